@@ -1,0 +1,144 @@
+"""Every error a user of distkv can meet.
+
+    DistKVError
+    ├── ConfigError            a flag, environment variable or file holds what it must not
+    ├── InvalidParams          a SamplingParams field is out of range
+    ├── CheckpointError        a model directory cannot be served
+    ├── WireError              bytes from outside break the protocol
+    │   ├── MalformedMessage
+    │   ├── FrameTooLarge
+    │   └── HandshakeRefused
+    ├── LinkError              a tensor link ended or answered too late
+    │   ├── LinkClosed
+    │   └── LinkTimeout
+    ├── ClusterError           a cluster could not start, or none answers
+    │   ├── StartupFailed
+    │   └── ClusterUnreachable
+    └── RequestError           one request ended without its answer
+        ├── RequestRefused     it can never be served here
+        └── RequestFailed      it was accepted, then lost; `retryable` says whether to try again
+
+Each class carries its facts as fields and builds its own sentence: what was expected, what came, what to do.
+"""
+
+from __future__ import annotations
+
+
+class DistKVError(Exception):
+    """Root of the tree."""
+
+
+class ConfigError(DistKVError):
+    """A setting is unknown or has an impossible value; `key` is its name as the user wrote it."""
+
+    def __init__(self, key: str, problem: str, hint: str = "") -> None:
+        super().__init__(f"{key}: {problem}" + (f" ({hint})" if hint else ""))
+        self.key, self.problem, self.hint = key, problem, hint
+
+
+class InvalidParams(DistKVError, ValueError):
+    """A field of SamplingParams is out of range."""
+
+    def __init__(self, field: str, expected: str, got: object) -> None:
+        super().__init__(f"{field}: expected {expected}, got {got!r}")
+        self.field, self.expected, self.got = field, expected, got
+
+
+class CheckpointError(DistKVError):
+    """A model directory is missing something, or asks for what the engine does not have."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        super().__init__(f"{path}: {problem}")
+        self.path, self.problem = path, problem
+
+
+class WireError(DistKVError):
+    """Bytes that came from outside break the protocol; the connection they came by is dropped."""
+
+
+class MalformedMessage(WireError):
+    """A frame is no message of the protocol."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(f"malformed message: {problem}")
+        self.problem = problem
+
+
+class FrameTooLarge(WireError):
+    """A frame announces or has more bytes than its reader accepts."""
+
+    def __init__(self, size_bytes: int, limit_bytes: int) -> None:
+        super().__init__(f"a frame of {size_bytes} bytes is over the limit of {limit_bytes} bytes")
+        self.size_bytes, self.limit_bytes = size_bytes, limit_bytes
+
+
+class HandshakeRefused(WireError):
+    """The other end of a tensor link is not who or what was expected."""
+
+    def __init__(self, field: str, expected: object, got: object) -> None:
+        super().__init__(f"handshake refused: {field} should be {expected!r}, the peer has {got!r}")
+        self.field, self.expected, self.got = field, expected, got
+
+
+class LinkError(DistKVError):
+    """A tensor link can no longer be used; open a new one."""
+
+
+class LinkClosed(LinkError):
+    """The peer closed, died, or was never reached."""
+
+    def __init__(self, peer: str, why: str) -> None:
+        super().__init__(f"link to {peer} closed: {why}")
+        self.peer, self.why = peer, why
+
+
+class LinkTimeout(LinkError):
+    """The peer did not answer by the deadline."""
+
+    def __init__(self, peer: str, waited_s: float) -> None:
+        super().__init__(f"link to {peer}: no answer within {waited_s:.3f} s")
+        self.peer, self.waited_s = peer, waited_s
+
+
+class ClusterError(DistKVError):
+    """A cluster could not be started or reached."""
+
+
+class StartupFailed(ClusterError):
+    """A process of the cluster ended, or did not become ready in time; `log` holds its last lines."""
+
+    def __init__(self, process: str, why: str, log: str = "") -> None:
+        super().__init__(f"{process} did not start: {why}" + (f"\n{log}" if log else ""))
+        self.process, self.why, self.log = process, why, log
+
+
+class ClusterUnreachable(ClusterError):
+    """Neither a gManager nor any known instance answers."""
+
+    def __init__(self, address: str, why: str) -> None:
+        super().__init__(f"no distkv cluster answers at {address}: {why}")
+        self.address, self.why = address, why
+
+
+class RequestError(DistKVError):
+    """A request ended without its answer."""
+
+
+class RequestRefused(RequestError):
+    """Prompt and max_tokens together exceed all lendable memory of the live instances, or the request is invalid."""
+
+    def __init__(self, needed_tokens: int, pool_tokens: int, reason: str = "") -> None:
+        why = reason or (
+            f"the request needs KV memory for {needed_tokens} tokens (prompt + max_tokens), "
+            f"all live instances together can give {pool_tokens}"
+        )
+        super().__init__(why)
+        self.needed_tokens, self.pool_tokens, self.reason = needed_tokens, pool_tokens, why
+
+
+class RequestFailed(RequestError):
+    """A request was accepted and then lost; `retryable` says whether sending it again can help."""
+
+    def __init__(self, retryable: bool, reason: str) -> None:
+        super().__init__(reason + (" (retryable)" if retryable else ""))
+        self.retryable, self.reason = retryable, reason

@@ -1,0 +1,108 @@
+"""Plain values that users and every package share."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import msgspec
+
+from distkv.errors import InvalidParams
+
+FinishReason = Literal["stop", "length", "abort"]
+Role = Literal["mixed", "prefill", "decode"]
+InstanceState = Literal["starting", "ready", "draining", "unreachable", "dead"]
+
+MAX_STOP_STRINGS = 64
+
+
+def _require(ok: bool, field: str, expected: str, got: object) -> None:
+    if not ok:
+        raise InvalidParams(field, expected, got)
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+class SamplingParams(msgspec.Struct, frozen=True):
+    """How to turn logits into tokens, and when to stop.
+
+    max_tokens: most new tokens, ≥ 1. temperature: ≥ 0; 0 is greedy. top_p: (0, 1]. top_k: ≥ 0; 0 is off.
+    seed: 0 ≤ seed < 2**63, or None for one drawn at admission; a seed fixes the noise of every position.
+    stop: a string or strings; the text ends before the first of them. stop_token_ids: ids that end the request
+    besides the model's own. ignore_eos: go on after the model's end token.
+
+    Raises InvalidParams naming the field.
+    """
+
+    max_tokens: int = 16
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+
+    def __post_init__(self) -> None:
+        stop: Any = self.stop
+        if isinstance(stop, str):
+            msgspec.structs.force_setattr(self, "stop", (stop,))
+        elif isinstance(stop, list):
+            msgspec.structs.force_setattr(self, "stop", tuple(stop))
+        ids: Any = self.stop_token_ids
+        if isinstance(ids, list):
+            msgspec.structs.force_setattr(self, "stop_token_ids", tuple(ids))
+        _require(_is_int(self.max_tokens) and self.max_tokens >= 1, "max_tokens", "an integer ≥ 1", self.max_tokens)
+        _require(
+            _is_number(self.temperature) and self.temperature >= 0, "temperature", "a number ≥ 0", self.temperature
+        )
+        _require(_is_number(self.top_p) and 0 < self.top_p <= 1, "top_p", "a number in (0, 1]", self.top_p)
+        _require(_is_int(self.top_k) and self.top_k >= 0, "top_k", "an integer ≥ 0 (0 is off)", self.top_k)
+        _require(
+            self.seed is None or (_is_int(self.seed) and 0 <= self.seed < 2**63),
+            "seed",
+            "None or an integer in [0, 2**63)",
+            self.seed,
+        )
+        _require(
+            isinstance(self.stop, tuple)
+            and len(self.stop) <= MAX_STOP_STRINGS
+            and all(isinstance(s, str) and s for s in self.stop),
+            "stop",
+            f"a non-empty string or up to {MAX_STOP_STRINGS} of them",
+            self.stop,
+        )
+        _require(
+            isinstance(self.stop_token_ids, tuple) and all(_is_int(i) and i >= 0 for i in self.stop_token_ids),
+            "stop_token_ids",
+            "token ids ≥ 0",
+            self.stop_token_ids,
+        )
+        _require(isinstance(self.ignore_eos, bool), "ignore_eos", "true or false", self.ignore_eos)
+
+
+class Chunk(msgspec.Struct, frozen=True):
+    """New output of a request: only what came since the chunk before. The last one has a finish_reason."""
+
+    request_id: str
+    token_ids: tuple[int, ...] = ()
+    text: str = ""
+    finish_reason: FinishReason | None = None
+
+
+class RequestOutput(msgspec.Struct, frozen=True):
+    """The whole output of a request. Times are seconds on the caller's clock, from sending the request."""
+
+    request_id: str
+    token_ids: tuple[int, ...]
+    text: str
+    finish_reason: FinishReason
+    prompt_tokens: int = 0
+    time_to_first_token_s: float = 0.0
+    latency_s: float = 0.0

@@ -1,0 +1,83 @@
+"""What every message is made of.
+
+A message is a frozen struct, encoded as a MessagePack map whose "type" key names it. Fields added later get defaults;
+unknown fields are ignored, so old and new processes understand each other. All tokens, blocks and bytes are counts;
+times end in `_s` and are durations, because no two processes share a clock.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+PROTOCOL_VERSION = 1
+
+InstanceId = Annotated[str, Meta(min_length=1, max_length=128)]
+RequestId = Annotated[str, Meta(min_length=1, max_length=256)]
+SpanId = Annotated[str, Meta(min_length=1, max_length=256)]
+Count = Annotated[int, Meta(ge=0)]
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True, gc=False):
+    """Base of all messages."""
+
+
+class Value(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Base of the parts of messages: no type tag."""
+
+
+class Epoch(msgspec.Struct, frozen=True, array_like=True, order=True, gc=False):
+    """Which life of a span this is: the creditor's incarnation, and a counter within it. Compared for equality only."""
+
+    incarnation: int
+    counter: int
+
+
+class SpanRef(Value, frozen=True):
+    """One lent span in one of its lives."""
+
+    span_id: SpanId
+    epoch: Epoch
+
+
+class DataEndpoint(Value, frozen=True):
+    """How to reach a worker's tensors.
+
+    address: host:port of its tensor link listener. host_key: equal on two workers that can map each other's memory.
+    pool_pid, pool_fd: the process and descriptor that hold the pool's memory there (mapped read-only by peers).
+    slot_bytes, num_slots: the pool is num_slots rBlocks of slot_bytes each, back to back.
+    """
+
+    address: str
+    host_key: str = ""
+    pool_pid: int = 0
+    pool_fd: int = -1
+    slot_bytes: Count = 0
+    num_slots: Count = 0
+
+
+class Member(Value, frozen=True):
+    """One instance as the cluster knows it. `incarnation` grows with every restart of the instance."""
+
+    instance_id: InstanceId
+    incarnation: int
+    address: str
+    role: str = "mixed"
+    state: str = "starting"
+    pid: int = 0
+    worker_pid: int = 0
+    block_tokens: Count = 0
+    total_blocks: Count = 0
+    lendable_blocks: Count = 0
+    free_blocks: Count = 0
+    data: DataEndpoint | None = None
+
+
+class Run(Value, frozen=True, array_like=True):
+    """`num_blocks` rBlocks, logical `first_block` and on, in physical slots `first_slot` and on of one pool."""
+
+    first_block: Count
+    first_slot: Count
+    num_blocks: Count

@@ -1,0 +1,77 @@
+"""The one frame of the control plane: who says what, and because of which message."""
+
+from __future__ import annotations
+
+from distkv.wire.messages import from_worker, to_client, to_gmanager, to_rmanager, to_worker
+from distkv.wire.messages.common import Value
+
+ToGManager = (
+    to_gmanager.Join
+    | to_gmanager.Leave
+    | to_gmanager.Heartbeat
+    | to_gmanager.BorrowQuery
+    | to_gmanager.MembersQuery
+    | to_gmanager.Locate
+)
+FromGManager = (
+    to_rmanager.Members
+    | to_rmanager.JoinRefused
+    | to_rmanager.HeartbeatAck
+    | to_rmanager.Creditors
+    | to_client.Located
+)
+Contract = (
+    to_rmanager.TryMoveKvcache
+    | to_rmanager.Granted
+    | to_rmanager.Refused
+    | to_rmanager.Expose
+    | to_rmanager.Complete
+    | to_rmanager.Renew
+    | to_rmanager.Renewed
+    | to_rmanager.Release
+    | to_rmanager.Released
+    | to_rmanager.Reclaim
+)
+FromClient = (
+    to_rmanager.Submit
+    | to_rmanager.Cancel
+    | to_rmanager.KeepAlive
+    | to_rmanager.StatusQuery
+    | to_gmanager.MembersQuery
+    | to_gmanager.Locate
+)
+ToClient = (
+    to_client.Located | to_client.TokenChunk | to_client.RequestEnded | to_client.Status | to_rmanager.Members
+)
+ToWorker = (
+    to_worker.Step
+    | to_worker.Forget
+    | to_worker.Seal
+    | to_worker.Grant
+    | to_worker.Revoke
+    | to_worker.Pull
+    | to_worker.Peers
+    | to_worker.StatsQuery
+    | to_worker.Shutdown
+)
+FromWorker = (
+    from_worker.WorkerReady
+    | from_worker.StepResult
+    | from_worker.Sealed
+    | from_worker.Pulled
+    | from_worker.Revoked
+    | from_worker.WorkerStats
+    | from_worker.WorkerFailed
+)
+Control = ToGManager | FromGManager | Contract | FromClient | ToClient | ToWorker | FromWorker
+
+
+class Envelope(Value, frozen=True):
+    """id: unique at its sender. sender: an instance id, "gmanager", "worker" or a client's name.
+    cause: the id of the message that made the sender send this one, "" if none did.
+    """
+
+    id: str
+    sender: str
+    body: Control
+    cause: str = ""
