@@ -1,0 +1,21 @@
+"""Tensor links between workers: blocking, one thread at each end. Start with `base` for the contract."""
+
+from distkv.wire.links.base import LinkListener, TensorLink, Transport
+from distkv.wire.links.connecting import connect, listen
+from distkv.wire.links.handshake import LinkIdentity, hello_to
+from distkv.wire.links.pool_memory import PoolMemory, host_key
+from distkv.wire.links.serving import deny, serve_read
+
+__all__ = [
+    "LinkIdentity",
+    "LinkListener",
+    "PoolMemory",
+    "TensorLink",
+    "Transport",
+    "connect",
+    "deny",
+    "hello_to",
+    "host_key",
+    "listen",
+    "serve_read",
+]

@@ -18,6 +18,7 @@ InstanceId = Annotated[str, Meta(min_length=1, max_length=128)]
 RequestId = Annotated[str, Meta(min_length=1, max_length=256)]
 SpanId = Annotated[str, Meta(min_length=1, max_length=256)]
 Count = Annotated[int, Meta(ge=0)]
+Seconds = Annotated[float, Meta(ge=0, le=1e9)]
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True, gc=False):
@@ -35,22 +36,32 @@ class Epoch(msgspec.Struct, frozen=True, array_like=True, order=True, gc=False):
     counter: int
 
 
+ANY_EPOCH = Epoch(0, 0)
+"""In a `Release`: whatever life the span is in. Its debtor sends it when it never heard which."""
+
+
 class SpanRef(Value, frozen=True):
     """One lent span in one of its lives."""
 
     span_id: SpanId
     epoch: Epoch
 
+    def covers(self, other: SpanRef) -> bool:
+        """Whether this names `other`: the same span in the same, or in any, life."""
+        return self.span_id == other.span_id and self.epoch in (other.epoch, ANY_EPOCH)
+
 
 class DataEndpoint(Value, frozen=True):
     """How to reach a worker's tensors.
 
-    address: host:port of its tensor link listener. host_key: equal on two workers that can map each other's memory.
+    address: host:port of its tensor link listener. local: its abstract Unix socket, faster within a host.
+    host_key: equal on two workers that can map each other's memory.
     pool_pid, pool_fd: the process and descriptor that hold the pool's memory there (mapped read-only by peers).
     slot_bytes, num_slots: the pool is num_slots rBlocks of slot_bytes each, back to back.
     """
 
     address: str
+    local: str = ""
     host_key: str = ""
     pool_pid: int = 0
     pool_fd: int = -1

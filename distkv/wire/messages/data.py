@@ -20,12 +20,17 @@ class Hello(Message, frozen=True):
 
 
 class Welcome(Message, frozen=True):
-    """Answer to `Hello`: go on. slot_bytes, num_slots describe the accepting end's pool."""
+    """Answer to `Hello`: go on. slot_bytes, num_slots describe the accepting end's pool.
+
+    pool_token: the random name of the pool's memory, by which a peer that maps it knows that it is this one; "" if it
+    cannot be mapped.
+    """
 
     instance_id: InstanceId
     incarnation: int
     slot_bytes: Count
     num_slots: Count
+    pool_token: str = ""
 
 
 class Denied(Message, frozen=True):

@@ -14,11 +14,7 @@ ToGManager = (
     | to_gmanager.Locate
 )
 FromGManager = (
-    to_rmanager.Members
-    | to_rmanager.JoinRefused
-    | to_rmanager.HeartbeatAck
-    | to_rmanager.Creditors
-    | to_client.Located
+    to_rmanager.Members | to_rmanager.JoinRefused | to_rmanager.HeartbeatAck | to_rmanager.Creditors | to_client.Located
 )
 Contract = (
     to_rmanager.TryMoveKvcache
@@ -41,7 +37,12 @@ FromClient = (
     | to_gmanager.Locate
 )
 ToClient = (
-    to_client.Located | to_client.TokenChunk | to_client.RequestEnded | to_client.Status | to_rmanager.Members
+    to_client.Located
+    | to_client.TokenChunk
+    | to_client.RequestEnded
+    | to_client.Status
+    | to_client.Rejected
+    | to_rmanager.Members
 )
 ToWorker = (
     to_worker.Step

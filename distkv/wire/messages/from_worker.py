@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from distkv.wire.messages.common import Count, DataEndpoint, InstanceId, Message, RequestId, SpanRef, Value
+from distkv.wire.messages.common import Count, DataEndpoint, InstanceId, Message, RequestId, Seconds, SpanRef, Value
 
 
 class WorkerReady(Message, frozen=True):
@@ -29,11 +29,11 @@ class SeqResult(Value, frozen=True):
     """What a step did for one sequence.
 
     ok: its range is computed, `token` is the sample if one was wanted. lost: partials of `lost` creditors were missing;
-    nothing of the range counts. void: an earlier step on the same version was lost.
+    nothing of the range counts. void: an earlier step of the same life was lost.
     """
 
     request_id: RequestId
-    version: Count
+    life: Count
     status: Literal["ok", "lost", "void"]
     token: int | None = None
     lost: tuple[InstanceId, ...] = ()
@@ -54,7 +54,7 @@ class StepResult(Message, frozen=True):
 
     step_id: Count
     results: tuple[SeqResult, ...]
-    compute_s: float = 0.0
+    compute_s: Seconds = 0.0
     counters: WorkerCounters = WorkerCounters()
 
 

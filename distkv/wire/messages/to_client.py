@@ -17,6 +17,12 @@ class Located(Message, frozen=True):
     reason: str = ""
 
 
+class Rejected(Message, frozen=True):
+    """What came on this connection was no message of the protocol; nothing more is read from it."""
+
+    reason: str
+
+
 class TokenChunk(Message, frozen=True):
     """New output of a request, in order; the last chunk has a finish_reason."""
 

@@ -6,7 +6,7 @@ the queries are answered at once from what the gManager knows, which may be stal
 
 from __future__ import annotations
 
-from distkv.wire.messages.common import Count, InstanceId, Member, Message, RequestId, Value
+from distkv.wire.messages.common import Count, InstanceId, Member, Message, RequestId, Seconds, Value
 
 
 class Join(Message, frozen=True):
@@ -63,7 +63,7 @@ class Heartbeat(Message, frozen=True):
     running: Count = 0
     waiting: Count = 0
     waiting_blocks: Count = 0
-    step_s: float = 0.0
+    step_s: Seconds = 0.0
 
 
 class Refusal(Value, frozen=True, array_like=True):

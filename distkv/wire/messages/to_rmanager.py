@@ -14,6 +14,7 @@ from distkv.wire.messages.common import (
     Member,
     Message,
     RequestId,
+    Seconds,
     SpanId,
     SpanRef,
     Value,
@@ -71,7 +72,7 @@ class TryMoveKvcache(Message, frozen=True):
     debtor_id: InstanceId
     debtor_incarnation: int
     num_blocks: Count
-    ttl_s: float
+    ttl_s: Seconds
 
 
 class Granted(Message, frozen=True):
@@ -80,7 +81,7 @@ class Granted(Message, frozen=True):
     span_id: SpanId
     epoch: Epoch
     slots: tuple[int, ...]
-    ttl_s: float
+    ttl_s: Seconds
 
 
 class Refused(Message, frozen=True):
@@ -128,7 +129,7 @@ class Renew(Message, frozen=True):
 
     renewal: Count
     spans: tuple[SpanRef, ...]
-    ttl_s: float
+    ttl_s: Seconds
 
 
 class Renewed(Message, frozen=True):
@@ -154,7 +155,7 @@ class Reclaim(Message, frozen=True):
     """The creditor wants the span back within `deadline_s`; after that it may refuse to renew."""
 
     span: SpanRef
-    deadline_s: float
+    deadline_s: Seconds
 
 
 # --- from clients
@@ -169,7 +170,7 @@ class Submit(Message, frozen=True):
     request_id: RequestId
     prompt: str | tuple[int, ...]
     params: SamplingParams
-    timeout_s: float | None = None
+    timeout_s: Seconds | None = None
 
 
 class Cancel(Message, frozen=True):

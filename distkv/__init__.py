@@ -1,0 +1,92 @@
+"""distkv: the KV-cache memory of many LLM replicas as one pool.
+
+Names are loaded when first used, and none of them loads torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from distkv.client.async_client import AsyncClient
+    from distkv.client.blocking import Client
+    from distkv.client.local_cluster import LocalCluster
+    from distkv.errors import (
+        CheckpointError,
+        ClusterError,
+        ClusterUnreachable,
+        ConfigError,
+        DistKVError,
+        InvalidParams,
+        RequestError,
+        RequestFailed,
+        RequestRefused,
+        StartupFailed,
+    )
+    from distkv.types import Chunk, RequestOutput, SamplingParams
+
+    __version__: str
+
+_HOME = {
+    "AsyncClient": "distkv.client.async_client",
+    "CheckpointError": "distkv.errors",
+    "Chunk": "distkv.types",
+    "Client": "distkv.client.blocking",
+    "ClusterError": "distkv.errors",
+    "ClusterUnreachable": "distkv.errors",
+    "ConfigError": "distkv.errors",
+    "DistKVError": "distkv.errors",
+    "InvalidParams": "distkv.errors",
+    "LocalCluster": "distkv.client.local_cluster",
+    "RequestError": "distkv.errors",
+    "RequestFailed": "distkv.errors",
+    "RequestOutput": "distkv.types",
+    "RequestRefused": "distkv.errors",
+    "SamplingParams": "distkv.types",
+    "StartupFailed": "distkv.errors",
+}
+
+__all__ = [
+    "AsyncClient",
+    "CheckpointError",
+    "Chunk",
+    "Client",
+    "ClusterError",
+    "ClusterUnreachable",
+    "ConfigError",
+    "DistKVError",
+    "InvalidParams",
+    "LocalCluster",
+    "RequestError",
+    "RequestFailed",
+    "RequestOutput",
+    "RequestRefused",
+    "SamplingParams",
+    "StartupFailed",
+    "__version__",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        value: Any = _version()
+    elif name in _HOME:
+        value = getattr(importlib.import_module(_HOME[name]), name)
+    else:
+        raise AttributeError(f"module 'distkv' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("distkv")
+    except PackageNotFoundError:
+        return "0+unknown"

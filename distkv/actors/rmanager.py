@@ -1,0 +1,168 @@
+"""The instance process: starts the engine worker, then runs the rManager until it is told to stop or cannot go on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from random import SystemRandom
+from typing import Any
+
+import structlog
+
+from distkv.actors.instance_actor import InstanceActor
+from distkv.actors.outbound import Outbounds
+from distkv.actors.starting import StartingDesk
+from distkv.actors.ticking import every, first_of
+from distkv.actors.trace import Trace
+from distkv.actors.worker_process import WorkerProcess
+from distkv.clock import MonotonicClock
+from distkv.config import InstanceConfig
+from distkv.control.instance import Settings
+from distkv.control.rmanager import RManager
+from distkv.engine.tokenizer import Tokenizer
+from distkv.errors import ClusterError
+from distkv.wire.channel import ServerChannel
+from distkv.wire.messages.common import Member
+from distkv.wire.messages.from_worker import WorkerReady
+from distkv.wire.originator import Originator
+
+TICK_S = 0.05
+
+
+async def run(config: InstanceConfig, ready: Callable[[dict[str, Any]], None], stop: asyncio.Event) -> int:
+    """Serve until `stop` (then drain) or a fatal error; returns the exit code. `config` has no "auto" left.
+
+    The worker ends with this process and this process ends with the worker (PROTOCOL, "Failure promises").
+    """
+    host = f"[{config.host}]" if ":" in config.host else config.host
+    incarnation = time.time_ns()
+    async with contextlib.AsyncExitStack() as stack:
+        server = await stack.enter_async_context(
+            ServerChannel.bind(
+                f"tcp://{host}:{config.port}", name=config.instance_id, insecure=config.insecure
+            )
+        )
+        trace = stack.enter_context(Trace(config.trace_file, config.instance_id))
+        worker = await WorkerProcess.start(config, incarnation)
+        stack.push_async_callback(worker.stop)
+        stack.callback(_end_with, worker)
+        desk = StartingDesk(config, incarnation, server, worker.pid)
+        stack.push_async_callback(desk.close)
+        tokenizer = asyncio.ensure_future(asyncio.to_thread(Tokenizer.from_dir, config.model, _convert))
+        stack.push_async_callback(_settled, tokenizer)
+        loaded = await _load(worker, desk, stop)
+        if loaded is None:
+            return 0
+        member = _member(config, incarnation, server.address, worker.pid, loaded)
+        core = RManager(_settings(config, incarnation, loaded), _decoders(await tokenizer), SystemRandom())
+        actor = InstanceActor(config, core, member, loaded.compat, server, worker, await tokenizer, trace)
+        outbounds = Outbounds(config.gmanager, Originator(config.instance_id), actor.on_message, actor.on_peer_lost)
+        stack.push_async_callback(outbounds.close)
+        await desk.close()
+        actor.start(outbounds)
+        structlog.get_logger().info("ready", address=server.address, blocks=loaded.num_slots, compat=loaded.compat)
+        ready({"address": server.address, "pid": os.getpid()})
+        return await _serve(actor, stop)
+
+
+async def _serve(actor: InstanceActor, stop: asyncio.Event) -> int:
+    async def drain() -> None:
+        await stop.wait()
+        actor.drain()
+        await asyncio.Event().wait()
+
+    await first_of(
+        asyncio.ensure_future(actor.read_server()),
+        asyncio.ensure_future(actor.read_worker()),
+        asyncio.ensure_future(actor.watch_worker()),
+        asyncio.ensure_future(every(TICK_S, actor.tick)),
+        asyncio.ensure_future(drain()),
+        asyncio.ensure_future(actor.exited.wait()),
+    )
+    return actor.exit_code
+
+
+async def _load(worker: WorkerProcess, desk: StartingDesk, stop: asyncio.Event) -> WorkerReady | None:
+    """Wait for the worker while answering that we are starting; None if told to stop meanwhile."""
+    waiting = asyncio.ensure_future(worker.wait_ready())
+    await first_of(waiting, asyncio.ensure_future(desk.serve()), asyncio.ensure_future(stop.wait()))
+    return worker.ready
+
+
+def _settings(config: InstanceConfig, incarnation: int, loaded: WorkerReady) -> Settings:
+    if config.max_model_len is not None and config.max_model_len > loaded.max_positions:
+        structlog.get_logger().warning(
+            "max_model_len is beyond what the model was made for",
+            max_model_len=config.max_model_len,
+            max_positions=loaded.max_positions,
+        )
+    return Settings(
+        instance_id=config.instance_id,
+        incarnation=incarnation,
+        block_tokens=loaded.block_tokens,
+        num_blocks=loaded.num_slots,
+        vocab_size=loaded.vocab_size,
+        eos_token_ids=frozenset(loaded.eos_token_ids),
+        max_model_len=config.max_model_len,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        staging_blocks=config.staging_blocks,
+        lending_cap_blocks=config.lending_cap_blocks,
+        heartbeat_s=config.heartbeat_s,
+        lease_s=config.lease_s,
+        lease_margin_s=config.lease_margin_s,
+        hold_timeout_s=config.request_timeout_s,
+    )
+
+
+def _member(config: InstanceConfig, incarnation: int, address: str, worker_pid: int, loaded: WorkerReady) -> Member:
+    return Member(
+        instance_id=config.instance_id,
+        incarnation=incarnation,
+        address=address,
+        role=config.role,
+        state="ready",
+        pid=os.getpid(),
+        worker_pid=worker_pid,
+        block_tokens=loaded.block_tokens,
+        total_blocks=loaded.num_slots,
+        lendable_blocks=max(0, loaded.num_slots - config.staging_blocks),
+        free_blocks=loaded.num_slots,
+        data=loaded.data,
+    )
+
+
+def _decoders(tokenizer: Tokenizer | None) -> Callable[[], Any]:
+    return tokenizer.stream if tokenizer is not None else NoText
+
+
+def _convert(model_dir: Path) -> str:
+    """tokenizer.json text of a directory with an older format, by transformers in a process of its own: this one
+    never loads torch."""
+    import subprocess
+    import sys
+
+    code = (
+        "import sys; from transformers import AutoTokenizer; "
+        "sys.stdout.write(AutoTokenizer.from_pretrained(sys.argv[1]).backend_tokenizer.to_str())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(model_dir)], capture_output=True, text=True, check=False, timeout=300
+    )
+    if done.returncode != 0:
+        last = done.stderr.strip().splitlines()[-1:] or ["transformers failed"]
+        raise CheckpointError(str(model_dir), f"has no tokenizer.json, and converting its tokenizer failed: {last[0]}")
+    return done.stdout
+
+
+def _end_with(worker: WorkerProcess) -> None:
+    if asyncio.current_task() is not None and asyncio.current_task().cancelling():  # type: ignore[union-attr]
+        worker.kill()
+
+
+async def _settled(task: asyncio.Future[Any]) -> None:
+    await asyncio.gather(task, return_exceptions=True)

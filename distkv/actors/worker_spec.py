@@ -1,0 +1,27 @@
+"""What an rManager tells its engine worker at birth. Handed over in the environment, which other users cannot read."""
+
+from __future__ import annotations
+
+import msgspec
+
+SPEC_VARIABLE = "DISTKV_WORKER_SPEC"
+
+
+class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """pipe_address: of the private channel back. kv_tokens, kv_cache_memory_bytes: at most one is given."""
+
+    pipe_address: str
+    instance_id: str
+    incarnation: int
+    model: str
+    dtype: str
+    block_size: int
+    kv_tokens: int | None
+    kv_cache_memory_bytes: int | None
+    threads: int
+    data_address: str
+    attend_timeout_s: float
+    tensor_transport: str
+    insecure: bool
+    log_level: str
+    log_json: bool | None

@@ -1,0 +1,62 @@
+"""`distkv bench`: the benchmarks, each a program of its own in `distkv.bench`.
+
+A benchmark module has `main`: a click command, or a function that takes the arguments after the name and returns an
+exit code.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from typing import Any
+
+import click
+
+import distkv.bench
+from distkv.config import nearest
+
+HELP = """Run a benchmark. It ends with a table, and says the machine and versions it ran on.
+
+\b
+Examples:
+  distkv bench smoke --quick
+  distkv bench smoke --json smoke.json --plot smoke.png
+"""
+
+
+def names() -> list[str]:
+    """The benchmarks there are."""
+    found = (module.name for module in pkgutil.iter_modules(distkv.bench.__path__) if not module.name.startswith("_"))
+    return sorted(found)
+
+
+@click.pass_context
+def _command(ctx: click.Context, /, name: str | None, arguments: tuple[str, ...]) -> int:
+    if name is None:
+        click.echo(ctx.get_help())
+        click.echo("\nBenchmarks: " + (", ".join(names()) or "none"))
+        return 0
+    if name not in names():
+        raise click.UsageError(f"there is no benchmark {name!r} ({nearest(name, names())})", ctx)
+    main: Any = getattr(importlib.import_module(f"distkv.bench.{name}"), "main", None)
+    if main is None:
+        raise click.UsageError(f"distkv.bench.{name} is no benchmark: it has no main", ctx)
+    if isinstance(main, click.Command):
+        code = main.main(list(arguments), prog_name=f"distkv bench {name}", standalone_mode=False)
+    else:
+        code = main(list(arguments))
+    return code if isinstance(code, int) else 0
+
+
+command = click.Command(
+    "bench",
+    callback=_command,
+    params=[
+        click.Argument(["name"], required=False, metavar="NAME"),
+        click.Argument(
+            ["arguments"], nargs=-1, type=click.UNPROCESSED, metavar="[--json FILE] [--plot FILE.png] [--quick]"
+        ),
+    ],
+    help=HELP,
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False, "max_content_width": 100},
+)

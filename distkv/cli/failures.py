@@ -1,0 +1,63 @@
+"""How commands end: one sentence and a hint on standard error, never a traceback.
+
+Exit codes: 0 done; 2 the command line, configuration or parameters are wrong; 130 interrupted; 1 anything else.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+import click
+
+from distkv.errors import CheckpointError, ClusterUnreachable, ConfigError, DistKVError, InvalidParams, RequestFailed
+
+
+def run(command: click.Command, args: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code."""
+    try:
+        code = command.main(args=args, prog_name=command.name, standalone_mode=False)
+    except click.exceptions.Exit as leave:
+        return leave.exit_code
+    except click.UsageError as error:
+        path = error.ctx.command_path if error.ctx else command.name
+        return _report(error.format_message(), f"see '{path} --help'", 2)
+    except click.ClickException as error:
+        return _report(error.format_message(), "", error.exit_code)
+    except (ConfigError, InvalidParams) as error:
+        return _report(str(error), "", 2)
+    except DistKVError as error:
+        return _report(str(error), _hint(error), 1)
+    except (KeyboardInterrupt, click.Abort):
+        return 130
+    except BrokenPipeError:
+        # The reader of our output is gone; what is still buffered must not fail again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        if os.environ.get("DISTKV_LOG_LEVEL") == "debug":
+            traceback.print_exc()
+        said = str(error) or "no message"
+        return _report(f"{type(error).__name__}: {said}", "DISTKV_LOG_LEVEL=debug shows where it happened", 1)
+    return code if isinstance(code, int) else 0
+
+
+def _hint(error: DistKVError) -> str:
+    match error:
+        case ClusterUnreachable():
+            return "start one with 'distkv up', or name another with --address"
+        case CheckpointError():
+            return "--model takes a local directory with config.json, *.safetensors and a tokenizer"
+        case RequestFailed(retryable=True):
+            return "send the request again"
+        case _:
+            return ""
+
+
+def _report(sentence: str, hint: str, code: int) -> int:
+    click.echo(f"error: {sentence.strip()}", err=True)
+    if hint:
+        click.echo(f"hint: {hint}", err=True)
+    return code

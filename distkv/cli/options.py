@@ -1,0 +1,176 @@
+"""Flags made from a schema, and the resolved settings with where each came from.
+
+click resolves: command line, then environment, then the `--config` file as its default map, then default.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+from msgspec import inspect
+
+from distkv.config import SECTIONS, Setting, Settings, build, check_environment, load_file, settings_of
+from distkv.errors import ConfigError
+
+CONFIG_PATH = "distkv.config"
+"""Where a context keeps the path of the config file that was read."""
+
+if TYPE_CHECKING:
+    ParamType = click.ParamType[Any]  # generic in its type information only
+else:
+    ParamType = click.ParamType
+
+
+class SettingType(ParamType):
+    """Converts the text of a flag or variable by its setting; a ConfigError names the key and its source."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        self.name = setting.name
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str) or ctx is None:
+            return value
+        return self.setting.convert_text(value, _origin(ctx, self.setting))
+
+
+def setting_options(schema: type[Settings], *, without: Collection[str] = ()) -> list[click.Parameter]:
+    """`--config`, `--print-config` and one option per setting of a schema."""
+    section = next(name for name, one in SECTIONS.items() if one is schema)
+    config = click.Option(
+        ["--config"],
+        type=click.Path(path_type=Path),
+        is_eager=True,
+        expose_value=False,
+        envvar="DISTKV_CONFIG",
+        show_envvar=True,
+        callback=_read_config(section, without),
+        help="TOML file with settings; flags and environment win over it.",
+    )
+    show = click.Option(
+        ["--print-config"], is_flag=True, help="Print the resolved settings and their origin, then exit."
+    )
+    settings = [one for one in settings_of(schema).values() if one.name not in without]
+    return [config, *map(_option, settings), show]
+
+
+def _option(setting: Setting) -> click.Option:
+    if isinstance(setting.kind, inspect.BoolType):
+        return click.Option(
+            [f"{setting.flag}/--no-{setting.flag[2:]}", setting.name],
+            default=setting.default,
+            envvar=setting.envvar,
+            help=setting.help,
+        )
+    shown: bool | str = not setting.required
+    if setting.default is None:
+        shown = "auto" if setting.expected.endswith("(or auto)") else False
+    elif setting.default == "":
+        shown = False
+    elif isinstance(setting.default, tuple):
+        shown = ",".join(setting.default)
+    return click.Option(
+        [setting.flag, setting.name],
+        type=SettingType(setting),
+        default=None if setting.required else setting.default,
+        envvar=setting.envvar,
+        show_default=shown,
+        metavar=_metavar(setting),
+        help=setting.help + ("  [required]" if setting.required else ""),
+    )
+
+
+def _metavar(setting: Setting) -> str:
+    match setting.kind:
+        case inspect.LiteralType(values):
+            return "{" + "|".join(map(str, values)) + "}"
+        case inspect.FloatType():
+            return "SECONDS"
+        case inspect.StrType() | inspect.VarTupleType():
+            return "TEXT"
+        case _:
+            return "NUMBER"
+
+
+def _read_config(section: str, without: Collection[str]) -> Any:
+    def read(ctx: click.Context, param: click.Parameter, value: Path | None) -> None:
+        check_environment(os.environ)
+        if value is None:
+            return
+        ctx.meta[CONFIG_PATH] = str(value)
+        known = {name: setting for name, setting in load_file(value, section).items() if name not in without}
+        ctx.default_map = {**(ctx.default_map or {}), **known}
+
+    return read
+
+
+def _origin(ctx: click.Context, setting: Setting) -> str:
+    match ctx.get_parameter_source(setting.name):
+        case ParameterSource.COMMANDLINE:
+            return f"command line ({setting.flag})"
+        case ParameterSource.ENVIRONMENT:
+            return f"environment ({setting.envvar})"
+        case ParameterSource.DEFAULT_MAP:
+            return f"file {ctx.meta.get(CONFIG_PATH, '')}".strip()
+        case _:
+            return "default"
+
+
+def given(ctx: click.Context, schema: type[Settings], params: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that came from anywhere but the defaults."""
+    return {
+        name: params[name]
+        for name in settings_of(schema)
+        if name in params and ctx.get_parameter_source(name) is not ParameterSource.DEFAULT
+    }
+
+
+def resolve(ctx: click.Context, schema: type[Settings], params: Mapping[str, Any]) -> Any:
+    """The config of a command line; with `--print-config` prints it and leaves with 0. Raises ConfigError."""
+    if params.get("print_config"):
+        click.echo("\n".join(config_lines(ctx, schema, params)))
+        ctx.exit(0)
+    return build(schema, given(ctx, schema, params))
+
+
+def config_lines(ctx: click.Context, schema: type[Settings], params: Mapping[str, Any]) -> Iterator[str]:
+    """The resolved settings as TOML, each with a comment that says where it came from."""
+    for name, setting in settings_of(schema).items():
+        if name not in params:
+            continue
+        value, origin = params[name], _origin(ctx, setting)
+        if value is None:
+            line = f"# {name} is not set"
+            origin = "required" if setting.required else f"{origin}, automatic"
+        else:
+            line = f"{name} = {_toml(value)}"
+        yield f"{line:<44}  # {origin}"
+
+
+def _toml(value: object) -> str:
+    match value:
+        case bool():
+            return str(value).lower()
+        case int() | float():
+            return repr(value)
+        case tuple():
+            return "[" + ", ".join(map(_toml, value)) + "]"
+        case _:
+            escaped = str(value).replace("\\", "\\\\").replace('"', '\\"')
+            return '"' + "".join(c if c >= " " else f"\\u{ord(c):04x}" for c in escaped) + '"'
+
+
+def require_model(model: str) -> None:
+    """Raise ConfigError unless `model` is a directory with a config.json: sooner and clearer than its first reader."""
+    path = Path(model).expanduser()
+    if not path.is_dir():
+        raise ConfigError(
+            "model", f"there is no directory {model}", "models are not downloaded; give a local checkpoint"
+        )
+    if not (path / "config.json").is_file():
+        raise ConfigError("model", f"{model} has no config.json", "give a Hugging Face checkpoint directory")

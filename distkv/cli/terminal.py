@@ -1,0 +1,62 @@
+"""Tables of a cluster's status, and signals, as the commands share them."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Iterator, Sequence
+from types import FrameType
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from distkv.wire.messages.to_client import Status
+
+_STATE_STYLE = {"ready": "green", "starting": "yellow", "draining": "yellow", "unreachable": "red", "dead": "red"}
+MAX_REQUESTS = 20
+
+
+def status_tables(statuses: Sequence[Status]) -> Group:
+    """The instances, and below them the live requests with the place of each span."""
+    instances = Table(title="instances", title_justify="left")
+    for name in ("instance", "state", "pid", "rBlocks", "free", "local", "lent", "reserved", "borrowed"):
+        instances.add_column(name, justify="left" if name in ("instance", "state") else "right")
+    instances.add_column("running", justify="right")
+    instances.add_column("waiting", justify="right")
+    for one in (status.instance for status in statuses):
+        blocks = one.blocks
+        counts = (blocks.total, blocks.free, blocks.local, blocks.lent, blocks.reserved, one.borrowed_blocks)
+        state = Text(one.state, style=_STATE_STYLE.get(one.state, ""))
+        numbers = (one.pid, *counts, one.running, one.waiting)
+        instances.add_row(one.instance_id, state, *map(str, numbers))
+    requests = [request for status in statuses for request in status.requests]
+    if not requests:
+        return Group(instances)
+    table = Table(title="requests", title_justify="left")
+    table.add_column("request")
+    table.add_column("instance")
+    table.add_column("tokens", justify="right")
+    table.add_column("KV lies at")
+    for request in requests[:MAX_REQUESTS]:
+        spans = ", ".join(
+            f"{span.instance_id}[{span.first_token}..{span.first_token + span.num_tokens})" for span in request.spans
+        )
+        table.add_row(request.request_id, request.instance_id, str(request.num_tokens), spans)
+    if len(requests) > MAX_REQUESTS:
+        table.caption = f"and {len(requests) - MAX_REQUESTS} more"
+    return Group(instances, table)
+
+
+@contextlib.contextmanager
+def sigterm_interrupts() -> Iterator[None]:
+    """Within, SIGTERM does what Ctrl-C does: it raises KeyboardInterrupt in the main thread."""
+
+    def interrupt(signum: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,169 @@
+"""The asynchronous client: what users import, and what the blocking client and the command line stand on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from types import TracebackType
+from typing import Any, Self
+
+from distkv.client.attempt import run_request
+from distkv.client.cluster_status import StatusBook, as_dict
+from distkv.client.directory import Directory
+from distkv.client.prompts import check_params, check_prompt, check_request_id, check_timeout
+from distkv.config import DEFAULT_GMANAGER, parse_address
+from distkv.errors import InvalidParams
+from distkv.types import Chunk, RequestOutput, SamplingParams
+from distkv.wire.messages.common import Member
+from distkv.wire.messages.to_client import Status, TokenChunk
+from distkv.wire.messages.to_rmanager import Submit
+from distkv.wire.originator import Originator
+
+# Of the prompts of one call; more would only wait in the instances' queues, where waiting has a limit.
+MAX_AT_ONCE = 128
+
+
+class AsyncClient:
+    """Sends requests to a cluster; use it as `async with AsyncClient("tcp://127.0.0.1:7070") as client`.
+
+    address: that of a gManager or of any instance. Entering does not wait for it; the first call does. Leaving
+    cancels the requests that still run. All methods raise ClusterUnreachable when nothing answers there.
+    """
+
+    def __init__(self, address: str = DEFAULT_GMANAGER) -> None:
+        self.address = parse_address(address)
+        self._origin = Originator(f"client-{os.getpid()}-{secrets.token_hex(3)}")
+        self._directory: Directory | None = None
+        self._book = StatusBook()
+        self._live: set[str] = set()
+
+    async def __aenter__(self) -> Self:
+        if self._directory is None:
+            self._directory = Directory(self.address, self._origin)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Cancel what still runs and disconnect; safe to call twice."""
+        directory, self._directory = self._directory, None
+        if directory is not None:
+            await directory.close()
+
+    async def stream(
+        self,
+        prompt: str | list[int],
+        params: SamplingParams | None = None,
+        *,
+        request_id: str | None = None,
+        timeout_s: float | None = None,
+    ) -> AsyncGenerator[Chunk, None]:
+        """Yield the output as it comes; the last chunk has a finish_reason. Leaving the loop cancels the request.
+
+        timeout_s: how long the request may wait for memory. Raises RequestRefused when the cluster can never serve
+        it, RequestFailed when it was lost (retryable or not), InvalidParams and TypeError before anything is sent.
+        """
+        async with aclosing(self._chunks(prompt, params, request_id, timeout_s)) as chunks:
+            async for name, chunk in chunks:
+                yield Chunk(
+                    request_id=name, token_ids=chunk.token_ids, text=chunk.text, finish_reason=chunk.finish_reason
+                )
+
+    async def submit(
+        self,
+        prompt: str | list[int],
+        params: SamplingParams | None = None,
+        *,
+        request_id: str | None = None,
+        timeout_s: float | None = None,
+    ) -> RequestOutput:
+        """The whole output. Cancelling the task that awaits it cancels the request. Raises as `stream`."""
+        started_s = time.monotonic()
+        ids: list[int] = []
+        text: list[str] = []
+        last, first_s, prompt_tokens = None, 0.0, 0
+        async with aclosing(self._chunks(prompt, params, request_id, timeout_s)) as chunks:
+            async for name, chunk in chunks:
+                first_s = first_s or time.monotonic() - started_s
+                ids.extend(chunk.token_ids)
+                text.append(chunk.text)
+                prompt_tokens = chunk.prompt_tokens or prompt_tokens
+                last = name, chunk.finish_reason
+        assert last is not None and last[1] is not None
+        return RequestOutput(
+            request_id=last[0],
+            token_ids=tuple(ids),
+            text="".join(text),
+            finish_reason=last[1],
+            prompt_tokens=prompt_tokens,
+            time_to_first_token_s=first_s,
+            latency_s=time.monotonic() - started_s,
+        )
+
+    async def generate(
+        self, prompts: list[str] | list[list[int]] | str, params: SamplingParams | list[SamplingParams] | None = None
+    ) -> list[RequestOutput]:
+        """The outputs of several prompts, in their order, served at the same time; params are for all or one each.
+
+        The first request that fails cancels the others, and its error is raised.
+        """
+        all_prompts: list[Any] = [prompts] if isinstance(prompts, str) else list(prompts)
+        each = list(params) if isinstance(params, list | tuple) else [params] * len(all_prompts)
+        if len(each) != len(all_prompts):
+            raise InvalidParams("params", f"one for all or one for each of {len(all_prompts)} prompts", len(each))
+        for prompt, one in zip(all_prompts, each, strict=True):
+            check_prompt(prompt)
+            check_params(one)
+        tasks = [asyncio.create_task(self.submit(prompt, one)) for prompt, one in zip(all_prompts, each, strict=True)]
+        try:
+            return list(await asyncio.gather(*tasks))
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def members(self) -> tuple[Member, ...]:
+        """The members of the cluster, as it last said if nobody answers now."""
+        return await self._open().members()
+
+    async def statuses(self) -> tuple[Status, ...]:
+        """The status of every member, asked at the same time; those silent for 1 s are "unreachable" or "dead"."""
+        directory = self._open()
+        return await self._book.collect(directory, await directory.members())
+
+    async def status(self) -> dict[str, Any]:
+        """The dict of `distkv status --json`: `{"instances": [...], "requests": [...]}`."""
+        return as_dict(await self.statuses())
+
+    def _open(self) -> Directory:
+        if self._directory is None:
+            raise RuntimeError("the client is not open; use it as 'async with AsyncClient(address) as client'")
+        return self._directory
+
+    async def _chunks(
+        self, prompt: object, params: object, request_id: str | None, timeout_s: float | None
+    ) -> AsyncGenerator[tuple[str, TokenChunk], None]:
+        directory = self._open()
+        submit = Submit(
+            request_id=check_request_id(request_id),
+            prompt=check_prompt(prompt),
+            params=check_params(params),
+            timeout_s=check_timeout(timeout_s),
+        )
+        name = submit.request_id
+        if name in self._live:
+            raise InvalidParams("request_id", "an id that no running request has", name)
+        self._live.add(name)
+        try:
+            async with aclosing(run_request(directory, submit)) as chunks:
+                async for chunk in chunks:
+                    yield name, chunk
+        finally:
+            self._live.discard(name)

@@ -1,0 +1,85 @@
+"""An event loop in a thread of its own, for callers that block."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import AsyncGenerator, Coroutine, Iterator
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+import uvloop
+
+T = TypeVar("T")
+
+
+class BackgroundLoop:
+    """Runs coroutines for threads that may have an event loop themselves. `stop` ends it; safe to call twice."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = uvloop.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine and return its result; an interrupt of the caller cancels it."""
+        try:
+            future: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError:
+            work.close()
+            raise RuntimeError("the client is closed") from None
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def iterate(self, items: AsyncGenerator[T, None]) -> Iterator[T]:
+        """The items of an asynchronous generator; closing this one closes that one, without waiting for it."""
+        ready: queue.SimpleQueue[tuple[T] | BaseException | None] = queue.SimpleQueue()
+
+        async def pump() -> None:
+            try:
+                async for item in items:
+                    ready.put((item,))
+                ready.put(None)
+            except BaseException as error:
+                ready.put(error)
+                raise
+            finally:
+                await items.aclose()
+
+        work = pump()
+        try:
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError:
+            work.close()
+            raise RuntimeError("the client is closed") from None
+        try:
+            while (got := ready.get()) is not None:
+                if isinstance(got, asyncio.CancelledError):
+                    raise RuntimeError("the client was closed while the stream was open")
+                if isinstance(got, BaseException):
+                    raise got
+                yield got[0]
+        finally:
+            future.cancel()
+
+    def stop(self) -> None:
+        """Cancel what still runs, and end the thread."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+            rest = asyncio.all_tasks(self._loop)
+            for task in rest:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.gather(*rest, return_exceptions=True))
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        finally:
+            self._loop.close()

@@ -1,0 +1,82 @@
+"""The client for code that blocks: the same as AsyncClient, behind a thread with its own event loop."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, Self
+
+from distkv.client.async_client import AsyncClient
+from distkv.client.background import BackgroundLoop
+from distkv.config import DEFAULT_GMANAGER
+from distkv.types import Chunk, RequestOutput, SamplingParams
+from distkv.wire.messages.common import Member
+from distkv.wire.messages.to_client import Status
+
+
+class Client:
+    """Sends requests to a cluster; `with Client("tcp://127.0.0.1:7070") as client`, or call `close` when done.
+
+    Works in any thread, also one whose event loop runs. Methods and errors are those of AsyncClient.
+    """
+
+    def __init__(self, address: str = DEFAULT_GMANAGER) -> None:
+        self._client = AsyncClient(address)
+        self.address = self._client.address
+        self._loop = BackgroundLoop(f"distkv client {self.address}")
+        self._loop.call(self._client.__aenter__())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Cancel what still runs and disconnect; safe to call twice."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call(self._client.close())
+        self._loop.stop()
+
+    def stream(
+        self,
+        prompt: str | list[int],
+        params: SamplingParams | None = None,
+        *,
+        request_id: str | None = None,
+        timeout_s: float | None = None,
+    ) -> Iterator[Chunk]:
+        """Yield the output as it comes; leaving the loop or closing the generator cancels the request."""
+        return self._loop.iterate(self._client.stream(prompt, params, request_id=request_id, timeout_s=timeout_s))
+
+    def submit(
+        self,
+        prompt: str | list[int],
+        params: SamplingParams | None = None,
+        *,
+        request_id: str | None = None,
+        timeout_s: float | None = None,
+    ) -> RequestOutput:
+        """The whole output of one prompt."""
+        return self._loop.call(self._client.submit(prompt, params, request_id=request_id, timeout_s=timeout_s))
+
+    def generate(
+        self, prompts: list[str] | list[list[int]] | str, params: SamplingParams | list[SamplingParams] | None = None
+    ) -> list[RequestOutput]:
+        """The outputs of several prompts, in their order, served at the same time; params are for all or one each."""
+        return self._loop.call(self._client.generate(prompts, params))
+
+    def members(self) -> tuple[Member, ...]:
+        """The members of the cluster, as it last said if nobody answers now."""
+        return self._loop.call(self._client.members())
+
+    def statuses(self) -> tuple[Status, ...]:
+        """The status of every member, asked at the same time; those silent for 1 s are "unreachable" or "dead"."""
+        return self._loop.call(self._client.statuses())
+
+    def status(self) -> dict[str, Any]:
+        """The dict of `distkv status --json`: `{"instances": [...], "requests": [...]}`."""
+        return self._loop.call(self._client.status())

@@ -1,0 +1,157 @@
+"""One daemon as a child process: started, watched until ready, ended with everything it started."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from distkv.errors import StartupFailed
+
+LOG_LINES = 25
+
+
+class Child:
+    """A daemon in a session of its own, tied to us by a socket: readiness comes over it, and its end tells either
+    side that the other is gone, however it went.
+
+    name: what errors call it. facts: what it said when it was ready (address, pid, ...).
+    """
+
+    def __init__(self, name: str, command: Sequence[str], log_path: Path, env: dict[str, str]) -> None:
+        self.name = name
+        self.log_path = log_path
+        self.facts: dict[str, Any] = {}
+        self._line = b""
+        self._socket, theirs = socket.socketpair()
+        fd = theirs.fileno()
+        try:
+            with log_path.open("ab") as log:
+                self.process = subprocess.Popen(
+                    [*command, f"--ready-fd={fd}", f"--lifeline-fd={fd}"],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    pass_fds=(fd,),
+                    start_new_session=True,
+                    env=env,
+                )
+        except BaseException:
+            self._socket.close()
+            raise
+        finally:
+            theirs.close()
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs. Whatever it started is killed once it does not."""
+        return not self._ended(block=False)
+
+    @property
+    def exit_code(self) -> int | None:
+        """As subprocess.Popen.returncode: negative is a signal; None while it runs."""
+        return None if self.alive else self.process.returncode
+
+    def fileno(self) -> int:
+        """For selectors: readable when it is ready and when it has ended."""
+        return self._socket.fileno()
+
+    def read_ready(self) -> bool:
+        """Take what came after it became readable; True once it is ready. Raises StartupFailed if it has ended."""
+        try:
+            data = self._socket.recv(65536)
+        except ConnectionError:
+            data = b""
+        self._line += data
+        if b"\n" in self._line:
+            self.facts = json.loads(self._line.partition(b"\n")[0])
+            return True
+        if not data:
+            self._ended(block=True)
+            raise StartupFailed(self.name, how_it_ended(self.process.returncode), self.last_log())
+        return False
+
+    def last_log(self) -> str:
+        """The last lines it wrote."""
+        try:
+            lines = self.log_path.read_text(errors="replace").splitlines()
+        except OSError:
+            return ""
+        return "\n".join(lines[-LOG_LINES:])
+
+    def signal(self, signum: int) -> None:
+        """Send it a signal if it still runs."""
+        if self.alive:
+            os.kill(self.pid, signum)
+
+    def kill(self) -> None:
+        """End it and everything it started, at once."""
+        self._kill_group()
+        self._ended(block=True)
+
+    def close(self) -> None:
+        """Kill what still runs and let go of it."""
+        self.kill()
+        self._socket.close()
+
+    def _ended(self, *, block: bool) -> bool:
+        if self.process.returncode is not None:
+            return True
+        flags = os.WEXITED | os.WNOWAIT | (0 if block else os.WNOHANG)
+        with contextlib.suppress(ChildProcessError):  # somebody else may have waited for it
+            if os.waitid(os.P_PID, self.pid, flags) is None:
+                return False
+        # Not reaped yet, so the number of its group is still its own.
+        self._kill_group()
+        self.process.wait()
+        return True
+
+    def _kill_group(self) -> None:
+        if self.process.returncode is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
+
+
+def how_it_ended(code: int | None) -> str:
+    """An exit code in words."""
+    if code is not None and code < 0:
+        return f"it was killed by {signal.Signals(-code).name}"
+    return f"it exited with code {code}"
+
+
+def wait_ready(children: Iterable[Child], deadline_s: float) -> None:
+    """Return when all are ready. Raises StartupFailed when one ends first or time.monotonic() passes `deadline_s`."""
+    with selectors.DefaultSelector() as selector:
+        for child in children:
+            selector.register(child, selectors.EVENT_READ, child)
+        while selector.get_map():
+            ready = selector.select(max(0.0, min(deadline_s - time.monotonic(), 0.2)))
+            for key, _ in ready:
+                if key.data.read_ready():
+                    selector.unregister(key.fileobj)
+            if not ready and time.monotonic() >= deadline_s:
+                slow: Child = next(iter(selector.get_map().values())).data
+                raise StartupFailed(slow.name, "it was not ready in time", slow.last_log())
+
+
+def stop(children: Sequence[Child], timeout_s: float) -> None:
+    """SIGTERM to all; those that still run after `timeout_s` are killed, with all they started."""
+    for child in children:
+        child.signal(signal.SIGTERM)
+    deadline_s = time.monotonic() + timeout_s
+    for child in children:
+        while child.alive and time.monotonic() < deadline_s:
+            time.sleep(0.01)
+        child.kill()

@@ -1,0 +1,73 @@
+"""How the whole cluster is: every member asked live, the silent ones as they were last known."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from distkv.client.connection import ConnectionLost
+from distkv.client.directory import ANSWER_S, Directory
+from distkv.wire.messages.common import Member
+from distkv.wire.messages.to_client import BlockCounts, Counters, InstanceStatus, Status
+
+COUNTERS = ("attend_queries", "query_bytes", "kv_bytes", "recomputed_tokens")
+
+
+class StatusBook:
+    """Collects the members' statuses and remembers the last answer of each."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, InstanceStatus] = {}
+
+    async def collect(self, directory: Directory, members: Sequence[Member]) -> tuple[Status, ...]:
+        """One status per member, ordered by id ("i2" before "i10"), within ANSWER_S."""
+        ordered = sorted(members, key=lambda member: (len(member.instance_id), member.instance_id))
+        found = await asyncio.gather(*(self._ask(directory, member) for member in ordered))
+        known = {member.instance_id for member in members}
+        self._last = {name: last for name, last in self._last.items() if name in known}
+        return tuple(found)
+
+    async def _ask(self, directory: Directory, member: Member) -> Status:
+        if member.state != "dead":
+            try:
+                status = await directory.connection(member.address).status(ANSWER_S)
+            except ConnectionLost:
+                pass
+            else:
+                self._last[member.instance_id] = status.instance
+                return status
+        return Status(instance=self._silent(member))
+
+    def _silent(self, member: Member) -> InstanceStatus:
+        last = self._last.get(member.instance_id)
+        total, free = member.total_blocks, min(member.free_blocks, member.total_blocks)
+        return InstanceStatus(
+            instance_id=member.instance_id,
+            role=member.role,
+            state="dead" if member.state == "dead" else "unreachable",
+            pid=member.pid,
+            worker_pid=member.worker_pid,
+            block_tokens=member.block_tokens,
+            blocks=last.blocks if last else BlockCounts(total=total, free=free, local=total - free),
+            borrowed_blocks=last.borrowed_blocks if last else 0,
+            running=last.running if last else 0,
+            waiting=last.waiting if last else 0,
+            counters=Counters(),
+        )
+
+
+def as_dict(statuses: Iterable[Status]) -> dict[str, Any]:
+    """The documented shape of a cluster's status, ready for JSON."""
+    instances: list[dict[str, Any]] = []
+    requests: list[dict[str, Any]] = []
+    for status in statuses:
+        instance = msgspec.to_builtins(status.instance)
+        instance["counters"] = {name: instance["counters"][name] for name in COUNTERS}
+        instances.append(instance)
+        for request in status.requests:
+            spans = [msgspec.to_builtins(span) for span in request.spans]
+            requests.append(msgspec.to_builtins(request) | {"spans": spans})
+    return {"instances": instances, "requests": requests}

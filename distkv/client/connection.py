@@ -1,0 +1,183 @@
+"""One connection of a client to a gManager or rManager: sends, and gives what comes to whoever waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import TypeVar
+
+from distkv.errors import DistKVError, LinkClosed, WireError
+from distkv.wire.channel import ClientChannel
+from distkv.wire.messages.envelope import FromClient
+from distkv.wire.messages.to_client import Located, Rejected, RequestEnded, Status, TokenChunk
+from distkv.wire.messages.to_gmanager import Locate, MembersQuery
+from distkv.wire.messages.to_rmanager import Cancel, KeepAlive, Members, StatusQuery
+from distkv.wire.originator import Originator
+
+SILENCE_S = 10.0
+T = TypeVar("T", Members, Status, Located)
+
+
+class ConnectionLost(DistKVError):
+    """The other end died, was cut off, went silent or cannot be reached; `rejected` if it refused what we sent."""
+
+    def __init__(self, why: str, *, rejected: bool = False) -> None:
+        super().__init__(why)
+        self.why, self.rejected = why, rejected
+
+
+Answer = Members | Status | Located | ConnectionLost
+Event = TokenChunk | RequestEnded | ConnectionLost
+
+
+class Connection:
+    """Lives until it is lost or closed; a lost one is replaced, never repaired: its requests are gone with it.
+
+    lost: why nothing comes any more, None while something may. Created under the running loop.
+    """
+
+    def __init__(self, address: str, origin: Originator, on_members: Callable[[str, Members], None]) -> None:
+        self.address = address
+        self.lost: ConnectionLost | None = None
+        self._origin = origin
+        self._on_members = on_members
+        self._loop = asyncio.get_running_loop()
+        self._streams: dict[str, asyncio.Queue[Event]] = {}
+        self._waiting: dict[str, list[asyncio.Future[Answer]]] = {}
+        self._heard_s = self._loop.time()
+        self._channel = ClientChannel.connect(address, on_disconnected=self._on_disconnected)
+        self._reader = asyncio.create_task(self._read(), name=f"read {address}")
+
+    @property
+    def streams(self) -> int:
+        """Live requests on this connection."""
+        return len(self._streams)
+
+    async def established(self, timeout_s: float) -> None:
+        """Return when the other end is there. Raises ConnectionLost after `timeout_s`."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._channel.wait_connected()
+        except (TimeoutError, LinkClosed):
+            raise self.lost or ConnectionLost(f"no connection within {timeout_s:g} s") from None
+
+    async def members(self, timeout_s: float) -> Members:
+        """Ask who is in the cluster. Raises ConnectionLost, also when no answer comes in time."""
+        return await self._ask(MembersQuery(), Members, "members", timeout_s)
+
+    async def status(self, timeout_s: float) -> Status:
+        """Ask an rManager how it is. Raises as `members`."""
+        return await self._ask(StatusQuery(), Status, "status", timeout_s)
+
+    async def locate(self, query: Locate, timeout_s: float) -> Located:
+        """Ask where a request should go. Raises as `members`."""
+        return await self._ask(query, Located, "locate " + query.request_id, timeout_s)
+
+    def send(self, body: FromClient) -> bool:
+        """Queue a message; False when that is not possible any more."""
+        return self.lost is None and self._channel.send(self._origin.wrap(body))
+
+    def attach(self, request_id: str) -> asyncio.Queue[Event]:
+        """What will come for a request, ending with a last chunk, a RequestEnded or a ConnectionLost."""
+        events: asyncio.Queue[Event] = asyncio.Queue()
+        if self.lost is not None:
+            events.put_nowait(self.lost)
+        elif not self._streams:
+            self._heard_s = self._loop.time()
+        self._streams[request_id] = events
+        return events
+
+    def detach(self, request_id: str, *, cancel: bool) -> None:
+        """Forget a request; with `cancel` the instance is told to stop it."""
+        if self._streams.pop(request_id, None) is not None and cancel:
+            self.send(Cancel(request_id=request_id))
+
+    def keep_alive(self, *, ask_members: bool) -> None:
+        """Call every second: says that we are there, and asks for a sign of life while requests wait for answers.
+
+        ask_members: ask in any case, because the gManager does not say who is there.
+        """
+        silent_s = self._loop.time() - self._heard_s
+        if self._streams and silent_s > SILENCE_S:
+            self._lose(ConnectionLost(f"silent for {silent_s:.0f} s"))
+            return
+        if self._streams:
+            self.send(KeepAlive())
+        if self._streams or ask_members:
+            self.send(MembersQuery())
+
+    async def close(self) -> None:
+        """Cancel what still runs here and disconnect."""
+        for request_id in self._streams:
+            self.send(Cancel(request_id=request_id))
+        self._lose(ConnectionLost("closed by this client"))
+        self._reader.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._reader
+
+    async def _ask(self, body: FromClient, kind: type[T], key: str, timeout_s: float) -> T:
+        if self.lost is not None:
+            raise self.lost
+        answer: asyncio.Future[Answer] = self._loop.create_future()
+        waiting = self._waiting.setdefault(key, [])
+        waiting.append(answer)
+        try:
+            if not self.send(body):
+                raise ConnectionLost("its queue is full")
+            async with asyncio.timeout(timeout_s):
+                got = await answer
+        except TimeoutError:
+            raise ConnectionLost(f"no answer within {timeout_s:g} s") from None
+        finally:
+            waiting.remove(answer)
+            if not waiting and self._waiting.get(key) is waiting:
+                del self._waiting[key]
+        if isinstance(got, ConnectionLost):
+            raise got
+        assert isinstance(got, kind)
+        return got
+
+    async def _read(self) -> None:
+        while self.lost is None:
+            try:
+                envelope = await self._channel.recv()
+            except WireError as error:
+                self._lose(ConnectionLost(str(error)))
+                return
+            except LinkClosed:
+                return
+            self._heard_s = self._loop.time()
+            match envelope.body:
+                case TokenChunk() | RequestEnded() as event:
+                    if event.request_id in self._streams:
+                        self._streams[event.request_id].put_nowait(event)
+                case Members() as members:
+                    self._on_members(self.address, members)
+                    self._answer("members", members)
+                case Status() as status:
+                    self._answer("status", status)
+                case Located() as located:
+                    self._answer("locate " + located.request_id, located)
+                case Rejected(reason=reason):
+                    self._lose(ConnectionLost(f"it refused what this client sent: {reason}", rejected=True))
+                case _:
+                    pass  # a message of a later protocol
+
+    def _answer(self, key: str, body: Answer) -> None:
+        for answer in self._waiting.get(key, ()):
+            if not answer.done():
+                answer.set_result(body)
+
+    def _on_disconnected(self) -> None:
+        self._lose(ConnectionLost("the connection was lost"))
+
+    def _lose(self, lost: ConnectionLost) -> None:
+        if self.lost is not None:
+            return
+        self.lost = lost
+        self._channel.close()
+        for events in self._streams.values():
+            events.put_nowait(lost)
+        for key in list(self._waiting):
+            self._answer(key, lost)

@@ -1,0 +1,160 @@
+"""Who is in the cluster and where a request should go, also while no gManager answers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import NamedTuple
+
+from distkv.client.connection import Connection, ConnectionLost
+from distkv.errors import ClusterUnreachable, RequestFailed
+from distkv.wire.messages.common import Member
+from distkv.wire.messages.to_gmanager import Locate
+from distkv.wire.messages.to_rmanager import Members
+from distkv.wire.originator import Originator
+
+FIRST_CONTACT_S = 3.0
+ANSWER_S = 1.0
+REFRESH_S = 1.0
+SUSPECT_S = 5.0
+# A gManager that was restarted learns its members from their next heartbeats.
+REBUILD_S = 5.0
+
+
+class Target(NamedTuple):
+    """The instance that is to serve a request."""
+
+    instance_id: str
+    address: str
+
+
+class Directory:
+    """The client's connections and its cached member list, refreshed every second while it is open.
+
+    The list is soft: it is whatever a gManager, or else an instance, said last.
+    """
+
+    def __init__(self, address: str, origin: Originator) -> None:
+        self.address = address
+        self._origin = origin
+        self._members: tuple[Member, ...] | None = None
+        self._home_answers = True
+        self._home_lost = False
+        self._rebuilt_at_s = 0.0
+        self._suspects: dict[str, float] = {}
+        self._connections: dict[str, Connection] = {}
+        self._loop = asyncio.get_running_loop()
+        self._home()
+        self._refresher = asyncio.create_task(self._refresh(), name=f"members of {address}")
+
+    async def close(self) -> None:
+        """Cancel all requests and end every connection."""
+        self._refresher.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._refresher
+        for connection in self._connections.values():
+            await connection.close()
+        self._connections.clear()
+
+    def connection(self, address: str) -> Connection:
+        """The connection to an address, a new one if there is none or it was lost."""
+        known = self._connections.get(address)
+        if known is None or known.lost is not None:
+            if known is not None and address == self.address:
+                self._home_lost, self._home_answers = True, False
+            known = Connection(address, self._origin, self._on_members)
+            self._connections[address] = known
+        return known
+
+    async def members(self) -> tuple[Member, ...]:
+        """The members as the cluster says now, or as it last said if nobody answers. Raises ClusterUnreachable."""
+        if self._members is None or self._home_answers:
+            await self._ask_home()
+        return self._members or ()
+
+    async def locate(self, query: Locate) -> Target:
+        """Where a request should go: the gManager's choice, else the ready instance with most free memory.
+
+        Raises ClusterUnreachable when nobody was ever heard, RequestFailed (retryable) when no instance is ready.
+        """
+        if self._members is None:
+            await self.members()
+        reason = ""
+        if self._home_answers:
+            try:
+                located = await self._home().locate(query, ANSWER_S)
+                if located.address and located.instance_id not in query.exclude:
+                    return Target(located.instance_id, located.address)
+                reason = located.reason
+            except ConnectionLost as lost:
+                self._home_answers = False
+                reason = f"{self.address}: {lost.why}"
+        ready = [m for m in self._members or () if m.state == "ready" and m.address]
+        usable = [m for m in ready if m.instance_id not in query.exclude]
+        if not usable:
+            raise RequestFailed(True, "no instance is ready to serve the request" + (f": {reason}" if reason else ""))
+        best = min(usable, key=lambda m: (self._suspected(m), self._live(m.address), -m.free_blocks, m.instance_id))
+        return Target(best.instance_id, best.address)
+
+    async def is_ready(self, instance_id: str) -> bool:
+        """Whether the cluster calls an instance ready now; True if it cannot be asked."""
+        try:
+            members = await self.members()
+        except ClusterUnreachable:
+            return True
+        return any(m.instance_id == instance_id and m.state == "ready" for m in members)
+
+    def suspect(self, instance_id: str) -> None:
+        """This instance was just lost: choose it last for a while."""
+        self._suspects[instance_id] = self._loop.time() + SUSPECT_S
+
+    def _suspected(self, member: Member) -> bool:
+        return self._suspects.get(member.instance_id, 0.0) > self._loop.time()
+
+    def _live(self, address: str) -> int:
+        connection = self._connections.get(address)
+        return connection.streams if connection else 0
+
+    def _home(self) -> Connection:
+        return self.connection(self.address)
+
+    async def _ask_home(self) -> None:
+        try:
+            await self._home().members(FIRST_CONTACT_S if self._members is None else ANSWER_S)
+            self._home_answers = True
+        except ConnectionLost as lost:
+            self._home_answers = False
+            if self._members is None:
+                raise ClusterUnreachable(self.address, lost.why) from None
+
+    def _on_members(self, address: str, members: Members) -> None:
+        now_s = self._loop.time()
+        if address != self.address:
+            # Instances repeat what a gManager told them a moment ago.
+            if not self._home_answers and members.members:
+                self._members = members.members
+            return
+        if self._home_lost:
+            self._home_lost, self._rebuilt_at_s = False, now_s + REBUILD_S
+        carried: tuple[Member, ...] = ()
+        if now_s < self._rebuilt_at_s:
+            told = {member.instance_id for member in members.members}
+            carried = tuple(member for member in self._members or () if member.instance_id not in told)
+        self._members = members.members + carried
+
+    async def _refresh(self) -> None:
+        while True:
+            due_s = self._loop.time() + REFRESH_S
+            if self._members is not None:
+                await self._ask_home()
+                await self._drop_idle()
+            await asyncio.sleep(due_s - self._loop.time())
+            for connection in list(self._connections.values()):
+                connection.keep_alive(ask_members=not self._home_answers)
+
+    async def _drop_idle(self) -> None:
+        wanted = {member.address for member in self._members or ()}
+        for address, connection in list(self._connections.items()):
+            if address != self.address and not connection.streams and (address not in wanted or connection.lost):
+                del self._connections[address]
+                await connection.close()

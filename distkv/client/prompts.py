@@ -1,0 +1,73 @@
+"""What a user may hand in as a prompt, checked before anything is sent."""
+
+from __future__ import annotations
+
+import operator
+import uuid
+
+from distkv.errors import InvalidParams
+from distkv.types import SamplingParams
+from distkv.wire.codec import MAX_MESSAGE_BYTES
+
+MAX_REQUEST_ID = 200
+# What fits one message beside the rest of a Submit; an id takes up to five bytes.
+MAX_PROMPT_BYTES = MAX_MESSAGE_BYTES - 2**16
+MAX_PROMPT_TOKENS = MAX_PROMPT_BYTES // 5
+
+
+def check_prompt(prompt: object) -> str | tuple[int, ...]:
+    """The prompt as it is sent: text, or token ids. Raises TypeError, or InvalidParams for ids that cannot be."""
+    if isinstance(prompt, str):
+        try:
+            size_bytes = len(prompt.encode())
+        except UnicodeEncodeError:
+            raise InvalidParams("prompt", "text that UTF-8 can encode", prompt[:40]) from None
+        if size_bytes > MAX_PROMPT_BYTES:
+            raise InvalidParams("prompt", f"text of at most {MAX_PROMPT_BYTES} bytes", f"{size_bytes} bytes")
+        return prompt
+    if not isinstance(prompt, list | tuple):
+        raise TypeError(f"a prompt is a str or a list of token ids, not {type(prompt).__name__}")
+    if len(prompt) > MAX_PROMPT_TOKENS:
+        raise InvalidParams("prompt", f"at most {MAX_PROMPT_TOKENS} token ids", f"{len(prompt)} ids")
+    ids = []
+    for index, token in enumerate(prompt):
+        if isinstance(token, bool) or not hasattr(token, "__index__"):
+            raise TypeError(f"a prompt is a str or a list of token ids; item {index} is a {type(token).__name__}")
+        ids.append(operator.index(token))
+        if not 0 <= ids[-1] < 2**31:
+            raise InvalidParams("prompt", f"token ids in [0, 2**31) at item {index}", token)
+    if not ids:
+        raise InvalidParams("prompt", "at least one token id", list(prompt))
+    return tuple(ids)
+
+
+def check_params(params: object) -> SamplingParams:
+    """The params, or the defaults for None. Raises TypeError."""
+    if params is None:
+        return SamplingParams()
+    if not isinstance(params, SamplingParams):
+        raise TypeError(f"params are SamplingParams, not {type(params).__name__}")
+    return params
+
+
+def check_request_id(request_id: object) -> str:
+    """The id, or a new one for None. Raises InvalidParams."""
+    if request_id is None:
+        return "req-" + uuid.uuid4().hex
+    if not isinstance(request_id, str) or not 0 < len(request_id) <= MAX_REQUEST_ID:
+        raise InvalidParams("request_id", f"a text of 1 to {MAX_REQUEST_ID} characters", request_id)
+    return request_id
+
+
+def check_timeout(timeout_s: object) -> float | None:
+    """Seconds > 0, or None for the instance's own limit. Raises InvalidParams."""
+    if timeout_s is None:
+        return None
+    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not 0 < timeout_s < float("inf"):
+        raise InvalidParams("timeout_s", "seconds > 0", timeout_s)
+    return float(timeout_s)
+
+
+def estimate_tokens(prompt: str | tuple[int, ...], params: SamplingParams) -> int:
+    """About how many tokens of KV a request needs: text is counted as four characters per token."""
+    return (len(prompt) // 4 + 1 if isinstance(prompt, str) else len(prompt)) + params.max_tokens

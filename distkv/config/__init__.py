@@ -1,0 +1,30 @@
+"""Settings of the processes: frozen, strict, resolved once.
+
+Precedence is command line > environment (`DISTKV_<NAME>`) > `--config` file > default. The annotated fields in `schema`
+are the only list of settings; `distkv.cli.options` makes the flags from them and resolves them.
+"""
+
+from distkv.config.schema import GManagerConfig, InstanceConfig, Settings, resolve_auto
+from distkv.config.sources import SECTIONS, build, check_environment, load_file, load_table, nearest
+from distkv.config.table import ENV_PREFIX, Setting, settings_of
+from distkv.config.values import DEFAULT_GMANAGER, is_loopback, parse_address, parse_count
+
+__all__ = [
+    "DEFAULT_GMANAGER",
+    "ENV_PREFIX",
+    "SECTIONS",
+    "GManagerConfig",
+    "InstanceConfig",
+    "Setting",
+    "Settings",
+    "build",
+    "check_environment",
+    "is_loopback",
+    "load_file",
+    "load_table",
+    "nearest",
+    "parse_address",
+    "parse_count",
+    "resolve_auto",
+    "settings_of",
+]

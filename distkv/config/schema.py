@@ -1,0 +1,141 @@
+"""The settings of each process, with their defaults, bounds and units."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import socket
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from distkv.config.values import DEFAULT_GMANAGER, is_loopback, parse_address
+from distkv.errors import ConfigError
+from distkv.types import Role
+
+_SUFFIXED = {"suffixed": True}
+
+Port = Annotated[int, Meta(ge=0, le=65535)]
+Positive = Annotated[int, Meta(ge=1)]
+PositiveSuffixed = Annotated[int, Meta(ge=1, extra=_SUFFIXED)]
+Seconds = Annotated[float, Meta(gt=0, le=86400)]
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What both daemons have."""
+
+    host: Annotated[str, Meta(min_length=1, description="Address to bind; beyond loopback only with --insecure.")] = (
+        "127.0.0.1"
+    )
+    insecure: Annotated[bool, Meta(description="Allow binding beyond loopback without authentication.")] = False
+    heartbeat_s: Annotated[Seconds, Meta(description="Seconds between heartbeats.")] = 0.5
+    log_level: Annotated[LogLevel, Meta(description="Least severe log line that is written.")] = "info"
+    log_json: Annotated[
+        bool | None, Meta(description="Write logs as JSON, one object per line; auto unless on a terminal.")
+    ] = None
+
+    def __post_init__(self) -> None:
+        self._check_bind("host", self.host)
+
+    def _check_bind(self, key: str, host: str) -> None:
+        if not self.insecure and not is_loopback(host):
+            raise ConfigError(
+                key, f"{host!r} is not a loopback address, and nothing authenticates peers yet", "add --insecure"
+            )
+
+
+class GManagerConfig(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Settings of `distkv-gmanager`."""
+
+    port: Annotated[Port, Meta(description="TCP port; 0 takes a free one.")] = 7070
+    dead_after_s: Annotated[Seconds, Meta(description="Seconds without a heartbeat until an instance is dead.")] = 4.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.dead_after_s <= self.heartbeat_s:
+            raise ConfigError("dead_after_s", f"must exceed heartbeat_s ({self.heartbeat_s}), got {self.dead_after_s}")
+
+
+class InstanceConfig(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Settings of `distkv-instance`. `resolve_auto` fills what can be known before the worker starts."""
+
+    model: Annotated[str, Meta(min_length=1, description="Directory of a Hugging Face checkpoint.")]
+    instance_id: Annotated[
+        str, Meta(max_length=128, description="Name in the cluster; made from the host's name if empty.")
+    ] = ""
+    gmanager: Annotated[tuple[str, ...], Meta(min_length=1, description="gManager addresses, separated by commas.")] = (
+        DEFAULT_GMANAGER,
+    )
+    port: Annotated[Port, Meta(description="TCP port of the control plane; 0 takes a free one.")] = 0
+    data_host: Annotated[str, Meta(description="Address to bind for tensors; as --host if empty.")] = ""
+    data_port: Annotated[Port, Meta(description="TCP port for tensors; 0 takes a free one.")] = 0
+    role: Annotated[Role, Meta(description="What the instance does for requests.")] = "mixed"
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16", "float16"],
+        Meta(description="Type of weights and KV cache; auto is the checkpoint's."),
+    ] = "auto"
+    kv_tokens: Annotated[
+        PositiveSuffixed | None, Meta(description="KV pool in tokens, rounded down to whole rBlocks.")
+    ] = None
+    kv_cache_memory_bytes: Annotated[
+        PositiveSuffixed | None, Meta(description="KV pool in bytes, in place of --kv-tokens.")
+    ] = None
+    block_size: Annotated[Annotated[int, Meta(ge=1, le=1024)], Meta(description="Tokens per rBlock.")] = 16
+    max_num_seqs: Annotated[Positive, Meta(description="Most sequences in one step.")] = 64
+    max_num_batched_tokens: Annotated[PositiveSuffixed, Meta(description="Most tokens in one step.")] = 2048
+    max_model_len: Annotated[
+        PositiveSuffixed | None, Meta(description="Longest prompt + output in tokens; auto is the model's.")
+    ] = None
+    threads: Annotated[Positive | None, Meta(description="CPU threads of the engine; auto is all there are.")] = None
+    lease_s: Annotated[Seconds, Meta(description="Seconds a lease on lent memory lasts.")] = 4.0
+    lease_margin_s: Annotated[
+        Seconds, Meta(description="Seconds before its end at which a debtor stops using a lease.")
+    ] = 0.5
+    attend_timeout_s: Annotated[Seconds, Meta(description="Seconds to wait for a creditor's partials.")] = 5.0
+    lending_cap_blocks: Annotated[
+        Annotated[int, Meta(ge=0)] | None,
+        Meta(description="Most rBlocks to lend; auto is all but tails and staging."),
+    ] = None
+    staging_blocks: Annotated[
+        Annotated[int, Meta(ge=0)], Meta(description="rBlocks kept free for moves, per running sequence.")
+    ] = 1
+    request_timeout_s: Annotated[
+        Seconds, Meta(description="Seconds a request may wait for memory before it fails as retryable.")
+    ] = 60.0
+    shutdown_timeout_s: Annotated[
+        Annotated[float, Meta(ge=0, le=86400)],
+        Meta(description="Seconds to finish running requests after SIGTERM.", extra={"flag": "--shutdown-timeout"}),
+    ] = 30.0
+    tensor_transport: Annotated[
+        Literal["auto", "shm", "tcp"],
+        Meta(description="How tensors travel; auto is shared memory on one host, else TCP."),
+    ] = "auto"
+    trace_file: Annotated[str | None, Meta(description="Write trace events to this file, one JSON each line.")] = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.data_host:
+            self._check_bind("data_host", self.data_host)
+        if self.kv_tokens is not None and self.kv_cache_memory_bytes is not None:
+            raise ConfigError("kv_tokens", "kv_tokens and kv_cache_memory_bytes are both set", "give one of them")
+        if self.kv_tokens is not None and self.kv_tokens < self.block_size:
+            raise ConfigError("kv_tokens", f"{self.kv_tokens} tokens are less than one rBlock of {self.block_size}")
+        if self.lease_margin_s >= self.lease_s:
+            raise ConfigError("lease_margin_s", f"must be under lease_s ({self.lease_s}), got {self.lease_margin_s}")
+        for address in self.gmanager:
+            parse_address(address, key="gmanager")
+
+
+def resolve_auto(config: InstanceConfig) -> InstanceConfig:
+    """A new config with instance_id, data_host, threads and gManager addresses filled in."""
+    host = re.sub(r"[^A-Za-z0-9_.-]", "-", socket.gethostname())[:64] or "instance"
+    return msgspec.structs.replace(
+        config,
+        instance_id=config.instance_id or f"{host}-{secrets.token_hex(3)}",
+        data_host=config.data_host or config.host,
+        threads=config.threads or len(os.sched_getaffinity(0)),
+        gmanager=tuple(parse_address(address, key="gmanager") for address in config.gmanager),
+    )

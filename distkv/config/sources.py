@@ -1,0 +1,83 @@
+"""Where settings come from besides flags: TOML files, the environment, plain values.
+
+A file has the settings of the process that reads it, dashes or underscores alike; those in a `[gmanager]` or
+`[instance]` table are for that process only, so one file can serve both.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from distkv.config.schema import GManagerConfig, InstanceConfig, Settings
+from distkv.config.table import ENV_PREFIX, settings_of
+from distkv.errors import ConfigError
+
+SECTIONS: Mapping[str, type[Settings]] = {"gmanager": GManagerConfig, "instance": InstanceConfig}
+S = TypeVar("S", bound=Settings)
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A hint that names the known word nearest to `name`, or where to find them all."""
+    close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.5)
+    return f"did you mean {close[0]}?" if close else "see --help for all of them"
+
+
+def load_file(path: Path, section: str) -> dict[str, Any]:
+    """The checked settings that a TOML file has for `section` ("gmanager" or "instance"). Raises ConfigError."""
+    plain, tables = _read(path)
+    return _check_table(plain, section, str(path)) | tables.get(section, {})
+
+
+def load_table(path: Path, section: str) -> dict[str, Any]:
+    """As `load_file`, without the settings outside tables."""
+    return _read(path)[1].get(section, {})
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError("config", f"cannot read {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError("config", f"{path} is not TOML: {error}") from None
+    tables = {key: value for key, value in content.items() if key in SECTIONS and isinstance(value, dict)}
+    checked = {name: _check_table(table, name, f"{path} [{name}]") for name, table in tables.items()}
+    return {key: value for key, value in content.items() if key not in tables}, checked
+
+
+def _check_table(table: Mapping[str, object], section: str, source: str) -> dict[str, Any]:
+    settings, values = settings_of(SECTIONS[section]), {}
+    for key, value in table.items():
+        name = key.replace("-", "_")
+        name = {one.flag[2:].replace("-", "_"): one.name for one in settings.values()}.get(name, name)
+        if name not in settings:
+            raise ConfigError(key, f"unknown setting in {source}", nearest(name, settings))
+        values[name] = settings[name].convert(value, source)
+    return values
+
+
+def check_environment(environ: Mapping[str, str]) -> None:
+    """Refuse DISTKV_ variables that are a near miss of a setting. Others are left alone: service managers make some."""
+    known = {one.envvar for schema in SECTIONS.values() for one in settings_of(schema).values()}
+    known |= {ENV_PREFIX + "CONFIG", ENV_PREFIX + "ADDRESS"}
+    for name in environ:
+        if name.startswith(ENV_PREFIX) and name not in known:
+            close = difflib.get_close_matches(name, known, n=1, cutoff=0.92)
+            if close:
+                raise ConfigError(name, "unknown setting in the environment", f"did you mean {close[0]}?")
+
+
+def build(schema: type[S], values: Mapping[str, Any]) -> S:
+    """A config from checked values. Raises ConfigError when one is missing, unknown, or two contradict each other."""
+    settings = settings_of(schema)
+    for name in values:
+        if name not in settings:
+            raise ConfigError(name, "unknown setting", nearest(name, settings))
+    for setting in settings.values():
+        if setting.required and setting.name not in values:
+            raise ConfigError(setting.name, "is not set", f"give {setting.flag}, {setting.envvar} or a config file")
+    return schema(**{name: settings[name].convert(value, "the caller") for name, value in values.items()})

@@ -1,0 +1,125 @@
+"""A schema as a table of settings: what each is called, what it takes, how a value for it is checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import msgspec
+from msgspec import inspect
+
+from distkv.config.schema import Settings
+from distkv.config.values import parse_count
+from distkv.errors import ConfigError
+
+ENV_PREFIX = "DISTKV_"
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """One field of a schema, as flags, environment and files see it.
+
+    kind: its type besides None, which it takes too if `optional`. expected: in words what it takes.
+    """
+
+    name: str
+    type: Any
+    kind: inspect.Type
+    default: Any
+    help: str
+    flag: str
+    expected: str
+    suffixed: bool
+    optional: bool
+
+    @property
+    def required(self) -> bool:
+        return self.default is msgspec.NODEFAULT
+
+    @property
+    def envvar(self) -> str:
+        return ENV_PREFIX + self.name.upper()
+
+    def convert(self, value: object, source: str) -> Any:
+        """The checked value of a setting that came from `source`, which the ConfigError names."""
+        try:
+            if isinstance(value, str) and self.optional and value == "auto":
+                return None
+            if isinstance(value, str) and self.suffixed:
+                value = parse_count(value)
+            if isinstance(value, str) and isinstance(self.kind, inspect.VarTupleType):
+                value = [part.strip() for part in value.split(",") if part.strip()]
+            return msgspec.convert(value, self.type)
+        except ValueError:
+            raise ConfigError(self.name, f"expected {self.expected}, got {value!r} from {source}") from None
+
+    def convert_text(self, text: str, source: str) -> Any:
+        """As `convert`, for text from a command line or the environment."""
+        if self.suffixed or not isinstance(self.kind, inspect.IntType | inspect.FloatType):
+            return self.convert(text, source)
+        try:
+            number: object = int(text) if isinstance(self.kind, inspect.IntType) else float(text)
+        except ValueError:
+            number = text
+        return self.convert(number, source)
+
+
+@cache
+def settings_of(schema: type[Settings]) -> Mapping[str, Setting]:
+    """The settings of a schema by name, in the order of its fields (own fields first)."""
+    info = inspect.type_info(schema)
+    assert isinstance(info, inspect.StructType)
+    annotations = {field.name: field.type for field in msgspec.structs.fields(schema)}
+    shared = set(Settings.__struct_fields__)
+    ordered = sorted(info.fields, key=lambda field: field.name in shared)
+    return {field.name: _setting(field, annotations[field.name]) for field in ordered}
+
+
+def _setting(field: inspect.Field, annotation: Any) -> Setting:
+    kind = field.type
+    notes: dict[str, Any] = {}
+    extra: dict[str, Any] = {}
+    while isinstance(kind, inspect.Metadata):
+        notes |= kind.extra_json_schema or {}
+        extra |= kind.extra or {}
+        kind = kind.type
+    optional = False
+    if isinstance(kind, inspect.UnionType):
+        optional = True
+        kind = next(one for one in kind.types if not isinstance(one, inspect.NoneType))
+        if isinstance(kind, inspect.Metadata):
+            extra |= kind.extra or {}
+            kind = kind.type
+    suffixed = bool(extra.get("suffixed"))
+    return Setting(
+        name=field.name,
+        type=annotation,
+        kind=kind,
+        default=field.default,
+        help=str(notes.get("description", "")),
+        flag=str(extra.get("flag", "--" + field.name.replace("_", "-"))),
+        expected=_in_words(kind, suffixed, optional),
+        suffixed=suffixed,
+        optional=optional,
+    )
+
+
+def _in_words(kind: inspect.Type, suffixed: bool, optional: bool) -> str:
+    match kind:
+        case inspect.LiteralType(values):
+            words = "one of " + ", ".join(map(str, values))
+        case inspect.BoolType():
+            words = "true or false"
+        case inspect.IntType() | inspect.FloatType():
+            words = "an integer" if isinstance(kind, inspect.IntType) else "a number"
+            if kind.ge is not None and kind.le is not None:
+                words += f" from {kind.ge} to {kind.le}"
+            else:
+                bounds = {"≥": kind.ge, ">": kind.gt, "≤": kind.le}
+                words += " and".join(f" {sign} {bound}" for sign, bound in bounds.items() if bound is not None)
+            words += ", such as 4096, 32K or 4G" if suffixed else ""
+        case inspect.VarTupleType():
+            words = "a list of texts, or one text with commas"
+        case _:
+            words = "a text"
+    return words + (" (or auto)" if optional else "")

@@ -1,0 +1,44 @@
+"""How single values are written: numbers with suffixes, addresses."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+
+from distkv.errors import ConfigError
+
+DEFAULT_GMANAGER = "tcp://127.0.0.1:7070"
+
+
+def is_loopback(host: str) -> bool:
+    """True for names and addresses that only this machine can reach."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def parse_address(text: str, *, key: str = "address") -> str:
+    """`tcp://host:port` from `tcp://host:port` or `host:port`. Raises ConfigError naming `key`."""
+    found = re.fullmatch(r"(?:tcp://)?(\[[0-9A-Fa-f:.%]+\]|[^\s:/\[\]]+):(\d{1,5})", text.strip())
+    if found is None or not 0 < int(found[2]) <= 65535:
+        raise ConfigError(key, f"expected an address such as {DEFAULT_GMANAGER}, got {text!r}")
+    return f"tcp://{found[1]}:{int(found[2])}"
+
+
+def parse_count(text: str) -> int:
+    """A whole number with an optional suffix, as in vLLM: K, M, G, T are powers of 1024; k, m, g, t of 1000.
+
+    `4G` is 4·1024³, `1.5K` is 1536. Raises ValueError.
+    """
+    found = re.fullmatch(r"\s*(\d[\d_]*(?:\.\d+)?)\s*([kmgtKMGT]?)\s*", text)
+    if found is None:
+        raise ValueError(f"not a number: {text!r}")
+    power = "kmgt".find(found[2].lower()) + 1 if found[2] else 0
+    value = float(found[1]) if "." in found[1] else int(found[1])
+    scaled = value * (1024 if found[2].isupper() else 1000) ** power
+    if scaled != int(scaled):
+        raise ValueError(f"not a whole number: {text!r}")
+    return int(scaled)

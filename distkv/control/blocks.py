@@ -1,0 +1,113 @@
+"""The slots of one KV pool: which state each is in, and which to hand out next.
+
+Each slot is in exactly one of four states. Allocation prefers contiguous runs, because micro-attention, moves and
+one-sided reads all cost less over neighbours (004 §4.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+
+
+class SlotState(Enum):
+    """free: nobody's. local: holds (or awaits) rBlocks of this instance's requests. reserved: granted to a debtor,
+    nothing in it yet. lent: holds a verified rBlock of a debtor."""
+
+    FREE = "free"
+    LOCAL = "local"
+    RESERVED = "reserved"
+    LENT = "lent"
+
+
+class BlockPool:
+    """Allocator over `num_slots` slots."""
+
+    def __init__(self, num_slots: int) -> None:
+        if num_slots < 1:
+            raise ValueError(f"a pool needs at least one slot, got {num_slots}")
+        self._states = [SlotState.FREE] * num_slots
+        self._counts = dict.fromkeys(SlotState, 0) | {SlotState.FREE: num_slots}
+        self._run_length = {0: num_slots}  # first slot of each maximal free run -> its length
+        self._run_start = {num_slots: 0}  # slot after each maximal free run -> its first slot
+
+    @property
+    def num_slots(self) -> int:
+        return len(self._states)
+
+    @property
+    def num_free(self) -> int:
+        return self._counts[SlotState.FREE]
+
+    def count(self, state: SlotState) -> int:
+        """How many slots are in `state`."""
+        return self._counts[state]
+
+    def allocate(self, num_slots: int, state: SlotState) -> list[int] | None:
+        """Take exactly `num_slots` free slots into `state`, in as few runs as possible, ascending; None if too few."""
+        if num_slots > self.num_free:
+            return None
+        taken: list[int] = []
+        while (missing := num_slots - len(taken)) > 0:
+            first, length = self._choose_run(missing)
+            self._drop_run(first)
+            used = min(length, missing)
+            if used < length:
+                self._add_run(first + used, length - used)
+            taken.extend(range(first, first + used))
+        self._move(taken, SlotState.FREE, state)
+        return sorted(taken)
+
+    def change(self, slots: Iterable[int], old: SlotState, new: SlotState) -> None:
+        """Move slots from state `old` to `new`, neither of them FREE."""
+        assert SlotState.FREE not in (old, new)
+        self._move(slots, old, new)
+
+    def free(self, slots: Iterable[int], state: SlotState) -> None:
+        """Give slots in `state` back."""
+        slots = list(slots)
+        self._move(slots, state, SlotState.FREE)
+        for slot in slots:
+            first, length = slot, 1
+            if slot in self._run_start:
+                first = self._run_start[slot]
+                length += self._run_length[first]
+                self._drop_run(first)
+            if slot + 1 in self._run_length:
+                length += self._run_length[slot + 1]
+                self._drop_run(slot + 1)
+            self._add_run(first, length)
+
+    def validate(self) -> None:
+        """Every slot in one state, counts right, and the free runs exactly the free slots."""
+        for state in SlotState:
+            assert self._counts[state] == self._states.count(state), f"count of {state} is off"
+        in_runs = sorted(s for first, n in self._run_length.items() for s in range(first, first + n))
+        assert in_runs == [i for i, s in enumerate(self._states) if s is SlotState.FREE], "free runs are off"
+        for first, length in self._run_length.items():
+            assert self._run_start[first + length] == first, "run ends are off"
+            assert first + length not in self._run_length, "neighbouring runs were not merged"
+
+    def _choose_run(self, wanted: int) -> tuple[int, int]:
+        """The smallest run that holds all, else the largest."""
+        fitting = [(length, first) for first, length in self._run_length.items() if length >= wanted]
+        if fitting:
+            length, first = min(fitting)
+        else:
+            length, first = max((length, -first) for first, length in self._run_length.items())
+            first = -first
+        return first, length
+
+    def _add_run(self, first: int, length: int) -> None:
+        self._run_length[first] = length
+        self._run_start[first + length] = first
+
+    def _drop_run(self, first: int) -> None:
+        del self._run_start[first + self._run_length.pop(first)]
+
+    def _move(self, slots: Iterable[int], old: SlotState, new: SlotState) -> None:
+        for slot in slots:
+            assert self._states[slot] is old, f"slot {slot} is {self._states[slot]}, not {old}"
+            self._states[slot] = new
+            self._counts[old] -= 1
+            self._counts[new] += 1

@@ -1,0 +1,98 @@
+"""What an rManager tells the gManager every period: what changed since the last heartbeat that was acknowledged.
+
+Numbers are absolute, so a lost, repeated or overtaken heartbeat does no harm (001 §6.1).
+"""
+
+from __future__ import annotations
+
+from distkv.control.blocks import SlotState
+from distkv.control.instance import Instance
+from distkv.control.sequence import SeqState
+from distkv.wire.messages.to_gmanager import Heartbeat, RequestPlacementEntry
+from distkv.wire.messages.to_rmanager import HeartbeatAck
+
+Placement = dict[tuple[str, bool], int]
+KEPT_SNAPSHOTS = 8
+
+
+class Heartbeats:
+    """Builds heartbeats of one instance."""
+
+    def __init__(self, instance: Instance) -> None:
+        self._instance = instance
+        self._seq = 0
+        self._base = 0
+        self._full = True
+        self._snapshots: dict[int, Placement] = {0: {}}
+        self._next_at = 0.0
+        self._step_s = 0.0
+
+    def on_step(self, compute_s: float) -> None:
+        """Remember how long steps take (exponential mean)."""
+        self._step_s = compute_s if self._step_s == 0 else 0.9 * self._step_s + 0.1 * compute_s
+
+    def due(self, now: float) -> bool:
+        """Whether a period has gone by."""
+        if now < self._next_at:
+            return False
+        self._next_at = now + self._instance.settings.heartbeat_s
+        return True
+
+    def build(self, waiting_blocks: int) -> Heartbeat:
+        """The next heartbeat."""
+        instance = self._instance
+        self._seq += 1
+        current = self._placement()
+        base: Placement = {} if self._full else self._snapshots[self._base]
+        changed = {key: n for key, n in current.items() if base.get(key) != n}
+        changed |= {key: 0 for key in base if key not in current}
+        self._snapshots[self._seq] = current
+        for old in [s for s in self._snapshots if s != self._base and s <= self._seq - KEPT_SNAPSHOTS]:
+            del self._snapshots[old]
+        settings = instance.settings
+        return Heartbeat(
+            instance_id=settings.instance_id,
+            incarnation=settings.incarnation,
+            seq=self._seq,
+            base=0 if self._full else self._base,
+            full=self._full,
+            entries=tuple(
+                RequestPlacementEntry(req_id=req, inst_id=settings.instance_id, num_blocks=n, local=local)
+                for (req, local), n in sorted(changed.items())
+            ),
+            debtors=instance.loans.debtors(),
+            state=instance.state,
+            total_blocks=settings.num_blocks,
+            free_blocks=instance.pool.num_free,
+            lendable_blocks=instance.lendable() if instance.state == "ready" else 0,
+            running=len(instance.running()),
+            waiting=sum(1 for s in instance.sequences.values() if s.state is not SeqState.RUNNING),
+            waiting_blocks=waiting_blocks,
+            step_s=self._step_s,
+        )
+
+    def on_ack(self, ack: HeartbeatAck) -> None:
+        """The gManager has it, or wants everything."""
+        if ack.want_full or ack.want_join:
+            self._full = True
+            self._next_at = 0.0
+        elif ack.seq in self._snapshots and ack.seq > self._base:
+            self._base, self._full = ack.seq, False
+            for old in [s for s in self._snapshots if s < self._base]:
+                del self._snapshots[old]
+
+    def _placement(self) -> Placement:
+        entries: Placement = {}
+        for seq in self._instance.sequences.values():
+            if count := len(seq.local_slots()):
+                entries[seq.request_id, True] = count
+        for loan in self._instance.loans.loans.values():
+            key = (loan.request_id, False)
+            entries[key] = entries.get(key, 0) + len(loan.slots)
+        return entries
+
+    def validate(self) -> None:
+        """The pool agrees with what is reported as lent."""
+        lent = sum(n for (_, local), n in self._placement().items() if not local)
+        pool = self._instance.pool
+        assert lent == pool.count(SlotState.LENT) + pool.count(SlotState.RESERVED)

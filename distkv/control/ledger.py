@@ -1,0 +1,109 @@
+"""The global debt ledger and the request placement map (000 §4.4 and Fig. 4; 001 §6.1).
+
+Soft state, built from heartbeats alone; it may be stale and is rebuilt from full ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from distkv.types import InstanceState
+from distkv.wire.messages.common import Member
+from distkv.wire.messages.to_gmanager import Heartbeat, RequestPlacementEntry
+
+
+@dataclass(slots=True)
+class Entry:
+    """What is known of one instance. `promised` counts blocks of requests dispatched there since its last heartbeat."""
+
+    member: Member
+    last_heard: float
+    route: bytes = b""
+    heartbeat: Heartbeat | None = None
+    lendable: int = 0
+    promised_blocks: int = 0
+    promised_requests: int = 0
+    placement: dict[tuple[str, bool], RequestPlacementEntry] = field(default_factory=dict)
+
+    @property
+    def free_blocks(self) -> int:
+        """Free blocks less those promised to requests on their way."""
+        known = self.member.free_blocks if self.heartbeat is None else self.heartbeat.free_blocks
+        return known - self.promised_blocks
+
+    @property
+    def load(self) -> int:
+        """Requests there and on their way."""
+        known = 0 if self.heartbeat is None else self.heartbeat.running + self.heartbeat.waiting
+        return known + self.promised_requests
+
+    @property
+    def waiting(self) -> int:
+        return 0 if self.heartbeat is None else self.heartbeat.waiting
+
+
+class Ledger:
+    """All instances by id."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, Entry] = {}
+
+    def apply(self, heartbeat: Heartbeat, now: float) -> bool:
+        """Take a heartbeat in; false if it builds on one that is not here, so that a full one is needed.
+
+        One older than what is known changes nothing and counts as taken.
+        """
+        entry = self.entries[heartbeat.instance_id]
+        entry.last_heard = now
+        before = entry.heartbeat
+        if before is not None and heartbeat.seq <= before.seq:
+            return True
+        if heartbeat.full:
+            entry.placement = {}
+        elif before is None or before.seq < heartbeat.base:
+            return False
+        for placed in heartbeat.entries:
+            key = (placed.req_id, placed.local)
+            if placed.num_blocks:
+                entry.placement[key] = placed
+            else:
+                entry.placement.pop(key, None)
+        entry.heartbeat = heartbeat
+        entry.lendable = heartbeat.lendable_blocks
+        entry.promised_blocks = entry.promised_requests = 0
+        return True
+
+    def refused(self, instance_id: str, free_blocks: int) -> None:
+        """A debtor was told how much is free there: newer than the last heartbeat."""
+        if instance_id in self.entries:
+            self.entries[instance_id].lendable = free_blocks
+
+    def state(self, instance_id: str, now: float, heartbeat_s: float, dead_after_s: float) -> InstanceState:
+        """What its heartbeats say, or their absence."""
+        entry = self.entries[instance_id]
+        silent_s = now - entry.last_heard
+        if entry.member.state == "dead" or silent_s >= dead_after_s:
+            return "dead"
+        if silent_s >= 3 * heartbeat_s:
+            return "unreachable"
+        reported = entry.member.state if entry.heartbeat is None else entry.heartbeat.state
+        return reported  # type: ignore[return-value]
+
+    def debts(self) -> dict[tuple[str, str], int]:
+        """(debtor, creditor) -> blocks, as creditors report them."""
+        return {
+            (debtor.instance_id, creditor_id): debtor.num_blocks
+            for creditor_id, entry in self.entries.items()
+            if entry.heartbeat is not None
+            for debtor in entry.heartbeat.debtors
+            if debtor.num_blocks
+        }
+
+    def placement(self) -> dict[str, dict[str, int]]:
+        """request -> instance -> blocks: the request placement map."""
+        placed: dict[str, dict[str, int]] = {}
+        for instance_id, entry in self.entries.items():
+            for (req_id, _), item in entry.placement.items():
+                held = placed.setdefault(req_id, {})
+                held[instance_id] = held.get(instance_id, 0) + item.num_blocks
+        return placed

@@ -1,0 +1,132 @@
+"""How rBlocks leave for creditors (PROTOCOL, "Life of a lent block").
+
+A move is seal → expose → the destination pulls and verifies → `Complete` → the next step uses the new place → the old
+place is free when no step names it any more.
+"""
+
+from __future__ import annotations
+
+from distkv.control.commands import TellPeer, TellWorker
+from distkv.control.debts import DebtBook
+from distkv.control.instance import Instance
+from distkv.control.sequence import Block, Debt, Sequence
+from distkv.wire.messages.from_worker import Sealed
+from distkv.wire.messages.to_rmanager import Complete, Expose, ExposedBlock
+from distkv.wire.messages.to_worker import Seal
+
+MAX_EXPOSED_BLOCKS = 32
+MAX_FAILURES = 3
+
+
+class Mover:
+    """Moves of one instance's sequences."""
+
+    def __init__(self, instance: Instance, debts: DebtBook) -> None:
+        self._instance = instance
+        self._debts = debts
+        self._seals: dict[int, list[tuple[Block, int]]] = {}
+
+    def advance(self, seq: Sequence) -> None:
+        """Seal and expose what is ready to leave."""
+        to_seal: list[Block] = []
+        for debt in seq.debts:
+            if debt.exposed:
+                continue
+            ready: list[Block] = []
+            source: str | None = None
+            for block in debt.blocks[debt.filled :]:
+                if block.slot is not None and block.sealed and block.checksum is None and not block.sealing:
+                    to_seal.append(block)
+                lies_at = self._source(block)
+                if lies_at is None or block.checksum is None or source not in (None, lies_at):
+                    break
+                source = lies_at
+                ready.append(block)
+                if len(ready) == MAX_EXPOSED_BLOCKS:
+                    break
+            if ready and source is not None:
+                self._expose(debt, ready, source)
+        if to_seal:
+            self._seal(to_seal)
+
+    def on_sealed(self, message: Sealed) -> None:
+        """Checksums are there."""
+        for (block, slot), checksum in zip(self._seals.pop(message.seal_id, ()), message.checksums, strict=False):
+            block.sealing = False
+            if block.slot == slot and block.sealed:
+                block.checksum = checksum
+
+    def on_complete(self, message: Complete) -> Sequence | None:
+        """A creditor has taken blocks over, or could not; returns the sequence if its places changed."""
+        found = self._debts.find(message.span)
+        if found is None:
+            return None
+        seq, debt = found
+        if message.index != debt.filled or not debt.exposed:
+            return None
+        count, debt.exposed = debt.exposed, 0
+        if message.problem or message.num_blocks != count:
+            self._instance.note(
+                "move_failed", request_id=seq.request_id, creditor=debt.creditor_id, problem=message.problem
+            )
+            debt.failures += 1
+            if debt.failures >= MAX_FAILURES:
+                self._debts.abandon(seq, debt)
+            return seq
+        moved = debt.blocks[debt.filled : debt.filled + count]
+        debt.filled += count
+        debt.failures = 0
+        self._instance.tally.moved_blocks += count
+        self._take_over(seq, moved)
+        return seq
+
+    def _source(self, block: Block) -> str | None:
+        if block.slot is not None and block.sealed:
+            return self._instance.settings.instance_id
+        return block.home.creditor_id if block.home is not None else None
+
+    def _seal(self, blocks: list[Block]) -> None:
+        seal_id = self._instance.next_id()
+        pairs = [(block, block.slot) for block in blocks if block.slot is not None]
+        for block, _ in pairs:
+            block.sealing = True
+        self._seals[seal_id] = pairs
+        self._instance.emit(TellWorker(Seal(seal_id=seal_id, slots=tuple(slot for _, slot in pairs))))
+
+    def _expose(self, debt: Debt, blocks: list[Block], source: str) -> None:
+        own = self._instance.settings
+        member = self._instance.members.get(source)
+        if source != own.instance_id and member is None:
+            return
+        exposed = []
+        for block in blocks:
+            slot = block.slot if block.home is None else block.home.slots[block.home_index]
+            assert slot is not None and block.checksum is not None
+            exposed.append(ExposedBlock(slot, block.checksum))
+        debt.exposed, debt.source_id = len(exposed), source
+        expose = Expose(
+            span=debt.span,
+            index=debt.filled,
+            source_id=source,
+            source_incarnation=own.incarnation if member is None else member.incarnation,
+            blocks=tuple(exposed),
+        )
+        self._instance.emit(TellPeer(debt.creditor_id, expose))
+
+    def _take_over(self, seq: Sequence, moved: list[Block]) -> None:
+        """The moved blocks lie at their creditor now; what they leave is free when no step names it."""
+        freed, homes = [], []
+        for block in moved:
+            block.placed = True
+            if block.slot is not None:
+                freed.append(block.slot)
+                block.slot = None
+            if block.home is not None:
+                homes.append(block.home)
+                block.home = None
+            seq.todo.remove(*seq.span_of(block))
+        seq.version += 1
+        for home in homes:
+            self._debts.release_if_empty(seq, home)
+        if freed:
+            self._instance.defer(seq, freed)

@@ -1,0 +1,99 @@
+"""Rotary position settings of config.json, in the spelling of transformers 4 (rope_scaling) and 5 (rope_parameters)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from distkv.errors import CheckpointError
+
+SUPPORTED = ("default", "linear", "llama3", "yarn")
+
+
+@dataclass(frozen=True)
+class RopeConfig:
+    """Rotary frequencies. `kind` is one of SUPPORTED; a field that its kind does not use has its default.
+
+    attention_factor multiplies cos and sin (yarn). original_max_positions: what the model knew before scaling.
+    """
+
+    kind: str = "default"
+    theta: float = 10_000.0
+    factor: float = 1.0
+    original_max_positions: int = 0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 1.0
+    attention_factor: float = 1.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    truncate: bool = True
+
+
+def parse_rope(raw: Mapping[str, Any], max_positions: int, path: str) -> RopeConfig:
+    """From the whole of config.json. Raises CheckpointError for kinds we do not have, and for missing numbers."""
+    rope = raw.get("rope_scaling") or raw.get("rope_parameters") or {}
+    if not isinstance(rope, Mapping) or any(isinstance(value, Mapping) for value in rope.values()):
+        raise CheckpointError(path, f"rope parameters that differ by layer are not supported: {rope!r}")
+    kind = rope.get("rope_type") or rope.get("type") or "default"
+    if kind not in SUPPORTED:
+        raise CheckpointError(path, f"rope scaling {kind!r} is not supported; supported are {', '.join(SUPPORTED)}")
+    partial = rope.get("partial_rotary_factor", raw.get("partial_rotary_factor"))
+    if partial not in (None, 1, 1.0):
+        raise CheckpointError(path, f"partial_rotary_factor {partial!r} is not supported; all of a head is rotated")
+    numbers = _Numbers(rope, path)
+    theta = numbers.get("rope_theta", raw.get("rope_theta", 10_000.0))
+    if kind == "default":
+        return RopeConfig(theta=theta)
+    if kind == "linear":
+        return RopeConfig(kind, theta, numbers.get("factor"))
+    # A value beside the rope settings wins over one among them, as in transformers.
+    inside = rope.get("original_max_position_embeddings") or max_positions
+    original = int(raw.get("original_max_position_embeddings") or inside)
+    if kind == "llama3":
+        return RopeConfig(
+            kind,
+            theta,
+            numbers.get("factor"),
+            original,
+            numbers.get("low_freq_factor"),
+            numbers.get("high_freq_factor"),
+        )
+    factor = max_positions / original if rope.get("factor", 0) is None else numbers.get("factor")
+    return RopeConfig(
+        kind,
+        theta,
+        factor,
+        original,
+        attention_factor=_yarn_attention_factor(numbers, factor),
+        beta_fast=numbers.get("beta_fast", 32.0) or 32.0,
+        beta_slow=numbers.get("beta_slow", 1.0) or 1.0,
+        truncate=bool(rope.get("truncate", True)),
+    )
+
+
+def _yarn_attention_factor(numbers: _Numbers, factor: float) -> float:
+    given = numbers.get("attention_factor", math.nan)
+    if not math.isnan(given):
+        return given
+    mscale, mscale_all_dim = numbers.get("mscale", 0.0), numbers.get("mscale_all_dim", 0.0)
+    if mscale and mscale_all_dim:
+        return _mscale(factor, mscale) / _mscale(factor, mscale_all_dim)
+    return _mscale(factor, 1.0)
+
+
+def _mscale(factor: float, mscale: float) -> float:
+    return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0
+
+
+class _Numbers:
+    def __init__(self, rope: Mapping[str, Any], path: str) -> None:
+        self._rope, self._path = rope, path
+
+    def get(self, name: str, default: float | None = None) -> float:
+        value = self._rope.get(name)
+        value = default if value is None else value
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise CheckpointError(self._path, f"rope parameter {name} should be a number, is {value!r}")
+        return float(value)

@@ -1,0 +1,113 @@
+"""Text that grows token by token: only what is new, and only whole characters.
+
+What has been given out never changes, and all of it joined is the decoding of all ids at once. So a token is held back
+as long as later ones could change its text, which only bytes of unfinished characters allow.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Protocol
+
+_BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
+_MAX_HELD = 8
+
+
+class TextStream(Protocol):
+    """Decodes ids one by one; special ones are left out before."""
+
+    def push(self, token_id: int) -> str:
+        """The text that is certain now."""
+
+    def finish(self) -> str:
+        """The text that was held back."""
+
+
+class IncrementalDecoder:
+    """The text of one growing output. Not thread-safe. Work per token does not grow with the output."""
+
+    def __init__(self, special_ids: frozenset[int], stream: TextStream) -> None:
+        self._special_ids, self._stream = special_ids, stream
+
+    def push(self, token_ids: Sequence[int]) -> str:
+        """Take the next ids; returns the new text, which may be empty."""
+        return "".join(self._stream.push(index) for index in token_ids if index not in self._special_ids)
+
+    def finish(self) -> str:
+        """No more ids: returns what was held back, U+FFFD in place of an unfinished character."""
+        return self._stream.finish()
+
+
+class ByteStream:
+    """For byte-level BPE: every token stands for bytes, which go through the UTF-8 decoder of the standard library."""
+
+    def __init__(self, token_of: Callable[[int], str | None]) -> None:
+        self._token_of = token_of
+        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, token_id: int) -> str:
+        """See TextStream."""
+        token = self._token_of(token_id)
+        return "" if token is None else self._utf8.decode(_token_bytes(token))
+
+    def finish(self) -> str:
+        """See TextStream."""
+        return self._utf8.decode(b"", final=True)
+
+
+def _token_bytes(token: str) -> bytes:
+    alphabet = byte_alphabet()
+    try:
+        return bytes(alphabet[character] for character in token)
+    except KeyError:  # an added token, written as plain text
+        return token.encode()
+
+
+@cache
+def byte_alphabet() -> dict[str, int]:
+    """Which byte each character of a byte-level token stands for: printable ones for themselves, others from U+0100
+    on in order (GPT-2)."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    hidden = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + index): byte for index, byte in enumerate(hidden)}
+
+
+class WindowStream:
+    """For all other tokenizers: decodes the newest tokens together with the one before them.
+
+    That one shows whether a leading space belongs to the text. With byte fallback, bytes are decoded as one run, so
+    they are held until the run ends.
+    """
+
+    def __init__(
+        self, decode: Callable[[Sequence[int]], str], token_of: Callable[[int], str | None], byte_fallback: bool
+    ) -> None:
+        self._decode, self._token_of, self._byte_fallback = decode, token_of, byte_fallback
+        self._before: list[int] = []
+        self._held: list[int] = []
+
+    def push(self, token_id: int) -> str:
+        """See TextStream."""
+        token = self._token_of(token_id)
+        if token is None:
+            return ""
+        self._held.append(token_id)
+        if self._byte_fallback:
+            return "" if _BYTE_TOKEN.fullmatch(token) else self._release(self._text())
+        text = self._text()
+        return "" if text.endswith("\ufffd") and len(self._held) < _MAX_HELD else self._release(text)
+
+    def finish(self) -> str:
+        """See TextStream."""
+        return self._release(self._text()) if self._held else ""
+
+    def _release(self, text: str) -> str:
+        self._before, self._held = self._held[-1:], []
+        return text
+
+    def _text(self) -> str:
+        context = self._decode(self._before) if self._before else ""
+        return self._decode([*self._before, *self._held])[len(context) :]

@@ -1,0 +1,86 @@
+"""Text to token ids and back, by the tokenizer files of a Hugging Face directory. Loads no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+import tokenizers
+
+from distkv.engine.text_stream import ByteStream, IncrementalDecoder, WindowStream
+from distkv.errors import CheckpointError
+
+_OTHER_FORMATS = ("tokenizer.model", "spiece.model", "tekken.json", "vocab.json", "vocab.txt")
+
+
+class Tokenizer:
+    """One model's tokenizer. Safe to use from several threads."""
+
+    def __init__(self, backend: tokenizers.Tokenizer) -> None:
+        backend.no_truncation()
+        backend.no_padding()
+        self._backend = backend
+        added = backend.get_added_tokens_decoder()
+        self._special_ids = frozenset(index for index, token in added.items() if token.special)
+        self._decoder_kinds = _decoder_kinds(backend)
+
+    @classmethod
+    def from_dir(cls, model_dir: str | Path, convert: Callable[[Path], str] | None = None) -> Tokenizer | None:
+        """The tokenizer of a model directory; None if it has none, so that only token ids can be prompts.
+
+        convert: makes the text of a tokenizer.json from a directory with an older format. Raises CheckpointError when
+        it is needed and not given, or a file is broken.
+        """
+        path = Path(model_dir)
+        file = path / "tokenizer.json"
+        if not file.exists():
+            other = next((name for name in _OTHER_FORMATS if (path / name).exists()), None)
+            if other is None:
+                return None
+            if convert is None:
+                raise CheckpointError(str(path), f"has {other} but no tokenizer.json; convert it with transformers")
+            return cls(_backend(convert(path), path / other))
+        try:
+            text = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise CheckpointError(str(file), f"cannot be read: {error}") from error
+        return cls(_backend(text, file))
+
+    @property
+    def vocab_size(self) -> int:
+        """Ids the tokenizer knows; the model may have more rows."""
+        return int(self._backend.get_vocab_size())
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a text, with the special tokens that the model puts around one."""
+        return list(self._backend.encode(text).ids)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token ids, special tokens left out. Bytes that are no UTF-8 become U+FFFD."""
+        return str(self._backend.decode(list(ids), skip_special_tokens=True))
+
+    def stream(self) -> IncrementalDecoder:
+        """A decoder for one output that grows token by token."""
+        if self._decoder_kinds == ["ByteLevel"]:
+            return IncrementalDecoder(self._special_ids, ByteStream(self._backend.id_to_token))
+        return IncrementalDecoder(
+            self._special_ids,
+            WindowStream(self.decode, self._backend.id_to_token, "ByteFallback" in self._decoder_kinds),
+        )
+
+
+def _backend(text: str, file: Path) -> tokenizers.Tokenizer:
+    try:
+        return tokenizers.Tokenizer.from_str(text)
+    except Exception as error:  # the library raises bare Exception
+        raise CheckpointError(str(file), f"is no tokenizer: {error}") from error
+
+
+def _decoder_kinds(backend: tokenizers.Tokenizer) -> list[str]:
+    """Types of the decoder, its parts if it is a sequence."""
+    decoder = msgspec.json.decode(backend.to_str()).get("decoder") or {}
+    return [part["type"] for part in decoder.get("decoders", [decoder]) if "type" in part]
+
+
+__all__ = ["IncrementalDecoder", "Tokenizer"]

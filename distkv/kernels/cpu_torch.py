@@ -1,0 +1,93 @@
+"""Micro-attention in plain torch, for any CPU.
+
+Keys are taken in tiles that stay in the cache, each copied once into head-major float32; the query heads of a group
+read the same copy. Per tile, queries are taken in tiles that bound the score matrix. Only the ends of the key range can
+need a mask: the keys before the lowest query position are seen by all, and for one query there is nothing to mask.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from distkv.kernels.blocks import KeyBlocks
+from distkv.kernels.merge import Partial, empty_partial, merge
+
+_TILE_KEY_ELEMENTS = 1 << 20  # K of one tile: 4 MiB of float32
+_TILE_SCORES = 1 << 20  # scores of one tile: 4 MiB of float32
+
+
+def micro_attention(
+    q: Tensor, k_pool: Tensor, v_pool: Tensor, blocks: KeyBlocks, q_positions: Tensor, scale: float, window: int | None
+) -> Partial:
+    """As `reference.micro_attention`, computed and returned in float32. q and pools: float32, bfloat16 or float16."""
+    num_rows, num_heads, head_dim = q.shape
+    kv_heads, block_tokens = k_pool.shape[1:3]
+    if num_rows == 0:
+        return empty_partial(0, num_heads, head_dim)
+    low, high = _bounds(q_positions)
+    blocks = blocks.within(0 if window is None else low - window + 1, high + 1)
+    q = q.float() * scale
+    total: Partial | None = None
+    for tile in blocks.tiles(max(1, _TILE_KEY_ELEMENTS // (kv_heads * block_tokens * head_dim))):
+        if len(tile) == 0:
+            continue
+        k, v = _head_major(k_pool, tile), _head_major(v_pool, tile)
+        step = max(1, _TILE_SCORES // (num_heads * k.shape[1]))
+        parts = [
+            _attend(q[row : row + step], q_positions[row : row + step], k, v, tile, window)
+            for row in range(0, num_rows, step)
+        ]
+        part = parts[0] if len(parts) == 1 else (torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts]))
+        total = part if total is None else merge((total, part))
+    return empty_partial(num_rows, num_heads, head_dim) if total is None else total
+
+
+def _bounds(q_positions: Tensor) -> tuple[int, int]:
+    if len(q_positions) == 1:
+        position = int(q_positions[0])
+        return position, position
+    low, high = torch.aminmax(q_positions)
+    return int(low), int(high)
+
+
+def _head_major(pool: Tensor, tile: KeyBlocks) -> Tensor:
+    """[slots, Hkv, P, D] → float32 [Hkv, B·P, D]; a run of slots is copied once, scattered ones twice."""
+    first = tile.first_slot
+    picked = pool[first : first + len(tile)] if first is not None else pool.index_select(0, tile.slot_index)
+    heads_first = picked.transpose(0, 1).to(torch.float32, memory_format=torch.contiguous_format)
+    return heads_first.reshape(pool.shape[1], -1, pool.shape[3])
+
+
+def _attend(q: Tensor, q_positions: Tensor, k: Tensor, v: Tensor, tile: KeyBlocks, window: int | None) -> Partial:
+    """One tile of queries, already scaled, over one tile of keys. q: float32 [T, Hq, D]. k, v: float32 [Hkv, S, D]."""
+    num_rows, num_heads, head_dim = q.shape
+    kv_heads = k.shape[0]
+    low, high = _bounds(q_positions)
+    last = tile.keys_before(high + 1)  # no query sees index ≥ last
+    first = 0 if window is None else tile.keys_before(low - window + 1)  # or < first
+    if last <= first:
+        return empty_partial(num_rows, num_heads, head_dim)
+    by_group = q.view(num_rows, kv_heads, -1, head_dim).permute(1, 2, 0, 3).reshape(kv_heads, -1, head_dim)
+    scores = torch.bmm(by_group, k[:, first:last].transpose(1, 2))
+    per_row = scores.view(kv_heads, -1, num_rows, last - first)
+    seen_by_all = tile.keys_before(low + 1)
+    if seen_by_all < last:
+        start = max(seen_by_all, first)
+        later = tile.key_positions[start:last] > q_positions[:, None]
+        per_row[..., start - first :].masked_fill_(later, -torch.inf)
+    if window is not None:
+        end = min(tile.keys_before(high - window + 1), last)
+        if first < end:
+            outside = tile.key_positions[first:end] <= q_positions[:, None] - window
+            per_row[..., : end - first].masked_fill_(outside, -torch.inf)
+    # A row may see none of these keys: a finite peak makes its exponentials, and so its output, 0.
+    peak = scores.amax(-1, keepdim=True).clamp_min_(torch.finfo(torch.float32).min)
+    weights = scores.sub_(peak).exp_()
+    total = weights.sum(-1, keepdim=True)
+    out = torch.bmm(weights, v[:, first:last]).div_(total.clamp_min(1.0))
+    lse = peak.add_(total.log_())
+    return (
+        out.view(kv_heads, -1, num_rows, head_dim).permute(2, 0, 1, 3).reshape(num_rows, num_heads, head_dim),
+        lse.view(kv_heads, -1, num_rows).permute(2, 0, 1).reshape(num_rows, num_heads),
+    )

@@ -1,0 +1,124 @@
+"""Logging: one JSON object per line on standard output, or coloured lines on a terminal.
+
+Every line names its process and instance, and within `about` the request and the message that caused it. What users
+wrote and what they got never reaches a line, whatever is handed to a logger: fields that carry text, tokens or keys are
+removed, also inside messages.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+import threading
+from collections.abc import Iterator, Mapping, MutableMapping
+from typing import Any, Literal, TextIO, cast
+
+import msgspec
+import structlog
+
+from distkv.errors import ConfigError
+
+Level = Literal["debug", "info", "warning", "error"]
+LEVELS: tuple[Level, ...] = ("debug", "info", "warning", "error")
+
+PRIVATE_FIELDS = frozenset(
+    {"prompt", "prompts", "text", "token", "tokens", "token_ids", "stop", "api_key", "key", "authorization", "password"}
+)
+
+
+def configure(
+    process: str,
+    instance_id: str | None = None,
+    level: str = "info",
+    json: bool | None = None,
+    stream: TextIO | None = None,
+) -> None:
+    """Set up logging for this process; again replaces what was there. structlog's loggers and `logging` both obey.
+
+    process: "gmanager", "rmanager", "worker", ... json: None is JSON unless `stream` (standard output) is a terminal.
+    Raises ConfigError for an unknown level.
+    """
+    if level not in LEVELS:
+        raise ConfigError("log_level", f"expected one of {', '.join(LEVELS)}, got {level!r}")
+    out = stream or sys.stdout
+    threshold = logging.getLevelNamesMapping()[level.upper()]
+    fixed = {"process": process} | ({"instance_id": instance_id} if instance_id else {})
+
+    def add_process(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        for name, value in fixed.items():
+            event.setdefault(name, value)
+        return event
+
+    as_json = not out.isatty() if json is None else json
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            add_process,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.StackInfoRenderer(),
+            structlog.processors.format_exc_info,
+            drop_private,
+            structlog.processors.JSONRenderer(serializer=_to_json)
+            if as_json
+            # The default formatter prints the local variables of every frame, prompts among them.
+            else structlog.dev.ConsoleRenderer(colors=out.isatty(), exception_formatter=structlog.dev.plain_traceback),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(threshold),
+        logger_factory=lambda *_args: _Lines(out),
+        cache_logger_on_first_use=False,
+    )
+    logging.basicConfig(handlers=[_ToStructlog()], level=max(threshold, logging.WARNING), force=True)
+
+
+@contextlib.contextmanager
+def about(request_id: str = "", cause: str = "") -> Iterator[None]:
+    """Lines of this task or thread concern this request and follow from this message, until the block ends."""
+    facts = {name: value for name, value in (("request_id", request_id), ("cause", cause)) if value}
+    with structlog.contextvars.bound_contextvars(**facts):
+        yield
+
+
+def drop_private(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """The structlog processor that removes `PRIVATE_FIELDS`, at any depth."""
+    return cast(MutableMapping[str, Any], _public(event))
+
+
+def _public(value: Any) -> Any:
+    if isinstance(value, msgspec.Struct):
+        fields = {name: getattr(value, name) for name in value.__struct_fields__}
+        return {"type": type(value).__name__, **_public(fields)}
+    if isinstance(value, Mapping):
+        return {name: _public(item) for name, item in value.items() if str(name).lower() not in PRIVATE_FIELDS}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_public(item) for item in value]
+    return value
+
+
+def _to_json(event: Any, **_options: Any) -> str:
+    return msgspec.json.encode(event, enc_hook=repr).decode()
+
+
+class _Lines:
+    """Writes whole lines from any thread. A log that cannot be written must not end the process."""
+
+    _lock = threading.Lock()
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+
+    def msg(self, line: str) -> None:
+        with self._lock, contextlib.suppress(OSError, ValueError):
+            self._out.write(line + "\n")
+            self._out.flush()
+
+    debug = info = warning = warn = error = critical = fatal = exception = log = msg
+
+
+class _ToStructlog(logging.Handler):
+    """Lines of libraries that use `logging`, asyncio above all."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        logger = structlog.get_logger(record.name)
+        logger.log(record.levelno, record.getMessage(), logger=record.name, exc_info=record.exc_info or None)

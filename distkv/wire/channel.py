@@ -1,0 +1,242 @@
+"""Control-plane channels: envelopes over ZeroMQ, under asyncio.
+
+Delivery: the envelopes of one `ClientChannel` reach the `ServerChannel` in order and at most once, and so do those the
+server sends to one route. `send` returning True means "queued here", not "arrived": what is under way when a
+connection drops is lost, and what is still queued at a client is delivered after it has reconnected, perhaps to a
+restarted server. Nothing is authenticated.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+import zmq
+
+from distkv.errors import ConfigError, MalformedMessage, WireError
+from distkv.wire.address import check_bind, join_host_port, split_host_port
+from distkv.wire.codec import MAX_MESSAGE_BYTES, decode_envelope, encode_envelope
+from distkv.wire.connection_watch import ConnectionWatch
+from distkv.wire.loop_socket import LoopSocket
+from distkv.wire.messages.envelope import Envelope
+from distkv.wire.messages.to_client import Rejected
+from distkv.wire.originator import Originator
+
+MAX_REJECTED_ROUTES = 4096
+POLITE_LINGER_S = 0.5
+
+_QUEUE_MESSAGES = 10_000
+_HEARTBEAT_MS, _HEARTBEAT_TIMEOUT_MS = 1000, 3000
+_HANDSHAKE_MS = 3000
+
+
+class ServerChannel:
+    """The end that many clients connect to. A client is known by its route, for as long as it stays connected.
+
+    malformed: messages refused since the start. address: where clients really connect to.
+    """
+
+    def __init__(self, socket: LoopSocket, address: str, name: str, max_message_bytes: int) -> None:
+        self.address = address
+        self.malformed = 0
+        self._socket = socket
+        self._origin = Originator(name)
+        self._max_message_bytes = max_message_bytes
+        self._rejected: OrderedDict[bytes, None] = OrderedDict()
+
+    @classmethod
+    def bind(
+        cls,
+        address: str,
+        *,
+        name: str = "server",
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+        insecure: bool = False,
+    ) -> Self:
+        """Listen at "tcp://host:port" (IPv4, [IPv6]; port 0 or * is automatic). Call it under the running loop.
+
+        name: how this end signs a `Rejected`. Raises ConfigError when the address cannot be used, or is reachable
+        from other machines without `insecure`.
+        """
+        if not address.startswith("tcp://"):
+            raise ConfigError("address", f"expected tcp://HOST:PORT, got {address!r}")
+        host, port = split_host_port(address)
+        check_bind(host, insecure)
+        socket = _socket(zmq.ROUTER, ipv6=":" in host)
+        try:
+            socket.set(zmq.ROUTER_MANDATORY, 1)
+            # A client that reconnects under its own identity replaces its dead predecessor.
+            socket.set(zmq.ROUTER_HANDOVER, 1)
+            socket.set(zmq.MAXMSGSIZE, max_message_bytes)
+            socket.bind(f"tcp://{join_host_port(host, port or '*')}")
+            real = socket.get_string(zmq.LAST_ENDPOINT).rstrip("\0")
+            return cls(LoopSocket(socket, real), real, name, max_message_bytes)
+        except zmq.ZMQError as e:
+            socket.close(linger=0)
+            raise ConfigError("address", f"cannot listen at {address}: {e.strerror}") from None
+        except BaseException:
+            socket.close(linger=0)
+            raise
+
+    async def recv(self) -> tuple[bytes, Envelope]:
+        """The next envelope and the route to answer it by.
+
+        What is no envelope is counted and answered with `Rejected`; nothing more from that route is read. Over-long
+        messages end their connection inside ZeroMQ. Raises LinkClosed once this end is closed.
+        """
+        while True:
+            route, *frames = await self._socket.recv()
+            if route in self._rejected:
+                continue
+            try:
+                if len(frames) != 1:
+                    raise MalformedMessage(f"a message has 1 frame, this one has {len(frames)}")
+                return route, decode_envelope(frames[0], self._max_message_bytes)
+            except WireError as e:
+                self._reject(route, str(e))
+
+    def send(self, route: bytes, envelope: Envelope) -> bool:
+        """Queue an envelope; never blocks. False when the client is gone, or reads so slowly that its queue is full."""
+        return self._socket.send((route, encode_envelope(envelope)))
+
+    def close(self) -> None:
+        """Stop listening; what was sent before gets a moment to leave."""
+        self._socket.close(POLITE_LINGER_S)
+
+    def abort(self) -> None:
+        """Stop listening and drop what has not left yet."""
+        self._socket.close(0)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close() if kind is None else self.abort()
+
+    def _reject(self, route: bytes, reason: str) -> None:
+        self.malformed += 1
+        self.send(route, self._origin.wrap(Rejected(reason=reason)))
+        self._rejected[route] = None
+        if len(self._rejected) > MAX_REJECTED_ROUTES:
+            self._rejected.popitem(last=False)
+
+
+class ClientChannel:
+    """The end that connects to one server, and reconnects by itself when the connection drops.
+
+    connected: whether the server is there now. malformed: messages refused since the start.
+    """
+
+    def __init__(self, socket: LoopSocket, watch: ConnectionWatch, address: str) -> None:
+        self.address = address
+        self.malformed = 0
+        self._socket = socket
+        self._watch = watch
+
+    @classmethod
+    def connect(
+        cls,
+        address: str,
+        identity: bytes | None = None,
+        *,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+        on_connected: Callable[[], None] | None = None,
+        on_disconnected: Callable[[], None] | None = None,
+    ) -> Self:
+        """Start to connect to "tcp://host:port" and return at once; what is sent meanwhile waits. Needs a running loop.
+
+        identity: the route the server sees; None is a fresh one per connection. The callbacks run in the loop.
+        Raises ConfigError when `address` is not one.
+        """
+        if not address.startswith("tcp://"):
+            raise ConfigError("address", f"expected tcp://HOST:PORT, got {address!r}")
+        host, port = split_host_port(address)
+        socket = _socket(zmq.DEALER, ipv6=":" in host)
+        watch: ConnectionWatch | None = None
+        try:
+            if identity is not None:
+                socket.set(zmq.IDENTITY, identity)
+            socket.set(zmq.MAXMSGSIZE, max_message_bytes)
+            socket.set(zmq.RECONNECT_IVL, 50)
+            socket.set(zmq.RECONNECT_IVL_MAX, 1000)
+            watch = ConnectionWatch(socket, address, on_connected, on_disconnected)
+            socket.connect(f"tcp://{join_host_port(host, port)}")
+            return cls(LoopSocket(socket, address), watch, address)
+        except BaseException as e:
+            if watch is not None:
+                watch.close()
+            socket.close(linger=0)
+            if isinstance(e, zmq.ZMQError):
+                raise ConfigError("address", f"cannot connect to {address}: {e.strerror}") from None
+            raise
+
+    @property
+    def connected(self) -> bool:
+        return self._watch.connected
+
+    async def wait_connected(self) -> None:
+        """Return when the server is there; it may take for ever. Raises LinkClosed once closed here."""
+        await self._watch.wait_connected()
+
+    async def disconnected(self) -> None:
+        """Return when an established connection has dropped; each drop is told once, also one before the call.
+
+        Raises LinkClosed once closed here.
+        """
+        await self._watch.disconnected()
+
+    def send(self, envelope: Envelope) -> bool:
+        """Queue an envelope; never blocks. False when the queue is full or the channel closed."""
+        return self._socket.send((encode_envelope(envelope),))
+
+    async def recv(self) -> Envelope:
+        """The next envelope; waits also while the server is away (race it against `disconnected`).
+
+        Raises WireError when the server sends what is no envelope, LinkClosed once closed here.
+        """
+        frames = await self._socket.recv()
+        try:
+            if len(frames) != 1:
+                raise MalformedMessage(f"a message has 1 frame, this one has {len(frames)}")
+            return decode_envelope(frames[0])
+        except WireError:
+            self.malformed += 1
+            raise
+
+    def close(self) -> None:
+        """Disconnect; what was sent before gets a moment to leave."""
+        self._watch.close()
+        self._socket.close(POLITE_LINGER_S)
+
+    def abort(self) -> None:
+        """Disconnect and drop what has not left yet."""
+        self._watch.close()
+        self._socket.close(0)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close() if kind is None else self.abort()
+
+
+def _socket(kind: int, ipv6: bool) -> zmq.Socket[bytes]:
+    socket: zmq.Socket[bytes] = zmq.Context.instance().socket(kind)
+    socket.set(zmq.IPV6, int(ipv6))
+    socket.set(zmq.SNDHWM, _QUEUE_MESSAGES)
+    socket.set(zmq.RCVHWM, _QUEUE_MESSAGES)
+    socket.set(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
+    socket.set(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
+    socket.set(zmq.HEARTBEAT_TIMEOUT, _HEARTBEAT_TIMEOUT_MS)
+    socket.set(zmq.HEARTBEAT_TTL, _HEARTBEAT_TIMEOUT_MS)
+    socket.set(zmq.TCP_KEEPALIVE, 1)
+    socket.set(zmq.TCP_KEEPALIVE_IDLE, 5)
+    socket.set(zmq.TCP_KEEPALIVE_INTVL, 2)
+    socket.set(zmq.TCP_KEEPALIVE_CNT, 3)
+    return socket

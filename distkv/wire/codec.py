@@ -1,0 +1,62 @@
+"""Messages to bytes and back. Decoders are built once; whatever is wrong with foreign bytes becomes a WireError.
+
+The bytes are plain MessagePack maps, so any MessagePack reader can show them. Unknown fields are ignored and missing
+newer fields take their defaults, so neighbouring versions understand each other.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+
+from distkv.errors import FrameTooLarge, MalformedMessage
+from distkv.wire.messages.data import DataMessage
+from distkv.wire.messages.envelope import Envelope
+
+Bytes = bytes | bytearray | memoryview
+
+T = TypeVar("T")
+
+MAX_MESSAGE_BYTES = 16 * 2**20
+"""Default for the largest control message: a prompt of a million tokens fits."""
+
+_encoder = msgspec.msgpack.Encoder()
+_envelopes: msgspec.msgpack.Decoder[Envelope] = msgspec.msgpack.Decoder(Envelope)
+_headers: msgspec.msgpack.Decoder[DataMessage] = msgspec.msgpack.Decoder(DataMessage)
+
+
+def encode_envelope(envelope: Envelope) -> bytes:
+    """One control-plane frame."""
+    return _encoder.encode(envelope)
+
+
+def decode_envelope(data: Bytes, limit_bytes: int = MAX_MESSAGE_BYTES) -> Envelope:
+    """Read one control-plane frame.
+
+    Raises FrameTooLarge over `limit_bytes`, MalformedMessage (naming the path of the bad field) for anything else.
+    """
+    return _decode(_envelopes, data, limit_bytes)
+
+
+def encode_header(header: DataMessage) -> bytes:
+    """The MessagePack part of one tensor-link frame."""
+    return _encoder.encode(header)
+
+
+def decode_header(data: Bytes, limit_bytes: int = MAX_MESSAGE_BYTES) -> DataMessage:
+    """Read the MessagePack part of one tensor-link frame; raises as `decode_envelope` does."""
+    return _decode(_headers, data, limit_bytes)
+
+
+def _decode(decoder: msgspec.msgpack.Decoder[T], data: Bytes, limit_bytes: int) -> T:
+    if len(data) > limit_bytes:
+        raise FrameTooLarge(len(data), limit_bytes)
+    try:
+        return decoder.decode(data)
+    except UnicodeDecodeError as e:
+        raise MalformedMessage(f"a string is not UTF-8 ({e.reason})") from None
+    except RecursionError:
+        raise MalformedMessage("it is nested too deeply") from None
+    except (msgspec.DecodeError, ValueError, OverflowError, MemoryError) as e:
+        raise MalformedMessage(str(e) or type(e).__name__) from None

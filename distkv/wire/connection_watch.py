@@ -1,0 +1,98 @@
+"""Tells when a ZeroMQ connection comes up and when it drops; without it a dead peer is only silence."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Callable
+
+import zmq
+
+from distkv.errors import LinkClosed
+
+_EVENT = struct.Struct("=Hi")
+_EVENTS = zmq.Event.HANDSHAKE_SUCCEEDED | zmq.Event.DISCONNECTED
+
+
+class ConnectionWatch:
+    """Follows the connection of a socket with a single peer. Create it before `socket.connect`, under the loop.
+
+    connected: the peer is there. drops: how often an established connection has dropped.
+    """
+
+    def __init__(
+        self,
+        socket: zmq.Socket[bytes],
+        name: str,
+        on_connected: Callable[[], None] | None = None,
+        on_disconnected: Callable[[], None] | None = None,
+    ) -> None:
+        self.connected = False
+        self.drops = 0
+        self._told = 0
+        self._name = name
+        self._socket = socket
+        self._on_connected = on_connected
+        self._on_disconnected = on_disconnected
+        self._changed = asyncio.Event()
+        self._closed = False
+        self._monitor: zmq.Socket[bytes] = socket.get_monitor_socket(_EVENTS)
+        self._loop = asyncio.get_running_loop()
+        self._fd = int(self._monitor.get(zmq.FD))
+        self._loop.add_reader(self._fd, self._drain)
+        # ZeroMQ signals the descriptor only to a reader that has found nothing.
+        self._drain()
+
+    async def wait_connected(self) -> None:
+        """Return when the peer is there. Raises LinkClosed once closed here."""
+        while not self.connected:
+            await self._change()
+
+    async def disconnected(self) -> None:
+        """Return when a drop has happened that was not told before. Raises LinkClosed once closed here."""
+        told = self._told
+        while self.drops == told:
+            await self._change()
+        self._told = self.drops
+
+    def close(self) -> None:
+        """Stop watching; those who wait get LinkClosed."""
+        if self._closed:
+            return
+        self._closed = True
+        self._loop.remove_reader(self._fd)
+        self._socket.disable_monitor()
+        self._monitor.close(linger=0)
+        self._wake()
+
+    async def _change(self) -> None:
+        if self._closed:
+            raise LinkClosed(self._name, "it was closed on this side")
+        await self._changed.wait()
+
+    def _wake(self) -> None:
+        # Everyone who waits on the old event wakes; whoever comes later waits on a fresh one.
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def _drain(self) -> None:
+        while not self._closed:
+            try:
+                head, _endpoint = self._monitor.recv_multipart(zmq.DONTWAIT)
+            except zmq.Again:
+                return
+            event, _value = _EVENT.unpack(head)
+            self._follow(event)
+
+    def _follow(self, event: int) -> None:
+        if event == zmq.Event.HANDSHAKE_SUCCEEDED and not self.connected:
+            self.connected = True
+            self._wake()
+            if self._on_connected is not None:
+                self._on_connected()
+        elif event == zmq.Event.DISCONNECTED and self.connected:
+            self.connected = False
+            self.drops += 1
+            self._wake()
+            if self._on_disconnected is not None:
+                self._on_disconnected()

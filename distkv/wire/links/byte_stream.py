@@ -1,0 +1,130 @@
+"""A connected stream socket with deadlines, whose end wakes whoever waits on it.
+
+The socket blocks in the kernel with its own timeouts: one system call per wait, where a poll before it would make two.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+import time
+
+from distkv.errors import LinkClosed, LinkTimeout
+from distkv.wire.links.iovec import advance
+
+_MAX_IOVECS = 1024
+# How much longer than asked a wait may take, before the kernel's timeout is set anew.
+_SLACK, _SLACK_S = 1.25, 0.001
+
+
+class ByteStream:
+    """Owns `sock`. One thread receives, any send (whole calls never mix), any ends it."""
+
+    def __init__(self, sock: socket.socket, peer: str, send_timeout_s: float) -> None:
+        sock.settimeout(None)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(send_timeout_s))
+        self.peer = peer
+        self._sock = sock
+        self._send_timeout_s = send_timeout_s
+        self._receive_timeout_s = 0.0
+        self._why_dead = ""
+        self._closing = False
+        self._users = 0
+        self._guard, self._send_lock = threading.Lock(), threading.Lock()
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
+    def enter(self) -> None:
+        """Begin to use the socket; every `enter` is followed by `leave`. Raises LinkClosed once it is dead."""
+        with self._guard:
+            if self._why_dead:
+                raise LinkClosed(self.peer, self._why_dead)
+            self._users += 1
+
+    def leave(self) -> None:
+        # The descriptor is closed by its last user, so that its number cannot be reused under a waiting call.
+        with self._guard:
+            self._users -= 1
+            if self._closing and not self._users:
+                self._sock.close()
+
+    def send(self, parts: list[memoryview], size: int) -> None:
+        """Send `parts`, `size` bytes together; the list is used up. Raises LinkClosed, LinkTimeout; dead after both."""
+        self.enter()
+        try:
+            with self._send_lock:
+                while size:
+                    sent = self._sock.sendmsg(parts[:_MAX_IOVECS] if len(parts) > _MAX_IOVECS else parts)
+                    size -= sent
+                    if size:
+                        advance(parts, sent)
+        except BlockingIOError:
+            self.kill(f"it took no bytes for {self._send_timeout_s} s")
+            raise LinkTimeout(self.peer, self._send_timeout_s) from None
+        except OSError as e:
+            raise self.kill(e.strerror or str(e)) from None
+        finally:
+            self.leave()
+
+    def receive(self, views: list[memoryview], deadline: float, timeout_s: float) -> int:
+        """Fill some of `views`, at least a byte; between `enter` and `leave`. Returns 0 when the peer has ended.
+
+        Raises LinkTimeout (naming `timeout_s`) at `deadline` on the monotonic clock, and LinkClosed.
+        """
+        left_s = deadline - time.monotonic()
+        flags = 0
+        try:
+            if left_s <= 0:
+                flags = socket.MSG_DONTWAIT
+            elif not left_s <= self._receive_timeout_s <= left_s * _SLACK + _SLACK_S:
+                self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(left_s))
+                self._receive_timeout_s = left_s
+            if len(views) == 1:
+                return self._sock.recv_into(views[0], 0, flags)
+            return self._sock.recvmsg_into(views[:_MAX_IOVECS], 0, flags)[0]
+        except BlockingIOError:
+            raise LinkTimeout(self.peer, timeout_s) from None
+        except OSError as e:
+            raise self.kill(e.strerror or str(e)) from None
+
+    def check_alive(self) -> None:
+        """Raise LinkClosed if the peer has ended; reads nothing."""
+        self.enter()
+        try:
+            if not self._sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
+                raise self.kill("it ended")
+        except BlockingIOError:
+            return
+        except OSError as e:
+            raise self.kill(e.strerror or str(e)) from None
+        finally:
+            self.leave()
+
+    def kill(self, why: str) -> LinkClosed:
+        """Nothing more can be sent or received; `end` is still to be called. Returns the error to raise."""
+        self._why_dead = self._why_dead or why
+        return LinkClosed(self.peer, self._why_dead)
+
+    def end(self, abrupt: bool) -> None:
+        """Close the socket; `abrupt` drops what was not sent yet. Waiting calls raise LinkClosed."""
+        with self._guard:
+            if self._closing:
+                return
+            self._closing = True
+            self._why_dead = self._why_dead or "it was closed on this side"
+            with contextlib.suppress(OSError):
+                if abrupt:
+                    self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                if self._users:
+                    self._sock.shutdown(socket.SHUT_RDWR)
+            if not self._users:
+                self._sock.close()
+
+
+def _timeval(seconds: float) -> bytes:
+    # Zero would mean for ever.
+    micros = max(1, round(seconds * 1e6))
+    return struct.pack("ll", micros // 1_000_000, micros % 1_000_000)

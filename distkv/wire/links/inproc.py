@@ -1,0 +1,206 @@
+"""The in-process twin of the tensor links: queues for frames, direct memory for reads, and faults on demand."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+
+from distkv.errors import ConfigError, FrameTooLarge, HandshakeRefused, LinkClosed, LinkTimeout, MalformedMessage
+from distkv.wire.codec import decode_header, encode_header
+from distkv.wire.links.base import MAX_BODY_BYTES, Buffer
+from distkv.wire.links.faults import Faults
+from distkv.wire.links.handshake import LinkIdentity, answer_hello, check_answer
+from distkv.wire.links.iovec import byte_views
+from distkv.wire.links.pool_memory import PoolMemory, copy_slots, slots_problem
+from distkv.wire.messages.common import DataEndpoint
+from distkv.wire.messages.data import DataMessage, Denied, Hello
+
+_PREFIX = "inproc://"
+
+_listeners: dict[str, InprocListener] = {}
+_listeners_lock = threading.Lock()
+
+
+def is_inproc(address: str) -> bool:
+    """Whether the address names a listener within this process."""
+    return address.startswith(_PREFIX)
+
+
+class _Pipe:
+    """What both ends of a link share. Frames wait in `inbox[end]` for the reader `end`."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.inbox: tuple[deque[tuple[bytes, bytearray]], deque[tuple[bytes, bytearray]]] = (deque(), deque())
+        self.ended = [False, False]
+
+
+class InprocLink:
+    """A TensorLink within one process. faults: what goes wrong at this end; harmless unless programmed."""
+
+    transport = "inproc"
+
+    def __init__(self, pipe: _Pipe, end: int, peer: str, pool: PoolMemory, faults: Faults) -> None:
+        self.faults = faults
+        self._pipe, self._end = pipe, end
+        self._peer = peer
+        self._pool = pool
+        self._why_dead = ""
+
+    @property
+    def peer(self) -> str:
+        return self._peer
+
+    def send(self, header: DataMessage, *buffers: Buffer) -> None:
+        views, size = byte_views(buffers)
+        if size > MAX_BODY_BYTES:
+            raise FrameTooLarge(size, MAX_BODY_BYTES)
+        self._faulty("send", None)
+        body = bytearray().join(views)
+        self.faults.spoil("send", [memoryview(body)])
+        with self._pipe.changed:
+            self._check_open()
+            if self._pipe.ended[1 - self._end]:
+                raise self._die("it ended")
+            self._pipe.inbox[1 - self._end].append((encode_header(header), body))
+            self._pipe.changed.notify_all()
+
+    def recv(self, timeout_s: float) -> tuple[DataMessage, memoryview]:
+        deadline = time.monotonic() + timeout_s
+        self._faulty("recv", deadline, timeout_s)
+        inbox = self._pipe.inbox[self._end]
+        with self._pipe.changed:
+            while not inbox:
+                self._check_open()
+                if self._pipe.ended[1 - self._end]:
+                    raise self._die("it ended")
+                if not self._pipe.changed.wait(max(0.0, deadline - time.monotonic())) and not inbox:
+                    raise LinkTimeout(self._peer, timeout_s)
+            self._check_open()
+            encoded, body = inbox.popleft()
+        header = decode_header(encoded)
+        if isinstance(header, Denied):
+            raise self._die(f"it refused: {header.field} should be {header.expected}, got {header.got}")
+        view = memoryview(body)
+        self.faults.spoil("recv", [view])
+        return header, view
+
+    def read(self, slots: Sequence[int], into: Sequence[memoryview], timeout_s: float) -> None:
+        if problem := slots_problem(slots, self._pool.num_slots):
+            raise MalformedMessage(problem)
+        size_bytes = self._pool.slot_bytes
+        size = sum(view.nbytes for view in into)
+        if size != len(slots) * size_bytes or any(view.nbytes % size_bytes for view in into):
+            raise ValueError(f"{len(slots)} rBlocks of {size_bytes} bytes do not fit views of {size} bytes")
+        try:
+            self._faulty("read", time.monotonic() + timeout_s, timeout_s)
+        except LinkTimeout as e:
+            self._die(str(e))
+            raise
+        self._check_peer()
+        copy_slots(self._pool, slots, into)
+        self.faults.spoil("read", into)
+        self._check_peer()
+
+    def close(self) -> None:
+        self._finish(abrupt=False)
+
+    def abort(self) -> None:
+        self._finish(abrupt=True)
+
+    def _finish(self, abrupt: bool) -> None:
+        with self._pipe.changed:
+            self._why_dead = self._why_dead or "it was closed on this side"
+            self._pipe.ended[self._end] = True
+            if abrupt:
+                self._pipe.inbox[1 - self._end].clear()
+            self._pipe.changed.notify_all()
+        self.faults.interrupt()
+
+    def _faulty(self, verb: str, deadline: float | None, timeout_s: float = 0.0) -> None:
+        with self._pipe.changed:
+            self._check_open()
+        if not self.faults.meet(verb, deadline, lambda: bool(self._why_dead)):
+            raise LinkTimeout(self._peer, timeout_s)
+
+    def _check_open(self) -> None:
+        if self._why_dead:
+            raise LinkClosed(self._peer, self._why_dead)
+
+    def _check_peer(self) -> None:
+        with self._pipe.changed:
+            self._check_open()
+            if self._pipe.ended[1 - self._end]:
+                raise self._die("it ended")
+
+    def _die(self, why: str) -> LinkClosed:
+        self._why_dead = self._why_dead or why
+        return LinkClosed(self._peer, self._why_dead)
+
+
+class InprocListener:
+    """A LinkListener at "inproc://name". faults: met by those who connect here, in their ends of the links."""
+
+    def __init__(self, address: str, identity: LinkIdentity, pool: PoolMemory, *, faults: Faults | None = None) -> None:
+        """Raises ConfigError when the name is taken."""
+        self.address = address
+        self.identity = identity
+        self.pool = pool
+        self.faults = faults or Faults()
+        self.malformed = self.refused = 0
+        self._changed = threading.Condition()
+        self._backlog: deque[InprocLink] = deque()
+        self._closed = False
+        with _listeners_lock:
+            if address in _listeners:
+                raise ConfigError("address", f"{address} is in use")
+            _listeners[address] = self
+
+    @property
+    def endpoint(self) -> DataEndpoint:
+        return self.pool.endpoint(self.address)
+
+    def accept(self, timeout_s: float) -> InprocLink | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._backlog or self._closed, timeout_s)
+            if self._closed:
+                raise LinkClosed(self.address, "the listener is closed")
+            return self._backlog.popleft() if self._backlog else None
+
+    def close(self) -> None:
+        with _listeners_lock:
+            if _listeners.get(self.address) is self:
+                del _listeners[self.address]
+        with self._changed:
+            self._closed = True
+            for link in self._backlog:
+                link.abort()
+            self._backlog.clear()
+            self._changed.notify_all()
+
+    def join(self, endpoint: DataEndpoint, hello: Hello) -> InprocLink:
+        """Both ends' handshake; returns the connecting end."""
+        answer = answer_hello(hello, self.identity, self.pool, self.pool.token)
+        try:
+            check_answer(answer, hello, endpoint)
+        except HandshakeRefused:
+            self.refused += 1
+            raise
+        pipe = _Pipe()
+        with self._changed:
+            if self._closed:
+                raise LinkClosed(hello.expects_id, f"nobody listens at {self.address}")
+            self._backlog.append(InprocLink(pipe, 1, hello.instance_id, self.pool, Faults()))
+            self._changed.notify_all()
+        return InprocLink(pipe, 0, hello.expects_id, self.pool, self.faults)
+
+
+def connect_inproc(endpoint: DataEndpoint, hello: Hello) -> InprocLink:
+    """Open a link to a listener of this process. Raises LinkClosed, HandshakeRefused."""
+    with _listeners_lock:
+        listener = _listeners.get(endpoint.address)
+    if listener is None:
+        raise LinkClosed(hello.expects_id, f"nobody listens at {endpoint.address}")
+    return listener.join(endpoint, hello)

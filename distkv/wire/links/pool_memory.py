@@ -1,0 +1,190 @@
+"""The memory of a worker's KV pool, and the sight peers on the same host have of it.
+
+The pool is an anonymous memory file: no name in any file system, gone with the last process that holds it, also after
+SIGKILL. It is sealed, so that it can neither shrink under a reader nor be mapped writable by anybody else (KVDirect §4:
+nobody writes into another's pool).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import mmap
+import os
+import secrets
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol, Self
+
+import numpy as np
+
+from distkv.errors import ConfigError, DistKVError
+from distkv.wire.messages.common import DataEndpoint
+
+_NAME_PREFIX = "distkv-pool-"
+# Linux 5.1: existing writable mappings stay, new ones are refused. Not yet a constant in Python.
+_F_SEAL_FUTURE_WRITE = 0x10
+
+
+class PoolUnmappable(DistKVError):
+    """A peer's pool cannot be mapped here; `why` says what is in the way."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"the peer's pool cannot be mapped: {why}")
+        self.why = why
+
+
+class PoolView(Protocol):
+    """`num_slots` rBlocks of `slot_bytes` each, back to back in `view`."""
+
+    @property
+    def view(self) -> memoryview: ...
+
+    @property
+    def slot_bytes(self) -> int: ...
+
+    @property
+    def num_slots(self) -> int: ...
+
+
+def host_key() -> str:
+    """Equal for two processes that can map each other's memory: same boot, process namespace and user."""
+    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return f"{boot_id}/{Path('/proc/self/ns/pid').stat().st_ino}/{os.getuid()}"
+
+
+class PoolMemory:
+    """The pool of this process, zeroed. view: all of it, writable. token: its random name."""
+
+    def __init__(self, slot_bytes: int, num_slots: int) -> None:
+        """Create it; the pages are taken from the system when they are first written.
+
+        Raises ConfigError when the system does not give that much.
+        """
+        if slot_bytes < 1 or num_slots < 1:
+            raise ConfigError("kv_tokens", f"a pool of {num_slots} rBlocks of {slot_bytes} bytes holds nothing")
+        self.slot_bytes, self.num_slots = slot_bytes, num_slots
+        self.token = _NAME_PREFIX + secrets.token_hex(16)
+        self.fd = os.memfd_create(self.token, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.ftruncate(self.fd, self.size_bytes)
+            self._map = mmap.mmap(self.fd, self.size_bytes, mmap.MAP_SHARED)
+        except (OSError, OverflowError) as e:
+            os.close(self.fd)
+            raise ConfigError("kv_tokens", f"no memory for a pool of {self.size_bytes} bytes: {e}") from None
+        _seal(self.fd)
+        self.view = memoryview(self._map)
+
+    @property
+    def size_bytes(self) -> int:
+        return self.slot_bytes * self.num_slots
+
+    def endpoint(self, address: str, local: str = "") -> DataEndpoint:
+        """What peers must know to reach this pool through the listener at `address`."""
+        return DataEndpoint(
+            address=address,
+            local=local,
+            host_key=host_key(),
+            pool_pid=os.getpid(),
+            pool_fd=self.fd,
+            slot_bytes=self.slot_bytes,
+            num_slots=self.num_slots,
+        )
+
+    def close(self) -> None:
+        """Give the memory back; views and tensors over it that still exist keep it alive until they are gone.
+
+        Only when no link serves from it any more.
+        """
+        if self.fd < 0:
+            return
+        os.close(self.fd)
+        self.fd = -1
+        _unmap(self.view, self._map)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class PeerPool:
+    """The pool of a peer on this host, mapped read-only. It outlives the peer, so ask the link whether it lives."""
+
+    def __init__(self, endpoint: DataEndpoint, token: str) -> None:
+        """Map the pool that `endpoint` names and check that it is the one called `token`. Raises PoolUnmappable."""
+        self.slot_bytes, self.num_slots = endpoint.slot_bytes, endpoint.num_slots
+        size_bytes = self.slot_bytes * self.num_slots
+        try:
+            fd = os.open(f"/proc/{endpoint.pool_pid}/fd/{endpoint.pool_fd}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError as e:
+            raise PoolUnmappable(f"process {endpoint.pool_pid}, descriptor {endpoint.pool_fd}: {e.strerror}") from None
+        try:
+            self._check(fd, size_bytes, token)
+            self._map = mmap.mmap(fd, size_bytes, mmap.MAP_SHARED, mmap.PROT_READ)
+        except OSError as e:
+            raise PoolUnmappable(str(e)) from None
+        finally:
+            os.close(fd)
+        self.view = memoryview(self._map)
+
+    def close(self) -> None:
+        """Unmap; more than once is fine."""
+        _unmap(self.view, self._map)
+
+    @staticmethod
+    def _check(fd: int, size_bytes: int, token: str) -> None:
+        status = os.fstat(fd)
+        name = str(Path(f"/proc/self/fd/{fd}").readlink())
+        if not token or name.removesuffix(" (deleted)") != f"/memfd:{token}":
+            raise PoolUnmappable(f"the descriptor holds {name!r}, not the pool")
+        if not stat.S_ISREG(status.st_mode) or status.st_size != size_bytes or size_bytes == 0:
+            raise PoolUnmappable(f"it has {status.st_size} bytes, {size_bytes} were announced")
+        if not fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
+            raise PoolUnmappable("it could shrink while it is read")
+
+
+def copy_slots(source: PoolView, slots: Sequence[int], into: Sequence[memoryview]) -> None:
+    """Copy whole slots into the views, one copy per run of neighbouring slots that meets one view.
+
+    Other threads run meanwhile. The caller has checked slots and sizes (`slots_problem`).
+    """
+    size = source.slot_bytes
+    pool = np.frombuffer(source.view, dtype=np.uint8)
+    at = 0
+    for view in into:
+        target = np.frombuffer(view, dtype=np.uint8)
+        end = at + len(target) // size
+        done = 0
+        while at < end:
+            first = slots[at]
+            run = 1
+            while at + run < end and slots[at + run] == first + run:
+                run += 1
+            np.copyto(target[done : done + run * size], pool[first * size : (first + run) * size])
+            done += run * size
+            at += run
+
+
+def slots_problem(slots: Sequence[int], num_slots: int) -> str:
+    """What is wrong with these slot numbers of a pool of `num_slots`, or ""."""
+    for slot in slots:
+        if not 0 <= slot < num_slots:
+            return f"slot {slot} is outside the pool of {num_slots} slots"
+    return ""
+
+
+def _seal(fd: int) -> None:
+    seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+    with contextlib.suppress(OSError):
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _F_SEAL_FUTURE_WRITE)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals | fcntl.F_SEAL_SEAL)
+
+
+def _unmap(view: memoryview, memory: mmap.mmap) -> None:
+    # Someone may still look at it; then the last of those views unmaps it.
+    with contextlib.suppress(BufferError):
+        view.release()
+        memory.close()

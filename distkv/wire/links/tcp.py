@@ -1,0 +1,107 @@
+"""The tensor link over a stream socket. Reads are asked for in bounded pieces and served by the peer's thread."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+
+from distkv.errors import DistKVError, LinkTimeout, MalformedMessage
+from distkv.wire.links.base import Buffer
+from distkv.wire.links.frames import FrameSocket
+from distkv.wire.links.pool_memory import slots_problem
+from distkv.wire.messages.data import Blocks, DataMessage, Denied, ReadBlocks
+
+READ_PIECE_BYTES = 4 * 2**20
+_PIECES_AHEAD = 2
+
+
+class StreamLink:
+    """A TensorLink whose frames and reads go through a socket. slot_bytes, num_slots: the peer's pool."""
+
+    def __init__(self, frames: FrameSocket, slot_bytes: int, num_slots: int, transport: str = "tcp") -> None:
+        self.transport = transport
+        self.slot_bytes, self.num_slots = slot_bytes, num_slots
+        self._frames = frames
+
+    @property
+    def peer(self) -> str:
+        return self._frames.peer
+
+    def send(self, header: DataMessage, *buffers: Buffer) -> None:
+        self._frames.send(header, buffers)
+
+    def recv(self, timeout_s: float) -> tuple[DataMessage, memoryview]:
+        header, body = self._frames.recv(timeout_s)
+        self._refuse_denied(header)
+        return header, body
+
+    def read(self, slots: Sequence[int], into: Sequence[memoryview], timeout_s: float) -> None:
+        self._check_read(slots, into)
+        deadline = time.monotonic() + timeout_s
+        pieces = _pieces(slots, max(1, READ_PIECE_BYTES // self.slot_bytes))
+        targets = _Targets(into)
+        asked: list[int] = []
+        try:
+            for piece in pieces:
+                self._frames.send(ReadBlocks(slots=piece), ())
+                asked.append(len(piece))
+                if len(asked) == _PIECES_AHEAD:
+                    self._take(targets, asked.pop(0), deadline, timeout_s)
+            for num_blocks in asked:
+                self._take(targets, num_blocks, deadline, timeout_s)
+        except DistKVError as e:
+            self._frames.kill(str(e))
+            if isinstance(e, LinkTimeout):
+                raise LinkTimeout(self.peer, timeout_s) from None
+            raise
+
+    def close(self) -> None:
+        self._frames.end(abrupt=False)
+
+    def abort(self) -> None:
+        self._frames.end(abrupt=True)
+
+    def _take(self, targets: _Targets, num_blocks: int, deadline: float, timeout_s: float) -> None:
+        header, body_bytes = self._frames.recv_head(deadline - time.monotonic())
+        self._refuse_denied(header)
+        expected = num_blocks * self.slot_bytes
+        if not isinstance(header, Blocks) or header.num_blocks != num_blocks or body_bytes != expected:
+            raise MalformedMessage(
+                f"asked for {num_blocks} rBlocks ({expected} bytes), got {type(header).__name__} with {body_bytes}"
+            )
+        self._frames.recv_body_into(targets.take(expected), deadline - time.monotonic())
+
+    def _refuse_denied(self, header: DataMessage) -> None:
+        if isinstance(header, Denied):
+            raise self._frames.kill(f"it refused: {header.field} should be {header.expected}, got {header.got}")
+
+    def _check_read(self, slots: Sequence[int], into: Sequence[memoryview]) -> None:
+        if problem := slots_problem(slots, self.num_slots):
+            raise MalformedMessage(problem)
+        size = sum(view.nbytes for view in into)
+        if size != len(slots) * self.slot_bytes or any(view.nbytes % self.slot_bytes for view in into):
+            raise ValueError(f"{len(slots)} rBlocks of {self.slot_bytes} bytes do not fit views of {size} bytes")
+
+
+class _Targets:
+    """The destination of a read, handed out piece by piece."""
+
+    def __init__(self, into: Sequence[memoryview]) -> None:
+        self._views = [view.cast("B") for view in into if view.nbytes]
+
+    def take(self, size: int) -> list[memoryview]:
+        taken: list[memoryview] = []
+        while size:
+            view = self._views[0]
+            taken.append(view[:size])
+            if len(view) > size:
+                self._views[0] = view[size:]
+            else:
+                self._views.pop(0)
+            size -= len(taken[-1])
+        return taken
+
+
+def _pieces(slots: Sequence[int], most: int) -> Iterator[tuple[int, ...]]:
+    for first in range(0, len(slots), most):
+        yield tuple(slots[first : first + most])

@@ -1,0 +1,91 @@
+"""A ZeroMQ socket under an event loop: `recv` waits, `send` never does.
+
+ZeroMQ's descriptor only says that something may have happened; what happened must be asked for after every call on the
+socket, or a wake-up is lost. That rule is kept here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import zmq
+
+from distkv.errors import LinkClosed
+
+_MESSAGES_PER_TURN = 32
+
+
+class LoopSocket:
+    """Owns `socket` and its place in the running loop; one task receives at a time.
+
+    on_writable: called when the socket may take messages again.
+    """
+
+    def __init__(self, socket: zmq.Socket[bytes], name: str, on_writable: Callable[[], None] | None = None) -> None:
+        self.name = name
+        self._socket = socket
+        self._on_writable = on_writable
+        self._readable = asyncio.Event()
+        self._closed = False
+        self._turn = 0
+        self._loop = asyncio.get_running_loop()
+        self._fd = int(socket.get(zmq.FD))
+        self._loop.add_reader(self._fd, self._check)
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    async def recv(self) -> list[bytes]:
+        """The frames of the next message. Cancelling loses nothing. Raises LinkClosed once closed here."""
+        self._turn += 1
+        if self._turn >= _MESSAGES_PER_TURN:
+            # A sender that never pauses must not keep the loop from its other tasks.
+            self._turn = 0
+            await asyncio.sleep(0)
+        while not self._closed:
+            try:
+                frames: list[bytes] = self._socket.recv_multipart(zmq.DONTWAIT)
+            except zmq.Again:
+                self._turn = 0
+                self._readable.clear()
+                await self._readable.wait()
+                continue
+            if self._on_writable is not None:
+                self._check()
+            return frames
+        raise LinkClosed(self.name, "it was closed on this side")
+
+    def send(self, frames: Sequence[bytes]) -> bool:
+        """Hand a message to ZeroMQ; False when its queue is full or the route leads nowhere (any more)."""
+        if self._closed:
+            return False
+        try:
+            self._socket.send_multipart(frames, zmq.DONTWAIT)
+        except zmq.ZMQError as e:
+            if e.errno not in (zmq.EAGAIN, zmq.EHOSTUNREACH):
+                raise
+            return False
+        finally:
+            self._check(sent=True)
+        return True
+
+    def close(self, linger_s: float) -> None:
+        """Close; messages handed over before get `linger_s` to leave. Waiting receivers get LinkClosed."""
+        if self._closed:
+            return
+        self._closed = True
+        self._loop.remove_reader(self._fd)
+        self._socket.close(linger=round(linger_s * 1000))
+        self._readable.set()
+
+    def _check(self, sent: bool = False) -> None:
+        if self._closed:
+            return
+        events: Any = self._socket.get(zmq.EVENTS)
+        if events & zmq.POLLIN:
+            self._readable.set()
+        if events & zmq.POLLOUT and self._on_writable is not None and not sent:
+            self._on_writable()

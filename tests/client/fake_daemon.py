@@ -1,0 +1,95 @@
+"""Stands in for both daemons as processes: the real flags, signals and lifeline around the fakes.
+
+An instance whose model is a file named "dies" ends before it is ready; "hangs" never becomes ready; "stays" ignores
+its stop event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from distkv.cli.daemon import daemon_options, serve
+from distkv.cli.failures import run
+from distkv.cli.options import resolve, setting_options
+from distkv.config import GManagerConfig, InstanceConfig
+from distkv.errors import CheckpointError
+from distkv.wire.channel import ClientChannel
+from distkv.wire.messages.envelope import Control
+from distkv.wire.messages.to_gmanager import Join
+from distkv.wire.originator import Originator
+from tests.client.fakes import FakeGManager, FakeInstance
+
+
+class JoinedGManager(FakeGManager):
+    def answers(self, route: bytes, body: Control) -> list[Any]:
+        if isinstance(body, Join):
+            self.members.append(body.member)
+            return []
+        return super().answers(route, body)
+
+
+async def run_gmanager(config: GManagerConfig, ready: Any, stop: asyncio.Event) -> int:
+    server = JoinedGManager([], config.port)
+    ready({"address": server.address})
+    await stop.wait()
+    server.die()
+    return 0
+
+
+async def run_instance(config: InstanceConfig, ready: Any, stop: asyncio.Event) -> int:
+    what = Path(config.model).name
+    if what == "dies":
+        raise CheckpointError(config.model, "it has no weights")
+    if what == "hangs":
+        await stop.wait()
+        return 0
+    worker = await asyncio.create_subprocess_exec(sys.executable, "-c", "import time; time.sleep(1000)")
+    server = FakeInstance(config.instance_id)
+    member = msgspec.structs.replace(
+        server.member(), pid=os.getpid(), worker_pid=worker.pid, total_blocks=(config.kv_tokens or 0) // 16
+    )
+    channel = ClientChannel.connect(config.gmanager[0])
+    channel.send(Originator(config.instance_id).wrap(Join(member=member, compat="x")))
+    ready({"address": server.address, "worker_pid": worker.pid})
+    await stop.wait()
+    if what == "stays":
+        await asyncio.Event().wait()
+    channel.close()
+    server.die()
+    worker.kill()
+    await worker.wait()
+    return 0
+
+
+@click.pass_context
+def _gmanager(ctx: click.Context, /, **params: Any) -> int:
+    config = resolve(ctx, GManagerConfig, params)
+    return serve(
+        lambda ready, stop: run_gmanager(config, ready, stop),
+        drain_s=5,
+        ready_fd=params["ready_fd"],
+        lifeline_fd=params["lifeline_fd"],
+    )
+
+
+@click.pass_context
+def _instance(ctx: click.Context, /, **params: Any) -> int:
+    config = resolve(ctx, InstanceConfig, params)
+    return serve(
+        lambda ready, stop: run_instance(config, ready, stop),
+        drain_s=config.shutdown_timeout_s,
+        ready_fd=params["ready_fd"],
+        lifeline_fd=params["lifeline_fd"],
+    )
+
+
+def main(section: str) -> None:
+    schema, callback = (GManagerConfig, _gmanager) if section == "gmanager" else (InstanceConfig, _instance)
+    sys.exit(run(click.Command("fake", callback=callback, params=[*setting_options(schema), *daemon_options()])))

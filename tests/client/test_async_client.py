@@ -1,0 +1,259 @@
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+
+from distkv import AsyncClient, ClusterUnreachable, InvalidParams, RequestFailed, RequestRefused, SamplingParams
+from distkv.client import connection, directory
+from distkv.wire.messages.to_client import RequestEnded
+from distkv.wire.messages.to_gmanager import Locate
+from distkv.wire.messages.to_rmanager import Cancel, KeepAlive, Submit
+from tests.client.fakes import FakeGManager, count_up, first_only, nothing
+
+FOUR = SamplingParams(max_tokens=4)
+UNUSED = "tcp://127.0.0.1:9"
+
+
+async def test_a_stream_is_what_the_instance_sent_and_ends_with_the_reason(start_fakes):
+    cluster = start_fakes()
+    async with AsyncClient(cluster.address) as client:
+        chunks = [chunk async for chunk in client.stream("abc", FOUR, request_id="r1")]
+    assert [chunk.token_ids for chunk in chunks] == [(0,), (1,), (2,), (3,)]
+    assert [chunk.finish_reason for chunk in chunks] == [None, None, None, "length"]
+    assert {chunk.request_id for chunk in chunks} == {"r1"}
+    assert cluster.instances[0].of(Cancel) == []
+
+
+async def test_submit_joins_the_chunks(start_fakes):
+    cluster = start_fakes()
+    async with AsyncClient(cluster.address) as client:
+        output = await client.submit([5, 6, 7], FOUR)
+    assert (output.token_ids, output.text, output.finish_reason) == ((0, 1, 2, 3), "0 1 2 3 ", "length")
+    assert output.prompt_tokens == 3
+    assert 0 < output.time_to_first_token_s <= output.latency_s
+    (submit,) = cluster.instances[0].of(Submit)
+    assert submit.prompt == (5, 6, 7)
+
+
+async def test_an_instance_is_as_good_an_address_as_the_gmanager(start_fakes):
+    cluster = start_fakes()
+    async with AsyncClient(cluster.instances[0].address) as client:
+        assert (await client.submit("x", FOUR)).text == "0 1 2 3 "
+
+
+async def test_generate_keeps_the_order_of_the_prompts(start_fakes):
+    cluster = start_fakes()
+    async with AsyncClient(cluster.address) as client:
+        params = [SamplingParams(max_tokens=n) for n in (3, 1, 2)]
+        outputs = await client.generate(["a", "b", "c"], params)
+    assert [len(output.token_ids) for output in outputs] == [3, 1, 2]
+
+
+async def test_the_first_failure_of_generate_cancels_the_others(start_fakes):
+    def serve(instance, route, submit):
+        if submit.prompt == "bad":
+            return [RequestEnded(request_id=submit.request_id, kind="refused", reason="no")]
+        return first_only(instance, route, submit)
+
+    cluster = start_fakes(serve)
+    async with AsyncClient(cluster.address) as client:
+        with pytest.raises(RequestRefused, match="no"):
+            await client.generate(["good", "bad"], FOUR)
+        await cluster.instances[0].wait_for(Cancel)
+
+
+async def test_cancelling_the_awaiting_task_cancels_the_request(start_fakes):
+    cluster = start_fakes(first_only)
+    async with AsyncClient(cluster.address) as client:
+        task = asyncio.create_task(client.submit("x", FOUR, request_id="mine"))
+        await cluster.instances[0].wait_for(Submit)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        (cancel,) = await cluster.instances[0].wait_for(Cancel)
+    assert cancel.request_id == "mine"
+
+
+async def test_breaking_out_of_a_stream_cancels_the_request(start_fakes):
+    cluster = start_fakes(first_only)
+    async with AsyncClient(cluster.address) as client:
+        async for _ in client.stream("x", FOUR):
+            break
+        await cluster.instances[0].wait_for(Cancel)
+
+
+async def test_closing_the_client_cancels_what_runs(start_fakes):
+    cluster = start_fakes(first_only)
+    client = AsyncClient(cluster.address)
+    async with client:
+        stream = client.stream("x", FOUR)
+        await anext(stream)
+    with pytest.raises(RequestFailed, match="closed by this client"):
+        await anext(stream)
+    await cluster.instances[0].wait_for(Cancel)
+
+
+async def test_an_instance_that_dies_after_a_token_fails_the_request_as_retryable(start_fakes):
+    cluster = start_fakes(first_only)
+    async with AsyncClient(cluster.address) as client:
+        stream = client.stream("x", FOUR)
+        await anext(stream)
+        cluster.instances[0].die()
+        with pytest.raises(RequestFailed, match="instance i0") as caught:
+            await anext(stream)
+    assert caught.value.retryable
+
+
+async def test_an_instance_that_dies_before_a_token_is_replaced(start_fakes):
+    cluster = start_fakes(nothing)
+    other = start_fakes()
+    async with AsyncClient(cluster.address) as client:
+        task = asyncio.create_task(client.submit("x", FOUR, request_id="r"))
+        await cluster.instances[0].wait_for(Submit)
+        cluster.gmanager.members.append(msgspec.structs.replace(other.instances[0].member(), instance_id="i9"))
+        cluster.instances[0].die()
+        output = await task
+    assert (output.request_id, output.text) == ("r", "0 1 2 3 ")
+    (again,) = [body for body in cluster.gmanager.of(Locate) if body.exclude]
+    assert again.exclude == ("i0",)
+
+
+async def test_a_draining_instance_is_left_for_another(start_fakes):
+    def draining(instance, route, submit):
+        return [RequestEnded(request_id=submit.request_id, kind="failed", reason="it drains", retryable=True)]
+
+    cluster = start_fakes(draining, count_up)
+    async with AsyncClient(cluster.address) as client:
+        assert (await client.submit("x", FOUR)).text == "0 1 2 3 "
+
+
+async def test_when_every_instance_drains_the_reason_of_one_is_told(start_fakes):
+    def draining(instance, route, submit):
+        return [RequestEnded(request_id=submit.request_id, kind="failed", reason="it drains", retryable=True)]
+
+    cluster = start_fakes(draining, draining)
+    async with AsyncClient(cluster.address) as client:
+        with pytest.raises(RequestFailed, match="i1: it drains") as caught:
+            await client.submit("x", FOUR)
+    assert caught.value.retryable
+    assert all(len(one.of(Submit)) == 1 for one in cluster.instances)
+
+
+async def test_a_refusal_says_the_numbers_and_is_not_tried_elsewhere(start_fakes):
+    def refuse(instance, route, submit):
+        ended = RequestEnded(
+            request_id=submit.request_id, kind="refused", reason="too long", needed_tokens=900, pool_tokens=512
+        )
+        return [ended]
+
+    cluster = start_fakes(refuse, refuse)
+    async with AsyncClient(cluster.address) as client:
+        with pytest.raises(RequestRefused, match=r"900.*512") as caught:
+            await client.submit("x", FOUR)
+    assert (caught.value.needed_tokens, caught.value.pool_tokens) == (900, 512)
+    assert cluster.instances[1].of(Submit) == []
+
+
+async def test_requests_go_on_without_a_gmanager(start_fakes):
+    cluster = start_fakes()
+    async with AsyncClient(cluster.address) as client:
+        await client.submit("x", FOUR)
+        cluster.gmanager.die()
+        for _ in range(3):
+            assert (await client.submit("x", FOUR)).text == "0 1 2 3 "
+        assert (await client.status())["instances"][0]["state"] == "ready"
+
+
+async def test_a_restarted_gmanager_that_knows_nobody_yet_changes_nothing(start_fakes):
+    cluster = start_fakes()
+    port = int(cluster.address.rpartition(":")[2])
+    async with AsyncClient(cluster.address) as client:
+        await client.submit("x", FOUR)
+        cluster.gmanager.die()
+        cluster.gmanager = FakeGManager([], port)
+        await cluster.gmanager.wait_for(object)
+        assert (await client.submit("x", FOUR)).text == "0 1 2 3 "
+        assert [member.instance_id for member in await client.members()] == ["i0"]
+
+
+async def test_nobody_answers(monkeypatch):
+    monkeypatch.setattr(directory, "FIRST_CONTACT_S", 0.05)
+    async with AsyncClient(UNUSED) as client:
+        with pytest.raises(ClusterUnreachable, match=UNUSED):
+            await client.submit("x")
+        with pytest.raises(ClusterUnreachable):
+            await client.status()
+
+
+async def test_an_unreachable_instance_is_told_by_name(start_fakes, monkeypatch):
+    cluster = start_fakes()
+    cluster.instances[0].die()
+    async with AsyncClient(cluster.address) as client:
+        with pytest.raises(RequestFailed, match="instance i0 at tcp") as caught:
+            await client.submit("x", FOUR)
+    assert caught.value.retryable
+
+
+async def test_live_requests_are_kept_alive(start_fakes, monkeypatch):
+    monkeypatch.setattr(directory, "REFRESH_S", 0.02)
+    cluster = start_fakes(first_only)
+    async with AsyncClient(cluster.address) as client:
+        stream = client.stream("x", FOUR)
+        await anext(stream)
+        await cluster.instances[0].wait_for(KeepAlive, 3)
+        await stream.aclose()
+
+
+async def test_a_silent_instance_is_given_up(start_fakes, monkeypatch):
+    monkeypatch.setattr(directory, "REFRESH_S", 0.02)
+    monkeypatch.setattr(connection, "SILENCE_S", 0.1)
+    cluster = start_fakes(first_only)
+    async with AsyncClient(cluster.address) as client:
+        stream = client.stream("x", FOUR)
+        await anext(stream)
+        cluster.instances[0].answers = lambda route, body: []
+        with pytest.raises(RequestFailed, match="silent"):
+            await anext(stream)
+
+
+@pytest.mark.parametrize("prompt", [None, 3, b"bytes", ["a"], [1, "b"], [True], {"a": 1}])
+async def test_prompts_of_a_wrong_type(start_fakes, prompt):
+    async with AsyncClient(UNUSED) as client:
+        with pytest.raises(TypeError, match="prompt"):
+            await client.submit(prompt)
+
+
+@pytest.mark.parametrize("prompt", [[], [-1], [2**31], "\ud800"])
+async def test_prompts_of_a_wrong_value(prompt):
+    async with AsyncClient(UNUSED) as client:
+        with pytest.raises(InvalidParams, match="prompt"):
+            await client.submit(prompt)
+
+
+async def test_wrong_arguments_are_named():
+    async with AsyncClient(UNUSED) as client:
+        with pytest.raises(TypeError, match="SamplingParams"):
+            await client.submit("x", {"max_tokens": 3})
+        with pytest.raises(InvalidParams, match="timeout_s"):
+            await client.submit("x", timeout_s=0)
+        with pytest.raises(InvalidParams, match="request_id"):
+            await client.submit("x", request_id="")
+        with pytest.raises(InvalidParams, match="params"):
+            await client.generate(["x", "y"], [FOUR])
+
+
+async def test_a_request_id_can_run_once_at_a_time(start_fakes):
+    cluster = start_fakes(first_only)
+    async with AsyncClient(cluster.address) as client:
+        stream = client.stream("x", FOUR, request_id="same")
+        await anext(stream)
+        with pytest.raises(InvalidParams, match="request_id"):
+            await client.submit("x", FOUR, request_id="same")
+        await stream.aclose()
+
+
+async def test_a_client_that_is_not_open_says_so():
+    with pytest.raises(RuntimeError, match="async with"):
+        await AsyncClient(UNUSED).submit("x")

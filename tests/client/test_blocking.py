@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from distkv import Client, ClusterUnreachable, InvalidParams, RequestRefused, SamplingParams
+from distkv.client import directory
+from distkv.wire.messages.to_client import RequestEnded
+from distkv.wire.messages.to_rmanager import Cancel, Submit
+from tests.client.fakes import count_up, first_only
+
+FOUR = SamplingParams(max_tokens=4)
+
+
+def test_the_blocking_client_does_what_the_other_does(elsewhere):
+    cluster = elsewhere.start(count_up)
+    with Client(cluster.address) as client:
+        assert client.submit("x", FOUR).text == "0 1 2 3 "
+        assert [output.text for output in client.generate(["x", "y"], SamplingParams(max_tokens=1))] == ["0 ", "0 "]
+        assert [chunk.text for chunk in client.stream("x", FOUR)] == ["0 ", "1 ", "2 ", "3 "]
+        assert client.status()["instances"][0]["instance_id"] == "i0"
+        assert client.statuses()[0].instance.counters.preemptions == 9
+        assert client.members()[0].instance_id == "i0"
+
+
+def test_one_text_is_one_prompt(elsewhere):
+    cluster = elsewhere.start(count_up)
+    with Client(cluster.address) as client:
+        assert len(client.generate("several letters", FOUR)) == 1
+
+
+async def test_it_works_while_a_loop_runs_in_the_calling_thread(elsewhere):
+    cluster = elsewhere.start(count_up)
+    assert asyncio.get_running_loop().is_running()
+    with Client(cluster.address) as client:
+        assert client.submit("x", FOUR).finish_reason == "length"
+
+
+def test_closing_a_stream_cancels_the_request(elsewhere):
+    cluster = elsewhere.start(first_only)
+    with Client(cluster.address) as client:
+        stream = client.stream("x", FOUR)
+        next(stream)
+        stream.close()
+        elsewhere.loop.call(cluster.instances[0].wait_for(Cancel))
+
+
+def test_leaving_the_loop_cancels_the_request(elsewhere):
+    cluster = elsewhere.start(first_only)
+    with Client(cluster.address) as client:
+        for _ in client.stream("x", FOUR):
+            break
+        elsewhere.loop.call(cluster.instances[0].wait_for(Cancel))
+
+
+def test_errors_come_out_as_they_are(elsewhere, monkeypatch):
+    def refuse(instance, route, submit):
+        return [RequestEnded(request_id=submit.request_id, kind="refused", reason="no", needed_tokens=9, pool_tokens=4)]
+
+    cluster = elsewhere.start(refuse)
+    with Client(cluster.address) as client:
+        with pytest.raises(RequestRefused, match="9 tokens"):
+            client.submit("x")
+        with pytest.raises(RequestRefused):
+            list(client.stream("x"))
+        with pytest.raises(InvalidParams):
+            client.submit([])
+        with pytest.raises(TypeError):
+            client.generate([1, 2, 3])
+    monkeypatch.setattr(directory, "FIRST_CONTACT_S", 0.05)
+    with Client("127.0.0.1:9") as client, pytest.raises(ClusterUnreachable):
+        client.status()
+
+
+def test_a_closed_client_says_so_and_leaves_no_thread(elsewhere):
+    cluster = elsewhere.start(first_only)
+    client = Client(cluster.address)
+    stream = client.stream("x", FOUR)
+    next(stream)
+    client.close()
+    client.close()
+    with pytest.raises(Exception, match="closed"):
+        next(stream)
+    with pytest.raises(RuntimeError, match="closed"):
+        client.submit("x")
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("distkv client")]
+    elsewhere.loop.call(cluster.instances[0].wait_for(Submit))

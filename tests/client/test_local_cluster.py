@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from distkv import ConfigError, LocalCluster, SamplingParams, StartupFailed
+from distkv.client import launch
+
+FAKES = {"gmanager": "tests.client.fake_gmanager", "instance": "tests.client.fake_instance"}
+TWO = SamplingParams(max_tokens=2)
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """Makes the fakes' model directories."""
+    monkeypatch.setattr(launch, "MODULES", FAKES)
+    return lambda kind: tmp_path / kind
+
+
+def gone(pids: list[int]) -> bool:
+    _, left = psutil.wait_procs([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], timeout=15)
+    return not [one for one in left if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+
+
+def pids(cluster: LocalCluster) -> list[int]:
+    return [cluster.gmanager.pid, *(one.pid for one in cluster.instances), *workers(cluster)]
+
+
+def workers(cluster: LocalCluster) -> list[int]:
+    return [one.facts["worker_pid"] for one in cluster.instances]
+
+
+def test_it_serves_and_leaves_nothing_behind(model):
+    with LocalCluster(model=model("x"), instances=2, kv_tokens=[160, 320], dtype="float32", threads=1) as cluster:
+        assert [one.instance_id for one in cluster.instances] == ["i0", "i1"]
+        assert [out.text for out in cluster.generate(["a", "b"], TWO)] == ["0 1 ", "0 1 "]
+        assert [chunk.text for chunk in cluster.stream("a", TWO)] == ["0 ", "1 "]
+        assert [one["instance_id"] for one in cluster.status()["instances"]] == ["i0", "i1"]
+        assert [member.total_blocks for member in cluster.client().members()] == [10, 20]
+        assert cluster.address == cluster.gmanager.address
+        log_dir, all_pids = cluster.log_dir, pids(cluster)
+        assert log_dir.is_dir()
+    assert gone(all_pids)
+    assert not log_dir.exists()
+    with pytest.raises(RuntimeError, match="closed"):
+        cluster.status()
+    cluster.close()
+
+
+async def test_it_works_while_a_loop_runs_in_the_calling_thread(model):
+    assert asyncio.get_running_loop().is_running()
+    with LocalCluster(model("x"), kv_tokens=160) as cluster:
+        assert cluster.generate(["a"], TWO)[0].finish_reason == "length"
+
+
+def test_the_death_of_an_instance_ends_nothing_else(model):
+    with LocalCluster(model("x"), instances=2, kv_tokens=160) as cluster:
+        worker = workers(cluster)[0]
+        cluster.instances[0].kill()
+        assert cluster.instances[0].exit_code == -signal.SIGKILL
+        assert gone([worker])
+        assert cluster.generate(["a"], TWO)[0].text == "0 1 "
+        assert [one["state"] for one in cluster.status()["instances"]] == ["unreachable", "ready"]
+
+
+def test_the_worker_of_an_instance_killed_by_others_ends_too(model):
+    with LocalCluster(model("x"), kv_tokens=160) as cluster:
+        (worker,) = workers(cluster)
+        os.kill(cluster.instances[0].pid, signal.SIGKILL)
+        os.waitid(os.P_PID, cluster.instances[0].pid, os.WEXITED | os.WNOWAIT)
+        assert not cluster.instances[0].alive
+        assert gone([worker])
+
+
+def test_requests_outlive_the_gmanager_and_it_can_come_back(model):
+    with LocalCluster(model("x"), kv_tokens=160) as cluster:
+        address = cluster.address
+        cluster.gmanager.kill()
+        assert cluster.generate(["a"], TWO)[0].text == "0 1 "
+        cluster.restart_gmanager()
+        assert cluster.address == address and cluster.gmanager.alive
+        assert cluster.generate(["a"], TWO)[0].text == "0 1 "
+
+
+def test_a_stopped_process_is_killed_in_the_end(model):
+    cluster = LocalCluster(model("x"), kv_tokens=160, stop_timeout_s=0.2)
+    all_pids = pids(cluster)
+    os.kill(cluster.instances[0].pid, signal.SIGSTOP)
+    cluster.close()
+    assert gone(all_pids)
+
+
+def test_one_that_ignores_its_stop_event_is_ended(model):
+    cluster = LocalCluster(model("stays"), kv_tokens=160, shutdown_timeout_s=0.1)
+    all_pids = pids(cluster)
+    cluster.close()
+    assert gone(all_pids)
+    assert cluster.instances[0].process.returncode == 1
+
+
+def test_a_start_that_fails_says_why_and_leaves_nothing(model):
+    with pytest.raises(StartupFailed, match=r"instance i[01] did not start: it exited with code 1(.|\n)*no weights"):
+        LocalCluster(model("dies"), instances=2, kv_tokens=160)
+
+
+def test_a_start_has_a_deadline(model):
+    with pytest.raises(StartupFailed, match="not ready in time"):
+        LocalCluster(model("hangs"), kv_tokens=160, start_timeout_s=2.0)
+
+
+def test_logs_are_kept_where_the_user_wants_them(model, tmp_path):
+    with LocalCluster(model("x"), kv_tokens=160, log_dir=tmp_path / "logs"):
+        pass
+    assert sorted(path.name for path in (tmp_path / "logs").iterdir()) == ["gmanager.log", "i0.log"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"instances": 0}, "instances: expected an integer ≥ 1"),
+        ({"kv_tokens": [1, 2, 3], "instances": 2}, "one per instance"),
+        ({"kv_tokens": 8}, "less than one rBlock"),
+        ({"dtype": "int8"}, "dtype: expected one of"),
+        ({"max_num_seq": 3}, "max_num_seq: unknown setting .did you mean max_num_seqs"),
+        ({"instance_options": {"max_num_seq": 3}}, "did you mean max_num_seqs"),
+        ({"instance_options": [{}, {}, {}], "instances": 2}, "one mapping per instance"),
+    ],
+)
+def test_wrong_arguments_start_nothing(model, arguments, told):
+    with pytest.raises(ConfigError, match=told):
+        LocalCluster(model("x"), **arguments)
+
+
+def test_settings_reach_the_processes_that_have_them(model):
+    command = launch.command("instance", {"model": "m", "kv_tokens": "1K", "insecure": True, "gmanager": "a:1,b:2"})
+    assert command[4:] == ["--model=m", "--kv-tokens=1024", "--insecure", "--gmanager=a:1,b:2"]
+    assert launch.split_common({"heartbeat_s": 0.1, "lease_s": 2}) == (
+        {"heartbeat_s": 0.1},
+        {"heartbeat_s": 0.1, "lease_s": 2},
+    )
+
+
+def test_the_environment_does_not_configure_a_local_cluster(monkeypatch):
+    monkeypatch.setenv("DISTKV_KV_CACHE_MEMORY_BYTES", "4G")
+    monkeypatch.setenv("DISTKV_CONFIG", "nowhere.toml")
+    assert not [name for name in launch.environment() if name in ("DISTKV_KV_CACHE_MEMORY_BYTES", "DISTKV_CONFIG")]
+
+
+def test_children_end_when_their_parent_is_killed(model):
+    program = (
+        "import sys, time\n"
+        "from distkv import LocalCluster\n"
+        "from distkv.client import launch\n"
+        f"launch.MODULES = {FAKES!r}\n"
+        f"cluster = LocalCluster({str(model('x'))!r}, instances=2, kv_tokens=160)\n"
+        "print(cluster.log_dir, cluster.gmanager.pid, *(one.pid for one in cluster.instances), flush=True)\n"
+        "time.sleep(100)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    with parent.stdout:
+        log_dir, *children = parent.stdout.readline().split()
+    parent.kill()
+    parent.wait()
+    assert gone([int(pid) for pid in children])
+    for worker in psutil.Process().children():
+        worker.kill()
+    for file in Path(log_dir).iterdir():
+        file.unlink()
+    Path(log_dir).rmdir()

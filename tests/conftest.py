@@ -1,0 +1,96 @@
+"""Every test leaves the machine as it found it: no processes, threads, tasks, sockets or shared memory stay behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import gc
+import inspect
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import pytest_asyncio
+
+END_WITHIN_S = 5.0
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+@pytest.fixture(scope="session", autouse=True)
+def adopt_orphans() -> None:
+    """Processes whose parent was killed become children of the test run, so that they are seen and ended too."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+@pytest.fixture(autouse=True)
+def leaves_nothing_behind() -> Iterator[None]:
+    """Fails the test that leaks. What fixtures of a wider scope hold is there before and does not count."""
+    processes, threads, shared = _processes(), set(threading.enumerate()), _shared_memory()
+    yield
+    # Sockets that were dropped instead of closed warn when they are collected, and warnings are errors.
+    gc.collect(1)
+    leaks = _left_processes(processes) + _left_threads(threads)
+    if left := _shared_memory() - shared:
+        leaks.append(f"shared memory: {sorted(left)}")
+    if leaks:
+        pytest.fail("left behind: " + "; ".join(leaks), pytrace=False)
+
+
+@pytest.fixture(autouse=True)
+def ends_its_tasks(request: pytest.FixtureRequest, leaves_nothing_behind: None) -> None:
+    """Fails a coroutine test that ends before its tasks do; its loop's threads end before the others are counted."""
+    if inspect.iscoroutinefunction(getattr(request, "function", None)):
+        request.getfixturevalue("no_tasks_left")
+
+
+@pytest_asyncio.fixture
+async def no_tasks_left() -> AsyncIterator[None]:
+    before = asyncio.all_tasks()
+    yield
+    for _turn in range(5):
+        await asyncio.sleep(0)
+    left = asyncio.all_tasks() - before - {asyncio.current_task()}
+    names = sorted(repr(task.get_coro()) for task in left)
+    for task in left:
+        task.cancel()
+    if names:
+        pytest.fail(f"left behind: tasks {names}", pytrace=False)
+
+
+def _processes() -> set[psutil.Process]:
+    found = set()
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if child.status() != psutil.STATUS_ZOMBIE and "resource_tracker" not in " ".join(child.cmdline()):
+                found.add(child)
+    return found
+
+
+def _left_processes(before: set[psutil.Process]) -> list[str]:
+    left = _processes() - before
+    if not left:
+        return []
+    _gone, alive = psutil.wait_procs(list(left), timeout=END_WITHIN_S)
+    described = []
+    for process in alive:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if process.status() != psutil.STATUS_ZOMBIE:
+                described.append(f"process {process.pid} {' '.join(process.cmdline())[:200]!r}")
+                process.kill()
+    return described
+
+
+def _left_threads(before: set[threading.Thread]) -> list[str]:
+    deadline = time.monotonic() + END_WITHIN_S
+    left = [thread for thread in threading.enumerate() if thread not in before]
+    for thread in left:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    return [f"thread {thread.name}" for thread in left if thread.is_alive()]
+
+
+def _shared_memory() -> set[str]:
+    return {entry.name for entry in Path("/dev/shm").iterdir()}

@@ -1,0 +1,244 @@
+"""The protocol as a whole: many state machines, a network that reorders across channels, and faults."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.control.cluster import BLOCK, SimCluster
+from tests.control.fake_worker import VOCAB, expected_output
+
+
+def prompt(n: int, salt: int = 0) -> list[int]:
+    random = Random(n * 1000 + salt)
+    return [random.randrange(VOCAB) for _ in range(n)]
+
+
+def check(cluster: SimCluster, request_id: str, tokens: list[int], max_tokens: int) -> None:
+    outcome = cluster.outcomes[request_id]
+    assert outcome.ended is None, outcome.ended
+    assert outcome.tokens == expected_output(tokens, max_tokens)
+    assert outcome.finish == "length"
+
+
+def test_one_instance_serves_alone() -> None:
+    cluster = SimCluster([16])
+    cluster.submit("i0", "r", prompt(30), 10)
+    cluster.finish()
+    check(cluster, "r", prompt(30), 10)
+    cluster.settle()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_prompt_longer_than_any_pool_is_spread(seed: int) -> None:
+    cluster = SimCluster([16, 16, 16], seed)
+    cluster.submit("i1", "r", prompt(150), 16)
+    assert cluster.run(60, lambda: len(cluster.outcomes["r"].tokens) >= 4)
+    assert set(cluster.spans("r")) == {"i0", "i1", "i2"}
+    cluster.finish()
+    check(cluster, "r", prompt(150), 16)
+    cluster.settle()
+
+
+@pytest.mark.parametrize("owner", ["i0", "i1", "i2"])
+def test_uneven_pools_serve_95_percent_of_their_sum(owner: str) -> None:
+    cluster = SimCluster([16, 32, 64])
+    total = int(112 * BLOCK * 0.95)
+    cluster.submit(owner, "r", prompt(total - 8), 8)
+    cluster.finish()
+    check(cluster, "r", prompt(total - 8), 8)
+    cluster.settle()
+
+
+def test_what_can_never_fit_is_refused_in_numbers() -> None:
+    cluster = SimCluster([16, 16])
+    cluster.submit("i0", "r", prompt(200), 8)
+    ended = cluster.outcomes["r"].ended
+    assert ended is not None and ended.kind == "refused"
+    assert (ended.needed_tokens, ended.pool_tokens) == (208, (16 + 15) * BLOCK)
+
+
+def test_decode_growth_moves_blocks_out() -> None:
+    cluster = SimCluster([8, 16])
+    cluster.submit("i0", "r", prompt(8), 60)
+    cluster.finish()
+    check(cluster, "r", prompt(8), 60)
+    cluster.settle()
+
+
+def test_two_lend_to_each_other() -> None:
+    cluster = SimCluster([16, 16])
+    cluster.submit("i0", "a1", prompt(36, 1), 80)
+    cluster.submit("i1", "b1", prompt(36, 2), 60)
+    assert cluster.run(30, lambda: all(cluster.outcomes[r].tokens for r in ("a1", "b1")))
+    cluster.submit("i0", "a2", prompt(30, 3), 50)
+    assert cluster.run(30, lambda: cluster.outcomes["a2"].tokens)
+    cluster.cancel("a1")
+    cluster.submit("i1", "b2", prompt(34, 4), 40)
+    cluster.finish()
+    for r, p, n in (("a2", prompt(30, 3), 50), ("b1", prompt(36, 2), 60), ("b2", prompt(34, 4), 40)):
+        check(cluster, r, p, n)
+    assert cluster.outcomes["a1"].finish == "abort"
+    cluster.settle()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_creditor_killed_mid_decode(seed: int) -> None:
+    cluster = SimCluster([32, 32, 32, 32], seed)
+    cluster.submit("i0", "r", prompt(75 * BLOCK), 40)
+    assert cluster.run(60, lambda: len(cluster.outcomes["r"].tokens) >= 6)
+    spans = cluster.spans("r")
+    victim = next(i for i in spans if i != "i0")
+    cluster.kill(victim)
+    cluster.finish()
+    check(cluster, "r", prompt(75 * BLOCK), 40)
+    assert abs(cluster.nodes["i0"].rm.instance.tally.recomputed_tokens - spans[victim]) <= BLOCK
+    cluster.settle()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_creditor_frozen_then_back(seed: int) -> None:
+    cluster = SimCluster([32, 32, 32], seed)
+    cluster.submit("i0", "r", prompt(55 * BLOCK), 60)
+    assert cluster.run(60, lambda: len(cluster.outcomes["r"].tokens) >= 6)
+    victim = next(i for i in cluster.spans("r") if i != "i0")
+    cluster.freeze(victim)
+    cluster.run(3)
+    cluster.freeze(victim, False)
+    cluster.finish()
+    check(cluster, "r", prompt(55 * BLOCK), 60)
+    cluster.settle(10)
+
+
+def test_without_memory_after_a_loss_the_request_fails_with_numbers() -> None:
+    cluster = SimCluster([16, 16], hold_timeout_s=5.0)
+    cluster.submit("i0", "r", prompt(100), 16)
+    assert cluster.run(60, lambda: len(cluster.outcomes["r"].tokens) >= 2)
+    cluster.kill("i1")
+    cluster.finish()
+    ended = cluster.outcomes["r"].ended
+    assert ended is not None and ended.kind == "failed" and ended.retryable
+    assert "live instances together can give 64" in ended.reason
+    cluster.settle()
+
+
+def test_debtor_killed_gives_its_creditors_their_memory_back() -> None:
+    cluster = SimCluster([16, 16, 16])
+    cluster.submit("i0", "r", prompt(150), 30)
+    assert cluster.run(60, lambda: len(cluster.outcomes["r"].tokens) >= 2)
+    cluster.kill("i0")
+    cluster.settle(12)
+
+
+def test_gmanager_killed_and_restarted() -> None:
+    cluster = SimCluster([16, 16, 16])
+    cluster.submit("i0", "a", prompt(100), 30)
+    assert cluster.run(60, lambda: cluster.outcomes["a"].tokens)
+    cluster.kill_gmanager()
+    cluster.submit("i1", "b", prompt(70), 8)
+    cluster.finish()
+    check(cluster, "a", prompt(100), 30)
+    check(cluster, "b", prompt(70), 8)
+    cluster.submit("i2", "c", prompt(120), 50)
+    assert cluster.run(60, lambda: cluster.outcomes["c"].tokens)
+    cluster.restart_gmanager()
+    assert cluster.gm is not None
+    cluster.run(2)
+    assert len(cluster.gm.ledger.entries) == 3
+    if not cluster.outcomes["c"].done:
+        held = {i: -(-n // BLOCK) for i, n in cluster.spans("c").items()}
+        assert set(cluster.gm.ledger.placement()["c"]) >= set(held)
+    cluster.finish()
+    check(cluster, "c", prompt(120), 50)
+    cluster.settle()
+
+
+def test_drain_gives_loans_back_or_finds_them_another_home() -> None:
+    cluster = SimCluster([16, 32, 32])
+    cluster.submit("i0", "r", prompt(120), 60)
+    assert cluster.run(60, lambda: len(cluster.outcomes["r"].tokens) >= 2)
+    victim = next(i for i in cluster.spans("r") if i != "i0")
+    cluster.drain(victim)
+    assert cluster.run(20, lambda: cluster.nodes[victim].exited is not None)
+    exited = cluster.nodes[victim].exited
+    assert exited is not None and exited.code == 0 and exited.reason == "drained"
+    assert victim not in cluster.spans("r")
+    cluster.finish()
+    check(cluster, "r", prompt(120), 60)
+    assert cluster.nodes["i0"].rm.instance.tally.recomputed_tokens == 0
+    cluster.settle()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_many_mixed_requests(seed: int) -> None:
+    cluster = SimCluster([32, 32, 32], seed)
+    random = Random(seed)
+    wanted = {}
+    for index in range(16):
+        tokens, max_tokens = prompt(random.choice([2, 9, 40, 100, 300]), index), random.randint(1, 30)
+        wanted[f"r{index}"] = (tokens, max_tokens)
+        cluster.submit(f"i{index % 3}", f"r{index}", tokens, max_tokens)
+    cluster.finish(120)
+    for request_id, (tokens, max_tokens) in wanted.items():
+        check(cluster, request_id, tokens, max_tokens)
+    cluster.settle()
+
+
+ACTIONS = st.one_of(
+    st.tuples(st.just("submit"), st.integers(0, 3), st.integers(1, 200), st.integers(1, 25)),
+    st.tuples(st.just("cancel"), st.integers(0, 30)),
+    st.tuples(st.just("run"), st.floats(0.05, 1.5)),
+    st.tuples(st.just("kill"), st.integers(1, 3)),
+    st.tuples(st.just("freeze"), st.integers(0, 3), st.floats(0.5, 6.0)),
+    st.tuples(st.just("gm"), st.floats(0.1, 3.0)),
+    st.tuples(st.just("drain"), st.integers(1, 3)),
+)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.integers(0, 2**20), st.lists(ACTIONS, min_size=3, max_size=25))
+def test_any_history_keeps_every_promise(seed: int, actions: list[tuple[object, ...]]) -> None:
+    """Whatever happens: invariants hold after every event (SimCluster checks), outputs are right or typed errors, and
+    every block of the survivors is back in the end."""
+    cluster = SimCluster([12, 20, 28, 16], seed, hold_timeout_s=5.0)
+    wanted: dict[str, tuple[list[int], int]] = {}
+    for action in actions:
+        kind, args = action[0], action[1:]
+        if kind == "submit":
+            owner, length, max_tokens = args
+            node = cluster.nodes[f"i{owner}"]
+            if node.alive and not node.frozen:
+                request_id = f"r{len(wanted)}"
+                wanted[request_id] = (prompt(length, len(wanted)), max_tokens)
+                cluster.submit(f"i{owner}", request_id, *wanted[request_id])
+        elif kind == "cancel" and f"r{args[0]}" in wanted and not cluster.outcomes[f"r{args[0]}"].done:
+            cluster.cancel(f"r{args[0]}")
+        elif kind == "run":
+            cluster.run(args[0])
+        elif kind == "kill" and cluster.nodes[f"i{args[0]}"].alive:
+            cluster.kill(f"i{args[0]}")
+        elif kind == "drain" and cluster.nodes[f"i{args[0]}"].alive:
+            cluster.drain(f"i{args[0]}", 5.0)
+        elif kind == "freeze" and cluster.nodes[f"i{args[0]}"].alive:
+            cluster.freeze(f"i{args[0]}")
+            cluster.run(args[1])
+            cluster.freeze(f"i{args[0]}", False)
+        elif kind == "gm":
+            cluster.kill_gmanager()
+            cluster.run(args[0])
+            cluster.restart_gmanager()
+    for request_id in list(cluster.owner):
+        if not cluster.nodes[cluster.owner[request_id]].alive:
+            del cluster.owner[request_id]
+    cluster.finish(120)
+    for request_id in cluster.owner:
+        outcome = cluster.outcomes[request_id]
+        tokens, max_tokens = wanted[request_id]
+        expected = expected_output(tokens, max_tokens)
+        assert outcome.tokens == expected[: len(outcome.tokens)]
+        if outcome.finish == "length":
+            assert outcome.tokens == expected
+    cluster.settle(12)

@@ -1,0 +1,192 @@
+"""An engine without processes: a model, a poisoned pool, and peers that are other pools of the same test."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from distkv.engine.attention import dist_attention
+from distkv.engine.bodies import body_of, tensor_of
+from distkv.engine.model import Model
+from distkv.engine.pool import KvPool
+from distkv.engine.prepare import prepare
+from distkv.engine.remote import CreditorLink
+from distkv.engine.serve import AttendServer, ServedPlan, SpanRegistry
+from distkv.engine.step import StepRunner
+from distkv.errors import LinkClosed
+from distkv.wire.messages.common import Epoch, Run, SpanRef
+from distkv.wire.messages.data import Attend, AttendPlan
+from distkv.wire.messages.from_worker import SeqResult
+from distkv.wire.messages.to_worker import RemoteSpan, Sampling, SeqStep, Step
+
+GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
+
+
+class Creditor:
+    """A peer in the same process, with faults on demand: `fail_at` names the call that raises LinkError."""
+
+    def __init__(self, name: str, engine: Engine, dtype: torch.dtype) -> None:
+        self.name, self.engine = name, engine
+        self.registry = SpanRegistry()
+        self.server = AttendServer(engine.pool, self.registry, engine.model.config, dtype)
+        self.fail_at: tuple[str, int] | None = None
+        self.calls: list[tuple[str, int]] = []
+        self.plans: list[AttendPlan] = []
+        self._served: ServedPlan | None = None
+        self._question: Tensor = torch.empty(0)
+
+    def plan(self, plan: AttendPlan, positions: Tensor) -> None:
+        self._call("plan", 0)
+        self.plans.append(plan)
+        self._served = self.server.accept(plan, body_of(positions))
+
+    def send(self, layer: int, q: Tensor) -> None:
+        self._call("send", layer)
+        self._question = q
+
+    def collect(self, layer: int) -> tuple[Tensor, Tensor, tuple[int, ...]]:
+        self._call("collect", layer)
+        assert self._served is not None
+        header = Attend(step_id=self._served.plan.step_id, layer=layer)
+        answer, out, lse = self.server.answer(self._served, header, body_of(self._question))
+        rows, config = sum(entry.num_rows for entry in self._served.plan.entries), self.engine.model.config
+        return (
+            tensor_of(out, torch.float32, (rows, config.num_heads, config.head_dim)),
+            tensor_of(lse, torch.float32, (rows, config.num_heads)),
+            answer.stale,
+        )
+
+    def _call(self, kind: str, layer: int) -> None:
+        self.calls.append((kind, layer))
+        if self.fail_at == (kind, layer):
+            raise LinkClosed(self.name, "the test says so")
+
+
+class FakePeers:
+    def __init__(self) -> None:
+        self.creditors: dict[str, Creditor] = {}
+
+    def creditor(self, instance_id: str) -> CreditorLink:
+        if instance_id not in self.creditors:
+            raise LinkClosed(instance_id, "never reached")
+        return self.creditors[instance_id]
+
+
+class Engine:
+    """One worker's model and pool. The pool starts full of NaN."""
+
+    def __init__(
+        self,
+        path: Path,
+        dtype: str = "float32",
+        *,
+        num_slots: int = 64,
+        block_tokens: int = 4,
+        model: Model | None = None,
+    ) -> None:
+        self.model = model or Model.load(path, dtype)
+        self.pool = KvPool(self.model.config, num_slots, block_tokens, self.model.dtype)
+        for layer in range(self.model.config.num_layers):
+            for half in self.pool.layer(layer):
+                half.fill_(torch.nan)
+        self.peers = FakePeers()
+        self.runner = StepRunner(self.model, self.pool, self.peers)
+        self._step_ids = itertools.count(1)
+        self._next_slot = 0
+
+    def table(self, num_tokens: int, *, scattered: bool = False) -> tuple[Run, ...]:
+        """Fresh slots for the first `num_tokens` tokens of a sequence; scattered ones lie backwards."""
+        blocks = -(-num_tokens // self.pool.block_tokens)
+        first = self._next_slot
+        self._next_slot += blocks
+        if not scattered:
+            return (Run(0, first, blocks),)
+        return tuple(Run(block, first + blocks - 1 - block, 1) for block in range(blocks))
+
+    def run(self, *seqs: SeqStep) -> tuple[SeqResult, ...]:
+        return self.runner.run(Step(step_id=next(self._step_ids), seqs=seqs))
+
+    @torch.inference_mode()
+    def logits(self, *seqs: SeqStep) -> Tensor:
+        """float32 [N, vocab], of every row."""
+        steps = [(seq, seq.tokens) for seq in seqs]
+        batch = prepare(next(self._step_ids), steps, self.pool, self.model.config, self.peers)
+        return self.model.forward(
+            batch.tokens,
+            batch.positions,
+            lambda layer, q, k, v: dist_attention(layer, q, k, v, batch, self.pool, self.model.config),
+            torch.arange(len(batch.tokens)),
+        )
+
+    def chunked_logits(self, ids: Sequence[int], chunks: Sequence[int], table: tuple[Run, ...]) -> Tensor:
+        """Logits of all of `ids`, computed in pieces of these sizes."""
+        ends = list(itertools.accumulate(chunks))
+        assert ends[-1] == len(ids)
+        pieces = [
+            self.logits(seq_step(ids, start, end, table)) for start, end in zip([0, *ends[:-1]], ends, strict=True)
+        ]
+        return torch.cat(pieces)
+
+    def add_creditor(self, name: str, *, num_slots: int = 64) -> Creditor:
+        engine = Engine(Path(), num_slots=num_slots, block_tokens=self.pool.block_tokens, model=self.model)
+        creditor = Creditor(name, engine, self.model.dtype)
+        self.peers.creditors[name] = creditor
+        return creditor
+
+    def lend(
+        self, name: str, table: tuple[Run, ...], first_block: int, num_blocks: int, *, index: int = 0
+    ) -> RemoteSpan:
+        """Copy rBlocks of a sequence to a creditor and poison them here. The span has `index` more blocks in front."""
+        creditor = self.peers.creditors[name]
+        ref = SpanRef(span_id=f"{name}-{creditor.engine._next_slot}", epoch=Epoch(1, creditor.engine._next_slot))
+        own = {run.first_block + i: run.first_slot + i for run in table for i in range(run.num_blocks)}
+        slots = [
+            run.first_slot
+            for run in creditor.engine.table((index + num_blocks) * self.pool.block_tokens, scattered=True)
+        ]
+        for place in range(num_blocks):
+            source = self.pool.slot_bytes_view(own[first_block + place])
+            creditor.engine.pool.slot_bytes_view(slots[index + place])[:] = source
+            source[:] = b"\xff" * len(source)
+        creditor.registry.grant(ref, tuple(slots))
+        return RemoteSpan(instance_id=name, span=ref, index=index, first_block=first_block, num_blocks=num_blocks)
+
+
+def without(table: tuple[Run, ...], first_block: int, num_blocks: int) -> tuple[Run, ...]:
+    """A table of single blocks, less a range of them."""
+    return tuple(
+        Run(run.first_block + i, run.first_slot + i, 1)
+        for run in table
+        for i in range(run.num_blocks)
+        if not first_block <= run.first_block + i < first_block + num_blocks
+    )
+
+
+def seq_step(
+    ids: Sequence[int],
+    start: int,
+    end: int,
+    table: tuple[Run, ...],
+    *,
+    name: str = "r",
+    life: int = 0,
+    version: int = 0,
+    remote: tuple[RemoteSpan, ...] = (),
+    sample: Sampling | None = None,
+) -> SeqStep:
+    """Tokens [start, end) of `ids`; without the last one if it is not there yet."""
+    return SeqStep(
+        request_id=name,
+        version=version,
+        life=life,
+        start=start,
+        end=end,
+        tokens=tuple(ids[start:end]),
+        local=table,
+        remote=remote,
+        sample=sample,
+    )

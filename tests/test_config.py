@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from distkv.config import (
+    GManagerConfig,
+    InstanceConfig,
+    build,
+    check_environment,
+    is_loopback,
+    load_file,
+    load_table,
+    parse_address,
+    parse_count,
+    resolve_auto,
+    settings_of,
+)
+from distkv.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("4096", 4096),
+        ("1_000", 1000),
+        ("32K", 32 * 1024),
+        ("32k", 32_000),
+        ("1.5K", 1536),
+        ("1M", 2**20),
+        ("4G", 4 * 2**30),
+        ("4g", 4 * 10**9),
+        ("1T", 2**40),
+    ],
+)
+def test_suffixes(text, value):
+    assert parse_count(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "K", "4GB", "-1", "1.0001", "0x10", "4 4"])
+def test_what_is_no_count(text):
+    with pytest.raises(ValueError, match="not a"):
+        parse_count(text)
+
+
+def test_addresses():
+    assert parse_address("localhost:7070") == "tcp://localhost:7070"
+    assert parse_address("tcp://[::1]:7070") == "tcp://[::1]:7070"
+    for wrong in ("7070", "tcp://host", "host:0", "host:70000", "http://host:1", ""):
+        with pytest.raises(ConfigError, match="address"):
+            parse_address(wrong)
+
+
+def test_loopback():
+    assert all(map(is_loopback, ("localhost", "127.0.0.1", "127.9.9.9", "::1", "[::1]")))
+    assert not any(map(is_loopback, ("0.0.0.0", "*", "10.0.0.1", "example.org", "")))
+
+
+def test_defaults_are_valid_and_described():
+    build(GManagerConfig, {})
+    build(InstanceConfig, {"model": "m"})
+    for schema in (GManagerConfig, InstanceConfig):
+        for setting in settings_of(schema).values():
+            assert setting.help.endswith("."), setting.name
+            if not setting.required:
+                assert setting.convert(setting.default, "default") == setting.default
+
+
+def test_configs_are_frozen():
+    config = build(GManagerConfig, {})
+    with pytest.raises(AttributeError):
+        config.port = 1
+
+
+def test_a_file_sets_what_it_says(tmp_path):
+    path = tmp_path / "c.toml"
+    path.write_text('model = "m"\nmax-num-seqs = 8\nkv_tokens = "4K"\nlease_s = 3\ngmanager = ["a:1", "b:2"]\n')
+    values = load_file(path, "instance")
+    assert values == {"model": "m", "max_num_seqs": 8, "kv_tokens": 4096, "lease_s": 3.0, "gmanager": ("a:1", "b:2")}
+
+
+def test_one_file_for_both(tmp_path):
+    path = tmp_path / "c.toml"
+    path.write_text('heartbeat_s = 0.2\n[gmanager]\nport = 7171\n[instance]\nmodel = "m"\nshutdown-timeout = 1\n')
+    assert load_file(path, "gmanager") == {"heartbeat_s": 0.2, "port": 7171}
+    assert load_file(path, "instance") == {"heartbeat_s": 0.2, "model": "m", "shutdown_timeout_s": 1.0}
+    assert load_table(path, "gmanager") == {"port": 7171}
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("max_num_seq = 8", "max_num_seq: unknown setting .*max_num_seqs"),
+        ("[instance]\nmodle = 'm'", "modle: .*did you mean model"),
+        ("[gmanagr]\nport = 1", "gmanagr: unknown"),
+        ("max_num_seqs = 'many'", "max_num_seqs: expected an integer ≥ 1, got 'many' from .*c.toml"),
+        ("max_num_seqs = 0", "max_num_seqs: expected an integer ≥ 1"),
+        ("max_num_seqs = 1.5", "max_num_seqs: expected an integer"),
+        ("max_num_seqs = true", "max_num_seqs: expected an integer"),
+        ("port = 70000", "port: expected an integer from 0 to 65535"),
+        ("insecure = 'yes'", "insecure: expected true or false"),
+        ("dtype = 'int8'", "dtype: expected one of .*float16"),
+        ("lease_s = 0", "lease_s: expected a number > 0"),
+        ("lease_s = nan", "lease_s: expected a number"),
+        ("model = 3", "model: expected a text"),
+        ("kv_tokens = '4X'", "kv_tokens: expected an integer ≥ 1, such as"),
+        ("= 3", "is not TOML"),
+    ],
+)
+def test_what_a_file_must_not_hold(tmp_path, text, told):
+    path = tmp_path / "c.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=told):
+        load_file(path, "instance")
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(ConfigError, match="cannot read"):
+        load_file(tmp_path / "none.toml", "instance")
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({}, "model: is not set"),
+        ({"model": "m", "nodel": 1}, "nodel: unknown"),
+        ({"model": "m", "kv_tokens": 64, "kv_cache_memory_bytes": "1M"}, "both set"),
+        ({"model": "m", "kv_tokens": 8}, "less than one rBlock"),
+        ({"model": "m", "lease_s": 0.5}, "lease_margin_s: must be under"),
+        ({"model": "m", "host": "0.0.0.0"}, "host: .*--insecure"),
+        ({"model": "m", "data_host": "10.1.1.1"}, "data_host: .*--insecure"),
+        ({"model": "m", "gmanager": "nowhere"}, "gmanager: expected an address"),
+    ],
+)
+def test_contradictions(values, told):
+    with pytest.raises(ConfigError, match=told):
+        build(InstanceConfig, values)
+
+
+def test_insecure_allows_other_hosts():
+    assert build(InstanceConfig, {"model": "m", "host": "0.0.0.0", "insecure": True}).host == "0.0.0.0"
+
+
+def test_auto_becomes_something_in_a_new_config():
+    config = build(InstanceConfig, {"model": "m", "gmanager": "localhost:1,localhost:2"})
+    resolved = resolve_auto(config)
+    assert config.instance_id == "" and resolved.instance_id
+    assert resolved.data_host == "127.0.0.1"
+    assert resolved.threads is not None and resolved.threads >= 1
+    assert resolved.gmanager == ("tcp://localhost:1", "tcp://localhost:2")
+    assert resolve_auto(resolved) == resolved
+    named = msgspec.structs.replace(config, instance_id="mine", threads=3)
+    assert (resolve_auto(named).instance_id, resolve_auto(named).threads) == ("mine", 3)
+
+
+def test_near_misses_in_the_environment_are_refused_and_others_are_not():
+    check_environment({"DISTKV_MODEL": "m", "DISTKV_PORT": "1", "PATH": "x", "DISTKV_SERVICE_HOST": "10.0.0.1"})
+    with pytest.raises(ConfigError, match="DISTKV_MAX_NUM_SEQS"):
+        check_environment({"DISTKV_MAX_NUM_SEQ": "3"})

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import distkv
+from distkv import InvalidParams, SamplingParams
+from distkv.types import MAX_STOP_STRINGS
+
+
+def test_defaults():
+    params = SamplingParams()
+    assert (params.max_tokens, params.temperature, params.top_p, params.top_k) == (16, 1.0, 1.0, 0)
+    assert (params.seed, params.stop, params.stop_token_ids, params.ignore_eos) == (None, (), (), False)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("max_tokens", 0),
+        ("max_tokens", -1),
+        ("max_tokens", 1.5),
+        ("max_tokens", True),
+        ("max_tokens", "16"),
+        ("temperature", -0.1),
+        ("temperature", float("nan")),
+        ("temperature", float("inf")),
+        ("temperature", "1"),
+        ("top_p", 0),
+        ("top_p", 1.01),
+        ("top_p", -0.5),
+        ("top_k", -1),
+        ("top_k", 2.0),
+        ("seed", -1),
+        ("seed", 2**63),
+        ("seed", 1.0),
+        ("stop", ""),
+        ("stop", ("a", "")),
+        ("stop", (1,)),
+        ("stop", ("x",) * (MAX_STOP_STRINGS + 1)),
+        ("stop_token_ids", (-1,)),
+        ("stop_token_ids", 5),
+        ("ignore_eos", 1),
+    ],
+)
+def test_a_value_out_of_range_is_refused_by_name(field, value):
+    with pytest.raises(InvalidParams, match=field) as caught:
+        SamplingParams(**{field: value})
+    assert caught.value.field == field
+    assert isinstance(caught.value, ValueError)
+
+
+def test_one_stop_string_and_lists_are_taken():
+    assert SamplingParams(stop="end").stop == ("end",)
+    assert SamplingParams(stop=["a", "b"]).stop == ("a", "b")
+    assert SamplingParams(stop_token_ids=[1, 2]).stop_token_ids == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("max_tokens", 1), ("temperature", 0), ("top_p", 1), ("top_p", 1e-9), ("top_k", 0), ("seed", 2**63 - 1)],
+)
+def test_the_edges_are_in_range(field, value):
+    assert getattr(SamplingParams(**{field: value}), field) == value
+
+
+def test_every_public_name_is_there_and_none_loads_torch():
+    program = (
+        "import sys, distkv\n"
+        "assert 'zmq' not in sys.modules\n"
+        "for name in distkv.__all__: getattr(distkv, name)\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_unknown_names_are_attribute_errors():
+    with pytest.raises(AttributeError, match="nonsense"):
+        _ = distkv.nonsense
+    assert "LocalCluster" in dir(distkv)

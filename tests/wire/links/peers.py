@@ -1,0 +1,132 @@
+"""The two ends of a link under test: a listener with its serving thread, and ways to reach it."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import secrets
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from distkv.errors import LinkError, LinkTimeout, WireError
+from distkv.wire.links import LinkIdentity, LinkListener, PoolMemory, TensorLink, connect, hello_to, listen, serve_read
+from distkv.wire.messages.common import DataEndpoint
+from distkv.wire.messages.data import Hello, ReadBlocks
+
+TRANSPORTS = ("inproc", "shm", "tcp")
+DEADLINE_S = 20.0
+SLOT_BYTES, NUM_SLOTS = 4096, 64
+
+OWN = LinkIdentity(instance_id="a", incarnation=3, compat="same")
+PEER = LinkIdentity(instance_id="b", incarnation=7, compat="same")
+_names = itertools.count()
+
+
+def listen_on(transport: str, pool: PoolMemory) -> LinkListener:
+    address = f"inproc://test-{os.getpid()}-{next(_names)}" if transport == "inproc" else "127.0.0.1:0"
+    return listen(address, PEER, pool)
+
+
+def connect_by(
+    transport: str, endpoint: DataEndpoint, hello: Hello | None = None, timeout_s: float = 5.0
+) -> TensorLink:
+    forced = "auto" if transport == "inproc" else transport
+    return connect(endpoint, hello or hello_to(OWN, PEER.instance_id, PEER.incarnation), timeout_s, forced)  # type: ignore[arg-type]
+
+
+def random_pool(slot_bytes: int = SLOT_BYTES, num_slots: int = NUM_SLOTS) -> PoolMemory:
+    pool = PoolMemory(slot_bytes, num_slots)
+    pool.view[:] = secrets.token_bytes(len(pool.view))
+    return pool
+
+
+@dataclass
+class Pair:
+    """A link seen from both ends."""
+
+    asking: TensorLink
+    answering: TensorLink
+    pool: PoolMemory
+    listener: LinkListener
+
+    @contextlib.contextmanager
+    def serving(self) -> Iterator[None]:
+        """The answering end answers reads in a thread meanwhile."""
+        with in_thread(lambda: serve(self.answering, self.pool)):
+            try:
+                yield
+            finally:
+                self.asking.close()
+
+
+def serve(link: TensorLink, pool: PoolMemory) -> None:
+    with contextlib.suppress(LinkError, WireError):
+        while True:
+            header, _body = link.recv(DEADLINE_S)
+            if isinstance(header, ReadBlocks):
+                serve_read(link, header, pool)
+            else:
+                link.send(header, bytes(_body))
+
+
+@contextlib.contextmanager
+def in_thread(run: Callable[[], object]) -> Iterator[threading.Thread]:
+    failed: list[BaseException] = []
+
+    def guarded() -> None:
+        try:
+            run()
+        except BaseException as e:
+            failed.append(e)
+
+    thread = threading.Thread(target=guarded)
+    thread.start()
+    try:
+        yield thread
+    finally:
+        thread.join(DEADLINE_S)
+    assert not thread.is_alive()
+    if failed:
+        raise failed[0]
+
+
+@contextlib.contextmanager
+def open_pair(transport: str, pool: PoolMemory | None = None) -> Iterator[Pair]:
+    with contextlib.ExitStack() as stack:
+        own_pool = pool or stack.enter_context(random_pool())
+        listener = listen_on(transport, own_pool)
+        stack.callback(listener.close)
+        accepted: list[TensorLink] = []
+
+        def accept() -> None:
+            link = listener.accept(DEADLINE_S)
+            assert link is not None
+            accepted.append(link)
+
+        with in_thread(accept):
+            asking = connect_by(transport, listener.endpoint)
+        stack.callback(asking.abort)
+        stack.callback(accepted[0].abort)
+        yield Pair(asking, accepted[0], own_pool, listener)
+
+
+@contextlib.contextmanager
+def accepting(listener: LinkListener, links: list[TensorLink]) -> Iterator[None]:
+    """A thread that accepts into `links` until the block ends; closes the listener then."""
+
+    def loop() -> None:
+        with contextlib.suppress(LinkError):
+            while True:
+                with contextlib.suppress(LinkTimeout):
+                    if link := listener.accept(DEADLINE_S):
+                        links.append(link)
+
+    with in_thread(loop):
+        try:
+            yield
+        finally:
+            listener.close()
+            for link in links:
+                link.abort()

@@ -1,0 +1,111 @@
+"""The pool's memory: anonymous, sealed, seen read-only by peers."""
+
+from __future__ import annotations
+
+import mmap
+import os
+
+import numpy as np
+import pytest
+
+from distkv.errors import ConfigError
+from distkv.wire.links.pool_memory import PeerPool, PoolMemory, PoolUnmappable, copy_slots, host_key
+from distkv.wire.messages.common import DataEndpoint
+
+
+@pytest.fixture
+def pool():  # type: ignore[no-untyped-def]
+    with PoolMemory(64, 4) as pool:
+        yield pool
+
+
+def test_it_is_zeroed_and_writable(pool: PoolMemory) -> None:
+    assert pool.view == bytes(256)
+    array = np.frombuffer(pool.view, dtype=np.float32)
+    array[3] = 1.5
+    assert pool.view[12:16] == np.float32(1.5).tobytes()
+
+
+def test_peers_see_what_is_written_later(pool: PoolMemory) -> None:
+    seen = PeerPool(pool.endpoint("x:1"), pool.token)
+    pool.view[64:128] = b"k" * 64
+    assert seen.view[64:128] == b"k" * 64
+    assert seen.view.readonly
+    seen.close()
+    seen.close()
+
+
+def test_nobody_can_shrink_or_write_it_from_outside(pool: PoolMemory) -> None:
+    fd = os.open(f"/proc/self/fd/{pool.fd}", os.O_RDWR)
+    try:
+        with pytest.raises(PermissionError):
+            os.ftruncate(fd, 0)
+        with pytest.raises(PermissionError):
+            os.ftruncate(fd, 1 << 20)
+        with pytest.raises(PermissionError):
+            os.write(fd, b"x")
+        with pytest.raises(PermissionError):
+            mmap.mmap(fd, 256)
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"pool_fd": 999}, "No such file"),
+        ({"pool_pid": 2**22 + 1}, "No such file"),
+        ({"num_slots": 5}, "320 were announced"),
+        ({"pool_fd": 1}, "not the pool"),
+    ],
+)
+def test_another_memory_is_not_mapped(pool: PoolMemory, change: dict[str, int], why: str) -> None:
+    fields = {"address": "x:1", "pool_pid": os.getpid(), "pool_fd": pool.fd, "slot_bytes": 64, "num_slots": 4}
+    with pytest.raises(PoolUnmappable, match=why):
+        PeerPool(DataEndpoint(**(fields | change)), pool.token)
+
+
+@pytest.mark.parametrize("token", ["", "distkv-pool-0"])
+def test_the_token_must_match(pool: PoolMemory, token: str) -> None:
+    with pytest.raises(PoolUnmappable, match="not the pool"):
+        PeerPool(pool.endpoint("x:1"), token)
+
+
+def test_memory_that_could_shrink_is_not_mapped() -> None:
+    fd = os.memfd_create("distkv-pool-loose", os.MFD_CLOEXEC)
+    os.ftruncate(fd, 64)
+    try:
+        with pytest.raises(PoolUnmappable, match="shrink"):
+            PeerPool(
+                DataEndpoint(address="x:1", pool_pid=os.getpid(), pool_fd=fd, slot_bytes=64, num_slots=1),
+                "distkv-pool-loose",
+            )
+    finally:
+        os.close(fd)
+
+
+def test_runs_of_neighbours_that_meet_several_views(pool: PoolMemory) -> None:
+    pool.view[:] = bytes(range(256))
+    first, rest = memoryview(bytearray(64)), memoryview(bytearray(192))
+    copy_slots(pool, [1, 2, 3, 0], [first, rest])
+    assert bytes(first) + bytes(rest) == bytes(range(64, 256)) + bytes(range(64))
+
+
+@pytest.mark.parametrize(("slot_bytes", "num_slots"), [(0, 4), (4, 0), (2**62, 2**10), (2**40, 2**20)])
+def test_impossible_sizes_are_refused(slot_bytes: int, num_slots: int) -> None:
+    with pytest.raises(ConfigError, match="kv_tokens"):
+        PoolMemory(slot_bytes, num_slots)
+
+
+def test_views_outlive_close() -> None:
+    pool = PoolMemory(64, 1)
+    array = np.frombuffer(pool.view, dtype=np.uint8)
+    pool.close()
+    pool.close()
+    array[0] = 7
+    assert array[0] == 7
+
+
+def test_the_host_key_is_stable() -> None:
+    assert host_key() == host_key()
+    assert str(os.getuid()) in host_key()

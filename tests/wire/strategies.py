@@ -1,0 +1,72 @@
+"""Hypothesis strategies for every message, built from their own type annotations."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import msgspec
+from hypothesis import strategies as st
+from msgspec import inspect as mi
+
+from distkv.types import SamplingParams
+from distkv.wire.messages.data import DataMessage
+from distkv.wire.messages.envelope import Control, Envelope
+
+CONTROL_TYPES: tuple[type[msgspec.Struct], ...] = get_args(Control)
+DATA_TYPES: tuple[type[msgspec.Struct], ...] = get_args(DataMessage)
+
+_sampling_params = st.builds(
+    SamplingParams,
+    max_tokens=st.integers(1, 2**40),
+    temperature=st.floats(0, 1e6),
+    top_p=st.floats(0, 1, exclude_min=True),
+    top_k=st.integers(0, 2**40),
+    seed=st.none() | st.integers(0, 2**63 - 1),
+    stop=st.lists(st.text(min_size=1), max_size=3).map(tuple),
+    stop_token_ids=st.lists(st.integers(0, 2**31), max_size=3).map(tuple),
+    ignore_eos=st.booleans(),
+)
+
+
+def messages_of(kind: type[msgspec.Struct]) -> st.SearchStrategy[Any]:
+    """Any valid message of this type, all fields drawn."""
+    return _of(mi.type_info(kind))
+
+
+def envelopes(body: st.SearchStrategy[Any]) -> st.SearchStrategy[Envelope]:
+    return st.builds(Envelope, id=st.text(), sender=st.text(), body=body, cause=st.text())
+
+
+any_envelope: st.SearchStrategy[Envelope] = envelopes(st.sampled_from(CONTROL_TYPES).flatmap(messages_of))
+any_header: st.SearchStrategy[Any] = st.sampled_from(DATA_TYPES).flatmap(messages_of)
+
+
+def _of(info: mi.Type) -> st.SearchStrategy[Any]:
+    match info:
+        case mi.StructType(cls=cls) if cls is SamplingParams:
+            return _sampling_params
+        case mi.StructType(cls=cls, fields=fields):
+            return st.builds(cls, **{field.name: _of(field.type) for field in fields})
+        case mi.IntType(ge=ge, le=le):
+            # Unsigned 64 bits are the most that MessagePack carries; checksums use them all.
+            return st.integers(-(2**63) if ge is None else ge, 2**64 - 1 if le is None else le)
+        case mi.FloatType(ge=ge, le=le):
+            return st.floats(min_value=ge, max_value=le, allow_nan=False)
+        case mi.StrType(min_length=least, max_length=most):
+            return st.text(min_size=least or 0, max_size=min(most or 20, 20))
+        case mi.BoolType():
+            return st.booleans()
+        case mi.NoneType():
+            return st.none()
+        case mi.LiteralType(values=values):
+            return st.sampled_from(list(values))
+        case mi.VarTupleType(item_type=item):
+            return st.lists(_of(item), max_size=3).map(tuple)
+        case mi.TupleType(item_types=items):
+            return st.tuples(*(_of(item) for item in items))
+        case mi.UnionType(types=types):
+            return st.one_of(*(_of(member) for member in types))
+        case mi.Metadata(type=inner) | mi.CustomType(cls=inner):
+            return _of(inner)
+        case _:
+            raise AssertionError(f"no strategy for {info}")

@@ -1,0 +1,335 @@
+"""Control-plane channels over real sockets: order, back-pressure, strangers, and peers that vanish."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import TypeVar
+
+import pytest
+import zmq
+
+from distkv.errors import ConfigError, LinkClosed, MalformedMessage
+from distkv.wire.channel import MAX_REJECTED_ROUTES, ClientChannel, ServerChannel
+from distkv.wire.codec import decode_envelope, encode_envelope
+from distkv.wire.messages.envelope import Control, Envelope
+from distkv.wire.messages.to_client import Rejected, TokenChunk
+from distkv.wire.messages.to_gmanager import MembersQuery
+from distkv.wire.messages.to_rmanager import Cancel, KeepAlive
+from distkv.wire.originator import Originator
+
+DEADLINE_S = 10.0
+T = TypeVar("T")
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ServerChannel]:
+    async with ServerChannel.bind("tcp://127.0.0.1:0", name="b", max_message_bytes=100_000) as server:
+        yield server
+
+
+@pytest.fixture
+async def client(server: ServerChannel) -> AsyncIterator[ClientChannel]:
+    async with ClientChannel.connect(server.address) as client:
+        yield client
+
+
+@pytest.fixture
+def origin() -> Originator:
+    return Originator("a")
+
+
+async def soon(awaitable: Awaitable[T]) -> T:
+    return await asyncio.wait_for(awaitable, DEADLINE_S)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """For what only ZeroMQ's own threads know; they signal nobody."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.001)
+
+
+def strangers_socket(address: str, kind: int = zmq.DEALER) -> zmq.Socket[bytes]:
+    socket: zmq.Socket[bytes] = zmq.Context.instance().socket(kind)
+    socket.connect(address)
+    return socket
+
+
+async def test_ask_and_answer(server: ServerChannel, client: ClientChannel, origin: Originator) -> None:
+    question = origin.wrap(MembersQuery())
+    assert client.send(question)
+    route, got = await soon(server.recv())
+    assert got == question
+    assert server.send(route, Envelope(id="b-1", sender="b", body=KeepAlive(), cause=got.id))
+    answer = await soon(client.recv())
+    assert (answer.sender, answer.cause) == ("b", question.id)
+
+
+async def test_many_in_order_and_both_ways(server: ServerChannel, client: ClientChannel, origin: Originator) -> None:
+    count = 3000
+
+    async def echo() -> None:
+        for _ in range(count):
+            route, got = await server.recv()
+            assert server.send(route, got)
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(echo())
+        for i in range(count):
+            assert client.send(origin.wrap(Cancel(request_id=str(i + 1))))
+        for i in range(count):
+            assert (await soon(client.recv())).body == Cancel(request_id=str(i + 1))
+
+
+async def test_what_is_sent_before_the_server_is_there_arrives(origin: Originator) -> None:
+    async with ServerChannel.bind("tcp://127.0.0.1:0") as placeholder:
+        address = placeholder.address
+    async with ClientChannel.connect(address) as client:
+        assert client.send(origin.wrap(KeepAlive()))
+        async with bind_again(address) as server:
+            assert (await soon(server.recv()))[1].body == KeepAlive()
+
+
+@contextlib.asynccontextmanager
+async def bind_again(address: str) -> AsyncIterator[ServerChannel]:
+    """Bind an address that was just given up; the port is free once ZeroMQ's thread has closed it."""
+    deadline = time.monotonic() + DEADLINE_S
+    while True:
+        try:
+            server = ServerChannel.bind(address)
+            break
+        except ConfigError:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0)
+    async with server:
+        yield server
+
+
+async def test_send_says_when_the_peer_is_gone(server: ServerChannel, origin: Originator) -> None:
+    client = ClientChannel.connect(server.address)
+    client.send(origin.wrap(KeepAlive()))
+    route, _envelope = await soon(server.recv())
+    client.abort()
+    await until(lambda: not server.send(route, origin.wrap(KeepAlive())))
+    assert not server.send(b"never seen", origin.wrap(KeepAlive()))
+
+
+async def test_send_says_when_the_peer_does_not_read(server: ServerChannel, origin: Originator) -> None:
+    slow = strangers_socket(server.address)
+    try:
+        slow.send(encode_envelope(origin.wrap(KeepAlive())))
+        route, _envelope = await soon(server.recv())
+        big = origin.wrap(TokenChunk(request_id="r", text="x" * 50_000))
+        for _ in range(100_000):
+            if not server.send(route, big):
+                break
+        else:
+            pytest.fail("an unread queue grew without bound")
+    finally:
+        slow.close(0)
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [[b""], [b"\xc1"], [b"noise" * 100], [b"", b"", b""], [b"a", b"b"]],
+    ids=["empty", "reserved", "noise", "three frames", "two frames"],
+)
+async def test_strangers_are_told_once_and_then_ignored(
+    server: ServerChannel, client: ClientChannel, origin: Originator, frames: list[bytes]
+) -> None:
+    stranger = strangers_socket(server.address)
+    try:
+        stranger.send_multipart(frames)
+        stranger.send(encode_envelope(origin.wrap(MembersQuery())))
+        stranger.send_multipart(frames)
+        waiting = asyncio.ensure_future(server.recv())
+        await until(lambda: bool(stranger.poll(0)))
+        answer = decode_envelope(stranger.recv(zmq.DONTWAIT))
+        assert isinstance(answer.body, Rejected)
+        assert answer.body.reason.startswith("malformed message: ")
+        assert answer.sender == "b"
+        client.send(origin.wrap(KeepAlive()))
+        assert (await soon(waiting))[1].body == KeepAlive()
+        assert server.malformed == 1
+    finally:
+        stranger.close(0)
+
+
+async def test_what_is_remembered_of_strangers_is_bounded(server: ServerChannel) -> None:
+    for i in range(MAX_REJECTED_ROUTES + 10):
+        server._reject(b"%d" % i, "reason")
+    assert len(server._rejected) == MAX_REJECTED_ROUTES
+
+
+async def test_oversized_messages_cost_the_connection_only(
+    server: ServerChannel, client: ClientChannel, origin: Originator
+) -> None:
+    other = ClientChannel.connect(server.address)
+    other.send(origin.wrap(TokenChunk(request_id="r", text="x" * 200_000)))
+    await soon(other.disconnected())
+    other.abort()
+    client.send(origin.wrap(KeepAlive()))
+    assert (await soon(server.recv()))[1].body == KeepAlive()
+
+
+async def test_bytes_that_are_no_zeromq_harm_nobody(
+    server: ServerChannel, client: ClientChannel, origin: Originator
+) -> None:
+    host, port = server.address.removeprefix("tcp://").rsplit(":", 1)
+    with socket.create_connection((host, int(port))) as stranger:
+        stranger.sendall(b"GET / HTTP/1.1\r\n\r\n" * 100)
+        client.send(origin.wrap(KeepAlive()))
+        assert (await soon(server.recv()))[1].body == KeepAlive()
+
+
+async def test_a_malformed_answer_raises(origin: Originator) -> None:
+    router: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.ROUTER)
+    port = router.bind_to_random_port("tcp://127.0.0.1")
+    async with ClientChannel.connect(f"tcp://127.0.0.1:{port}") as client:
+        client.send(origin.wrap(KeepAlive()))
+        await until(lambda: bool(router.poll(0)))
+        route = router.recv_multipart()[0]
+        router.send_multipart([route, b"noise"])
+        with pytest.raises(MalformedMessage):
+            await soon(client.recv())
+        assert client.malformed == 1
+    router.close(0)
+
+
+async def test_identity_is_the_route(server: ServerChannel, origin: Originator) -> None:
+    for _life in range(2):
+        async with ClientChannel.connect(server.address, identity=b"instance-1") as client:
+            client.send(origin.wrap(KeepAlive()))
+            assert (await soon(server.recv()))[0] == b"instance-1"
+
+
+async def test_cancelling_recv_loses_nothing(server: ServerChannel, client: ClientChannel, origin: Originator) -> None:
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(server.recv(), 0.01)
+    client.send(origin.wrap(KeepAlive()))
+    assert (await soon(server.recv()))[1].body == KeepAlive()
+
+
+async def test_closing_wakes_those_who_wait(server: ServerChannel) -> None:
+    client = ClientChannel.connect(server.address)
+    await soon(client.wait_connected())
+    waiting = [asyncio.ensure_future(wait()) for wait in (client.recv, client.disconnected)]
+    await asyncio.sleep(0)
+    client.close()
+    client.close()
+    for task in waiting:
+        with pytest.raises(LinkClosed, match="closed on this side"):
+            await soon(task)
+    assert not client.send(Originator("a").wrap(KeepAlive()))
+    with pytest.raises(LinkClosed):
+        await client.recv()
+
+
+SERVER = """
+import asyncio, sys
+from distkv.wire.channel import ServerChannel
+async def main():
+    async with ServerChannel.bind(sys.argv[1]) as server:
+        print(server.address, flush=True)
+        while True:
+            route, envelope = await server.recv()
+            server.send(route, envelope)
+asyncio.run(main())
+"""
+
+
+@contextlib.contextmanager
+def server_process(address: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    command = [sys.executable, "-c", SERVER, address]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process, process.stdout.readline().strip()
+        finally:
+            process.kill()
+
+
+async def test_a_killed_server_is_noticed_at_once_and_met_again(origin: Originator) -> None:
+    told: list[str] = []
+    with server_process("tcp://127.0.0.1:0") as (process, address):
+        client = ClientChannel.connect(
+            address, on_connected=lambda: told.append("up"), on_disconnected=lambda: told.append("down")
+        )
+        await soon(client.wait_connected())
+        assert client.connected
+        client.send(origin.wrap(KeepAlive()))
+        await soon(client.recv())
+        waiting = asyncio.ensure_future(client.disconnected())
+        await asyncio.sleep(0)
+        killed = time.monotonic()
+        process.kill()
+        await soon(waiting)
+        noticed_s = time.monotonic() - killed
+        assert not client.connected
+    with server_process(address):
+        await soon(client.wait_connected())
+        client.send(origin.wrap(MembersQuery()))
+        assert (await soon(client.recv())).body == MembersQuery()
+    await soon(client.disconnected())
+    client.close()
+    assert told == ["up", "down", "up", "down"]
+    # Usually a few milliseconds; the rest is patience with a busy machine.
+    assert noticed_s < 1.0
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["127.0.0.1:0", "tcp://127.0.0.1", "tcp://:5", "tcp://127.0.0.1:99999", "tcp://no.such.host:1", "x://a:1"],
+)
+async def test_addresses_that_cannot_be_bound(address: str) -> None:
+    with pytest.raises(ConfigError, match="address"):
+        ServerChannel.bind(address, insecure=True)
+
+
+@pytest.mark.parametrize("address", ["tcp://0.0.0.0:0", "tcp://*:0", "tcp://[::]:0", "tcp://192.0.2.1:0"])
+async def test_beyond_loopback_needs_insecure(address: str) -> None:
+    with pytest.raises(ConfigError, match="--insecure"):
+        ServerChannel.bind(address)
+
+
+async def test_insecure_binds_everywhere(origin: Originator) -> None:
+    async with ServerChannel.bind("tcp://*:*", insecure=True) as server:
+        port = server.address.rsplit(":", 1)[1]
+        async with ClientChannel.connect(f"tcp://localhost:{port}") as client:
+            client.send(origin.wrap(KeepAlive()))
+            await soon(server.recv())
+
+
+async def test_ipv6(origin: Originator) -> None:
+    async with (
+        ServerChannel.bind("tcp://[::1]:0") as server,
+        ClientChannel.connect(server.address) as client,
+    ):
+        assert server.address.startswith("tcp://[::1]:")
+        client.send(origin.wrap(KeepAlive()))
+        await soon(server.recv())
+
+
+async def test_a_taken_port_is_named(server: ServerChannel) -> None:
+    with pytest.raises(ConfigError, match=r"cannot listen at tcp://127\.0\.0\.1:\d+: Address already in use"):
+        ServerChannel.bind(server.address)
+
+
+async def test_connecting_to_what_is_no_address() -> None:
+    with pytest.raises(ConfigError, match="HOST:PORT"):
+        ClientChannel.connect("nonsense")
+
+
+def test_ids_are_unique() -> None:
+    bodies: list[Control] = [KeepAlive()] * 3
+    one, other = Originator("a"), Originator("a")
+    ids = [origin.wrap(body).id for origin in (one, other) for body in bodies]
+    assert len(set(ids)) == 6
+    assert one.wrap(KeepAlive(), cause="x-1").cause == "x-1"
