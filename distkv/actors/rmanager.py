@@ -7,7 +7,6 @@ import contextlib
 import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 from random import SystemRandom
 from typing import Any
 
@@ -17,14 +16,14 @@ from distkv.actors.instance_actor import InstanceActor
 from distkv.actors.outbound import Outbounds
 from distkv.actors.starting import StartingDesk
 from distkv.actors.ticking import every, first_of
+from distkv.actors.tokenizer_conversion import convert_tokenizer
 from distkv.actors.trace import Trace
 from distkv.actors.worker_process import WorkerProcess
-from distkv.clock import MonotonicClock
 from distkv.config import InstanceConfig
 from distkv.control.instance import Settings
+from distkv.control.output import Decoder, NoText
 from distkv.control.rmanager import RManager
 from distkv.engine.tokenizer import Tokenizer
-from distkv.errors import ClusterError
 from distkv.wire.channel import ServerChannel
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.from_worker import WorkerReady
@@ -42,17 +41,14 @@ async def run(config: InstanceConfig, ready: Callable[[dict[str, Any]], None], s
     incarnation = time.time_ns()
     async with contextlib.AsyncExitStack() as stack:
         server = await stack.enter_async_context(
-            ServerChannel.bind(
-                f"tcp://{host}:{config.port}", name=config.instance_id, insecure=config.insecure
-            )
+            ServerChannel.bind(f"tcp://{host}:{config.port}", name=config.instance_id, insecure=config.insecure)
         )
         trace = stack.enter_context(Trace(config.trace_file, config.instance_id))
         worker = await WorkerProcess.start(config, incarnation)
         stack.push_async_callback(worker.stop)
-        stack.callback(_end_with, worker)
         desk = StartingDesk(config, incarnation, server, worker.pid)
         stack.push_async_callback(desk.close)
-        tokenizer = asyncio.ensure_future(asyncio.to_thread(Tokenizer.from_dir, config.model, _convert))
+        tokenizer = asyncio.ensure_future(asyncio.to_thread(Tokenizer.from_dir, config.model, convert_tokenizer))
         stack.push_async_callback(_settled, tokenizer)
         loaded = await _load(worker, desk, stop)
         if loaded is None:
@@ -81,15 +77,15 @@ async def _serve(actor: InstanceActor, stop: asyncio.Event) -> int:
         asyncio.ensure_future(actor.watch_worker()),
         asyncio.ensure_future(every(TICK_S, actor.tick)),
         asyncio.ensure_future(drain()),
-        asyncio.ensure_future(actor.exited.wait()),
+        asyncio.ensure_future(actor.ended()),
     )
-    return actor.exit_code
+    return await actor.ended()
 
 
 async def _load(worker: WorkerProcess, desk: StartingDesk, stop: asyncio.Event) -> WorkerReady | None:
     """Wait for the worker while answering that we are starting; None if told to stop meanwhile."""
     waiting = asyncio.ensure_future(worker.wait_ready())
-    await first_of(waiting, asyncio.ensure_future(desk.serve()), asyncio.ensure_future(stop.wait()))
+    await first_of(waiting, *desk.tasks(), asyncio.ensure_future(stop.wait()))
     return worker.ready
 
 
@@ -136,32 +132,8 @@ def _member(config: InstanceConfig, incarnation: int, address: str, worker_pid: 
     )
 
 
-def _decoders(tokenizer: Tokenizer | None) -> Callable[[], Any]:
+def _decoders(tokenizer: Tokenizer | None) -> Callable[[], Decoder]:
     return tokenizer.stream if tokenizer is not None else NoText
-
-
-def _convert(model_dir: Path) -> str:
-    """tokenizer.json text of a directory with an older format, by transformers in a process of its own: this one
-    never loads torch."""
-    import subprocess
-    import sys
-
-    code = (
-        "import sys; from transformers import AutoTokenizer; "
-        "sys.stdout.write(AutoTokenizer.from_pretrained(sys.argv[1]).backend_tokenizer.to_str())"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(model_dir)], capture_output=True, text=True, check=False, timeout=300
-    )
-    if done.returncode != 0:
-        last = done.stderr.strip().splitlines()[-1:] or ["transformers failed"]
-        raise CheckpointError(str(model_dir), f"has no tokenizer.json, and converting its tokenizer failed: {last[0]}")
-    return done.stdout
-
-
-def _end_with(worker: WorkerProcess) -> None:
-    if asyncio.current_task() is not None and asyncio.current_task().cancelling():  # type: ignore[union-attr]
-        worker.kill()
 
 
 async def _settled(task: asyncio.Future[Any]) -> None:

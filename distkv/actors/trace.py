@@ -23,7 +23,7 @@ class Trace:
     """Writes events of steps and moves. A trace without a file does nothing."""
 
     def __init__(self, path: str | None, instance_id: str) -> None:
-        self._file = None if path is None else Path(path).open("ab", buffering=0)
+        self._file = None if path is None else Path(path).open("ab", buffering=0)  # noqa: SIM115 - closed by __exit__
         self._instance_id = instance_id
 
     def __enter__(self) -> Self:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from distkv.wire.links.base import Transport
+
 SPEC_VARIABLE = "DISTKV_WORKER_SPEC"
 
 
@@ -21,7 +23,7 @@ class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
     threads: int
     data_address: str
     attend_timeout_s: float
-    tensor_transport: str
+    tensor_transport: Transport
     insecure: bool
     log_level: str
     log_json: bool | None

@@ -10,7 +10,7 @@ from typing import Any
 import click
 import msgspec
 
-from distkv.cli.terminal import sigterm_interrupts
+from distkv.cli.terminal import signals_interrupt
 from distkv.client.blocking import Client
 from distkv.config import DEFAULT_GMANAGER
 from distkv.types import SamplingParams
@@ -38,7 +38,7 @@ def _command(prompt: str | None, **options: Any) -> int:
         stop_token_ids=options["stop_token_id"],
         ignore_eos=options["ignore_eos"],
     )
-    with sigterm_interrupts(), Client(options["address"]) as client:
+    with signals_interrupt(), Client(options["address"]) as client:
         if options["json"]:
             output = client.submit(text, params, request_id=options["request_id"], timeout_s=options["timeout"])
             click.echo(msgspec.json.format(msgspec.json.encode(output), indent=2).decode())

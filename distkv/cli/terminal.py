@@ -49,14 +49,15 @@ def status_tables(statuses: Sequence[Status]) -> Group:
 
 
 @contextlib.contextmanager
-def sigterm_interrupts() -> Iterator[None]:
-    """Within, SIGTERM does what Ctrl-C does: it raises KeyboardInterrupt in the main thread."""
+def signals_interrupt() -> Iterator[None]:
+    """Within, SIGTERM and SIGINT raise KeyboardInterrupt in the main thread, also where SIGINT was ignored before."""
 
     def interrupt(signum: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = {signum: signal.signal(signum, interrupt) for signum in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for signum, handler in before.items():
+            signal.signal(signum, handler)

@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.text import Text
 
 from distkv.cli.options import CONFIG_PATH, given, require_model, setting_options
-from distkv.cli.terminal import sigterm_interrupts, status_tables
+from distkv.cli.terminal import signals_interrupt, status_tables
 from distkv.client.blocking import Client
 from distkv.client.child import how_it_ended
 from distkv.client.local_cluster import LocalCluster
@@ -60,7 +60,7 @@ def _command(ctx: click.Context, /, **params: Any) -> int:
     if ctx.get_parameter_source("port") is ParameterSource.DEFAULT:
         port = gmanager.get("port", port)
     console = Console(markup=False, highlight=False)
-    with sigterm_interrupts():
+    with signals_interrupt():
         console.print(
             f"starting a gManager and {params['instances']} instances of {params['model']} ...", soft_wrap=True
         )

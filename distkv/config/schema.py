@@ -100,10 +100,10 @@ class InstanceConfig(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
         Meta(description="Most rBlocks to lend; auto is all but tails and staging."),
     ] = None
     staging_blocks: Annotated[
-        Annotated[int, Meta(ge=0)], Meta(description="rBlocks kept free for moves, per running sequence.")
+        Annotated[int, Meta(ge=0)], Meta(description="rBlocks never lent, so that moves have room.")
     ] = 1
     request_timeout_s: Annotated[
-        Seconds, Meta(description="Seconds a request may wait for memory before it fails as retryable.")
+        Seconds, Meta(description="Seconds a request waits for memory the live instances do not have, before it fails.")
     ] = 60.0
     shutdown_timeout_s: Annotated[
         Annotated[float, Meta(ge=0, le=86400)],
@@ -113,6 +113,9 @@ class InstanceConfig(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
         Literal["auto", "shm", "tcp"],
         Meta(description="How tensors travel; auto is shared memory on one host, else TCP."),
     ] = "auto"
+    validate_state: Annotated[
+        bool, Meta(description="Check every invariant of memory after every event; for debugging.")
+    ] = False
     trace_file: Annotated[str | None, Meta(description="Write trace events to this file, one JSON each line.")] = None
 
     def __post_init__(self) -> None:

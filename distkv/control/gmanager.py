@@ -6,7 +6,6 @@ commands = gm.handle(event, now)
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import msgspec
@@ -37,7 +36,6 @@ class GManager:
     def __init__(self, settings: GManagerSettings) -> None:
         self._settings = settings
         self.ledger = Ledger()
-        self._compat = ""
         self._version = 0
         self._states: dict[str, InstanceState] = {}
         self._commands: list[Command] = []
@@ -77,12 +75,12 @@ class GManager:
     def _join(self, join: tg.Join, route: bytes, now: float) -> None:
         member = join.member
         entry = self.ledger.entries.get(member.instance_id)
-        live = [i for i in self._live(now) if i != member.instance_id]
         refusal = ""
-        if live and join.compat != self._compat:
+        differing = self._differing(join, now)
+        if differing:
             refusal = (
-                f"this cluster ({', '.join(sorted(live))}) serves model, dtype and block layout {self._compat}, "
-                f"{member.instance_id} has {join.compat}"
+                f"instances {', '.join(differing)} serve another model, dtype or block layout than "
+                f"{member.instance_id} ({join.compat}); one cluster serves one"
             )
         elif entry is not None and member.incarnation < entry.member.incarnation:
             refusal = f"a newer process serves as {member.instance_id} already (pid {entry.member.pid})"
@@ -92,13 +90,12 @@ class GManager:
             self._commands.append(Answer(route, JoinRefused(reason=refusal)))
             self._note("join_refused", instance=member.instance_id, reason=refusal)
             return
-        self._compat = join.compat
         news = entry is None or entry.member != member
         if entry is None or entry.member.incarnation != member.incarnation:
             entry = Entry(member, now, route)
             self.ledger.entries[member.instance_id] = entry
             self._note("joined", instance=member.instance_id, pid=member.pid, blocks=member.total_blocks)
-        entry.member, entry.route, entry.last_heard = member, route, now
+        entry.member, entry.route, entry.last_heard, entry.compat = member, route, now, join.compat
         if news:
             self._broadcast(now)
 
@@ -191,8 +188,16 @@ class GManager:
     def _alive(self, entry: Entry, now: float) -> bool:
         return self._state(entry.member.instance_id, now) not in ("dead", "unreachable")
 
-    def _live(self, now: float) -> Iterable[str]:
-        return [i for i in self.ledger.entries if self._state(i, now) != "dead"]
+    def _differing(self, join: tg.Join, now: float) -> list[str]:
+        """Live instances whose rBlocks this one could not read; one that starts does not know what it is yet."""
+        return sorted(
+            instance_id
+            for instance_id, entry in self.ledger.entries.items()
+            if join.compat
+            and entry.compat not in ("", join.compat)
+            and instance_id != join.member.instance_id
+            and self._state(instance_id, now) != "dead"
+        )
 
     def _note(self, event: str, **fields: object) -> None:
         self._commands.append(Note(event, fields))

@@ -19,6 +19,7 @@ class Entry:
     member: Member
     last_heard: float
     route: bytes = b""
+    compat: str = ""
     heartbeat: Heartbeat | None = None
     lendable: int = 0
     promised_blocks: int = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from distkv.types import FinishReason, SamplingParams
@@ -10,8 +11,8 @@ from distkv.types import FinishReason, SamplingParams
 class Decoder(Protocol):
     """Turns token ids into text piece by piece; never gives out half a character."""
 
-    def push(self, token_id: int) -> str:
-        """Text that became certain with this token."""
+    def push(self, token_ids: Sequence[int]) -> str:
+        """Text that became certain with these tokens."""
         ...
 
     def finish(self) -> str:
@@ -22,7 +23,7 @@ class Decoder(Protocol):
 class NoText:
     """The decoder of a model without a tokenizer."""
 
-    def push(self, token_id: int) -> str:
+    def push(self, token_ids: Sequence[int]) -> str:
         return ""
 
     def finish(self) -> str:
@@ -44,7 +45,7 @@ class OutputText:
         self._count += 1
         if token_id in self._ends:
             return self._flush(), "stop"
-        self._held += self._decoder.push(token_id)
+        self._held += self._decoder.push((token_id,))
         cut = self._find_stop()
         if cut is not None:
             text, self._held = self._held[:cut], ""

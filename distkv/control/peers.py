@@ -81,7 +81,11 @@ class PeerBook:
 
     def given_up(self, now: float) -> list[str]:
         """Suspects that stayed silent for too long; each is returned once."""
-        gone = [i for i, since in self._instance.suspects.items() if since not in (NEVER, SILENT) and now - since >= SUSPECT_S]
+        gone = [
+            i
+            for i, since in self._instance.suspects.items()
+            if since not in (NEVER, SILENT) and now - since >= SUSPECT_S
+        ]
         for instance_id in gone:
             self._instance.suspects[instance_id] = NEVER
         return gone

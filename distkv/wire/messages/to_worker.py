@@ -33,10 +33,10 @@ class SeqStep(Value, frozen=True):
     """Compute tokens [start, end) of one sequence, attending to everything before each of them.
 
     tokens: their ids; one fewer than end - start when the last is the token the worker sampled for this sequence just
-    before. version: placement version, grows whenever a block of the sequence changes place. life: grows whenever steps
-    of the sequence were lost; a lost life stays void, a new one starts afresh. local: where the sequence's own rBlocks that hold positions < end lie,
-    ascending, those written by this step included. remote: its borrowed ones, ascending. sample: given when position
-    `end` is wanted.
+    before. version: placement version, grows whenever a block of the sequence changes place. life: grows whenever
+    steps of the sequence were lost; a lost life stays void, a new one starts afresh. local: where the sequence's own
+    rBlocks that hold positions < end lie, ascending, those written by this step included. remote: its borrowed ones,
+    ascending. sample: given when position `end` is wanted.
     """
 
     request_id: RequestId
