@@ -62,11 +62,15 @@ class InstanceActor:
         self._outbounds: Outbounds | None = None
         self._gone_routes: list[bytes] = []
         self._ticks = 0
+        self.joined = asyncio.Event()
         self._end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     def start(self, outbounds: Outbounds) -> None:
-        """Introduce the instance to the cluster."""
+        """From now on there are connections to send on."""
         self._outbounds = outbounds
+
+    def introduce(self) -> None:
+        """Tell the gManager, which has just connected, who we are; `joined` is set when it has told everyone."""
         self._carry_out(self._core.introduce(self._member, self._compat), "")
 
     def drain(self) -> None:
@@ -129,13 +133,17 @@ class InstanceActor:
                 self._end.set_exception(InstanceGone(f"the gManager refused this instance: {envelope.body.reason}"))
             return
         self._receive(name, envelope, b"")
+        if isinstance(envelope.body, tr.Members) and any(
+            m.incarnation == self._member.incarnation and m.state == "ready" for m in envelope.body.members
+        ):
+            self.joined.set()
 
     def on_peer_lost(self, instance_id: str) -> None:
         """The connection to a peer broke."""
         self._handle(c.PeerDisconnected(instance_id), "")
 
     def _receive(self, sender: str, envelope: Envelope, route: bytes) -> None:
-        self._trace.received(envelope.body)
+        self._trace.received(sender, envelope.body)
         self._handle(c.Received(sender, envelope.body, route), envelope.id)
 
     # --- out

@@ -19,12 +19,19 @@ class Outbound:
     """One connection: sends, and reads what comes back on it."""
 
     def __init__(
-        self, address: str, name: str, origin: Originator, on_message: OnMessage, on_lost: Callable[[str], None]
+        self,
+        address: str,
+        name: str,
+        origin: Originator,
+        on_message: OnMessage,
+        on_lost: Callable[[str], None] | None = None,
+        on_connected: Callable[[], None] | None = None,
     ) -> None:
         self.name, self.address = name, address
         self._origin = origin
         self._on_message = on_message
-        self._channel = ClientChannel.connect(address, on_disconnected=lambda: on_lost(name))
+        lost = None if on_lost is None else lambda: on_lost(name)
+        self._channel = ClientChannel.connect(address, on_connected=on_connected, on_disconnected=lost)
         self._reader = asyncio.create_task(self._read(), name=f"read {name}")
 
     @property
@@ -60,12 +67,13 @@ class Outbounds:
         origin: Originator,
         on_message: OnMessage,
         on_peer_lost: Callable[[str], None],
+        on_gmanager: Callable[[], None],
     ) -> None:
         self._origin = origin
         self._on_message = on_message
         self._on_peer_lost = on_peer_lost
         self._gmanagers = [
-            Outbound(address, "gmanager", origin, on_message, lambda _name: None) for address in gmanagers
+            Outbound(address, "gmanager", origin, on_message, on_connected=on_gmanager) for address in gmanagers
         ]
         self._peers: dict[str, Outbound] = {}
         self._closing: set[asyncio.Task[None]] = set()

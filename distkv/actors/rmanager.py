@@ -30,6 +30,7 @@ from distkv.wire.messages.from_worker import WorkerReady
 from distkv.wire.originator import Originator
 
 TICK_S = 0.05
+JOIN_PATIENCE_S = 5.0
 
 
 async def run(config: InstanceConfig, ready: Callable[[dict[str, Any]], None], stop: asyncio.Event) -> int:
@@ -56,16 +57,28 @@ async def run(config: InstanceConfig, ready: Callable[[dict[str, Any]], None], s
         member = _member(config, incarnation, server.address, worker.pid, loaded)
         core = RManager(_settings(config, incarnation, loaded), _decoders(await tokenizer), SystemRandom())
         actor = InstanceActor(config, core, member, loaded.compat, server, worker, await tokenizer, trace)
-        outbounds = Outbounds(config.gmanager, Originator(config.instance_id), actor.on_message, actor.on_peer_lost)
-        stack.push_async_callback(outbounds.close)
         await desk.close()
+        outbounds = Outbounds(
+            config.gmanager,
+            Originator(config.instance_id),
+            on_message=actor.on_message,
+            on_peer_lost=actor.on_peer_lost,
+            on_gmanager=actor.introduce,
+        )
+        stack.push_async_callback(outbounds.close)
         actor.start(outbounds)
-        structlog.get_logger().info("ready", address=server.address, blocks=loaded.num_slots, compat=loaded.compat)
-        ready({"address": server.address, "pid": os.getpid()})
-        return await _serve(actor, stop)
+        return await _serve(actor, lambda: ready({"address": server.address, "pid": os.getpid()}), stop)
 
 
-async def _serve(actor: InstanceActor, stop: asyncio.Event) -> int:
+async def _serve(actor: InstanceActor, ready: Callable[[], None], stop: asyncio.Event) -> int:
+    async def announce() -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(actor.joined.wait(), JOIN_PATIENCE_S)
+        if not actor.joined.is_set():
+            structlog.get_logger().warning("no gManager answers; serving without one")
+        ready()
+        await asyncio.Event().wait()
+
     async def drain() -> None:
         await stop.wait()
         actor.drain()
@@ -76,6 +89,7 @@ async def _serve(actor: InstanceActor, stop: asyncio.Event) -> int:
         asyncio.ensure_future(actor.read_worker()),
         asyncio.ensure_future(actor.watch_worker()),
         asyncio.ensure_future(every(TICK_S, actor.tick)),
+        asyncio.ensure_future(announce()),
         asyncio.ensure_future(drain()),
         asyncio.ensure_future(actor.ended()),
     )

@@ -35,7 +35,7 @@ class StartingDesk:
             block_tokens=config.block_size,
         )
         self._gmanagers = [
-            Outbound(address, "gmanager", self._origin, lambda _name, _envelope: None, lambda _name: None)
+            Outbound(address, "gmanager", self._origin, lambda _name, _envelope: None, on_connected=self._announce)
             for address in config.gmanager
         ]
 

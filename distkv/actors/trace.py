@@ -1,6 +1,7 @@
-"""A trace of one instance: what was sent and what came back, when; one JSON object per line.
+"""A trace of one instance: every message it sends and gets, and when; one JSON object per line.
 
-`t_s` is the host's monotonic clock, so traces of instances on one host can be laid side by side.
+`t_s` is the host's monotonic clock, so the traces of instances on one host can be laid side by side. What users wrote
+and what they got is not in it.
 """
 
 from __future__ import annotations
@@ -12,15 +13,20 @@ from typing import Self
 
 import msgspec
 
-from distkv.control.commands import Answer, Command, TellPeer, TellWorker
+from distkv.control.commands import Answer, Command, TellGManager, TellPeer, TellWorker
+from distkv.wire.messages.common import SpanRef
 from distkv.wire.messages.envelope import Control
-from distkv.wire.messages.from_worker import Pulled, StepResult
-from distkv.wire.messages.to_rmanager import Complete, Expose
-from distkv.wire.messages.to_worker import Pull, Step
+from distkv.wire.messages.to_worker import Step
+
+_FACTS = (
+    "request_id", "span_id", "step_id", "seal_id", "pull_id", "query_id", "renewal", "borrow_id", "seq", "index",
+    "num_blocks", "free_blocks", "source_id", "reason", "problem", "compute_s", "finish_reason", "kind",
+)  # fmt: skip
+_SIZES = ("slots", "blocks", "spans", "candidates", "refused", "entries", "members", "token_ids")
 
 
 class Trace:
-    """Writes events of steps and moves. A trace without a file does nothing."""
+    """Writes one line per message. A trace without a file does nothing."""
 
     def __init__(self, path: str | None, instance_id: str) -> None:
         self._file = None if path is None else Path(path).open("ab", buffering=0)  # noqa: SIM115 - closed by __exit__
@@ -40,33 +46,41 @@ class Trace:
         if self._file is None:
             return
         match command:
-            case TellWorker(body=Step() as step):
-                ranges = {seq.request_id: [seq.start, seq.end] for seq in step.seqs}
-                self._write("step_sent", step_id=step.step_id, ranges=ranges)
-            case TellWorker(body=Pull() as pull):
-                self._write("pull_sent", pull_id=pull.pull_id, source=pull.source_id, blocks=len(pull.slots))
-            case TellPeer(body=Expose() as expose):
-                self._write("expose_sent", span_id=expose.span.span_id, index=expose.index, blocks=len(expose.blocks))
-            case Answer(body=Complete() as complete):
-                self._write("complete_sent", span_id=complete.span.span_id, index=complete.index)
+            case TellWorker():
+                self._write("sent", "worker", command.body)
+            case TellGManager():
+                self._write("sent", "gmanager", command.body)
+            case TellPeer():
+                self._write("sent", command.instance_id, command.body)
+            case Answer():
+                self._write("sent", "asker", command.body)
             case _:
                 pass
 
-    def received(self, body: Control) -> None:
+    def received(self, sender: str, body: Control) -> None:
         """A message came in."""
-        if self._file is None:
-            return
-        match body:
-            case StepResult():
-                self._write("step_result", step_id=body.step_id, compute_s=body.compute_s)
-            case Pulled():
-                self._write("pulled", pull_id=body.pull_id, problem=body.problem)
-            case Complete():
-                self._write("complete", span_id=body.span.span_id, index=body.index, blocks=body.num_blocks)
-            case _:
-                pass
+        if self._file is not None:
+            self._write("received", sender, body)
 
-    def _write(self, event: str, **fields: object) -> None:
+    def _write(self, event: str, other: str, body: Control) -> None:
         assert self._file is not None
-        line = {"t_s": time.monotonic(), "instance_id": self._instance_id, "event": event, **fields}
+        line = {
+            "t_s": time.monotonic(),
+            "instance_id": self._instance_id,
+            "event": event,
+            "other": other,
+            "type": type(body).__name__,
+            **_facts(body),
+        }
         self._file.write(msgspec.json.encode(line) + b"\n")
+
+
+def _facts(body: Control) -> dict[str, object]:
+    facts = {name: getattr(body, name) for name in _FACTS if hasattr(body, name)}
+    facts |= {f"num_{name}": len(getattr(body, name)) for name in _SIZES if hasattr(body, name)}
+    span = getattr(body, "span", None)
+    if isinstance(span, SpanRef):
+        facts["span_id"] = span.span_id
+    if isinstance(body, Step):
+        facts["ranges"] = {seq.request_id: [seq.start, seq.end] for seq in body.seqs}
+    return facts

@@ -58,7 +58,10 @@ async def run_request(directory: Directory, submit: Submit) -> AsyncGenerator[To
 
 
 async def _run_at(directory: Directory, target: Target, submit: Submit) -> AsyncGenerator[TokenChunk, None]:
-    connection = directory.connection(target.address)
+    try:
+        connection = directory.connection(target.address)
+    except ConnectionLost as closed:
+        raise RequestFailed(False, closed.why) from None
     started_s = asyncio.get_running_loop().time()
     ended = heard = False
     events = connection.attach(submit.request_id)

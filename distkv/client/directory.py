@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 from typing import NamedTuple
 
+import msgspec
+
 from distkv.client.connection import Connection, ConnectionLost
 from distkv.errors import ClusterUnreachable, RequestFailed
 from distkv.wire.messages.common import Member
@@ -40,6 +42,7 @@ class Directory:
         self._members: tuple[Member, ...] | None = None
         self._home_answers = True
         self._home_lost = False
+        self._closed = False
         self._rebuilt_at_s = 0.0
         self._suspects: dict[str, float] = {}
         self._connections: dict[str, Connection] = {}
@@ -49,6 +52,7 @@ class Directory:
 
     async def close(self) -> None:
         """Cancel all requests and end every connection."""
+        self._closed = True
         self._refresher.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._refresher
@@ -57,7 +61,12 @@ class Directory:
         self._connections.clear()
 
     def connection(self, address: str) -> Connection:
-        """The connection to an address, a new one if there is none or it was lost."""
+        """The connection to an address, a new one if there is none or it was lost.
+
+        Raises ConnectionLost once this directory is closed.
+        """
+        if self._closed:
+            raise ConnectionLost("closed by this client")
         known = self._connections.get(address)
         if known is None or known.lost is not None:
             if known is not None and address == self.address:
@@ -81,9 +90,11 @@ class Directory:
             await self.members()
         reason = ""
         if self._home_answers:
+            # Those just lost here are still alive to a gManager that has not missed their heartbeats yet.
+            avoided = tuple(dict.fromkeys([*query.exclude, *filter(self._suspected, self._suspects)]))
             try:
-                located = await self._home().locate(query, ANSWER_S)
-                if located.address and located.instance_id not in query.exclude:
+                located = await self._home().locate(msgspec.structs.replace(query, exclude=avoided), ANSWER_S)
+                if located.address and located.instance_id not in avoided:
                     return Target(located.instance_id, located.address)
                 reason = located.reason
             except ConnectionLost as lost:
@@ -93,7 +104,7 @@ class Directory:
         usable = [m for m in ready if m.instance_id not in query.exclude]
         if not usable:
             raise RequestFailed(True, "no instance is ready to serve the request" + (f": {reason}" if reason else ""))
-        best = min(usable, key=lambda m: (self._suspected(m), self._live(m.address), -m.free_blocks, m.instance_id))
+        best = min(usable, key=self._preference)
         return Target(best.instance_id, best.address)
 
     async def is_ready(self, instance_id: str) -> bool:
@@ -108,12 +119,13 @@ class Directory:
         """This instance was just lost: choose it last for a while."""
         self._suspects[instance_id] = self._loop.time() + SUSPECT_S
 
-    def _suspected(self, member: Member) -> bool:
-        return self._suspects.get(member.instance_id, 0.0) > self._loop.time()
+    def _suspected(self, instance_id: str) -> bool:
+        return self._suspects.get(instance_id, 0.0) > self._loop.time()
 
-    def _live(self, address: str) -> int:
-        connection = self._connections.get(address)
-        return connection.streams if connection else 0
+    def _preference(self, member: Member) -> tuple[bool, int, int, str]:
+        connection = self._connections.get(member.address)
+        live = connection.streams if connection else 0
+        return self._suspected(member.instance_id), live, -member.free_blocks, member.instance_id
 
     def _home(self) -> Connection:
         return self.connection(self.address)

@@ -96,6 +96,8 @@ class GManager:
             self.ledger.entries[member.instance_id] = entry
             self._note("joined", instance=member.instance_id, pid=member.pid, blocks=member.total_blocks)
         entry.member, entry.route, entry.last_heard, entry.compat = member, route, now, join.compat
+        if entry.heartbeat is None:
+            entry.lendable = member.lendable_blocks
         if news:
             self._broadcast(now)
 

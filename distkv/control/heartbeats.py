@@ -13,6 +13,7 @@ from distkv.wire.messages.to_rmanager import HeartbeatAck
 
 Placement = dict[tuple[str, bool], int]
 KEPT_SNAPSHOTS = 8
+EARLY_S = 0.1
 
 
 class Heartbeats:
@@ -25,17 +26,24 @@ class Heartbeats:
         self._full = True
         self._snapshots: dict[int, Placement] = {0: {}}
         self._next_at = 0.0
+        self._last_at = 0.0
+        self._told_lendable = 0
         self._step_s = 0.0
 
     def on_step(self, compute_s: float) -> None:
         """Remember how long steps take (exponential mean)."""
         self._step_s = compute_s if self._step_s == 0 else 0.9 * self._step_s + 0.1 * compute_s
 
+    def on_asked(self) -> None:
+        """A debtor was told what can be lent, and will tell the gManager."""
+        self._told_lendable = min(self._told_lendable, self._lendable())
+
     def due(self, now: float) -> bool:
-        """Whether a period has gone by."""
-        if now < self._next_at:
+        """Whether a period has gone by, or memory has come free that others may be waiting for."""
+        early = self._lendable() > self._told_lendable and now >= self._last_at + EARLY_S
+        if now < self._next_at and not early:
             return False
-        self._next_at = now + self._instance.settings.heartbeat_s
+        self._last_at, self._next_at = now, now + self._instance.settings.heartbeat_s
         return True
 
     def build(self, waiting_blocks: int) -> Heartbeat:
@@ -50,6 +58,7 @@ class Heartbeats:
         for old in [s for s in self._snapshots if s != self._base and s <= self._seq - KEPT_SNAPSHOTS]:
             del self._snapshots[old]
         settings = instance.settings
+        self._told_lendable = self._lendable()
         return Heartbeat(
             instance_id=settings.instance_id,
             incarnation=settings.incarnation,
@@ -64,7 +73,7 @@ class Heartbeats:
             state=instance.state,
             total_blocks=settings.num_blocks,
             free_blocks=instance.pool.num_free,
-            lendable_blocks=instance.lendable() if instance.state == "ready" else 0,
+            lendable_blocks=self._told_lendable,
             running=len(instance.running()),
             waiting=sum(1 for s in instance.sequences.values() if s.state is not SeqState.RUNNING),
             waiting_blocks=waiting_blocks,
@@ -80,6 +89,9 @@ class Heartbeats:
             self._base, self._full = ack.seq, False
             for old in [s for s in self._snapshots if s < self._base]:
                 del self._snapshots[old]
+
+    def _lendable(self) -> int:
+        return self._instance.lendable() if self._instance.state == "ready" else 0
 
     def _placement(self) -> Placement:
         entries: Placement = {}

@@ -28,26 +28,30 @@ class Mover:
 
     def advance(self, seq: Sequence) -> None:
         """Seal and expose what is ready to leave."""
-        to_seal: list[Block] = []
-        for debt in seq.debts:
-            if debt.exposed:
-                continue
-            ready: list[Block] = []
-            source: str | None = None
-            for block in debt.blocks[debt.filled :]:
-                if block.slot is not None and block.sealed and block.checksum is None and not block.sealing:
-                    to_seal.append(block)
-                lies_at = self._source(block)
-                if lies_at is None or block.checksum is None or source not in (None, lies_at):
-                    break
-                source = lies_at
-                ready.append(block)
-                if len(ready) == MAX_EXPOSED_BLOCKS:
-                    break
-            if ready and source is not None:
-                self._expose(debt, ready, source)
+        to_seal = [
+            block
+            for debt in seq.debts
+            for block in debt.blocks[debt.filled :]
+            if block.slot is not None and block.sealed and block.checksum is None and not block.sealing
+        ]
         if to_seal:
             self._seal(to_seal)
+        for debt in seq.debts:
+            if not debt.exposed:
+                self._expose_ready(debt)
+
+    def _expose_ready(self, debt: Debt) -> None:
+        """Expose the next blocks of a debt that lie ready at one place."""
+        ready: list[Block] = []
+        source: str | None = None
+        for block in debt.blocks[debt.filled : debt.filled + MAX_EXPOSED_BLOCKS]:
+            lies_at = self._source(block)
+            if lies_at is None or block.checksum is None or source not in (None, lies_at):
+                break
+            source = lies_at
+            ready.append(block)
+        if source is not None:
+            self._expose(debt, ready, source)
 
     def on_sealed(self, message: Sealed) -> None:
         """Checksums are there."""

@@ -95,6 +95,7 @@ class RManager:
                 self._creditor.on_revoked(body)
             case tr.TryMoveKvcache():
                 self._creditor.on_try_move(sender, route, body, now)
+                self._heartbeats.on_asked()
             case tr.Expose():
                 self._creditor.on_expose(sender, route, body)
             case tr.Renew():
@@ -166,6 +167,7 @@ class RManager:
 
     def _peer_lost(self, instance_id: str, now: float, but_incarnation: int | None = None) -> None:
         instance = self.instance
+        instance.note("peer_lost", peer=instance_id, new_life=but_incarnation is not None)
         lost = [(s, d) for s in instance.sequences.values() for d in s.debts if d.creditor_id == instance_id]
         self._lose_all(lost, "the creditor is gone")
         instance.borrower.on_peer_lost(instance_id, now)

@@ -95,6 +95,27 @@ async def test_closing_the_client_cancels_what_runs(start_fakes):
     await cluster.instances[0].wait_for(Cancel)
 
 
+async def test_closing_the_client_does_not_send_a_request_elsewhere(start_fakes):
+    cluster = start_fakes(nothing, nothing)
+    async with AsyncClient(cluster.address) as client:
+        task = asyncio.create_task(client.submit("x", FOUR))
+        await cluster.instances[0].wait_for(Submit)
+    with pytest.raises(RequestFailed, match="closed by this client"):
+        await task
+    assert cluster.instances[1].of(Submit) == []
+
+
+async def test_an_instance_just_lost_is_not_tried_first_again(start_fakes):
+    cluster = start_fakes(count_up, count_up)
+    async with AsyncClient(cluster.address) as client:
+        await client.submit("x", FOUR)
+        cluster.instances[0].die()
+        await client.submit("x", FOUR)
+        await client.submit("x", FOUR)
+    assert cluster.gmanager.of(Locate)[-1].exclude == ("i0",)
+    assert len(cluster.instances[1].of(Submit)) == 2
+
+
 async def test_an_instance_that_dies_after_a_token_fails_the_request_as_retryable(start_fakes):
     cluster = start_fakes(first_only)
     async with AsyncClient(cluster.address) as client:

@@ -44,7 +44,7 @@ def test_it_serves_and_leaves_nothing_behind(model):
         assert [out.text for out in cluster.generate(["a", "b"], TWO)] == ["0 1 ", "0 1 "]
         assert [chunk.text for chunk in cluster.stream("a", TWO)] == ["0 ", "1 "]
         assert [one["instance_id"] for one in cluster.status()["instances"]] == ["i0", "i1"]
-        assert [member.total_blocks for member in cluster.client().members()] == [10, 20]
+        assert {one.instance_id: one.total_blocks for one in cluster.client().members()} == {"i0": 10, "i1": 20}
         assert cluster.address == cluster.gmanager.address
         log_dir, all_pids = cluster.log_dir, pids(cluster)
         assert log_dir.is_dir()
