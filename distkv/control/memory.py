@@ -63,7 +63,7 @@ class Memory:
     def make_room(self, now: float) -> None:
         """Move blocks out when slots run short; preempt the youngest when a sequence stands still for want of one."""
         instance = self._instance
-        stalled = [s for s in instance.batcher.stalled if s.state is SeqState.RUNNING]
+        stalled = [s for s in instance.batcher.stalled if s.state is SeqState.RUNNING and not instance.returning(s)]
         if not (stalled or self._short_soon() or self._starving()) or self._relieving():
             return
         room_is_coming = any(item.slots for item in instance.deferred) or any(s.leaving for s in instance.running())

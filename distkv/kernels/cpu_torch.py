@@ -1,8 +1,9 @@
 """Micro-attention in plain torch, for any CPU.
 
 Keys are taken in tiles that stay in the cache, each copied once into head-major float32; the query heads of a group
-read the same copy. Per tile, queries are taken in tiles that bound the score matrix. Only the ends of the key range can
-need a mask: the keys before the lowest query position are seen by all, and for one query there is nothing to mask.
+read the same copy. Only the ends of the key range can need a mask: the keys before the lowest query position are seen
+by all, go through torch's fused kernel, and for one query there are no others. Queries are taken in tiles that bound the
+score matrix of the rest.
 """
 
 from __future__ import annotations
@@ -68,26 +69,43 @@ def _attend(q: Tensor, q_positions: Tensor, k: Tensor, v: Tensor, tile: KeyBlock
     first = 0 if window is None else tile.keys_before(low - window + 1)  # or < first
     if last <= first:
         return empty_partial(num_rows, num_heads, head_dim)
+    # Every query sees [free, masked); at the ends it depends on the query.
+    free = first if window is None else min(max(first, tile.keys_before(high - window + 1)), last)
+    masked = min(max(free, tile.keys_before(low + 1)), last)
     by_group = q.view(num_rows, kv_heads, -1, head_dim).permute(1, 2, 0, 3).reshape(kv_heads, -1, head_dim)
-    scores = torch.bmm(by_group, k[:, first:last].transpose(1, 2))
-    per_row = scores.view(kv_heads, -1, num_rows, last - first)
-    seen_by_all = tile.keys_before(low + 1)
-    if seen_by_all < last:
-        start = max(seen_by_all, first)
-        later = tile.key_positions[start:last] > q_positions[:, None]
-        per_row[..., start - first :].masked_fill_(later, -torch.inf)
-    if window is not None:
-        end = min(tile.keys_before(high - window + 1), last)
-        if first < end:
-            outside = tile.key_positions[first:end] <= q_positions[:, None] - window
-            per_row[..., : end - first].masked_fill_(outside, -torch.inf)
-    # A row may see none of these keys: a finite peak makes its exponentials, and so its output, 0.
-    peak = scores.amax(-1, keepdim=True).clamp_min_(torch.finfo(torch.float32).min)
-    weights = scores.sub_(peak).exp_()
-    total = weights.sum(-1, keepdim=True)
-    out = torch.bmm(weights, v[:, first:last]).div_(total.clamp_min(1.0))
-    lse = peak.add_(total.log_())
+    parts = []
+    if free < masked:
+        parts.append(_unmasked(by_group, k[:, free:masked], v[:, free:masked]))
+    for start, end in ((first, free), (masked, last)):
+        if start < end:
+            hidden = _hidden(q_positions, tile.key_positions[start:end], window)
+            parts.append(_masked(by_group, k[:, start:end], v[:, start:end], hidden))
+    out, lse = merge(parts)
     return (
         out.view(kv_heads, -1, num_rows, head_dim).permute(2, 0, 1, 3).reshape(num_rows, num_heads, head_dim),
         lse.view(kv_heads, -1, num_rows).permute(2, 0, 1).reshape(num_rows, num_heads),
     )
+
+
+def _unmasked(q: Tensor, k: Tensor, v: Tensor) -> Partial:
+    """All queries over all keys, by torch's fused kernel. q: [Hkv, G·T, D]. Returns out [Hkv, G·T, D], lse."""
+    out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q[None], k[None], v[None], scale=1.0)
+    return out[0], lse[0]
+
+
+def _masked(q: Tensor, k: Tensor, v: Tensor, hidden: Tensor) -> Partial:
+    """As `_unmasked`, but row t of every group does not see the keys that `hidden` [T, S] marks."""
+    scores = torch.bmm(q, k.transpose(1, 2))
+    scores.view(q.shape[0], -1, *hidden.shape).masked_fill_(hidden, -torch.inf)
+    # A row may see none of these keys: a finite peak makes its exponentials, and so its output, 0.
+    peak = scores.amax(-1, keepdim=True).clamp_min_(torch.finfo(torch.float32).min)
+    weights = scores.sub_(peak).exp_()
+    total = weights.sum(-1, keepdim=True)
+    out = torch.bmm(weights, v).div_(total.clamp_min(1.0))
+    return out, peak.add_(total.log_()).squeeze(-1)
+
+
+def _hidden(q_positions: Tensor, key_positions: Tensor, window: int | None) -> Tensor:
+    """bool [T, S]: keys after the query, or too far before it."""
+    hidden = key_positions > q_positions[:, None]
+    return hidden if window is None else hidden | (key_positions <= q_positions[:, None] - window)
