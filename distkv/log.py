@@ -12,15 +12,15 @@ import logging
 import sys
 import threading
 from collections.abc import Iterator, Mapping, MutableMapping
-from typing import Any, Literal, TextIO, cast
+from typing import Any, TextIO, cast, get_args
 
 import msgspec
 import structlog
 
 from distkv.errors import ConfigError
+from distkv.types import LogLevel
 
-Level = Literal["debug", "info", "warning", "error"]
-LEVELS: tuple[Level, ...] = ("debug", "info", "warning", "error")
+LEVELS: tuple[LogLevel, ...] = get_args(LogLevel)
 
 PRIVATE_FIELDS = frozenset(
     {"prompt", "prompts", "text", "token", "tokens", "token_ids", "stop", "api_key", "key", "authorization", "password"}

@@ -12,8 +12,11 @@ from distkv.errors import InvalidParams
 FinishReason = Literal["stop", "length", "abort"]
 Role = Literal["mixed", "prefill", "decode"]
 InstanceState = Literal["starting", "ready", "draining", "unreachable", "dead"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+Transport = Literal["auto", "shm", "tcp"]
 
 MAX_STOP_STRINGS = 64
+MAX_INT = 2**31 - 1
 
 
 def _require(ok: bool, field: str, expected: str, got: object) -> None:
@@ -26,7 +29,18 @@ def _is_int(value: object) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if isinstance(value, int):
+        return not isinstance(value, bool) and abs(value) <= MAX_INT
+    return isinstance(value, float) and math.isfinite(value)
+
+
+def is_utf8(text: str) -> bool:
+    """Whether UTF-8 can encode the text: lone surrogates cannot be sent."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 class SamplingParams(msgspec.Struct, frozen=True):
@@ -58,12 +72,22 @@ class SamplingParams(msgspec.Struct, frozen=True):
         ids: Any = self.stop_token_ids
         if isinstance(ids, list):
             msgspec.structs.force_setattr(self, "stop_token_ids", tuple(ids))
-        _require(_is_int(self.max_tokens) and self.max_tokens >= 1, "max_tokens", "an integer ≥ 1", self.max_tokens)
+        _require(
+            _is_int(self.max_tokens) and 1 <= self.max_tokens <= MAX_INT,
+            "max_tokens",
+            "an integer in [1, 2**31)",
+            self.max_tokens,
+        )
         _require(
             _is_number(self.temperature) and self.temperature >= 0, "temperature", "a number ≥ 0", self.temperature
         )
         _require(_is_number(self.top_p) and 0 < self.top_p <= 1, "top_p", "a number in (0, 1]", self.top_p)
-        _require(_is_int(self.top_k) and self.top_k >= 0, "top_k", "an integer ≥ 0 (0 is off)", self.top_k)
+        _require(
+            _is_int(self.top_k) and 0 <= self.top_k <= MAX_INT,
+            "top_k",
+            "an integer in [0, 2**31), where 0 is off",
+            self.top_k,
+        )
         _require(
             self.seed is None or (_is_int(self.seed) and 0 <= self.seed < 2**63),
             "seed",
@@ -73,15 +97,16 @@ class SamplingParams(msgspec.Struct, frozen=True):
         _require(
             isinstance(self.stop, tuple)
             and len(self.stop) <= MAX_STOP_STRINGS
-            and all(isinstance(s, str) and s for s in self.stop),
+            and all(isinstance(one, str) and one and is_utf8(one) for one in self.stop),
             "stop",
             f"a non-empty string or up to {MAX_STOP_STRINGS} of them",
             self.stop,
         )
         _require(
-            isinstance(self.stop_token_ids, tuple) and all(_is_int(i) and i >= 0 for i in self.stop_token_ids),
+            isinstance(self.stop_token_ids, tuple)
+            and all(_is_int(one) and 0 <= one <= MAX_INT for one in self.stop_token_ids),
             "stop_token_ids",
-            "token ids ≥ 0",
+            "token ids in [0, 2**31)",
             self.stop_token_ids,
         )
         _require(isinstance(self.ignore_eos, bool), "ignore_eos", "true or false", self.ignore_eos)

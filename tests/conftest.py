@@ -19,6 +19,9 @@ import pytest_asyncio
 END_WITHIN_S = 5.0
 _PR_SET_CHILD_SUBREAPER = 36
 
+LASTING: set[int] = set()
+"""Processes that a test started on behalf of a fixture of wider scope, which ends them."""
+
 
 @pytest.fixture(scope="session", autouse=True)
 def adopt_orphans() -> None:
@@ -65,7 +68,9 @@ def _processes() -> set[psutil.Process]:
     found = set()
     for child in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
-            if child.status() != psutil.STATUS_ZOMBIE and "resource_tracker" not in " ".join(child.cmdline()):
+            lasting = child.pid in LASTING or child.ppid() in LASTING
+            tracker = "resource_tracker" in " ".join(child.cmdline())
+            if child.status() != psutil.STATUS_ZOMBIE and not lasting and not tracker:
                 found.add(child)
     return found
 

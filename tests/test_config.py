@@ -92,7 +92,8 @@ def test_one_file_for_both(tmp_path):
     [
         ("max_num_seq = 8", "max_num_seq: unknown setting .*max_num_seqs"),
         ("[instance]\nmodle = 'm'", "modle: .*did you mean model"),
-        ("[gmanagr]\nport = 1", "gmanagr: unknown"),
+        ("[gmanagr]\nport = 1", "gmanagr: unknown .*did you mean gmanager"),
+        ("dead_after_s = 3", "dead_after_s: unknown .*put it under .gmanager"),
         ("max_num_seqs = 'many'", "max_num_seqs: expected an integer ≥ 1, got 'many' from .*c.toml"),
         ("max_num_seqs = 0", "max_num_seqs: expected an integer ≥ 1"),
         ("max_num_seqs = 1.5", "max_num_seqs: expected an integer"),
@@ -138,7 +139,14 @@ def test_contradictions(values, told):
 
 
 def test_insecure_allows_other_hosts():
-    assert build(InstanceConfig, {"model": "m", "host": "0.0.0.0", "insecure": True}).host == "0.0.0.0"
+    assert build(InstanceConfig, {"model": "m", "host": "10.0.0.1", "insecure": True}).host == "10.0.0.1"
+    assert build(GManagerConfig, {"host": "0.0.0.0", "insecure": True}).host == "0.0.0.0"
+
+
+@pytest.mark.parametrize("key", ["host", "data_host"])
+def test_an_instance_needs_an_address_that_peers_can_reach(key: str) -> None:
+    with pytest.raises(ConfigError, match="peers cannot connect to 0.0.0.0"):
+        build(InstanceConfig, {"model": "m", key: "0.0.0.0", "insecure": True})
 
 
 def test_auto_becomes_something_in_a_new_config():

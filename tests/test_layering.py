@@ -26,7 +26,7 @@ ALLOWED = {
     "actors": ACTORS_AND_BELOW,
     "sim": LOW | {"control", "sim"},
     "client": ACTORS_AND_BELOW | {"client"},
-    "bench": ACTORS_AND_BELOW | {"client", "bench"},
+    "bench": ACTORS_AND_BELOW | {"client", "demo", "bench"},
     "demo": ACTORS_AND_BELOW | {"client", "demo"},
     "cli": ACTORS_AND_BELOW | {"client", "bench", "demo", "cli"},
     # The package itself only names what users import.
@@ -49,7 +49,9 @@ def name_of(path: Path) -> str:
 
 
 def package_of(name: str) -> str:
-    """The layer of "wire.messages.data" is "wire.messages", of "engine.step" it is "engine"."""
+    """The layer of "wire.messages.data" is "wire.messages", of "engine.step" it is "engine", of entry points "cli"."""
+    if name.endswith(".__main__"):
+        return "cli"
     return "wire.messages" if name.startswith("wire.messages") else name.partition(".")[0]
 
 

@@ -23,24 +23,29 @@ def test_defaults():
         ("max_tokens", -1),
         ("max_tokens", 1.5),
         ("max_tokens", True),
+        ("max_tokens", 2**31),
         ("max_tokens", "16"),
         ("temperature", -0.1),
         ("temperature", float("nan")),
         ("temperature", float("inf")),
         ("temperature", "1"),
+        ("temperature", 10**400),
         ("top_p", 0),
         ("top_p", 1.01),
         ("top_p", -0.5),
         ("top_k", -1),
         ("top_k", 2.0),
+        ("top_k", 2**70),
         ("seed", -1),
         ("seed", 2**63),
         ("seed", 1.0),
         ("stop", ""),
         ("stop", ("a", "")),
         ("stop", (1,)),
+        ("stop", "\ud800"),
         ("stop", ("x",) * (MAX_STOP_STRINGS + 1)),
         ("stop_token_ids", (-1,)),
+        ("stop_token_ids", (2**70,)),
         ("stop_token_ids", 5),
         ("ignore_eos", 1),
     ],
@@ -60,7 +65,7 @@ def test_one_stop_string_and_lists_are_taken():
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("max_tokens", 1), ("temperature", 0), ("top_p", 1), ("top_p", 1e-9), ("top_k", 0), ("seed", 2**63 - 1)],
+    [("max_tokens", 1), ("temperature", 0), ("top_p", 1), ("top_p", 1e-9), ("top_k", 2**31 - 1), ("seed", 2**63 - 1)],
 )
 def test_the_edges_are_in_range(field, value):
     assert getattr(SamplingParams(**{field: value}), field) == value

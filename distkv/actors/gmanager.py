@@ -59,7 +59,6 @@ async def run(config: GManagerConfig, ready: Callable[[dict[str, Any]], None], s
     address = f"tcp://{host}:{config.port}"
     async with ServerChannel.bind(address, name="gmanager", insecure=config.insecure) as server:
         actor = GManagerActor(config, server, MonotonicClock())
-        log.info("ready", address=server.address, pid=os.getpid())
         ready({"address": server.address, "pid": os.getpid()})
         await first_of(
             asyncio.ensure_future(actor.serve()),

@@ -57,8 +57,8 @@ class InstanceActor:
         self._clock = clock or MonotonicClock()
         self._origin = Originator(config.instance_id)
         self._log = structlog.get_logger()
-        self._intake = Intake(tokenizer, self._handle)
-        self._status = StatusDesk(core, member, worker, self._answer)
+        self._intake = Intake(tokenizer, self._handle, self._answer)
+        self._status = StatusDesk(core, member, worker, server, self._answer)
         self._outbounds: Outbounds | None = None
         self._gone_routes: list[bytes] = []
         self._ticks = 0

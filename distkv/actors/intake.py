@@ -7,27 +7,49 @@ from collections.abc import Callable
 
 from distkv.control import commands as c
 from distkv.engine.tokenizer import Tokenizer
+from distkv.wire.messages.to_client import RequestEnded
 from distkv.wire.messages.to_rmanager import Cancel, Submit
 
-MAX_TOKENIZING = 256
+MAX_TOKENIZING = 1024
+MAX_THREADS = 2
 
 
 class Intake:
-    """Hands tokenized requests to `handle`; remembers cancels that overtake them."""
+    """Hands tokenized requests to `handle`; remembers cancels that overtake them. What cannot be tokenized is refused
+    through `answer`."""
 
-    def __init__(self, tokenizer: Tokenizer | None, handle: Callable[[c.Event, str], None]) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer | None,
+        handle: Callable[[c.Event, str], None],
+        answer: Callable[[c.Answer, str], None],
+    ) -> None:
         self._tokenizer = tokenizer
         self._handle = handle
+        self._answer = answer
         self._tasks: dict[tuple[bytes, str], asyncio.Task[None]] = {}
         self._cancelled: set[tuple[bytes, str]] = set()
-        self._one_at_a_time = asyncio.Semaphore(2)
+        self._threads = asyncio.Semaphore(MAX_THREADS)
 
     def submit(self, submit: Submit, route: bytes, cause: str) -> None:
         """Take a request; token ids need no time, text does."""
         key = (route, submit.request_id)
-        if not isinstance(submit.prompt, str) or self._tokenizer is None or key in self._tasks:
-            ids = () if isinstance(submit.prompt, str) else submit.prompt
-            self._handle(c.Tokenized(submit, ids, route), cause)
+        if not isinstance(submit.prompt, str):
+            self._handle(c.Tokenized(submit, submit.prompt, route), cause)
+            return
+        refusal = ""
+        if self._tokenizer is None:
+            refusal = "the model has no tokenizer: send the prompt as token ids"
+        elif key in self._tasks:
+            refusal = f"a request with the id {submit.request_id!r} is running already"
+        elif len(self._tasks) >= MAX_TOKENIZING:
+            refusal = f"{MAX_TOKENIZING} prompts are waiting to be tokenized"
+        if refusal:
+            full = len(self._tasks) >= MAX_TOKENIZING
+            ended = RequestEnded(
+                request_id=submit.request_id, kind="failed" if full else "refused", reason=refusal, retryable=full
+            )
+            self._answer(c.Answer(route, ended), cause)
             return
         task = asyncio.create_task(self._tokenize(submit, submit.prompt, route, cause))
         self._tasks[key] = task
@@ -43,7 +65,7 @@ class Intake:
 
     async def _tokenize(self, submit: Submit, text: str, route: bytes, cause: str) -> None:
         assert self._tokenizer is not None
-        async with self._one_at_a_time:
+        async with self._threads:
             ids = await asyncio.to_thread(self._tokenizer.encode, text)
         self._handle(c.Tokenized(submit, tuple(ids), route), cause)
         key = (route, submit.request_id)

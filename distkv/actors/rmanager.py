@@ -54,8 +54,9 @@ async def run(config: InstanceConfig, ready: Callable[[dict[str, Any]], None], s
         loaded = await _load(worker, desk, stop)
         if loaded is None:
             return 0
-        member = _member(config, incarnation, server.address, worker.pid, loaded)
-        core = RManager(_settings(config, incarnation, loaded), _decoders(await tokenizer), SystemRandom())
+        settings = _settings(config, incarnation, loaded)
+        member = _member(config, settings, server.address, worker.pid, loaded)
+        core = RManager(settings, _decoders(await tokenizer), SystemRandom())
         actor = InstanceActor(config, core, member, loaded.compat, server, worker, await tokenizer, trace)
         await desk.close()
         outbounds = Outbounds(
@@ -129,10 +130,10 @@ def _settings(config: InstanceConfig, incarnation: int, loaded: WorkerReady) -> 
     )
 
 
-def _member(config: InstanceConfig, incarnation: int, address: str, worker_pid: int, loaded: WorkerReady) -> Member:
+def _member(config: InstanceConfig, settings: Settings, address: str, worker_pid: int, loaded: WorkerReady) -> Member:
     return Member(
-        instance_id=config.instance_id,
-        incarnation=incarnation,
+        instance_id=settings.instance_id,
+        incarnation=settings.incarnation,
         address=address,
         role=config.role,
         state="ready",
@@ -140,7 +141,7 @@ def _member(config: InstanceConfig, incarnation: int, address: str, worker_pid: 
         worker_pid=worker_pid,
         block_tokens=loaded.block_tokens,
         total_blocks=loaded.num_slots,
-        lendable_blocks=max(0, loaded.num_slots - config.staging_blocks),
+        lendable_blocks=settings.lendable_blocks,
         free_blocks=loaded.num_slots,
         data=loaded.data,
     )

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
+
 from distkv.actors.worker_process import WorkerProcess
 from distkv.control.commands import Answer
 from distkv.control.rmanager import RManager
+from distkv.wire.channel import ServerChannel
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.from_worker import WorkerCounters, WorkerStats
 from distkv.wire.messages.to_worker import StatsQuery
@@ -18,12 +21,18 @@ class StatusDesk:
     """Status queries that wait for the worker. counters: the newest heard of."""
 
     def __init__(
-        self, core: RManager, member: Member, worker: WorkerProcess, answer: Callable[[Answer, str], None]
+        self,
+        core: RManager,
+        member: Member,
+        worker: WorkerProcess,
+        server: ServerChannel,
+        answer: Callable[[Answer, str], None],
     ) -> None:
         self.counters = WorkerCounters()
         self._core = core
         self._member = member
         self._worker = worker
+        self._server = server
         self._answer = answer
         self._asked: dict[int, tuple[bytes, str, float]] = {}
         self._last_id = 0
@@ -50,5 +59,7 @@ class StatusDesk:
         if asked is not None:
             route, cause, _ = asked
             member = self._member
-            status = self._core.status(self.counters, member.pid, member.worker_pid, member.role)
+            malformed = self.counters.malformed_frames + self._server.malformed
+            counters = msgspec.structs.replace(self.counters, malformed_frames=malformed)
+            status = self._core.status(counters, member.pid, member.worker_pid, member.role)
             self._answer(Answer(route, status), cause)

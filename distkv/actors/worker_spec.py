@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from distkv.wire.links.base import Transport
+from distkv.types import Transport
 
 SPEC_VARIABLE = "DISTKV_WORKER_SPEC"
 

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 import distkv.bench
+from distkv.cli.interrupts import first_signal_interrupts
 from distkv.config import nearest
 
 HELP = """Run a benchmark. It ends with a table, and says the machine and versions it ran on.
@@ -25,9 +26,8 @@ Examples:
 
 
 def names() -> list[str]:
-    """The benchmarks there are."""
-    found = (module.name for module in pkgutil.iter_modules(distkv.bench.__path__) if not module.name.startswith("_"))
-    return sorted(found)
+    """The benchmarks there are: the modules of the package; what they share lies in packages below it."""
+    return sorted(module.name for module in pkgutil.iter_modules(distkv.bench.__path__) if not module.ispkg)
 
 
 @click.pass_context
@@ -41,10 +41,11 @@ def _command(ctx: click.Context, /, name: str | None, arguments: tuple[str, ...]
     main: Any = getattr(importlib.import_module(f"distkv.bench.{name}"), "main", None)
     if main is None:
         raise click.UsageError(f"distkv.bench.{name} is no benchmark: it has no main", ctx)
-    if isinstance(main, click.Command):
-        code = main.main(list(arguments), prog_name=f"distkv bench {name}", standalone_mode=False)
-    else:
-        code = main(list(arguments))
+    with first_signal_interrupts():
+        if isinstance(main, click.Command):
+            code = main.main(list(arguments), prog_name=f"distkv bench {name}", standalone_mode=False)
+        else:
+            code = main(list(arguments))
     return code if isinstance(code, int) else 0
 
 

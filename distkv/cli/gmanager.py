@@ -6,8 +6,10 @@ import sys
 from typing import Any
 
 import click
+import msgspec
+import structlog
 
-from distkv.actors import gmanager
+from distkv.actors.gmanager import run as run_gmanager
 from distkv.cli.daemon import daemon_options, serve
 from distkv.cli.failures import run
 from distkv.cli.options import resolve, setting_options
@@ -29,9 +31,10 @@ Examples:
 @click.pass_context
 def _command(ctx: click.Context, /, **params: Any) -> int:
     config = resolve(ctx, GManagerConfig, params)
-    configure("gmanager", "", config.log_level, config.log_json)
+    configure("gmanager", None, config.log_level, config.log_json)
+    structlog.get_logger().info("configured", **msgspec.to_builtins(config))
     return serve(
-        lambda ready, stop: gmanager.run(config, ready, stop),
+        lambda ready, stop: run_gmanager(config, ready, stop),
         drain_s=DRAIN_S,
         ready_fd=params["ready_fd"],
         lifeline_fd=params["lifeline_fd"],

@@ -6,12 +6,14 @@ import sys
 from typing import Any
 
 import click
+import msgspec
+import structlog
 
-from distkv.actors import rmanager
+from distkv.actors.rmanager import run as run_rmanager
 from distkv.cli.daemon import daemon_options, serve
 from distkv.cli.failures import run
-from distkv.cli.options import require_model, resolve, setting_options
-from distkv.config import InstanceConfig, resolve_auto
+from distkv.cli.options import resolve, setting_options
+from distkv.config import InstanceConfig, check_model_dir, resolve_auto
 from distkv.log import configure
 
 # Beyond shutdown_timeout_s: giving back loans and ending the worker.
@@ -31,10 +33,11 @@ Examples:
 @click.pass_context
 def _command(ctx: click.Context, /, **params: Any) -> int:
     config = resolve_auto(resolve(ctx, InstanceConfig, params))
-    require_model(config.model)
+    check_model_dir(config.model)
     configure("rmanager", config.instance_id, config.log_level, config.log_json)
+    structlog.get_logger().info("configured", **msgspec.to_builtins(config))
     return serve(
-        lambda ready, stop: rmanager.run(config, ready, stop),
+        lambda ready, stop: run_rmanager(config, ready, stop),
         drain_s=config.shutdown_timeout_s + DRAIN_GRACE_S,
         ready_fd=params["ready_fd"],
         lifeline_fd=params["lifeline_fd"],

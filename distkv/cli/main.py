@@ -11,7 +11,7 @@ import click
 import distkv
 from distkv.cli.failures import run
 
-COMMANDS = ("up", "generate", "status", "bench")
+COMMANDS = ("up", "generate", "status", "demo", "bench")
 HELP = """Serve large language models from one pool of KV memory that many instances share.
 
 \b
@@ -19,6 +19,7 @@ Examples:
   distkv up --model ./Llama-3.2-1B --instances 3 --kv-tokens 4K
   distkv generate "Once upon a time" --max-tokens 64
   distkv status
+  distkv demo
   distkv bench smoke --quick --json smoke.json
 """
 

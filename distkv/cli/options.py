@@ -15,7 +15,6 @@ from click.core import ParameterSource
 from msgspec import inspect
 
 from distkv.config import SECTIONS, Setting, Settings, build, check_environment, load_file, settings_of
-from distkv.errors import ConfigError
 
 CONFIG_PATH = "distkv.config"
 """Where a context keeps the path of the config file that was read."""
@@ -163,14 +162,3 @@ def _toml(value: object) -> str:
         case _:
             escaped = str(value).replace("\\", "\\\\").replace('"', '\\"')
             return '"' + "".join(c if c >= " " else f"\\u{ord(c):04x}" for c in escaped) + '"'
-
-
-def require_model(model: str) -> None:
-    """Raise ConfigError unless `model` is a directory with a config.json: sooner and clearer than its first reader."""
-    path = Path(model).expanduser()
-    if not path.is_dir():
-        raise ConfigError(
-            "model", f"there is no directory {model}", "models are not downloaded; give a local checkpoint"
-        )
-    if not (path / "config.json").is_file():
-        raise ConfigError("model", f"{model} has no config.json", "give a Hugging Face checkpoint directory")

@@ -19,25 +19,17 @@ MAX_REQUESTS = 20
 
 def status_tables(statuses: Sequence[Status]) -> Group:
     """The instances, and below them the live requests with the place of each span."""
-    instances = Table(title="instances", title_justify="left")
-    for name in ("instance", "state", "pid", "rBlocks", "free", "local", "lent", "reserved", "borrowed"):
-        instances.add_column(name, justify="left" if name in ("instance", "state") else "right")
-    instances.add_column("running", justify="right")
-    instances.add_column("waiting", justify="right")
+    instances = _table("id", "state", "rBlocks", "free", "local", "lent", "reserved", "borrowed", "running", "waiting")
     for one in (status.instance for status in statuses):
         blocks = one.blocks
         counts = (blocks.total, blocks.free, blocks.local, blocks.lent, blocks.reserved, one.borrowed_blocks)
         state = Text(one.state, style=_STATE_STYLE.get(one.state, ""))
-        numbers = (one.pid, *counts, one.running, one.waiting)
-        instances.add_row(one.instance_id, state, *map(str, numbers))
+        instances.add_row(one.instance_id, state, *map(str, (*counts, one.running, one.waiting)))
     requests = [request for status in statuses for request in status.requests]
     if not requests:
         return Group(instances)
-    table = Table(title="requests", title_justify="left")
-    table.add_column("request")
-    table.add_column("instance")
-    table.add_column("tokens", justify="right")
-    table.add_column("KV lies at")
+    table = _table("request", "at", "tokens", "KV lies at")
+    table.columns[-1].justify = "left"
     for request in requests[:MAX_REQUESTS]:
         spans = ", ".join(
             f"{span.instance_id}[{span.first_token}..{span.first_token + span.num_tokens})" for span in request.spans
@@ -45,7 +37,14 @@ def status_tables(statuses: Sequence[Status]) -> Group:
         table.add_row(request.request_id, request.instance_id, str(request.num_tokens), spans)
     if len(requests) > MAX_REQUESTS:
         table.caption = f"and {len(requests) - MAX_REQUESTS} more"
-    return Group(instances, table)
+    return Group(instances, "", table)
+
+
+def _table(*names: str) -> Table:
+    table = Table(box=None, padding=(0, 1, 0, 0))
+    for index, name in enumerate(names):
+        table.add_column(name, justify="left" if index < 2 else "right", overflow="fold")
+    return table
 
 
 @contextlib.contextmanager

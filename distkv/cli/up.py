@@ -14,12 +14,12 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from distkv.cli.options import CONFIG_PATH, given, require_model, setting_options
+from distkv.cli.options import CONFIG_PATH, given, setting_options
 from distkv.cli.terminal import signals_interrupt, status_tables
 from distkv.client.blocking import Client
 from distkv.client.child import how_it_ended
 from distkv.client.local_cluster import LocalCluster
-from distkv.config import InstanceConfig, load_table, parse_count
+from distkv.config import InstanceConfig, check_model_dir, load_table, parse_count
 from distkv.errors import ClusterUnreachable, ConfigError
 
 PERIOD_S = 0.5
@@ -54,11 +54,13 @@ def _command(ctx: click.Context, /, **params: Any) -> int:
         settings.pop(name, None)
     if not params["model"]:
         raise ConfigError("model", "is not set", "give --model DIR")
-    require_model(settings.pop("model"))
+    check_model_dir(settings.pop("model"))
     gmanager = load_table(Path(ctx.meta[CONFIG_PATH]), "gmanager") if CONFIG_PATH in ctx.meta else {}
     port = params["port"]
     if ctx.get_parameter_source("port") is ParameterSource.DEFAULT:
         port = gmanager.get("port", port)
+    strong = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
+    stronger = {name for name in settings if ctx.get_parameter_source(name) in strong}
     console = Console(markup=False, highlight=False)
     with signals_interrupt():
         console.print(
@@ -69,7 +71,7 @@ def _command(ctx: click.Context, /, **params: Any) -> int:
             instances=params["instances"],
             kv_tokens=params["kv_tokens"],
             port=port,
-            gmanager_options={name: value for name, value in gmanager.items() if name != "port"},
+            gmanager_options={name: value for name, value in gmanager.items() if name not in ("port", *stronger)},
             start_timeout_s=params["start_timeout"],
             stop_timeout_s=params["shutdown_timeout_s"] + 10.0,
             log_dir=params["log_dir"],
@@ -103,7 +105,7 @@ def _watch(cluster: LocalCluster, console: Console) -> int:
                 if not child.alive and child.name not in dead:
                     dead.add(child.name)
                     console.print(f"{child.name} died: {how_it_ended(child.exit_code)}; the others go on", style="red")
-                    console.print(child.last_log(), style="dim")
+                    console.print(child.last_log(), style="dim", soft_wrap=True)
             if isinstance(live, Live):
                 live.update(_picture(client), refresh=True)
             else:

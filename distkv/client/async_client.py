@@ -110,7 +110,7 @@ class AsyncClient:
     async def generate(
         self, prompts: list[str] | list[list[int]] | str, params: SamplingParams | list[SamplingParams] | None = None
     ) -> list[RequestOutput]:
-        """The outputs of several prompts, in their order, served at the same time; params are for all or one each.
+        """The outputs of several prompts, in their order, MAX_AT_ONCE at the same time; params are for all or one each.
 
         The first request that fails cancels the others, and its error is raised.
         """
@@ -121,7 +121,13 @@ class AsyncClient:
         for prompt, one in zip(all_prompts, each, strict=True):
             check_prompt(prompt)
             check_params(one)
-        tasks = [asyncio.create_task(self.submit(prompt, one)) for prompt, one in zip(all_prompts, each, strict=True)]
+        places = asyncio.Semaphore(MAX_AT_ONCE)
+
+        async def submit(prompt: Any, one: SamplingParams | None) -> RequestOutput:
+            async with places:
+                return await self.submit(prompt, one)
+
+        tasks = [asyncio.create_task(submit(prompt, one)) for prompt, one in zip(all_prompts, each, strict=True)]
         try:
             return list(await asyncio.gather(*tasks))
         finally:

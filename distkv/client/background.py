@@ -19,16 +19,14 @@ class BackgroundLoop:
 
     def __init__(self, name: str) -> None:
         self._loop = uvloop.new_event_loop()
+        self._stopping = False
+        self._guard = threading.Lock()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine and return its result; an interrupt of the caller cancels it."""
-        try:
-            future: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
-        except RuntimeError:
-            work.close()
-            raise RuntimeError("the client is closed") from None
+        future = self._start(work)
         try:
             return future.result()
         except BaseException:
@@ -50,12 +48,7 @@ class BackgroundLoop:
             finally:
                 await items.aclose()
 
-        work = pump()
-        try:
-            future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        except RuntimeError:
-            work.close()
-            raise RuntimeError("the client is closed") from None
+        future = self._start(pump())
         try:
             while (got := ready.get()) is not None:
                 if isinstance(got, asyncio.CancelledError):
@@ -68,9 +61,19 @@ class BackgroundLoop:
 
     def stop(self) -> None:
         """Cancel what still runs, and end the thread."""
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
+        with self._guard:
+            if not self._stopping:
+                self._stopping = True
+                self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    def _start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        # Whatever is handed over before `stop` is run or cancelled; later nobody would ever finish it.
+        with self._guard:
+            if self._stopping:
+                work.close()
+                raise RuntimeError("the client is closed")
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)

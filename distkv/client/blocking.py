@@ -25,7 +25,11 @@ class Client:
         self._client = AsyncClient(address)
         self.address = self._client.address
         self._loop = BackgroundLoop(f"distkv client {self.address}")
-        self._loop.call(self._client.__aenter__())
+        try:
+            self._loop.call(self._client.__aenter__())
+        except BaseException:
+            self._loop.stop()
+            raise
 
     def __enter__(self) -> Self:
         return self

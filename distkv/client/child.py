@@ -127,7 +127,8 @@ class Child:
 def how_it_ended(code: int | None) -> str:
     """An exit code in words."""
     if code is not None and code < 0:
-        return f"it was killed by {signal.Signals(-code).name}"
+        name = next((known.name for known in signal.Signals if known == -code), f"signal {-code}")
+        return f"it was killed by {name}"
     return f"it exited with code {code}"
 
 

@@ -88,12 +88,15 @@ class Directory:
         """
         if self._members is None:
             await self.members()
+        if self._closed:
+            raise RequestFailed(False, "closed by this client")
         reason = ""
+        home = self._home()  # a lost one is replaced, and does not count as answering
         if self._home_answers:
             # Those just lost here are still alive to a gManager that has not missed their heartbeats yet.
             avoided = tuple(dict.fromkeys([*query.exclude, *filter(self._suspected, self._suspects)]))
             try:
-                located = await self._home().locate(msgspec.structs.replace(query, exclude=avoided), ANSWER_S)
+                located = await home.locate(msgspec.structs.replace(query, exclude=avoided), ANSWER_S)
                 if located.address and located.instance_id not in avoided:
                     return Target(located.instance_id, located.address)
                 reason = located.reason

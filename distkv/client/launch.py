@@ -62,6 +62,8 @@ def pool_sizes(kv_tokens: int | Sequence[int] | None, instances: int) -> list[in
         raise ConfigError("instances", f"expected an integer ≥ 1, got {instances!r}")
     if kv_tokens is None or isinstance(kv_tokens, int):
         return [kv_tokens] * instances
+    if isinstance(kv_tokens, str) or not isinstance(kv_tokens, Sequence):
+        raise ConfigError("kv_tokens", f"expected an integer or one per instance, got {kv_tokens!r}")
     sizes: list[int | None] = list(kv_tokens)
     if len(sizes) == 1:
         return sizes * instances

@@ -16,6 +16,7 @@ from typing import Any, Self, TypeVar
 from distkv.client import launch
 from distkv.client.blocking import Client
 from distkv.client.child import Child, how_it_ended, stop, wait_ready
+from distkv.config import check_model_dir
 from distkv.errors import ClusterUnreachable, ConfigError, StartupFailed
 from distkv.types import Chunk, RequestOutput, SamplingParams
 
@@ -73,10 +74,11 @@ class LocalCluster:
         **common: Any,
     ) -> None:
         sizes = launch.pool_sizes(kv_tokens, instances)
+        check_model_dir(os.fspath(model))
         for_gmanager, for_instances = launch.split_common({"log_json": False} | common)
         self._gmanager_settings: dict[str, Any] = {"port": port} | for_gmanager | dict(gmanager_options or {})
         shared = {"model": os.fspath(model), "dtype": dtype, "block_size": block_size} | for_instances
-        shared["threads"] = threads or launch.share_of_cpus(instances)
+        shared["threads"] = launch.share_of_cpus(instances) if threads is None else threads
         own = _each(instance_options, instances)
         self._instance_settings = [
             shared | ({"kv_tokens": size} if size is not None else {}) | more | {"instance_id": f"i{index}", "port": 0}

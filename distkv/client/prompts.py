@@ -6,7 +6,7 @@ import operator
 import uuid
 
 from distkv.errors import InvalidParams
-from distkv.types import SamplingParams
+from distkv.types import SamplingParams, is_utf8
 from distkv.wire.codec import MAX_MESSAGE_BYTES
 
 MAX_REQUEST_ID = 200
@@ -18,10 +18,9 @@ MAX_PROMPT_TOKENS = MAX_PROMPT_BYTES // 5
 def check_prompt(prompt: object) -> str | tuple[int, ...]:
     """The prompt as it is sent: text, or token ids. Raises TypeError, or InvalidParams for ids that cannot be."""
     if isinstance(prompt, str):
-        try:
-            size_bytes = len(prompt.encode())
-        except UnicodeEncodeError:
-            raise InvalidParams("prompt", "text that UTF-8 can encode", prompt[:40]) from None
+        if not is_utf8(prompt):
+            raise InvalidParams("prompt", "text that UTF-8 can encode", prompt[:40])
+        size_bytes = len(prompt.encode())
         if size_bytes > MAX_PROMPT_BYTES:
             raise InvalidParams("prompt", f"text of at most {MAX_PROMPT_BYTES} bytes", f"{size_bytes} bytes")
         return prompt
@@ -54,7 +53,7 @@ def check_request_id(request_id: object) -> str:
     """The id, or a new one for None. Raises InvalidParams."""
     if request_id is None:
         return "req-" + uuid.uuid4().hex
-    if not isinstance(request_id, str) or not 0 < len(request_id) <= MAX_REQUEST_ID:
+    if not isinstance(request_id, str) or not 0 < len(request_id) <= MAX_REQUEST_ID or not is_utf8(request_id):
         raise InvalidParams("request_id", f"a text of 1 to {MAX_REQUEST_ID} characters", request_id)
     return request_id
 

@@ -7,7 +7,7 @@ are the only list of settings; `distkv.cli.options` makes the flags from them an
 from distkv.config.schema import GManagerConfig, InstanceConfig, Settings, resolve_auto
 from distkv.config.sources import SECTIONS, build, check_environment, load_file, load_table, nearest
 from distkv.config.table import ENV_PREFIX, Setting, settings_of
-from distkv.config.values import DEFAULT_GMANAGER, is_loopback, parse_address, parse_count
+from distkv.config.values import DEFAULT_GMANAGER, check_bind, check_model_dir, parse_address, parse_count
 
 __all__ = [
     "DEFAULT_GMANAGER",
@@ -18,8 +18,9 @@ __all__ = [
     "Setting",
     "Settings",
     "build",
+    "check_bind",
     "check_environment",
-    "is_loopback",
+    "check_model_dir",
     "load_file",
     "load_table",
     "nearest",

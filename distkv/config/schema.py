@@ -6,22 +6,23 @@ import os
 import re
 import secrets
 import socket
+from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
-from distkv.config.values import DEFAULT_GMANAGER, is_loopback, parse_address
+from distkv.config.values import DEFAULT_GMANAGER, check_bind, parse_address
 from distkv.errors import ConfigError
-from distkv.types import Role
+from distkv.types import LogLevel, Role, Transport
 
 _SUFFIXED = {"suffixed": True}
+WILDCARDS = ("0.0.0.0", "::", "*")
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Positive = Annotated[int, Meta(ge=1)]
 PositiveSuffixed = Annotated[int, Meta(ge=1, extra=_SUFFIXED)]
 Seconds = Annotated[float, Meta(gt=0, le=86400)]
-LogLevel = Literal["debug", "info", "warning", "error"]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -38,13 +39,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ] = None
 
     def __post_init__(self) -> None:
-        self._check_bind("host", self.host)
-
-    def _check_bind(self, key: str, host: str) -> None:
-        if not self.insecure and not is_loopback(host):
-            raise ConfigError(
-                key, f"{host!r} is not a loopback address, and nothing authenticates peers yet", "add --insecure"
-            )
+        check_bind(self.host, self.insecure, key="host")
 
 
 class GManagerConfig(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -72,7 +67,9 @@ class InstanceConfig(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     port: Annotated[Port, Meta(description="TCP port of the control plane; 0 takes a free one.")] = 0
     data_host: Annotated[str, Meta(description="Address to bind for tensors; as --host if empty.")] = ""
     data_port: Annotated[Port, Meta(description="TCP port for tensors; 0 takes a free one.")] = 0
-    role: Annotated[Role, Meta(description="What the instance does for requests.")] = "mixed"
+    role: Annotated[Role, Meta(description="Shown in the status; every instance serves prefill and decode alike.")] = (
+        "mixed"
+    )
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16", "float16"],
         Meta(description="Type of weights and KV cache; auto is the checkpoint's."),
@@ -87,7 +84,7 @@ class InstanceConfig(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     max_num_seqs: Annotated[Positive, Meta(description="Most sequences in one step.")] = 64
     max_num_batched_tokens: Annotated[PositiveSuffixed, Meta(description="Most tokens in one step.")] = 2048
     max_model_len: Annotated[
-        PositiveSuffixed | None, Meta(description="Longest prompt + output in tokens; auto is the model's.")
+        PositiveSuffixed | None, Meta(description="Longest prompt + output in tokens; no limit but memory if not set.")
     ] = None
     threads: Annotated[Positive | None, Meta(description="CPU threads of the engine; auto is all there are.")] = None
     lease_s: Annotated[Seconds, Meta(description="Seconds a lease on lent memory lasts.")] = 4.0
@@ -110,7 +107,7 @@ class InstanceConfig(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
         Meta(description="Seconds to finish running requests after SIGTERM.", extra={"flag": "--shutdown-timeout"}),
     ] = 30.0
     tensor_transport: Annotated[
-        Literal["auto", "shm", "tcp"],
+        Transport,
         Meta(description="How tensors travel; auto is shared memory on one host, else TCP."),
     ] = "auto"
     validate_state: Annotated[
@@ -121,11 +118,18 @@ class InstanceConfig(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.data_host:
-            self._check_bind("data_host", self.data_host)
+            check_bind(self.data_host, self.insecure, key="data_host")
+        for key in ("host", "data_host"):
+            if getattr(self, key).strip("[]") in WILDCARDS:
+                raise ConfigError(key, f"peers cannot connect to {getattr(self, key)}", "give this host's own address")
         if self.kv_tokens is not None and self.kv_cache_memory_bytes is not None:
             raise ConfigError("kv_tokens", "kv_tokens and kv_cache_memory_bytes are both set", "give one of them")
         if self.kv_tokens is not None and self.kv_tokens < self.block_size:
-            raise ConfigError("kv_tokens", f"{self.kv_tokens} tokens are less than one rBlock of {self.block_size}")
+            raise ConfigError(
+                "kv_tokens",
+                f"{self.kv_tokens} tokens are less than one rBlock of {self.block_size}",
+                "give more, or a smaller --block-size",
+            )
         if self.lease_margin_s >= self.lease_s:
             raise ConfigError("lease_margin_s", f"must be under lease_s ({self.lease_s}), got {self.lease_margin_s}")
         for address in self.gmanager:
@@ -133,10 +137,11 @@ class InstanceConfig(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def resolve_auto(config: InstanceConfig) -> InstanceConfig:
-    """A new config with instance_id, data_host, threads and gManager addresses filled in."""
+    """A new config with model, instance_id, data_host, threads and gManager addresses as they are used."""
     host = re.sub(r"[^A-Za-z0-9_.-]", "-", socket.gethostname())[:64] or "instance"
     return msgspec.structs.replace(
         config,
+        model=str(Path(config.model).expanduser()),
         instance_id=config.instance_id or f"{host}-{secrets.token_hex(3)}",
         data_host=config.data_host or config.host,
         threads=config.threads or len(os.sched_getaffinity(0)),

@@ -55,9 +55,16 @@ def _check_table(table: Mapping[str, object], section: str, source: str) -> dict
         name = key.replace("-", "_")
         name = {one.flag[2:].replace("-", "_"): one.name for one in settings.values()}.get(name, name)
         if name not in settings:
-            raise ConfigError(key, f"unknown setting in {source}", nearest(name, settings))
+            raise ConfigError(key, f"unknown setting in {source}", _hint(name, section))
         values[name] = settings[name].convert(value, source)
     return values
+
+
+def _hint(name: str, section: str) -> str:
+    owners = [other for other, schema in SECTIONS.items() if other != section and name in settings_of(schema)]
+    if owners:
+        return f"it belongs to distkv-{owners[0]}: put it under [{owners[0]}]"
+    return nearest(name, {*settings_of(SECTIONS[section]), *SECTIONS})
 
 
 def check_environment(environ: Mapping[str, str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from pathlib import Path
 
 from distkv.errors import ConfigError
 
@@ -11,13 +12,23 @@ DEFAULT_GMANAGER = "tcp://127.0.0.1:7070"
 
 
 def is_loopback(host: str) -> bool:
-    """True for names and addresses that only this machine can reach."""
+    """Whether only processes of this machine can reach `host`. Other names than localhost, and wildcards, are not."""
     if host == "localhost":
         return True
     try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
+        return ipaddress.ip_address(host.strip("[]").partition("%")[0]).is_loopback
     except ValueError:
         return False
+
+
+def check_bind(host: str, insecure: bool, *, key: str = "address") -> None:
+    """Refuse to listen beyond loopback unless the user said so. Raises ConfigError naming `key`."""
+    if not insecure and not is_loopback(host):
+        raise ConfigError(
+            key,
+            f"{host} can be reached from other machines, and connections are not authenticated",
+            "use a loopback address, or --insecure on a network where every machine is trusted",
+        )
 
 
 def parse_address(text: str, *, key: str = "address") -> str:
@@ -26,6 +37,17 @@ def parse_address(text: str, *, key: str = "address") -> str:
     if found is None or not 0 < int(found[2]) <= 65535:
         raise ConfigError(key, f"expected an address such as {DEFAULT_GMANAGER}, got {text!r}")
     return f"tcp://{found[1]}:{int(found[2])}"
+
+
+def check_model_dir(model: str) -> None:
+    """Raise ConfigError unless `model` is a directory with a config.json: sooner and clearer than its first reader."""
+    path = Path(model).expanduser()
+    if not path.is_dir():
+        raise ConfigError(
+            "model", f"there is no directory {model}", "models are not downloaded; give a local checkpoint"
+        )
+    if not (path / "config.json").is_file():
+        raise ConfigError("model", f"{model} has no config.json", "give a Hugging Face checkpoint directory")
 
 
 def parse_count(text: str) -> int:

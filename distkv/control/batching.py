@@ -11,7 +11,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from distkv.control.sequence import Block, SeqState, Sequence
+from distkv.control.placement import Block
+from distkv.control.sequence import SeqState, Sequence
 from distkv.wire.messages.to_worker import Sampling, SeqStep, Step
 
 MAX_IN_FLIGHT = 2
@@ -123,7 +124,7 @@ class Batcher:
             return None
         seq.todo.remove(start, end)
         sampled = end == seq.length
-        num_blocks = -(-end // self._block_tokens)
+        local, remote = seq.layout(-(-end // self._block_tokens))
         part = SeqStep(
             request_id=seq.request_id,
             version=seq.version,
@@ -131,8 +132,8 @@ class Batcher:
             start=start,
             end=end,
             tokens=tuple(seq.tokens[start:end]),
-            local=seq.local_runs(num_blocks),
-            remote=seq.remote_spans(num_blocks),
+            local=local,
+            remote=remote,
             sample=self._sampling(seq) if sampled else None,
         )
         step.planned[seq.request_id] = Planned(seq, seq.life, start, end, sampled)
@@ -148,8 +149,7 @@ class Batcher:
         first = start // self._block_tokens
         if not seq.leaving:
             return seq.length
-        held = len(seq.local_slots())
-        return (first + max(1, held // STREAMING_SHARE)) * self._block_tokens
+        return (first + max(1, seq.num_local_slots // STREAMING_SHARE)) * self._block_tokens
 
     def _find_room(self, seq: Sequence, start: int, end: int) -> int:
         """Give each block of [start, end) a slot; returns how far the slots reach."""
@@ -161,11 +161,14 @@ class Batcher:
         return end
 
     def _give_slot(self, seq: Sequence, block: Block) -> bool:
+        slot = None
         if seq.spare:
-            block.slot = seq.spare.pop(0)
+            slot = seq.spare.pop(0)
         elif block.debt is None:
-            block.slot = self._take_slot()
-        return block.slot is not None
+            slot = self._take_slot()
+        if slot is not None:
+            seq.put(block, slot)
+        return slot is not None
 
     def _sampling(self, seq: Sequence) -> Sampling:
         params = seq.params

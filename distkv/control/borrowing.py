@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from distkv.control.commands import Command, TellGManager, TellPeer
-from distkv.control.sequence import Debt, Sequence
+from distkv.control.placement import Debt
+from distkv.control.sequence import Sequence
 from distkv.wire.messages.common import ANY_EPOCH, Member, SpanRef
 from distkv.wire.messages.to_gmanager import BorrowQuery, Refusal
 from distkv.wire.messages.to_rmanager import Candidate, Creditors, Granted, Refused, Release, TryMoveKvcache
@@ -132,10 +133,10 @@ class Borrower:
 
     def on_peer_lost(self, instance_id: str, now: float) -> None:
         """Ask somebody else; what this peer granted is gone."""
-        for borrow in list(self.active.values()):
+        for borrow in [*self.active.values(), *self.finished]:
             borrow.grants = [debt for debt in borrow.grants if debt.creditor_id != instance_id]
             borrow.candidates = [c for c in borrow.candidates if c.instance_id != instance_id]
-            if borrow.asked == instance_id:
+            if borrow.asked == instance_id and borrow.borrow_id in self.active:
                 borrow.refusals[instance_id] = 0
                 self._ask_next(borrow, now)
 

@@ -51,6 +51,11 @@ class Creditor:
         """Have the worker pull what a debtor exposes."""
         self._routes[sender] = route
         instance = self._instance
+        if instance.loans.is_reading(message):
+            return
+        if (again := instance.loans.answer_again(message)) is not None:
+            instance.emit(Answer(route, again))
+            return
         started = instance.loans.start_pull(message)
         if isinstance(started, str):
             answer = Complete(span=message.span, index=message.index, num_blocks=0, problem=started)
@@ -115,13 +120,8 @@ class Creditor:
     def reclaim_all(self, deadline_s: float) -> None:
         """Ask every debtor to take its blocks elsewhere."""
         for loan in self._instance.loans.loans.values():
-            if not loan.revoking and not loan.wanted_back:
+            if not loan.revoking:
                 self._instance.emit(TellPeer(loan.debtor_id, Reclaim(span=loan.span, deadline_s=deadline_s)))
-
-    def stop_renewing(self) -> None:
-        """The reclaim deadline is over: leases run out and are not renewed."""
-        for loan in self._instance.loans.loans.values():
-            loan.wanted_back = True
 
     def tick(self, now: float) -> None:
         """Take back what nobody renewed."""

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from distkv.control.commands import TellPeer
 from distkv.control.instance import Instance
-from distkv.control.sequence import Debt, Sequence
+from distkv.control.placement import Debt
+from distkv.control.sequence import Sequence
 from distkv.wire.messages.common import SpanRef
 from distkv.wire.messages.to_rmanager import Granted, Release, Renew, Renewed
 
@@ -93,21 +94,8 @@ class DebtBook:
 
         The caller takes back the sequence's steps in flight first.
         """
-        lost = 0
         seq.unsettled = True
-        for block in debt.blocks:
-            if block.home is debt:
-                block.home = None
-                if block.debt is not None and not block.placed and block.slot is None:
-                    block.sealed, block.checksum = False, None
-                    seq.todo.add(*seq.span_of(block))
-                    lost += 1
-            elif block.debt is debt and block.placed:
-                block.debt, block.placed, block.sealed, block.checksum = None, False, False, None
-                seq.todo.add(*seq.span_of(block))
-                lost += 1
-            elif block.debt is debt:
-                seq.unassign(block)
+        lost = sum([seq.lose(block, debt) for block in debt.blocks])
         debt.exposed = 0
         seq.debts.remove(debt)
         self._instance.emit(TellPeer(debt.creditor_id, Release(span=debt.span)))
@@ -134,7 +122,7 @@ class DebtBook:
         """The sequence ends or starts over: all its memory is free when its last step and the last reader are done."""
         slots = seq.spare
         seq.spare = []
-        for block in seq.blocks:
+        for block in seq.clear():
             reading = block.debt is not None and self._is_read(block.debt, block.index)
             if block.slot is not None and not reading:
                 slots.append(block.slot)
@@ -143,7 +131,7 @@ class DebtBook:
             if read:
                 until = now + self._instance.settings.lease_s
                 self.closing[debt.span.span_id] = Closing(read, debt.creditor_id, until)
-        debts, seq.debts, seq.blocks = seq.debts, [], []
+        debts, seq.debts = seq.debts, []
         self._instance.defer(None, slots, lambda: self.give_back(debts))
 
     def on_released(self, span: SpanRef) -> None:

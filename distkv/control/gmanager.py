@@ -38,6 +38,7 @@ class GManager:
         self.ledger = Ledger()
         self._version = 0
         self._states: dict[str, InstanceState] = {}
+        self._news = False
         self._commands: list[Command] = []
 
     def handle(self, event: Received | Tick, now: float) -> list[Command]:
@@ -90,7 +91,7 @@ class GManager:
             self._commands.append(Answer(route, JoinRefused(reason=refusal)))
             self._note("join_refused", instance=member.instance_id, reason=refusal)
             return
-        news = entry is None or entry.member != member
+        self._news = self._news or entry is None or entry.member != member
         if entry is None or entry.member.incarnation != member.incarnation:
             entry = Entry(member, now, route)
             self.ledger.entries[member.instance_id] = entry
@@ -98,8 +99,8 @@ class GManager:
         entry.member, entry.route, entry.last_heard, entry.compat = member, route, now, join.compat
         if entry.heartbeat is None:
             entry.lendable = member.lendable_blocks
-        if news:
-            self._broadcast(now)
+        if not self._news:
+            self._commands.append(Answer(route, self.members(now)))
 
     def _leave(self, leave: tg.Leave) -> None:
         entry = self.ledger.entries.get(leave.instance_id)
@@ -117,16 +118,18 @@ class GManager:
             self._commands.append(Answer(route, HeartbeatAck(seq=heartbeat.seq, want_full=not taken)))
 
     def _watch(self, now: float) -> None:
-        """Tell everyone when an instance changes state."""
+        """Tell everyone when an instance is new or changes; what a dead one held is gone with it."""
         for instance_id, entry in list(self.ledger.entries.items()):
             if now - entry.last_heard >= FORGET_DEAD_S:
                 del self.ledger.entries[instance_id]
         states = {i: self._state(i, now) for i in self.ledger.entries}
-        if states != self._states:
+        if states != self._states or self._news:
             for instance_id, state in states.items():
                 if self._states.get(instance_id) != state:
                     self._note("instance_state", instance=instance_id, state=state)
-            self._states = states
+                    if state == "dead":
+                        self.ledger.forget(instance_id)
+            self._states, self._news = states, False
             self._broadcast(now)
 
     def _broadcast(self, now: float) -> None:
@@ -155,7 +158,7 @@ class GManager:
         self._commands.append(Answer(route, Creditors(borrow_id=query.borrow_id, candidates=chosen)))
 
     def _locate(self, locate: tg.Locate, route: bytes, now: float) -> None:
-        """Where nobody waits and most memory stays free; else where least is waiting."""
+        """Best first: nobody waits there; it fits locally, then the fewest requests; else the most free memory."""
         ready = [
             (instance_id, entry)
             for instance_id, entry in self.ledger.entries.items()
@@ -210,7 +213,7 @@ def _is_near(member: Member, host_key: str) -> bool:
 
 
 def _fitness(entry: Entry, needed: int, instance_id: str) -> tuple[bool, bool, int, int, list[int]]:
-    """Best first: nobody waits there, it fits locally, fewest requests if it does, most free memory; then by name."""
+    """Sorts instances, the best last; equal ones by name."""
     fits = entry.free_blocks >= needed
     by_name = [-ord(char) for char in instance_id]
     return entry.waiting == 0, fits, -entry.load if fits else 0, entry.free_blocks, by_name

@@ -1,6 +1,7 @@
 """What an rManager tells the gManager every period: what changed since the last heartbeat that was acknowledged.
 
-Numbers are absolute, so a lost, repeated or overtaken heartbeat does no harm (001 §6.1).
+Numbers are absolute, so a lost, repeated or overtaken heartbeat does no harm (001 §6.1). The gManager may know more
+than it acknowledged: all that changed since then is told, also what has changed back.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from distkv.wire.messages.to_gmanager import Heartbeat, RequestPlacementEntry
 from distkv.wire.messages.to_rmanager import HeartbeatAck
 
 Placement = dict[tuple[str, bool], int]
-KEPT_SNAPSHOTS = 8
+KEPT_HEARTBEATS = 64
+"""Changes are remembered for so many heartbeats; if none of these is acknowledged, the next ones are full."""
 EARLY_S = 0.1
 
 
@@ -24,7 +26,8 @@ class Heartbeats:
         self._seq = 0
         self._base = 0
         self._full = True
-        self._snapshots: dict[int, Placement] = {0: {}}
+        self._told: Placement = {}
+        self._changed_in: dict[tuple[str, bool], int] = {}  # by the heartbeat that told it last
         self._next_at = 0.0
         self._last_at = 0.0
         self._told_lendable = 0
@@ -51,12 +54,15 @@ class Heartbeats:
         instance = self._instance
         self._seq += 1
         current = self._placement()
-        base: Placement = {} if self._full else self._snapshots[self._base]
-        changed = {key: n for key, n in current.items() if base.get(key) != n}
-        changed |= {key: 0 for key in base if key not in current}
-        self._snapshots[self._seq] = current
-        for old in [s for s in self._snapshots if s != self._base and s <= self._seq - KEPT_SNAPSHOTS]:
-            del self._snapshots[old]
+        for key in current.keys() | self._told.keys():
+            if current.get(key) != self._told.get(key):
+                self._changed_in[key] = self._seq
+        self._told = current
+        oldest = self._seq - KEPT_HEARTBEATS
+        if self._base < oldest:
+            self._full = True
+            self._changed_in = {key: seq for key, seq in self._changed_in.items() if seq > oldest}
+        changed = current if self._full else {key: current.get(key, 0) for key in self._changed_in}
         settings = instance.settings
         self._told_lendable = self._lendable()
         return Heartbeat(
@@ -85,10 +91,9 @@ class Heartbeats:
         if ack.want_full or ack.want_join:
             self._full = True
             self._next_at = 0.0
-        elif ack.seq in self._snapshots and ack.seq > self._base:
+        elif max(self._base + 1, self._seq - KEPT_HEARTBEATS) <= ack.seq <= self._seq:
             self._base, self._full = ack.seq, False
-            for old in [s for s in self._snapshots if s < self._base]:
-                del self._snapshots[old]
+            self._changed_in = {key: seq for key, seq in self._changed_in.items() if seq > ack.seq}
 
     def _lendable(self) -> int:
         return self._instance.lendable() if self._instance.state == "ready" else 0
@@ -96,7 +101,7 @@ class Heartbeats:
     def _placement(self) -> Placement:
         entries: Placement = {}
         for seq in self._instance.sequences.values():
-            if count := len(seq.local_slots()):
+            if count := seq.num_local_slots:
                 entries[seq.request_id, True] = count
         for loan in self._instance.loans.loans.values():
             key = (loan.request_id, False)

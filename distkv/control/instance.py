@@ -15,9 +15,13 @@ from distkv.control.blocks import BlockPool, SlotState
 from distkv.control.borrowing import Borrower
 from distkv.control.commands import Command, Note
 from distkv.control.lending import LoanBook
-from distkv.control.sequence import Debt, SeqState, Sequence
+from distkv.control.placement import Debt
+from distkv.control.sequence import SeqState, Sequence
 from distkv.types import InstanceState
 from distkv.wire.messages.common import Member
+
+GONE = float("-inf")
+SILENT = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +76,11 @@ class Deferred:
 
 @dataclass(slots=True)
 class Instance:
-    """Shared state of one rManager."""
+    """Shared state of one rManager.
+
+    suspects: peers not to borrow from until they are heard again: since when their connection is broken, SILENT if they
+    only left a question unanswered, GONE once they count as lost.
+    """
 
     settings: Settings
     pool: BlockPool = field(init=False)
@@ -129,7 +137,8 @@ class Instance:
 
     def cluster_blocks(self) -> int:
         """Blocks one request could have if nothing else ran: all of ours, all that live peers may lend."""
-        return self.settings.num_blocks + sum(m.lendable_blocks for m in self.possible_creditors())
+        live = (m for i, m in self.members.items() if m.state == "ready" and self.suspects.get(i) != GONE)
+        return self.settings.num_blocks + sum(m.lendable_blocks for m in live)
 
     def defer(self, seq: Sequence | None, slots: Iterable[int], then: Callable[[], None] | None = None) -> None:
         """Give slots back to their sequence, or to the pool if it has ended, when no step in flight names them."""
@@ -152,8 +161,7 @@ class Instance:
 
     def returning(self, seq: Sequence) -> int:
         """Slots a sequence will have back when what is leaving has left."""
-        leaving = sum(1 for b in seq.blocks if b.slot is not None and b.debt is not None)
-        return leaving + sum(len(item.slots) for item in self.deferred if item.seq is seq)
+        return seq.census.leaving + sum(len(item.slots) for item in self.deferred if item.seq is seq)
 
     def trim(self, seq: Sequence) -> None:
         """Give the pool back the spare slots that a sequence has no use for."""

@@ -14,7 +14,7 @@ from distkv.wire.messages.to_gmanager import Heartbeat, RequestPlacementEntry
 
 @dataclass(slots=True)
 class Entry:
-    """What is known of one instance. `promised` counts blocks of requests dispatched there since its last heartbeat."""
+    """What is known of one instance. `promised_…` counts requests sent there since its last heartbeat."""
 
     member: Member
     last_heard: float
@@ -73,6 +73,12 @@ class Ledger:
         entry.lendable = heartbeat.lendable_blocks
         entry.promised_blocks = entry.promised_requests = 0
         return True
+
+    def forget(self, instance_id: str) -> None:
+        """It is dead: it holds and lends nothing. Should it come back, everything is asked for again."""
+        entry = self.entries[instance_id]
+        entry.heartbeat, entry.placement = None, {}
+        entry.lendable = entry.promised_blocks = entry.promised_requests = 0
 
     def refused(self, instance_id: str, free_blocks: int) -> None:
         """A debtor was told how much is free there: newer than the last heartbeat."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from distkv.control.blocks import BlockPool, SlotState
 from distkv.wire.messages.common import Epoch, SpanRef
 from distkv.wire.messages.to_gmanager import Debtor
-from distkv.wire.messages.to_rmanager import Expose, Granted, Refused, TryMoveKvcache
+from distkv.wire.messages.to_rmanager import Complete, Expose, Granted, Refused, TryMoveKvcache
 
 
 @dataclass(slots=True, eq=False)
@@ -26,8 +26,8 @@ class Loan:
     expires_at: float
     filled: int = 0
     pulling: int = 0
+    asked: Expose | None = None
     revoking: bool = False
-    wanted_back: bool = False
     tell_debtor: bool = False
 
 
@@ -56,7 +56,8 @@ class LoanBook:
         held = self.loans.get(ask.span_id)
         if held is not None:
             if held.revoking or held.debtor_id != ask.debtor_id:
-                return Refused(span_id=ask.span_id, reason="the span is being revoked", free_blocks=lendable), False
+                why = "the span is being revoked" if held.revoking else "the span is another debtor's"
+                return Refused(span_id=ask.span_id, reason=why, free_blocks=lendable), False
             ttl_s = max(0.0, held.expires_at - now)
             return Granted(span_id=ask.span_id, epoch=held.span.epoch, slots=held.slots, ttl_s=ttl_s), False
         num_blocks = min(ask.num_blocks, lendable)
@@ -76,6 +77,18 @@ class LoanBook:
         )
         return Granted(span_id=ask.span_id, epoch=span.epoch, slots=tuple(slots), ttl_s=ttl_s), True
 
+    def answer_again(self, expose: Expose) -> Complete | None:
+        """The answer to an `Expose` whose blocks were taken over already: the one given then was lost."""
+        loan = self.get(expose.span)
+        if loan is None or loan.asked != expose or loan.filled != expose.index + len(expose.blocks):
+            return None
+        return Complete(span=expose.span, index=expose.index, num_blocks=len(expose.blocks))
+
+    def is_reading(self, expose: Expose) -> bool:
+        """Whether just these blocks are being read, so that the answer is on its way."""
+        loan = self.get(expose.span)
+        return loan is not None and loan.pulling > 0 and loan.asked == expose
+
     def start_pull(self, expose: Expose) -> tuple[Loan, tuple[int, ...]] | str:
         """The slots that exposed blocks go into, or why they cannot be taken."""
         loan = self.get(expose.span)
@@ -87,7 +100,7 @@ class LoanBook:
             return f"expected blocks from position {loan.filled} on, got {expose.index}"
         if expose.index + len(expose.blocks) > len(loan.slots):
             return f"{len(expose.blocks)} blocks at {expose.index} do not fit into {len(loan.slots)}"
-        loan.pulling = len(expose.blocks)
+        loan.pulling, loan.asked = len(expose.blocks), expose
         return loan, loan.slots[expose.index : expose.index + loan.pulling]
 
     def end_pull(self, loan: Loan, ok: bool) -> None:
@@ -98,11 +111,11 @@ class LoanBook:
             loan.filled += count
 
     def renew(self, spans: tuple[SpanRef, ...], debtor_id: str, ttl_s: float, now: float) -> tuple[SpanRef, ...]:
-        """Extend leases; returns those refused: unknown, another's, or wanted back."""
+        """Extend leases; returns those refused: unknown, another's, or on its way back."""
         refused = []
         for span in spans:
             loan = self.get(span)
-            if loan is None or loan.debtor_id != debtor_id or loan.wanted_back:
+            if loan is None or loan.debtor_id != debtor_id:
                 refused.append(span)
             else:
                 loan.expires_at = now + min(ttl_s, self._max_lease_s)

@@ -13,8 +13,9 @@ from distkv.control.blocks import SlotState
 from distkv.control.borrowing import Borrow, Purpose
 from distkv.control.debts import DebtBook
 from distkv.control.instance import Instance
+from distkv.control.placement import Block
 from distkv.control.ranges import Ranges
-from distkv.control.sequence import Block, SeqState, Sequence
+from distkv.control.sequence import SeqState, Sequence
 
 FIRST_RETRY_S = 0.05
 LONGEST_RETRY_S = 1.0
@@ -37,33 +38,36 @@ class Memory:
 
     def waiting(self) -> list[Sequence]:
         """Oldest first."""
-        return sorted(
-            (s for s in self._instance.sequences.values() if s.state is SeqState.WAITING), key=lambda s: s.age
-        )
+        return [seq for seq in self._not_running() if seq.state is SeqState.WAITING]
 
     def admit(self, now: float) -> None:
-        """Start or resume what there is memory for. An aged request is not overtaken."""
+        """Start or resume what there is memory for. An aged request is not overtaken, also while it borrows."""
         instance = self._instance
         busy = any(borrow.purpose is Purpose.PLACE for borrow in instance.borrower.active.values())
-        for seq in self.waiting():
+        for seq in self._not_running():
             if len(instance.running()) >= instance.settings.max_num_seqs:
                 return
             since = self._waiting_since.setdefault(seq.request_id, now)
-            if now < seq.retry_at or not self._acquire(seq, now, may_borrow=not busy):
-                if now - since >= AGED_S:
-                    return
-            else:
+            may_try = seq.state is SeqState.WAITING and now >= seq.retry_at
+            if may_try and self._acquire(seq, now, may_borrow=not busy):
                 busy = busy or seq.state is SeqState.ACQUIRING
+            if seq.state is not SeqState.RUNNING and now - since >= AGED_S:
+                return
+
+    def _not_running(self) -> list[Sequence]:
+        return sorted(
+            (s for s in self._instance.sequences.values() if s.state is not SeqState.RUNNING), key=lambda s: s.age
+        )
 
     def homeless_blocks(self, seq: Sequence) -> int:
         """Blocks it needs a place for before it can go on, beyond the slots it holds or will soon have back."""
         seq.cover(len(seq.tokens))
-        return max(0, len(seq.homeless()) - len(seq.spare) - self._instance.returning(seq))
+        return max(0, seq.census.homeless - len(seq.spare) - self._instance.returning(seq))
 
     def make_room(self, now: float) -> None:
         """Move blocks out when slots run short; preempt the youngest when a sequence stands still for want of one."""
         instance = self._instance
-        stalled = [s for s in instance.batcher.stalled if s.state is SeqState.RUNNING and not instance.returning(s)]
+        stalled = self._stalled()
         if not (stalled or self._short_soon() or self._starving()) or self._relieving():
             return
         room_is_coming = any(item.slots for item in instance.deferred) or any(s.leaving for s in instance.running())
@@ -71,7 +75,7 @@ class Memory:
             return
         victim = self._fullest()
         if now >= self._relieve_at and victim is not None and instance.possible_creditors():
-            wanted = min(len(victim.movable()), max(LEAST_MOVE_BLOCKS, len(instance.running())))
+            wanted = min(victim.census.movable, max(LEAST_MOVE_BLOCKS, len(instance.running())))
             instance.borrower.start(victim, Purpose.RELIEVE, wanted, now)
             return
         # What a sequence has in flight may seal blocks that can leave, or end a request: that comes first.
@@ -82,7 +86,9 @@ class Memory:
     def on_borrowed(self, borrow: Borrow, now: float) -> None:
         """A borrow is over: use its grants, or give them back."""
         seq = borrow.seq
-        if borrow.purpose is Purpose.PLACE:
+        if self._instance.sequences.get(seq.request_id) is not seq:
+            self._debts.give_back(borrow.grants)
+        elif borrow.purpose is Purpose.PLACE:
             self._place(seq, borrow, now)
         elif borrow.purpose is Purpose.RELIEVE:
             blocks = seq.movable() if seq.state is SeqState.RUNNING else []
@@ -92,7 +98,7 @@ class Memory:
                 return
             self._relieve_at = now + self._backoff(self._relieve_retries)
             self._relieve_retries += 1
-            if any(s.state is SeqState.RUNNING for s in self._instance.batcher.stalled):
+            if self._stalled():
                 self._preempt_youngest(now)
         else:
             blocks = [b for b in seq.blocks if b.placed and b.debt is not None and b.debt.creditor_id in borrow.exclude]
@@ -138,7 +144,7 @@ class Memory:
             return False
         self._take_local(seq, local)
         remote += self._missing_staging(seq)
-        if self._missing_staging(seq) and not seq.movable():
+        if self._missing_staging(seq) and not seq.census.movable:
             return False
         seq.state = SeqState.ACQUIRING
         instance.borrower.start(seq, Purpose.PLACE, remote, now)
@@ -169,7 +175,7 @@ class Memory:
         seq.spare = []
         seq.state = SeqState.WAITING
         retries = seq.retries + 1
-        if seq.blocks and retries >= GIVE_UP_RETRIES and seq.local_slots():
+        if seq.blocks and retries >= GIVE_UP_RETRIES and (seq.num_local_slots or seq.debts):
             # Two that each hold what the other lacks would wait for ever.
             self.restart(seq, now)
         seq.retries, seq.retry_at = retries, now + self._backoff(retries)
@@ -195,6 +201,13 @@ class Memory:
 
     # --- making room
 
+    def _stalled(self) -> list[Sequence]:
+        """Running sequences that stand still for want of a slot, with none free or coming back."""
+        instance = self._instance
+        if instance.pool.num_free:
+            return []
+        return [s for s in instance.batcher.stalled if s.state is SeqState.RUNNING and not instance.returning(s)]
+
     def _short_soon(self) -> bool:
         """Whether fewer slots are free than running sequences need within a few tokens."""
         block_tokens = self._instance.settings.block_tokens
@@ -216,8 +229,8 @@ class Memory:
         return any(borrow.purpose is Purpose.RELIEVE for borrow in self._instance.borrower.active.values())
 
     def _fullest(self) -> Sequence | None:
-        running = [s for s in self._instance.running() if s.movable()]
-        return max(running, key=lambda s: (len(s.movable()), s.age), default=None)
+        running = [s for s in self._instance.running() if s.census.movable]
+        return max(running, key=lambda s: (s.census.movable, s.age), default=None)
 
     def _preempt_youngest(self, now: float) -> None:
         running = self._instance.running()
@@ -231,4 +244,4 @@ class Memory:
 
     def _backoff(self, retries: int) -> float:
         """Doubling, with jitter, so that instances that compete for the same blocks do not do so for ever."""
-        return min(LONGEST_RETRY_S, FIRST_RETRY_S * 2 ** min(retries, 10)) * (0.5 + self._entropy.random())
+        return min(LONGEST_RETRY_S, FIRST_RETRY_S * 2.0 ** min(retries, 10)) * (0.5 + self._entropy.random())

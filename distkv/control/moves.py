@@ -9,12 +9,16 @@ from __future__ import annotations
 from distkv.control.commands import TellPeer, TellWorker
 from distkv.control.debts import DebtBook
 from distkv.control.instance import Instance
-from distkv.control.sequence import Block, Debt, Sequence
+from distkv.control.placement import Block, Debt
+from distkv.control.sequence import Sequence
 from distkv.wire.messages.from_worker import Sealed
 from distkv.wire.messages.to_rmanager import Complete, Expose, ExposedBlock
 from distkv.wire.messages.to_worker import Seal
 
 MAX_EXPOSED_BLOCKS = 32
+MAX_SEALED_AHEAD = 2 * MAX_EXPOSED_BLOCKS
+ASK_AGAIN_S = 1.5
+"""An `Expose` or its answer may be lost with a connection; a creditor that is still reading ignores the second."""
 MAX_FAILURES = 3
 
 
@@ -26,21 +30,24 @@ class Mover:
         self._debts = debts
         self._seals: dict[int, list[tuple[Block, int]]] = {}
 
-    def advance(self, seq: Sequence) -> None:
+    def advance(self, seq: Sequence, now: float) -> None:
         """Seal and expose what is ready to leave."""
         to_seal = [
             block
             for debt in seq.debts
-            for block in debt.blocks[debt.filled :]
+            for block in debt.blocks[debt.filled : debt.filled + MAX_SEALED_AHEAD]
             if block.slot is not None and block.sealed and block.checksum is None and not block.sealing
         ]
         if to_seal:
             self._seal(to_seal)
         for debt in seq.debts:
             if not debt.exposed:
-                self._expose_ready(debt)
+                self._expose_ready(debt, now)
+            elif debt.asked is not None and now - debt.asked_at >= ASK_AGAIN_S:
+                debt.asked_at = now
+                self._instance.emit(TellPeer(debt.creditor_id, debt.asked))
 
-    def _expose_ready(self, debt: Debt) -> None:
+    def _expose_ready(self, debt: Debt, now: float) -> None:
         """Expose the next blocks of a debt that lie ready at one place."""
         ready: list[Block] = []
         source: str | None = None
@@ -51,7 +58,7 @@ class Mover:
             source = lies_at
             ready.append(block)
         if source is not None:
-            self._expose(debt, ready, source)
+            self._expose(debt, ready, source, now)
 
     def on_sealed(self, message: Sealed) -> None:
         """Checksums are there."""
@@ -60,14 +67,14 @@ class Mover:
             if block.slot == slot and block.sealed:
                 block.checksum = checksum
 
-    def on_complete(self, message: Complete) -> Sequence | None:
-        """A creditor has taken blocks over, or could not; returns the sequence if its places changed."""
+    def on_complete(self, message: Complete) -> None:
+        """A creditor has taken blocks over, or could not."""
         found = self._debts.find(message.span)
         if found is None:
-            return None
+            return
         seq, debt = found
         if message.index != debt.filled or not debt.exposed:
-            return None
+            return
         count, debt.exposed = debt.exposed, 0
         if message.problem or message.num_blocks != count:
             self._instance.note(
@@ -76,13 +83,12 @@ class Mover:
             debt.failures += 1
             if debt.failures >= MAX_FAILURES:
                 self._debts.abandon(seq, debt)
-            return seq
+            return
         moved = debt.blocks[debt.filled : debt.filled + count]
         debt.filled += count
         debt.failures = 0
         self._instance.tally.moved_blocks += count
         self._take_over(seq, moved)
-        return seq
 
     def _source(self, block: Block) -> str | None:
         if block.slot is not None and block.sealed:
@@ -97,7 +103,7 @@ class Mover:
         self._seals[seal_id] = pairs
         self._instance.emit(TellWorker(Seal(seal_id=seal_id, slots=tuple(slot for _, slot in pairs))))
 
-    def _expose(self, debt: Debt, blocks: list[Block], source: str) -> None:
+    def _expose(self, debt: Debt, blocks: list[Block], source: str, now: float) -> None:
         own = self._instance.settings
         member = self._instance.members.get(source)
         if source != own.instance_id and member is None:
@@ -107,7 +113,6 @@ class Mover:
             slot = block.slot if block.home is None else block.home.slots[block.home_index]
             assert slot is not None and block.checksum is not None
             exposed.append(ExposedBlock(slot, block.checksum))
-        debt.exposed, debt.source_id = len(exposed), source
         expose = Expose(
             span=debt.span,
             index=debt.filled,
@@ -115,19 +120,18 @@ class Mover:
             source_incarnation=own.incarnation if member is None else member.incarnation,
             blocks=tuple(exposed),
         )
+        debt.exposed, debt.asked, debt.asked_at = len(exposed), expose, now
         self._instance.emit(TellPeer(debt.creditor_id, expose))
 
     def _take_over(self, seq: Sequence, moved: list[Block]) -> None:
         """The moved blocks lie at their creditor now; what they leave is free when no step names it."""
         freed, homes = [], []
         for block in moved:
-            block.placed = True
-            if block.slot is not None:
-                freed.append(block.slot)
-                block.slot = None
-            if block.home is not None:
-                homes.append(block.home)
-                block.home = None
+            slot, home = seq.settle_at_creditor(block)
+            if slot is not None:
+                freed.append(slot)
+            if home is not None:
+                homes.append(home)
             seq.todo.remove(*seq.span_of(block))
         seq.version += 1
         for home in homes:

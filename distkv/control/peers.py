@@ -7,14 +7,12 @@ from dataclasses import dataclass
 import msgspec
 
 from distkv.control.commands import TellPeer
-from distkv.control.instance import Instance
+from distkv.control.instance import GONE, SILENT, Instance
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.to_client import Located
 from distkv.wire.messages.to_rmanager import Members, Renew
 
 SUSPECT_S = 1.0
-NEVER = float("-inf")
-SILENT = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +82,10 @@ class PeerBook:
         gone = [
             i
             for i, since in self._instance.suspects.items()
-            if since not in (NEVER, SILENT) and now - since >= SUSPECT_S
+            if since not in (GONE, SILENT) and now - since >= SUSPECT_S
         ]
         for instance_id in gone:
-            self._instance.suspects[instance_id] = NEVER
+            self._instance.suspects[instance_id] = GONE
         return gone
 
     def members_message(self) -> Members:

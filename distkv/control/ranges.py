@@ -51,6 +51,8 @@ class Ranges:
 
     def remove(self, start: int, end: int) -> None:
         """Take [start, end) out, as far as it is in."""
+        if start >= end:
+            return
         kept = []
         for a, b in self._ranges:
             if a < min(b, start):
@@ -58,7 +60,3 @@ class Ranges:
             if max(a, end) < b:
                 kept.append((max(a, end), b))
         self._ranges = kept
-
-    def overlaps(self, start: int, end: int) -> bool:
-        """Whether any position of [start, end) is in."""
-        return any(a < end and start < b for a, b in self._ranges)

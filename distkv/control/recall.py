@@ -12,7 +12,8 @@ from distkv.control.borrowing import Purpose
 from distkv.control.commands import TellWorker
 from distkv.control.debts import DebtBook
 from distkv.control.instance import Instance
-from distkv.control.sequence import Block, Debt, Sequence
+from distkv.control.placement import Block, Debt
+from distkv.control.sequence import Sequence
 from distkv.wire.messages.from_worker import Pulled
 from distkv.wire.messages.to_rmanager import Reclaim
 from distkv.wire.messages.to_worker import Pull
@@ -35,14 +36,14 @@ class Recaller:
         self._debts = debts
         self._pulls: dict[int, Homecoming] = {}
 
-    def on_reclaim(self, message: Reclaim, now: float) -> Sequence | None:
-        """Begin to empty the span; returns the sequence, which may lack places for blocks not yet computed."""
+    def on_reclaim(self, message: Reclaim, now: float) -> None:
+        """Begin to empty the span, or go on with it; blocks not yet computed lose the place they had there."""
         found = self._debts.find(message.span)
         if found is None:
-            return None
+            return
         seq, debt = found
         if debt.exposed or any(coming.debt is debt for coming in self._pulls.values()):
-            return seq
+            return
         self._debts.abandon(seq, debt)
         placed = [b for b in debt.blocks if b.debt is debt and b.placed]
         room = self._instance.pool.num_free - len(self._instance.running())
@@ -52,7 +53,6 @@ class Recaller:
         rest = len(placed) - len(slots)
         if rest and self._instance.borrower.of(seq, Purpose.REHOME) is None:
             self._instance.borrower.start(seq, Purpose.REHOME, rest, now, exclude=[debt.creditor_id])
-        return seq
 
     def on_pulled(self, message: Pulled) -> bool:
         """A pull home is over; false if it was none of ours."""
@@ -65,8 +65,7 @@ class Recaller:
             if message.problem or not current or block.debt is not coming.debt or not block.placed:
                 unused.append(slot)
             else:
-                block.slot, block.debt, block.placed = slot, None, False
-                coming.seq.version += 1
+                coming.seq.settle_here(block, slot)
         self._instance.pool.free(unused, SlotState.LOCAL)
         self._debts.release_if_empty(coming.seq, coming.debt)
         return True

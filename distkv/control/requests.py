@@ -41,6 +41,7 @@ class Requests:
         self._make_decoder = make_decoder
         self._entropy = entropy
         self._on_lost = on_lost
+        self._ending: dict[str, int] = {}
 
     # --- in
 
@@ -64,6 +65,8 @@ class Requests:
             block_tokens=settings.block_tokens,
             deadline=None if submit.timeout_s is None else now + submit.timeout_s,
             todo=Ranges([(0, len(event.token_ids))]),
+            # Steps of an ended request of the same name may be in flight; none of their outcomes is this one's.
+            life=self._ending.get(submit.request_id, -1) + 1,
         )
         self._instance.sequences[seq.request_id] = seq
         self._instance.tally.prompt_tokens += seq.prompt_tokens
@@ -78,7 +81,8 @@ class Requests:
         elif not token_ids:
             reason = "the prompt has no tokens"
         elif max(token_ids) >= settings.vocab_size or min(token_ids) < 0:
-            reason = f"token ids must be in [0, {settings.vocab_size}), the prompt has {max(token_ids)}"
+            wrong = next(token for token in token_ids if not 0 <= token < settings.vocab_size)
+            reason = f"token ids must be in [0, {settings.vocab_size}), the prompt has {wrong}"
         elif settings.max_model_len is not None and wanted > settings.max_model_len:
             reason = f"prompt + max_tokens is {wanted} tokens, over max_model_len {settings.max_model_len}"
         if reason:
@@ -127,7 +131,7 @@ class Requests:
         self._instance.tally.recomputed_tokens += max(0, min(part.end, seq.high_water) - part.start)
         seq.high_water = max(seq.high_water, part.end)
         for number in range(part.start // seq.block_tokens, part.end // seq.block_tokens):
-            seq.blocks[number].sealed = True
+            seq.seal(seq.blocks[number])
         if part.sampled and result.token is not None:
             self._append(seq, result.token, now)
 
@@ -177,8 +181,16 @@ class Requests:
         self._debts.give_back(self._instance.borrower.cancel(seq))
         self._debts.drop(seq, now)
         self._memory.forget(seq)
-        # The worker forgets a request only after the last step that names it.
-        self._instance.defer(None, [], lambda: self._instance.emit(TellWorker(Forget(request_ids=(seq.request_id,)))))
+        self._ending[seq.request_id] = seq.life
+        self._instance.defer(None, [], lambda: self._forget(seq))
+
+    def _forget(self, seq: Sequence) -> None:
+        """The last step that names it is answered: the worker forgets it, unless its name is in use again."""
+        name = seq.request_id
+        if self._ending.get(name) == seq.life:
+            del self._ending[name]
+            if name not in self._instance.sequences:
+                self._instance.emit(TellWorker(Forget(request_ids=(name,))))
 
     # --- time
 

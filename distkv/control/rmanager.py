@@ -22,10 +22,11 @@ from distkv.control.memory import Memory
 from distkv.control.moves import Mover
 from distkv.control.output import Decoder
 from distkv.control.peers import PeerBook
+from distkv.control.placement import Debt
 from distkv.control.recall import Recaller
 from distkv.control.reporting import instance_status, request_statuses
 from distkv.control.requests import Requests
-from distkv.control.sequence import Debt, SeqState, Sequence
+from distkv.control.sequence import SeqState, Sequence
 from distkv.wire.messages import from_worker as fw
 from distkv.wire.messages import to_client as tc
 from distkv.wire.messages import to_gmanager as tg
@@ -208,7 +209,7 @@ class RManager:
         self._memory.make_room(now)
         for seq in instance.sequences.values():
             if seq.debts:
-                self._mover.advance(seq)
+                self._mover.advance(seq, now)
         if self._drain_until is not None:
             self._finish_drain(now)
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
 from distkv.control.output import OutputText
+from distkv.control.placement import Block, Census, Debt, Layout
 from distkv.control.ranges import Ranges
 from distkv.types import SamplingParams
-from distkv.wire.messages.common import Run, SpanRef
+from distkv.wire.messages.common import Run
 from distkv.wire.messages.to_worker import RemoteSpan
 
 
@@ -20,64 +20,6 @@ class SeqState(Enum):
     WAITING = "waiting"
     ACQUIRING = "acquiring"
     RUNNING = "running"
-
-
-@dataclass(slots=True, eq=False)
-class Debt:
-    """A span borrowed for one request, seen from its debtor.
-
-    blocks: for each position of the span the rBlock that is to lie, or lies, there. Positions are filled in order;
-    [0, filled) are verified at the creditor, [filled, filled + exposed) it is reading now.
-    """
-
-    span: SpanRef
-    creditor_id: str
-    slots: tuple[int, ...]
-    valid_until: float
-    blocks: list[Block] = field(default_factory=list)
-    filled: int = 0
-    exposed: int = 0
-    source_id: str = ""
-    failures: int = 0
-
-    @property
-    def capacity(self) -> int:
-        return len(self.slots)
-
-
-@dataclass(slots=True, eq=False)
-class Block:
-    """One logical rBlock of a sequence.
-
-    slot: where it lies here, if it does. debt, index: the borrowed span it lies in (`placed`) or is to go to.
-    home: the debt it still lies in while it is to go to `debt` (re-homing). sealed: full, every layer written.
-    """
-
-    number: int
-    slot: int | None = None
-    debt: Debt | None = None
-    index: int = 0
-    placed: bool = False
-    home: Debt | None = None
-    home_index: int = 0
-    sealed: bool = False
-    sealing: bool = False
-    checksum: int | None = None
-
-    @property
-    def located(self) -> bool:
-        """Whether its KV lies somewhere, or has a place to be computed into."""
-        return self.slot is not None or self.debt is not None or self.home is not None
-
-    def whereabouts(self) -> tuple[Debt, int] | None:
-        """The span and position to attend at when the block is remote."""
-        if self.slot is not None:
-            return None
-        if self.home is not None:
-            return self.home, self.home_index
-        if self.debt is not None and self.placed:
-            return self.debt, self.index
-        return None
 
 
 @dataclass(slots=True, eq=False)
@@ -112,6 +54,8 @@ class Sequence:
     starved_since: float | None = None
     high_water: int = 0
     unsettled: bool = False
+    census: Census = field(default_factory=Census)
+    _layout: Layout = field(default_factory=Layout)
 
     @property
     def age(self) -> tuple[float, str]:
@@ -132,14 +76,10 @@ class Sequence:
         """Whether another token may be sampled after those on their way."""
         return self.num_generated < self.params.max_tokens
 
-    def cover(self, num_tokens: int) -> None:
-        """Have a logical block for each of the first `num_tokens` positions."""
-        while len(self.blocks) * self.block_tokens < num_tokens:
-            self.blocks.append(Block(len(self.blocks)))
-
-    def homeless(self) -> list[Block]:
-        """Blocks that have no place yet, ascending."""
-        return [b for b in self.blocks if not b.located]
+    @property
+    def num_local_slots(self) -> int:
+        """Slots of the own pool this sequence holds."""
+        return self.census.local + len(self.spare)
 
     @property
     def leaving(self) -> bool:
@@ -149,8 +89,31 @@ class Sequence:
     @property
     def surplus(self) -> int:
         """Spare slots that no block of the sequence waits for."""
-        waiting = sum(1 for b in self.blocks if b.slot is None and b.home is None and not b.placed)
-        return max(0, len(self.spare) - waiting)
+        return max(0, len(self.spare) - self.census.uncomputed)
+
+    # --- blocks: every change of one is made here
+
+    def cover(self, num_tokens: int) -> None:
+        """Have a logical block for each of the first `num_tokens` positions."""
+        known, wanted = len(self.blocks), -(-num_tokens // self.block_tokens)
+        if known < wanted:
+            self.blocks.extend(Block(number) for number in range(known, wanted))
+            self.census.add(wanted - known)
+
+    def clear(self) -> list[Block]:
+        """Have no blocks; returns those there were."""
+        blocks, self.blocks, self.census = self.blocks, [], Census()
+        return blocks
+
+    def put(self, block: Block, slot: int) -> None:
+        """The block is to be computed into a slot of the own pool."""
+        block.slot = slot
+        self.census.update(block)
+
+    def seal(self, block: Block) -> None:
+        """The block is full, every layer written."""
+        block.sealed = True
+        self.census.update(block)
 
     def assign(self, block: Block, debt: Debt) -> None:
         """Let a block go to the next position of a borrowed span."""
@@ -158,6 +121,7 @@ class Sequence:
             block.home, block.home_index, block.placed = block.debt, block.index, False
         block.debt, block.index = debt, len(debt.blocks)
         debt.blocks.append(block)
+        self.census.update(block)
 
     def unassign(self, block: Block) -> None:
         """The block goes nowhere: it stays where it is, if it is anywhere."""
@@ -165,6 +129,48 @@ class Sequence:
         block.debt, block.index = block.home, block.home_index
         block.placed = block.home is not None
         block.home = None
+        self.census.update(block)
+
+    def settle_at_creditor(self, block: Block) -> tuple[int | None, Debt | None]:
+        """The block lies in its debt now; returns the slot, or the debt it lay in before, that it leaves."""
+        left = block.slot, block.home
+        block.slot, block.home, block.placed = None, None, True
+        self.census.update(block)
+        return left
+
+    def settle_here(self, block: Block, slot: int) -> None:
+        """The block came home."""
+        block.slot, block.debt, block.placed = slot, None, False
+        self.census.update(block)
+        self.version += 1
+
+    def lose(self, block: Block, debt: Debt) -> bool:
+        """A debt the block lies in, or is to go to, is gone; true if its KV is gone too and must be computed again."""
+        if block.home is debt:
+            block.home = None
+            lost = block.debt is not None and not block.placed and block.slot is None
+        elif block.debt is debt and block.placed:
+            block.debt, block.placed = None, False
+            lost = True
+        else:
+            if block.debt is debt:
+                self.unassign(block)
+            return False
+        if lost:
+            block.sealed, block.checksum = False, None
+            self.todo.add(*self.span_of(block))
+        self.census.update(block)
+        return lost
+
+    # --- where they are
+
+    def homeless(self) -> list[Block]:
+        """Blocks that have no place yet, ascending."""
+        return [b for b in self.blocks if not b.located] if self.census.homeless else []
+
+    def movable(self) -> list[Block]:
+        """Sealed local blocks with no other destination, oldest first; the tail never is one."""
+        return [b for b in self.blocks if b.movable] if self.census.movable else []
 
     def span_of(self, block: Block) -> tuple[int, int]:
         """Positions of a block, the last one clipped to the sequence."""
@@ -175,54 +181,9 @@ class Sequence:
         """Every slot of the own pool this sequence holds."""
         return [b.slot for b in self.blocks if b.slot is not None] + self.spare
 
-    def movable(self) -> list[Block]:
-        """Sealed local blocks with no other destination, oldest first; the tail never is one."""
-        return [b for b in self.blocks if b.slot is not None and b.sealed and b.debt is None]
-
-    def local_runs(self, num_blocks: int) -> tuple[Run, ...]:
-        """Where the local ones of the first `num_blocks` blocks lie, neighbours joined."""
-        runs: list[Run] = []
-        for block in self.blocks[:num_blocks]:
-            if block.slot is None:
-                continue
-            last = runs[-1] if runs else None
-            if (
-                last is not None
-                and last.first_block + last.num_blocks == block.number
-                and last.first_slot + last.num_blocks == block.slot
-            ):
-                runs[-1] = Run(last.first_block, last.first_slot, last.num_blocks + 1)
-            else:
-                runs.append(Run(block.number, block.slot, 1))
-        return tuple(runs)
-
-    def remote_spans(self, num_blocks: int) -> tuple[RemoteSpan, ...]:
-        """Which borrowed spans hold the others, ascending, neighbours joined."""
-        spans = []
-        for debt, index, first, count in self._remote_runs(num_blocks):
-            spans.append(
-                RemoteSpan(
-                    instance_id=debt.creditor_id, span=debt.span, index=index, first_block=first, num_blocks=count
-                )
-            )
-        return tuple(spans)
-
-    def _remote_runs(self, num_blocks: int) -> Iterator[tuple[Debt, int, int, int]]:
-        current: tuple[Debt, int, int, int] | None = None
-        for block in self.blocks[:num_blocks]:
-            place = block.whereabouts()
-            if place is None:
-                continue
-            debt, index = place
-            if current is not None:
-                held, first_index, first, count = current
-                if held is debt and first + count == block.number and first_index + count == index:
-                    current = (held, first_index, first, count + 1)
-                    continue
-                yield current
-            current = (debt, index, block.number, 1)
-        if current is not None:
-            yield current
+    def layout(self, num_blocks: int) -> tuple[tuple[Run, ...], tuple[RemoteSpan, ...]]:
+        """Where the first `num_blocks` blocks lie: runs of the own pool, and parts of borrowed spans."""
+        return self._layout.of(self.blocks, self.version, num_blocks)
 
     def validate(self) -> None:
         """Every block has at most one live place; debts and blocks name each other."""
@@ -236,7 +197,11 @@ class Sequence:
                 assert block.home in self.debts and block.slot is None
         for debt in self.debts:
             assert debt.filled >= 0 and debt.filled + debt.exposed <= len(debt.blocks) <= debt.capacity
+        self.census.validate(self.blocks)
+        if self._layout.version == self.version:
+            assert self._layout.is_of(self.blocks), "a block changed its place, and the placement version did not"
         slots = self.local_slots()
         assert len(slots) == len(set(slots)), "a slot is held twice"
+        assert len(slots) == self.num_local_slots
         for start, end in self.todo:
             assert 0 <= start < end <= self.length

@@ -1,10 +1,10 @@
-"""Addresses a user may write, and the rule that nothing listens beyond this machine by accident."""
+"""Addresses to listen at and to connect to: host and port, apart and together."""
 
 from __future__ import annotations
 
-import ipaddress
-
 from distkv.errors import ConfigError
+
+PORT_HINT = "port 0 takes a free one"
 
 
 def split_host_port(address: str, key: str = "address") -> tuple[str, int]:
@@ -15,9 +15,7 @@ def split_host_port(address: str, key: str = "address") -> tuple[str, int]:
     rest = address.removeprefix("tcp://")
     host, colon, port_text = rest.rpartition(":")
     if not colon or not host:
-        raise ConfigError(
-            key, f"expected HOST:PORT, got {address!r}", "for example 127.0.0.1:7070; port 0 is automatic"
-        )
+        raise ConfigError(key, f"expected HOST:PORT, got {address!r}", f"for example 127.0.0.1:7070; {PORT_HINT}")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:
@@ -32,24 +30,6 @@ def split_host_port(address: str, key: str = "address") -> tuple[str, int]:
 def join_host_port(host: str, port: int | str) -> str:
     """The reverse of `split_host_port`; IPv6 hosts get their brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only processes of this machine can reach `host`. A name or wildcard counts as reachable by others."""
-    try:
-        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
-    except ValueError:
-        return False
-
-
-def check_bind(host: str, insecure: bool, key: str = "address") -> None:
-    """Refuse to listen beyond loopback unless the user said so. Raises ConfigError naming --insecure."""
-    if not insecure and not is_loopback(host):
-        raise ConfigError(
-            key,
-            f"{host} can be reached from other machines, and connections are not authenticated",
-            "use a loopback address, or --insecure on a network where every machine is trusted",
-        )
 
 
 def _plain(host: str) -> str:

@@ -15,8 +15,9 @@ from typing import Self
 
 import zmq
 
+from distkv.config import check_bind
 from distkv.errors import ConfigError, MalformedMessage, WireError
-from distkv.wire.address import check_bind, join_host_port, split_host_port
+from distkv.wire.address import PORT_HINT, join_host_port, split_host_port
 from distkv.wire.codec import MAX_MESSAGE_BYTES, decode_envelope, encode_envelope
 from distkv.wire.connection_watch import ConnectionWatch
 from distkv.wire.loop_socket import LoopSocket
@@ -75,7 +76,9 @@ class ServerChannel:
             return cls(LoopSocket(socket, real), real, name, max_message_bytes)
         except zmq.ZMQError as e:
             socket.close(linger=0)
-            raise ConfigError("address", f"cannot listen at {address}: {e.strerror}") from None
+            raise ConfigError(
+                "address", f"cannot listen at {address}: {zmq.strerror(e.errno or 0)}", PORT_HINT
+            ) from None
         except BaseException:
             socket.close(linger=0)
             raise

@@ -115,7 +115,7 @@ def test_status_json_and_table(cluster, capsys):
     assert [one["instance_id"] for one in json.loads(capsys.readouterr().out)["instances"]] == ["i0"]
     assert distkv_command("status", "--address", cluster.address) == 0
     out = capsys.readouterr().out
-    assert "instances" in out and "i0[0..32)" in out
+    assert "borrowed" in out and "i0[0..32)" in out
 
 
 def test_bench_hands_its_arguments_on(monkeypatch):

@@ -114,6 +114,14 @@ class SimCluster:
             if other != name and self.nodes[other].alive:
                 self._handle(other, c.PeerDisconnected(name))
 
+    def cut(self, one: str, other: str) -> None:
+        """The control connections between two instances break: what is on its way is lost; they connect again."""
+        for key in [k for k in self.queues if {k[0], k[2]} == {one, other}]:
+            self.queues[key].clear()
+        for name, peer in ((one, other), (other, one)):
+            if self.nodes[name].alive and not self.nodes[name].frozen:
+                self._handle(name, c.PeerDisconnected(peer))
+
     def freeze(self, name: str, frozen: bool = True) -> None:
         """SIGSTOP and SIGCONT: connections stay, nothing moves."""
         self.nodes[name].frozen = self.nodes[name].worker.frozen = frozen
@@ -154,6 +162,12 @@ class SimCluster:
                 pool = node.rm.instance.pool
                 assert pool.num_free == pool.num_slots, f"{name}: {pool.num_free} of {pool.num_slots} free"
                 assert not node.rm.instance.loans.loans
+        self.run(1.0)
+        assert self.gm is not None
+        assert self.gm.ledger.debts() == {} and self.gm.ledger.placement() == {}
+        for name, entry in self.gm.ledger.entries.items():
+            if self.nodes[name].alive:
+                assert entry.heartbeat is not None and entry.heartbeat.free_blocks == entry.heartbeat.total_blocks
 
     # --- the network
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from tests.control.cluster import BLOCK, SimCluster
 from tests.control.fake_worker import VOCAB, expected_output
@@ -185,60 +183,3 @@ def test_many_mixed_requests(seed: int) -> None:
     for request_id, (tokens, max_tokens) in wanted.items():
         check(cluster, request_id, tokens, max_tokens)
     cluster.settle()
-
-
-ACTIONS = st.one_of(
-    st.tuples(st.just("submit"), st.integers(0, 3), st.integers(1, 200), st.integers(1, 25)),
-    st.tuples(st.just("cancel"), st.integers(0, 30)),
-    st.tuples(st.just("run"), st.floats(0.05, 1.5)),
-    st.tuples(st.just("kill"), st.integers(1, 3)),
-    st.tuples(st.just("freeze"), st.integers(0, 3), st.floats(0.5, 6.0)),
-    st.tuples(st.just("gm"), st.floats(0.1, 3.0)),
-    st.tuples(st.just("drain"), st.integers(1, 3)),
-)
-
-
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
-@given(st.integers(0, 2**20), st.lists(ACTIONS, min_size=3, max_size=25))
-def test_any_history_keeps_every_promise(seed: int, actions: list[tuple[object, ...]]) -> None:
-    """Whatever happens: invariants hold after every event (SimCluster checks), outputs are right or typed errors, and
-    every block of the survivors is back in the end."""
-    cluster = SimCluster([12, 20, 28, 16], seed, hold_timeout_s=5.0)
-    wanted: dict[str, tuple[list[int], int]] = {}
-    for action in actions:
-        kind, args = action[0], action[1:]
-        if kind == "submit":
-            owner, length, max_tokens = args
-            node = cluster.nodes[f"i{owner}"]
-            if node.alive and not node.frozen:
-                request_id = f"r{len(wanted)}"
-                wanted[request_id] = (prompt(length, len(wanted)), max_tokens)
-                cluster.submit(f"i{owner}", request_id, *wanted[request_id])
-        elif kind == "cancel" and f"r{args[0]}" in wanted and not cluster.outcomes[f"r{args[0]}"].done:
-            cluster.cancel(f"r{args[0]}")
-        elif kind == "run":
-            cluster.run(args[0])
-        elif kind == "kill" and cluster.nodes[f"i{args[0]}"].alive:
-            cluster.kill(f"i{args[0]}")
-        elif kind == "drain" and cluster.nodes[f"i{args[0]}"].alive:
-            cluster.drain(f"i{args[0]}", 5.0)
-        elif kind == "freeze" and cluster.nodes[f"i{args[0]}"].alive:
-            cluster.freeze(f"i{args[0]}")
-            cluster.run(args[1])
-            cluster.freeze(f"i{args[0]}", False)
-        elif kind == "gm":
-            cluster.kill_gmanager()
-            cluster.run(args[0])
-            cluster.restart_gmanager()
-    for request_id in list(cluster.owner):
-        if not cluster.nodes[cluster.owner[request_id]].alive:
-            del cluster.owner[request_id]
-    cluster.finish(120)
-    for request_id in cluster.owner:
-        outcome = cluster.outcomes[request_id]
-        tokens, max_tokens = wanted[request_id]
-        expected = expected_output(tokens, max_tokens)
-        assert outcome.tokens == expected[: len(outcome.tokens)]
-        if outcome.finish == "length":
-            assert outcome.tokens == expected
-    cluster.settle(12)

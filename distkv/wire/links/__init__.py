@@ -1,6 +1,7 @@
 """Tensor links between workers: blocking, one thread at each end. Start with `base` for the contract."""
 
-from distkv.wire.links.base import LinkListener, TensorLink, Transport
+from distkv.types import Transport
+from distkv.wire.links.base import LinkListener, TensorLink
 from distkv.wire.links.connecting import connect, listen
 from distkv.wire.links.handshake import LinkIdentity, hello_to
 from distkv.wire.links.pool_memory import PoolMemory, host_key

@@ -8,15 +8,13 @@ each other until a timeout.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from distkv.wire.messages.common import DataEndpoint
 from distkv.wire.messages.data import DataMessage
 
 Buffer = Any
 """Anything C-contiguous with the buffer protocol: bytes, memoryview, a numpy array."""
-
-Transport = Literal["auto", "shm", "tcp"]
 
 MAX_HEADER_BYTES = 8 * 2**20
 MAX_BODY_BYTES = 2**30

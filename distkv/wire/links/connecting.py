@@ -8,8 +8,9 @@ import time
 import structlog
 
 from distkv.errors import ConfigError, LinkClosed, LinkTimeout
+from distkv.types import Transport
 from distkv.wire.address import split_host_port
-from distkv.wire.links.base import MAX_BODY_BYTES, MAX_HEADER_BYTES, LinkListener, TensorLink, Transport
+from distkv.wire.links.base import MAX_BODY_BYTES, MAX_HEADER_BYTES, LinkListener, TensorLink
 from distkv.wire.links.frames import FrameSocket
 from distkv.wire.links.handshake import HANDSHAKE_HEADER_BYTES, LinkIdentity, check_answer
 from distkv.wire.links.inproc import InprocListener, connect_inproc, is_inproc

@@ -12,8 +12,9 @@ import time
 
 import structlog
 
+from distkv.config import check_bind
 from distkv.errors import ConfigError, HandshakeRefused, LinkClosed, LinkError, LinkTimeout, WireError
-from distkv.wire.address import check_bind, join_host_port, split_host_port
+from distkv.wire.address import PORT_HINT, join_host_port, split_host_port
 from distkv.wire.links.base import MAX_BODY_BYTES, MAX_HEADER_BYTES
 from distkv.wire.links.frames import FrameSocket
 from distkv.wire.links.handshake import HANDSHAKE_HEADER_BYTES, LinkIdentity, answer_hello
@@ -69,7 +70,7 @@ class SocketListener:
         try:
             far = socket.create_server((host, port), family=_family(host), backlog=MAX_PENDING)
         except OSError as e:
-            raise ConfigError("address", f"cannot listen at {address}: {e.strerror or e}") from None
+            raise ConfigError("address", f"cannot listen at {address}: {e.strerror or e}", PORT_HINT) from None
         near = socket.socket(socket.AF_UNIX)
         near.bind(f"\0{self._local_name}")
         near.listen(MAX_PENDING)

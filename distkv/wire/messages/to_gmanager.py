@@ -46,7 +46,7 @@ class Heartbeat(Message, frozen=True):
     """State of one instance, every period (000 §4.4; 001 §6.1).
 
     entries: those changed since heartbeat `base`, the last one acknowledged; all of them if `full`.
-    waiting_blocks: rBlocks that waiting requests need. step_s: median time of recent steps.
+    waiting_blocks: rBlocks that waiting requests need. step_s: time of recent steps, smoothed.
     """
 
     instance_id: InstanceId

@@ -102,7 +102,8 @@ class ExposedBlock(Value, frozen=True, array_like=True):
 class Expose(Message, frozen=True):
     """Sealed rBlocks lie ready at `source_id`; the receiver pulls them into its span from position `index` on.
 
-    The source leaves them untouched until `Complete`, `Released`, or the receiver's lease has run out.
+    The source leaves them untouched until `Complete`, `Released`, or the receiver's lease has run out. Sent again, word
+    for word, when no answer comes: a receiver that is still reading stays silent, one that has them answers again.
     """
 
     span: SpanRef
@@ -133,7 +134,7 @@ class Renew(Message, frozen=True):
 
 
 class Renewed(Message, frozen=True):
-    """Renewal `renewal` holds for all its spans but `refused`, which are gone or wanted back."""
+    """Renewal `renewal` holds for all its spans but `refused`, which are gone."""
 
     renewal: Count
     refused: tuple[SpanRef, ...] = ()

@@ -1,0 +1,59 @@
+"""Measure variants by turns, so that what changes on the machine meanwhile meets all of them alike."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+Measure = Callable[[], Mapping[str, float]]
+Samples = dict[str, dict[str, list[float]]]
+"""case → variant → one value per round."""
+
+RESAMPLES = 2000
+
+
+class Ratio(msgspec.Struct, frozen=True):
+    """How many times `b` one variant is, and the 95 % interval of that."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.value:.2f} ({self.low:.2f}..{self.high:.2f})"
+
+
+def alternate(
+    variants: Mapping[str, Measure], rounds: int, *, warmups: int = 1, told: Callable[[str], None] | None = None
+) -> Samples:
+    """Call every variant once a round, in an order that turns round each time; warm-up rounds do not count.
+
+    A variant returns the value of each case it measured. told: hears of every round.
+    """
+    samples: Samples = {}
+    names = list(variants)
+    for index in range(-warmups, rounds):
+        if told is not None:
+            told("warming up" if index < 0 else f"round {index + 1} of {rounds}")
+        for name in names if index % 2 == 0 else reversed(names):
+            measured = variants[name]()
+            if index >= 0:
+                for case, value in measured.items():
+                    samples.setdefault(case, {}).setdefault(name, []).append(value)
+    return samples
+
+
+def paired_ratio(ours: Sequence[float], theirs: Sequence[float], *, seed: int = 0) -> Ratio:
+    """The geometric mean of the rounds' ratios ours/theirs, with a bootstrapped 95 % interval.
+
+    Values are > 0, one per round, in the order they were measured. Raises ValueError for different lengths.
+    """
+    logs = [math.log(a / b) for a, b in zip(ours, theirs, strict=True)]
+    draw = random.Random(seed)
+    means = sorted(statistics.fmean(draw.choices(logs, k=len(logs))) for _ in range(RESAMPLES))
+    low, high = means[int(0.025 * RESAMPLES)], means[int(0.975 * RESAMPLES) - 1]
+    return Ratio(math.exp(statistics.fmean(logs)), math.exp(low), math.exp(high))

@@ -1,0 +1,98 @@
+"""What a benchmark found: rows of medians and spread, goals, and the machine they hold for."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from distkv.bench.harness.alternate import Samples, paired_ratio
+
+
+class Result(msgspec.Struct, frozen=True):
+    """One variant in one case."""
+
+    case: str
+    variant: str
+    median: float
+    min: float
+    max: float
+    unit: str
+
+
+class Goal(msgspec.Struct, frozen=True):
+    """A goal that an issue states. met: None when this machine or its noise cannot tell; `why` then says so."""
+
+    goal: str
+    target: str
+    measured: str
+    met: bool | None
+    why: str = ""
+
+
+class Report(msgspec.Struct, frozen=True):
+    """The whole of it, as it is written to JSON."""
+
+    benchmark: str
+    machine: dict[str, Any]
+    versions: dict[str, str]
+    results: tuple[Result, ...]
+    goals: tuple[Goal, ...] = ()
+
+
+def results(samples: Samples, units: Mapping[str, str]) -> tuple[Result, ...]:
+    """One row per case and variant; `units` has one per case."""
+    return tuple(
+        Result(case, variant, statistics.median(values), min(values), max(values), units[case])
+        for case, variants in samples.items()
+        for variant, values in variants.items()
+    )
+
+
+def write_json(report: Report, path: Path) -> None:
+    """Write the report as indented JSON."""
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
+
+
+def show(report: Report, samples: Samples, console: Console) -> None:
+    """A table per case; its first variant is compared with each other one, round by round."""
+    for case, variants in samples.items():
+        first = next(iter(variants))
+        table = _table(case)
+        for row in report.results:
+            if row.case == case:
+                beside = "" if row.variant == first else str(paired_ratio(variants[first], variants[row.variant]))
+                table.add_row(row.variant, *map(_number, (row.median, row.min, row.max)), row.unit, beside)
+        console.print(table)
+    console.print("ratio: of the first variant to this one, mean over rounds with its 95 % interval", style="dim")
+    for goal in report.goals:
+        met = {True: "met", False: "NOT met", None: "unresolved"}[goal.met]
+        why = f"; {goal.why}" if goal.why else ""
+        console.print(f"goal {met}: {goal.goal}: {goal.measured} (target: {goal.target}){why}", soft_wrap=True)
+    for facts in (report.machine, report.versions):
+        console.print(_in_one_line(facts), style="dim", soft_wrap=True)
+
+
+def _table(case: str) -> Table:
+    table = Table(title=case, title_justify="left", title_style="bold", box=None, padding=(0, 1, 0, 0))
+    table.add_column("", width=18, overflow="fold")
+    for name in ("median", "min", "max"):
+        table.add_column(name, width=9, justify="right")
+    table.add_column("unit", width=8)
+    table.add_column("ratio", width=18)
+    return table
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:,.4g}"
+
+
+def _in_one_line(facts: Mapping[str, Any]) -> str:
+    plain = ", ".join(f"{name} {value}" for name, value in facts.items() if not isinstance(value, dict))
+    nested = (f"\n{name}: {text}" for one in facts.values() if isinstance(one, dict) for name, text in one.items())
+    return plain + "".join(nested)

@@ -1,0 +1,169 @@
+"""`distkv bench smoke`: one instance beside transformers, and one request on three instances beside one.
+
+All in float32 with the same number of threads per process. distkv is measured from the client, transformers inside its
+process. The one instance has as much KV memory as the three together.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections.abc import Mapping
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+import click
+import msgspec
+
+from distkv.bench.harness.alternate import Samples, alternate
+from distkv.bench.harness.command import Measured, Say, benchmark
+from distkv.bench.harness.contenders import Timing, Transformers, ask_cluster, require_transformers
+from distkv.bench.harness.machine import machine_facts, versions_of
+from distkv.bench.harness.report import Goal, Report, results
+from distkv.client.local_cluster import LocalCluster
+from distkv.demo.random_checkpoint import make_checkpoint
+
+INSTANCES = 3
+PACKAGES = ("torch", "transformers", "pyzmq", "msgspec", "uvloop")
+HELP = """Prefill and decode of one instance beside transformers, and of a prompt that only three instances together can
+hold beside one instance with the memory of all three; variants by turns, medians and spread.
+
+\b
+Examples:
+  distkv bench smoke --json smoke.json --plot smoke.png
+  distkv bench smoke --quick
+"""
+
+
+class Size(msgspec.Struct, frozen=True):
+    """How big the run is. pool_tokens: of each of the three instances."""
+
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    vocab: int
+    prompt_tokens: int
+    pool_tokens: int
+    max_tokens: int
+    rounds: int
+
+    @property
+    def long_tokens(self) -> int:
+        """The prompt that only the three together can hold."""
+        return self.pool_tokens * 5 // 2
+
+
+FULL = Size(512, 8, 8, 4, 8192, prompt_tokens=1024, pool_tokens=1024, max_tokens=64, rounds=7)
+QUICK = Size(128, 2, 4, 2, 512, prompt_tokens=256, pool_tokens=256, max_tokens=16, rounds=2)
+
+
+class Contest:
+    """The variants; each measures a request and returns the values of its cases. `units` has one per case."""
+
+    def __init__(self, size: Size, one: LocalCluster, three: LocalCluster, theirs: Transformers) -> None:
+        draw = random.Random(0)
+        ids = [draw.randrange(1, size.vocab) for _ in range(size.long_tokens)]
+        short = ids[: size.prompt_tokens]
+        self.prefill = f"prefill of {size.prompt_tokens:,} tokens"
+        self.decode = f"decode after {size.prompt_tokens:,} tokens"
+        self.long_first = f"time to first of {size.long_tokens:,} tokens"
+        self.long_decode = f"decode after {size.long_tokens:,} tokens"
+        self.units = {
+            self.prefill: "tokens/s",
+            self.decode: "tokens/s",
+            self.long_first: "s",
+            self.long_decode: "tokens/s",
+        }
+        self.beside = {
+            "distkv": partial(self._short, partial(ask_cluster, one, short, size.max_tokens)),
+            "transformers": partial(self._short, partial(theirs.ask, short, size.max_tokens)),
+        }
+        self.spread = {
+            f"{INSTANCES} x {size.pool_tokens:,} tokens": partial(
+                self._long, partial(ask_cluster, three, ids, size.max_tokens)
+            ),
+            f"1 x {INSTANCES * size.pool_tokens:,} tokens": partial(
+                self._long, partial(ask_cluster, one, ids, size.max_tokens)
+            ),
+        }
+        self.answers: dict[str, set[tuple[int, ...]]] = {"short": set(), "long": set()}
+
+    def _short(self, ask: partial[Timing]) -> Mapping[str, float]:
+        timing = ask()
+        self.answers["short"].add(timing.token_ids)
+        return {self.prefill: timing.prefill_tokens_per_s, self.decode: timing.decode_tokens_per_s}
+
+    def _long(self, ask: partial[Timing]) -> Mapping[str, float]:
+        timing = ask()
+        self.answers["long"].add(timing.token_ids)
+        return {self.long_first: timing.first_s, self.long_decode: timing.decode_tokens_per_s}
+
+
+def measure(say: Say, *, quick: bool, threads: int, rounds: int | None) -> Measured:
+    """Run it; the report and its samples. Nothing that it started or wrote is left on return."""
+    require_transformers()
+    size = QUICK if quick else FULL
+    rounds = rounds or size.rounds
+    facts = machine_facts()
+    with ExitStack() as stack:
+        model = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="distkv-bench-"))) / "model"
+        say("making a checkpoint and starting instances")
+        shape = {name: getattr(size, name) for name in ("hidden", "layers", "heads", "kv_heads", "vocab")}
+        make_checkpoint(model, **shape)
+        one, three = (
+            stack.enter_context(LocalCluster(model, count, tokens, dtype="float32", threads=threads))
+            for count, tokens in ((1, INSTANCES * size.pool_tokens), (INSTANCES, size.pool_tokens))
+        )
+        contest = Contest(size, one, three, Transformers(model, threads))
+        samples = alternate(contest.beside, rounds, told=lambda what: say(f"beside transformers, {what}"))
+        samples |= alternate(contest.spread, rounds, told=lambda what: say(f"spread over instances, {what}"))
+    machine = facts | {
+        "threads": threads,
+        "model": f"random Llama, float32, {', '.join(f'{name} {value}' for name, value in shape.items())}",
+        "command": f"distkv bench smoke --threads {threads} --rounds {rounds}" + (" --quick" if quick else ""),
+        "contenders": {
+            "distkv": "LocalCluster, Python client, greedy, default settings",
+            "transformers": Transformers.SETTINGS,
+        },
+    }
+    report = Report("smoke", machine, versions_of(PACKAGES), results(samples, contest.units), _goals(contest, samples))
+    return report, samples
+
+
+def _goals(contest: Contest, samples: Samples) -> tuple[Goal, ...]:
+    rows = {(row.case, row.variant): row.median for row in results(samples, contest.units)}
+    beside = "; ".join(
+        f"{case}: " + ", ".join(f"{variant} {rows[case, variant]:,.1f} tokens/s" for variant in contest.beside)
+        for case in (contest.prefill, contest.decode)
+    )
+    equal = all(len(answers) == 1 for answers in contest.answers.values())
+    return (
+        Goal(
+            goal="single-instance prefill and decode tokens/s beside transformers in one run",
+            target="both measured",
+            measured=beside,
+            met=True,
+        ),
+        Goal(
+            goal="all contenders give the same tokens",
+            target="one answer per prompt",
+            measured=", ".join(f"{len(answers)} to the {name} prompt" for name, answers in contest.answers.items()),
+            met=equal,
+            why="" if equal else "the rates above compare different work",
+        ),
+    )
+
+
+main = benchmark(
+    "smoke",
+    measure,
+    HELP,
+    [
+        click.Option(
+            ["--threads"], type=click.IntRange(min=1), default=1, show_default=True, help="CPU threads of each engine."
+        ),
+        click.Option(["--rounds"], type=click.IntRange(min=1), help="How often each variant runs."),
+    ],
+)

@@ -1,0 +1,91 @@
+"""The same prompt and checkpoint in transformers, in a process of its own.
+
+python -m distkv.demo.reference MODEL MAX_TOKENS < PROMPT
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from distkv.client import launch
+from distkv.errors import DistKVError
+
+TIMEOUT_S = 600.0
+LAST_LINES = 5
+
+
+class ReferenceFailed(DistKVError):
+    """transformers did not answer; `log` holds its last lines."""
+
+    def __init__(self, why: str, log: str = "") -> None:
+        super().__init__(f"transformers did not answer: {why}" + (f"\n{log}" if log else ""))
+        self.why, self.log = why, log
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """Greedy tokens in float32, and by which version of transformers."""
+
+    version: str
+    prompt_tokens: int
+    token_ids: tuple[int, ...]
+
+
+def ask(model: Path, prompt: str, max_tokens: int, scratch: Path) -> Answer:
+    """What transformers answers to a text; its process has ended on return, also when interrupted.
+
+    scratch: a directory for the caches that torch leaves. Raises ReferenceFailed.
+    """
+    env = launch.environment() | {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "TMPDIR": str(scratch)}
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", __spec__.name, str(model), str(max_tokens)],
+            input=prompt.encode(),
+            capture_output=True,
+            timeout=TIMEOUT_S,
+            check=False,
+            start_new_session=True,
+            env=env,
+        )
+    except subprocess.TimeoutExpired:
+        raise ReferenceFailed(f"it was not done within {TIMEOUT_S:.0f} s") from None
+    if done.returncode != 0:
+        lines = done.stderr.decode(errors="replace").splitlines()[-LAST_LINES:]
+        raise ReferenceFailed(f"its process ended with code {done.returncode}", "\n".join(lines))
+    return msgspec.json.decode(done.stdout, type=Answer)
+
+
+def generate(model: Path, prompt: str, max_tokens: int) -> Answer:
+    """Load the checkpoint with transformers and generate greedily, in this process."""
+    import torch
+
+    transformers: Any = importlib.import_module("transformers")
+    transformers.utils.logging.disable_progress_bar()
+    ids = transformers.AutoTokenizer.from_pretrained(model)(prompt, return_tensors="pt")
+    network = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    with torch.inference_mode():
+        output = network.generate(**ids, max_new_tokens=max_tokens, do_sample=False, pad_token_id=0)
+    count = ids["input_ids"].shape[1]
+    return Answer(transformers.__version__, count, tuple(output[0, count:].tolist()))
+
+
+def main() -> None:
+    """Read the prompt from standard input, write the answer as JSON."""
+    model, max_tokens = sys.argv[1:]
+    prompt = sys.stdin.buffer.read().decode()
+    # Whatever libraries print goes beside the answer.
+    answer_fd = os.dup(1)
+    os.dup2(2, 1)
+    answer = generate(Path(model), prompt, int(max_tokens))
+    with os.fdopen(answer_fd, "wb") as out:
+        out.write(msgspec.json.encode(answer))
+
+
+if __name__ == "__main__":
+    main()

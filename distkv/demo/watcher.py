@@ -1,0 +1,65 @@
+"""Asks a cluster again and again how it is, in a thread beside the one that reads the answer."""
+
+from __future__ import annotations
+
+import threading
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from distkv.client.blocking import Client
+from distkv.demo.placement import Placement, find
+from distkv.errors import ClusterUnreachable
+from distkv.wire.messages.to_client import Counters
+
+PERIOD_S = 0.1
+
+
+class Traffic(msgspec.Struct, frozen=True):
+    """Bytes that moved between instances so far. kv: blocks. query: queries and partials."""
+
+    kv_bytes: int = 0
+    query_bytes: int = 0
+
+
+class Watcher:
+    """`with Watcher(client, request_id) as watcher`: `placement` and `traffic` are the newest known.
+
+    placement stays as it was last seen when the request has ended. The client stays the caller's.
+    """
+
+    def __init__(self, client: Client, request_id: str) -> None:
+        self.placement: Placement | None = None
+        self.traffic = Traffic()
+        self._client = client
+        self._request_id = request_id
+        self._leave = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="demo watcher", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._leave.set()
+        self._thread.join()
+
+    def look(self) -> None:
+        """Ask now."""
+        statuses = self._client.statuses()
+        self.traffic = _traffic([one.instance.counters for one in statuses])
+        self.placement = find(statuses, self._request_id) or self.placement
+
+    def _run(self) -> None:
+        while not self._leave.wait(PERIOD_S):
+            try:
+                self.look()
+            except (ClusterUnreachable, RuntimeError):
+                return
+
+
+def _traffic(counters: list[Counters]) -> Traffic:
+    return Traffic(sum(one.kv_bytes for one in counters), sum(one.query_bytes for one in counters))

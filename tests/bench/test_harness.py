@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import click
+import pytest
+from rich.console import Console
+
+from distkv.bench.harness import command, plot
+from distkv.bench.harness.alternate import Samples, alternate, paired_ratio
+from distkv.bench.harness.command import Measured, benchmark
+from distkv.bench.harness.machine import machine_facts, versions_of
+from distkv.bench.harness.report import Goal, Report, Result, results, show, write_json
+from distkv.cli.failures import run
+
+SAMPLES: Samples = {"decode": {"ours": [90.0, 100.0, 120.0], "theirs": [45.0, 50.0, 60.0]}, "wait": {"ours": [0.5]}}
+UNITS = {"decode": "tokens/s", "wait": "s"}
+GOALS = (
+    Goal(goal="faster", target="> 1", measured="2", met=True),
+    Goal(goal="less", target="< 1", measured="0", met=None, why="no such device here"),
+)
+
+
+def measured() -> Measured:
+    return Report("fake", machine_facts(), versions_of(["click"]), results(SAMPLES, UNITS), GOALS), SAMPLES
+
+
+def test_variants_take_turns_and_warm_up_first():
+    calls: list[str] = []
+    told: list[str] = []
+
+    def variant(name: str) -> dict[str, float]:
+        calls.append(name)
+        return {"case": float(len(calls))}
+
+    samples = alternate({name: lambda name=name: variant(name) for name in "ab"}, 3, told=told.append)
+    assert calls == ["b", "a", "a", "b", "b", "a", "a", "b"]
+    assert samples == {"case": {"a": [3.0, 6.0, 7.0], "b": [4.0, 5.0, 8.0]}}
+    assert told == ["warming up", "round 1 of 3", "round 2 of 3", "round 3 of 3"]
+
+
+def test_a_ratio_and_its_interval():
+    ratio = paired_ratio([2.0, 4.0, 8.0], [1.0, 2.0, 4.0])
+    assert (ratio.value, ratio.low, ratio.high) == pytest.approx((2, 2, 2))
+    noisy = paired_ratio([1.0, 2.0, 4.0, 2.0], [1.0, 1.0, 1.0, 1.0])
+    assert noisy.low < noisy.value < noisy.high
+    assert noisy.value == pytest.approx(2.0)
+    assert noisy == paired_ratio([1.0, 2.0, 4.0, 2.0], [1.0, 1.0, 1.0, 1.0])
+    with pytest.raises(ValueError, match="zip"):
+        paired_ratio([1.0], [])
+
+
+def test_results_are_medians_and_spread():
+    assert results(SAMPLES, UNITS)[0] == Result("decode", "ours", median=100, min=90, max=120, unit="tokens/s")
+
+
+def test_facts_name_the_machine():
+    facts = machine_facts()
+    assert facts["cpu"] and facts["cores"] >= 1 and facts["memory_gib"] > 0
+    assert versions_of(["click", "no-such-thing"])["no-such-thing"] == "not installed"
+
+
+def test_the_json_is_as_documented(tmp_path):
+    write_json(measured()[0], tmp_path / "f.json")
+    written = json.loads((tmp_path / "f.json").read_text())
+    assert list(written) == ["benchmark", "machine", "versions", "results", "goals"]
+    assert list(written["results"][0]) == ["case", "variant", "median", "min", "max", "unit"]
+    assert list(written["goals"][1]) == ["goal", "target", "measured", "met", "why"]
+    assert written["goals"][1]["met"] is None
+
+
+def test_the_table_has_every_row_and_goal():
+    out = io.StringIO()
+    show(*measured(), Console(file=out, width=100))
+    lines = [" ".join(line.split()) for line in out.getvalue().splitlines()]
+    assert "ours 100 90 120 tokens/s" in lines
+    assert "theirs 50 45 60 tokens/s 2.00 (2.00..2.00)" in lines
+    assert "goal met: faster: 2 (target: > 1)" in lines
+    assert "goal unresolved: less: 0 (target: < 1); no such device here" in lines
+
+
+def test_a_command_writes_what_is_asked_for(tmp_path, capsys):
+    pytest.importorskip("matplotlib", reason="--plot needs the extra 'bench'")
+    asked = []
+
+    def measure(say, quick, more):
+        asked.append((quick, more))
+        say("halfway")
+        return measured()
+
+    main = benchmark("fake", measure, "Nothing.", [click.Option(["--more"], type=int)])
+    files = {"--json": tmp_path / "f.json", "--plot": tmp_path / "f.png"}
+    assert run(main, ["--quick", "--more", "3", *(str(part) for pair in files.items() for part in pair)]) == 0
+    assert asked == [(True, 3)]
+    assert json.loads(files["--json"].read_text())["benchmark"] == "fake"
+    assert files["--plot"].read_bytes().startswith(b"\x89PNG")
+    captured = capsys.readouterr()
+    assert "distkv bench fake" in captured.out and "halfway" in captured.err
+
+
+@pytest.mark.parametrize(
+    ("option", "path", "told"),
+    [("--plot", "f.png", "pip install 'distkv[bench]'"), ("--json", "nowhere/f.json", "there is no directory")],
+)
+def test_what_would_fail_in_the_end_fails_at_once(option, path, told, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(plot, "find_spec", lambda name: None)
+    main = benchmark("fake", lambda say, quick: pytest.fail("it was measured"), "Nothing.")
+    assert run(main, [option, str(tmp_path / path)]) == 2
+    assert told in capsys.readouterr().err
+    assert not (tmp_path / Path(path)).exists()
+    assert command.require_matplotlib is plot.require_matplotlib

@@ -1,0 +1,83 @@
+"""One prompt longer than any instance's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from distkv import LocalCluster
+from tests.checkpoints import prompt_ids
+from tests.cluster.conftest import started
+from tests.cluster.driving import driving, eventually
+
+NAMES = {"i0", "i1", "i2"}
+
+
+async def test_three_times_512_tokens_serve_1400_and_64(three, expect):
+    prompt = prompt_ids(1400)
+    async with driving(three) as driver:
+        run = await driver.start(prompt, 64)
+        await run.reached(2)
+        spans = await driver.spans(run)
+        assert set(spans) == NAMES
+        assert sum(spans.values()) >= 1400
+        expect(prompt, await run.finished(), 64)
+        assert run.finish_reason == "length"
+        await driver.settled()
+
+
+async def test_decode_ships_queries_and_no_kv(three, expect):
+    """What travels per token is the same however much lies remote."""
+    per_token = {}
+    async with driving(three) as driver:
+        for length in (640, 960):
+            prompt = prompt_ids(length, seed=length)
+            run = await driver.start(prompt, 40, at="i0")
+            await run.reached(8)
+            before, seen_before = await driver.statuses(), len(run.tokens)
+            await run.reached(30)
+            after, seen_after = await driver.statuses(), len(run.tokens)
+            expect(prompt, await run.finished(), 40)
+            owner = after["i0"].instance.counters.query_bytes - before["i0"].instance.counters.query_bytes
+            per_token[length] = owner / (seen_after - seen_before)
+            creditors = [i for i, s in after.items() if s.instance.blocks.lent]
+            assert creditors and "i0" not in creditors
+            for name in NAMES:
+                was, now = before[name].instance.counters, after[name].instance.counters
+                assert now.kv_bytes == was.kv_bytes
+                assert (now.attend_queries > was.attend_queries) == (name in creditors)
+            await driver.settled()
+    assert per_token[960] == pytest.approx(per_token[640], rel=0.15)
+
+
+async def test_counts_add_up_at_every_moment(three, expect):
+    prompt = prompt_ids(1200, seed=5)
+    async with driving(three) as driver:
+        run = await driver.start(prompt, 48)
+
+        async def ended() -> bool:
+            await driver.statuses()  # checks
+            return run.task.done()
+
+        await eventually(ended, 60, "the request ended")
+        expect(prompt, await run.finished(), 48)
+        await driver.settled()
+
+
+@pytest.mark.parametrize("owner", ["i0", "i1", "i2"])
+async def test_uneven_pools_serve_95_percent_of_their_sum(uneven, expect, owner):
+    prompt = prompt_ids(1702 - 24, seed=7)
+    async with driving(uneven) as driver:
+        run = await driver.start(prompt, 24, at=owner)
+        await run.reached(1)
+        assert set(await driver.spans(run)) == NAMES
+        expect(prompt, await run.finished(), 24)
+        await driver.settled()
+
+
+@pytest.fixture(scope="module")
+def uneven(checkpoint: Path) -> Iterator[LocalCluster]:
+    with started(checkpoint, 3, [256, 512, 1024]) as uneven:
+        yield uneven
