@@ -8,7 +8,6 @@ from distkv.config import (
     InstanceConfig,
     build,
     check_environment,
-    is_loopback,
     load_file,
     load_table,
     parse_address,
@@ -16,6 +15,7 @@ from distkv.config import (
     resolve_auto,
     settings_of,
 )
+from distkv.config.values import is_loopback
 from distkv.errors import ConfigError
 
 
@@ -145,7 +145,7 @@ def test_insecure_allows_other_hosts():
 
 @pytest.mark.parametrize("key", ["host", "data_host"])
 def test_an_instance_needs_an_address_that_peers_can_reach(key: str) -> None:
-    with pytest.raises(ConfigError, match="peers cannot connect to 0.0.0.0"):
+    with pytest.raises(ConfigError, match=r"peers cannot connect to 0\.0\.0\.0"):
         build(InstanceConfig, {"model": "m", key: "0.0.0.0", "insecure": True})
 
 

@@ -21,8 +21,10 @@ LIGHT_MODULES = (
 NAMES = ("AsyncClient", "Client", "LocalCluster", "RequestFailed", "RequestRefused", "SamplingParams")
 
 
-def loaded_by(code: str) -> str:
-    script = f"import sys\n{code}\nprint(*(m for m in ('torch', 'transformers') if m in sys.modules))"
+def loaded_by(code: str, *more: str) -> str:
+    script = (
+        f"import sys\nmore = {more}\n{code}\nprint(*(m for m in ('torch', 'transformers', *more) if m in sys.modules))"
+    )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
@@ -31,6 +33,10 @@ def loaded_by(code: str) -> str:
 @pytest.mark.parametrize("module", LIGHT_MODULES)
 def test_loads_no_torch(module: str) -> None:
     assert loaded_by(f"import {module}") == ""
+
+
+def test_an_rmanager_loads_no_numpy_either() -> None:
+    assert loaded_by("import distkv.cli.instance", "numpy") == ""
 
 
 def test_public_names_load_no_torch() -> None:

@@ -51,9 +51,7 @@ class Intake:
             )
             self._answer(c.Answer(route, ended), cause)
             return
-        task = asyncio.create_task(self._tokenize(submit, submit.prompt, route, cause))
-        self._tasks[key] = task
-        task.add_done_callback(lambda _task: self._tasks.pop(key, None))
+        self._tasks[key] = asyncio.create_task(self._tokenize(submit, submit.prompt, route, cause))
 
     def cancel(self, request_id: str, route: bytes) -> bool:
         """True if the request is still being tokenized; it is cancelled as soon as it is not."""
@@ -65,10 +63,15 @@ class Intake:
 
     async def _tokenize(self, submit: Submit, text: str, route: bytes, cause: str) -> None:
         assert self._tokenizer is not None
-        async with self._threads:
-            ids = await asyncio.to_thread(self._tokenizer.encode, text)
-        self._handle(c.Tokenized(submit, tuple(ids), route), cause)
         key = (route, submit.request_id)
-        if key in self._cancelled:
+        try:
+            async with self._threads:
+                ids = await asyncio.to_thread(self._tokenizer.encode, text)
+        finally:
+            # From here on a cancel finds the request where it is handled.
+            del self._tasks[key]
+            is_cancelled = key in self._cancelled
             self._cancelled.discard(key)
+        self._handle(c.Tokenized(submit, tuple(ids), route), cause)
+        if is_cancelled:
             self._handle(c.Received("client", Cancel(request_id=submit.request_id), route), cause)

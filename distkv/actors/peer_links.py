@@ -55,7 +55,8 @@ class PeerLinks:
             if not creditor.broken and incarnation == member.incarnation:
                 return creditor
             link.abort()
-            del self._creditors[instance_id]
+            with self._lock:
+                del self._creditors[instance_id]
         link = self._open(member)
         creditor = FramedCreditor(
             link,

@@ -80,7 +80,7 @@ class Transfers:
             link.read(pull.source_slots, self._views(pull.slots), self._read_timeout_s)
         except (LinkError, WireError) as error:
             self._peers.drop_source(pull.source_id)
-            return Pulled(pull_id=pull.pull_id, problem=str(error), peer_lost=isinstance(error, LinkError))
+            return Pulled(pull_id=pull.pull_id, problem=str(error))
         self.kv_bytes += len(pull.slots) * self._memory.slot_bytes
         wrong = [slot for slot, sum_ in zip(pull.slots, pull.checksums, strict=True) if self._checksum(slot) != sum_]
         if wrong:

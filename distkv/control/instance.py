@@ -137,7 +137,9 @@ class Instance:
 
     def cluster_blocks(self) -> int:
         """Blocks one request could have if nothing else ran: all of ours, all that live peers may lend."""
-        live = (m for i, m in self.members.items() if m.state == "ready" and self.suspects.get(i) != GONE)
+        live = (
+            m for i, m in self.members.items() if m.state in ("ready", "unreachable") and self.suspects.get(i) != GONE
+        )
         return self.settings.num_blocks + sum(m.lendable_blocks for m in live)
 
     def defer(self, seq: Sequence | None, slots: Iterable[int], then: Callable[[], None] | None = None) -> None:

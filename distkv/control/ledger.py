@@ -91,7 +91,7 @@ class Ledger:
         silent_s = now - entry.last_heard
         if entry.member.state == "dead" or silent_s >= dead_after_s:
             return "dead"
-        if silent_s >= 3 * heartbeat_s:
+        if silent_s >= 3 * heartbeat_s and entry.heartbeat is not None:  # one that loads may be too busy to say so
             return "unreachable"
         reported = entry.member.state if entry.heartbeat is None else entry.heartbeat.state
         return reported  # type: ignore[return-value]

@@ -62,7 +62,8 @@ class Memory:
     def homeless_blocks(self, seq: Sequence) -> int:
         """Blocks it needs a place for before it can go on, beyond the slots it holds or will soon have back."""
         seq.cover(len(seq.tokens))
-        return max(0, seq.census.homeless - len(seq.spare) - self._instance.returning(seq))
+        wanted = seq.census.homeless + seq.ends_in_transit
+        return max(0, wanted - len(seq.spare) - self._instance.returning(seq))
 
     def make_room(self, now: float) -> None:
         """Move blocks out when slots run short; preempt the youngest when a sequence stands still for want of one."""
@@ -119,6 +120,8 @@ class Memory:
         if not seq.unsettled or seq.state is not SeqState.RUNNING:
             return
         seq.unsettled = False
+        if not self._instance.batcher.has_in_flight(seq) and (slots := seq.vacate()):
+            self._instance.defer(seq, slots)
         if self.homeless_blocks(seq):
             seq.state = SeqState.WAITING
             seq.retry_at, seq.retries = 0.0, 0
@@ -143,7 +146,7 @@ class Memory:
         if not may_borrow or not instance.possible_creditors():
             return False
         self._take_local(seq, local)
-        remote += self._missing_staging(seq)
+        remote = min(remote, seq.census.homeless) + self._missing_staging(seq)
         if self._missing_staging(seq) and not seq.census.movable:
             return False
         seq.state = SeqState.ACQUIRING
@@ -164,7 +167,7 @@ class Memory:
             self._debts.give_back(borrow.grants)
             return
         homeless = seq.homeless()
-        remote = self.homeless_blocks(seq)
+        remote = min(self.homeless_blocks(seq), len(homeless))
         extra = seq.movable()[: self._missing_staging(seq)]
         if borrow.granted >= remote + self._missing_staging(seq) and len(extra) == self._missing_staging(seq):
             self._hand_over(seq, borrow, extra + homeless[:remote])

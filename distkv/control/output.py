@@ -44,24 +44,25 @@ class OutputText:
         """Take one token; returns the text to send and whether the request ends with it."""
         self._count += 1
         if token_id in self._ends:
-            return self._flush(), "stop"
+            return self._flush()[0], "stop"
         self._held += self._decoder.push((token_id,))
         cut = self._find_stop()
         if cut is not None:
             text, self._held = self._held[:cut], ""
             return text, "stop"
         if self._count >= self._params.max_tokens:
-            text = self._flush()
-            return text, "length"
+            text, is_cut = self._flush()
+            return text, "stop" if is_cut else "length"
         keep = self._longest_stop_prefix()
         text, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
         return text, None
 
-    def _flush(self) -> str:
+    def _flush(self) -> tuple[str, bool]:
+        """All text that was held back, and whether a stop string cuts it."""
         self._held += self._decoder.finish()
         cut = self._find_stop()
         text, self._held = self._held[:cut], ""
-        return text
+        return text, cut is not None
 
     def _find_stop(self) -> int | None:
         found = [at for s in self._params.stop if (at := self._held.find(s)) >= 0]

@@ -60,3 +60,7 @@ class Ranges:
             if max(a, end) < b:
                 kept.append((max(a, end), b))
         self._ranges = kept
+
+    def covers(self, start: int, end: int) -> bool:
+        """Whether every position of [start, end) is in."""
+        return any(a <= start and end <= b for a, b in self._ranges)

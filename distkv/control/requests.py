@@ -203,7 +203,7 @@ class Requests:
                 f"it needs KV memory for {needed * settings.block_tokens} tokens, live instances together can give "
                 f"{pool_blocks * settings.block_tokens}"
             )
-            if seq.deadline is not None and now >= seq.deadline:
+            if seq.deadline is not None and now >= seq.deadline and not seq.num_generated:
                 self.fail(seq, f"no memory was found by its deadline: {numbers}", now)
             elif needed <= pool_blocks:
                 seq.starved_since = None

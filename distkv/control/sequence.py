@@ -91,6 +91,14 @@ class Sequence:
         """Spare slots that no block of the sequence waits for."""
         return max(0, len(self.spare) - self.census.uncomputed)
 
+    @property
+    def ends_in_transit(self) -> bool:
+        """Whether the last block to be computed is to leave again, so that a slot must be kept for it."""
+        if self.census.uncomputed == self.census.homeless:
+            return False
+        last = next(b for b in reversed(self.blocks) if b.slot is None and b.home is None and not b.placed)
+        return last.debt is not None
+
     # --- blocks: every change of one is made here
 
     def cover(self, num_tokens: int) -> None:
@@ -161,6 +169,24 @@ class Sequence:
             self.todo.add(*self.span_of(block))
         self.census.update(block)
         return lost
+
+    def vacate(self) -> list[int]:
+        """Take the slots from blocks that must wait for blocks before them: those that hold nothing, and those not
+        full yet that are to leave. Returns the slots. No step in flight may compute for this life."""
+        if not self.todo:
+            return []
+        slots = []
+        for block in self.blocks[self.todo.first[0] // self.block_tokens + 1 :]:
+            start, end = self.span_of(block)
+            if block.slot is None or block.sealed or start >= end:
+                continue
+            if block.debt is not None or self.todo.covers(start, end):
+                self.todo.add(start, end)
+                slots.append(block.slot)
+                block.slot = None
+                self.census.update(block)
+                self.version += 1
+        return slots
 
     # --- where they are
 

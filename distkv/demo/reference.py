@@ -65,6 +65,7 @@ def generate(model: Path, prompt: str, max_tokens: int) -> Answer:
     """Load the checkpoint with transformers and generate greedily, in this process."""
     import torch
 
+    torch.set_num_threads(1)  # so small a model only gets slower with more where others use the processors too
     transformers: Any = importlib.import_module("transformers")
     transformers.utils.logging.disable_progress_bar()
     ids = transformers.AutoTokenizer.from_pretrained(model)(prompt, return_tensors="pt")

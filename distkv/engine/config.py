@@ -113,10 +113,10 @@ def _parse(raw: dict[str, Any], generation: dict[str, Any], path: str) -> ModelC
     num_heads, hidden_size = settings.size("num_attention_heads"), settings.size("hidden_size")
     num_kv_heads = settings.size("num_key_value_heads", num_heads)
     head_dim = settings.size("head_dim", hidden_size // num_heads)
-    if num_heads % num_kv_heads or head_dim % 2:
-        raise CheckpointError(
-            path, f"{num_heads} query heads do not share {num_kv_heads} KV heads evenly, or head_dim {head_dim} is odd"
-        )
+    if num_heads % num_kv_heads:
+        raise CheckpointError(path, f"{num_heads} query heads do not share {num_kv_heads} KV heads evenly")
+    if head_dim % 2:
+        raise CheckpointError(path, f"head_dim {head_dim} is odd; its halves are rotated")
     num_layers, max_positions = settings.size("num_hidden_layers"), settings.size("max_position_embeddings")
     attention_bias = model_type in ("llama", "qwen3") and settings.flag("attention_bias")
     return ModelConfig(

@@ -43,24 +43,20 @@ def parse_rope(raw: Mapping[str, Any], max_positions: int, path: str) -> RopeCon
     if partial not in (None, 1, 1.0):
         raise CheckpointError(path, f"partial_rotary_factor {partial!r} is not supported; all of a head is rotated")
     numbers = _Numbers(rope, path)
-    theta = numbers.get("rope_theta", raw.get("rope_theta", 10_000.0))
+    theta = numbers.positive("rope_theta", raw.get("rope_theta") or 10_000.0)
     if kind == "default":
         return RopeConfig(theta=theta)
     if kind == "linear":
-        return RopeConfig(kind, theta, numbers.get("factor"))
+        return RopeConfig(kind, theta, numbers.positive("factor"))
     # A value beside the rope settings wins over one among them, as in transformers.
-    inside = rope.get("original_max_position_embeddings") or max_positions
-    original = int(raw.get("original_max_position_embeddings") or inside)
+    key = "original_max_position_embeddings"
+    original = int(_Numbers(raw, path).positive(key, numbers.positive(key, max_positions)))
     if kind == "llama3":
-        return RopeConfig(
-            kind,
-            theta,
-            numbers.get("factor"),
-            original,
-            numbers.get("low_freq_factor"),
-            numbers.get("high_freq_factor"),
-        )
-    factor = max_positions / original if rope.get("factor", 0) is None else numbers.get("factor")
+        low, high = numbers.positive("low_freq_factor"), numbers.positive("high_freq_factor")
+        if low >= high:
+            raise CheckpointError(path, f"rope parameter low_freq_factor {low} should be under high_freq_factor {high}")
+        return RopeConfig(kind, theta, numbers.positive("factor"), original, low, high)
+    factor = max_positions / original if rope.get("factor", 0) is None else numbers.positive("factor")
     return RopeConfig(
         kind,
         theta,
@@ -88,6 +84,8 @@ def _mscale(factor: float, mscale: float) -> float:
 
 
 class _Numbers:
+    """Numbers by name; None counts as absent."""
+
     def __init__(self, rope: Mapping[str, Any], path: str) -> None:
         self._rope, self._path = rope, path
 
@@ -97,3 +95,9 @@ class _Numbers:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise CheckpointError(self._path, f"rope parameter {name} should be a number, is {value!r}")
         return float(value)
+
+    def positive(self, name: str, default: float | None = None) -> float:
+        number = self.get(name, default)
+        if not 0 < number < math.inf:
+            raise CheckpointError(self._path, f"rope parameter {name} should be over 0, is {number:g}")
+        return number

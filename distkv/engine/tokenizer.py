@@ -47,11 +47,6 @@ class Tokenizer:
             raise CheckpointError(str(file), f"cannot be read: {error}") from error
         return cls(_backend(text, file))
 
-    @property
-    def vocab_size(self) -> int:
-        """Ids the tokenizer knows; the model may have more rows."""
-        return int(self._backend.get_vocab_size())
-
     def encode(self, text: str) -> list[int]:
         """Token ids of a text, with the special tokens that the model puts around one."""
         return list(self._backend.encode(text).ids)
@@ -81,6 +76,3 @@ def _decoder_kinds(backend: tokenizers.Tokenizer) -> list[str]:
     """Types of the decoder, its parts if it is a sequence."""
     decoder = msgspec.json.decode(backend.to_str()).get("decoder") or {}
     return [part["type"] for part in decoder.get("decoders", [decoder]) if "type" in part]
-
-
-__all__ = ["IncrementalDecoder", "Tokenizer"]

@@ -18,6 +18,7 @@ from distkv.errors import CheckpointError
 
 SERVING_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
+_STORED_DTYPES = (*SERVING_DTYPES.values(), torch.float64)
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _SAMPLES, _SAMPLE_BYTES = 16, 1 << 16
 
@@ -132,6 +133,8 @@ class _Source:
             tensor: Tensor = self._handles[place].get_tensor(name)
         except SafetensorError as error:
             raise CheckpointError(str(self.path / place), f"tensor {name} cannot be read: {error}") from error
+        if tensor.dtype not in _STORED_DTYPES:
+            raise CheckpointError(str(self.path / place), f"tensor {name} is stored as {tensor.dtype}, not as floats")
         return tensor
 
 

@@ -2,8 +2,8 @@
 
 Keys are taken in tiles that stay in the cache, each copied once into head-major float32; the query heads of a group
 read the same copy. Only the ends of the key range can need a mask: the keys before the lowest query position are seen
-by all, go through torch's fused kernel, and for one query there are no others. Queries are taken in tiles that bound the
-score matrix of the rest.
+by all and go through torch's fused kernel; for one query there are no others. Queries are taken in tiles that bound
+the score matrix of the rest.
 """
 
 from __future__ import annotations

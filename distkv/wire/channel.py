@@ -185,19 +185,12 @@ class ClientChannel:
         """Return when the server is there; it may take for ever. Raises LinkClosed once closed here."""
         await self._watch.wait_connected()
 
-    async def disconnected(self) -> None:
-        """Return when an established connection has dropped; each drop is told once, also one before the call.
-
-        Raises LinkClosed once closed here.
-        """
-        await self._watch.disconnected()
-
     def send(self, envelope: Envelope) -> bool:
         """Queue an envelope; never blocks. False when the queue is full or the channel closed."""
         return self._socket.send((encode_envelope(envelope),))
 
     async def recv(self) -> Envelope:
-        """The next envelope; waits also while the server is away (race it against `disconnected`).
+        """The next envelope; waits also while the server is away (`on_disconnected` tells when it goes).
 
         Raises WireError when the server sends what is no envelope, LinkClosed once closed here.
         """

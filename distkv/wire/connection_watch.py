@@ -17,7 +17,7 @@ _EVENTS = zmq.Event.HANDSHAKE_SUCCEEDED | zmq.Event.DISCONNECTED
 class ConnectionWatch:
     """Follows the connection of a socket with a single peer. Create it before `socket.connect`, under the loop.
 
-    connected: the peer is there. drops: how often an established connection has dropped.
+    connected: the peer is there. The callbacks run in the loop.
     """
 
     def __init__(
@@ -28,8 +28,6 @@ class ConnectionWatch:
         on_disconnected: Callable[[], None] | None = None,
     ) -> None:
         self.connected = False
-        self.drops = 0
-        self._told = 0
         self._name = name
         self._socket = socket
         self._on_connected = on_connected
@@ -46,14 +44,9 @@ class ConnectionWatch:
     async def wait_connected(self) -> None:
         """Return when the peer is there. Raises LinkClosed once closed here."""
         while not self.connected:
-            await self._change()
-
-    async def disconnected(self) -> None:
-        """Return when a drop has happened that was not told before. Raises LinkClosed once closed here."""
-        told = self._told
-        while self.drops == told:
-            await self._change()
-        self._told = self.drops
+            if self._closed:
+                raise LinkClosed(self._name, "it was closed on this side")
+            await self._changed.wait()
 
     def close(self) -> None:
         """Stop watching; those who wait get LinkClosed."""
@@ -64,11 +57,6 @@ class ConnectionWatch:
         self._socket.disable_monitor()
         self._monitor.close(linger=0)
         self._wake()
-
-    async def _change(self) -> None:
-        if self._closed:
-            raise LinkClosed(self._name, "it was closed on this side")
-        await self._changed.wait()
 
     def _wake(self) -> None:
         # Everyone who waits on the old event wakes; whoever comes later waits on a fresh one.
@@ -92,7 +80,5 @@ class ConnectionWatch:
                 self._on_connected()
         elif event == zmq.Event.DISCONNECTED and self.connected:
             self.connected = False
-            self.drops += 1
-            self._wake()
             if self._on_disconnected is not None:
                 self._on_disconnected()

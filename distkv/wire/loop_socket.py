@@ -34,10 +34,6 @@ class LoopSocket:
         self._fd = int(socket.get(zmq.FD))
         self._loop.add_reader(self._fd, self._check)
 
-    @property
-    def closed(self) -> bool:
-        return self._closed
-
     async def recv(self) -> list[bytes]:
         """The frames of the next message. Cancelling loses nothing. Raises LinkClosed once closed here."""
         self._turn += 1

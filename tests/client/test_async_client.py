@@ -14,7 +14,7 @@ from distkv import (
     RequestRefused,
     SamplingParams,
 )
-from distkv.client import connection, directory
+from distkv.client import async_client, connection, directory
 from distkv.wire.messages.to_client import RequestEnded
 from distkv.wire.messages.to_gmanager import Locate
 from distkv.wire.messages.to_rmanager import Cancel, KeepAlive, Submit
@@ -101,6 +101,18 @@ async def test_closing_the_client_cancels_what_runs(start_fakes):
     with pytest.raises(RequestFailed, match="closed by this client"):
         await anext(stream)
     await cluster.instances[0].wait_for(Cancel)
+
+
+async def test_a_long_list_of_prompts_is_sent_by_and_by(start_fakes, monkeypatch):
+    monkeypatch.setattr(async_client, "MAX_AT_ONCE", 2)
+    cluster = start_fakes(nothing)
+    async with AsyncClient(cluster.address) as client:
+        task = asyncio.create_task(client.generate(["x"] * 3, FOUR))
+        await cluster.instances[0].wait_for(Submit, 2)
+        await client.status()  # a third one would have come before the answer
+        assert len(cluster.instances[0].of(Submit)) == 2
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_closing_the_client_does_not_send_a_request_elsewhere(start_fakes):

@@ -22,7 +22,13 @@ TWO = SamplingParams(max_tokens=2)
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
     """Makes the fakes' model directories."""
     monkeypatch.setattr(launch, "MODULES", FAKES)
-    return lambda kind: tmp_path / kind
+
+    def make(kind: str) -> Path:
+        (tmp_path / kind).mkdir(exist_ok=True)
+        (tmp_path / kind / "config.json").touch()
+        return tmp_path / kind
+
+    return make
 
 
 def gone(pids: list[int]) -> bool:
@@ -128,6 +134,9 @@ def test_logs_are_kept_where_the_user_wants_them(model, tmp_path):
         ({"instances": 0}, "instances: expected an integer ≥ 1"),
         ({"kv_tokens": [1, 2, 3], "instances": 2}, "one per instance"),
         ({"kv_tokens": 8}, "less than one rBlock"),
+        ({"kv_tokens": 1.5}, "kv_tokens: expected an integer or one per instance"),
+        ({"kv_tokens": "64"}, "kv_tokens: expected an integer or one per instance"),
+        ({"threads": 0}, "threads: expected an integer ≥ 1"),
         ({"dtype": "int8"}, "dtype: expected one of"),
         ({"max_num_seq": 3}, "max_num_seq: unknown setting .did you mean max_num_seqs"),
         ({"instance_options": {"max_num_seq": 3}}, "did you mean max_num_seqs"),
@@ -137,6 +146,13 @@ def test_logs_are_kept_where_the_user_wants_them(model, tmp_path):
 def test_wrong_arguments_start_nothing(model, arguments, told):
     with pytest.raises(ConfigError, match=told):
         LocalCluster(model("x"), **arguments)
+
+
+def test_a_directory_that_is_no_model_starts_nothing(tmp_path):
+    with pytest.raises(ConfigError, match="there is no directory"):
+        LocalCluster(tmp_path / "none")
+    with pytest.raises(ConfigError, match=r"has no config\.json"):
+        LocalCluster(tmp_path)
 
 
 def test_settings_reach_the_processes_that_have_them(model):

@@ -63,7 +63,7 @@ def expected(tokens: list[int], params: SamplingParams) -> tuple[str, FinishReas
         cuts = [text.find(stop) for stop in params.stop if stop in text]
         if is_end:
             return text[: min(cuts, default=None)], "stop", count
-        if cuts and (not at_limit or min(cuts) < len(text)):
+        if cuts:
             return text[: min(cuts)], "stop", count
         if at_limit:
             return text, "length", count

@@ -132,6 +132,16 @@ def test_dtype_in_both_spellings(tmp_path: Path) -> None:
         ({"rope_parameters": {"rope_type": "longrope"}}, "rope scaling 'longrope' is not supported"),
         ({"rope_scaling": {"rope_type": "linear"}}, "rope parameter factor should be a number"),
         ({"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "differ by layer"),
+        ({"rope_parameters": {"rope_theta": 0}}, "rope parameter rope_theta should be over 0"),
+        ({"rope_scaling": {"type": "linear", "factor": -1}}, "rope parameter factor should be over 0"),
+        (
+            {"rope_scaling": {"type": "yarn", "factor": 4, "original_max_position_embeddings": "x"}},
+            "original_max_position_embeddings should be a number",
+        ),
+        (
+            {"rope_scaling": {"type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 1}},
+            "low_freq_factor 4.0 should be under high_freq_factor 1.0",
+        ),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5 is not supported"),
         ({"model_type": "qwen2", "layer_types": ["linear_attention"] * 3}, "layer_types should name 3 layers"),
     ],

@@ -73,6 +73,12 @@ def test_a_wrong_shape(path: Path) -> None:
         load(path)
 
 
+def test_weights_that_are_no_floats(path: Path) -> None:
+    rewrite(path, **{"model.norm.weight": torch.ones(64, dtype=torch.int8)})
+    with pytest.raises(CheckpointError, match=r"model\.norm\.weight is stored as torch\.int8, not as floats"):
+        load(path)
+
+
 def test_pickled_weights_are_not_read(path: Path) -> None:
     (path / "model.safetensors").rename(path / "pytorch_model.bin")
     with pytest.raises(CheckpointError, match=r"expected model\.safetensors .* pytorch_model\.bin is not read"):

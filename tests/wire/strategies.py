@@ -17,13 +17,13 @@ DATA_TYPES: tuple[type[msgspec.Struct], ...] = get_args(DataMessage)
 
 _sampling_params = st.builds(
     SamplingParams,
-    max_tokens=st.integers(1, 2**40),
+    max_tokens=st.integers(1, 2**31 - 1),
     temperature=st.floats(0, 1e6),
     top_p=st.floats(0, 1, exclude_min=True),
-    top_k=st.integers(0, 2**40),
+    top_k=st.integers(0, 2**31 - 1),
     seed=st.none() | st.integers(0, 2**63 - 1),
     stop=st.lists(st.text(min_size=1), max_size=3).map(tuple),
-    stop_token_ids=st.lists(st.integers(0, 2**31), max_size=3).map(tuple),
+    stop_token_ids=st.lists(st.integers(0, 2**31 - 1), max_size=3).map(tuple),
     ignore_eos=st.booleans(),
 )
 

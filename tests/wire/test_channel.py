@@ -171,9 +171,10 @@ async def test_what_is_remembered_of_strangers_is_bounded(server: ServerChannel)
 async def test_oversized_messages_cost_the_connection_only(
     server: ServerChannel, client: ClientChannel, origin: Originator
 ) -> None:
-    other = ClientChannel.connect(server.address)
+    dropped = asyncio.Event()
+    other = ClientChannel.connect(server.address, on_disconnected=dropped.set)
     other.send(origin.wrap(TokenChunk(request_id="r", text="x" * 200_000)))
-    await soon(other.disconnected())
+    await soon(dropped.wait())
     other.abort()
     client.send(origin.wrap(KeepAlive()))
     assert (await soon(server.recv()))[1].body == KeepAlive()
@@ -217,10 +218,9 @@ async def test_cancelling_recv_loses_nothing(server: ServerChannel, client: Clie
     assert (await soon(server.recv()))[1].body == KeepAlive()
 
 
-async def test_closing_wakes_those_who_wait(server: ServerChannel) -> None:
-    client = ClientChannel.connect(server.address)
-    await soon(client.wait_connected())
-    waiting = [asyncio.ensure_future(wait()) for wait in (client.recv, client.disconnected)]
+async def test_closing_wakes_those_who_wait() -> None:
+    client = ClientChannel.connect("tcp://127.0.0.1:1")  # where nobody listens
+    waiting = [asyncio.ensure_future(wait()) for wait in (client.recv, client.wait_connected)]
     await asyncio.sleep(0)
     client.close()
     client.close()
@@ -257,29 +257,26 @@ def server_process(address: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 
 async def test_a_killed_server_is_noticed_at_once_and_met_again(origin: Originator) -> None:
-    told: list[str] = []
+    told: asyncio.Queue[str] = asyncio.Queue()
     with server_process("tcp://127.0.0.1:0") as (process, address):
         client = ClientChannel.connect(
-            address, on_connected=lambda: told.append("up"), on_disconnected=lambda: told.append("down")
+            address, on_connected=lambda: told.put_nowait("up"), on_disconnected=lambda: told.put_nowait("down")
         )
         await soon(client.wait_connected())
         assert client.connected
         client.send(origin.wrap(KeepAlive()))
         await soon(client.recv())
-        waiting = asyncio.ensure_future(client.disconnected())
-        await asyncio.sleep(0)
         killed = time.monotonic()
         process.kill()
-        await soon(waiting)
+        assert [await soon(told.get()), await soon(told.get())] == ["up", "down"]
         noticed_s = time.monotonic() - killed
         assert not client.connected
     with server_process(address):
         await soon(client.wait_connected())
         client.send(origin.wrap(MembersQuery()))
         assert (await soon(client.recv())).body == MembersQuery()
-    await soon(client.disconnected())
+    assert [await soon(told.get()), await soon(told.get())] == ["up", "down"]
     client.close()
-    assert told == ["up", "down", "up", "down"]
     # Usually a few milliseconds; the rest is patience with a busy machine.
     assert noticed_s < 1.0
 

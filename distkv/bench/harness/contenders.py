@@ -60,8 +60,8 @@ def require_transformers() -> None:
 class Transformers:
     """A checkpoint in transformers, in this process: float32, `threads` CPU threads.
 
-    A loop over `forward` with the default cache and attention: what `generate` does, without the work it repeats for
-    every token, so it is never slower.
+    A loop over `forward` with the default cache and attention: what `generate` does, without what it checks and
+    prepares per call, which would count against short answers.
     """
 
     SETTINGS = "forward loop, inference_mode, DynamicCache, sdpa attention, logits of the last token only, no compile"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,6 @@ from typing import Any
 import click
 
 from distkv.bench.harness.report import Report, Result
-
-COLUMNS = 3
 
 
 def require_matplotlib() -> None:
@@ -26,7 +25,7 @@ def write_plot(report: Report, path: Path) -> None:
     cases: dict[str, list[Result]] = {}
     for row in report.results:
         cases.setdefault(row.case, []).append(row)
-    columns = min(COLUMNS, len(cases))
+    columns = math.ceil(math.sqrt(len(cases)))
     rows = -(-len(cases) // columns)
     figure = figures.Figure(figsize=(4.5 * columns, 3.5 * rows), layout="constrained")
     for index, (case, variants) in enumerate(cases.items()):

@@ -61,6 +61,7 @@ def write_json(report: Report, path: Path) -> None:
 
 def show(report: Report, samples: Samples, console: Console) -> None:
     """A table per case; its first variant is compared with each other one, round by round."""
+    console.print(f"distkv bench {report.benchmark}", style="bold")
     for case, variants in samples.items():
         first = next(iter(variants))
         table = _table(case)
@@ -79,7 +80,7 @@ def show(report: Report, samples: Samples, console: Console) -> None:
 
 
 def _table(case: str) -> Table:
-    table = Table(title=case, title_justify="left", title_style="bold", box=None, padding=(0, 1, 0, 0))
+    table = Table(title=case, title_justify="left", title_style="", box=None, padding=(0, 1, 0, 0))
     table.add_column("", width=18, overflow="fold")
     for name in ("median", "min", "max"):
         table.add_column(name, width=9, justify="right")

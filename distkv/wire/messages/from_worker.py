@@ -66,11 +66,10 @@ class Sealed(Message, frozen=True):
 
 
 class Pulled(Message, frozen=True):
-    """A pull ended; with `problem` set none of its blocks may be used. peer_lost: the source could not be reached."""
+    """A pull ended; with `problem` set none of its blocks may be used."""
 
     pull_id: Count
     problem: str = ""
-    peer_lost: bool = False
 
 
 class Revoked(Message, frozen=True):

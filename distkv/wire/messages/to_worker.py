@@ -6,7 +6,7 @@ Steps are executed in order and answered in order. `Seal` and `Pull` run beside 
 
 from __future__ import annotations
 
-from distkv.wire.messages.common import Count, InstanceId, Member, Message, RequestId, Run, SpanId, SpanRef, Value
+from distkv.wire.messages.common import Count, InstanceId, Member, Message, RequestId, Run, SpanRef, Value
 
 
 class Sampling(Value, frozen=True):
@@ -112,9 +112,3 @@ class StatsQuery(Message, frozen=True):
 
 class Shutdown(Message, frozen=True):
     """Finish the current step and exit 0."""
-
-
-__all__ = [
-    "Forget", "Grant", "Peers", "Pull", "RemoteSpan", "Revoke", "Sampling", "Seal", "SeqStep", "Shutdown", "SpanId",
-    "StatsQuery", "Step",
-]  # fmt: skip

@@ -1,0 +1,105 @@
+"""Workers' data plane within one process: pools, listeners and the threads that serve, without engine or rManager."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import secrets
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from distkv.actors.peer_links import PeerLinks
+from distkv.actors.serving import Serving
+from distkv.engine.config import ModelConfig
+from distkv.engine.pool import KvPool, slot_bytes
+from distkv.engine.serve import AttendServer, SpanRegistry
+from distkv.errors import LinkClosed
+from distkv.wire.links import LinkIdentity, PoolMemory
+from distkv.wire.links.inproc import InprocListener
+from distkv.wire.messages.common import Epoch, Member, SpanRef
+from tests.checkpoints import variant
+
+BLOCK, NUM_SLOTS = 4, 8
+DEADLINE_S = 10.0
+_names = itertools.count()
+
+
+def span(span_id: str, counter: int = 1) -> SpanRef:
+    return SpanRef(span_id=span_id, epoch=Epoch(1, counter))
+
+
+def identity(name: str, incarnation: int = 1) -> LinkIdentity:
+    return LinkIdentity(instance_id=name, incarnation=incarnation, compat="same")
+
+
+def peer_links(name: str, config: ModelConfig, attend_timeout_s: float = DEADLINE_S) -> PeerLinks:
+    return PeerLinks(identity(name), config, attend_timeout_s, "auto")
+
+
+def model_config(path: Path) -> ModelConfig:
+    return ModelConfig.from_dir(variant(path, "llama", text_for_tokenizer=None))
+
+
+class Worker:
+    """A worker's memory and serving side under a name."""
+
+    def __init__(self, name: str, config: ModelConfig, incarnation: int = 1) -> None:
+        self.name, self.config, self.incarnation = name, config, incarnation
+        self.memory = PoolMemory(slot_bytes(config, BLOCK, torch.float32), NUM_SLOTS)
+        self.registry = SpanRegistry()
+        self.pool = KvPool(config, NUM_SLOTS, BLOCK, torch.float32, self.memory.view)
+        for layer in range(config.num_layers):
+            for half in self.pool.layer(layer):
+                half.normal_(generator=torch.Generator().manual_seed(layer))
+        server = AttendServer(self.pool, self.registry, config, torch.float32)
+        address = f"inproc://actors-{os.getpid()}-{next(_names)}"
+        self.listener = InprocListener(address, identity(name, incarnation), self.memory)
+        self.serving = Serving(self.listener, server, self.memory)
+
+    @property
+    def member(self) -> Member:
+        return Member(
+            instance_id=self.name,
+            incarnation=self.incarnation,
+            address="",
+            state="ready",
+            data=self.listener.endpoint,
+        )
+
+    def fill(self) -> None:
+        self.memory.view[:] = secrets.token_bytes(len(self.memory.view))
+
+    def slot(self, number: int) -> bytes:
+        size = self.memory.slot_bytes
+        return bytes(self.memory.view[number * size : (number + 1) * size])
+
+    @contextlib.contextmanager
+    def serves(self) -> Iterator[None]:
+        """Accepts links meanwhile, each served in a thread of its own."""
+
+        def run() -> None:
+            with contextlib.suppress(LinkClosed):
+                self.serving.run()
+
+        thread = threading.Thread(target=run, name="listener")
+        thread.start()
+        try:
+            yield
+        finally:
+            self.listener.close()
+            thread.join(DEADLINE_S)
+            assert not thread.is_alive()
+
+    def close(self) -> None:
+        self.listener.close()
+        del self.pool, self.serving
+        self.memory.close()
+
+
+def close_links(links: PeerLinks) -> None:
+    """No member is left, so every link ends."""
+    links.update(())
