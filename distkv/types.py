@@ -116,7 +116,7 @@ class Chunk(msgspec.Struct, frozen=True):
     """New output of a request: only what came since the chunk before. The last one has a finish_reason."""
 
     request_id: str
-    token_ids: tuple[int, ...] = ()
+    token_ids: list[int] = []
     text: str = ""
     finish_reason: FinishReason | None = None
 
@@ -125,7 +125,7 @@ class RequestOutput(msgspec.Struct, frozen=True):
     """The whole output of a request. Times are seconds on the caller's clock, from sending the request."""
 
     request_id: str
-    token_ids: tuple[int, ...]
+    token_ids: list[int]
     text: str
     finish_reason: FinishReason
     prompt_tokens: int = 0

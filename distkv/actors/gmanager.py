@@ -14,6 +14,7 @@ from distkv.clock import Clock, MonotonicClock
 from distkv.config import GManagerConfig
 from distkv.control.commands import Answer, Command, Note, Received, Tick
 from distkv.control.gmanager import GManager, GManagerSettings
+from distkv.wire.address import join_host_port
 from distkv.wire.channel import ServerChannel
 from distkv.wire.originator import Originator
 
@@ -55,8 +56,7 @@ class GManagerActor:
 async def run(config: GManagerConfig, ready: Callable[[dict[str, Any]], None], stop: asyncio.Event) -> int:
     """Serve until `stop`; returns the exit code. Raises ConfigError when the address cannot be used."""
     log = structlog.get_logger()
-    host = f"[{config.host}]" if ":" in config.host else config.host
-    address = f"tcp://{host}:{config.port}"
+    address = f"tcp://{join_host_port(config.host, config.port)}"
     async with ServerChannel.bind(address, name="gmanager", insecure=config.insecure) as server:
         actor = GManagerActor(config, server, MonotonicClock())
         ready({"address": server.address, "pid": os.getpid()})

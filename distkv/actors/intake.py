@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Literal
 
 from distkv.control import commands as c
 from distkv.engine.tokenizer import Tokenizer
@@ -37,21 +38,14 @@ class Intake:
         if not isinstance(submit.prompt, str):
             self._handle(c.Tokenized(submit, submit.prompt, route), cause)
             return
-        refusal = ""
         if self._tokenizer is None:
-            refusal = "the model has no tokenizer: send the prompt as token ids"
+            self._refuse(key, "the model has no tokenizer: send the prompt as token ids", cause)
         elif key in self._tasks:
-            refusal = f"a request with the id {submit.request_id!r} is running already"
+            self._refuse(key, f"a request with the id {submit.request_id!r} is running already", cause)
         elif len(self._tasks) >= MAX_TOKENIZING:
-            refusal = f"{MAX_TOKENIZING} prompts are waiting to be tokenized"
-        if refusal:
-            full = len(self._tasks) >= MAX_TOKENIZING
-            ended = RequestEnded(
-                request_id=submit.request_id, kind="failed" if full else "refused", reason=refusal, retryable=full
-            )
-            self._answer(c.Answer(route, ended), cause)
-            return
-        self._tasks[key] = asyncio.create_task(self._tokenize(submit, submit.prompt, route, cause))
+            self._refuse(key, f"{MAX_TOKENIZING} prompts are waiting to be tokenized", cause, retryable=True)
+        else:
+            self._tasks[key] = asyncio.create_task(self._tokenize(submit, submit.prompt, route, cause))
 
     def cancel(self, request_id: str, route: bytes) -> bool:
         """True if the request is still being tokenized; it is cancelled as soon as it is not."""
@@ -67,6 +61,9 @@ class Intake:
         try:
             async with self._threads:
                 ids = await asyncio.to_thread(self._tokenizer.encode, text)
+        except Exception as error:  # the library raises bare Exception
+            self._refuse(key, f"the tokenizer cannot encode the prompt: {error}", cause)
+            return
         finally:
             # From here on a cancel finds the request where it is handled.
             del self._tasks[key]
@@ -75,3 +72,9 @@ class Intake:
         self._handle(c.Tokenized(submit, tuple(ids), route), cause)
         if is_cancelled:
             self._handle(c.Received("client", Cancel(request_id=submit.request_id), route), cause)
+
+    def _refuse(self, key: tuple[bytes, str], reason: str, cause: str, *, retryable: bool = False) -> None:
+        route, request_id = key
+        kind: Literal["failed", "refused"] = "failed" if retryable else "refused"
+        ended = RequestEnded(request_id=request_id, kind=kind, reason=reason, retryable=retryable)
+        self._answer(c.Answer(route, ended), cause)

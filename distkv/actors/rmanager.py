@@ -24,6 +24,7 @@ from distkv.control.instance import Settings
 from distkv.control.output import Decoder, NoText
 from distkv.control.rmanager import RManager
 from distkv.engine.tokenizer import Tokenizer
+from distkv.wire.address import join_host_port
 from distkv.wire.channel import ServerChannel
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.from_worker import WorkerReady
@@ -38,11 +39,12 @@ async def run(config: InstanceConfig, ready: Callable[[dict[str, Any]], None], s
 
     The worker ends with this process and this process ends with the worker (PROTOCOL, "Failure promises").
     """
-    host = f"[{config.host}]" if ":" in config.host else config.host
     incarnation = time.time_ns()
     async with contextlib.AsyncExitStack() as stack:
         server = await stack.enter_async_context(
-            ServerChannel.bind(f"tcp://{host}:{config.port}", name=config.instance_id, insecure=config.insecure)
+            ServerChannel.bind(
+                f"tcp://{join_host_port(config.host, config.port)}", name=config.instance_id, insecure=config.insecure
+            )
         )
         trace = stack.enter_context(Trace(config.trace_file, config.instance_id))
         worker = await WorkerProcess.start(config, incarnation)

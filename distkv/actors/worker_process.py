@@ -12,6 +12,7 @@ import msgspec
 from distkv.actors.worker_spec import SPEC_VARIABLE, WorkerSpec
 from distkv.config import InstanceConfig
 from distkv.errors import StartupFailed
+from distkv.wire.address import join_host_port
 from distkv.wire.messages.envelope import Envelope, ToWorker
 from distkv.wire.messages.from_worker import WorkerFailed, WorkerReady
 from distkv.wire.messages.to_worker import Shutdown
@@ -45,7 +46,7 @@ class WorkerProcess:
                 kv_tokens=config.kv_tokens,
                 kv_cache_memory_bytes=config.kv_cache_memory_bytes,
                 threads=config.threads or 1,
-                data_address=f"{_bracketed(config.data_host or config.host)}:{config.data_port}",
+                data_address=join_host_port(config.data_host or config.host, config.data_port),
                 attend_timeout_s=config.attend_timeout_s,
                 tensor_transport=config.tensor_transport,
                 insecure=config.insecure,
@@ -106,7 +107,9 @@ class WorkerProcess:
     async def stop(self) -> None:
         """Ask it to exit, and kill it if it does not."""
         with contextlib.suppress(ProcessLookupError):
-            if self._child.returncode is None:
+            if self.ready is None:
+                self._child.kill()  # it still loads, and hears nothing
+            elif self._child.returncode is None:
                 self.send(Shutdown(), "")
                 try:
                     await asyncio.wait_for(self._child.wait(), STOP_S)
@@ -114,16 +117,6 @@ class WorkerProcess:
                     self._child.kill()
         await self._child.wait()
         self._pipe.abort()
-
-    def kill(self) -> None:
-        """End it now; synchronous, for when the loop is going away."""
-        with contextlib.suppress(ProcessLookupError):
-            self._child.kill()
-        self._pipe.abort()
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
 
 
 def _how_it_ended(code: int) -> str:

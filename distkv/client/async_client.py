@@ -73,7 +73,7 @@ class AsyncClient:
         async with aclosing(self._chunks(prompt, params, request_id, timeout_s)) as chunks:
             async for name, chunk in chunks:
                 yield Chunk(
-                    request_id=name, token_ids=chunk.token_ids, text=chunk.text, finish_reason=chunk.finish_reason
+                    request_id=name, token_ids=list(chunk.token_ids), text=chunk.text, finish_reason=chunk.finish_reason
                 )
 
     async def submit(
@@ -99,7 +99,7 @@ class AsyncClient:
         assert last is not None and last[1] is not None
         return RequestOutput(
             request_id=last[0],
-            token_ids=tuple(ids),
+            token_ids=ids,
             text="".join(text),
             finish_reason=last[1],
             prompt_tokens=prompt_tokens,

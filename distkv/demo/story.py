@@ -25,6 +25,7 @@ BLOCK_TOKENS = 16
 SPARE_BLOCKS = 4  # of the pools together, for tails and rounding
 MODEL = {"family": "llama", "hidden": 256, "layers": 4, "heads": 8, "kv_heads": 4, "vocab": 2048}
 LEARN_CHARACTERS = 60_000  # of the text, for the tokenizer
+DEATH_SEEN_S = 1.0  # a connection ends a moment before its process does
 CHARACTERS_PER_TOKEN = 8  # more than any text has, so that one gathering is enough
 
 
@@ -158,7 +159,11 @@ def _stream(
 
 
 def _tell_deaths(cluster: LocalCluster, screen: Screen) -> None:
-    for child in (cluster.gmanager, *cluster.instances):
+    children = (cluster.gmanager, *cluster.instances)
+    deadline_s = time.monotonic() + DEATH_SEEN_S
+    while all(child.alive for child in children) and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    for child in children:
         if not child.alive:
             screen.say(f"{child.name} died: {how_it_ended(child.exit_code)}", "red")
             screen.say(child.last_log(), "dim")

@@ -155,3 +155,24 @@ async def test_a_model_without_a_tokenizer_takes_token_ids_only() -> None:
     (ended,) = desk.answers
     assert ended.kind == "refused" and "send the prompt as token ids" in ended.reason
     assert desk.events == []
+
+
+class BrokenTokenizer:
+    def encode(self, text: str) -> list[int]:
+        raise Exception("no unknown token")
+
+
+async def test_what_the_tokenizer_cannot_encode_is_refused() -> None:
+    answers: list[RequestEnded] = []
+    answered = asyncio.Event()
+
+    def answer(command: c.Answer, _cause: str) -> None:
+        assert isinstance(command.body, RequestEnded)
+        answers.append(command.body)
+        answered.set()
+
+    intake = Intake(BrokenTokenizer(), lambda _event, _cause: None, answer)  # type: ignore[arg-type]
+    intake.submit(Submit(request_id="r", prompt="text", params=SamplingParams()), b"x", "why")
+    async with asyncio.timeout(DEADLINE_S):
+        await answered.wait()
+    assert answers[0].kind == "refused" and "no unknown token" in answers[0].reason

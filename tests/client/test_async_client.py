@@ -28,7 +28,7 @@ async def test_a_stream_is_what_the_instance_sent_and_ends_with_the_reason(start
     cluster = start_fakes()
     async with AsyncClient(cluster.address) as client:
         chunks = [chunk async for chunk in client.stream("abc", FOUR, request_id="r1")]
-    assert [chunk.token_ids for chunk in chunks] == [(0,), (1,), (2,), (3,)]
+    assert [chunk.token_ids for chunk in chunks] == [[0], [1], [2], [3]]
     assert [chunk.finish_reason for chunk in chunks] == [None, None, None, "length"]
     assert {chunk.request_id for chunk in chunks} == {"r1"}
     assert cluster.instances[0].of(Cancel) == []
@@ -38,7 +38,7 @@ async def test_submit_joins_the_chunks(start_fakes):
     cluster = start_fakes()
     async with AsyncClient(cluster.address) as client:
         output = await client.submit([5, 6, 7], FOUR)
-    assert (output.token_ids, output.text, output.finish_reason) == ((0, 1, 2, 3), "0 1 2 3 ", "length")
+    assert (output.token_ids, output.text, output.finish_reason) == ([0, 1, 2, 3], "0 1 2 3 ", "length")
     assert output.prompt_tokens == 3
     assert 0 < output.time_to_first_token_s <= output.latency_s
     (submit,) = cluster.instances[0].of(Submit)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import subprocess
@@ -32,7 +31,7 @@ async def test_started_streams_fail_as_retryable_and_creditors_get_their_memory_
 async def test_a_request_without_output_goes_elsewhere(four, expect):
     """Sent through the gManager, it is sent again when its instance dies before the first token."""
     async with driving(four) as driver:
-        run = await driver.start(prompt_ids(1000, seed=1), 16)
+        run = await driver.start(prompt_ids(900, seed=1), 16)
 
         async def owner() -> str:
             for name, status in (await driver.statuses()).items():
@@ -95,32 +94,6 @@ async def test_what_can_never_fit_is_refused_with_the_numbers(three):
         assert refused.value.needed_tokens == 1600
         assert refused.value.pool_tokens == 512 + 2 * (512 - 16)
         await driver.settled()
-
-
-CLIENT = """
-import sys
-from distkv import Client, SamplingParams
-with Client(sys.argv[1]) as client:
-    prompt = [int(token) for token in sys.argv[2].split(",")]
-    for chunk in client.stream(prompt, SamplingParams(max_tokens=400, temperature=0.0)):
-        print("token", flush=True)
-"""
-
-
-async def test_a_client_killed_mid_stream_leaves_nothing(three):
-    prompt = ",".join(map(str, prompt_ids(1000, seed=1)))
-    async with driving(three) as driver:
-        client = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", CLIENT, three.address, prompt, stdout=subprocess.PIPE
-        )
-        try:
-            assert client.stdout is not None
-            async with asyncio.timeout(30):
-                assert await client.stdout.readline() == b"token\n"
-        finally:
-            client.kill()
-            await client.communicate()
-        await driver.settled(LEASE_S)
 
 
 OWNER = """

@@ -155,3 +155,19 @@ def test_mistakes_start_nothing(start, scratch, arguments, told):
     assert code == 2
     assert told in out and "Traceback" not in out
     assert not list(scratch.iterdir())
+
+
+def test_an_instance_that_dies_meanwhile_is_named_and_nothing_stays(start, scratch):
+    demo = start("--kv-tokens", "256", "--max-tokens", "200")
+    until(demo, "streaming")
+    (instance,) = [
+        child
+        for child in psutil.Process(demo.pid).children()
+        if {"distkv.cli.instance", "--instance-id=i1"} <= set(child.cmdline())
+    ]
+    instance.kill()
+    code, out = end(demo)
+    assert code == 1, out
+    assert "failed: streaming" in out and "instance i1 died: it was killed by SIGKILL" in out
+    assert "Traceback" not in out
+    assert not list(scratch.iterdir())
