@@ -68,9 +68,10 @@ class InstanceActor:
     def start(self, outbounds: Outbounds) -> None:
         """From now on there are connections to send on."""
         self._outbounds = outbounds
+        self.introduce()
 
     def introduce(self) -> None:
-        """Tell the gManager, which has just connected, who we are; `joined` is set when it has told everyone."""
+        """Say who we are, to the gManager if one is connected; `joined` is set when it has told everyone."""
         self._carry_out(self._core.introduce(self._member, self._compat), "")
 
     def drain(self) -> None:

@@ -25,6 +25,7 @@ BLOCK_TOKENS = 16
 SPARE_BLOCKS = 4  # of the pools together, for tails and rounding
 MODEL = {"family": "llama", "hidden": 256, "layers": 4, "heads": 8, "kv_heads": 4, "vocab": 2048}
 LEARN_CHARACTERS = 60_000  # of the text, for the tokenizer
+LOST_MEMORY_S = 10.0  # how long the request waits for memory that died with an instance
 DEATH_SEEN_S = 1.0  # a connection ends a moment before its process does
 CHARACTERS_PER_TOKEN = 8  # more than any text has, so that one gathering is enough
 
@@ -123,6 +124,7 @@ def _start(options: Options, model: Path, log_dir: Path, screen: Screen) -> Loca
             block_size=BLOCK_TOKENS,
             log_dir=log_dir,
             stop_timeout_s=5.0,
+            request_timeout_s=LOST_MEMORY_S,
         )
         fact(f"gManager at {cluster.address}; {options.instances} pools of {options.pool_tokens:,} tokens")
     return cluster

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import CancelledError
 from types import TracebackType
 from typing import Self
 
@@ -57,8 +58,8 @@ class Watcher:
         while not self._leave.wait(PERIOD_S):
             try:
                 self.look()
-            except (ClusterUnreachable, RuntimeError):
-                return
+            except (ClusterUnreachable, RuntimeError, CancelledError):
+                return  # the cluster or its client is gone; whoever reads the answer says so
 
 
 def _traffic(counters: list[Counters]) -> Traffic:

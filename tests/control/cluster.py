@@ -19,11 +19,21 @@ from distkv.types import SamplingParams
 from distkv.wire.messages import from_worker as fw
 from distkv.wire.messages import to_client as tc
 from distkv.wire.messages import to_rmanager as tr
+from distkv.wire.messages import to_worker as tw
 from distkv.wire.messages.common import Member
 from tests.control.fake_worker import VOCAB, FakeWorker
 
 BLOCK = 4
 TICK_S = 0.05
+
+WORKER_THREADS = ("steps", "transfers", "main")
+
+
+def _thread_of(command: object) -> str:
+    """The thread of a real worker that carries a command out: threads overtake each other."""
+    if isinstance(command, tw.Step | tw.Forget):
+        return "steps"
+    return "transfers" if isinstance(command, tw.Seal | tw.Pull) else "main"
 
 
 @dataclass
@@ -53,6 +63,7 @@ class SimCluster:
     def __init__(self, pools: list[int], seed: int = 0, **settings: object) -> None:
         self.clock = ManualClock(100.0)
         self.random = Random(seed)
+        self.step_speed = self.random.choice([0.02, 0.1, 0.5, 1.0])
         self.settings = settings
         self.queues: dict[tuple[str, str, str], deque[object]] = defaultdict(deque)
         self.nodes: dict[str, Node] = {}
@@ -190,16 +201,22 @@ class SimCluster:
         if not ready:
             return False
         key = self.random.choice(ready)
+        if key[1] == "steps" and len(ready) > 1 and self.random.random() > self.step_speed:
+            return True  # a step takes longer than anything else
         source, kind, target = key
         message = self.queues[key].popleft()
         if target == "gm":
             if self.gm is not None:
                 event = c.Received(source, message, source.encode())  # type: ignore[arg-type]
                 self._gm_commands(self.gm.handle(event, self.clock.now()))
-        elif kind == "to-worker":
+        elif kind == "main" and isinstance(message, tw.Revoke):
+            # Closed at once; answered by the transfer thread, behind the pulls that were asked for before.
+            self.nodes[target].worker.spans.pop(message.span.span_id, None)
+            self._send((target, "transfers", target), message)
+        elif kind in WORKER_THREADS:
             for reply in self.nodes[target].worker.handle(message):
-                self._send((target, "from-worker", target), reply)
-        elif kind == "from-worker":
+                self._send((target, "from-" + kind, target), reply)
+        elif kind.startswith("from-"):
             self._handle(target, c.Received("worker", message))  # type: ignore[arg-type]
         else:
             self._handle(target, c.Received(source, message, f"peer:{source}".encode()))  # type: ignore[arg-type]
@@ -229,7 +246,7 @@ class SimCluster:
             self.sent.append((name, command))
             match command:
                 case c.TellWorker():
-                    self._send((name, "to-worker", name), command.body)
+                    self._send((name, _thread_of(command.body), name), command.body)
                 case c.TellGManager():
                     self._send((name, "", "gm"), command.body)
                 case c.TellPeer():

@@ -75,6 +75,8 @@ class FakeWorker:
         source = self.peers.get(pull.source_id)
         if source is None or not source.alive or source.frozen or source.incarnation != pull.source_incarnation:
             return "the source is gone"
+        if pull.span is not None and pull.span not in {grant.span for grant in self.spans.values()}:
+            return "the span is gone"
         for from_slot, slot, checksum in zip(pull.source_slots, pull.slots, pull.checksums, strict=True):
             if source.checksum(from_slot) != checksum:
                 self.mismatches += 1

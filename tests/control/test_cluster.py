@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from distkv.wire.messages import to_rmanager as tr
 from tests.control.cluster import BLOCK, SimCluster
 from tests.control.fake_worker import VOCAB, expected_output
 
@@ -182,4 +183,49 @@ def test_many_mixed_requests(seed: int) -> None:
     cluster.finish(120)
     for request_id, (tokens, max_tokens) in wanted.items():
         check(cluster, request_id, tokens, max_tokens)
+    cluster.settle()
+
+
+def test_a_name_is_free_again_as_soon_as_its_request_ended() -> None:
+    """Steps of the cancelled one are still in flight when the new one begins; they are not its own."""
+    cluster = SimCluster([16, 16])
+    for attempt in range(12):
+        cluster.submit("i0", "r", prompt(50, attempt), 12)
+        cluster.run(2.0, lambda count=attempt: len(cluster.outcomes["r"].tokens) >= count)
+        if cluster.outcomes["r"].done or attempt == 11:
+            break
+        cluster.cancel("r")
+        assert cluster.outcomes.pop("r").finish == "abort"
+    cluster.finish()
+    check(cluster, "r", prompt(50, attempt), 12)
+    cluster.settle()
+
+
+@pytest.mark.parametrize("lost", [tr.Expose, tr.Complete, tr.Granted, tr.Renewed])
+def test_a_connection_breaks_with_a_message_on_its_way(lost: type) -> None:
+    """Whatever was lost is asked again, or runs out with its lease; nothing waits for ever."""
+    cluster = SimCluster([12, 32, 32])
+    cluster.submit("i0", "r", prompt(150), 40)
+
+    def on_its_way() -> str | None:
+        for (source, _, target), queue in cluster.queues.items():
+            if "i0" in (source, target) and any(isinstance(message, lost) for message in queue):
+                return source if target == "i0" else target
+        return None
+
+    for _ in range(3):
+        if cluster.run(10.0, lambda: on_its_way() is not None):
+            cluster.cut("i0", str(on_its_way()))
+    cluster.finish()
+    check(cluster, "r", prompt(150), 40)
+    cluster.settle()
+
+
+def test_memory_of_a_peer_whose_connection_hiccups_still_counts() -> None:
+    cluster = SimCluster([16, 16])
+    cluster.cut("i0", "i1")
+    cluster.submit("i0", "r", prompt(100), 8)
+    assert cluster.outcomes["r"].ended is None
+    cluster.finish()
+    check(cluster, "r", prompt(100), 8)
     cluster.settle()

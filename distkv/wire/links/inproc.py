@@ -113,8 +113,8 @@ class InprocLink:
     def _finish(self, abrupt: bool) -> None:
         with self._pipe.changed:
             self._why_dead = self._why_dead or "it was closed on this side"
-            self._pipe.ended[self._end] = True
-            if abrupt:
+            was_closed, self._pipe.ended[self._end] = self._pipe.ended[self._end], True
+            if abrupt and not was_closed:
                 self._pipe.inbox[1 - self._end].clear()
             self._pipe.changed.notify_all()
         self.faults.interrupt()

@@ -1,0 +1,69 @@
+"""Who may join: one cluster serves one model."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+
+import pytest
+
+from distkv import StartupFailed
+from distkv.client import launch
+from distkv.client.child import wait_ready
+from distkv.client.local_cluster import InstanceHandle
+from distkv.demo.random_checkpoint import make_checkpoint
+from tests.checkpoints import prompt_ids
+from tests.cluster.driving import driving, eventually, exit_of
+
+
+async def started_beside(cluster, log, **settings) -> InstanceHandle:
+    common = {"instance_id": "new", "kv_tokens": 512, "dtype": "float32", "threads": 1, "gmanager": cluster.address}
+    handle = InstanceHandle("instance new", launch.command("instance", common | settings), log, launch.environment())
+    try:
+        await asyncio.to_thread(wait_ready, [handle], time.monotonic() + 60)
+    except BaseException:
+        handle.close()
+        raise
+    return handle
+
+
+@pytest.mark.parametrize("change", ["weights", "dtype", "block size"])
+async def test_another_model_is_refused_with_the_reason(three, checkpoint, expect, tmp_path, change):
+    settings = {"model": str(checkpoint)}
+    if change == "weights":
+        settings["model"] = str(make_checkpoint(tmp_path / "other", layers=3, vocab=320, seed=1))
+    elif change == "dtype":
+        settings["dtype"] = "bfloat16"
+    else:
+        settings["block_size"] = "32"
+    with pytest.raises(StartupFailed, match=r"it exited with code 1(.|\n)*serve another model, dtype or block layout"):
+        await started_beside(three, tmp_path / "log", **settings)
+    async with driving(three) as driver:
+        assert set(await driver.statuses()) == {"i0", "i1", "i2"}
+        prompt = prompt_ids(1300, seed=9)
+        expect(prompt, await driver.generate(prompt, 8), 8)
+        await driver.settled()
+
+
+async def test_a_new_instance_lends_at_once_and_leaves_in_good_order(start, checkpoint, expect, tmp_path):
+    cluster = start(1, 512)
+    async with driving(cluster) as driver:
+        handle = await started_beside(cluster, tmp_path / "log", model=str(checkpoint))
+        try:
+            prompt = prompt_ids(900, seed=9)
+            run = await driver.start(prompt, 8, at="i0")
+            await run.reached(1)
+            assert set(await driver.spans(run)) == {"i0", "new"}
+            expect(prompt, await run.finished(), 8)
+            os.kill(handle.pid, signal.SIGTERM)
+            assert await exit_of(handle) == 0
+
+            async def dead() -> bool:
+                return (await driver.statuses())["new"].instance.state == "dead"
+
+            await eventually(dead, 5, "it is known to have left")
+            await driver.settled()
+        finally:
+            handle.close()

@@ -1,0 +1,62 @@
+"""What the trace of a request shows: KV leaves while a chunk is computed, and steps run ahead of their results."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distkv import LocalCluster
+from tests.checkpoints import prompt_ids
+from tests.cluster.driving import driving
+
+Event = dict[str, Any]
+
+
+@pytest.fixture
+async def traced(start: Callable[..., LocalCluster], expect: Callable[..., None], tmp_path: Path) -> list[Event]:
+    """The debtor's trace of a request of 1,400 tokens over three pools of 512."""
+    files = [tmp_path / f"i{index}.jsonl" for index in range(3)]
+    cluster = start(3, 512, instance_options=[{"trace_file": str(file)} for file in files])
+    async with driving(cluster) as driver:
+        prompt = prompt_ids(1400, seed=2)
+        expect(prompt, await driver.generate(prompt, 24, at="i0"), 24)
+        await driver.settled()
+    return [json.loads(line) for line in files[0].read_text().splitlines()]
+
+
+async def test_a_trace_shows_what_runs_beside_what(traced):
+    steps = _steps(traced)
+    results = {e["step_id"]: e["t_s"] for e in traced if e["type"] == "StepResult"}
+
+    # Step n+1 is sent before the result of n is back.
+    ahead = [n for n in results if n + 1 in steps and steps[n + 1]["t_s"] < results[n]]
+    assert len(ahead) >= len(results) // 2, f"{len(ahead)} of {len(results)} steps ran ahead"
+
+    # A chunk's rBlocks are on their way to a creditor, from Expose to Complete, while a later chunk is computed.
+    exposed = {(e["span_id"], e["index"]): e["t_s"] for e in traced if e["type"] == "Expose" and e["event"] == "sent"}
+    moves = [
+        (exposed[e["span_id"], e["index"]], e["t_s"])
+        for e in traced
+        if e["type"] == "Complete" and e["event"] == "received"
+    ]
+    assert len(moves) >= 2
+    computing = []
+    for e in traced:
+        if e["type"] == "StepResult":
+            start, end = next(iter(steps[e["step_id"]]["ranges"].values()))
+            if end - start > 1:  # a chunk of the prompt
+                computing.append((e["t_s"] - e["compute_s"], e["t_s"]))
+    overlapping = [move for move in moves if any(_overlap(move, chunk) for chunk in computing)]
+    assert len(overlapping) >= len(moves) // 2, f"{len(overlapping)} of {len(moves)} moves ran beside a chunk"
+
+
+def _steps(events: list[Event]) -> dict[int, Event]:
+    return {e["step_id"]: e for e in events if e["type"] == "Step"}
+
+
+def _overlap(a: tuple[float, float], b: tuple[float, float]) -> bool:
+    return max(a[0], b[0]) < min(a[1], b[1])
