@@ -127,6 +127,12 @@ class InstanceActor:
         if not self._end.done():
             raise InstanceGone(f"the engine worker is gone: {how}")
 
+    async def probe_worker(self) -> None:
+        """Raise InstanceGone when the worker hangs: what it lends would never come back, what it runs never end."""
+        how = await self._worker.hung()
+        if not self._end.done():
+            raise InstanceGone(f"the engine worker hangs: {how}")
+
     def on_message(self, name: str, envelope: Envelope) -> None:
         """An answer on one of our own connections."""
         if isinstance(envelope.body, tr.JoinRefused):

@@ -91,6 +91,7 @@ async def _serve(actor: InstanceActor, ready: Callable[[], None], stop: asyncio.
         asyncio.ensure_future(actor.read_server()),
         asyncio.ensure_future(actor.read_worker()),
         asyncio.ensure_future(actor.watch_worker()),
+        asyncio.ensure_future(actor.probe_worker()),
         asyncio.ensure_future(every(TICK_S, actor.tick)),
         asyncio.ensure_future(announce()),
         asyncio.ensure_future(drain()),

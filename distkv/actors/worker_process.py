@@ -15,11 +15,13 @@ from distkv.errors import StartupFailed
 from distkv.wire.address import join_host_port
 from distkv.wire.messages.envelope import Envelope, ToWorker
 from distkv.wire.messages.from_worker import WorkerFailed, WorkerReady
-from distkv.wire.messages.to_worker import Shutdown
+from distkv.wire.messages.to_worker import Shutdown, StatsQuery
 from distkv.wire.originator import Originator
 from distkv.wire.worker_pipe import WorkerPipe
 
 STOP_S = 5.0
+PROBE_S = 1.0
+MAX_UNANSWERED = 10
 
 
 class WorkerProcess:
@@ -29,6 +31,7 @@ class WorkerProcess:
         self._pipe = pipe
         self._child = child
         self._origin = origin
+        self._unanswered = 0
         self.ready: WorkerReady | None = None
 
     @classmethod
@@ -98,11 +101,24 @@ class WorkerProcess:
 
     async def recv(self) -> Envelope:
         """The next message of the worker."""
-        return await self._pipe.recv()
+        envelope = await self._pipe.recv()
+        self._unanswered = 0
+        return envelope
 
     async def ended(self) -> str:
         """Return, when the child has ended, how."""
         return _how_it_ended(await self._child.wait())
+
+    async def hung(self) -> str:
+        """Return, when the child is there and says nothing for too long, for how long.
+
+        Counted in turns of our own, so that nobody is blamed when this process was stopped or the machine slept.
+        """
+        while self._unanswered < MAX_UNANSWERED:
+            await asyncio.sleep(PROBE_S)
+            self._unanswered += 1
+            self.send(StatsQuery(query_id=0), "")
+        return f"it did not answer for {MAX_UNANSWERED * PROBE_S:g} s"
 
     async def stop(self) -> None:
         """Ask it to exit, and kill it if it does not."""

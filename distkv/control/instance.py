@@ -21,7 +21,6 @@ from distkv.types import InstanceState
 from distkv.wire.messages.common import Member
 
 GONE = float("-inf")
-SILENT = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +77,7 @@ class Deferred:
 class Instance:
     """Shared state of one rManager.
 
-    suspects: peers not to borrow from until they are heard again: since when their connection is broken, SILENT if they
-    only left a question unanswered, GONE once they count as lost.
+    suspects: peers not to borrow from until they are heard again, and when they count as lost; GONE once they do.
     """
 
     settings: Settings

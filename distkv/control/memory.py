@@ -41,18 +41,32 @@ class Memory:
         return [seq for seq in self._not_running() if seq.state is SeqState.WAITING]
 
     def admit(self, now: float) -> None:
-        """Start or resume what there is memory for. An aged request is not overtaken, also while it borrows."""
+        """Start or resume what there is memory for; what holds some already goes first, so that it ends.
+
+        An aged request is not overtaken by younger ones, also while it borrows. Those of them that wait as well and
+        hold memory give it up for it.
+        """
         instance = self._instance
         busy = any(borrow.purpose is Purpose.PLACE for borrow in instance.borrower.active.values())
-        for seq in self._not_running():
+        aged: Sequence | None = None
+        for seq in sorted(self._not_running(), key=lambda s: not s.holds_kv):
             if len(instance.running()) >= instance.settings.max_num_seqs:
                 return
             since = self._waiting_since.setdefault(seq.request_id, now)
+            if aged is not None and seq.age > aged.age:
+                continue
             may_try = seq.state is SeqState.WAITING and now >= seq.retry_at
             if may_try and self._acquire(seq, now, may_borrow=not busy):
                 busy = busy or seq.state is SeqState.ACQUIRING
+            elif may_try and now - since >= AGED_S:
+                self._make_way(seq, now)
             if seq.state is not SeqState.RUNNING and now - since >= AGED_S:
-                return
+                aged = seq
+
+    def _make_way(self, seq: Sequence, now: float) -> None:
+        younger = [s for s in self.waiting() if s.holds_kv and s.age > seq.age]
+        if younger:
+            self._preempt(younger[-1], now)
 
     def _not_running(self) -> list[Sequence]:
         return sorted(
@@ -236,14 +250,14 @@ class Memory:
         return max(running, key=lambda s: (s.census.movable, s.age), default=None)
 
     def _preempt_youngest(self, now: float) -> None:
-        running = self._instance.running()
-        if not running:
-            return
-        youngest = max(running, key=lambda s: s.age)
+        if running := self._instance.running():
+            self._preempt(max(running, key=lambda s: s.age), now)
+
+    def _preempt(self, seq: Sequence, now: float) -> None:
         self._instance.tally.preemptions += 1
-        self._instance.note("preempted", request_id=youngest.request_id, num_tokens=len(youngest.tokens))
-        self.restart(youngest, now)
-        youngest.retry_at = now + self._backoff(youngest.retries)
+        self._instance.note("preempted", request_id=seq.request_id, num_tokens=len(seq.tokens))
+        self.restart(seq, now)
+        seq.retry_at = now + self._backoff(seq.retries)
 
     def _backoff(self, retries: int) -> float:
         """Doubling, with jitter, so that instances that compete for the same blocks do not do so for ever."""

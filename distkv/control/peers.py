@@ -7,12 +7,14 @@ from dataclasses import dataclass
 import msgspec
 
 from distkv.control.commands import TellPeer
-from distkv.control.instance import GONE, SILENT, Instance
+from distkv.control.instance import GONE, Instance
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.to_client import Located
 from distkv.wire.messages.to_rmanager import Members, Renew
 
 SUSPECT_S = 1.0
+SILENT_S = 4.0
+"""How long a peer whose connection broke, and one that did not answer, may stay unheard before it counts as lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +61,13 @@ class PeerBook:
     def suspect(self, instance_id: str, now: float) -> None:
         """Its control connection broke: do not borrow there; it is lost unless it is heard again soon."""
         suspects = self._instance.suspects
-        if instance_id in self._instance.members and suspects.get(instance_id, SILENT) == SILENT:
-            suspects[instance_id] = now
+        if instance_id in self._instance.members:
+            suspects[instance_id] = min(now + SUSPECT_S, suspects.get(instance_id, now + SUSPECT_S))
 
-    def silent(self, instance_id: str) -> None:
-        """It did not answer in time: do not ask it again before it is heard."""
-        self._instance.suspects.setdefault(instance_id, SILENT)
+    def silent(self, instance_id: str, now: float) -> None:
+        """It did not answer in time: do not ask it again before it is heard; it is lost if that takes too long."""
+        if instance_id in self._instance.members:
+            self._instance.suspects.setdefault(instance_id, now + SILENT_S)
 
     def heard_from(self, sender: str) -> None:
         """It lives."""
@@ -79,11 +82,7 @@ class PeerBook:
 
     def given_up(self, now: float) -> list[str]:
         """Suspects that stayed silent for too long; each is returned once."""
-        gone = [
-            i
-            for i, since in self._instance.suspects.items()
-            if since not in (GONE, SILENT) and now - since >= SUSPECT_S
-        ]
+        gone = [i for i, lost_at in self._instance.suspects.items() if GONE < lost_at <= now]
         for instance_id in gone:
             self._instance.suspects[instance_id] = GONE
         return gone

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
+from msgspec import structs
+
 from distkv.wire.messages.common import Run, SpanRef
 from distkv.wire.messages.to_rmanager import Expose
 from distkv.wire.messages.to_worker import RemoteSpan
@@ -124,21 +126,19 @@ class Census:
 
 
 class Layout:
-    """The first blocks of a sequence as runs of neighbours, for one placement version.
+    """The first blocks of a sequence as runs of neighbours.
 
-    A step looks only at blocks that came since the step before it.
+    A step looks only at blocks from the first one on that changed since the step before it.
     """
 
     def __init__(self) -> None:
-        self.version = -1
         self._num_blocks = 0
         self._local: list[Run] = []
         self._remote: list[RemoteSpan] = []
 
-    def of(self, blocks: Seq[Block], version: int, num_blocks: int) -> tuple[tuple[Run, ...], tuple[RemoteSpan, ...]]:
+    def of(self, blocks: Seq[Block], num_blocks: int) -> tuple[tuple[Run, ...], tuple[RemoteSpan, ...]]:
         """Where the first `num_blocks` blocks lie here, and in which borrowed spans the others lie; both ascending."""
-        if version != self.version or num_blocks < self._num_blocks:
-            self.version, self._num_blocks, self._local, self._remote = version, 0, [], []
+        self.forget_from(num_blocks)
         while self._num_blocks < num_blocks:
             block = blocks[self._num_blocks]
             if block.slot is not None:
@@ -149,10 +149,23 @@ class Layout:
                 self._num_blocks += 1
         return tuple(self._local), tuple(self._remote)
 
+    def forget_from(self, number: int) -> None:
+        """Block `number`, and maybe some after it, lie elsewhere now."""
+        if number >= self._num_blocks:
+            return
+        self._num_blocks = number
+        while self._local and (last := self._local[-1]).first_block + last.num_blocks > number:
+            self._local.pop()
+            if last.first_block < number:
+                self._local.append(Run(last.first_block, last.first_slot, number - last.first_block))
+        while self._remote and (end := self._remote[-1]).first_block + end.num_blocks > number:
+            self._remote.pop()
+            if end.first_block < number:
+                self._remote.append(structs.replace(end, num_blocks=number - end.first_block))
+
     def is_of(self, blocks: Seq[Block]) -> bool:
         """Whether the runs say where the blocks lie now."""
-        fresh = Layout()
-        return fresh.of(blocks, self.version, self._num_blocks) == (tuple(self._local), tuple(self._remote))
+        return Layout().of(blocks, self._num_blocks) == (tuple(self._local), tuple(self._remote))
 
     def _extend_local(self, blocks: Seq[Block], num_blocks: int, slot: int) -> None:
         first = number = self._num_blocks

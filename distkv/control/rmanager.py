@@ -181,7 +181,7 @@ class RManager:
         for instance_id in self._peers.given_up(now):
             self._peer_lost(instance_id, now)
         for instance_id in self.instance.borrower.tick(now):
-            self._peers.silent(instance_id)
+            self._peers.silent(instance_id, now)
         self._creditor.tick(now)
         expired = self._debts.tick(now)
         self.instance.tally.lease_expiries += len(expired)

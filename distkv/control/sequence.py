@@ -82,6 +82,11 @@ class Sequence:
         return self.census.local + len(self.spare)
 
     @property
+    def holds_kv(self) -> bool:
+        """Whether some of it lies somewhere, so that it would resume rather than begin."""
+        return self.census.local > 0 or bool(self.debts)
+
+    @property
     def leaving(self) -> bool:
         """Whether blocks are still to be computed for, or are on their way to, a creditor."""
         return any(len(debt.blocks) > debt.filled for debt in self.debts)
@@ -110,13 +115,17 @@ class Sequence:
 
     def clear(self) -> list[Block]:
         """Have no blocks; returns those there were."""
-        blocks, self.blocks, self.census = self.blocks, [], Census()
+        blocks, self.blocks, self.census, self._layout = self.blocks, [], Census(), Layout()
         return blocks
+
+    def _changed(self, block: Block) -> None:
+        self.census.update(block)
+        self._layout.forget_from(block.number)
 
     def put(self, block: Block, slot: int) -> None:
         """The block is to be computed into a slot of the own pool."""
         block.slot = slot
-        self.census.update(block)
+        self._changed(block)
 
     def seal(self, block: Block) -> None:
         """The block is full, every layer written."""
@@ -129,7 +138,7 @@ class Sequence:
             block.home, block.home_index, block.placed = block.debt, block.index, False
         block.debt, block.index = debt, len(debt.blocks)
         debt.blocks.append(block)
-        self.census.update(block)
+        self._changed(block)
 
     def unassign(self, block: Block) -> None:
         """The block goes nowhere: it stays where it is, if it is anywhere."""
@@ -137,19 +146,19 @@ class Sequence:
         block.debt, block.index = block.home, block.home_index
         block.placed = block.home is not None
         block.home = None
-        self.census.update(block)
+        self._changed(block)
 
     def settle_at_creditor(self, block: Block) -> tuple[int | None, Debt | None]:
         """The block lies in its debt now; returns the slot, or the debt it lay in before, that it leaves."""
         left = block.slot, block.home
         block.slot, block.home, block.placed = None, None, True
-        self.census.update(block)
+        self._changed(block)
         return left
 
     def settle_here(self, block: Block, slot: int) -> None:
         """The block came home."""
         block.slot, block.debt, block.placed = slot, None, False
-        self.census.update(block)
+        self._changed(block)
         self.version += 1
 
     def lose(self, block: Block, debt: Debt) -> bool:
@@ -167,7 +176,7 @@ class Sequence:
         if lost:
             block.sealed, block.checksum = False, None
             self.todo.add(*self.span_of(block))
-        self.census.update(block)
+        self._changed(block)
         return lost
 
     def vacate(self) -> list[int]:
@@ -184,7 +193,7 @@ class Sequence:
                 self.todo.add(start, end)
                 slots.append(block.slot)
                 block.slot = None
-                self.census.update(block)
+                self._changed(block)
                 self.version += 1
         return slots
 
@@ -209,7 +218,7 @@ class Sequence:
 
     def layout(self, num_blocks: int) -> tuple[tuple[Run, ...], tuple[RemoteSpan, ...]]:
         """Where the first `num_blocks` blocks lie: runs of the own pool, and parts of borrowed spans."""
-        return self._layout.of(self.blocks, self.version, num_blocks)
+        return self._layout.of(self.blocks, num_blocks)
 
     def validate(self) -> None:
         """Every block has at most one live place; debts and blocks name each other."""
@@ -224,8 +233,7 @@ class Sequence:
         for debt in self.debts:
             assert debt.filled >= 0 and debt.filled + debt.exposed <= len(debt.blocks) <= debt.capacity
         self.census.validate(self.blocks)
-        if self._layout.version == self.version:
-            assert self._layout.is_of(self.blocks), "a block changed its place, and the placement version did not"
+        assert self._layout.is_of(self.blocks), "a block changed its place unseen"
         slots = self.local_slots()
         assert len(slots) == len(set(slots)), "a slot is held twice"
         assert len(slots) == self.num_local_slots

@@ -45,7 +45,9 @@ def expect(checkpoint: Path) -> Callable[..., None]:
         first = next(i for i, (got, wanted) in enumerate(zip(tokens, reference, strict=True)) if got != wanted)
         best = reference_logits(checkpoint, [*prompt, *reference[:first]])[-1].topk(2).values
         gap = float(best[0] - best[1])
-        assert gap <= NEAR_TIE, f"token {first} is {tokens[first]}, not {reference[first]}; the best two differ by {gap}"
+        assert gap <= NEAR_TIE, (
+            f"token {first} is {tokens[first]}, not {reference[first]}; the best two differ by {gap}"
+        )
 
     return check
 
@@ -53,9 +55,8 @@ def expect(checkpoint: Path) -> Callable[..., None]:
 @contextmanager
 def started(model: Path, instances: int, kv_tokens: int | list[int], **options: Any) -> Iterator[LocalCluster]:
     """A cluster that checks its invariants after every event."""
-    settings = {"dtype": "float32", "threads": 1} | options
-    checked = {"validate_state": True} | settings.pop("instance_options", {})
-    with LocalCluster(model, instances, kv_tokens, instance_options=checked, **settings) as cluster:
+    settings = {"dtype": "float32", "threads": 1, "validate_state": True} | options
+    with LocalCluster(model, instances, kv_tokens, **settings) as cluster:
         yield cluster
 
 

@@ -72,6 +72,19 @@ async def test_exactly_the_lost_span_is_rebuilt(four, expect, lose: Callable[[In
         await driver.settled()
 
 
+@pytest.mark.slow
+async def test_an_instance_whose_worker_hangs_ends(four, expect):
+    async with driving(four) as driver:
+        victim = driver.instance("i2")
+        stop_worker(victim)
+        # Borrows at the one that hangs, too, and goes on when it has ended.
+        run = await driver.start(prompt_ids(1300, seed=9), 16, at="i0")
+        assert await exit_of(victim) == 1
+        assert "the engine worker hangs" in victim.last_log()
+        expect(run.prompt, await run.finished(), 16)
+        await driver.settled()
+
+
 async def test_two_creditors_lost_one_after_the_other(four, expect):
     async with driving(four) as driver:
         run = await driver.start(prompt_ids(900, seed=5), MAX_TOKENS, at="i0")

@@ -19,7 +19,6 @@ async def test_running_and_new_requests_outlive_it_and_its_ledger_is_rebuilt(thr
     async with driving(three) as driver:
         running = await driver.start(prompt_ids(1000, seed=1), 300)
         await running.reached(5)
-        spans = await driver.spans(running)
         three.gmanager.kill()
         # New ones too, also such that must borrow; the client that knew the cluster finds an instance itself.
         small, large = prompt_ids(100, seed=2), prompt_ids(600, seed=3)

@@ -88,7 +88,7 @@ async def test_joined_chunks_are_the_whole_text(three, checkpoint):
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
-    prompt = TEXT * 5
+    prompt = TEXT * 3
     async with driving(three) as driver:
         for seed in range(3):
             params = {"temperature": 1.0, "seed": seed}

@@ -37,7 +37,8 @@ async def still_serves(driver: Driver, expect) -> None:
 
 
 @pytest.mark.parametrize(
-    "bytes_", [b"", b"\x00" * 100, os.urandom(5000), b"\x80" * 10_000, b'{"type": "Submit"}', b"cos\nsystem\n(S'ls'\ntR."]
+    "bytes_",
+    [b"", b"\x00" * 100, os.urandom(5000), b"\x80" * 10_000, b'{"type": "Submit"}', b"cos\nsystem\n(S'ls'\ntR."],
 )
 async def test_nonsense_on_the_control_port(three, expect, dealer, bytes_):
     async with driving(three) as driver:
@@ -78,9 +79,7 @@ async def test_messages_that_make_no_sense_to_this_instance(three, expect, deale
         Renew(renewal=1, spans=(span,), ttl_s=4.0),
         Release(span=span),
         Expose(span=span, index=0, source_id="i0", source_incarnation=1, blocks=()),
-        TryMoveKvcache(
-            span_id="x", request_id="r", debtor_id="i2", debtor_incarnation=1, num_blocks=2**40, ttl_s=1e6
-        ),
+        TryMoveKvcache(span_id="x", request_id="r", debtor_id="i2", debtor_incarnation=1, num_blocks=2**40, ttl_s=1e6),
     ]
     async with driving(three) as driver:
         dealer.connect(driver.instance("i1").address)

@@ -46,7 +46,6 @@ class FakeWorker:
         self.last_token: dict[str, int] = {}
         self.lost_life: dict[str, int] = {}
         self.counters = fw.WorkerCounters()
-        self.mismatches = 0
 
     def checksum(self, slot: int) -> int:
         digest = hashlib.blake2b(repr(self.pool[slot]).encode(), digest_size=8).digest()
@@ -79,7 +78,6 @@ class FakeWorker:
             return "the span is gone"
         for from_slot, slot, checksum in zip(pull.source_slots, pull.slots, pull.checksums, strict=True):
             if source.checksum(from_slot) != checksum:
-                self.mismatches += 1
                 return "checksum mismatch"
             self.pool[slot] = list(source.pool[from_slot])
         return ""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 from typing import Any, TypeVar
 
-from distkv.control import commands as c
 from distkv.control.debts import DebtBook
 from distkv.control.instance import Instance, Settings
 from distkv.control.output import NoText, OutputText
@@ -108,8 +107,3 @@ def issued(instance: Instance, kind: type[M]) -> list[M]:
 
 def validate(instance: Instance, debts: DebtBook | None = None) -> None:
     instance.validate(debts.closing_slots() if debts else ())
-
-
-def told(commands: Seq[c.Command], kind: type[M]) -> list[M]:
-    """Bodies of this type among commands."""
-    return [command.body for command in commands if isinstance(getattr(command, "body", None), kind)]  # type: ignore[union-attr]

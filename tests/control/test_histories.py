@@ -133,8 +133,8 @@ def test_any_history_keeps_every_promise(seed: int, actions: list[tuple[object, 
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3000)
-@settings(max_examples=3000, deadline=None, suppress_health_check=list(HealthCheck))
+@pytest.mark.timeout(1200)
+@settings(max_examples=800, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.integers(0, 2**20), HISTORIES)
 def test_many_more_histories_keep_every_promise(seed: int, actions: list[tuple[object, ...]]) -> None:
     live(seed, actions)

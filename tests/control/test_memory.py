@@ -236,6 +236,55 @@ def test_two_that_hold_what_the_other_lacks_do_not_wait_for_ever(holds: str) -> 
     assert seq.debts == [] and seq.local_slots() == [] and list(seq.todo) == [(0, 24)]
 
 
+def broken(remembering: Remembering, name: str, arrival: float) -> Sequence:
+    """A request that lost what it had borrowed, waits, and holds all slots that are free."""
+    count = remembering.instance.pool.num_free
+    seq = remembering.run(name, count, arrival)
+    gone = lend(seq, "p", 2)
+    place(remembering.instance, seq, gone)
+    slots = remembering.instance.pool.allocate(2, SlotState.LOCAL) or []
+    other = add_sequence(remembering.instance, f"{name}'s neighbour", 8, RUNNING, arrival=0.5)
+    for block, slot in zip(other.blocks, slots, strict=True):
+        other.put(block, slot)
+    remembering.debts.lose(seq, gone)
+    remembering.memory.check_places(seq)
+    assert seq.state is WAITING and seq.holds_kv
+    return seq
+
+
+def test_what_holds_memory_is_resumed_before_an_older_request_begins() -> None:
+    remembering = Remembering(8)
+    old = remembering.wait("old", 20, arrival=1.0)
+    holder = broken(remembering, "holder", arrival=2.0)
+    remembering.admit()
+    assert (old.state, holder.state) == (WAITING, ACQUIRING)
+
+
+def test_what_holds_memory_and_cannot_go_on_makes_way_for_an_aged_older_request() -> None:
+    """Each would wait for the other for ever."""
+    remembering = Remembering(8, peers=())
+    old = remembering.wait("old", 4, arrival=1.0)
+    holder = broken(remembering, "holder", arrival=2.0)
+    remembering.admit()
+    assert (old.state, holder.state) == (WAITING, WAITING) and holder.holds_kv
+    remembering.clock.advance(AGED_S)
+    remembering.admit()
+    assert holder.state is WAITING and holder.blocks == [] and list(holder.todo) == [(0, 32)]
+    remembering.admit()
+    assert old.state is RUNNING
+    assert remembering.instance.tally.preemptions == 1
+
+
+def test_a_younger_request_makes_no_older_one_give_up() -> None:
+    remembering = Remembering(8, peers=())
+    holder = broken(remembering, "holder", arrival=1.0)
+    young = remembering.wait("young", 4, arrival=2.0)
+    remembering.admit()
+    remembering.clock.advance(AGED_S)
+    remembering.admit()
+    assert holder.holds_kv and young.state is WAITING
+
+
 # --- making room
 
 

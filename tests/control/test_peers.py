@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from distkv.clock import ManualClock
-from distkv.control.instance import GONE, SILENT, Instance
-from distkv.control.peers import SUSPECT_S, LostPeer, PeerBook
+from distkv.control.instance import GONE, Instance
+from distkv.control.peers import SILENT_S, SUSPECT_S, LostPeer, PeerBook
 from distkv.wire.messages.to_rmanager import Renew
 from tests.control.parts import issued, make_instance, make_member
 
@@ -60,27 +60,32 @@ def test_a_broken_connection_is_a_loss_after_a_while_unless_it_is_heard(instance
     clock.advance(SUSPECT_S / 2)
     assert peers.given_up(clock.now()) == ["p"], "counted from the first doubt"
     assert peers.given_up(clock.advance(9.0)) == [] and instance.suspects == {"p": GONE}
+    peers.silent("p", clock.now())
     peers.suspect("p", clock.now())
     assert instance.suspects == {"p": GONE}
     peers.heard_from("p")
     assert len(instance.possible_creditors()) == 2
 
 
-def test_one_that_did_not_answer_is_not_asked_but_not_lost(instance: Instance, peers: PeerBook) -> None:
-    peers.update((make_member("p"),))
-    peers.silent("p")
-    assert instance.possible_creditors() == [] and peers.given_up(1e6) == []
-    peers.suspect("p", 5.0)
-    peers.silent("p")
-    assert instance.suspects == {"p": 5.0}
-    assert instance.suspects["p"] != SILENT
+def test_one_that_did_not_answer_is_not_asked_and_lost_if_it_stays_silent(instance: Instance, peers: PeerBook) -> None:
+    peers.update((make_member("p"), make_member("q")))
+    for name in "pq":
+        peers.silent(name, 10.0)
+    assert instance.possible_creditors() == []
+    peers.suspect("p", 12.0)
+    peers.silent("p", 12.5)
+    assert peers.given_up(12.9) == []
+    assert peers.given_up(12.0 + SUSPECT_S) == ["p"], "its connection broke, too"
+    assert peers.given_up(10.0 + SILENT_S) == ["q"]
+    peers.heard_from("q")
+    assert [member.instance_id for member in instance.possible_creditors()] == ["q"]
 
 
 def test_memory_of_a_peer_in_doubt_counts_until_it_is_lost(instance: Instance, peers: PeerBook) -> None:
     """A request is refused for good only when the live instances cannot hold it; a hiccup of one is no reason."""
     peers.update((make_member("p", lendable_blocks=5), make_member("q", lendable_blocks=3, state="draining")))
     assert instance.cluster_blocks() == 16 + 5
-    peers.silent("p")
+    peers.silent("p", 1.0)
     assert instance.cluster_blocks() == 16 + 5
     peers.heard_from("p")
     peers.suspect("p", 1.0)
@@ -91,8 +96,8 @@ def test_memory_of_a_peer_in_doubt_counts_until_it_is_lost(instance: Instance, p
 
 def test_knocking(instance: Instance, peers: PeerBook) -> None:
     peers.update((make_member("p"), make_member("q")))
-    peers.silent("p")
-    peers.silent("stranger")
+    peers.silent("p", 1.0)
+    peers.silent("stranger", 1.0)
     peers.knock()
     assert [(command.instance_id, command.body.spans) for command in instance.commands] == [("p", ())]  # type: ignore[union-attr]
     assert issued(instance, Renew)[0].ttl_s == 0.0

@@ -50,18 +50,24 @@ def spread_remote(remote: tuple[RemoteSpan, ...]) -> list[tuple[int, str, int]]:
     return [(span.first_block + i, span.instance_id, span.index + i) for span in remote for i in range(span.num_blocks)]
 
 
-@given(st.lists(PLACES, max_size=20), st.lists(st.tuples(st.integers(0, 20), st.booleans()), max_size=6))
-def test_a_layout_in_pieces_is_the_layout_at_once(places: list[tuple[str, int]], asked: list[tuple[int, bool]]) -> None:
+@given(
+    st.lists(PLACES, max_size=20),
+    st.lists(st.tuples(st.integers(0, 20), st.lists(st.tuples(st.integers(0, 19), PLACES), max_size=3)), max_size=6),
+)
+def test_a_layout_in_pieces_is_the_layout_at_once(
+    places: list[tuple[str, int]], asked: list[tuple[int, list[tuple[int, tuple[str, int]]]]]
+) -> None:
     blocks = [block_at(number, kind, at) for number, (kind, at) in enumerate(places)]
-    layout, version = Layout(), 0
+    layout = Layout()
     for count, changes in asked:
-        if changes and blocks:
-            version += 1
-            blocks[0] = block_at(0, "here", version + 10)
+        for number, (kind, at) in changes:
+            if number < len(blocks):
+                blocks[number] = block_at(number, kind, at)
+                layout.forget_from(number)
         count = min(count, len(blocks))
-        local, remote = layout.of(blocks, version, count)
+        local, remote = layout.of(blocks, count)
         assert (spread(local), spread_remote(remote)) == naive(blocks[:count])
-        assert Layout().of(blocks, version, count) == (local, remote), "runs are as long as can be"
+        assert Layout().of(blocks, count) == (local, remote), "runs are as long as can be"
         assert layout.is_of(blocks)
 
 
