@@ -71,8 +71,14 @@ def without_surprises(cluster: LocalCluster) -> Iterator[LocalCluster]:
 
 
 @pytest.fixture(scope="session")
-def lasting_three(checkpoint: Path) -> Iterator[LocalCluster]:
-    with started(checkpoint, 3, 512) as cluster:
+def traces(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The trace files of `three`, one per instance."""
+    return [tmp_path_factory.mktemp("traces") / f"i{index}.jsonl" for index in range(3)]
+
+
+@pytest.fixture(scope="session")
+def lasting_three(checkpoint: Path, traces: list[Path]) -> Iterator[LocalCluster]:
+    with started(checkpoint, 3, 512, instance_options=[{"trace_file": str(file)} for file in traces]) as cluster:
         yield cluster
 
 

@@ -216,12 +216,8 @@ def restart(cluster: LocalCluster, instance_id: str) -> None:
     handle = cluster._spawn(InstanceHandle, "instance", old.name, settings | {"gmanager": cluster.address})
     LASTING.add(handle.pid)
     cluster.instances[index] = handle
-    deadline_s = time.monotonic() + 60.0
-    wait_ready([handle], deadline_s)
-    with Client(cluster.address) as client:
-        while not any(m.pid == handle.pid and m.state == "ready" for m in client.members()):
-            assert time.monotonic() < deadline_s, f"nobody calls the new {instance_id} ready"
-            time.sleep(POLL_S)
+    wait_ready([handle], time.monotonic() + 60.0)
+    _wait_known(cluster, {handle.pid})
 
 
 def heal(cluster: LocalCluster) -> None:
@@ -229,9 +225,18 @@ def heal(cluster: LocalCluster) -> None:
     if not cluster.gmanager.alive:
         cluster.restart_gmanager()
         LASTING.add(cluster.gmanager.pid)
+        _wait_known(cluster, {handle.pid for handle in cluster.instances if handle.alive})
     for handle in list(cluster.instances):
         if not handle.alive or _is_stopped(handle):
             restart(cluster, handle.instance_id)
+
+
+def _wait_known(cluster: LocalCluster, pids: set[int]) -> None:
+    deadline_s = time.monotonic() + 10.0
+    with Client(cluster.address) as client:
+        while not pids <= {member.pid for member in client.members() if member.state == "ready"}:
+            assert time.monotonic() < deadline_s, f"the gManager does not call all of {pids} ready"
+            time.sleep(POLL_S)
 
 
 def _is_stopped(handle: InstanceHandle) -> bool:

@@ -29,7 +29,7 @@ async def cancel_after(driver: Driver, length: int, seed: int, delay_s: float) -
 async def test_one_after_another_from_the_queue_to_decode(three, expect):
     """Prefill takes a few tenths of a second here: these moments fall into every stage."""
     async with driving(three) as driver:
-        for step in range(30):
+        for step in range(20):
             await cancel_after(driver, 1200, step, 0.02 * step)
         again = prompt_ids(1300, seed=4)
         expect(again, await driver.generate(again, 8), 8)

@@ -30,7 +30,10 @@ async def started_beside(cluster, log, **settings) -> InstanceHandle:
     return handle
 
 
-@pytest.mark.parametrize("change", ["weights", "dtype", "block size"])
+@pytest.mark.parametrize(
+    "change",
+    ["weights", pytest.param("dtype", marks=pytest.mark.slow), pytest.param("block size", marks=pytest.mark.slow)],
+)
 async def test_another_model_is_refused_with_the_reason(three, checkpoint, expect, tmp_path, change):
     settings: dict[str, Any] = {"model": str(checkpoint)}
     if change == "weights":
@@ -49,15 +52,14 @@ async def test_another_model_is_refused_with_the_reason(three, checkpoint, expec
         await driver.settled()
 
 
-async def test_a_new_instance_lends_at_once_and_leaves_in_good_order(start, checkpoint, expect, tmp_path):
-    cluster = start(1, 512)
-    async with driving(cluster) as driver:
-        handle = await started_beside(cluster, tmp_path / "log", model=str(checkpoint))
+async def test_a_new_instance_lends_at_once_and_leaves_in_good_order(three, checkpoint, expect, tmp_path):
+    async with driving(three) as driver:
+        handle = await started_beside(three, tmp_path / "log", model=str(checkpoint))
         try:
-            prompt = prompt_ids(900, seed=9)
+            prompt = prompt_ids(1800, seed=9)
             run = await driver.start(prompt, 8, at="i0")
             await run.reached(1)
-            assert set(await driver.spans(run)) == {"i0", "new"}
+            assert set(await driver.spans(run)) == {"i0", "i1", "i2", "new"}
             expect(prompt, await run.finished(), 8)
             os.kill(handle.pid, signal.SIGTERM)
             assert await exit_of(handle) == 0

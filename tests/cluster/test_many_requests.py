@@ -61,7 +61,7 @@ async def test_several_creditors_and_several_debtors_at_once(four, expect):
         first = await driver.start(prompt_ids(1100, seed=1), 200, at="i0")
         await first.reached(1)
         spans = await driver.spans(first)
-        assert len(spans) == 3
+        assert len(spans) >= 3
         half_full = min(spans, key=lambda name: spans[name])
         second = await driver.start(prompt_ids(450, seed=2), 100, at=half_full)
         await second.reached(1)

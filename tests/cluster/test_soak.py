@@ -125,9 +125,10 @@ class Soak:
 
 @pytest.mark.slow
 @pytest.mark.timeout(DURATION_S + 240)
-@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+@pytest.mark.parametrize("seed", [1])
 async def test_whatever_happens(four, expect, seed):
     async with driving(four) as driver:
+        await driver.statuses()  # from here on the client knows the cluster, gManager or not
         soak = Soak(driver, seed)
         try:
             while time.monotonic() - soak.started < DURATION_S:
@@ -149,5 +150,4 @@ async def test_whatever_happens(four, expect, seed):
             if soak.fault is not None:
                 soak.fault.cancel()
                 await asyncio.wait((soak.fault,))
-        print(soak.outcomes, "\n".join(soak.told))
         assert soak.outcomes["equal"] > soak.outcomes["failed"], soak.outcomes

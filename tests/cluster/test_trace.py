@@ -3,32 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import pytest
-
-from distkv import LocalCluster
 from tests.checkpoints import prompt_ids
 from tests.cluster.driving import driving
 
 Event = dict[str, Any]
 
 
-@pytest.fixture
-async def traced(start: Callable[..., LocalCluster], expect: Callable[..., None], tmp_path: Path) -> list[Event]:
-    """The debtor's trace of a request of 1,400 tokens over three pools of 512."""
-    files = [tmp_path / f"i{index}.jsonl" for index in range(3)]
-    cluster = start(3, 512, instance_options=[{"trace_file": str(file)} for file in files])
-    async with driving(cluster) as driver:
+async def test_a_trace_shows_what_runs_beside_what(three, traces, expect):
+    before = traces[0].stat().st_size
+    async with driving(three) as driver:
         prompt = prompt_ids(1400, seed=2)
         expect(prompt, await driver.generate(prompt, 24, at="i0"), 24)
         await driver.settled()
-    return [json.loads(line) for line in files[0].read_text().splitlines()]
-
-
-async def test_a_trace_shows_what_runs_beside_what(traced):
+    traced = [json.loads(line) for line in traces[0].read_bytes()[before:].splitlines()]
     steps = _steps(traced)
     results = {e["step_id"]: e["t_s"] for e in traced if e["type"] == "StepResult"}
 
