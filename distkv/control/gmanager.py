@@ -90,6 +90,8 @@ class GManager:
         if refusal:
             self._commands.append(Answer(route, JoinRefused(reason=refusal)))
             self._note("join_refused", instance=member.instance_id, reason=refusal)
+            if entry is not None and entry.member.incarnation == member.incarnation and not entry.compat:
+                del self.ledger.entries[member.instance_id]  # known only as one that was starting
             return
         self._news = self._news or entry is None or entry.member != member
         if entry is None or entry.member.incarnation != member.incarnation:

@@ -160,6 +160,15 @@ class Driver:
                     return held
         return {}
 
+    async def creditor(self, run: Running) -> str:
+        """The instance that holds most of a request besides its owner; there must be one."""
+        spans = await self.spans(run)
+        assert len(spans) >= 2, f"nothing of {run.request_id} lies remote: {spans}"
+        owner = next(
+            n for n, s in (await self.statuses()).items() if run.request_id in {r.request_id for r in s.requests}
+        )
+        return max((name for name in spans if name != owner), key=lambda name: spans[name])
+
     async def settled(self, timeout_s: float = LEASE_S + 2.0) -> None:
         """Return when every block of every live instance is free and no request is left."""
         last: list[str] = []

@@ -62,7 +62,7 @@ async def test_sigterm_of_a_creditor_moves_what_it_holds(four, expect):
     async with driving(four) as driver:
         run = await driver.start(prompt_ids(900, seed=1), 250, at="i0")
         await run.reached(3)
-        (creditor,) = set(await driver.spans(run)) - {"i0"}
+        creditor = await driver.creditor(run)
         before = (await driver.statuses())["i0"].instance.counters.recomputed_tokens
         os.kill(driver.instance(creditor).pid, signal.SIGTERM)
         assert await exit_of(driver.instance(creditor)) == 0

@@ -288,3 +288,11 @@ def test_member_is_what_joined() -> None:
     managed.join("a")
     (member,) = managed.gm.members(managed.clock.now()).members
     assert isinstance(member, Member) and member == make_member("a")
+
+
+def test_one_that_is_refused_after_loading_is_no_member_any_more(managed: Managed) -> None:
+    managed.join("a")
+    managed.join("b", compat="", state="starting")
+    assert managed.states() == {"a": "ready", "b": "starting"}
+    managed.join("b", compat="another")
+    assert managed.answers(JoinRefused, "b") and managed.states() == {"a": "ready"}
