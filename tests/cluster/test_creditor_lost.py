@@ -54,9 +54,9 @@ async def test_exactly_the_lost_span_is_rebuilt(four, expect, lose: Callable[[In
         run = await driver.start(prompt_ids(1200, seed=3), MAX_TOKENS, at="i0")
         before = (await driver.statuses())["i0"].instance.counters.recomputed_tokens
         await run.reached(10)
+        victim = await driver.creditor(run)
         spans = await driver.spans(run)
         assert len(spans) >= 3
-        victim = await driver.creditor(run)
         lose(driver.instance(victim))
         expect(run.prompt, await run.finished(), MAX_TOKENS)
         recomputed = (await driver.statuses())["i0"].instance.counters.recomputed_tokens - before
