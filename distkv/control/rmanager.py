@@ -150,6 +150,13 @@ class RManager:
         for seq in [s for s in self.instance.sequences.values() if s.route == route]:
             self._requests.cancel(seq.request_id, now)
 
+    def _client_silent(self, route: bytes, now: float) -> None:
+        """It may be gone, or only have been busy: then it is told what has become of its requests."""
+        del self._clients[route]
+        for seq in [s for s in self.instance.sequences.values() if s.route == route]:
+            silent_s = self.instance.settings.client_timeout_s
+            self._requests.fail(seq, f"nothing was heard of its client for {silent_s:g} s", now)
+
     # --- losses
 
     def _lost_in_step(self, seq: Sequence, creditor_ids: tuple[str, ...]) -> None:
@@ -189,7 +196,7 @@ class RManager:
         self._requests.tick(now)
         for route, seen in list(self._clients.items()):
             if now - seen >= self.instance.settings.client_timeout_s:
-                self._client_gone(route, now)
+                self._client_silent(route, now)
         if self._heartbeats.due(now):
             self.instance.emit(c.TellGManager(self._heartbeats.build(self._requests.waiting_blocks())))
             self._peers.knock()

@@ -5,10 +5,15 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import time
 from random import Random
 
+import pytest
+
 from tests.checkpoints import prompt_ids
-from tests.cluster.driving import LEASE_S, Driver, driving
+from tests.cluster.driving import LEASE_S, Driver, driving, failure_of
+
+CLIENT_TIMEOUT_S = 10.0
 
 CLIENT = """
 import sys
@@ -65,3 +70,16 @@ async def test_a_client_killed_mid_stream_leaves_nothing(three):
             client.kill()
             await client.communicate()
         await driver.settled(LEASE_S)
+
+
+@pytest.mark.slow
+async def test_a_client_too_busy_to_say_that_it_is_there_is_told(three):
+    """Its loop stands still for longer than an instance waits; the request is gone then, and it hears so."""
+    async with driving(three) as driver:
+        run = await driver.start(prompt_ids(100, seed=1), 1390, at="i0")
+        await run.reached(1)
+        time.sleep(CLIENT_TIMEOUT_S + 0.5)  # noqa: ASYNC251 - blocking the loop is the point
+        failed = await failure_of(run, 10)
+        assert failed.retryable
+        assert "nothing was heard of its client for 10 s" in failed.reason
+        await driver.settled()

@@ -17,12 +17,12 @@ from tests.conftest import LASTING
 
 async def test_running_and_new_requests_outlive_it_and_its_ledger_is_rebuilt(three, expect):
     async with driving(three) as driver:
-        running = await driver.start(prompt_ids(1000, seed=1), 300)
+        running = await driver.start(prompt_ids(700, seed=1), 600)
         await running.reached(5)
         three.gmanager.kill()
         # New ones too, also such that must borrow; the client that knew the cluster finds an instance itself.
-        small, large = prompt_ids(100, seed=2), prompt_ids(600, seed=3)
-        expect(small, await driver.generate(small, 8), 8)
+        small, large = prompt_ids(100, seed=2), prompt_ids(550, seed=3)
+        tokens = await driver.generate(small, 8)
         late = await driver.start(large, 8)
         three.restart_gmanager()
         LASTING.add(three.gmanager.pid)
@@ -32,13 +32,32 @@ async def test_running_and_new_requests_outlive_it_and_its_ledger_is_rebuilt(thr
             return len(status) == 3 and all(one.instance.state == "ready" for one in status.values())
 
         await eventually(complete, 5, "the gManager knows all instances again")
-        assert not running.task.done()
-        assert await driver.spans(running)
+        expect(small, tokens, 8)
         expect(large, await late.finished(), 8)
-        expect(running.prompt, await running.finished(), 300)
+        expect(running.prompt, await running.finished(), 600)
         # Borrowing goes through the new one.
         again = prompt_ids(1300, seed=4)
         expect(again, await driver.generate(again, 8), 8)
+        await driver.settled()
+
+
+async def test_one_that_is_stopped_delays_and_ends_nothing(three, expect):
+    """Instances and clients wait a moment for it, then go by the member list they have."""
+    async with driving(three) as driver:
+        running = await driver.start(prompt_ids(1000, seed=1), 100)
+        await running.reached(1)
+        three.gmanager.signal(signal.SIGSTOP)
+        try:
+            for prompt in (prompt_ids(300, seed=5), prompt_ids(1300, seed=6)):
+                expect(prompt, await driver.generate(prompt, 8), 8)
+            expect(running.prompt, await running.finished(), 100)
+        finally:
+            three.gmanager.signal(signal.SIGCONT)
+
+        async def all_ready() -> bool:
+            return all(status.instance.state == "ready" for status in (await driver.statuses()).values())
+
+        await eventually(all_ready, 10, "the gManager calls all ready again")
         await driver.settled()
 
 
