@@ -162,12 +162,13 @@ class Driver:
 
     async def creditor(self, run: Running) -> str:
         """The instance that holds most of a request besides its owner; there must be one."""
-        spans = await self.spans(run)
-        assert len(spans) >= 2, f"nothing of {run.request_id} lies remote: {spans}"
-        owner = next(
-            n for n, s in (await self.statuses()).items() if run.request_id in {r.request_id for r in s.requests}
-        )
-        return max((name for name in spans if name != owner), key=lambda name: spans[name])
+        for owner, status in (await self.statuses()).items():
+            for request in status.requests:
+                if request.request_id.partition("~")[0] == run.request_id:
+                    remote = [span for span in request.spans if span.instance_id != owner]
+                    assert remote, f"nothing of {run.request_id} lies remote"
+                    return max(remote, key=lambda span: span.num_tokens).instance_id
+        raise AssertionError(f"nobody runs {run.request_id}")
 
     async def settled(self, timeout_s: float = LEASE_S + 2.0) -> None:
         """Return when every block of every live instance is free and no request is left."""

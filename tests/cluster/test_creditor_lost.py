@@ -20,7 +20,7 @@ from tests.cluster.driving import (
     worker_pid,
 )
 
-MAX_TOKENS = 96
+MAX_TOKENS = 128
 
 
 def kill_worker(handle: InstanceHandle) -> None:
@@ -87,11 +87,11 @@ async def test_an_instance_whose_worker_hangs_ends(four, expect):
 
 async def test_two_creditors_lost_one_after_the_other(four, expect):
     async with driving(four) as driver:
-        run = await driver.start(prompt_ids(900, seed=5), MAX_TOKENS, at="i0")
+        run = await driver.start(prompt_ids(600, seed=5), 320, at="i0")
         for reached in (10, 20):
             await run.reached(reached)
             driver.instance(await driver.creditor(run)).kill()
-        expect(run.prompt, await run.finished(), MAX_TOKENS)
+        expect(run.prompt, await run.finished(), 320)
         await driver.settled()
 
 

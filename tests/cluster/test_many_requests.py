@@ -35,22 +35,23 @@ async def test_sixteen_mixed_requests_each_as_if_alone(three, expect):
 
 
 async def test_two_lend_to_each_other_while_both_decode(start, expect):
-    async with driving(start(2, 512)) as driver:
-        passing = await driver.start(prompt_ids(300, seed=1), 400, at="i1")
-        a1 = await driver.start(prompt_ids(300, seed=2), 120, at="i0")
+    async with driving(start(2, 1024, heartbeat_s=0.1)) as driver:
+        passing = await driver.start(prompt_ids(500, seed=1), 400, at="i1")
+        a1 = await driver.start(prompt_ids(600, seed=2), 180, at="i0")
         await passing.reached(1)
         await a1.reached(1)
-        b = await driver.start(prompt_ids(300, seed=3), 120, at="i1")  # beside the one passing, so it must borrow
+        b = await driver.start(prompt_ids(600, seed=3), 180, at="i1")  # beside the one passing, so it must borrow
         await b.reached(1)
         await passing.cancel()  # now there is memory at i1 for the second of i0
-        a2 = await driver.start(prompt_ids(230, seed=4), 80, at="i0")
+        a2 = await driver.start(prompt_ids(400, seed=4), 60, at="i0")
+
+        async def both_lend() -> bool:
+            return all(lent and borrowed for lent, borrowed in (await lends(driver)).values())
+
+        await eventually(both_lend, 10, "each lends to the other")
         await a2.reached(1)
-        now = await lends(driver)
-        assert all(lent and borrowed for lent, borrowed in now.values()), now
-        at = len(a2.tokens), len(b.tokens)
         for run in (a2, b):
             await run.reached(len(run.tokens) + 10)
-        assert not a2.task.done() and not b.task.done(), at
         for run in (a1, a2, b):
             expect(run.prompt, await run.finished(), run.params.max_tokens)
         await driver.settled()
