@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         RequestRefused,
         StartupFailed,
     )
-    from distkv.types import Chunk, RequestOutput, SamplingParams
+    from distkv.types import Chunk, RequestOutput, SamplingParams, TokenLogprobs
 
     __version__: str
 
@@ -45,6 +45,7 @@ _HOME = {
     "RequestRefused": "distkv.errors",
     "SamplingParams": "distkv.types",
     "StartupFailed": "distkv.errors",
+    "TokenLogprobs": "distkv.types",
 }
 
 __all__ = [
@@ -64,6 +65,7 @@ __all__ = [
     "RequestRefused",
     "SamplingParams",
     "StartupFailed",
+    "TokenLogprobs",
     "__version__",
 ]
 

@@ -23,7 +23,23 @@ from distkv.types import LogLevel
 LEVELS: tuple[LogLevel, ...] = get_args(LogLevel)
 
 PRIVATE_FIELDS = frozenset(
-    {"prompt", "prompts", "text", "token", "tokens", "token_ids", "stop", "api_key", "key", "authorization", "password"}
+    {
+        "prompt",
+        "prompts",
+        "text",
+        "token",
+        "tokens",
+        "token_ids",
+        "token_id",
+        "stop",
+        "logit_bias",
+        "logprobs",
+        "prompt_logprobs",
+        "api_key",
+        "key",
+        "authorization",
+        "password",
+    }
 )
 
 

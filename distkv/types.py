@@ -16,6 +16,8 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 Transport = Literal["auto", "shm", "tcp"]
 
 MAX_STOP_STRINGS = 64
+MAX_LOGPROBS = 20
+MAX_LOGIT_BIASES = 1024
 MAX_INT = 2**31 - 1
 
 
@@ -43,13 +45,31 @@ def is_utf8(text: str) -> bool:
     return True
 
 
+class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
+    """How likely the model found one token: natural logarithms of the softmax of its raw logits, before temperature,
+    penalties, bias and filters.
+
+    rank: 1 for the likeliest token. top: (token id, logprob) of the likeliest ones, best first, as many as asked for.
+    """
+
+    token_id: int
+    logprob: float
+    rank: int
+    top: tuple[tuple[int, float], ...] = ()
+
+
 class SamplingParams(msgspec.Struct, frozen=True):
     """How to turn logits into tokens, and when to stop.
 
     max_tokens: most new tokens, ≥ 1. temperature: ≥ 0; 0 is greedy. top_p: (0, 1]. top_k: ≥ 0; 0 is off.
+    min_p: [0, 1]; tokens less likely than this share of the likeliest one's probability are left out; 0 is off.
+    repetition_penalty: > 0; logits of tokens in prompt or output are divided by it if positive, else multiplied.
+    presence_penalty, frequency_penalty: [-2, 2]; subtracted from the logits of tokens in the output, once, or as
+    often as they occur. logit_bias: {token id: bias in [-100, 100]}, added to the logits, at most 1024 ids.
     seed: 0 ≤ seed < 2**63, or None for one drawn at admission; a seed fixes the noise of every position.
     stop: a string or strings; the text ends before the first of them. stop_token_ids: ids that end the request
-    besides the model's own. ignore_eos: go on after the model's end token.
+    besides the model's own. ignore_eos: go on after the model's end token. logprobs: give the logprob of each output
+    token and of this many likeliest ones, 0 to 20. prompt_logprobs: the same for the tokens of the prompt.
 
     Raises InvalidParams naming the field.
     """
@@ -62,6 +82,13 @@ class SamplingParams(msgspec.Struct, frozen=True):
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: dict[int, float] = {}
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
 
     def __post_init__(self) -> None:
         stop: Any = self.stop
@@ -110,19 +137,59 @@ class SamplingParams(msgspec.Struct, frozen=True):
             self.stop_token_ids,
         )
         _require(isinstance(self.ignore_eos, bool), "ignore_eos", "true or false", self.ignore_eos)
+        _require(_is_number(self.min_p) and 0 <= self.min_p <= 1, "min_p", "a number in [0, 1]", self.min_p)
+        _require(
+            _is_number(self.repetition_penalty) and self.repetition_penalty > 0,
+            "repetition_penalty",
+            "a number > 0",
+            self.repetition_penalty,
+        )
+        for field in ("presence_penalty", "frequency_penalty"):
+            penalty = getattr(self, field)
+            _require(_is_number(penalty) and -2 <= penalty <= 2, field, "a number in [-2, 2]", penalty)
+        _require(
+            isinstance(self.logit_bias, dict)
+            and len(self.logit_bias) <= MAX_LOGIT_BIASES
+            and all(_is_int(one) and 0 <= one <= MAX_INT for one in self.logit_bias)
+            and all(_is_number(bias) and -100 <= bias <= 100 for bias in self.logit_bias.values()),
+            "logit_bias",
+            f"up to {MAX_LOGIT_BIASES} token ids in [0, 2**31), each with a number in [-100, 100]",
+            self.logit_bias,
+        )
+        for field in ("logprobs", "prompt_logprobs"):
+            count = getattr(self, field)
+            _require(
+                count is None or (_is_int(count) and 0 <= count <= MAX_LOGPROBS),
+                field,
+                f"None or an integer in [0, {MAX_LOGPROBS}]",
+                count,
+            )
 
 
 class Chunk(msgspec.Struct, frozen=True):
-    """New output of a request: only what came since the chunk before. The last one has a finish_reason."""
+    """New output of a request: only what came since the chunk before. The last one has a finish_reason.
+
+    prompt_tokens: tokens of the prompt. logprobs: one for each of token_ids, if asked for. prompt_logprobs: for the
+    next tokens of the prompt, if asked for; they come before the first output, and the first token has none.
+    queue_s: in the chunk with the first output token, the seconds the request waited before it first ran.
+    """
 
     request_id: str
     token_ids: list[int] = []
     text: str = ""
     finish_reason: FinishReason | None = None
+    prompt_tokens: int = 0
+    logprobs: list[TokenLogprobs] | None = None
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
+    queue_s: float | None = None
 
 
 class RequestOutput(msgspec.Struct, frozen=True):
-    """The whole output of a request. Times are seconds on the caller's clock, from sending the request."""
+    """The whole output of a request. Times are seconds on the caller's clock, from sending the request.
+
+    logprobs: one for each of token_ids, if asked for. prompt_logprobs: one for each token of the prompt, None for the
+    first, if asked for.
+    """
 
     request_id: str
     token_ids: list[int]
@@ -131,3 +198,5 @@ class RequestOutput(msgspec.Struct, frozen=True):
     prompt_tokens: int = 0
     time_to_first_token_s: float = 0.0
     latency_s: float = 0.0
+    logprobs: list[TokenLogprobs] | None = None
+    prompt_logprobs: list[TokenLogprobs | None] | None = None

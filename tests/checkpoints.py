@@ -8,10 +8,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
 from distkv.demo.random_checkpoint import make_checkpoint
+from distkv.types import SamplingParams, TokenLogprobs
+from distkv.wire.messages.to_worker import Sampling
 
 TEXT = (
     "A request's KV cache is cut into rBlocks, and rBlocks may lie on any instance. Attention over them is computed "
@@ -103,3 +106,42 @@ def reference_greedy(path: Path, ids: Sequence[int], count: int) -> list[int]:
         pad_token_id=0,
     )
     return output[0, len(ids) :].tolist()
+
+
+@torch.no_grad()
+def reference_penalized(path: Path, ids: Sequence[int], count: int, sampling: Sampling | SamplingParams) -> list[int]:
+    """`count` greedy tokens after `ids` under the penalties and the bias of `sampling`."""
+    from transformers import LogitsProcessorList
+
+    def openai_penalties(input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Those that transformers does not have."""
+        counts = input_ids[0, len(ids) :].bincount(minlength=scores.shape[1])
+        return scores - sampling.frequency_penalty * counts - sampling.presence_penalty * (counts > 0)
+
+    prompt = torch.tensor([list(ids)])
+    options: dict[str, Any] = {"repetition_penalty": sampling.repetition_penalty}
+    if sampling.logit_bias:
+        options["sequence_bias"] = [[[token], bias] for token, bias in sampling.logit_bias.items()]
+    output = reference_model(path).generate(
+        prompt,
+        attention_mask=torch.ones_like(prompt),
+        max_new_tokens=count,
+        min_new_tokens=count,
+        do_sample=False,
+        pad_token_id=0,
+        logits_processor=LogitsProcessorList([openai_penalties]),
+        **options,
+    )
+    return output[0, len(ids) :].tolist()
+
+
+def check_logprobs(found: TokenLogprobs | None, logits: Tensor, token_id: int, top: int, atol: float = 1e-4) -> None:
+    """What was told of a token is what log_softmax says of a row of raw logits."""
+    assert found is not None and found.token_id == token_id
+    row = logits.log_softmax(-1)
+    assert found.logprob == pytest.approx(float(row[token_id]), abs=atol)
+    # Others as likely as this one within the tolerance may stand before or behind it.
+    surely, perhaps = int((row > row[token_id] + 2 * atol).sum()), int((row > row[token_id] - 2 * atol).sum())
+    assert surely < found.rank <= max(1, perhaps)
+    assert [value for _, value in found.top] == pytest.approx(row.topk(top).values.tolist(), abs=atol)
+    assert all(value == pytest.approx(float(row[one]), abs=atol) for one, value in found.top)

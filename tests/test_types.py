@@ -7,13 +7,16 @@ import pytest
 
 import distkv
 from distkv import InvalidParams, SamplingParams
-from distkv.types import MAX_STOP_STRINGS
+from distkv.types import MAX_LOGIT_BIASES, MAX_LOGPROBS, MAX_STOP_STRINGS
 
 
 def test_defaults():
     params = SamplingParams()
     assert (params.max_tokens, params.temperature, params.top_p, params.top_k) == (16, 1.0, 1.0, 0)
     assert (params.seed, params.stop, params.stop_token_ids, params.ignore_eos) == (None, (), (), False)
+    assert (params.min_p, params.repetition_penalty) == (0.0, 1.0)
+    assert (params.presence_penalty, params.frequency_penalty, params.logit_bias) == (0.0, 0.0, {})
+    assert params.logprobs is params.prompt_logprobs is None
 
 
 @pytest.mark.parametrize(
@@ -48,6 +51,30 @@ def test_defaults():
         ("stop_token_ids", (2**70,)),
         ("stop_token_ids", 5),
         ("ignore_eos", 1),
+        ("min_p", -0.1),
+        ("min_p", 1.1),
+        ("min_p", "0"),
+        ("repetition_penalty", 0),
+        ("repetition_penalty", -1.0),
+        ("repetition_penalty", float("inf")),
+        ("presence_penalty", 2.1),
+        ("presence_penalty", None),
+        ("frequency_penalty", -2.1),
+        ("frequency_penalty", float("nan")),
+        ("logit_bias", [5]),
+        ("logit_bias", {-1: 0.0}),
+        ("logit_bias", {2**31: 0.0}),
+        ("logit_bias", {"5": 0.0}),
+        ("logit_bias", {5: 100.5}),
+        ("logit_bias", {5: True}),
+        ("logit_bias", {5: float("nan")}),
+        ("logit_bias", dict.fromkeys(range(MAX_LOGIT_BIASES + 1), 0.0)),
+        ("logprobs", -1),
+        ("logprobs", MAX_LOGPROBS + 1),
+        ("logprobs", True),
+        ("prompt_logprobs", -1),
+        ("prompt_logprobs", MAX_LOGPROBS + 1),
+        ("prompt_logprobs", 1.0),
     ],
 )
 def test_a_value_out_of_range_is_refused_by_name(field, value):
@@ -65,7 +92,24 @@ def test_one_stop_string_and_lists_are_taken():
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("max_tokens", 1), ("temperature", 0), ("top_p", 1), ("top_p", 1e-9), ("top_k", 2**31 - 1), ("seed", 2**63 - 1)],
+    [
+        ("max_tokens", 1),
+        ("temperature", 0),
+        ("top_p", 1),
+        ("top_p", 1e-9),
+        ("top_k", 2**31 - 1),
+        ("seed", 2**63 - 1),
+        ("min_p", 0),
+        ("min_p", 1),
+        ("repetition_penalty", 1e-9),
+        ("presence_penalty", -2),
+        ("frequency_penalty", 2),
+        ("logit_bias", {0: -100, 2**31 - 1: 100.0}),
+        ("logit_bias", dict.fromkeys(range(MAX_LOGIT_BIASES), 0.0)),
+        ("logprobs", 0),
+        ("logprobs", MAX_LOGPROBS),
+        ("prompt_logprobs", MAX_LOGPROBS),
+    ],
 )
 def test_the_edges_are_in_range(field, value):
     assert getattr(SamplingParams(**{field: value}), field) == value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterable
 
 import structlog
@@ -156,12 +157,17 @@ class InstanceActor:
     # --- out
 
     def _handle(self, event: c.Event, cause: str) -> None:
-        self._carry_out(self._core.handle(event, self._clock.now()), cause)
+        self._decide(event, cause)
         if self._config.validate_state:
             self._core.validate()
         while self._gone_routes:
-            gone = c.ClientGone(self._gone_routes.pop())
-            self._carry_out(self._core.handle(gone, self._clock.now()), cause)
+            self._decide(c.ClientGone(self._gone_routes.pop()), cause)
+
+    def _decide(self, event: c.Event, cause: str) -> None:
+        started_s = time.perf_counter()
+        commands = self._core.handle(event, self._clock.now())
+        self._status.plan_s += time.perf_counter() - started_s
+        self._carry_out(commands, cause)
 
     def _carry_out(self, commands: Iterable[c.Command], cause: str) -> None:
         assert self._outbounds is not None

@@ -29,6 +29,7 @@ class StatusDesk:
         answer: Callable[[Answer, str], None],
     ) -> None:
         self.counters = WorkerCounters()
+        self.plan_s = 0.0
         self._core = core
         self._member = member
         self._worker = worker
@@ -61,5 +62,5 @@ class StatusDesk:
             member = self._member
             malformed = self.counters.malformed_frames + self._server.malformed
             counters = msgspec.structs.replace(self.counters, malformed_frames=malformed)
-            status = self._core.status(counters, member.pid, member.worker_pid, member.role)
+            status = self._core.status(counters, self.plan_s, member.pid, member.worker_pid, member.role)
             self._answer(Answer(route, status), cause)

@@ -172,6 +172,7 @@ class Worker:
             kv_bytes=self._transfers.kv_bytes,
             checksum_refusals=self._transfers.checksum_refusals,
             malformed_frames=self._serving.malformed,
+            attend_wait_s=self._runner.attend_wait_s,
         )
 
     def _start(self, name: str, target: Callable[[], None]) -> None:

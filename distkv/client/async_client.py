@@ -17,7 +17,7 @@ from distkv.client.directory import Directory
 from distkv.client.prompts import check_params, check_prompt, check_request_id, check_timeout
 from distkv.config import DEFAULT_GMANAGER, parse_address
 from distkv.errors import InvalidParams
-from distkv.types import Chunk, RequestOutput, SamplingParams
+from distkv.types import Chunk, RequestOutput, SamplingParams, TokenLogprobs
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.to_client import Status, TokenChunk
 from distkv.wire.messages.to_rmanager import Submit
@@ -57,6 +57,11 @@ class AsyncClient:
         if directory is not None:
             await directory.close()
 
+    @property
+    def address_answers(self) -> bool:
+        """Whether `address` answered when it was last asked; while it does not, members are those that were known."""
+        return self._open().home_answers
+
     async def stream(
         self,
         prompt: str | list[int],
@@ -73,7 +78,14 @@ class AsyncClient:
         async with aclosing(self._chunks(prompt, params, request_id, timeout_s)) as chunks:
             async for name, chunk in chunks:
                 yield Chunk(
-                    request_id=name, token_ids=list(chunk.token_ids), text=chunk.text, finish_reason=chunk.finish_reason
+                    request_id=name,
+                    token_ids=list(chunk.token_ids),
+                    text=chunk.text,
+                    finish_reason=chunk.finish_reason,
+                    prompt_tokens=chunk.prompt_tokens,
+                    logprobs=None if chunk.logprobs is None else list(chunk.logprobs),
+                    prompt_logprobs=None if chunk.prompt_logprobs is None else list(chunk.prompt_logprobs),
+                    queue_s=chunk.queue_s,
                 )
 
     async def submit(
@@ -86,13 +98,19 @@ class AsyncClient:
     ) -> RequestOutput:
         """The whole output. Cancelling the task that awaits it cancels the request. Raises as `stream`."""
         started_s = time.monotonic()
+        params = check_params(params)
         ids: list[int] = []
+        logprobs: list[TokenLogprobs] = []
+        prompt_logprobs: list[TokenLogprobs | None] = []
         text: list[str] = []
         last, first_s, prompt_tokens = None, 0.0, 0
         async with aclosing(self._chunks(prompt, params, request_id, timeout_s)) as chunks:
             async for name, chunk in chunks:
-                first_s = first_s or time.monotonic() - started_s
+                if chunk.token_ids and not ids:
+                    first_s = time.monotonic() - started_s
                 ids.extend(chunk.token_ids)
+                logprobs.extend(chunk.logprobs or ())
+                prompt_logprobs.extend(chunk.prompt_logprobs or ())
                 text.append(chunk.text)
                 prompt_tokens = chunk.prompt_tokens or prompt_tokens
                 last = name, chunk.finish_reason
@@ -105,6 +123,8 @@ class AsyncClient:
             prompt_tokens=prompt_tokens,
             time_to_first_token_s=first_s,
             latency_s=time.monotonic() - started_s,
+            logprobs=None if params.logprobs is None else logprobs,
+            prompt_logprobs=None if params.prompt_logprobs is None else prompt_logprobs,
         )
 
     async def generate(

@@ -45,6 +45,11 @@ class Client:
             self._loop.call(self._client.close())
         self._loop.stop()
 
+    @property
+    def address_answers(self) -> bool:
+        """Whether `address` answered when it was last asked; while it does not, members are those that were known."""
+        return self._client.address_answers
+
     def stream(
         self,
         prompt: str | list[int],

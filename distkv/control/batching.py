@@ -13,23 +13,26 @@ from dataclasses import dataclass, field
 
 from distkv.control.placement import Block
 from distkv.control.sequence import SeqState, Sequence
-from distkv.wire.messages.to_worker import Sampling, SeqStep, Step
+from distkv.wire.messages.to_worker import PromptLogprobs, SeqStep, Step
 
 MAX_IN_FLIGHT = 2
 STREAMING_SHARE = 3
 """While rBlocks leave for creditors a chunk takes at most a third of the slots the sequence holds: one third is being
 computed, one is leaving, one is ready for the chunk after."""
+MAX_PROMPT_LOGPROBS = 4096
+"""Most tokens of a prompt whose logprobs one step tells, so that they fit into a message."""
 
 
 @dataclass(slots=True)
 class Planned:
-    """One sequence's part in a step that was sent."""
+    """One sequence's part in a step that was sent. asked: which logprobs of the prompt it is to tell."""
 
     seq: Sequence
     life: int
     start: int
     end: int
     sampled: bool
+    asked: PromptLogprobs | None
 
 
 @dataclass(slots=True)
@@ -67,7 +70,7 @@ class Batcher:
         """All steps up to this one are answered."""
         return self.in_flight[0].step_id - 1 if self.in_flight else self._last_step_id
 
-    def plan(self, running: Iterable[Sequence]) -> Step | None:
+    def plan(self, running: Iterable[Sequence], now: float) -> Step | None:
         """The next step, or None when two are in flight or nothing can be computed. `stalled` are those that need a
         slot and find none."""
         if len(self.in_flight) >= MAX_IN_FLIGHT:
@@ -84,6 +87,8 @@ class Batcher:
                 break
             part = self._plan_sequence(seq, budget, step)
             if part is not None:
+                if seq.began is None:
+                    seq.began = now
                 parts.append(part)
                 budget -= part.end - part.start
         if not parts:
@@ -117,6 +122,8 @@ class Batcher:
     def _plan_sequence(self, seq: Sequence, budget: int, step: InFlight) -> SeqStep | None:
         start, end = seq.todo.first
         end = min(end, start + budget, self._streaming_limit(seq, start))
+        if seq.report is not None:
+            end = min(end, start + MAX_PROMPT_LOGPROBS)
         end = self._find_room(seq, start, end)
         if end <= start:
             if not seq.leaving:
@@ -124,6 +131,7 @@ class Batcher:
             return None
         seq.todo.remove(start, end)
         sampled = end == seq.length
+        asked = None if seq.report is None else seq.report.ask(seq.tokens, start, end)
         local, remote = seq.layout(-(-end // self._block_tokens))
         part = SeqStep(
             request_id=seq.request_id,
@@ -134,9 +142,11 @@ class Batcher:
             tokens=tuple(seq.tokens[start:end]),
             local=local,
             remote=remote,
-            sample=self._sampling(seq) if sampled else None,
+            sample=seq.sampling if sampled else None,
+            history=seq.has_history,
+            prompt_logprobs=asked,
         )
-        step.planned[seq.request_id] = Planned(seq, seq.life, start, end, sampled)
+        step.planned[seq.request_id] = Planned(seq, seq.life, start, end, sampled, asked)
         if sampled:
             seq.pending += 1
             if seq.can_grow:
@@ -169,7 +179,3 @@ class Batcher:
         if slot is not None:
             seq.put(block, slot)
         return slot is not None
-
-    def _sampling(self, seq: Sequence) -> Sampling:
-        params = seq.params
-        return Sampling(temperature=params.temperature, top_k=params.top_k, top_p=params.top_p, seed=seq.seed)

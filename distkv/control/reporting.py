@@ -9,7 +9,9 @@ from distkv.wire.messages.from_worker import WorkerCounters
 from distkv.wire.messages.to_client import BlockCounts, Counters, InstanceStatus, RequestStatus, SpanStatus
 
 
-def instance_status(instance: Instance, worker: WorkerCounters, pid: int, worker_pid: int, role: str) -> InstanceStatus:
+def instance_status(
+    instance: Instance, worker: WorkerCounters, plan_s: float, pid: int, worker_pid: int, role: str
+) -> InstanceStatus:
     """Numbers of one instance, as of now."""
     pool, tally = instance.pool, instance.tally
     return InstanceStatus(
@@ -42,6 +44,8 @@ def instance_status(instance: Instance, worker: WorkerCounters, pid: int, worker
             malformed_messages=worker.malformed_frames,
             prompt_tokens=tally.prompt_tokens,
             generation_tokens=tally.generation_tokens,
+            attend_wait_s=worker.attend_wait_s,
+            plan_s=plan_s,
         ),
     )
 

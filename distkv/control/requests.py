@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
 from distkv.control.batching import InFlight
 from distkv.control.commands import Answer, TellWorker, Tokenized
@@ -13,7 +14,7 @@ from distkv.control.memory import Memory
 from distkv.control.output import Decoder, OutputText
 from distkv.control.ranges import Ranges
 from distkv.control.sequence import Sequence
-from distkv.types import FinishReason
+from distkv.types import TokenLogprobs
 from distkv.wire.messages.from_worker import SeqResult, StepResult
 from distkv.wire.messages.to_client import RequestEnded, TokenChunk
 from distkv.wire.messages.to_rmanager import Submit
@@ -83,6 +84,9 @@ class Requests:
         elif max(token_ids) >= settings.vocab_size or min(token_ids) < 0:
             wrong = next(token for token in token_ids if not 0 <= token < settings.vocab_size)
             reason = f"token ids must be in [0, {settings.vocab_size}), the prompt has {wrong}"
+        elif max(submit.params.logit_bias, default=0) >= settings.vocab_size:
+            wrong = next(token for token in submit.params.logit_bias if token >= settings.vocab_size)
+            reason = f"logit_bias: token ids must be in [0, {settings.vocab_size}), it has {wrong}"
         elif settings.max_model_len is not None and wanted > settings.max_model_len:
             reason = f"prompt + max_tokens is {wanted} tokens, over max_model_len {settings.max_model_len}"
         if reason:
@@ -132,15 +136,25 @@ class Requests:
         seq.high_water = max(seq.high_water, part.end)
         for number in range(part.start // seq.block_tokens, part.end // seq.block_tokens):
             seq.seal(seq.blocks[number])
+        if seq.report is not None and (news := seq.report.tell(part.asked, result.prompt_logprobs)):
+            self._send(seq, prompt_logprobs=news)
         if part.sampled and result.token is not None:
-            self._append(seq, result.token, now)
+            self._append(seq, result.token, result.logprobs, now)
 
-    def _append(self, seq: Sequence, token_id: int, now: float) -> None:
+    def _append(self, seq: Sequence, token_id: int, logprobs: TokenLogprobs | None, now: float) -> None:
+        is_first = len(seq.tokens) == seq.prompt_tokens
         seq.tokens.append(token_id)
         seq.pending -= 1
         self._instance.tally.generation_tokens += 1
         text, finish = seq.output.push(token_id)
-        self._send(seq, (token_id,), text, finish)
+        self._send(
+            seq,
+            token_ids=(token_id,),
+            text=text,
+            finish_reason=finish,
+            logprobs=None if logprobs is None else (logprobs,),
+            queue_s=seq.began - seq.arrival if is_first and seq.began is not None else None,
+        )
         if finish is not None:
             self._end(seq, now)
             self._instance.note("finished", request_id=seq.request_id, reason=finish, generated=seq.num_generated)
@@ -151,7 +165,7 @@ class Requests:
         if seq is None or (route is not None and route != seq.route):
             return
         if route is not None:
-            self._send(seq, (), "", "abort")
+            self._send(seq, finish_reason="abort")
         self._end(seq, now)
         self._instance.note("cancelled", request_id=request_id)
 
@@ -162,19 +176,10 @@ class Requests:
         self._end(seq, now)
         self._instance.note("failed", request_id=seq.request_id, reason=reason)
 
-    def _send(self, seq: Sequence, token_ids: tuple[int, ...], text: str, finish: FinishReason | None) -> None:
-        self._instance.emit(
-            Answer(
-                seq.route,
-                TokenChunk(
-                    request_id=seq.request_id,
-                    token_ids=token_ids,
-                    text=text,
-                    finish_reason=finish,
-                    prompt_tokens=seq.prompt_tokens,
-                ),
-            )
-        )
+    def _send(self, seq: Sequence, **fields: Any) -> None:
+        """A TokenChunk with these fields besides those that all have."""
+        chunk = TokenChunk(request_id=seq.request_id, prompt_tokens=seq.prompt_tokens, **fields)
+        self._instance.emit(Answer(seq.route, chunk))
 
     def _end(self, seq: Sequence, now: float) -> None:
         del self._instance.sequences[seq.request_id]

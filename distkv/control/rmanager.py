@@ -211,7 +211,7 @@ class RManager:
         for seq in list(instance.sequences.values()):
             self._memory.check_places(seq)
         self._memory.admit(now)
-        while (step := instance.batcher.plan(instance.running())) is not None:
+        while (step := instance.batcher.plan(instance.running(), now)) is not None:
             instance.emit(c.TellWorker(step))
         self._memory.make_room(now)
         for seq in instance.sequences.values():
@@ -260,10 +260,10 @@ class RManager:
         self._join()
         return self._issue()
 
-    def status(self, counters: fw.WorkerCounters, pid: int, worker_pid: int, role: str) -> tc.Status:
-        """The instance as `distkv status` shows it; `counters` are the worker's, just read."""
+    def status(self, counters: fw.WorkerCounters, plan_s: float, pid: int, worker_pid: int, role: str) -> tc.Status:
+        """The instance as `distkv status` shows it; `counters` are the worker's, just read. plan_s: see Counters."""
         return tc.Status(
-            instance=instance_status(self.instance, counters, pid, worker_pid, role),
+            instance=instance_status(self.instance, counters, plan_s, pid, worker_pid, role),
             requests=request_statuses(self.instance),
         )
 

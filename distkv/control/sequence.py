@@ -7,10 +7,11 @@ from enum import Enum
 
 from distkv.control.output import OutputText
 from distkv.control.placement import Block, Census, Debt, Layout
+from distkv.control.prompt_report import PromptReport
 from distkv.control.ranges import Ranges
 from distkv.types import SamplingParams
 from distkv.wire.messages.common import Run
-from distkv.wire.messages.to_worker import RemoteSpan
+from distkv.wire.messages.to_worker import RemoteSpan, Sampling
 
 
 class SeqState(Enum):
@@ -28,7 +29,9 @@ class Sequence:
 
     tokens: prompt and what was sampled and seen. pending: tokens sampled by steps whose results are not back.
     todo: positions whose KV no sent step computes. spare: local slots it owns that hold nothing yet.
-    high_water: how far it was ever computed. unsettled: blocks may have lost their place.
+    high_water: how far it was ever computed. unsettled: blocks may have lost their place. began: when the first step
+    that computes anything for it was sent. sampling: what its steps say of how to sample; has_history: whether that
+    looks at the tokens before. report: of the logprobs of its prompt, if they are wanted.
     """
 
     request_id: str
@@ -54,8 +57,33 @@ class Sequence:
     starved_since: float | None = None
     high_water: int = 0
     unsettled: bool = False
+    began: float | None = None
+    sampling: Sampling = field(init=False)
+    has_history: bool = field(init=False)
+    report: PromptReport | None = field(init=False, default=None)
     census: Census = field(default_factory=Census)
     _layout: Layout = field(default_factory=Layout)
+
+    def __post_init__(self) -> None:
+        params = self.params
+        self.sampling = Sampling(
+            temperature=params.temperature,
+            top_k=params.top_k,
+            top_p=params.top_p,
+            seed=self.seed,
+            min_p=params.min_p,
+            repetition_penalty=params.repetition_penalty,
+            presence_penalty=params.presence_penalty,
+            frequency_penalty=params.frequency_penalty,
+            logit_bias=params.logit_bias,
+            prompt_tokens=self.prompt_tokens,
+            logprobs=params.logprobs,
+        )
+        self.has_history = (
+            params.repetition_penalty != 1 or params.presence_penalty != 0 or params.frequency_penalty != 0
+        )
+        if params.prompt_logprobs is not None:
+            self.report = PromptReport(self.prompt_tokens, params.prompt_logprobs)
 
     @property
     def age(self) -> tuple[float, str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import torch
 from torch import Tensor
 
@@ -24,8 +26,10 @@ def dist_attention(
     v_pool[batch.slots, :, batch.offsets] = v
     asked = [exchange for exchange in batch.exchanges if exchange.send(layer, q)]
     local = [_local_partial(layer, q, seq, k_pool, v_pool, config) for seq in batch.seqs]
+    started_s = time.perf_counter()
     for exchange in asked:
         exchange.collect(layer)
+    batch.waited_s += time.perf_counter() - started_s
     merged = [_merged(seq, partial, q) for seq, partial in zip(batch.seqs, local, strict=True)]
     return merged[0] if len(merged) == 1 else torch.cat(merged)
 

@@ -32,7 +32,7 @@ class Model:
         return cls(config, load_weights(model_dir, config, dtype))
 
     def forward(self, tokens: Tensor, positions: Tensor, attend: Attend, rows: Tensor) -> Tensor:
-        """Logits, float32 [M, vocab], of the M wanted rows.
+        """Last hidden states [M, hidden] of the M wanted rows, for `logits`.
 
         tokens, positions: int64 [N], of any sequences one after another; `attend` knows which row is whose.
         rows: int64 [M].
@@ -45,7 +45,11 @@ class Model:
                 x, attended = x[rows], attended[rows]
             x = x + F.linear(attended, layer.o, layer.o_bias)
             x = x + self._mlp(x, layer)
-        return F.linear(self._norm(x, self.weights.norm), self.weights.lm_head).float()
+        return self._norm(x, self.weights.norm)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """float32 [M, vocab] from what `forward` returned, or some rows of it: many rows of logits are large."""
+        return F.linear(hidden, self.weights.lm_head).float()
 
     def _qkv(self, x: Tensor, layer: LayerWeights, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         config = self.config

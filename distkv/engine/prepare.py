@@ -44,7 +44,8 @@ class Batch:
     """A step, ready to be computed.
 
     tokens, positions: int64 [N]. slots, offsets: int64 [N], where the K and V of each row are stored. seqs: those that
-    have rows. unreachable: those that lost a creditor before the first layer; they have none.
+    have rows. unreachable: those that lost a creditor before the first layer; they have none. waited_s: how long its
+    layers stood still for partials.
     """
 
     tokens: Tensor
@@ -54,6 +55,7 @@ class Batch:
     seqs: list[BatchSeq]
     exchanges: list[Exchange]
     unreachable: list[BatchSeq]
+    waited_s: float = 0.0
 
 
 def prepare(

@@ -1,6 +1,13 @@
-"""From logits to a token. A token depends on its own row, its seed and its position, never on the batch."""
+"""From logits to a token. A token depends on its own row, its request, seed and position, never on the batch.
+
+The order is that of transformers, and of vLLM as far as it says the same: bias, repetition penalty, frequency and
+presence penalty, all on raw logits and also when greedy; then temperature, top-k, top-p, min-p. (vLLM has min-p before
+top-k and top-p.) transformers knows no frequency and presence penalties: they are OpenAI's, in vLLM's place.
+"""
 
 from __future__ import annotations
+
+import math
 
 import torch
 import xxhash
@@ -8,24 +15,20 @@ from torch import Tensor
 
 from distkv.wire.messages.to_worker import Sampling
 
+# Beyond any logit, and far enough from the largest float64 that differences of two stay finite.
+_HUGE = 1e300
 
-def sample(logits: Tensor, sampling: Sampling, position: int) -> int:
+
+def sample(logits: Tensor, sampling: Sampling, position: int, history: Tensor | None = None) -> int:
     """Choose the token at `position` from float32 logits [vocab]. Temperature 0 is greedy.
 
-    Else as the warpers of transformers: temperature, then top-k, then top-p; then one draw by inverse distribution in
-    order of token id.
+    history: int64 [position], all tokens before it; needed for penalties. Otherwise one draw by inverse distribution
+    in order of token id.
     """
+    scores = _penalize(_bias(logits, sampling), sampling, history)
     if sampling.temperature == 0:
-        return int(logits.argmax())
-    # Subtracting the peak first changes no probability and keeps a tiny temperature from overflowing.
-    scores = (logits.double() - logits.max()) / sampling.temperature
-    if 0 < sampling.top_k < len(scores):
-        scores = scores.masked_fill(scores < scores.topk(sampling.top_k).values[-1], -torch.inf)
-    if sampling.top_p < 1:
-        ascending, order = scores.sort()
-        rest = ascending.softmax(-1).cumsum(-1) <= 1 - sampling.top_p
-        rest[-1] = False
-        scores = scores.index_fill(0, order[rest], -torch.inf)
+        return int(scores.argmax())
+    scores = _filter(scores, sampling)
     cumulative = scores.softmax(-1).cumsum(-1)
     drawn = noise(sampling.seed, position) * float(cumulative[-1])
     index = int(torch.searchsorted(cumulative, drawn, right=True))
@@ -37,3 +40,44 @@ def noise(seed: int, position: int) -> float:
     """A number in [0, 1) that is a pure function of both arguments, 0 ≤ each < 2**64."""
     digest = xxhash.xxh3_64_intdigest(seed.to_bytes(8, "little") + position.to_bytes(8, "little"))
     return (digest >> 11) / float(1 << 53)
+
+
+def _bias(logits: Tensor, sampling: Sampling) -> Tensor:
+    if not sampling.logit_bias:
+        return logits
+    ids = torch.tensor(list(sampling.logit_bias))
+    return logits.double().index_add(0, ids, torch.tensor(list(sampling.logit_bias.values()), dtype=torch.float64))
+
+
+def _penalize(logits: Tensor, sampling: Sampling, history: Tensor | None) -> Tensor:
+    repetition, frequency, presence = (
+        sampling.repetition_penalty, sampling.frequency_penalty, sampling.presence_penalty
+    )  # fmt: skip
+    if repetition == 1 and frequency == presence == 0:
+        return logits
+    assert history is not None, "a Step with penalties has no history"
+    scores = logits.double()
+    if repetition != 1:
+        seen = scores[history]
+        seen = torch.where(seen < 0, seen * repetition, seen / repetition).clamp(-_HUGE, _HUGE)
+        scores = scores.index_put((history,), seen)
+    if frequency != 0 or presence != 0:
+        counts = history[sampling.prompt_tokens :].bincount(minlength=len(scores))
+        scores = scores - frequency * counts - presence * (counts > 0)
+    return scores
+
+
+def _filter(logits: Tensor, sampling: Sampling) -> Tensor:
+    """float64 scores, -inf for tokens that cannot be drawn; at most 0 before, so that none overflows."""
+    scores = (logits.double() - logits.max()) / sampling.temperature
+    if 0 < sampling.top_k < len(scores):
+        scores = scores.masked_fill(scores < scores.topk(sampling.top_k).values[-1], -torch.inf)
+    if sampling.top_p < 1:
+        ascending, order = scores.sort()
+        rest = ascending.softmax(-1).cumsum(-1) <= 1 - sampling.top_p
+        rest[-1] = False
+        scores = scores.index_fill(0, order[rest], -torch.inf)
+    if sampling.min_p > 0:
+        # The likeliest token is always left and has score 0: the others' scores are logarithms of their shares of it.
+        scores = scores.masked_fill(scores < math.log(sampling.min_p), -torch.inf)
+    return scores

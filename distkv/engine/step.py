@@ -3,32 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from distkv.engine.attention import dist_attention
+from distkv.engine.history import Histories
+from distkv.engine.logprobs import logprobs_in_slices, logprobs_of
 from distkv.engine.model import Model
 from distkv.engine.pool import KvPool
-from distkv.engine.prepare import Batch, prepare
+from distkv.engine.prepare import Batch, BatchSeq, prepare
 from distkv.engine.remote import Peers
 from distkv.engine.sampler import sample
 from distkv.errors import MalformedMessage
+from distkv.types import TokenLogprobs
 from distkv.wire.messages.from_worker import SeqResult
-from distkv.wire.messages.to_worker import SeqStep, Step
+from distkv.wire.messages.to_worker import Sampling, SeqStep, Step
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a step found for one sequence; see SeqResult."""
+
+    token: int | None = None
+    logprobs: TokenLogprobs | None = None
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 class StepRunner:
     """One model over one pool. Used by one thread.
 
-    Remembers, per request, the last token it sampled (a Step sent ahead leaves it out) and the last of its lives that
-    lost a creditor: later steps of that life are void.
+    Remembers, per request, the last token it sampled (a Step sent ahead leaves it out), the last of its lives that lost
+    a creditor (later steps of that life are void), and all its ids if it has penalties. attend_wait_s: see Counters.
     """
 
     def __init__(self, model: Model, pool: KvPool, peers: Peers) -> None:
         self._model, self._pool, self._peers = model, pool, peers
         self._sampled: dict[str, tuple[int, int]] = {}
         self._lost_life: dict[str, int] = {}
+        self._histories = Histories()
+        self.attend_wait_s = 0.0
 
     @torch.inference_mode()
     def run(self, step: Step) -> tuple[SeqResult, ...]:
@@ -37,16 +52,20 @@ class StepRunner:
         Raises MalformedMessage when the step contradicts itself, the pool or the steps before.
         """
         planned = [(seq, self._tokens(seq)) for seq in step.seqs if not self._is_void(seq)]
+        for seq, tokens in planned:
+            if seq.history:
+                self._histories.write(seq.request_id, seq.start, tokens)
         batch = prepare(step.step_id, planned, self._pool, self._model.config, self._peers)
-        logits = self._forward(batch)
-        tokens = self._sample(batch, logits)
-        return self._commit(step, batch, tokens)
+        outcomes = self._outcomes(batch) if batch.seqs else {}
+        self.attend_wait_s += batch.waited_s
+        return self._commit(step, batch, outcomes)
 
     def forget(self, request_ids: Iterable[str]) -> None:
         """Drop what is remembered of these requests."""
         for request_id in request_ids:
             self._sampled.pop(request_id, None)
             self._lost_life.pop(request_id, None)
+            self._histories.forget(request_id)
 
     def _is_void(self, seq: SeqStep) -> bool:
         return seq.life <= self._lost_life.get(seq.request_id, -1)
@@ -63,27 +82,41 @@ class StepRunner:
         return (*seq.tokens, token)
 
     def _forward(self, batch: Batch) -> Tensor:
-        """float32 logits, a row for each sequence that wants a token, in order."""
-        if not batch.seqs:
-            return torch.empty(0, self._model.config.vocab_size)
+        """Hidden states [M, hidden]: a row for each sequence that wants a token, in order, then all rows that predict
+        prompt tokens whose logprobs are wanted."""
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             return dist_attention(layer, q, k, v, batch, self._pool, self._model.config)
 
         wanted = [seq.rows.stop - 1 for seq in batch.seqs if seq.step.sample is not None]
+        for seq in batch.seqs:
+            wanted.extend(_prompt_rows(seq))
         return self._model.forward(batch.tokens, batch.positions, attend, torch.tensor(wanted, dtype=torch.int64))
 
-    def _sample(self, batch: Batch, logits: Tensor) -> dict[str, int]:
-        tokens: dict[str, int] = {}
-        rows = iter(logits)
+    def _outcomes(self, batch: Batch) -> dict[str, Outcome]:
+        hidden = self._forward(batch)
+        outcomes = {seq.step.request_id: Outcome() for seq in batch.seqs}
+        sampled = [(seq, seq.step.sample) for seq in batch.seqs if seq.step.sample is not None]
+        for (seq, sampling), row in zip(sampled, self._model.logits(hidden[: len(sampled)]), strict=True):
+            if not seq.lost:
+                self._sample(seq.step, sampling, row, outcomes[seq.step.request_id])
+        start = len(sampled)
         for seq in batch.seqs:
-            if seq.step.sample is not None:
-                row = next(rows)
+            if (wanted := seq.step.prompt_logprobs) is not None:
+                rows = hidden[start : start + len(wanted.token_ids)]
+                start += len(rows)
                 if not seq.lost:
-                    tokens[seq.step.request_id] = sample(row, seq.step.sample, seq.step.end)
-        return tokens
+                    found = logprobs_in_slices(self._model.logits, rows, wanted.token_ids, wanted.top)
+                    outcomes[seq.step.request_id].prompt_logprobs = found
+        return outcomes
 
-    def _commit(self, step: Step, batch: Batch, tokens: dict[str, int]) -> tuple[SeqResult, ...]:
+    def _sample(self, step: SeqStep, sampling: Sampling, logits: Tensor, outcome: Outcome) -> None:
+        history = self._histories.read(step.request_id, step.end) if step.history else None
+        outcome.token = sample(logits, sampling, step.end, history)
+        if sampling.logprobs is not None:
+            (outcome.logprobs,) = logprobs_of(logits[None], [outcome.token], sampling.logprobs)
+
+    def _commit(self, step: Step, batch: Batch, outcomes: dict[str, Outcome]) -> tuple[SeqResult, ...]:
         lost = {seq.step.request_id: tuple(sorted(seq.lost)) for seq in (*batch.seqs, *batch.unreachable) if seq.lost}
         results = []
         for seq in step.seqs:
@@ -94,8 +127,31 @@ class StepRunner:
                 self._lost_life[name] = seq.life
                 results.append(SeqResult(request_id=name, life=seq.life, status="lost", lost=lost[name]))
             else:
-                token = tokens.get(name)
-                if token is not None:
-                    self._sampled[name] = (seq.end, token)
-                results.append(SeqResult(request_id=name, life=seq.life, status="ok", token=token))
+                done = outcomes[name]
+                if done.token is not None:
+                    self._sampled[name] = (seq.end, done.token)
+                results.append(
+                    SeqResult(
+                        request_id=name,
+                        life=seq.life,
+                        status="ok",
+                        token=done.token,
+                        logprobs=done.logprobs,
+                        prompt_logprobs=done.prompt_logprobs,
+                    )
+                )
         return tuple(results)
+
+
+def _prompt_rows(seq: BatchSeq) -> range:
+    """Rows of the batch that predict the prompt tokens whose logprobs are wanted."""
+    step, wanted = seq.step, seq.step.prompt_logprobs
+    if wanted is None:
+        return range(0)
+    end = wanted.first + len(wanted.token_ids)
+    if not step.start < wanted.first <= end <= step.end + 1:
+        raise MalformedMessage(
+            f"{step.request_id}: [{step.start}, {step.end}) predicts no positions [{wanted.first}, {end})"
+        )
+    first = seq.rows.start + wanted.first - 1 - step.start
+    return range(first, first + len(wanted.token_ids))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Protocol
 
-_BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
+BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 _MAX_HELD = 8
 
 
@@ -51,14 +51,15 @@ class ByteStream:
     def push(self, token_id: int) -> str:
         """See TextStream."""
         token = self._token_of(token_id)
-        return "" if token is None else self._utf8.decode(_token_bytes(token))
+        return "" if token is None else self._utf8.decode(token_bytes(token))
 
     def finish(self) -> str:
         """See TextStream."""
         return self._utf8.decode(b"", final=True)
 
 
-def _token_bytes(token: str) -> bytes:
+def token_bytes(token: str) -> bytes:
+    """What a token of a byte-level tokenizer stands for."""
     alphabet = byte_alphabet()
     try:
         return bytes(alphabet[character] for character in token)
@@ -96,7 +97,7 @@ class WindowStream:
             return ""
         self._held.append(token_id)
         if self._byte_fallback:
-            return "" if _BYTE_TOKEN.fullmatch(token) else self._release(self._text())
+            return "" if BYTE_TOKEN.fullmatch(token) else self._release(self._text())
         text = self._text()
         return "" if text.endswith("\ufffd") and len(self._held) < _MAX_HELD else self._release(text)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import tokenizers
 
-from distkv.engine.text_stream import ByteStream, IncrementalDecoder, WindowStream
+from distkv.engine.text_stream import BYTE_TOKEN, ByteStream, IncrementalDecoder, WindowStream, token_bytes
 from distkv.errors import CheckpointError
 
 _OTHER_FORMATS = ("tokenizer.model", "spiece.model", "tekken.json", "vocab.json", "vocab.txt")
@@ -47,13 +47,32 @@ class Tokenizer:
             raise CheckpointError(str(file), f"cannot be read: {error}") from error
         return cls(_backend(text, file))
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a text, with the special tokens that the model puts around one."""
-        return list(self._backend.encode(text).ids)
+        return list(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
 
-    def decode(self, ids: Sequence[int]) -> str:
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """The text of token ids, special tokens left out. Bytes that are no UTF-8 become U+FFFD."""
-        return str(self._backend.decode(list(ids), skip_special_tokens=True))
+        return str(self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens))
+
+    def token(self, token_id: int) -> str:
+        """How the tokenizer writes one token; "" for an id it does not have."""
+        return self._backend.id_to_token(token_id) or ""
+
+    def is_special(self, token_id: int) -> bool:
+        """Whether `decode` leaves this token out."""
+        return token_id in self._special_ids
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The UTF-8 that one token stands for, possibly part of a character; special tokens stand for their name."""
+        token = self.token(token_id)
+        if self._decoder_kinds == ["ByteLevel"]:
+            return token_bytes(token)
+        if "ByteFallback" in self._decoder_kinds and BYTE_TOKEN.fullmatch(token):
+            return bytes([int(token[3:5], 16)])
+        if token.startswith("\u2581"):  # how SentencePiece writes a space
+            return token.replace("\u2581", " ").encode()
+        return self.decode([token_id], skip_special_tokens=False).encode()
 
     def stream(self) -> IncrementalDecoder:
         """A decoder for one output that grows token by token."""

@@ -15,7 +15,8 @@ from distkv import (
     SamplingParams,
 )
 from distkv.client import async_client, connection, directory
-from distkv.wire.messages.to_client import RequestEnded
+from distkv.types import TokenLogprobs
+from distkv.wire.messages.to_client import RequestEnded, TokenChunk
 from distkv.wire.messages.to_gmanager import Locate
 from distkv.wire.messages.to_rmanager import Cancel, KeepAlive, Submit
 from tests.client.fakes import FakeGManager, count_up, first_only, nothing
@@ -308,3 +309,49 @@ async def test_a_request_id_can_run_once_at_a_time(start_fakes):
 async def test_a_client_that_is_not_open_says_so():
     with pytest.raises(RuntimeError, match="async with"):
         await AsyncClient(UNUSED).submit("x")
+
+
+OF_PROMPT = (None, TokenLogprobs(6, -0.5, 1), TokenLogprobs(7, -1.5, 2, ((5, -0.1),)))
+OF_OUTPUT = TokenLogprobs(0, -0.25, 1)
+
+
+def prompt_first(instance, route, submit):
+    """The prompt's logprobs in two chunks, then one token."""
+    name = submit.request_id
+    last = TokenChunk(
+        request_id=name, token_ids=(0,), finish_reason="length", prompt_tokens=3, logprobs=(OF_OUTPUT,), queue_s=0.25
+    )
+    return [
+        TokenChunk(request_id=name, prompt_tokens=3, prompt_logprobs=OF_PROMPT[:2]),
+        TokenChunk(request_id=name, prompt_tokens=3, prompt_logprobs=OF_PROMPT[2:]),
+        last,
+    ]
+
+
+async def test_logprobs_come_as_they_were_sent(start_fakes):
+    cluster = start_fakes(prompt_first)
+    params = SamplingParams(max_tokens=1, logprobs=1, prompt_logprobs=1)
+    async with AsyncClient(cluster.address) as client:
+        chunks = [chunk async for chunk in client.stream([5, 6, 7], params)]
+        output = await client.submit([5, 6, 7], params)
+        silent = await client.submit([5, 6, 7], SamplingParams(max_tokens=1))
+    assert [chunk.prompt_logprobs for chunk in chunks] == [list(OF_PROMPT[:2]), list(OF_PROMPT[2:]), None]
+    assert [chunk.logprobs for chunk in chunks] == [None, None, [OF_OUTPUT]]
+    assert [chunk.queue_s for chunk in chunks] == [None, None, 0.25]
+    assert [chunk.prompt_tokens for chunk in chunks] == [3, 3, 3]
+    assert (output.prompt_logprobs, output.logprobs) == (list(OF_PROMPT), [OF_OUTPUT])
+    assert silent.logprobs is silent.prompt_logprobs is None
+
+
+async def test_a_request_whose_prompt_was_told_of_is_not_tried_again(start_fakes):
+    """Another instance would tell it all once more."""
+
+    def fail(instance, route, submit):
+        ended = RequestEnded(request_id=submit.request_id, kind="failed", reason="draining", retryable=True)
+        return [prompt_first(instance, route, submit)[0], ended]
+
+    cluster = start_fakes(fail, fail)
+    async with AsyncClient(cluster.address) as client:
+        with pytest.raises(RequestFailed, match="draining"):
+            await client.submit([5, 6, 7], SamplingParams(prompt_logprobs=1))
+    assert sum(len(instance.of(Submit)) for instance in cluster.instances) == 1

@@ -15,7 +15,7 @@ from distkv.control.gmanager import GManager, GManagerSettings
 from distkv.control.instance import Settings
 from distkv.control.output import NoText
 from distkv.control.rmanager import RManager
-from distkv.types import SamplingParams
+from distkv.types import SamplingParams, TokenLogprobs
 from distkv.wire.messages import from_worker as fw
 from distkv.wire.messages import to_client as tc
 from distkv.wire.messages import to_rmanager as tr
@@ -49,6 +49,9 @@ class Node:
 @dataclass
 class Outcome:
     tokens: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprobs | None] = field(default_factory=list)
+    queue_s: float | None = None
     finish: str = ""
     ended: tc.RequestEnded | None = None
 
@@ -267,10 +270,18 @@ class SimCluster:
         outcome = self.outcomes[who]
         assert not outcome.done, f"{who} gets {command.body} after its end"
         if isinstance(command.body, tc.TokenChunk):
-            outcome.tokens.extend(command.body.token_ids)
-            outcome.finish = command.body.finish_reason or ""
+            self._take(outcome, command.body)
         elif isinstance(command.body, tc.RequestEnded):
             outcome.ended = command.body
+
+    def _take(self, outcome: Outcome, chunk: tc.TokenChunk) -> None:
+        assert not (chunk.prompt_logprobs and outcome.tokens), "the prompt comes before the output"
+        assert (chunk.queue_s is not None) == (bool(chunk.token_ids) and not outcome.tokens)
+        outcome.tokens.extend(chunk.token_ids)
+        outcome.logprobs.extend(chunk.logprobs or ())
+        outcome.prompt_logprobs.extend(chunk.prompt_logprobs or ())
+        outcome.queue_s = chunk.queue_s if outcome.queue_s is None else outcome.queue_s
+        outcome.finish = chunk.finish_reason or ""
 
     def _gm_commands(self, commands: list[c.Command]) -> None:
         for command in commands:
@@ -281,7 +292,7 @@ class SimCluster:
         """Tokens of a request by instance."""
         held: dict[str, int] = defaultdict(int)
         node = self.nodes[self.owner[request_id]]
-        for request in node.rm.status(fw.WorkerCounters(), 0, 0, "mixed").requests:
+        for request in node.rm.status(fw.WorkerCounters(), 0.0, 0, 0, "mixed").requests:
             if request.request_id == request_id:
                 for span in request.spans:
                     held[span.instance_id] += span.num_tokens

@@ -2,7 +2,8 @@
 
 A step checks what attention would read: each position before the query must be there exactly once, local or in a live
 span of a creditor, and hold this request's token. The sampled token is a hash of all tokens before it, so one wrong,
-missing or stale rBlock anywhere changes the output or fails the assertion.
+missing or stale rBlock anywhere changes the output or fails the assertion. A history must be what attention reads, and
+logprobs are hashes of a position and its token.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence as Seq
 
+from distkv.types import TokenLogprobs
 from distkv.wire.messages import from_worker as fw
 from distkv.wire.messages import to_worker as tw
 
@@ -31,6 +33,11 @@ def expected_output(prompt: Seq[int], max_tokens: int) -> list[int]:
     return tokens[len(prompt) :]
 
 
+def logprobs_at(position: int, token: int, top: int) -> TokenLogprobs:
+    """What the "model" says of a token at a position."""
+    return TokenLogprobs(token, -float(next_token([position, token])), 1, tuple((other, 0.0) for other in range(top)))
+
+
 class FakeWorker:
     """One instance's worker; `peers` maps instance ids to the live workers."""
 
@@ -45,6 +52,7 @@ class FakeWorker:
         self.peers: dict[str, FakeWorker] = {}
         self.last_token: dict[str, int] = {}
         self.lost_life: dict[str, int] = {}
+        self.histories: dict[str, dict[int, int]] = {}
         self.counters = fw.WorkerCounters()
 
     def checksum(self, slot: int) -> int:
@@ -68,6 +76,7 @@ class FakeWorker:
             case tw.Forget():
                 for request_id in message.request_ids:
                     self.last_token.pop(request_id, None)
+                    self.histories.pop(request_id, None)
         return []
 
     def _pull(self, pull: tw.Pull) -> str:
@@ -90,6 +99,8 @@ class FakeWorker:
         if len(tokens) == seq.end - seq.start - 1:
             tokens.append(self.last_token[name])
         assert len(tokens) == seq.end - seq.start
+        if seq.history:
+            self.histories.setdefault(name, {}).update(zip(range(seq.start, seq.end), tokens, strict=True))
         for run in seq.local:
             for i in range(run.num_blocks):
                 first = (run.first_block + i) * self.block_tokens
@@ -116,11 +127,30 @@ class FakeWorker:
             self.lost_life[name] = life
             return fw.SeqResult(request_id=name, life=life, status="lost", lost=tuple(sorted(lost)))
         assert sorted(context) == list(range(seq.end)), f"{name}: positions {sorted(context)} for [0, {seq.end})"
-        token = None
+        token = logprobs = None
         if seq.sample is not None:
             token = next_token([context[p] for p in range(seq.end)])
             self.last_token[name] = token
-        return fw.SeqResult(request_id=name, life=life, status="ok", token=token)
+            if seq.history:
+                history = self.histories[name]
+                assert [history[p] for p in range(seq.end)] == [context[p] for p in range(seq.end)]
+            if seq.sample.logprobs is not None:
+                logprobs = logprobs_at(seq.end, token, seq.sample.logprobs)
+        return fw.SeqResult(
+            request_id=name,
+            life=life,
+            status="ok",
+            token=token,
+            logprobs=logprobs,
+            prompt_logprobs=self._prompt_logprobs(seq),
+        )
+
+    def _prompt_logprobs(self, seq: tw.SeqStep) -> tuple[TokenLogprobs, ...]:
+        wanted = seq.prompt_logprobs
+        if wanted is None:
+            return ()
+        assert seq.start < wanted.first <= wanted.first + len(wanted.token_ids) <= seq.end + 1
+        return tuple(logprobs_at(wanted.first + i, token, wanted.top) for i, token in enumerate(wanted.token_ids))
 
     def _read(self, block: list[Entry | None], number: int, name: str, end: int, context: dict[int, int]) -> None:
         for offset, entry in enumerate(block):

@@ -8,17 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distkv.control import batching
 from distkv.control.batching import MAX_IN_FLIGHT, STREAMING_SHARE
 from distkv.control.blocks import SlotState
 from distkv.control.instance import Instance
 from distkv.control.sequence import SeqState, Sequence
 from distkv.types import SamplingParams
-from distkv.wire.messages.to_worker import SeqStep, Step
+from distkv.wire.messages.to_worker import PromptLogprobs, Sampling, SeqStep, Step
 from tests.control.parts import BLOCK, add_sequence, lend, make_instance, validate
 
 
 def plan(instance: Instance) -> Step | None:
-    return instance.batcher.plan(instance.running())
+    return instance.batcher.plan(instance.running(), now=5.0)
 
 
 def parts(step: Step | None) -> dict[str, tuple[int, int]]:
@@ -179,7 +180,7 @@ def test_only_running_sequences_with_something_to_do() -> None:
     instance = make_instance()
     seq = add_sequence(instance, num_tokens=6)
     seq.state = SeqState.WAITING
-    assert instance.batcher.plan([seq]) is None
+    assert instance.batcher.plan([seq], now=5.0) is None
     assert instance.batcher.last_step_id == instance.batcher.last_done_id == 0
 
 
@@ -201,3 +202,28 @@ def test_the_sampling_is_that_of_the_request() -> None:
     sample = step.seqs[0].sample
     assert sample is not None
     assert (sample.temperature, sample.top_k, sample.top_p, sample.seed) == (0.5, 3, 0.9, 1)
+
+
+def test_penalties_need_a_history_and_prompt_logprobs_the_token_after_the_chunk(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(batching, "MAX_PROMPT_LOGPROBS", 4)
+    instance = make_instance()
+    params = SamplingParams(max_tokens=4, frequency_penalty=0.5, logit_bias={3: 1.0}, logprobs=2, prompt_logprobs=1)
+    seq = add_sequence(instance, num_tokens=6, params=params)
+    add_sequence(instance, "plain", num_tokens=6, arrival=1.0)
+    assert seq.began is None
+    first = plan(instance)
+    assert first is not None
+    asking, plain = first.seqs
+    assert (asking.history, asking.prompt_logprobs) == (True, PromptLogprobs(first=1, token_ids=(1, 2, 3, 4), top=1))
+    assert (plain.history, plain.prompt_logprobs) == (False, None)
+    second = plan(instance)
+    assert second is not None
+    asking = next(part for part in second.seqs if part.request_id == "r")
+    assert asking.prompt_logprobs == PromptLogprobs(first=5, token_ids=(5,), top=1)
+    assert asking.sample == Sampling(
+        temperature=1.0, top_k=0, top_p=1.0, seed=1, frequency_penalty=0.5, logit_bias={3: 1.0}, prompt_tokens=6,
+        logprobs=2,
+    )  # fmt: skip
+    assert seq.began == 5.0

@@ -8,7 +8,7 @@ import pytest
 
 from distkv.wire.messages import to_rmanager as tr
 from tests.control.cluster import BLOCK, SimCluster
-from tests.control.fake_worker import VOCAB, expected_output
+from tests.control.fake_worker import VOCAB, expected_output, logprobs_at
 
 
 def prompt(n: int, salt: int = 0) -> list[int]:
@@ -229,3 +229,32 @@ def test_memory_of_a_peer_whose_connection_hiccups_still_counts() -> None:
     cluster.finish()
     check(cluster, "r", prompt(100), 8)
     cluster.settle()
+
+
+def test_logprobs_of_a_prompt_are_told_once_however_often_it_is_computed() -> None:
+    """A creditor dies, and a younger request is preempted, while prompts are computed in small chunks."""
+    cluster = SimCluster([12, 40], max_num_batched_tokens=8)
+    wanted = {"long": prompt(120, 1), "short": prompt(30, 2), "one": prompt(1, 3)}
+    for name, tokens in wanted.items():
+        cluster.submit("i0", name, tokens, 20, presence_penalty=1.0, logprobs=2, prompt_logprobs=0)
+    assert cluster.run(60, lambda: len(cluster.outcomes["long"].prompt_logprobs) > 80)
+    cluster.start("i2", 40)
+    cluster.kill("i1")
+    cluster.finish()
+    for name, tokens in wanted.items():
+        outcome = cluster.outcomes[name]
+        assert outcome.tokens == expected_output(tokens, 20)
+        assert outcome.prompt_logprobs == [None, *(logprobs_at(i, tokens[i], 0) for i in range(1, len(tokens)))]
+        assert outcome.logprobs == [logprobs_at(len(tokens) + i, one, 2) for i, one in enumerate(outcome.tokens)]
+        assert outcome.queue_s is not None and outcome.queue_s >= 0
+    assert cluster.nodes["i0"].rm.instance.tally.recomputed_tokens > 0
+    cluster.settle()
+    assert all(not node.worker.histories for node in cluster.nodes.values()), "Forget drops what was remembered"
+
+
+def test_biases_beyond_the_vocabulary_are_refused_by_name() -> None:
+    cluster = SimCluster([8])
+    cluster.submit("i0", "r", prompt(4), 4, logit_bias={VOCAB - 1: 1.0, VOCAB: -1.0})
+    ended = cluster.outcomes["r"].ended
+    assert ended is not None and ended.kind == "refused"
+    assert ended.reason == f"logit_bias: token ids must be in [0, {VOCAB}), it has {VOCAB}"

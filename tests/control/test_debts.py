@@ -50,7 +50,7 @@ def fly(instance: Instance) -> int:
     """A step is in flight; returns its number."""
     for seq in instance.running():
         seq.todo.add(seq.length - 1, seq.length)
-    step = instance.batcher.plan(instance.running())
+    step = instance.batcher.plan(instance.running(), now=0.0)
     assert step is not None
     return step.step_id
 
@@ -235,7 +235,7 @@ def test_a_grant_that_nobody_waits_for_goes_back_in_its_life(instance: Instance,
 def test_steps_name_where_the_blocks_lie(instance: Instance, debts: DebtBook, seq: Sequence) -> None:
     debt = placed_debt(instance, seq, 2)
     seq.todo.add(21, 22)
-    step = instance.batcher.plan(instance.running())
+    step = instance.batcher.plan(instance.running(), now=0.0)
     assert step is not None
     part: SeqStep = step.seqs[0]
     assert [(span.instance_id, span.first_block, span.num_blocks) for span in part.remote] == [("p", 0, 2)]

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.control.cluster import SimCluster
-from tests.control.fake_worker import expected_output
+from tests.control.cluster import Outcome, SimCluster
+from tests.control.fake_worker import expected_output, logprobs_at
 from tests.control.test_cluster import prompt
 
 POOLS = [12, 20, 28, 16]
@@ -42,7 +42,9 @@ class History:
         if self.is_up(name):
             request_id = f"r{len(self.wanted)}"
             self.wanted[request_id] = (prompt(length, len(self.wanted)), max_tokens)
-            self.cluster.submit(name, request_id, *self.wanted[request_id])
+            # Every second one has penalties, so that the worker keeps its tokens, and asks for logprobs.
+            params = {"presence_penalty": 0.5, "logprobs": 0, "prompt_logprobs": 1} if length % 2 else {}
+            self.cluster.submit(name, request_id, *self.wanted[request_id], **params)
 
     def cancel(self, number: int) -> None:
         if self.is_running(f"r{number}"):
@@ -56,7 +58,9 @@ class History:
             del self.cluster.outcomes[request_id]
             tokens, max_tokens = self.wanted[request_id]
             self.wanted[request_id] = ([*tokens[1:], 7], max_tokens)
-            self.cluster.submit(self.cluster.owner[request_id], request_id, *self.wanted[request_id])
+            self.cluster.submit(
+                self.cluster.owner[request_id], request_id, *self.wanted[request_id], repetition_penalty=1.5
+            )
 
     def run(self, seconds: float) -> None:
         self.cluster.run(seconds)
@@ -112,9 +116,19 @@ class History:
             assert outcome.tokens == expected[: len(outcome.tokens)]
             if outcome.finish == "length":
                 assert outcome.tokens == expected
+            self.check_logprobs(outcome, tokens)
             if outcome.ended is not None:
                 assert outcome.ended.reason or outcome.ended.needed_tokens > outcome.ended.pool_tokens
         self.cluster.settle(12)
+
+    def check_logprobs(self, outcome: Outcome, tokens: list[int]) -> None:
+        """Those that were asked for, each once and in order."""
+        if outcome.prompt_logprobs:
+            told = [None, *(logprobs_at(i, token, 1) for i, token in enumerate(tokens) if i)]
+            assert outcome.prompt_logprobs == told[: len(outcome.prompt_logprobs)]
+            assert len(outcome.prompt_logprobs) == len(told) or not outcome.tokens
+            start = len(tokens)
+            assert outcome.logprobs == [logprobs_at(start + i, token, 0) for i, token in enumerate(outcome.tokens)]
 
 
 def live(seed: int, actions: list[tuple[object, ...]]) -> None:

@@ -52,7 +52,7 @@ class Remembering:
         """Plan steps until nothing is left to plan, and let each be answered without a token."""
         for seq in self.instance.running():
             seq.todo.add(seq.length, seq.length)
-        while (step := self.instance.batcher.plan(self.instance.running())) is not None:
+        while (step := self.instance.batcher.plan(self.instance.running(), self.clock.now())) is not None:
             self.instance.batcher.finished(step.step_id)
         self.instance.settle()
 

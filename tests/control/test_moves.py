@@ -74,7 +74,7 @@ def test_what_they_leave_is_free_after_the_last_step_that_names_it() -> None:
     moving.advance()
     moving.seal()
     moving.seq.todo.add(moving.seq.length - 1, moving.seq.length)
-    step = moving.instance.batcher.plan(moving.instance.running())
+    step = moving.instance.batcher.plan(moving.instance.running(), 0.0)
     assert step is not None
     moving.complete(debt, moving.expose())
     assert moving.instance.pool.num_free == 5

@@ -112,7 +112,7 @@ def test_a_decode_step_of_a_long_sequence_looks_at_few_of_its_blocks() -> None:
     looks = []
     for _turn in range(20):
         watched.looks = 0
-        step = instance.batcher.plan(instance.running())
+        step = instance.batcher.plan(instance.running(), now=0.0)
         looks.append(watched.looks)
         assert step is not None
         instance.batcher.finished(step.step_id)

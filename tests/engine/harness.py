@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -115,12 +116,13 @@ class Engine:
         """float32 [N, vocab], of every row."""
         steps = [(seq, seq.tokens) for seq in seqs]
         batch = prepare(next(self._step_ids), steps, self.pool, self.model.config, self.peers)
-        return self.model.forward(
+        hidden = self.model.forward(
             batch.tokens,
             batch.positions,
             lambda layer, q, k, v: dist_attention(layer, q, k, v, batch, self.pool, self.model.config),
             torch.arange(len(batch.tokens)),
         )
+        return self.model.logits(hidden)
 
     def chunked_logits(self, ids: Sequence[int], chunks: Sequence[int], table: tuple[Run, ...]) -> Tensor:
         """Logits of all of `ids`, computed in pieces of these sizes."""
@@ -177,6 +179,7 @@ def seq_step(
     version: int = 0,
     remote: tuple[RemoteSpan, ...] = (),
     sample: Sampling | None = None,
+    **fields: Any,
 ) -> SeqStep:
     """Tokens [start, end) of `ids`; without the last one if it is not there yet."""
     return SeqStep(
@@ -189,4 +192,5 @@ def seq_step(
         local=table,
         remote=remote,
         sample=sample,
+        **fields,
     )

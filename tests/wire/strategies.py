@@ -25,6 +25,13 @@ _sampling_params = st.builds(
     stop=st.lists(st.text(min_size=1), max_size=3).map(tuple),
     stop_token_ids=st.lists(st.integers(0, 2**31 - 1), max_size=3).map(tuple),
     ignore_eos=st.booleans(),
+    min_p=st.floats(0, 1),
+    repetition_penalty=st.floats(0, 1e6, exclude_min=True),
+    presence_penalty=st.floats(-2, 2),
+    frequency_penalty=st.floats(-2, 2),
+    logit_bias=st.dictionaries(st.integers(0, 2**31 - 1), st.floats(-100, 100), max_size=3),
+    logprobs=st.none() | st.integers(0, 20),
+    prompt_logprobs=st.none() | st.integers(0, 20),
 )
 
 
@@ -62,6 +69,8 @@ def _of(info: mi.Type) -> st.SearchStrategy[Any]:
             return st.sampled_from(list(values))
         case mi.VarTupleType(item_type=item):
             return st.lists(_of(item), max_size=3).map(tuple)
+        case mi.DictType(key_type=key, value_type=item):
+            return st.dictionaries(_of(key), _of(item), max_size=3)
         case mi.TupleType(item_types=items):
             return st.tuples(*(_of(item) for item in items))
         case mi.UnionType(types=types):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from distkv.types import TokenLogprobs
 from distkv.wire.messages.common import Count, DataEndpoint, InstanceId, Message, RequestId, Seconds, SpanRef, Value
 
 
@@ -25,11 +26,12 @@ class WorkerReady(Message, frozen=True):
     max_positions: Count
 
 
-class SeqResult(Value, frozen=True):
+class SeqResult(Value, frozen=True, omit_defaults=True):
     """What a step did for one sequence.
 
     ok: its range is computed, `token` is the sample if one was wanted. lost: partials of `lost` creditors were missing;
-    nothing of the range counts. void: an earlier step of the same life was lost.
+    nothing of the range counts. void: an earlier step of the same life was lost. logprobs: of `token`, if asked for.
+    prompt_logprobs: those the step asked for, in order.
     """
 
     request_id: RequestId
@@ -37,6 +39,8 @@ class SeqResult(Value, frozen=True):
     status: Literal["ok", "lost", "void"]
     token: int | None = None
     lost: tuple[InstanceId, ...] = ()
+    logprobs: TokenLogprobs | None = None
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 class WorkerCounters(Value, frozen=True):
@@ -47,6 +51,7 @@ class WorkerCounters(Value, frozen=True):
     kv_bytes: Count = 0
     checksum_refusals: Count = 0
     malformed_frames: Count = 0
+    attend_wait_s: Seconds = 0.0
 
 
 class StepResult(Message, frozen=True):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from distkv.types import FinishReason
-from distkv.wire.messages.common import Count, InstanceId, Message, RequestId, Value
+from distkv.types import FinishReason, TokenLogprobs
+from distkv.wire.messages.common import Count, InstanceId, Message, RequestId, Seconds, Value
 
 
 class Located(Message, frozen=True):
@@ -24,13 +24,21 @@ class Rejected(Message, frozen=True):
 
 
 class TokenChunk(Message, frozen=True):
-    """New output of a request, in order; the last chunk has a finish_reason."""
+    """New output of a request, in order; the last chunk has a finish_reason.
+
+    logprobs: one for each of token_ids, if asked for. prompt_logprobs: for the next tokens of the prompt, if asked for;
+    they come before the first output, and the prompt's first token has none. queue_s: with the first output token, the
+    seconds between arrival and the first step of the request.
+    """
 
     request_id: RequestId
     token_ids: tuple[int, ...] = ()
     text: str = ""
     finish_reason: FinishReason | None = None
     prompt_tokens: Count = 0
+    logprobs: tuple[TokenLogprobs, ...] | None = None
+    prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
+    queue_s: Seconds | None = None
 
 
 class RequestEnded(Message, frozen=True):
@@ -63,6 +71,7 @@ class Counters(Value, frozen=True):
 
     attend_queries: queries (token × layer) this instance attended for peers. query_bytes: queries sent to creditors and
     partials received. kv_bytes: KV bytes pulled into this pool. recomputed_tokens: tokens whose KV was computed again.
+    attend_wait_s: time that steps stood still for creditors' partials. plan_s: time the rManager took to decide.
     """
 
     attend_queries: Count = 0
@@ -77,6 +86,8 @@ class Counters(Value, frozen=True):
     malformed_messages: Count = 0
     prompt_tokens: Count = 0
     generation_tokens: Count = 0
+    attend_wait_s: Seconds = 0.0
+    plan_s: Seconds = 0.0
 
 
 class InstanceStatus(Value, frozen=True):

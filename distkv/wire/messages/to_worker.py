@@ -6,16 +6,38 @@ Steps are executed in order and answered in order. `Seal` and `Pull` run beside 
 
 from __future__ import annotations
 
+import msgspec
+
 from distkv.wire.messages.common import Count, InstanceId, Member, Message, RequestId, Run, SpanRef, Value
 
 
-class Sampling(Value, frozen=True):
-    """How to choose the next token; the noise is a pure function of (seed, position)."""
+class Sampling(Value, frozen=True, omit_defaults=True):
+    """How to choose the next token; the noise is a pure function of (seed, position). See SamplingParams.
+
+    prompt_tokens: tokens of the prompt; those behind it are output. logprobs: how many of the likeliest tokens to
+    tell the logprobs of, besides the chosen one's; None for none at all.
+    """
 
     temperature: float
     top_k: int
     top_p: float
     seed: int
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: dict[int, float] = msgspec.field(default_factory=dict)
+    prompt_tokens: Count = 0
+    logprobs: Count | None = None
+
+
+class PromptLogprobs(Value, frozen=True):
+    """The logprobs of prompt tokens `token_ids`, at positions `first` and on, are wanted, each with those of the `top`
+    likeliest tokens there. The row before a position predicts it, so `first` is above the step's `start`."""
+
+    first: Count
+    token_ids: tuple[int, ...]
+    top: Count
 
 
 class RemoteSpan(Value, frozen=True):
@@ -29,14 +51,15 @@ class RemoteSpan(Value, frozen=True):
     num_blocks: Count
 
 
-class SeqStep(Value, frozen=True):
+class SeqStep(Value, frozen=True, omit_defaults=True):
     """Compute tokens [start, end) of one sequence, attending to everything before each of them.
 
     tokens: their ids; one fewer than end - start when the last is the token the worker sampled for this sequence just
     before. version: placement version, grows whenever a block of the sequence changes place. life: grows whenever
     steps of the sequence were lost; a lost life stays void, a new one starts afresh. local: where the sequence's own
     rBlocks that hold positions < end lie, ascending, those written by this step included. remote: its borrowed ones,
-    ascending. sample: given when position `end` is wanted.
+    ascending. sample: given when position `end` is wanted. history: the worker is to remember the ids by position,
+    for penalties; the same in all steps of a request. prompt_logprobs: given when some are wanted of these rows.
     """
 
     request_id: RequestId
@@ -48,6 +71,8 @@ class SeqStep(Value, frozen=True):
     local: tuple[Run, ...]
     remote: tuple[RemoteSpan, ...] = ()
     sample: Sampling | None = None
+    history: bool = False
+    prompt_logprobs: PromptLogprobs | None = None
 
 
 class Step(Message, frozen=True):

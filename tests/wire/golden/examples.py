@@ -1,0 +1,359 @@
+"""One message of every type, as they could pass while i0 serves a request and borrows from i1.
+
+What is here is a promise: a new field is added to an example with a value that is not its default, and nothing else
+changes.
+"""
+
+from __future__ import annotations
+
+from distkv.types import SamplingParams, TokenLogprobs
+from distkv.wire.messages import data, from_worker, to_client, to_gmanager, to_rmanager, to_worker
+from distkv.wire.messages.common import ANY_EPOCH, DataEndpoint, Epoch, Member, Run, SpanRef
+from distkv.wire.messages.data import AttendEntry, DataMessage
+from distkv.wire.messages.envelope import Control, Envelope
+from distkv.wire.messages.from_worker import SeqResult, WorkerCounters
+from distkv.wire.messages.to_client import BlockCounts, Counters, InstanceStatus, RequestStatus, SpanStatus
+from distkv.wire.messages.to_gmanager import Debtor, Refusal, RequestPlacementEntry
+from distkv.wire.messages.to_rmanager import Candidate, ExposedBlock
+from distkv.wire.messages.to_worker import PromptLogprobs, RemoteSpan, Sampling, SeqStep
+
+BORN_0, BORN_1 = 1763690000000000000, 1763690001000000000
+COMPAT = "5d41402abc4b2a76b9719d911017c592"
+SPAN = SpanRef(span_id="span-i0-18a3f-7", epoch=Epoch(incarnation=BORN_1, counter=3))
+CHECKSUMS = (0xFEDCBA9876543210, 0x0123456789ABCDEF)
+ENDPOINT = DataEndpoint(
+    address="127.0.0.1:7091",
+    local="distkv-data-1f2e3d",
+    host_key="0f1e2d3c/4026531836/1000",
+    pool_pid=4714,
+    pool_fd=11,
+    slot_bytes=32768,
+    num_slots=64,
+)
+STARTING = Member(instance_id="i0", incarnation=BORN_0, address="tcp://127.0.0.1:7081")
+READY = Member(
+    instance_id="i1",
+    incarnation=BORN_1,
+    address="tcp://127.0.0.1:7082",
+    role="decode",
+    state="ready",
+    pid=4713,
+    worker_pid=4714,
+    block_tokens=16,
+    total_blocks=64,
+    lendable_blocks=62,
+    free_blocks=40,
+    data=ENDPOINT,
+)
+PARAMS = SamplingParams(
+    max_tokens=64,
+    temperature=0.7,
+    top_p=0.95,
+    top_k=40,
+    seed=7,
+    stop=("\n\n",),
+    stop_token_ids=(2,),
+    ignore_eos=True,
+    min_p=0.05,
+    repetition_penalty=1.1,
+    presence_penalty=0.5,
+    frequency_penalty=-0.25,
+    logit_bias={17: 2.5, 70000: -100.0},
+    logprobs=1,
+    prompt_logprobs=0,
+)
+COUNTERS = WorkerCounters(
+    attend_queries=5120, query_bytes=65536, kv_bytes=163840, checksum_refusals=1, malformed_frames=2, attend_wait_s=0.75
+)
+STATUS = InstanceStatus(
+    instance_id="i0",
+    role="mixed",
+    state="ready",
+    pid=4711,
+    worker_pid=4712,
+    block_tokens=16,
+    blocks=BlockCounts(total=64, free=10, local=40, lent=10, reserved=4),
+    borrowed_blocks=8,
+    running=2,
+    waiting=1,
+    counters=Counters(
+        attend_queries=5120,
+        query_bytes=65536,
+        kv_bytes=163840,
+        recomputed_tokens=32,
+        preemptions=1,
+        moved_blocks=8,
+        refusals=3,
+        lease_expiries=1,
+        checksum_refusals=2,
+        malformed_messages=4,
+        prompt_tokens=1400,
+        generation_tokens=96,
+        attend_wait_s=0.75,
+        plan_s=0.0625,
+    ),
+)
+
+_BODIES: dict[str, tuple[str, Control]] = {
+    # to a gManager
+    "Join": ("i1", to_gmanager.Join(member=READY, compat=COMPAT)),
+    "Leave": ("i1", to_gmanager.Leave(instance_id="i1", incarnation=BORN_1)),
+    "Heartbeat": (
+        "i1",
+        to_gmanager.Heartbeat(
+            instance_id="i1",
+            incarnation=BORN_1,
+            seq=42,
+            base=41,
+            full=False,
+            entries=(RequestPlacementEntry(req_id="req-1", inst_id="i1", num_blocks=8, local=False),),
+            debtors=(Debtor(instance_id="i0", num_blocks=8),),
+            state="draining",
+            total_blocks=64,
+            free_blocks=40,
+            lendable_blocks=38,
+            running=1,
+            waiting=2,
+            waiting_blocks=12,
+            step_s=0.0125,
+        ),
+    ),
+    "BorrowQuery": (
+        "i0",
+        to_gmanager.BorrowQuery(
+            instance_id="i0",
+            borrow_id="borrow-5",
+            num_blocks=8,
+            refusals=(Refusal(instance_id="i2", free_blocks=3),),
+            exclude=("i3",),
+        ),
+    ),
+    "MembersQuery": ("client-1", to_gmanager.MembersQuery()),
+    "Locate": ("client-1", to_gmanager.Locate(request_id="req-1", num_tokens=1464, exclude=("i2",))),
+    # from a gManager
+    "Members": ("gmanager", to_rmanager.Members(version=9, members=(STARTING, READY))),
+    "JoinRefused": ("gmanager", to_rmanager.JoinRefused(reason="the others serve another model")),
+    "HeartbeatAck": ("gmanager", to_rmanager.HeartbeatAck(seq=42, want_full=True, want_join=True)),
+    "Creditors": (
+        "gmanager",
+        to_rmanager.Creditors(borrow_id="borrow-5", candidates=(Candidate(instance_id="i1", free_blocks=38),)),
+    ),
+    # between rManagers
+    "TryMoveKvcache": (
+        "i0",
+        to_rmanager.TryMoveKvcache(
+            span_id=SPAN.span_id,
+            request_id="req-1",
+            debtor_id="i0",
+            debtor_incarnation=BORN_0,
+            num_blocks=8,
+            ttl_s=4.0,
+        ),
+    ),
+    "Granted": (
+        "i1",
+        to_rmanager.Granted(span_id=SPAN.span_id, epoch=SPAN.epoch, slots=(20, 21, 22, 23, 40, 41, 42, 43), ttl_s=4.0),
+    ),
+    "Refused": ("i1", to_rmanager.Refused(span_id=SPAN.span_id, reason="it drains", free_blocks=0)),
+    "Expose": (
+        "i0",
+        to_rmanager.Expose(
+            span=SPAN,
+            index=0,
+            source_id="i0",
+            source_incarnation=BORN_0,
+            blocks=tuple(ExposedBlock(slot=slot, checksum=sum_) for slot, sum_ in zip((4, 5), CHECKSUMS, strict=True)),
+        ),
+    ),
+    "Complete": ("i1", to_rmanager.Complete(span=SPAN, index=0, num_blocks=2)),
+    "Complete/problem": (
+        "i1",
+        to_rmanager.Complete(span=SPAN, index=0, num_blocks=0, problem="a checksum did not match"),
+    ),
+    "Renew": ("i0", to_rmanager.Renew(renewal=17, spans=(SPAN,), ttl_s=4.0)),
+    "Renewed": ("i1", to_rmanager.Renewed(renewal=17, refused=(SPAN,))),
+    "Release": ("i0", to_rmanager.Release(span=SPAN)),
+    "Release/any": ("i0", to_rmanager.Release(span=SpanRef(span_id=SPAN.span_id, epoch=ANY_EPOCH))),
+    "Released": ("i1", to_rmanager.Released(span=SPAN)),
+    "Reclaim": ("i1", to_rmanager.Reclaim(span=SPAN, deadline_s=29.5)),
+    # from a client
+    "Submit": (
+        "client-1",
+        to_rmanager.Submit(request_id="req-1", prompt="Zwölf Boxkämpfer", params=PARAMS, timeout_s=60.0),
+    ),
+    "Submit/ids": (
+        "client-1",
+        to_rmanager.Submit(request_id="req-2", prompt=(1, 300, 70000), params=SamplingParams()),
+    ),
+    "Cancel": ("client-1", to_rmanager.Cancel(request_id="req-1")),
+    "KeepAlive": ("client-1", to_rmanager.KeepAlive()),
+    "StatusQuery": ("client-1", to_rmanager.StatusQuery()),
+    # to a client
+    "Located": (
+        "gmanager",
+        to_client.Located(request_id="req-1", instance_id="i0", address="tcp://127.0.0.1:7081"),
+    ),
+    "Located/nowhere": ("gmanager", to_client.Located(request_id="req-1", reason="no instance is ready")),
+    "TokenChunk": (
+        "i0",
+        to_client.TokenChunk(
+            request_id="req-1",
+            token_ids=(17, 300),
+            text=" jagen",
+            finish_reason="length",
+            prompt_tokens=1400,
+            logprobs=(
+                TokenLogprobs(token_id=17, logprob=-0.25, rank=1, top=((17, -0.25),)),
+                TokenLogprobs(token_id=300, logprob=-2.5, rank=3, top=((41, -0.5),)),
+            ),
+            prompt_logprobs=(None, TokenLogprobs(token_id=90, logprob=-1.5, rank=2)),
+            queue_s=0.125,
+        ),
+    ),
+    "RequestEnded": (
+        "i0",
+        to_client.RequestEnded(
+            request_id="req-1", kind="refused", reason="", retryable=True, needed_tokens=9000, pool_tokens=4096
+        ),
+    ),
+    "Rejected": ("i0", to_client.Rejected(reason="malformed message: Invalid value 'Nope' - at `$.body.type`")),
+    "Status": (
+        "i0",
+        to_client.Status(
+            instance=STATUS,
+            requests=(
+                RequestStatus(
+                    request_id="req-1",
+                    instance_id="i0",
+                    num_tokens=1420,
+                    spans=(
+                        SpanStatus(instance_id="i1", first_token=0, num_tokens=128),
+                        SpanStatus(instance_id="i0", first_token=128, num_tokens=1292),
+                    ),
+                ),
+            ),
+        ),
+    ),
+    # to a worker
+    "Step": (
+        "i0",
+        to_worker.Step(
+            step_id=512,
+            seqs=(
+                SeqStep(
+                    request_id="req-1",
+                    version=6,
+                    life=1,
+                    start=160,
+                    end=162,
+                    tokens=(17, 300),
+                    local=(Run(first_block=8, first_slot=4, num_blocks=3),),
+                    remote=(RemoteSpan(instance_id="i1", span=SPAN, index=0, first_block=0, num_blocks=8),),
+                    sample=Sampling(
+                        temperature=0.7,
+                        top_k=40,
+                        top_p=0.95,
+                        seed=7,
+                        min_p=0.05,
+                        repetition_penalty=1.1,
+                        presence_penalty=0.5,
+                        frequency_penalty=-0.25,
+                        logit_bias={17: 2.5, 70000: -100.0},
+                        prompt_tokens=162,
+                        logprobs=1,
+                    ),
+                    history=True,
+                    prompt_logprobs=PromptLogprobs(first=161, token_ids=(300,), top=1),
+                ),
+            ),
+        ),
+    ),
+    "Forget": ("i0", to_worker.Forget(request_ids=("req-1",))),
+    "Seal": ("i0", to_worker.Seal(seal_id=3, slots=(4, 5))),
+    "Grant": ("i1", to_worker.Grant(span=SPAN, slots=(20, 21, 22, 23, 40, 41, 42, 43))),
+    "Revoke": ("i1", to_worker.Revoke(span=SPAN)),
+    "Pull": (
+        "i1",
+        to_worker.Pull(
+            pull_id=8,
+            source_id="i0",
+            source_incarnation=BORN_0,
+            source_slots=(4, 5),
+            slots=(20, 21),
+            checksums=CHECKSUMS,
+            span=SPAN,
+        ),
+    ),
+    "Peers": ("i0", to_worker.Peers(members=(READY,))),
+    "StatsQuery": ("i0", to_worker.StatsQuery(query_id=2)),
+    "Shutdown": ("i0", to_worker.Shutdown()),
+    # from a worker
+    "WorkerReady": (
+        "worker",
+        from_worker.WorkerReady(
+            pid=4714,
+            compat=COMPAT,
+            data=ENDPOINT,
+            block_tokens=16,
+            num_slots=64,
+            eos_token_ids=(2,),
+            vocab_size=320,
+            max_positions=131072,
+        ),
+    ),
+    "StepResult": (
+        "worker",
+        from_worker.StepResult(
+            step_id=512,
+            results=(
+                SeqResult(
+                    request_id="req-1",
+                    life=1,
+                    status="ok",
+                    token=41,
+                    logprobs=TokenLogprobs(token_id=41, logprob=-0.5, rank=1, top=((41, -0.5),)),
+                    prompt_logprobs=(TokenLogprobs(token_id=300, logprob=-2.5, rank=3, top=((41, -0.5),)),),
+                ),
+                SeqResult(request_id="req-3", life=2, status="lost", lost=("i2",)),
+            ),
+            compute_s=0.0125,
+            counters=COUNTERS,
+        ),
+    ),
+    "Sealed": ("worker", from_worker.Sealed(seal_id=3, checksums=CHECKSUMS)),
+    "Pulled": ("worker", from_worker.Pulled(pull_id=8, problem="block 1: its checksum does not match")),
+    "Revoked": ("worker", from_worker.Revoked(span=SPAN)),
+    "WorkerStats": ("worker", from_worker.WorkerStats(query_id=2, counters=COUNTERS)),
+    "WorkerFailed": ("worker", from_worker.WorkerFailed(reason="no memory for a pool of 1048576 bytes")),
+}
+
+ENVELOPES: dict[str, Envelope] = {
+    name: Envelope(id=f"{sender}-5f0c2a9e-{number}", sender=sender, body=body, cause=f"i0-77a1b3c4-{number - 1}")
+    for number, (name, (sender, body)) in enumerate(_BODIES.items(), 1)
+}
+
+HEADERS: dict[str, DataMessage] = {
+    "Hello": data.Hello(
+        protocol=1,
+        instance_id="i0",
+        incarnation=BORN_0,
+        compat=COMPAT,
+        expects_id="i1",
+        expects_incarnation=BORN_1,
+    ),
+    "Welcome": data.Welcome(
+        instance_id="i1", incarnation=BORN_1, slot_bytes=32768, num_slots=64, pool_token="distkv-pool-9a8b7c"
+    ),
+    "Denied": data.Denied(field="compat", expected=COMPAT, got="7d793037a0760186574b0282f2f435e7"),
+    "AttendPlan": data.AttendPlan(
+        step_id=512,
+        num_rows=2,
+        entries=(
+            AttendEntry(request_id="req-1", span=SPAN, index=0, num_blocks=8, first_position=0, row=0, num_rows=2),
+        ),
+    ),
+    "Attend": data.Attend(step_id=512, layer=3),
+    "Partials": data.Partials(step_id=512, layer=3, stale=(0,)),
+    "ReadBlocks": data.ReadBlocks(slots=(4, 5)),
+    "Blocks": data.Blocks(num_blocks=2),
+}
