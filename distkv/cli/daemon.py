@@ -1,4 +1,4 @@
-"""What both daemons share: event loop, signals, readiness, and the lifeline to the process that started them."""
+"""What the daemons share: event loop, signals, readiness, and the ties to whoever started them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import click
 import structlog
 import uvloop
 
+from distkv.cli.notify import ServiceManager
 from distkv.errors import ConfigError, DistKVError
 
 Ready = Callable[[dict[str, Any]], None]
@@ -35,7 +36,8 @@ def serve(actor: Actor, *, drain_s: float, ready_fd: int | None = None, lifeline
 
     The first SIGTERM or SIGINT sets its stop event, after which it has `drain_s` to end; a second one ends the
     process at once. The end of `lifeline_fd` means that the parent died: the actor is cancelled, and whatever does
-    not heed that is ended after CANCEL_S. A fatal error is logged and becomes exit code 1, a ConfigError 2.
+    not heed that is ended after CANCEL_S. A fatal error is logged and becomes exit code 1, a ConfigError 2. A service
+    manager that left its NOTIFY_SOCKET in the environment is told when the actor is ready and when it stops.
     """
     for fd in {ready_fd, lifeline_fd} - {None}:
         assert fd is not None
@@ -51,6 +53,7 @@ class _Daemon:
         self._drain_s = drain_s
         self._ready_fd = ready_fd
         self._lifeline_fd = lifeline_fd
+        self._service_manager = ServiceManager()
         self._stop = asyncio.Event()
         self._log = structlog.get_logger()
         self._task: asyncio.Task[int] | None = None
@@ -70,6 +73,7 @@ class _Daemon:
             return ABANDONED_EXIT
         except DistKVError as error:
             self._log.error("fatal", reason=str(error))
+            self._tell_parent({"fatal": str(error)})
             return 2 if isinstance(error, ConfigError) else 1
         except Exception as error:
             self._log.error("fatal", reason=f"{type(error).__name__}: {error}", exc_info=True)
@@ -80,6 +84,7 @@ class _Daemon:
             self._log.error("second signal, ending at once", signal=signal.Signals(signum).name)
             os._exit(128 + signum)
         self._log.info("stopping", signal=signal.Signals(signum).name, drain_s=self._drain_s)
+        self._service_manager.tell(STOPPING=1, STATUS=f"stopping, for {self._drain_s:g} s at most")
         self._stop.set()
         asyncio.get_running_loop().call_later(self._drain_s, self._end, "not stopped in time")
 
@@ -103,6 +108,10 @@ class _Daemon:
 
     def _on_ready(self, facts: Mapping[str, Any]) -> None:
         self._log.info("ready", **facts)
+        self._service_manager.tell(READY=1, MAINPID=os.getpid(), STATUS=f"ready at {facts.get('address', '')}")
+        self._tell_parent(facts)
+
+    def _tell_parent(self, facts: Mapping[str, Any]) -> None:
         if self._ready_fd is None:
             return
         line = json.dumps({"pid": os.getpid(), **facts}).encode() + b"\n"

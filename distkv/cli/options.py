@@ -8,21 +8,31 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.core import ParameterSource
+from click.shell_completion import CompletionItem
 from msgspec import inspect
 
-from distkv.config import SECTIONS, Setting, Settings, build, check_environment, load_file, settings_of
+from distkv.cli.values import ParamType
+from distkv.config import (
+    DEFAULT_GMANAGER,
+    SECTIONS,
+    Setting,
+    Settings,
+    build,
+    check_environment,
+    load_file,
+    settings_of,
+)
+from distkv.log import PRIVATE_FIELDS
 
 CONFIG_PATH = "distkv.config"
 """Where a context keeps the path of the config file that was read."""
 
-if TYPE_CHECKING:
-    ParamType = click.ParamType[Any]  # generic in its type information only
-else:
-    ParamType = click.ParamType
+# What shells complete as a path.
+_PATHS = {"model": "dir", "trace_file": "file", "chat_template": "file", "ssl_certfile": "file", "ssl_keyfile": "file"}
 
 
 class SettingType(ParamType):
@@ -36,6 +46,25 @@ class SettingType(ParamType):
         if not isinstance(value, str) or ctx is None:
             return value
         return self.setting.convert_text(value, _origin(ctx, self.setting))
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        if self.setting.name in _PATHS:
+            return [CompletionItem(incomplete, type=_PATHS[self.setting.name])]
+        if isinstance(self.setting.kind, inspect.LiteralType):
+            return [CompletionItem(value) for value in self.setting.kind.values if str(value).startswith(incomplete)]
+        return []
+
+
+def address_option() -> click.Option:
+    """Where the cluster is."""
+    return click.Option(
+        ["--address"],
+        default=DEFAULT_GMANAGER,
+        envvar="DISTKV_ADDRESS",
+        show_default=True,
+        show_envvar=True,
+        help="Address of a gManager or of any instance.",
+    )
 
 
 def setting_options(schema: type[Settings], *, without: Collection[str] = ()) -> list[click.Parameter]:
@@ -55,10 +84,11 @@ def setting_options(schema: type[Settings], *, without: Collection[str] = ()) ->
         ["--print-config"], is_flag=True, help="Print the resolved settings and their origin, then exit."
     )
     settings = [one for one in settings_of(schema).values() if one.name not in without]
-    return [config, *map(_option, settings), show]
+    return [config, *map(setting_option, settings), show]
 
 
-def _option(setting: Setting) -> click.Option:
+def setting_option(setting: Setting) -> click.Option:
+    """The flag of one setting, which its environment variable may give too."""
     if isinstance(setting.kind, inspect.BoolType):
         return click.Option(
             [f"{setting.flag}/--no-{setting.flag[2:]}", setting.name],
@@ -147,7 +177,7 @@ def config_lines(ctx: click.Context, schema: type[Settings], params: Mapping[str
             line = f"# {name} is not set"
             origin = "required" if setting.required else f"{origin}, automatic"
         else:
-            line = f"{name} = {_toml(value)}"
+            line = f"{name} = {_toml(value if name not in PRIVATE_FIELDS else '(not shown)')}"
         yield f"{line:<44}  # {origin}"
 
 

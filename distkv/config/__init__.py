@@ -4,7 +4,7 @@ Precedence is command line > environment (`DISTKV_<NAME>`) > `--config` file > d
 are the only list of settings; `distkv.cli.options` makes the flags from them and resolves them.
 """
 
-from distkv.config.schema import GManagerConfig, InstanceConfig, Settings, resolve_auto
+from distkv.config.schema import GatewayConfig, GManagerConfig, InstanceConfig, Settings, resolve_auto
 from distkv.config.sources import SECTIONS, build, check_environment, load_file, load_table, nearest
 from distkv.config.table import ENV_PREFIX, Setting, settings_of
 from distkv.config.values import DEFAULT_GMANAGER, check_bind, check_model_dir, parse_address, parse_count
@@ -14,6 +14,7 @@ __all__ = [
     "ENV_PREFIX",
     "SECTIONS",
     "GManagerConfig",
+    "GatewayConfig",
     "InstanceConfig",
     "Setting",
     "Settings",

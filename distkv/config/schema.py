@@ -26,19 +26,21 @@ Seconds = Annotated[float, Meta(gt=0, le=86400)]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What both daemons have."""
+    """What every daemon has."""
 
     host: Annotated[str, Meta(min_length=1, description="Address to bind; beyond loopback only with --insecure.")] = (
         "127.0.0.1"
     )
     insecure: Annotated[bool, Meta(description="Allow binding beyond loopback without authentication.")] = False
-    heartbeat_s: Annotated[Seconds, Meta(description="Seconds between heartbeats.")] = 0.5
     log_level: Annotated[LogLevel, Meta(description="Least severe log line that is written.")] = "info"
     log_json: Annotated[
         bool | None, Meta(description="Write logs as JSON, one object per line; auto unless on a terminal.")
     ] = None
 
     def __post_init__(self) -> None:
+        self._check_host()
+
+    def _check_host(self) -> None:
         check_bind(self.host, self.insecure, key="host")
 
 
@@ -46,6 +48,7 @@ class GManagerConfig(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     """Settings of `distkv-gmanager`."""
 
     port: Annotated[Port, Meta(description="TCP port; 0 takes a free one.")] = 7070
+    heartbeat_s: Annotated[Seconds, Meta(description="Seconds between heartbeats.")] = 0.5
     dead_after_s: Annotated[Seconds, Meta(description="Seconds without a heartbeat until an instance is dead.")] = 4.0
 
     def __post_init__(self) -> None:
@@ -87,6 +90,7 @@ class InstanceConfig(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
         PositiveSuffixed | None, Meta(description="Longest prompt + output in tokens; no limit but memory if not set.")
     ] = None
     threads: Annotated[Positive | None, Meta(description="CPU threads of the engine; auto is all there are.")] = None
+    heartbeat_s: Annotated[Seconds, Meta(description="Seconds between heartbeats.")] = 0.5
     lease_s: Annotated[Seconds, Meta(description="Seconds a lease on lent memory lasts.")] = 4.0
     lease_margin_s: Annotated[
         Seconds, Meta(description="Seconds before its end at which a debtor stops using a lease.")
@@ -132,6 +136,64 @@ class InstanceConfig(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
             )
         if self.lease_margin_s >= self.lease_s:
             raise ConfigError("lease_margin_s", f"must be under lease_s ({self.lease_s}), got {self.lease_margin_s}")
+        for address in self.gmanager:
+            parse_address(address, key="gmanager")
+
+
+class GatewayConfig(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Settings of `distkv-gateway`."""
+
+    model: Annotated[
+        str, Meta(min_length=1, description="Directory of the checkpoint: tokenizer, chat template, generation config.")
+    ]
+    served_model_name: Annotated[
+        tuple[str, ...],
+        Meta(description="Names of the model in the API, separated by commas; the value of --model if not set."),
+    ] = ()
+    gmanager: Annotated[tuple[str, ...], Meta(min_length=1, description="gManager addresses, separated by commas.")] = (
+        DEFAULT_GMANAGER,
+    )
+    port: Annotated[Port, Meta(description="TCP port of HTTP; 0 takes a free one.")] = 8000
+    api_key: Annotated[
+        tuple[str, ...], Meta(description="Keys of which requests must bear one, separated by commas; none if not set.")
+    ] = ()
+    ssl_certfile: Annotated[str | None, Meta(description="TLS certificate chain (PEM); serves HTTPS.")] = None
+    ssl_keyfile: Annotated[str | None, Meta(description="Key of the TLS certificate (PEM).")] = None
+    generation_config: Annotated[
+        Literal["auto", "none"],
+        Meta(description="Where sampling defaults come from; auto is the model's generation_config.json."),
+    ] = "auto"
+    chat_template: Annotated[
+        str | None, Meta(description="File with a Jinja chat template, in place of the model's own.")
+    ] = None
+    max_model_len: Annotated[
+        PositiveSuffixed | None,
+        Meta(description="Longest prompt + output in tokens; as the instances'. What the cluster can hold if not set."),
+    ] = None
+    max_body_bytes: Annotated[PositiveSuffixed, Meta(description="Largest request body in bytes.")] = 32 * 2**20
+    max_concurrent_requests: Annotated[
+        Positive, Meta(description="Requests being served at once; more are refused with 429.")
+    ] = 1024
+    request_timeout_s: Annotated[
+        Seconds, Meta(description="Seconds a request may wait for memory before it fails with 503.")
+    ] = 60.0
+    drain_wait_s: Annotated[
+        Annotated[float, Meta(ge=0, le=3600)],
+        Meta(description="Seconds after SIGTERM in which /health already fails and requests are still taken."),
+    ] = 1.0
+    shutdown_timeout_s: Annotated[
+        Annotated[float, Meta(ge=0, le=86400)],
+        Meta(description="Seconds to finish running requests after SIGTERM.", extra={"flag": "--shutdown-timeout"}),
+    ] = 30.0
+
+    def _check_host(self) -> None:
+        check_bind(self.host, self.insecure or bool(self.api_key), key="host")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.ssl_certfile is None) != (self.ssl_keyfile is None):
+            missing = "ssl_keyfile" if self.ssl_keyfile is None else "ssl_certfile"
+            raise ConfigError(missing, "is not set", "TLS needs both ssl_certfile and ssl_keyfile")
         for address in self.gmanager:
             parse_address(address, key="gmanager")
 

@@ -1,7 +1,7 @@
 """Where settings come from besides flags: TOML files, the environment, plain values.
 
-A file has the settings of the process that reads it, dashes or underscores alike; those in a `[gmanager]` or
-`[instance]` table are for that process only, so one file can serve both.
+A file has the settings of the process that reads it, dashes or underscores alike; those in a `[gmanager]`,
+`[instance]` or `[gateway]` table are for that process only, so one file can serve all.
 """
 
 from __future__ import annotations
@@ -12,11 +12,15 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from distkv.config.schema import GManagerConfig, InstanceConfig, Settings
+from distkv.config.schema import GatewayConfig, GManagerConfig, InstanceConfig, Settings
 from distkv.config.table import ENV_PREFIX, settings_of
 from distkv.errors import ConfigError
 
-SECTIONS: Mapping[str, type[Settings]] = {"gmanager": GManagerConfig, "instance": InstanceConfig}
+SECTIONS: Mapping[str, type[Settings]] = {
+    "gmanager": GManagerConfig,
+    "instance": InstanceConfig,
+    "gateway": GatewayConfig,
+}
 S = TypeVar("S", bound=Settings)
 
 
@@ -27,7 +31,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def load_file(path: Path, section: str) -> dict[str, Any]:
-    """The checked settings that a TOML file has for `section` ("gmanager" or "instance"). Raises ConfigError."""
+    """The checked settings that a TOML file has for `section` ("gmanager", "instance" or "gateway"). Raises ConfigError."""
     plain, tables = _read(path)
     return _check_table(plain, section, str(path)) | tables.get(section, {})
 
