@@ -20,6 +20,8 @@ Ready = Callable[[dict[str, Any]], None]
 Actor = Callable[[Ready, asyncio.Event], Awaitable[int]]
 
 CANCEL_S = 5.0
+# Whoever signals a process and its group, as `timeout` does, sends the same signal twice.
+REPEAT_S = 0.5
 ABANDONED_EXIT = 1
 
 
@@ -34,8 +36,8 @@ def daemon_options() -> list[click.Parameter]:
 def serve(actor: Actor, *, drain_s: float, ready_fd: int | None = None, lifeline_fd: int | None = None) -> int:
     """Run an actor until it ends, and return its exit code.
 
-    The first SIGTERM or SIGINT sets its stop event, after which it has `drain_s` to end; a second one ends the
-    process at once. The end of `lifeline_fd` means that the parent died: the actor is cancelled, and whatever does
+    The first SIGTERM or SIGINT sets its stop event, after which it has `drain_s` to end; a second one, REPEAT_S
+    later or more, ends the process at once. The end of `lifeline_fd` means that the parent died: the actor is cancelled, and whatever does
     not heed that is ended after CANCEL_S. A fatal error is logged and becomes exit code 1, a ConfigError 2. A service
     manager that left its NOTIFY_SOCKET in the environment is told when the actor is ready and when it stops.
     """
@@ -57,6 +59,7 @@ class _Daemon:
         self._stop = asyncio.Event()
         self._log = structlog.get_logger()
         self._task: asyncio.Task[int] | None = None
+        self._signalled_s: float | None = None
 
     async def run(self, actor: Actor) -> int:
         loop = asyncio.get_running_loop()
@@ -80,9 +83,13 @@ class _Daemon:
             return 1
 
     def _on_signal(self, signum: int) -> None:
+        now_s = asyncio.get_running_loop().time()
         if self._stop.is_set():
+            if self._signalled_s is not None and now_s - self._signalled_s < REPEAT_S:
+                return
             self._log.error("second signal, ending at once", signal=signal.Signals(signum).name)
             os._exit(128 + signum)
+        self._signalled_s = now_s
         self._log.info("stopping", signal=signal.Signals(signum).name, drain_s=self._drain_s)
         self._service_manager.tell(STOPPING=1, STATUS=f"stopping, for {self._drain_s:g} s at most")
         self._stop.set()

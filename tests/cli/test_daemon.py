@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -90,10 +91,23 @@ def test_a_second_signal_ends_it_at_once(start):
     assert daemon.process.stdout is not None
     while "stopping" not in daemon.process.stdout.readline():
         pass
-    daemon.process.terminate()
+    while daemon.process.poll() is None:
+        daemon.process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            daemon.process.wait(0.05)
     code, out = daemon.ended()
     assert code == 128 + signal.SIGTERM
     assert "second signal" in out
+
+
+def test_a_signal_that_comes_twice_is_one(start):
+    daemon = start("good")
+    daemon.ready()
+    os.kill(daemon.process.pid, signal.SIGTERM)
+    os.kill(daemon.process.pid, signal.SIGINT)
+    code, out = daemon.ended()
+    assert code == 0
+    assert "second signal" not in out
 
 
 def test_draining_has_a_limit(start):

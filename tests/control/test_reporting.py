@@ -19,7 +19,9 @@ def test_slots_and_counters() -> None:
     instance.loans.try_grant(ask, instance.lendable(), 0.0)
     instance.tally.preemptions = 2
     instance.borrower.refusals = 5
-    status = instance_status(instance, WorkerCounters(kv_bytes=7, malformed_frames=1, attend_wait_s=0.5), 0.25, 11, 12, "mixed")
+    status = instance_status(
+        instance, WorkerCounters(kv_bytes=7, malformed_frames=1, attend_wait_s=0.5), 0.25, 11, 12, "mixed"
+    )
     assert (status.blocks.total, status.blocks.local, status.blocks.reserved, status.blocks.lent) == (16, 3, 3, 0)
     assert status.blocks.free == 10
     assert (status.borrowed_blocks, status.running, status.waiting) == (2, 1, 1)
