@@ -4,6 +4,8 @@ import msgspec
 import pytest
 
 from distkv.config import (
+    SECTIONS,
+    GatewayConfig,
     GManagerConfig,
     InstanceConfig,
     build,
@@ -59,7 +61,8 @@ def test_loopback():
 def test_defaults_are_valid_and_described():
     build(GManagerConfig, {})
     build(InstanceConfig, {"model": "m"})
-    for schema in (GManagerConfig, InstanceConfig):
+    build(GatewayConfig, {"model": "m"})
+    for schema in SECTIONS.values():
         for setting in settings_of(schema).values():
             assert setting.help.endswith("."), setting.name
             if not setting.required:

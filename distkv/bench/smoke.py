@@ -113,7 +113,7 @@ def measure(say: Say, *, quick: bool, threads: int, rounds: int | None) -> Measu
         shape = {name: getattr(size, name) for name in ("hidden", "layers", "heads", "kv_heads", "vocab")}
         make_checkpoint(model, **shape)
         one, three = (
-            stack.enter_context(LocalCluster(model, count, tokens, dtype="float32", threads=threads))
+            stack.enter_context(LocalCluster(model, count, tokens, dtype="float32", threads=threads, gateway=False))
             for count, tokens in ((1, INSTANCES * size.pool_tokens), (INSTANCES, size.pool_tokens))
         )
         contest = Contest(size, one, three, Transformers(model, threads))

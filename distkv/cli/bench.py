@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 import distkv.bench
-from distkv.cli.interrupts import first_signal_interrupts
+from distkv.cli.interrupts import signals_interrupt
 from distkv.config import nearest
 
 HELP = """Run a benchmark. It ends with a table, and says the machine and versions it ran on.
@@ -41,7 +41,7 @@ def _command(ctx: click.Context, /, name: str | None, arguments: tuple[str, ...]
     main: Any = getattr(importlib.import_module(f"distkv.bench.{name}"), "main", None)
     if main is None:
         raise click.UsageError(f"distkv.bench.{name} is no benchmark: it has no main", ctx)
-    with first_signal_interrupts():
+    with signals_interrupt(once=True):
         if isinstance(main, click.Command):
             code = main.main(list(arguments), prog_name=f"distkv bench {name}", standalone_mode=False)
         else:

@@ -36,10 +36,11 @@ def daemon_options() -> list[click.Parameter]:
 def serve(actor: Actor, *, drain_s: float, ready_fd: int | None = None, lifeline_fd: int | None = None) -> int:
     """Run an actor until it ends, and return its exit code.
 
-    The first SIGTERM or SIGINT sets its stop event, after which it has `drain_s` to end; a second one, REPEAT_S
-    later or more, ends the process at once. The end of `lifeline_fd` means that the parent died: the actor is cancelled, and whatever does
-    not heed that is ended after CANCEL_S. A fatal error is logged and becomes exit code 1, a ConfigError 2. A service
-    manager that left its NOTIFY_SOCKET in the environment is told when the actor is ready and when it stops.
+    The first SIGTERM or SIGINT sets its stop event, after which it has `drain_s` to end; a second one, REPEAT_S later
+    or more, ends the process at once. The end of `lifeline_fd` means that the parent died: the actor is cancelled, and
+    whatever does not heed that is ended after CANCEL_S. A fatal error is logged and becomes exit code 1, a ConfigError
+    2. A service manager that left its NOTIFY_SOCKET in the environment is told when the actor is ready and when it
+    stops.
     """
     for fd in {ready_fd, lifeline_fd} - {None}:
         assert fd is not None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from distkv.cli.interrupts import first_signal_interrupts
+from distkv.cli.interrupts import signals_interrupt
 
 HELP = """Start three instances with small KV memory, send them a prompt that none of them could hold alone, and show
 where its KV lies, what moved, how fast it went, and that the tokens are those of transformers.
@@ -36,10 +34,8 @@ def _command(**options: Any) -> int:
     # The story loads torch; a mistake on the command line need not wait for that.
     from distkv.demo.story import Options, run
 
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")
     try:
-        with first_signal_interrupts():
+        with signals_interrupt(once=True):
             return 0 if run(Options(**options), Console()) else 1
     except KeyboardInterrupt:
         click.echo("interrupted; everything is stopped", err=True)

@@ -5,6 +5,7 @@ Exit codes: 0 done; 2 the command line, configuration or parameters are wrong; 1
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import traceback
@@ -17,13 +18,20 @@ from distkv.errors import CheckpointError, ClusterUnreachable, ConfigError, Dist
 
 def run(command: click.Command, args: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        # What a terminal has no letter for is no reason to fail.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
         code = command.main(args=args, prog_name=command.name, standalone_mode=False)
     except click.exceptions.Exit as leave:
         return leave.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
+        return 0
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx else command.name
-        return _report(error.format_message(), f"see '{path} --help'", 2)
+        return _report(" ".join(error.format_message().split()), f"see '{path} --help'", 2)
     except click.ClickException as error:
         return _report(error.format_message(), "", error.exit_code)
     except (ConfigError, InvalidParams) as error:
@@ -36,12 +44,20 @@ def run(command: click.Command, args: Sequence[str] | None = None) -> int:
         # The reader of our output is gone; what is still buffered must not fail again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as error:
+        if error.filename is None:
+            return _unforeseen(error)
+        return _report(f"{error.filename}: {error.strerror}", "", 1)
     except Exception as error:
-        if os.environ.get("DISTKV_LOG_LEVEL") == "debug":
-            traceback.print_exc()
-        said = str(error) or "no message"
-        return _report(f"{type(error).__name__}: {said}", "DISTKV_LOG_LEVEL=debug shows where it happened", 1)
+        return _unforeseen(error)
     return code if isinstance(code, int) else 0
+
+
+def _unforeseen(error: Exception) -> int:
+    if os.environ.get("DISTKV_LOG_LEVEL") == "debug":
+        traceback.print_exception(error)
+    said = str(error) or "no message"
+    return _report(f"{type(error).__name__}: {said}", "DISTKV_LOG_LEVEL=debug shows where it happened", 1)
 
 
 def _hint(error: DistKVError) -> str:

@@ -3,18 +3,10 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
 
-import click
-import msgspec
-import structlog
-
-from distkv.actors.rmanager import run as run_rmanager
-from distkv.cli.daemon import daemon_options, serve
+from distkv.cli.daemon_command import Daemon, daemon_command
 from distkv.cli.failures import run
-from distkv.cli.options import resolve, setting_options
 from distkv.config import InstanceConfig, check_model_dir, resolve_auto
-from distkv.log import configure
 
 # Beyond shutdown_timeout_s: giving back loans and ending the worker.
 DRAIN_GRACE_S = 10.0
@@ -30,27 +22,15 @@ Examples:
 """
 
 
-@click.pass_context
-def _command(ctx: click.Context, /, **params: Any) -> int:
-    config = resolve_auto(resolve(ctx, InstanceConfig, params))
+def _prepare(config: InstanceConfig) -> Daemon:
+    from distkv.actors.rmanager import run as run_rmanager
+
+    config = resolve_auto(config)
     check_model_dir(config.model)
-    configure("rmanager", config.instance_id, config.log_level, config.log_json)
-    structlog.get_logger().info("configured", **msgspec.to_builtins(config))
-    return serve(
-        lambda ready, stop: run_rmanager(config, ready, stop),
-        drain_s=config.shutdown_timeout_s + DRAIN_GRACE_S,
-        ready_fd=params["ready_fd"],
-        lifeline_fd=params["lifeline_fd"],
-    )
+    return Daemon("rmanager", config, run_rmanager, config.shutdown_timeout_s + DRAIN_GRACE_S, config.instance_id)
 
 
-command = click.Command(
-    "distkv-instance",
-    callback=_command,
-    params=[*setting_options(InstanceConfig), *daemon_options()],
-    help=HELP,
-    context_settings={"max_content_width": 100},
-)
+command = daemon_command("distkv-instance", InstanceConfig, HELP, _prepare)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""One interrupt, then quiet: for commands that clean up a lot and always within a bound."""
+"""Signals as KeyboardInterrupt, for commands that have something to clean up."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from types import FrameType
 
 
 @contextlib.contextmanager
-def first_signal_interrupts() -> Iterator[None]:
-    """Within, the first SIGINT, SIGTERM or SIGHUP raises KeyboardInterrupt in the main thread, and later ones do
-    nothing, so that cleaning up completes; it must be bounded in time. An ignored SIGHUP stays ignored."""
+def signals_interrupt(*, once: bool = False) -> Iterator[None]:
+    """Within, SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt in the main thread, SIGINT also where it was ignored
+    before; an ignored SIGHUP stays ignored.
+
+    once: only the first does, and later ones do nothing, so that cleaning up completes; it must be bounded in time.
+    """
     came = False
 
     def interrupt(signum: int, frame: FrameType | None) -> None:
         nonlocal came
-        if not came:
+        if not (once and came):
             came = True
             raise KeyboardInterrupt
 

@@ -7,18 +7,29 @@ import sys
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 import distkv
 from distkv.cli.failures import run
 
-COMMANDS = ("up", "generate", "status", "demo", "bench")
+COMMANDS = {
+    "up": "Start a cluster on this machine and watch it.",
+    "generate": "Send a prompt to a cluster and stream the answer.",
+    "status": "Show the instances of a cluster and where KV lies.",
+    "top": "Watch a cluster: memory, loans, requests, throughput.",
+    "demo": "See several instances serve one prompt, and check it.",
+    "bench": "Run a benchmark.",
+    "wire": "Look at captured messages.",
+    "completion": "Print the shell completion of all programs.",
+}
+"""The commands and what they do, told without loading them."""
 HELP = """Serve large language models from one pool of KV memory that many instances share.
 
 \b
 Examples:
   distkv up --model ./Llama-3.2-1B --instances 3 --kv-tokens 4K
   distkv generate "Once upon a time" --max-tokens 64
-  distkv status
+  distkv top
   distkv demo
   distkv bench smoke --quick --json smoke.json
 """
@@ -35,6 +46,24 @@ class _Commands(click.Group):
             return None
         command: click.Command = importlib.import_module(f"distkv.cli.{cmd_name}").command
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
+            # Only a mistake has to wait for the settings to be loaded.
+            from distkv.config import nearest
+
+            ctx.fail(f"No such command {args[0]!r} ({nearest(args[0], COMMANDS)})")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        found = [CompletionItem(name, help=told) for name, told in COMMANDS.items() if name.startswith(incomplete)]
+        return found + click.Command.shell_complete(self, ctx, incomplete)
 
 
 def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:

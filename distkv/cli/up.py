@@ -3,36 +3,42 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import shlex
+import socket
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 from click.core import ParameterSource
-from rich.console import Console, Group
+from rich.console import Console
 from rich.live import Live
-from rich.text import Text
 
-from distkv.cli.options import CONFIG_PATH, given, setting_options
-from distkv.cli.terminal import signals_interrupt, status_tables
-from distkv.client.blocking import Client
+from distkv.cli.interrupts import signals_interrupt
+from distkv.cli.live import PERIOD_S, Watch, fitted, is_live
+from distkv.cli.options import CONFIG_PATH, given, setting_option, setting_options
 from distkv.client.child import how_it_ended
 from distkv.client.local_cluster import LocalCluster
-from distkv.config import InstanceConfig, check_model_dir, load_table, parse_count
-from distkv.errors import ClusterUnreachable, ConfigError
+from distkv.config import GatewayConfig, InstanceConfig, check_model_dir, load_table, parse_count, settings_of
+from distkv.errors import ConfigError
 
-PERIOD_S = 0.5
 PER_PROCESS = ("instance_id", "gmanager", "host", "data_host", "port", "data_port", "insecure", "trace_file")
 REPLACED = ("kv_tokens", "print_config")
-HELP = """Start a gManager and several instances of a model on this machine, and show what they do until Ctrl-C.
-An instance that dies is reported and takes nothing else down. Settings are those of distkv-instance, for each of them.
+OF_GATEWAY = ("served_model_name", "api_key")
+LOOPBACK = "127.0.0.1"
+HELP = """Start a gManager, several instances of a model and a gateway on this machine, and show what they do until
+Ctrl-C. One that dies is reported and takes nothing else down. Settings are those of distkv-instance, for each of them;
+a config file may have [gmanager] and [gateway] tables too.
 
 \b
 Examples:
   distkv up --model ./Llama-3.2-1B --instances 3
   distkv up --model ./tiny --instances 3 --kv-tokens 1024 --dtype float32 --threads 1
-  distkv up --model ./tiny --instances 3 --kv-tokens 256,512,1K --port 7171
+  distkv up --model ./tiny --instances 3 --kv-tokens 256,512,1K --port 7171 --http-port 8080
+  distkv up --config configs/local.toml --model ./tiny --no-gateway
 """
 
 
@@ -55,23 +61,29 @@ def _command(ctx: click.Context, /, **params: Any) -> int:
     if not params["model"]:
         raise ConfigError("model", "is not set", "give --model DIR")
     check_model_dir(settings.pop("model"))
-    gmanager = load_table(Path(ctx.meta[CONFIG_PATH]), "gmanager") if CONFIG_PATH in ctx.meta else {}
-    port = params["port"]
-    if ctx.get_parameter_source("port") is ParameterSource.DEFAULT:
-        port = gmanager.get("port", port)
+    # What is given for all on the command line wins over the tables of a file.
     strong = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
     stronger = {name for name in settings if ctx.get_parameter_source(name) in strong}
+    gmanager, gateway = (_table(ctx, section, stronger) for section in ("gmanager", "gateway"))
+    gateway |= {name: params[name] for name in OF_GATEWAY if ctx.get_parameter_source(name) in strong}
+    port, http_port = _port(ctx, "port", gmanager), _port(ctx, "http_port", gateway)
+    _check_free("--port", str(gmanager.get("host", LOOPBACK)), port)
+    if params["gateway"]:
+        _check_free("--http-port", str(gateway.get("host", LOOPBACK)), http_port)
     console = Console(markup=False, highlight=False)
     with signals_interrupt():
-        console.print(
-            f"starting a gManager and {params['instances']} instances of {params['model']} ...", soft_wrap=True
-        )
+        parts = ["a gManager", f"{params['instances']} instance" + ("s" if params["instances"] > 1 else "")]
+        told = f"{', '.join(parts)} and a gateway" if params["gateway"] else " and ".join(parts)
+        console.print(f"starting {told} for {params['model']} ...", soft_wrap=True)
         cluster = LocalCluster(
             params["model"],
             instances=params["instances"],
             kv_tokens=params["kv_tokens"],
             port=port,
-            gmanager_options={name: value for name, value in gmanager.items() if name not in ("port", *stronger)},
+            gateway=params["gateway"],
+            http_port=http_port,
+            gmanager_options=gmanager,
+            gateway_options=gateway if params["gateway"] else None,
             start_timeout_s=params["start_timeout"],
             stop_timeout_s=params["shutdown_timeout_s"] + 10.0,
             log_dir=params["log_dir"],
@@ -79,47 +91,74 @@ def _command(ctx: click.Context, /, **params: Any) -> int:
         )
         with cluster:
             try:
+                _introduce(cluster, gateway, params["model"], console)
                 return _watch(cluster, console)
             except KeyboardInterrupt:
                 console.print("stopping; running requests may finish, Ctrl-C again ends them")
                 return 0
 
 
+def _table(ctx: click.Context, section: str, stronger: set[str]) -> dict[str, Any]:
+    found = load_table(Path(ctx.meta[CONFIG_PATH]), section) if CONFIG_PATH in ctx.meta else {}
+    return {name: value for name, value in found.items() if name not in stronger}
+
+
+def _port(ctx: click.Context, name: str, table: dict[str, Any]) -> int:
+    """The port of a parameter, or else of a file's table, which loses it."""
+    in_file = table.pop("port", ctx.params[name])
+    return int(in_file if ctx.get_parameter_source(name) is ParameterSource.DEFAULT else ctx.params[name])
+
+
+def _check_free(flag: str, host: str, port: int) -> None:
+    """Raise ConfigError if nobody could listen there: sooner and clearer than the process that is to."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host.strip("[]"), port))
+        except OSError as error:
+            raise ConfigError(
+                flag,
+                f"cannot listen on {host}:{port}: {error.strerror}",
+                f"give another with {flag}, 0 takes a free one",
+            ) from None
+
+
+def _introduce(cluster: LocalCluster, gateway: Mapping[str, Any], model: str, console: Console) -> None:
+    """Say where everything is and what to do with it."""
+    console.print(f"ready at {cluster.address}", soft_wrap=True)
+    for one in cluster.instances:
+        console.print(f"{one.instance_id}: pid {one.pid}, {one.address}, log {one.log_path}", soft_wrap=True)
+    if cluster.gateway is not None:
+        where = f"{cluster.http_url}, log {cluster.gateway.log_path}"
+        console.print(f"gateway: pid {cluster.gateway.pid}, {where}", soft_wrap=True)
+        body = {"model": (gateway.get("served_model_name") or [model])[0], "prompt": "Once upon a time"}
+        key = '-H "Authorization: Bearer KEY" ' if gateway.get("api_key") else ""
+        data = f"-H 'Content-Type: application/json' -d {shlex.quote(json.dumps(body))}"
+        console.print(f"try: curl {cluster.http_url}/v1/completions {key}{data}", soft_wrap=True)
+    console.print(f'try: distkv generate "Once upon a time" --address {cluster.address}', soft_wrap=True)
+
+
 def _watch(cluster: LocalCluster, console: Console) -> int:
     """Show the cluster until all its instances are dead, which is exit code 1."""
-    console.print(f"ready at {cluster.address}", soft_wrap=True)
-    for handle in cluster.instances:
-        console.print(
-            f"{handle.instance_id}: pid {handle.pid}, {handle.address}, log {handle.log_path}", soft_wrap=True
-        )
-    console.print(f'try: distkv generate "Once upon a time" --address {cluster.address}', soft_wrap=True)
-    client = cluster.client()
+    watch = Watch(cluster.client(), "Ctrl-C ends it")
+    children = [cluster.gmanager, *([cluster.gateway] if cluster.gateway else []), *cluster.instances]
     dead: set[str] = set()
-    with (
-        Live(console=console, auto_refresh=False, transient=True)
-        if console.is_terminal
-        else contextlib.nullcontext() as live
-    ):
-        while len(dead & {handle.name for handle in cluster.instances}) < len(cluster.instances):
-            for child in (cluster.gmanager, *cluster.instances):
+    live = Live(console=console, auto_refresh=False, transient=True) if is_live(console) else None
+    with live or contextlib.nullcontext():
+        while any(handle.name not in dead for handle in cluster.instances):
+            for child in children:
                 if not child.alive and child.name not in dead:
                     dead.add(child.name)
                     console.print(f"{child.name} died: {how_it_ended(child.exit_code)}; the others go on", style="red")
                     console.print(child.last_log(), style="dim", soft_wrap=True)
-            if isinstance(live, Live):
-                live.update(_picture(client), refresh=True)
+            if live is not None:
+                live.update(fitted(watch.look(), console), refresh=True)
             else:
                 sys.stdout.flush()
             time.sleep(PERIOD_S)
     console.print("no instance is left", style="red")
     return 1
-
-
-def _picture(client: Client) -> Group:
-    try:
-        return Group(status_tables(client.statuses()))
-    except ClusterUnreachable as error:
-        return Group(Text(str(error), style="red"))
 
 
 command = click.Command(
@@ -146,10 +185,28 @@ command = click.Command(
             help="TCP port of the gManager; 0 takes a free one.",
         ),
         click.Option(
-            ["--start-timeout"], type=float, default=600.0, show_default=True, help="Seconds until all must be ready."
+            ["--gateway/--no-gateway"], default=True, show_default=True, help="Whether to serve HTTP (OpenAI's API)."
         ),
         click.Option(
-            ["--log-dir"], type=click.Path(path_type=Path), help="Keep the processes' logs in this directory."
+            ["--http-port"],
+            type=click.IntRange(0, 65535),
+            default=8000,
+            show_default=True,
+            help="TCP port of HTTP; 0 takes a free one.",
+        ),
+        *(setting_option(settings_of(GatewayConfig)[name]) for name in OF_GATEWAY),
+        click.Option(
+            ["--start-timeout"],
+            type=click.FloatRange(min=0, min_open=True),
+            default=600.0,
+            show_default=True,
+            metavar="SECONDS",
+            help="Seconds until all must be ready.",
+        ),
+        click.Option(
+            ["--log-dir"],
+            type=click.Path(path_type=Path, file_okay=False),
+            help="Keep the processes' logs in this directory.",
         ),
     ],
     help=HELP,

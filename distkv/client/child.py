@@ -77,11 +77,17 @@ class Child:
         self._line += data
         if b"\n" in self._line:
             self.facts = json.loads(self._line.partition(b"\n")[0])
-            return True
+            if "fatal" not in self.facts:
+                return True
         if not data:
             self._ended(block=True)
-            raise StartupFailed(self.name, how_it_ended(self.process.returncode), self.last_log())
+            raise self.failure()
         return False
+
+    def failure(self) -> StartupFailed:
+        """The error of one that ended: its own reason if it gave one, else the last lines of its log."""
+        how, reason = how_it_ended(self.exit_code), self.facts.get("fatal")
+        return StartupFailed(self.name, f"{how}: {reason}" if reason else how, "" if reason else self.last_log())
 
     def last_log(self) -> str:
         """The last lines it wrote."""

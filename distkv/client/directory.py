@@ -50,6 +50,11 @@ class Directory:
         self._home()
         self._refresher = asyncio.create_task(self._refresh(), name=f"members of {address}")
 
+    @property
+    def home_answers(self) -> bool:
+        """Whether the address that was given answered when it was last asked."""
+        return self._home_answers
+
     async def close(self) -> None:
         """Cancel all requests and end every connection."""
         self._closed = True

@@ -5,55 +5,72 @@ from __future__ import annotations
 import os
 import site
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import distkv
-from distkv.config import SECTIONS, GManagerConfig, InstanceConfig, Settings, build, nearest, settings_of
+from distkv.config import SECTIONS, Settings, build, nearest, settings_of
 from distkv.errors import ConfigError
+from distkv.log import PRIVATE_FIELDS
 
-MODULES = {"gmanager": "distkv.cli.gmanager", "instance": "distkv.cli.instance"}
+MODULES = {
+    "gmanager": "distkv.cli.gmanager",
+    "instance": "distkv.cli.instance",
+    "gateway": "distkv.cli.gateway",
+}
 
 
 def command(section: str, values: Mapping[str, Any]) -> list[str]:
-    """How to start `distkv-<section>` with these settings, which are checked first. Raises ConfigError."""
+    """How to start `distkv-<section>` with these settings, which are checked first. Raises ConfigError.
+
+    Secrets are left to `environment`: whoever is on this machine can read command lines.
+    """
     schema = SECTIONS[section]
     config = build(schema, values)
-    program = [sys.executable, "-P", "-m", MODULES[section]]
-    return [*program, *(_flag(schema, config, name) for name in values if getattr(config, name) is not None)]
+    shown = (name for name in values if name not in PRIVATE_FIELDS and getattr(config, name) is not None)
+    return [sys.executable, "-P", "-m", MODULES[section], *(_flag(schema, config, name) for name in shown)]
 
 
 def _flag(schema: type[Settings], config: Settings, name: str) -> str:
     setting, value = settings_of(schema)[name], getattr(config, name)
     if isinstance(value, bool):
         return setting.flag if value else f"--no-{setting.flag[2:]}"
-    return f"{setting.flag}=" + (",".join(value) if isinstance(value, tuple) else str(value))
+    return f"{setting.flag}={_text(value)}"
 
 
-def environment() -> dict[str, str]:
-    """Our own, without settings (a local cluster has its own), and such that children find this package."""
+def _text(value: Any) -> str:
+    return ",".join(value) if isinstance(value, tuple | list) else str(value)
+
+
+def environment(section: str = "", values: Mapping[str, Any] | None = None) -> dict[str, str]:
+    """Our own, with the secrets among the settings of `distkv-<section>` and no others (a local cluster has its own),
+    and such that children find this package."""
     env = dict(os.environ)
     for schema in SECTIONS.values():
         for setting in settings_of(schema).values():
             env.pop(setting.envvar, None)
     env.pop("DISTKV_CONFIG", None)
+    env.pop("NOTIFY_SOCKET", None)  # a service manager waits for us, not for them
+    for name in PRIVATE_FIELDS & (values or {}).keys():
+        env[settings_of(SECTIONS[section])[name].envvar] = _text((values or {})[name])
     root = str(Path(distkv.__file__).resolve().parent.parent)
     if root not in {str(Path(place).resolve()) for place in [*site.getsitepackages(), site.getusersitepackages()]}:
         env["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [env.get("PYTHONPATH")])])
     return env
 
 
-def split_common(common: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(gManager's, instances') settings from those given for all. Raises ConfigError for one that nobody has."""
-    gmanager, instance = settings_of(GManagerConfig), settings_of(InstanceConfig)
+def split_common(common: Mapping[str, Any], sections: Collection[str]) -> dict[str, dict[str, Any]]:
+    """For each of `sections`, the settings it has of those given for all. Raises ConfigError for one that none has."""
+    known = {section: settings_of(SECTIONS[section]) for section in sections}
+    names = {name for settings in known.values() for name in settings}
     for name in common:
-        if name not in gmanager and name not in instance:
-            raise ConfigError(name, "unknown setting", nearest(name, {*gmanager, *instance}))
-    return (
-        {name: value for name, value in common.items() if name in gmanager},
-        {name: value for name, value in common.items() if name in instance},
-    )
+        if name not in names:
+            raise ConfigError(name, "unknown setting", nearest(name, names))
+    return {
+        section: {name: value for name, value in common.items() if name in settings}
+        for section, settings in known.items()
+    }
 
 
 def pool_sizes(kv_tokens: int | Sequence[int] | None, instances: int) -> list[int | None]:

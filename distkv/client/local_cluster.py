@@ -8,14 +8,15 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from distkv.client import launch
 from distkv.client.blocking import Client
-from distkv.client.child import Child, how_it_ended, stop, wait_ready
+from distkv.client.child import Child, stop, wait_ready
+from distkv.client.handles import GatewayHandle, GManagerHandle, InstanceHandle
 from distkv.config import check_model_dir
 from distkv.errors import ClusterUnreachable, ConfigError, StartupFailed
 from distkv.types import Chunk, RequestOutput, SamplingParams
@@ -25,35 +26,18 @@ RESTARTS = 3
 C = TypeVar("C", bound=Child)
 
 
-class GManagerHandle(Child):
-    """The gManager's process."""
-
-    @property
-    def address(self) -> str:
-        """Where clients and instances reach it, "tcp://host:port"."""
-        return str(self.facts.get("address", ""))
-
-
-class InstanceHandle(GManagerHandle):
-    """One instance's rManager process; its worker belongs to it. `kill()` ends both at once."""
-
-    @property
-    def instance_id(self) -> str:
-        return self.name.removeprefix("instance ")
-
-
 class LocalCluster:
-    """A gManager and `instances` instances ("i0", "i1", ...) on loopback, ready when the constructor returns.
+    """A gManager, `instances` instances ("i0", "i1", ...) and a gateway on loopback, ready once it is constructed.
 
     model: a checkpoint directory. kv_tokens: KV pool of every instance, or one number each; rounded down to whole
     rBlocks. dtype: of weights and KV. threads: CPU threads of each engine; None shares the machine's. port: of the
-    gManager, 0 is automatic. start_timeout_s, stop_timeout_s: bounds on starting, and on draining in `close`.
-    log_dir: keeps the processes' logs there; None deletes them. instance_options: more settings of every instance, or
-    a list with one mapping for each; gmanager_options: of the gManager. common: settings for every process that has
-    them.
+    gManager, 0 is automatic. gateway: whether to serve HTTP too, at `http_url`; http_port: its port, 0 is automatic.
+    start_timeout_s, stop_timeout_s: bounds on starting, and on draining in `close`. log_dir: keeps the processes' logs
+    there; None deletes them. instance_options: more settings of every instance, or a list with one mapping for each;
+    gmanager_options, gateway_options: of these two. common: settings for every process that has them.
 
     Use it in `with`, or `close` it; the processes also end when this one does, however it ends. The death of an
-    instance ends nothing else. Raises ConfigError, and StartupFailed with the last lines of the log.
+    instance or of the gateway ends nothing else. Raises ConfigError, and StartupFailed with the last lines of the log.
     """
 
     def __init__(
@@ -66,18 +50,30 @@ class LocalCluster:
         *,
         block_size: int = 16,
         port: int = 0,
+        gateway: bool = True,
+        http_port: int = 0,
         start_timeout_s: float = 180.0,
         stop_timeout_s: float = 15.0,
         log_dir: str | os.PathLike[str] | None = None,
         instance_options: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
         gmanager_options: Mapping[str, Any] | None = None,
+        gateway_options: Mapping[str, Any] | None = None,
         **common: Any,
     ) -> None:
         sizes = launch.pool_sizes(kv_tokens, instances)
         check_model_dir(os.fspath(model))
-        for_gmanager, for_instances = launch.split_common({"log_json": False} | common)
-        self._gmanager_settings: dict[str, Any] = {"port": port} | for_gmanager | dict(gmanager_options or {})
-        shared = {"model": os.fspath(model), "dtype": dtype, "block_size": block_size} | for_instances
+        if gateway_options and not gateway:
+            raise ConfigError("gateway_options", "are given, and gateway is false")
+        sections = ("gmanager", "instance", *(["gateway"] if gateway else []))
+        split = launch.split_common({"log_json": False} | common, sections)
+        self._gmanager_settings: dict[str, Any] = {"port": port} | split["gmanager"] | dict(gmanager_options or {})
+        self._gateway_settings: dict[str, Any] | None = None
+        if gateway:
+            # Nobody balances load over it, so nobody has to see that it leaves before it does.
+            settings = {"model": os.fspath(model), "port": http_port, "drain_wait_s": 0.0}
+            self._gateway_settings = settings | split["gateway"] | dict(gateway_options or {})
+            launch.command("gateway", self._gateway_settings)
+        shared = {"model": os.fspath(model), "dtype": dtype, "block_size": block_size} | split["instance"]
         shared["threads"] = launch.share_of_cpus(instances) if threads is None else threads
         own = _each(instance_options, instances)
         self._instance_settings = [
@@ -88,6 +84,7 @@ class LocalCluster:
             launch.command("instance", settings)
         self.stop_timeout_s = stop_timeout_s
         self.gmanager: GManagerHandle
+        self.gateway: GatewayHandle | None = None
         self.instances: list[InstanceHandle] = []
         self._children: list[Child] = []
         self._clients: list[Client] = []
@@ -98,7 +95,7 @@ class LocalCluster:
         self._client: Client | None = None
         atexit.register(self.close)
         try:
-            self.log_dir.mkdir(parents=True, exist_ok=True)
+            self._make_log_dir()
             self._start(time.monotonic() + start_timeout_s)
         except BaseException:
             self.close(stop_timeout_s=0)
@@ -108,6 +105,13 @@ class LocalCluster:
     def address(self) -> str:
         """The gManager's address."""
         return self.gmanager.address
+
+    @property
+    def http_url(self) -> str:
+        """Where the gateway serves HTTP, "http://127.0.0.1:PORT". Raises RuntimeError when there is none."""
+        if self.gateway is None:
+            raise RuntimeError("the cluster has no gateway: it was started with gateway=False")
+        return self.gateway.url
 
     def generate(
         self, prompts: list[str] | list[list[int]] | str, params: SamplingParams | list[SamplingParams] | None = None
@@ -161,8 +165,9 @@ class LocalCluster:
             for client in self._clients:
                 client.close()
             if limit_s > 0:
-                stop(self.instances, limit_s)
-                stop([child for child in self._children if child not in self.instances], GMANAGER_STOP_S)
+                serving = [*([self.gateway] if self.gateway else []), *self.instances]
+                stop(serving, limit_s)
+                stop([child for child in self._children if child not in serving], GMANAGER_STOP_S)
         finally:
             for child in self._children:
                 child.close()
@@ -177,35 +182,49 @@ class LocalCluster:
     ) -> None:
         self.close()
 
+    def _make_log_dir(self) -> None:
+        try:
+            self.log_dir.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError("log_dir", f"cannot make {self.log_dir}: {error.strerror}") from None
+
     def _start(self, deadline_s: float) -> None:
         self.gmanager = self._spawn(GManagerHandle, "gmanager", "gManager", self._gmanager_settings)
         wait_ready([self.gmanager], deadline_s)
+        wired = {"gmanager": self.address}
         for settings in self._instance_settings:
             name = settings["instance_id"]
-            wired = settings | {"gmanager": self.address}
-            self.instances.append(self._spawn(InstanceHandle, "instance", f"instance {name}", wired))
-        wait_ready(self.instances, deadline_s)
-        self._wait_members(deadline_s)
+            self.instances.append(self._spawn(InstanceHandle, "instance", f"instance {name}", settings | wired))
+        if self._gateway_settings is not None:
+            self.gateway = self._spawn(GatewayHandle, "gateway", "gateway", self._gateway_settings | wired)
+        wait_ready([*self.instances, *([self.gateway] if self.gateway else [])], deadline_s)
+        self._wait_until(self._unready_instances, deadline_s)
+        self._wait_until(self._unready_gateway, deadline_s)
 
-    def _wait_members(self, deadline_s: float) -> None:
-        wanted = {handle.instance_id for handle in self.instances}
-        while True:
-            ready: set[str] = set()
-            with contextlib.suppress(ClusterUnreachable):
-                ready = {m.instance_id for m in self._own_client().members() if m.state == "ready"}
-            if wanted <= ready:
-                return
+    def _unready_instances(self) -> set[str]:
+        ready: set[str] = set()
+        with contextlib.suppress(ClusterUnreachable):
+            ready = {m.instance_id for m in self._own_client().members() if m.state == "ready"}
+        return {handle.instance_id for handle in self.instances} - ready
+
+    def _unready_gateway(self) -> set[str]:
+        return {self.gateway.name} if self.gateway is not None and not self.gateway.serves() else set()
+
+    def _wait_until(self, unready: Callable[[], set[str]], deadline_s: float) -> None:
+        """Wait until the cluster takes all for ready, though they said so themselves before."""
+        while late := unready():
             for child in self._children:
                 if not child.alive:
-                    raise StartupFailed(child.name, how_it_ended(child.exit_code), child.last_log())
+                    raise child.failure()
             if time.monotonic() > deadline_s:
-                late = ", ".join(sorted(wanted - ready))
-                raise StartupFailed(late, "the gManager does not call it ready in time", self.gmanager.last_log())
+                raise StartupFailed(
+                    ", ".join(sorted(late)), "the cluster does not call it ready in time", self.gmanager.last_log()
+                )
             time.sleep(0.02)
 
     def _spawn(self, kind: type[C], section: str, name: str, settings: Mapping[str, Any]) -> C:
         log = self.log_dir / f"{settings.get('instance_id', section)}.log"
-        child = kind(name, launch.command(section, settings), log, launch.environment())
+        child = kind(name, launch.command(section, settings), log, launch.environment(section, settings))
         self._children.append(child)
         return child
 

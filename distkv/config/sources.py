@@ -31,7 +31,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def load_file(path: Path, section: str) -> dict[str, Any]:
-    """The checked settings that a TOML file has for `section` ("gmanager", "instance" or "gateway"). Raises ConfigError."""
+    """The checked settings that a TOML file has for `section`, one of SECTIONS. Raises ConfigError."""
     plain, tables = _read(path)
     return _check_table(plain, section, str(path)) | tables.get(section, {})
 

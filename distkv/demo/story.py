@@ -122,6 +122,7 @@ def _start(options: Options, model: Path, log_dir: Path, screen: Screen) -> Loca
             kv_tokens=options.kv_tokens,
             dtype="float32",
             block_size=BLOCK_TOKENS,
+            gateway=False,
             log_dir=log_dir,
             stop_timeout_s=5.0,
             request_timeout_s=LOST_MEMORY_S,

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
-import io
+import importlib
 import json
+import os
+import subprocess
 import sys
 import types
 
@@ -13,9 +15,10 @@ from distkv.cli import bench
 from distkv.cli.failures import run
 from distkv.cli.main import COMMANDS, command
 from distkv.client import directory
+from distkv.client.launch import MODULES
 from distkv.wire.messages.to_client import RequestEnded
-from distkv.wire.messages.to_rmanager import Submit
 from tests.client.fakes import count_up
+from tests.test_torch_free import loaded_by
 
 
 def distkv_command(*args: str) -> int:
@@ -27,61 +30,69 @@ def cluster(elsewhere):
     return elsewhere.start(count_up)
 
 
-def submitted(cluster) -> Submit:
-    return cluster.instances[0].of(Submit)[-1]
-
-
-def test_version_and_help(capsys):
+def test_version(capsys):
     assert distkv_command("--version") == 0
     assert capsys.readouterr().out == f"distkv {distkv.__version__}\n"
+
+
+def test_every_command_has_a_module_and_is_listed(capsys):
     assert distkv_command() == 0
-    assert "Examples:" in capsys.readouterr().out
-    for name in COMMANDS:
-        assert distkv_command(name, "--help") == 0
-        assert "Examples:" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    for name, told in COMMANDS.items():
+        assert importlib.import_module(f"distkv.cli.{name}").command.name == name
+        assert f"  {name} " in out and told in out
 
 
-def test_generate_streams_text(cluster, capsys):
-    assert distkv_command("generate", "hello", "--max-tokens", "3", "--address", cluster.address) == 0
-    assert capsys.readouterr().out == "0 1 2 \n"
-    assert submitted(cluster).prompt == "hello"
+PROGRAMS = [
+    *([name] for name in COMMANDS),
+    [],
+    ["wire", "decode"],
+    *([f"distkv-{section}"] for section in ("gmanager", "instance", "gateway")),
+]
 
 
-def test_generate_json(cluster, capsys, monkeypatch):
-    monkeypatch.setenv("DISTKV_ADDRESS", cluster.address)
-    assert distkv_command("generate", "hello", "--max-tokens", "2", "--json", "--request-id", "r") == 0
-    output = json.loads(capsys.readouterr().out)
-    assert (output["text"], output["token_ids"], output["finish_reason"]) == ("0 1 ", [0, 1], "length")
-    assert (output["request_id"], output["prompt_tokens"]) == ("r", 5)
-
-
-def test_generate_hands_every_sampling_flag_on(cluster):
-    flags = "--temperature 0.5 --top-p 0.9 --top-k 7 --seed 3 --stop a --stop b --stop-token-id 2 --ignore-eos"
-    assert distkv_command("generate", "x", *flags.split(), "--timeout", "9", "--address", cluster.address) == 0
-    params = submitted(cluster).params
-    assert (params.temperature, params.top_p, params.top_k, params.seed) == (0.5, 0.9, 7, 3)
-    assert (params.stop, params.stop_token_ids, params.ignore_eos) == (("a", "b"), (2,), True)
-    assert submitted(cluster).timeout_s == 9
-
-
-def test_generate_takes_a_file_or_standard_input(cluster, tmp_path, monkeypatch):
-    path = tmp_path / "prompt.txt"
-    path.write_text("från en fil", encoding="utf-8")
-    assert distkv_command("generate", "--file", str(path), "--address", cluster.address) == 0
-    assert submitted(cluster).prompt == "från en fil"
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"from a pipe")))
-    assert distkv_command("generate", "--address", cluster.address) == 0
-    assert submitted(cluster).prompt == "from a pipe"
+@pytest.mark.parametrize("words", PROGRAMS, ids=" ".join)
+@pytest.mark.parametrize("columns", [60, 100, 200])
+def test_help_has_examples_that_parse_and_fits(words, columns, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    if words and words[0].startswith("distkv-"):
+        program = importlib.import_module(MODULES[words[0].removeprefix("distkv-")]).command
+        assert run(program, ["--help"]) == 0
+    else:
+        assert distkv_command(*words, "--help") == 0
+    out = capsys.readouterr().out
+    examples = out.partition("Examples:\n")[2].partition("\n\n")[0].splitlines()
+    assert examples and all("distkv" in line for line in examples)
+    # Examples are to be copied, so they are not wrapped.
+    assert max(len(line) for line in out.splitlines() if line not in examples) <= min(columns, 100)
+    assert max(map(len, examples)) <= 110
 
 
 @pytest.mark.parametrize(
     ("args", "told"),
     [
+        (["generate", "x", "--max-tokens", "4Q"], "expected a whole number such as 256 or 4K, got '4Q'"),
+        (["generate", "x", "--max-tokens", "-1"], "expected a whole number such as 256 or 4K, got '-1'"),
+        (["generate", "x", "--logit-bias", "5"], "expected a token id and its bias such as 42=-1.5, got '5'"),
+        (["generate", "x", "--logit-bias", "5=101"], "each with a number in [-100, 100]"),
+        (["generate", "x", "--min-p", "2"], "min_p: expected a number in [0, 1]"),
+        (["generate", "x", "--logprobs", "3"], "shown with --json only"),
+        (["generate", "x", "-n", "0"], "not in the range"),
+        (["generate", "x", "--timeout", "-1"], "timeout_s: expected seconds > 0"),
         (["generate", "x", "--file", "y"], "give one of them"),
         (["generate", "--file", "nowhere"], "cannot read nowhere"),
         (["generate", "x", "--temperature", "-1"], "temperature: expected a number ≥ 0"),
         (["generate", "x", "--address", "nowhere"], "address: expected an address such as"),
-        (["generat", "x"], "No such command 'generat'"),
+        (["generat", "x"], "No such command 'generat' (did you mean generate?)"),
+        (["--verison"], "--version"),
+        (["top", "--interval", "0"], "not in the range"),
+        (["completion"], "Choose from: bash, zsh, fish"),
+        (["completion", "tcsh"], "'tcsh' is not one of"),
+        (["wire", "decod"], "No such command 'decod'"),
+        (["up", "--model", "x", "--instances", "0"], "not in the range"),
+        (["up", "--model", "x", "--start-timeout", "-1"], "not in the range"),
+        (["up", "--model", "x", "--http-port", "70000"], "not in the range"),
+        (["up", "--config", "nowhere.toml"], "config: cannot read nowhere.toml"),
         (["up"], "model: is not set"),
         (["up", "--model", "nowhere"], "there is no directory nowhere"),
         (["up", "--model", "x", "--kv-tokens", "1,x"], "kv_tokens: expected tokens"),
@@ -143,6 +154,58 @@ def test_a_bench_may_be_a_click_command(monkeypatch, capsys):
     assert distkv_command("bench", "fake", "--quick") == 4
     assert distkv_command("bench", "fake", "--wrong") == 2
     assert "--wrong" in capsys.readouterr().err
+
+
+def test_files_that_fail_are_one_sentence(capsys, tmp_path):
+    def callback() -> None:
+        (tmp_path / "none" / "x").touch()
+
+    assert run(click.Command("x", callback=callback), []) == 1
+    assert capsys.readouterr().err == f"error: {tmp_path / 'none' / 'x'}: No such file or directory\n"
+
+
+@pytest.mark.parametrize("words", [["--help"], ["completion", "bash"], ["generate", "--help"]])
+def test_a_reader_that_left_is_no_traceback(words):
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "distkv.cli.main", *words],
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            timeout=60,
+            check=False,
+        )
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+def test_terminals_without_the_letters_get_something_else(cluster):
+    done = subprocess.run(
+        [sys.executable, "-m", "distkv.cli.main", "top", "--interval", "0.1", "--address", cluster.address],
+        env=os.environ | {"PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0 and b"##" not in done.stdout and b"i0 ready" in done.stdout
+    assert done.stdout.isascii() and b"?" not in done.stdout
+
+
+LIGHT = {"status": (), "top": (), "generate": (), "up": (), "completion": ("msgspec", "zmq", "asyncio")}
+
+
+@pytest.mark.parametrize("name", LIGHT)
+def test_commands_load_what_they_need(name):
+    heavy = ("torch", "transformers", "starlette", "uvicorn", "prometheus_client", "tokenizers", *LIGHT[name])
+    assert loaded_by(f"import distkv.cli.{name}", *heavy) == ""
+
+
+def test_the_list_of_commands_loads_none_of_them():
+    listing = "from click.testing import CliRunner\nfrom distkv.cli.main import command\n"
+    asked = "assert CliRunner().invoke(command, ['--help']).exit_code == 0"
+    assert loaded_by(listing + asked, "msgspec", "zmq", "asyncio", "rich", "distkv.cli.up", "distkv.config") == ""
 
 
 def test_what_nobody_foresaw_is_one_sentence(capsys, monkeypatch):

@@ -1,7 +1,7 @@
-"""Stands in for both daemons as processes: the real flags, signals and lifeline around the fakes.
+"""Stands in for the daemons as processes: the real flags, signals and lifeline around the fakes.
 
 An instance whose model is a file named "dies" ends before it is ready; "hangs" never becomes ready; "stays" ignores
-its stop event.
+its stop event. A gateway's health check passes from the second time on, but with "hangs" it never does.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import msgspec
 from distkv.cli.daemon import daemon_options, serve
 from distkv.cli.failures import run
 from distkv.cli.options import resolve, setting_options
-from distkv.config import GManagerConfig, InstanceConfig
+from distkv.config import SECTIONS, GatewayConfig, GManagerConfig, InstanceConfig
 from distkv.errors import CheckpointError
 from distkv.wire.channel import ClientChannel
 from distkv.wire.messages.envelope import Control
@@ -68,6 +68,26 @@ async def run_instance(config: InstanceConfig, ready: Any, stop: asyncio.Event) 
     return 0
 
 
+async def run_gateway(config: GatewayConfig, ready: Any, stop: asyncio.Event) -> int:
+    asked = 0
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        asked += 1
+        head = await reader.readuntil(b"\r\n\r\n")
+        healthy = head.startswith(b"GET /health ") and asked > 1 and Path(config.model).name != "hangs"
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n" if healthy else b"HTTP/1.1 503 Service Unavailable\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(answer, config.host, config.port)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        # Told so that tests see what it was started with.
+        ready({"address": f"http://{config.host}:{port}", "keys": len(config.api_key), "gmanager": config.gmanager[0]})
+        await stop.wait()
+    return 0
+
+
 @click.pass_context
 def _gmanager(ctx: click.Context, /, **params: Any) -> int:
     config = resolve(ctx, GManagerConfig, params)
@@ -90,6 +110,18 @@ def _instance(ctx: click.Context, /, **params: Any) -> int:
     )
 
 
+@click.pass_context
+def _gateway(ctx: click.Context, /, **params: Any) -> int:
+    config = resolve(ctx, GatewayConfig, params)
+    return serve(
+        lambda ready, stop: run_gateway(config, ready, stop),
+        drain_s=config.shutdown_timeout_s,
+        ready_fd=params["ready_fd"],
+        lifeline_fd=params["lifeline_fd"],
+    )
+
+
 def main(section: str) -> None:
-    schema, callback = (GManagerConfig, _gmanager) if section == "gmanager" else (InstanceConfig, _instance)
+    callback = {"gmanager": _gmanager, "instance": _instance, "gateway": _gateway}[section]
+    schema = SECTIONS[section]
     sys.exit(run(click.Command("fake", callback=callback, params=[*setting_options(schema), *daemon_options()])))

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import signal
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +17,12 @@ import pytest
 from distkv import ConfigError, LocalCluster, SamplingParams, StartupFailed
 from distkv.client import launch
 
-FAKES = {"gmanager": "tests.client.fake_gmanager", "instance": "tests.client.fake_instance"}
+FAKES = {
+    "gmanager": "tests.client.fake_gmanager",
+    "instance": "tests.client.fake_instance",
+    "gateway": "tests.client.fake_gateway",
+}
+without_gateway = functools.partial(LocalCluster, gateway=False)
 TWO = SamplingParams(max_tokens=2)
 
 
@@ -45,7 +53,7 @@ def workers(cluster: LocalCluster) -> list[int]:
 
 
 def test_it_serves_and_leaves_nothing_behind(model):
-    with LocalCluster(model=model("x"), instances=2, kv_tokens=[160, 320], dtype="float32", threads=1) as cluster:
+    with without_gateway(model=model("x"), instances=2, kv_tokens=[160, 320], dtype="float32", threads=1) as cluster:
         assert [one.instance_id for one in cluster.instances] == ["i0", "i1"]
         assert [out.text for out in cluster.generate(["a", "b"], TWO)] == ["0 1 ", "0 1 "]
         assert [chunk.text for chunk in cluster.stream("a", TWO)] == ["0 ", "1 "]
@@ -63,12 +71,12 @@ def test_it_serves_and_leaves_nothing_behind(model):
 
 async def test_it_works_while_a_loop_runs_in_the_calling_thread(model):
     assert asyncio.get_running_loop().is_running()
-    with LocalCluster(model("x"), kv_tokens=160) as cluster:
+    with without_gateway(model("x"), kv_tokens=160) as cluster:
         assert cluster.generate(["a"], TWO)[0].finish_reason == "length"
 
 
 def test_the_death_of_an_instance_ends_nothing_else(model):
-    with LocalCluster(model("x"), instances=2, kv_tokens=160) as cluster:
+    with without_gateway(model("x"), instances=2, kv_tokens=160) as cluster:
         worker = workers(cluster)[0]
         cluster.instances[0].kill()
         assert cluster.instances[0].exit_code == -signal.SIGKILL
@@ -78,7 +86,7 @@ def test_the_death_of_an_instance_ends_nothing_else(model):
 
 
 def test_the_worker_of_an_instance_killed_by_others_ends_too(model):
-    with LocalCluster(model("x"), kv_tokens=160) as cluster:
+    with without_gateway(model("x"), kv_tokens=160) as cluster:
         (worker,) = workers(cluster)
         os.kill(cluster.instances[0].pid, signal.SIGKILL)
         os.waitid(os.P_PID, cluster.instances[0].pid, os.WEXITED | os.WNOWAIT)
@@ -87,7 +95,7 @@ def test_the_worker_of_an_instance_killed_by_others_ends_too(model):
 
 
 def test_requests_outlive_the_gmanager_and_it_can_come_back(model):
-    with LocalCluster(model("x"), kv_tokens=160) as cluster:
+    with without_gateway(model("x"), kv_tokens=160) as cluster:
         address = cluster.address
         cluster.gmanager.kill()
         assert cluster.generate(["a"], TWO)[0].text == "0 1 "
@@ -97,7 +105,7 @@ def test_requests_outlive_the_gmanager_and_it_can_come_back(model):
 
 
 def test_a_stopped_process_is_killed_in_the_end(model):
-    cluster = LocalCluster(model("x"), kv_tokens=160, stop_timeout_s=0.2)
+    cluster = without_gateway(model("x"), kv_tokens=160, stop_timeout_s=0.2)
     all_pids = pids(cluster)
     os.kill(cluster.instances[0].pid, signal.SIGSTOP)
     cluster.close()
@@ -105,7 +113,7 @@ def test_a_stopped_process_is_killed_in_the_end(model):
 
 
 def test_one_that_ignores_its_stop_event_is_ended(model):
-    cluster = LocalCluster(model("stays"), kv_tokens=160, shutdown_timeout_s=0.1)
+    cluster = without_gateway(model("stays"), kv_tokens=160, shutdown_timeout_s=0.1)
     all_pids = pids(cluster)
     cluster.close()
     assert gone(all_pids)
@@ -114,16 +122,57 @@ def test_one_that_ignores_its_stop_event_is_ended(model):
 
 def test_a_start_that_fails_says_why_and_leaves_nothing(model):
     with pytest.raises(StartupFailed, match=r"instance i[01] did not start: it exited with code 1(.|\n)*no weights"):
-        LocalCluster(model("dies"), instances=2, kv_tokens=160)
+        without_gateway(model("dies"), instances=2, kv_tokens=160)
 
 
 def test_a_start_has_a_deadline(model):
     with pytest.raises(StartupFailed, match="not ready in time"):
-        LocalCluster(model("hangs"), kv_tokens=160, start_timeout_s=2.0)
+        without_gateway(model("hangs"), kv_tokens=160, start_timeout_s=2.0)
+
+
+def test_a_gateway_serves_http_beside_the_instances(model, tmp_path):
+    options = {"gateway_options": {"api_key": ["one", "two"]}, "log_dir": tmp_path / "logs"}
+    with LocalCluster(model("x"), kv_tokens=160, **options) as cluster:
+        assert cluster.http_url.startswith("http://127.0.0.1:")
+        with urllib.request.urlopen(f"{cluster.http_url}/health", timeout=10) as answer:
+            assert answer.status == 200
+        facts = cluster.gateway.facts
+        assert (facts["gmanager"], facts["keys"]) == (cluster.address, 2)
+        all_pids = [*pids(cluster), cluster.gateway.pid]
+    assert gone(all_pids)
+    assert cluster.gateway.process.returncode == 0
+    assert sorted(path.name for path in (tmp_path / "logs").iterdir()) == ["gateway.log", "gmanager.log", "i0.log"]
+
+
+def test_keys_are_not_on_the_command_line():
+    settings = {"model": "m", "api_key": ["one", "two"]}
+    assert not [word for word in launch.command("gateway", settings) if "one" in word]
+    assert launch.environment("gateway", settings)["DISTKV_API_KEY"] == "one,two"
+
+
+def test_the_death_of_the_gateway_ends_nothing_else(model):
+    with LocalCluster(model("x"), kv_tokens=160) as cluster:
+        cluster.gateway.kill()
+        assert cluster.generate(["a"], TWO)[0].text == "0 1 "
+        assert cluster.instances[0].alive and cluster.gmanager.alive
+        with pytest.raises(urllib.error.URLError):
+            urllib.request.urlopen(f"{cluster.http_url}/health", timeout=10)
+
+
+def test_a_gateway_whose_port_is_taken_says_so(model):
+    with LocalCluster(model("x"), kv_tokens=160) as cluster:
+        taken = int(cluster.http_url.rpartition(":")[2])
+        with pytest.raises(StartupFailed, match=r"gateway did not start: it exited with code 1(.|\n)*in use"):
+            LocalCluster(model("x"), kv_tokens=160, http_port=taken)
+
+
+def test_without_a_gateway_there_is_no_url(model):
+    with without_gateway(model("x"), kv_tokens=160) as cluster, pytest.raises(RuntimeError, match="gateway=False"):
+        _ = cluster.http_url
 
 
 def test_logs_are_kept_where_the_user_wants_them(model, tmp_path):
-    with LocalCluster(model("x"), kv_tokens=160, log_dir=tmp_path / "logs"):
+    with without_gateway(model("x"), kv_tokens=160, log_dir=tmp_path / "logs"):
         pass
     assert sorted(path.name for path in (tmp_path / "logs").iterdir()) == ["gmanager.log", "i0.log"]
 
@@ -141,6 +190,10 @@ def test_logs_are_kept_where_the_user_wants_them(model, tmp_path):
         ({"max_num_seq": 3}, "max_num_seq: unknown setting .did you mean max_num_seqs"),
         ({"instance_options": {"max_num_seq": 3}}, "did you mean max_num_seqs"),
         ({"instance_options": [{}, {}, {}], "instances": 2}, "one mapping per instance"),
+        ({"http_port": 70000}, "port: expected an integer from 0 to 65535"),
+        ({"gateway_options": {"api_keys": "x"}}, "did you mean api_key"),
+        ({"gateway": False, "gateway_options": {"api_key": "x"}}, "gateway is false"),
+        ({"gateway": False, "max_body_bytes": 3}, "max_body_bytes: unknown setting"),
     ],
 )
 def test_wrong_arguments_start_nothing(model, arguments, told):
@@ -158,10 +211,12 @@ def test_a_directory_that_is_no_model_starts_nothing(tmp_path):
 def test_settings_reach_the_processes_that_have_them(model):
     command = launch.command("instance", {"model": "m", "kv_tokens": "1K", "insecure": True, "gmanager": "a:1,b:2"})
     assert command[4:] == ["--model=m", "--kv-tokens=1024", "--insecure", "--gmanager=a:1,b:2"]
-    assert launch.split_common({"heartbeat_s": 0.1, "lease_s": 2}) == (
-        {"heartbeat_s": 0.1},
-        {"heartbeat_s": 0.1, "lease_s": 2},
-    )
+    common = {"heartbeat_s": 0.1, "lease_s": 2, "request_timeout_s": 9}
+    assert launch.split_common(common, ("gmanager", "instance", "gateway")) == {
+        "gmanager": {"heartbeat_s": 0.1},
+        "instance": common,
+        "gateway": {"request_timeout_s": 9},
+    }
 
 
 def test_the_environment_does_not_configure_a_local_cluster(monkeypatch):
@@ -176,7 +231,7 @@ def test_children_end_when_their_parent_is_killed(model):
         "from distkv import LocalCluster\n"
         "from distkv.client import launch\n"
         f"launch.MODULES = {FAKES!r}\n"
-        f"cluster = LocalCluster({str(model('x'))!r}, instances=2, kv_tokens=160)\n"
+        f"cluster = LocalCluster({str(model('x'))!r}, instances=2, kv_tokens=160, gateway=False)\n"
         "print(cluster.log_dir, cluster.gmanager.pid, *(one.pid for one in cluster.instances), flush=True)\n"
         "time.sleep(100)\n"
     )

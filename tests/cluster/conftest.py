@@ -55,7 +55,7 @@ def expect(checkpoint: Path) -> Callable[..., None]:
 @contextmanager
 def started(model: Path, instances: int, kv_tokens: int | list[int], **options: Any) -> Iterator[LocalCluster]:
     """A cluster that checks its invariants after every event."""
-    settings = {"dtype": "float32", "threads": 1, "validate_state": True} | options
+    settings = {"dtype": "float32", "threads": 1, "validate_state": True, "gateway": False} | options
     with LocalCluster(model, instances, kv_tokens, **settings) as cluster:
         yield cluster
 

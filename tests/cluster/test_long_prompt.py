@@ -37,7 +37,7 @@ async def test_decode_ships_queries_and_no_kv(three, expect):
             passing = await driver.start(prompt_ids(225), 300, at="i0")
             await passing.reached(1)
             prompt = prompt_ids(length, seed=length)
-            run = await driver.start(prompt, 50, at="i0")
+            run = await driver.start(prompt, 150, at="i0")
             await run.reached(1)
             await passing.cancel()
             await run.reached(10)
@@ -45,9 +45,11 @@ async def test_decode_ships_queries_and_no_kv(three, expect):
             remote[length] = length - (await driver.spans(run))["i0"]
             await run.reached(40)
             after = await driver.statuses()
-            expect(prompt, await run.finished(), 50)
+            expect(prompt, await run.finished(), 150)
             sent = after["i0"].instance.counters.query_bytes - before["i0"].instance.counters.query_bytes
             per_token[length] = sent / (after["i0"].requests[0].num_tokens - before["i0"].requests[0].num_tokens)
+            assert after["i0"].instance.counters.attend_wait_s > before["i0"].instance.counters.attend_wait_s
+            assert after["i0"].instance.counters.plan_s > before["i0"].instance.counters.plan_s > 0
             (creditor,) = [name for name, status in after.items() if status.instance.blocks.lent]
             for name in NAMES:
                 was, now = before[name].instance.counters, after[name].instance.counters

@@ -126,7 +126,8 @@ async def test_it_works_while_a_loop_runs_in_the_calling_thread(three, expect):
 PROGRAM = """
 import distkv, os, sys
 assert "torch" not in sys.modules
-with distkv.LocalCluster(model=os.environ["MODEL"], instances=2, kv_tokens=256, dtype="float32", threads=1) as cluster:
+options = {"kv_tokens": 256, "dtype": "float32", "threads": 1, "gateway": False}
+with distkv.LocalCluster(model=os.environ["MODEL"], instances=2, **options) as cluster:
     outs = cluster.generate(["one", [5, 6, 7]], distkv.SamplingParams(max_tokens=4, temperature=0.0))
     print([out.finish_reason for out in outs], len(cluster.status()["instances"]))
 """

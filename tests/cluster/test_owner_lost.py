@@ -99,7 +99,7 @@ async def test_what_can_never_fit_is_refused_with_the_numbers(three):
 OWNER = """
 import sys, time
 from distkv import LocalCluster
-cluster = LocalCluster(sys.argv[1], instances=2, kv_tokens=256, log_dir=sys.argv[2])
+cluster = LocalCluster(sys.argv[1], instances=2, kv_tokens=256, gateway=False, log_dir=sys.argv[2])
 print(cluster.gmanager.pid, *(i.pid for i in cluster.instances), flush=True)
 time.sleep(100)
 """

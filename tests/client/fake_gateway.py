@@ -1,0 +1,3 @@
+from tests.client.fake_daemon import main
+
+main("gateway")

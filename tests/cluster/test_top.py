@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+import sys
+
+from distkv import SamplingParams
+from tests.checkpoints import prompt_ids
+from tests.cli.terminal import on_terminal
+
+LONG = SamplingParams(max_tokens=400, temperature=0.0, ignore_eos=True)
+
+
+def test_top_shows_who_lends_to_a_request_that_runs(three):
+    with on_terminal([sys.executable, "-m", "distkv.cli.main", "top", "--address", three.address]) as terminal:
+        terminal.wait_for("i2 ready")
+        stream = three.stream(prompt_ids(800), LONG, request_id="seen-from-above")
+        next(stream)
+        shown = terminal.wait_for("seen-from-above")
+        assert "loans" in shown and "rBlocks" in shown
+        terminal.wait_for("1 running, 0 waiting")
+        stream.close()
+        terminal.wait_for("0 running, 0 waiting")
+        terminal.press("q")
+        assert terminal.process.wait(timeout=30) == 0
