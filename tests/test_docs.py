@@ -17,10 +17,10 @@ import pytest
 from msgspec import inspect
 
 import distkv
-from distkv.cli import bench, gmanager, instance, main
+from distkv.cli import bench, gateway, gmanager, instance, main
 from distkv.client.cluster_status import COUNTERS
-from distkv.config import GManagerConfig, InstanceConfig, Setting, Settings, load_file, settings_of
-from distkv.types import SamplingParams
+from distkv.config import SECTIONS, Setting, Settings, load_file, settings_of
+from distkv.types import SamplingParams, TokenLogprobs
 from distkv.wire import messages
 from distkv.wire.messages.common import Message, Value
 from distkv.wire.messages.envelope import Envelope
@@ -28,7 +28,12 @@ from distkv.wire.messages.to_client import BlockCounts, InstanceStatus, RequestS
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
-PROGRAMS = {"distkv": main.command, "distkv-gmanager": gmanager.command, "distkv-instance": instance.command}
+PROGRAMS = {
+    "distkv": main.command,
+    "distkv-gmanager": gmanager.command,
+    "distkv-instance": instance.command,
+    "distkv-gateway": gateway.command,
+}
 LOGGERS = {"info", "warning", "error", "note", "_note"}
 
 
@@ -61,11 +66,11 @@ def section(text: str, heading: str) -> str:
 
 
 def message_types() -> list[type[msgspec.Struct]]:
-    """Every message, every part of one, and what users put into `Submit`."""
+    """Every message, every part of one, and what users put into `Submit` and get out of `TokenChunk`."""
     modules = [
         importlib.import_module(f"{messages.__name__}.{m.name}") for m in pkgutil.iter_modules(messages.__path__)
     ]
-    return [SamplingParams] + [
+    return [SamplingParams, TokenLogprobs] + [
         kind
         for module in modules
         for kind in vars(module).values()
@@ -131,7 +136,7 @@ def test_limits_are_those_of_the_code(name: str, value: str) -> None:
 def setting_row(setting: Setting) -> list[str]:
     if setting.required:
         default = "required"
-    elif setting.default is None or setting.default == "":
+    elif setting.default in (None, "", ()):
         default = "not set"
     elif isinstance(setting.default, bool):
         default = f"`{str(setting.default).lower()}`"
@@ -143,7 +148,7 @@ def setting_row(setting: Setting) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("heading", "schema"), [("Of `distkv-instance`", InstanceConfig), ("Of `distkv-gmanager`", GManagerConfig)]
+    ("heading", "schema"), [(f"Of `distkv-{section}`", schema) for section, schema in SECTIONS.items()]
 )
 def test_settings_table(heading: str, schema: type[Settings]) -> None:
     expected = [setting_row(setting) for setting in settings_of(schema).values()]

@@ -16,6 +16,7 @@ LIGHT_MODULES = (
     "distkv.actors.gmanager",
     "distkv.actors.rmanager",
     "distkv.client",
+    "distkv.cli.gateway",
     "distkv.cli.main",
 )
 NAMES = ("AsyncClient", "Client", "LocalCluster", "RequestFailed", "RequestRefused", "SamplingParams")

@@ -75,7 +75,7 @@ async def _run_at(directory: Directory, target: Target, submit: Submit) -> Async
                     yield chunk
                 case RequestEnded(kind="refused") as refused:
                     ended = True
-                    raise RequestRefused(refused.needed_tokens, refused.pool_tokens, _reason(refused))
+                    raise RequestRefused(refused.needed_tokens, refused.pool_tokens, refused.reason)
                 case RequestEnded() as failed:
                     ended = True
                     failure = RequestFailed(failed.retryable, f"{target.instance_id}: {failed.reason}")
@@ -89,7 +89,7 @@ async def _run_at(directory: Directory, target: Target, submit: Submit) -> Async
                     if lost.rejected:
                         raise RequestFailed(False, f"instance {target.instance_id}: {lost.why}")
                     directory.suspect(target.instance_id)
-                    failure = RequestFailed(True, f"instance {target.instance_id} at {target.address}: {lost.why}")
+                    failure = RequestFailed(True, f"instance {target.instance_id}: {lost.why}")
                     raise failure if heard else _Elsewhere(failure)
     finally:
         connection.detach(submit.request_id, cancel=not ended)
@@ -102,8 +102,3 @@ async def _submit(connection: Connection, submit: Submit, events: asyncio.Queue[
             raise ConnectionLost("its queue is full")
     except ConnectionLost as lost:
         events.put_nowait(lost)
-
-
-def _reason(refused: RequestEnded) -> str:
-    # With both counts known, RequestRefused builds its own sentence from them.
-    return "" if refused.needed_tokens and refused.pool_tokens else refused.reason

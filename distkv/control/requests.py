@@ -76,7 +76,7 @@ class Requests:
     def _refusal(self, submit: Submit, token_ids: tuple[int, ...]) -> RequestEnded | None:
         instance, settings = self._instance, self._instance.settings
         wanted = len(token_ids) + submit.params.max_tokens
-        reason = ""
+        reason, most = "", 0
         if submit.request_id in instance.sequences:
             reason = f"a request with the id {submit.request_id!r} is running already"
         elif not token_ids:
@@ -88,9 +88,16 @@ class Requests:
             wrong = next(token for token in submit.params.logit_bias if token >= settings.vocab_size)
             reason = f"logit_bias: token ids must be in [0, {settings.vocab_size}), it has {wrong}"
         elif settings.max_model_len is not None and wanted > settings.max_model_len:
-            reason = f"prompt + max_tokens is {wanted} tokens, over max_model_len {settings.max_model_len}"
+            most = settings.max_model_len
+            reason = f"prompt + max_tokens is {wanted} tokens, over max_model_len {most}"
         if reason:
-            return RequestEnded(request_id=submit.request_id, kind="refused", reason=reason)
+            return RequestEnded(
+                request_id=submit.request_id,
+                kind="refused",
+                reason=reason,
+                needed_tokens=wanted if most else 0,
+                pool_tokens=most,
+            )
         if instance.state != "ready":
             reason = f"instance {settings.instance_id} is {instance.state}"
             return RequestEnded(request_id=submit.request_id, kind="failed", reason=reason, retryable=True)

@@ -186,7 +186,7 @@ async def test_when_every_instance_drains_the_reason_of_one_is_told(start_fakes)
 async def test_a_refusal_says_the_numbers_and_is_not_tried_elsewhere(start_fakes):
     def refuse(instance, route, submit):
         ended = RequestEnded(
-            request_id=submit.request_id, kind="refused", reason="too long", needed_tokens=900, pool_tokens=512
+            request_id=submit.request_id, kind="refused", reason="", needed_tokens=900, pool_tokens=512
         )
         return [ended]
 

@@ -57,7 +57,7 @@ def test_leaving_the_loop_cancels_the_request(elsewhere):
 
 def test_errors_come_out_as_they_are(elsewhere, monkeypatch):
     def refuse(instance, route, submit):
-        return [RequestEnded(request_id=submit.request_id, kind="refused", reason="no", needed_tokens=9, pool_tokens=4)]
+        return [RequestEnded(request_id=submit.request_id, kind="refused", reason="", needed_tokens=9, pool_tokens=4)]
 
     cluster = elsewhere.start(refuse)
     with Client(cluster.address) as client:

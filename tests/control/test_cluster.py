@@ -60,6 +60,14 @@ def test_what_can_never_fit_is_refused_in_numbers() -> None:
     assert (ended.needed_tokens, ended.pool_tokens) == (208, (16 + 15) * BLOCK)
 
 
+def test_what_is_over_the_limit_on_length_is_refused_in_numbers_too() -> None:
+    cluster = SimCluster([16], max_model_len=100)
+    cluster.submit("i0", "r", prompt(90), 11)
+    ended = cluster.outcomes["r"].ended
+    assert ended is not None and ended.kind == "refused" and "max_model_len 100" in ended.reason
+    assert (ended.needed_tokens, ended.pool_tokens) == (101, 100)
+
+
 def test_decode_growth_moves_blocks_out() -> None:
     cluster = SimCluster([8, 16])
     cluster.submit("i0", "r", prompt(8), 60)

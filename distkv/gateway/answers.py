@@ -1,0 +1,181 @@
+"""What users get: the bodies of answers, with OpenAI's and vLLM's names."""
+
+from __future__ import annotations
+
+import msgspec
+
+from distkv.types import FinishReason
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Tokens of a request: of its prompts, of all its choices, of both."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class CompletionLogprobs(msgspec.Struct, frozen=True):
+    """Of a completion, one item per token. text_offset: where the token's text begins, in characters."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
+class PromptLogprob(msgspec.Struct, frozen=True):
+    """One candidate for a token of the prompt."""
+
+    logprob: float
+    rank: int
+    decoded_token: str
+
+
+PromptLogprobs = list[dict[str, PromptLogprob] | None]
+
+
+class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """One completion, or the next piece of one."""
+
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None = None
+    finish_reason: FinishReason | None = None
+    prompt_logprobs: PromptLogprobs | msgspec.UnsetType | None = msgspec.UNSET
+
+
+class Completion(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer of /v1/completions, and each event of its stream, where usage comes only if it was asked for."""
+
+    id: str
+    object: str = "text_completion"
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
+
+
+class TopLogprob(msgspec.Struct, frozen=True):
+    """A likely token; bytes are its UTF-8."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenLogprob(msgspec.Struct, frozen=True):
+    """A token of a chat's answer."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(msgspec.Struct, frozen=True):
+    """Of an answer, one item per token."""
+
+    content: list[TokenLogprob]
+
+
+class AssistantMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """What the model answers."""
+
+    role: str = "assistant"
+    content: str = ""
+
+
+class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """One answer."""
+
+    index: int
+    message: AssistantMessage
+    logprobs: ChatLogprobs | None = None
+    finish_reason: FinishReason | None = None
+
+
+class Chat(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer of /v1/chat/completions."""
+
+    id: str
+    object: str = "chat.completion"
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+    prompt_logprobs: PromptLogprobs | msgspec.UnsetType | None = msgspec.UNSET
+
+
+class Delta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is new in an answer; the role comes once, before everything else."""
+
+    role: str | None = None
+    content: str | None = None
+
+
+class ChatChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """The next piece of one answer."""
+
+    index: int
+    delta: Delta
+    logprobs: ChatLogprobs | None = None
+    finish_reason: FinishReason | None = None
+
+
+class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
+    """Each event of a chat's stream."""
+
+    id: str
+    object: str = "chat.completion.chunk"
+    created: int
+    model: str
+    choices: list[ChatChunkChoice]
+    usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
+    prompt_logprobs: PromptLogprobs | msgspec.UnsetType | None = msgspec.UNSET
+
+
+class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
+    """One name of the model. max_model_len: tokens that the ready instances can hold for one request now, or null."""
+
+    id: str
+    object: str = "model"
+    created: int
+    owned_by: str = "distkv"
+    root: str
+    parent: str | None = None
+    max_model_len: int | None = None
+
+
+class ModelList(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer of /v1/models."""
+
+    object: str = "list"
+    data: list[ModelCard]
+
+
+class Tokenized(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer of /tokenize."""
+
+    count: int
+    max_model_len: int | None
+    tokens: list[int]
+    token_strs: list[str] | None = None
+
+
+class Detokenized(msgspec.Struct, frozen=True):
+    """Answer of /detokenize."""
+
+    prompt: str
+
+
+class Version(msgspec.Struct, frozen=True):
+    """Answer of /version."""
+
+    version: str
+
+
+class Health(msgspec.Struct, frozen=True):
+    """Answer of /health and /live. status: "ok" or why not."""
+
+    status: str

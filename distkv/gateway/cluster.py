@@ -1,0 +1,135 @@
+"""The cluster as the gateway sees it: whom to send requests to, who is ready, and how every instance is."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from types import TracebackType
+from typing import Self
+
+import structlog
+
+from distkv.client.async_client import AsyncClient
+from distkv.errors import ClusterUnreachable
+from distkv.types import Chunk, SamplingParams
+from distkv.wire.messages.common import Member
+from distkv.wire.messages.to_client import Status
+
+REFRESH_S = 0.5
+STATUS_AGE_S = 1.0
+# One answer that is late does not make an instance unready.
+SILENCE_S = 4.0
+
+
+class Cluster:
+    """Uses one gManager, and another of its list when that one knows no ready instance; use it in `async with`.
+
+    Ready is an instance that the cluster calls ready and that says so itself, asked every second.
+    """
+
+    def __init__(self, clients: Sequence[AsyncClient]) -> None:
+        self._clients = list(clients)
+        self._client = self._clients[0]
+        self._members: tuple[Member, ...] = ()
+        self._statuses: tuple[Status, ...] = ()
+        self._ready_s: dict[str, float] = {}
+        self._asked_s = float("-inf")
+        self._asking = asyncio.Lock()
+        self._refresher: asyncio.Task[None] | None = None
+        self._log = structlog.get_logger()
+
+    async def __aenter__(self) -> Self:
+        for client in self._clients:
+            await client.__aenter__()
+        self._refresher = asyncio.create_task(self._refresh(), name="members of the cluster")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """End what still runs with RequestFailed, and disconnect; safe to call twice."""
+        if self._refresher is not None:
+            self._refresher.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._refresher
+            self._refresher = None
+        for client in self._clients:
+            await client.close()
+
+    async def stream(
+        self, prompt: list[int], params: SamplingParams, request_id: str, timeout_s: float
+    ) -> AsyncGenerator[Chunk, None]:
+        """As `AsyncClient.stream`, which says what it raises."""
+        chunks = self._client.stream(prompt, params, request_id=request_id, timeout_s=timeout_s)
+        async with aclosing(chunks):
+            async for chunk in chunks:
+                yield chunk
+
+    @property
+    def ready(self) -> list[Member]:
+        """The instances that take requests."""
+        since_s = asyncio.get_running_loop().time() - SILENCE_S
+        return [
+            member
+            for member in self._members
+            if member.state == "ready" and self._ready_s.get(member.instance_id, since_s) > since_s
+        ]
+
+    @property
+    def pool_tokens(self) -> int:
+        """The longest request, in tokens, that the ready instances can hold together; 0 when none is ready."""
+        ready = self.ready
+        lendable = sum(one.lendable_blocks * one.block_tokens for one in ready)
+        return max(((one.total_blocks - one.lendable_blocks) * one.block_tokens + lendable for one in ready), default=0)
+
+    @property
+    def last_statuses(self) -> tuple[Status, ...]:
+        """What `statuses` said last."""
+        return self._statuses
+
+    async def statuses(self) -> tuple[Status, ...]:
+        """How every instance is, at most STATUS_AGE_S old; as last heard when nobody answers."""
+        loop = asyncio.get_running_loop()
+        async with self._asking:
+            if loop.time() - self._asked_s >= STATUS_AGE_S:
+                with contextlib.suppress(ClusterUnreachable):
+                    self._statuses = await self._client.statuses()
+                self._asked_s = loop.time()
+                self._note(self._asked_s)
+        return self._statuses
+
+    def _note(self, now_s: float) -> None:
+        for status in self._statuses:
+            name, state = status.instance.instance_id, status.instance.state
+            if state == "ready":
+                self._ready_s[name] = now_s
+            elif state != "unreachable":
+                self._ready_s.pop(name, None)
+
+    async def _refresh(self) -> None:
+        said: set[str] | None = None
+        while True:
+            await self._find_members()
+            await self.statuses()
+            ready = {member.instance_id for member in self.ready}
+            if ready != said:
+                self._log.info("ready instances changed", gmanager=self._client.address, instances=sorted(ready))
+                said = ready
+            await asyncio.sleep(REFRESH_S)
+
+    async def _find_members(self) -> None:
+        # The others may be dead, and asking them takes time.
+        for client in sorted(self._clients, key=lambda one: one is not self._client):
+            try:
+                members = await client.members()
+            except ClusterUnreachable:
+                continue
+            if client is self._client or any(member.state == "ready" for member in members):
+                self._client, self._members = client, members
+                if self.ready:
+                    return

@@ -1,0 +1,87 @@
+"""What goes wrong with a request, in OpenAI's shape: a status, and `{"error": {message, type, param, code}}`."""
+
+from __future__ import annotations
+
+import msgspec
+from starlette.responses import Response
+
+from distkv.errors import ClusterUnreachable, InvalidParams, RequestFailed, RequestRefused
+
+RETRY_AFTER_S = 1
+
+
+class ErrorFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """One error. param: the field of the request that is wrong. code: for programs."""
+
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class ErrorBody(msgspec.Struct, frozen=True):
+    """The body of every response that is an error, and of the event that ends a broken stream."""
+
+    error: ErrorFacts
+
+
+class ApiError(Exception):
+    """An answer that is an error. Retryable ones (429, 503) get a Retry-After; `close` ends the connection."""
+
+    def __init__(
+        self, status: int, message: str, *, param: str | None = None, code: str | None = None, close: bool = False
+    ) -> None:
+        super().__init__(message)
+        kind = {401: "authentication_error", 429: "rate_limit_error"}.get(status)
+        kind = kind or ("server_error" if status >= 500 else "invalid_request_error")
+        # What users sent may be in it, even what UTF-8 cannot encode.
+        message = message.encode(errors="replace").decode()
+        self.status = status
+        self.body = ErrorBody(ErrorFacts(message=message, type=kind, param=param, code=code))
+        self.headers = {"retry-after": str(RETRY_AFTER_S)} if status in (429, 503) else {}
+        if close:
+            self.headers["connection"] = "close"
+
+    def encoded(self) -> bytes:
+        """The body as JSON."""
+        return msgspec.json.encode(self.body)
+
+    def response(self) -> Response:
+        """The whole answer."""
+        return Response(self.encoded(), self.status, self.headers, "application/json")
+
+
+def invalid(message: str, param: str | None = None, code: str | None = None) -> ApiError:
+    """400: the request is wrong, and `param` says where."""
+    return ApiError(400, message, param=param, code=code)
+
+
+def unavailable(message: str, code: str, *, close: bool = False) -> ApiError:
+    """503: not now; another try may succeed."""
+    return ApiError(503, message, code=code, close=close)
+
+
+def internal() -> ApiError:
+    """500: our bug; the log has the details."""
+    return ApiError(500, "the gateway failed on this request; its log has the details", code="internal_error")
+
+
+def from_cluster(error: Exception, *, draining: bool = False) -> ApiError | None:
+    """What the client's error means to an HTTP user; None if it is none of them."""
+    match error:
+        case ApiError():
+            return error
+        case InvalidParams():
+            return invalid(str(error), error.field)
+        case RequestRefused():
+            return invalid(str(error), None, "context_length_exceeded" if error.needed_tokens else None)
+        case RequestFailed() | ClusterUnreachable() if draining:
+            return unavailable("the gateway is shutting down", "draining", close=True)
+        case RequestFailed(retryable=True):
+            return unavailable(error.reason, "request_failed")
+        case RequestFailed():
+            return ApiError(500, error.reason, code="request_failed")
+        case ClusterUnreachable():
+            return unavailable("the cluster does not answer", "cluster_unreachable")
+        case _:
+            return None

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from distkv import LocalCluster
+from distkv.demo.random_checkpoint import make_checkpoint
+from tests.checkpoints import TEXT, edit_config
+from tests.client.fakes import Serve
+from tests.gateway.parts import MODEL, Gateway, speak, started
+
+TEMPLATE = (
+    "{% for message in messages %}{{ '<|' + message['role'] + '|>' + message['content'] + '\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+)
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny Llama with a tokenizer and a chat template."""
+    path = make_checkpoint(tmp_path_factory.mktemp("gateway") / "model", vocab=320, text_for_tokenizer=TEXT)
+    (path / "chat_template.jinja").write_text(TEMPLATE)
+    return path
+
+
+@pytest.fixture(scope="session")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny Llama without a tokenizer."""
+    return make_checkpoint(tmp_path_factory.mktemp("gateway") / "bare", vocab=320)
+
+
+@pytest.fixture(scope="session")
+def lasting(checkpoint: Path) -> Iterator[LocalCluster]:
+    """Two instances of 512 tokens and a gateway."""
+    torch.set_num_threads(1)
+    options = {"served_model_name": MODEL}
+    with LocalCluster(
+        checkpoint, 2, 512, dtype="float32", threads=1, validate_state=True, gateway_options=options
+    ) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def with_defaults(checkpoint: Path, tmp_path: Path) -> Callable[..., Path]:
+    """Copies the checkpoint with more in its generation_config.json."""
+
+    def copy(**more: Any) -> Path:
+        path = tmp_path / "model"
+        path.mkdir()
+        for file in checkpoint.glob("*.json*"):
+            (path / file.name).write_bytes(file.read_bytes())
+        edit_config(path, lambda raw: raw.update(more), "generation_config.json")
+        return path
+
+    return copy
+
+
+@pytest.fixture
+async def start(checkpoint: Path) -> AsyncIterator[Callable[..., Awaitable[Gateway]]]:
+    """Starts gateways before fakes: one instance per `serve`, which speaks if none is given."""
+    async with AsyncExitStack() as stack:
+
+        async def start_one(*serves: Serve, model: Path = checkpoint, **settings: Any) -> Gateway:
+            return await stack.enter_async_context(started(model, *(serves or (speak,)), **settings))
+
+        yield start_one
