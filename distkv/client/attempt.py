@@ -89,7 +89,7 @@ async def _run_at(directory: Directory, target: Target, submit: Submit) -> Async
                     if lost.rejected:
                         raise RequestFailed(False, f"instance {target.instance_id}: {lost.why}")
                     directory.suspect(target.instance_id)
-                    failure = RequestFailed(True, f"instance {target.instance_id}: {lost.why}")
+                    failure = RequestFailed(True, f"instance {target.instance_id} at {target.address}: {lost.why}")
                     raise failure if heard else _Elsewhere(failure)
     finally:
         connection.detach(submit.request_id, cancel=not ended)

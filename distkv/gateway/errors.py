@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 from starlette.responses import Response
 
 from distkv.errors import ClusterUnreachable, InvalidParams, RequestFailed, RequestRefused
 
 RETRY_AFTER_S = 1
+# Which instance failed is worth telling; where it listens is nobody's business outside.
+_ADDRESS = re.compile(r" at tcp://\S+(?=:)")
 
 
 class ErrorFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,9 +82,9 @@ def from_cluster(error: Exception, *, draining: bool = False) -> ApiError | None
         case RequestFailed() | ClusterUnreachable() if draining:
             return unavailable("the gateway is shutting down", "draining", close=True)
         case RequestFailed(retryable=True):
-            return unavailable(error.reason, "request_failed")
+            return unavailable(_ADDRESS.sub("", error.reason), "request_failed")
         case RequestFailed():
-            return ApiError(500, error.reason, code="request_failed")
+            return ApiError(500, _ADDRESS.sub("", error.reason), code="request_failed")
         case ClusterUnreachable():
             return unavailable("the cluster does not answer", "cluster_unreachable")
         case _:

@@ -40,6 +40,7 @@ async def test_an_instance_that_dies_in_the_middle(start: Start) -> None:
     said, failure, done = events_of(f"{first}\n{rest}")
     assert said["choices"][0]["text"] == "a "
     assert failure["error"]["type"] == "server_error" and done == "[DONE]"
+    assert "instance i0: " in failure["error"]["message"] and "tcp" not in failure["error"]["message"]
 
 
 async def test_an_answer_that_is_aborted_failed(start: Start) -> None:
