@@ -14,6 +14,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+SPACES = re.compile(r" +")
+
+
+def plain(shown: str) -> str:
+    """The words on a terminal, with one space between them."""
+    return SPACES.sub(" ", ESCAPE.sub("", shown))
 
 
 class Terminal:
@@ -25,11 +31,12 @@ class Terminal:
         self._unread = ""
 
     def wait_for(self, words: str, timeout_s: float = 30.0) -> str:
-        """What came up to and with these words, since the last call; colours and cursor movements do not matter."""
+        """What came up to and with these words, since the last call; colours, cursor movements and the width of
+        columns do not matter."""
         deadline_s = time.monotonic() + timeout_s
-        while words not in ESCAPE.sub("", self._unread):
+        while words not in plain(self._unread):
             left_s = deadline_s - time.monotonic()
-            assert left_s > 0, f"no {words!r} in {ESCAPE.sub('', self._unread)!r}"
+            assert left_s > 0, f"no {words!r} in {plain(self._unread)[-4000:]!r}"
             if select.select([self._fd], [], [], left_s)[0]:
                 self._unread += os.read(self._fd, 65536).decode(errors="replace")
         taken, self._unread = self._unread, ""
