@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 import pytest
 
@@ -12,6 +14,7 @@ from distkv.config import (
     check_environment,
     load_file,
     load_table,
+    model_dir,
     parse_address,
     parse_count,
     resolve_auto,
@@ -153,8 +156,9 @@ def test_an_instance_needs_an_address_that_peers_can_reach(key: str) -> None:
 
 
 def test_auto_becomes_something_in_a_new_config():
-    config = build(InstanceConfig, {"model": "m", "gmanager": "localhost:1,localhost:2"})
+    config = build(InstanceConfig, {"model": "demo", "gmanager": "localhost:1,localhost:2"})
     resolved = resolve_auto(config)
+    assert Path(resolved.model) == model_dir("demo") and (model_dir("demo") / "config.json").is_file()
     assert config.instance_id == "" and resolved.instance_id
     assert resolved.data_host == "127.0.0.1"
     assert resolved.threads is not None and resolved.threads >= 1
@@ -162,6 +166,16 @@ def test_auto_becomes_something_in_a_new_config():
     assert resolve_auto(resolved) == resolved
     named = msgspec.structs.replace(config, instance_id="mine", threads=3)
     assert (resolve_auto(named).instance_id, resolve_auto(named).threads) == ("mine", 3)
+
+
+def test_a_model_is_a_directory_or_the_one_that_comes_with_us(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "demo").mkdir()
+    (tmp_path / "demo" / "config.json").touch()
+    assert model_dir("./demo") == Path("demo")
+    assert model_dir("demo") != Path("demo")
+    with pytest.raises(ConfigError, match="or demo for the one that comes with distkv"):
+        model_dir("dem")
 
 
 def test_near_misses_in_the_environment_are_refused_and_others_are_not():

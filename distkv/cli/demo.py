@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
 
 from distkv.cli.interrupts import signals_interrupt
+from distkv.cli.values import CountType
 
-HELP = """Start three instances with small KV memory, send them a prompt that none of them could hold alone, and show
-where its KV lies, what moved, how fast it went, and that the tokens are those of transformers.
+HELP = """Start three instances with small KV memory, give them a document that none of them could hold alone, and ask
+for facts in it. Shows the answers as they come, where the KV lies, what moved, how fast it went, and that the tokens
+are those of transformers. An answer is right only if every remote rBlock was attended to.
 Everything runs on this machine and is gone afterwards, also after Ctrl-C.
 
 \b
 Examples:
   distkv demo
+  distkv demo --ask
+  distkv demo --tokens 12000 --kv-tokens 4096 --seed 7
   distkv demo --instances 5 --kv-tokens 512
-  distkv demo --keep-checkpoint ./random-llama
 """
 
 
@@ -28,15 +30,16 @@ def _command(**options: Any) -> int:
         raise click.ClickException(
             "the demo compares with transformers, which is not installed: pip install transformers"
         )
-    kept: Path | None = options["keep_checkpoint"]
-    if kept is not None and kept.exists() and (not kept.is_dir() or any(kept.iterdir())):
-        raise click.UsageError(f"--keep-checkpoint: {kept} exists and is no empty directory")
     # The story loads torch; a mistake on the command line need not wait for that.
+    from distkv.demo.asking import Own
     from distkv.demo.story import Options, run
 
+    own = None
+    if options.pop("ask"):
+        own = Own(click.prompt("a fact, one sentence", prompt_suffix=": "), click.prompt("a question about it"))
     try:
         with signals_interrupt(once=True):
-            return 0 if run(Options(**options), Console()) else 1
+            return 0 if run(Options(own=own, **options), Console()) else 1
     except KeyboardInterrupt:
         click.echo("interrupted; everything is stopped", err=True)
         return 130
@@ -54,17 +57,15 @@ command = click.Command(
             type=click.IntRange(128, 65536),
             default=1024,
             show_default=True,
-            help="KV pool of each instance in tokens; the prompt is longer.",
+            help="KV pool of each instance in tokens; the document is longer.",
         ),
         click.Option(
-            ["--max-tokens"], type=click.IntRange(min=1), default=128, show_default=True, help="Length of the answer."
+            ["--tokens"],
+            type=CountType(),
+            help="Tokens of the document; half an instance less than all hold if not set.",
         ),
-        click.Option(["--seed"], type=int, default=0, show_default=True, help="Of the random weights."),
-        click.Option(
-            ["--keep-checkpoint"],
-            type=click.Path(path_type=Path),
-            help="Make the checkpoint in this directory and leave it there.",
-        ),
+        click.Option(["--seed"], type=int, default=0, show_default=True, help="Of the document and its facts."),
+        click.Option(["--ask"], is_flag=True, help="Put a fact and a question of your own."),
     ],
     help=HELP,
     context_settings={"max_content_width": 100},

@@ -65,7 +65,7 @@ def _hint(error: DistKVError) -> str:
         case ClusterUnreachable():
             return "start one with 'distkv up', or name another with --address"
         case CheckpointError():
-            return "--model takes a local directory with config.json, *.safetensors and a tokenizer"
+            return "--model takes a local directory with config.json, *.safetensors and a tokenizer, or demo"
         case RequestFailed(retryable=True):
             return "send the request again"
         case _:

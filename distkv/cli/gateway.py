@@ -6,7 +6,7 @@ import sys
 
 from distkv.cli.daemon_command import Daemon, daemon_command
 from distkv.cli.failures import run
-from distkv.config import GatewayConfig, check_model_dir
+from distkv.config import GatewayConfig, model_dir
 
 # Beyond drain_wait_s and shutdown_timeout_s: closing connections.
 DRAIN_GRACE_S = 5.0
@@ -25,7 +25,7 @@ Examples:
 def _prepare(config: GatewayConfig) -> Daemon:
     from distkv.gateway.server import run as run_gateway
 
-    check_model_dir(config.model)
+    model_dir(config.model)
     return Daemon("gateway", config, run_gateway, config.drain_wait_s + config.shutdown_timeout_s + DRAIN_GRACE_S)
 
 

@@ -6,7 +6,7 @@ import sys
 
 from distkv.cli.daemon_command import Daemon, daemon_command
 from distkv.cli.failures import run
-from distkv.config import InstanceConfig, check_model_dir, resolve_auto
+from distkv.config import InstanceConfig, resolve_auto
 
 # Beyond shutdown_timeout_s: giving back loans and ending the worker.
 DRAIN_GRACE_S = 10.0
@@ -26,7 +26,6 @@ def _prepare(config: InstanceConfig) -> Daemon:
     from distkv.actors.rmanager import run as run_rmanager
 
     config = resolve_auto(config)
-    check_model_dir(config.model)
     return Daemon("rmanager", config, run_rmanager, config.shutdown_timeout_s + DRAIN_GRACE_S, config.instance_id)
 
 

@@ -22,11 +22,11 @@ from distkv.cli.live import PERIOD_S, Watch, fitted, is_live
 from distkv.cli.options import CONFIG_PATH, given, setting_option, setting_options
 from distkv.client.child import how_it_ended
 from distkv.client.local_cluster import LocalCluster
-from distkv.config import GatewayConfig, InstanceConfig, check_model_dir, load_table, parse_count, settings_of
+from distkv.config import DEMO_MODEL, GatewayConfig, InstanceConfig, load_table, model_dir, parse_count, settings_of
 from distkv.errors import ConfigError
 
 PER_PROCESS = ("instance_id", "gmanager", "host", "data_host", "port", "data_port", "insecure", "trace_file")
-REPLACED = ("kv_tokens", "print_config")
+REPLACED = ("model", "kv_tokens", "print_config")
 OF_GATEWAY = ("served_model_name", "api_key")
 LOOPBACK = "127.0.0.1"
 HELP = """Start a gManager, several instances of a model and a gateway on this machine, and show what they do until
@@ -35,6 +35,7 @@ a config file may have [gmanager] and [gateway] tables too.
 
 \b
 Examples:
+  distkv up --instances 3 --kv-tokens 4K --dtype float32
   distkv up --model ./Llama-3.2-1B --instances 3
   distkv up --model ./tiny --instances 3 --kv-tokens 1024 --dtype float32 --threads 1
   distkv up --model ./tiny --instances 3 --kv-tokens 256,512,1K --port 7171 --http-port 8080
@@ -58,9 +59,9 @@ def _command(ctx: click.Context, /, **params: Any) -> int:
     settings = given(ctx, InstanceConfig, params)
     for name in ("kv_tokens", *PER_PROCESS):
         settings.pop(name, None)
-    if not params["model"]:
-        raise ConfigError("model", "is not set", "give --model DIR")
-    check_model_dir(settings.pop("model"))
+    settings.pop("model", None)
+    model = params["model"]
+    model_dir(model)
     # What is given for all on the command line wins over the tables of a file.
     strong = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
     stronger = {name for name in settings if ctx.get_parameter_source(name) in strong}
@@ -74,9 +75,9 @@ def _command(ctx: click.Context, /, **params: Any) -> int:
     with signals_interrupt():
         parts = ["a gManager", f"{params['instances']} instance" + ("s" if params["instances"] > 1 else "")]
         told = f"{', '.join(parts)} and a gateway" if params["gateway"] else " and ".join(parts)
-        console.print(f"starting {told} for {params['model']} ...", soft_wrap=True)
+        console.print(f"starting {told} for {model} ...", soft_wrap=True)
         cluster = LocalCluster(
-            params["model"],
+            model,
             instances=params["instances"],
             kv_tokens=params["kv_tokens"],
             port=port,
@@ -91,7 +92,7 @@ def _command(ctx: click.Context, /, **params: Any) -> int:
         )
         with cluster:
             try:
-                _introduce(cluster, gateway, params["model"], console)
+                _introduce(cluster, gateway, model, console)
                 return _watch(cluster, console)
             except KeyboardInterrupt:
                 console.print("stopping; running requests may finish, Ctrl-C again ends them")
@@ -166,6 +167,14 @@ command = click.Command(
     callback=_command,
     params=[
         *(option for option in setting_options(InstanceConfig, without=PER_PROCESS) if option.name not in REPLACED),
+        click.Option(
+            ["--model"],
+            default=DEMO_MODEL,
+            envvar="DISTKV_MODEL",
+            show_default=True,
+            metavar="TEXT",
+            help="Directory of a Hugging Face checkpoint, or the name of the one that comes with distkv.",
+        ),
         click.Option(
             ["--kv-tokens"],
             callback=_pools,

@@ -17,7 +17,7 @@ from distkv.client import launch
 from distkv.client.blocking import Client
 from distkv.client.child import Child, stop, wait_ready
 from distkv.client.handles import GatewayHandle, GManagerHandle, InstanceHandle
-from distkv.config import check_model_dir
+from distkv.config import DEMO_MODEL, model_dir
 from distkv.errors import ClusterUnreachable, ConfigError, StartupFailed
 from distkv.types import Chunk, RequestOutput, SamplingParams
 
@@ -29,12 +29,13 @@ C = TypeVar("C", bound=Child)
 class LocalCluster:
     """A gManager, `instances` instances ("i0", "i1", ...) and a gateway on loopback, ready once it is constructed.
 
-    model: a checkpoint directory. kv_tokens: KV pool of every instance, or one number each; rounded down to whole
-    rBlocks. dtype: of weights and KV. threads: CPU threads of each engine; None shares the machine's. port: of the
-    gManager, 0 is automatic. gateway: whether to serve HTTP too, at `http_url`; http_port: its port, 0 is automatic.
-    start_timeout_s, stop_timeout_s: bounds on starting, and on draining in `close`. log_dir: keeps the processes' logs
-    there; None deletes them. instance_options: more settings of every instance, or a list with one mapping for each;
-    gmanager_options, gateway_options: of these two. common: settings for every process that has them.
+    model: a checkpoint directory; "demo" is the small model that comes with distkv. kv_tokens: KV pool of every
+    instance, or one number each; rounded down to whole rBlocks. dtype: of weights and KV. threads: CPU threads of each
+    engine; None shares the machine's. port: of the gManager, 0 is automatic. gateway: whether to serve HTTP too, at
+    `http_url`; http_port: its port, 0 is automatic. start_timeout_s, stop_timeout_s: bounds on starting, and on
+    draining in `close`. log_dir: keeps the processes' logs there; None deletes them. instance_options: more settings of
+    every instance, or a list with one mapping for each; gmanager_options, gateway_options: of these two. common:
+    settings for every process that has them.
 
     Use it in `with`, or `close` it; the processes also end when this one does, however it ends. The death of an
     instance or of the gateway ends nothing else. Raises ConfigError, and StartupFailed with the last lines of the log.
@@ -42,7 +43,7 @@ class LocalCluster:
 
     def __init__(
         self,
-        model: str | os.PathLike[str],
+        model: str | os.PathLike[str] = DEMO_MODEL,
         instances: int = 1,
         kv_tokens: int | Sequence[int] | None = None,
         dtype: str = "auto",
@@ -61,7 +62,7 @@ class LocalCluster:
         **common: Any,
     ) -> None:
         sizes = launch.pool_sizes(kv_tokens, instances)
-        check_model_dir(os.fspath(model))
+        model_dir(os.fspath(model))
         if gateway_options and not gateway:
             raise ConfigError("gateway_options", "are given, and gateway is false")
         sections = ("gmanager", "instance", *(["gateway"] if gateway else []))

@@ -7,10 +7,11 @@ are the only list of settings; `distkv.cli.options` makes the flags from them an
 from distkv.config.schema import GatewayConfig, GManagerConfig, InstanceConfig, Settings, resolve_auto
 from distkv.config.sources import SECTIONS, build, check_environment, load_file, load_table, nearest
 from distkv.config.table import ENV_PREFIX, Setting, settings_of
-from distkv.config.values import DEFAULT_GMANAGER, check_bind, check_model_dir, parse_address, parse_count
+from distkv.config.values import DEFAULT_GMANAGER, DEMO_MODEL, check_bind, model_dir, parse_address, parse_count
 
 __all__ = [
     "DEFAULT_GMANAGER",
+    "DEMO_MODEL",
     "ENV_PREFIX",
     "SECTIONS",
     "GManagerConfig",
@@ -21,9 +22,9 @@ __all__ = [
     "build",
     "check_bind",
     "check_environment",
-    "check_model_dir",
     "load_file",
     "load_table",
+    "model_dir",
     "nearest",
     "parse_address",
     "parse_count",

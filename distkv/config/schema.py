@@ -6,13 +6,12 @@ import os
 import re
 import secrets
 import socket
-from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
-from distkv.config.values import DEFAULT_GMANAGER, check_bind, parse_address
+from distkv.config.values import DEFAULT_GMANAGER, check_bind, model_dir, parse_address
 from distkv.errors import ConfigError
 from distkv.types import LogLevel, Role, Transport
 
@@ -60,7 +59,7 @@ class GManagerConfig(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
 class InstanceConfig(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of `distkv-instance`. `resolve_auto` fills what can be known before the worker starts."""
 
-    model: Annotated[str, Meta(min_length=1, description="Directory of a Hugging Face checkpoint.")]
+    model: Annotated[str, Meta(min_length=1, description="Directory of a Hugging Face checkpoint, or demo.")]
     instance_id: Annotated[
         str, Meta(max_length=128, description="Name in the cluster; made from the host's name if empty.")
     ] = ""
@@ -144,7 +143,8 @@ class GatewayConfig(Settings, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Settings of `distkv-gateway`."""
 
     model: Annotated[
-        str, Meta(min_length=1, description="Directory of the checkpoint: tokenizer, chat template, generation config.")
+        str,
+        Meta(min_length=1, description="As of the instances; tokenizer, chat template and generation config are read."),
     ]
     served_model_name: Annotated[
         tuple[str, ...],
@@ -203,7 +203,7 @@ def resolve_auto(config: InstanceConfig) -> InstanceConfig:
     host = re.sub(r"[^A-Za-z0-9_.-]", "-", socket.gethostname())[:64] or "instance"
     return msgspec.structs.replace(
         config,
-        model=str(Path(config.model).expanduser()),
+        model=str(model_dir(config.model)),
         instance_id=config.instance_id or f"{host}-{secrets.token_hex(3)}",
         data_host=config.data_host or config.host,
         threads=config.threads or len(os.sched_getaffinity(0)),

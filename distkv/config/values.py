@@ -39,15 +39,25 @@ def parse_address(text: str, *, key: str = "address") -> str:
     return f"tcp://{found[1]}:{int(found[2])}"
 
 
-def check_model_dir(model: str) -> None:
-    """Raise ConfigError unless `model` is a directory with a config.json: sooner and clearer than its first reader."""
-    path = Path(model).expanduser()
+DEMO_MODEL = "demo"
+_SHIPPED = {DEMO_MODEL: Path(__file__).resolve().parent.parent / "demo" / "checkpoint"}
+
+
+def model_dir(model: str) -> Path:
+    """The directory of a model, which may be the name of the one that comes with distkv; "./demo" is a directory.
+
+    Raises ConfigError unless it is a directory with a config.json: sooner and clearer than its first reader.
+    """
+    path = _SHIPPED.get(model) or Path(model).expanduser()
     if not path.is_dir():
         raise ConfigError(
-            "model", f"there is no directory {model}", "models are not downloaded; give a local checkpoint"
+            "model",
+            f"there is no directory {model}",
+            f"models are not downloaded; give a local checkpoint, or {DEMO_MODEL} for the one that comes with distkv",
         )
     if not (path / "config.json").is_file():
         raise ConfigError("model", f"{model} has no config.json", "give a Hugging Face checkpoint directory")
+    return path
 
 
 def parse_count(text: str) -> int:

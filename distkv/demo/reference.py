@@ -1,6 +1,6 @@
-"""The same prompt and checkpoint in transformers, in a process of its own.
+"""The same prompts and checkpoint in transformers, in a process of its own.
 
-python -m distkv.demo.reference MODEL MAX_TOKENS < PROMPT
+python -m distkv.demo.reference MODEL MAX_TOKENS < PROMPTS, a JSON list of texts
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import importlib
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +31,14 @@ class ReferenceFailed(DistKVError):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """Greedy tokens in float32, and by which version of transformers."""
+    """Greedy tokens in float32 for each prompt, and by which version of transformers."""
 
     version: str
-    prompt_tokens: int
-    token_ids: tuple[int, ...]
+    token_ids: tuple[tuple[int, ...], ...]
 
 
-def ask(model: Path, prompt: str, max_tokens: int, scratch: Path) -> Answer:
-    """What transformers answers to a text; its process has ended on return, also when interrupted.
+def ask(model: Path, prompts: Sequence[str], max_tokens: int, scratch: Path) -> Answer:
+    """What transformers answers to texts; its process has ended on return, also when interrupted.
 
     scratch: a directory for the caches that torch leaves. Raises ReferenceFailed.
     """
@@ -46,7 +46,7 @@ def ask(model: Path, prompt: str, max_tokens: int, scratch: Path) -> Answer:
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-m", __spec__.name, str(model), str(max_tokens)],
-            input=prompt.encode(),
+            input=msgspec.json.encode(prompts),
             capture_output=True,
             timeout=TIMEOUT_S,
             check=False,
@@ -61,29 +61,32 @@ def ask(model: Path, prompt: str, max_tokens: int, scratch: Path) -> Answer:
     return msgspec.json.decode(done.stdout, type=Answer)
 
 
-def generate(model: Path, prompt: str, max_tokens: int) -> Answer:
-    """Load the checkpoint with transformers and generate greedily, in this process."""
+def generate(model: Path, prompts: Sequence[str], max_tokens: int) -> Answer:
+    """Load the checkpoint with transformers and generate greedily, prompt after prompt, in this process."""
     import torch
 
     torch.set_num_threads(1)  # so small a model only gets slower with more where others use the processors too
     transformers: Any = importlib.import_module("transformers")
     transformers.utils.logging.disable_progress_bar()
-    ids = transformers.AutoTokenizer.from_pretrained(model)(prompt, return_tensors="pt")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(model)
     network = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
-    with torch.inference_mode():
-        output = network.generate(**ids, max_new_tokens=max_tokens, do_sample=False, pad_token_id=0)
-    count = ids["input_ids"].shape[1]
-    return Answer(transformers.__version__, count, tuple(output[0, count:].tolist()))
+    found = []
+    for prompt in prompts:
+        ids = tokenizer(prompt, return_tensors="pt")
+        with torch.inference_mode():
+            output = network.generate(**ids, max_new_tokens=max_tokens, do_sample=False, pad_token_id=0)
+        found.append(tuple(output[0, ids["input_ids"].shape[1] :].tolist()))
+    return Answer(transformers.__version__, tuple(found))
 
 
 def main() -> None:
-    """Read the prompt from standard input, write the answer as JSON."""
+    """Read the prompts from standard input, write the answers as JSON."""
     model, max_tokens = sys.argv[1:]
-    prompt = sys.stdin.buffer.read().decode()
+    prompts = msgspec.json.decode(sys.stdin.buffer.read(), type=list[str])
     # Whatever libraries print goes beside the answer.
     answer_fd = os.dup(1)
     os.dup2(2, 1)
-    answer = generate(Path(model), prompt, int(max_tokens))
+    answer = generate(Path(model), prompts, int(max_tokens))
     with os.fdopen(answer_fd, "wb") as out:
         out.write(msgspec.json.encode(answer))
 

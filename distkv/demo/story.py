@@ -1,44 +1,45 @@
-"""The demo from beginning to end: a prompt longer than any instance's memory, served by all of them."""
+"""The demo from beginning to end: a document longer than any instance's memory, and questions about it."""
 
 from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.console import Console
-from tokenizers import Tokenizer
 
 from distkv.client.child import how_it_ended
 from distkv.client.local_cluster import LocalCluster
-from distkv.demo import reference, text
+from distkv.config import DEMO_MODEL, model_dir
+from distkv.demo import reference
+from distkv.demo.asking import Ask, Own, plan
 from distkv.demo.placement import draw
-from distkv.demo.random_checkpoint import make_checkpoint
 from distkv.demo.screen import Screen
 from distkv.demo.watcher import Traffic, Watcher
 from distkv.errors import InvalidParams, RequestError
 from distkv.types import SamplingParams
 
-REQUEST_ID = "demo"
 BLOCK_TOKENS = 16
 SPARE_BLOCKS = 4  # of the pools together, for tails and rounding
-MODEL = {"family": "llama", "hidden": 256, "layers": 4, "heads": 8, "kv_heads": 4, "vocab": 2048}
-LEARN_CHARACTERS = 60_000  # of the text, for the tokenizer
-LOST_MEMORY_S = 10.0  # how long the request waits for memory that died with an instance
+MAX_TOKENS = 16  # more than any right answer has
+SLACK_TOKENS = 96  # a document and a question are shorter than they may be by less
+LEAST_TOKENS = 320  # of a document, so that its facts have room
+LOST_MEMORY_S = 10.0  # how long a request waits for memory that died with an instance
 DEATH_SEEN_S = 1.0  # a connection ends a moment before its process does
-CHARACTERS_PER_TOKEN = 8  # more than any text has, so that one gathering is enough
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """kv_tokens: one instance's pool. keep_checkpoint: where to leave the checkpoint; else it is temporary."""
+    """kv_tokens: one instance's pool. tokens: of document and question; None is half an instance less than all hold.
+    seed: of the document. own: a fact and a question of the user's."""
 
     instances: int = 3
     kv_tokens: int = 1024
-    max_tokens: int = 128
+    tokens: int | None = None
     seed: int = 0
-    keep_checkpoint: Path | None = None
+    own: Own | None = None
 
     @property
     def pool_tokens(self) -> int:
@@ -47,28 +48,29 @@ class Options:
 
     @property
     def prompt_tokens(self) -> int:
-        """Half an instance less than all have, or what fits beside max_tokens. Raises InvalidParams."""
+        """Most tokens of a prompt. Raises InvalidParams when they do not fit, or leave no room for facts."""
         lent = (self.instances - 1) * (self.pool_tokens - BLOCK_TOKENS)
-        fits = self.pool_tokens + lent - SPARE_BLOCKS * BLOCK_TOKENS - self.max_tokens
-        if fits <= self.pool_tokens:
-            most = max(0, fits + self.max_tokens - self.pool_tokens - 1)
-            raise InvalidParams(
-                "max_tokens", f"at most {most}, so that a prompt longer than a pool fits", self.max_tokens
-            )
-        return min((2 * self.instances - 1) * self.pool_tokens // 2, fits)
+        fits = self.pool_tokens + lent - SPARE_BLOCKS * BLOCK_TOKENS - MAX_TOKENS
+        if self.tokens is None:
+            return max(LEAST_TOKENS, min((2 * self.instances - 1) * self.pool_tokens // 2 + SLACK_TOKENS, fits))
+        if not LEAST_TOKENS <= self.tokens <= fits:
+            expected = f"from {LEAST_TOKENS} to {fits}, which is what the pools hold together"
+            raise InvalidParams("tokens", expected, self.tokens)
+        return self.tokens
 
 
 @dataclass(slots=True)
 class Answer:
-    """What came of the request so far; times by time.monotonic()."""
+    """What came of a request so far; times by time.monotonic()."""
 
     prompt_tokens: int
-    max_tokens: int
+    max_tokens: int = MAX_TOKENS
     sent_s: float = 0.0
     first_s: float = 0.0
     last_s: float = 0.0
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
+    traffic_before: Traffic = field(default_factory=Traffic)
     traffic_at_first: Traffic = field(default_factory=Traffic)
 
     @property
@@ -77,47 +79,39 @@ class Answer:
 
 
 def run(options: Options, console: Console) -> bool:
-    """Tell the story; whether the tokens equal those of transformers. Whatever it started or wrote is gone on return,
-    except the checkpoint that was asked for. Raises DistKVError."""
+    """Tell the story; whether every answer is right, and equals that of transformers. Whatever it started or wrote is
+    gone on return. Raises DistKVError."""
     screen = Screen(console)
     prompt_tokens = options.prompt_tokens
+    model = model_dir(DEMO_MODEL)
     with tempfile.TemporaryDirectory(prefix="distkv-demo-") as name:
         scratch = Path(name)
-        model = options.keep_checkpoint or scratch / "model"
-        prompt = _prepare(options, prompt_tokens, model, screen)
-        with _start(options, model, scratch / "logs", screen) as cluster:
+        with screen.step("writing a document with facts in it") as fact:
+            asks, count = plan(model, options.seed, prompt_tokens, options.own)
+            sizes = [count(ask.prompt) for ask in asks]
+            ratio = sizes[0] / options.pool_tokens
+            fact(f"{len(asks[0].prompt):,} characters, {sizes[0]:,} tokens with the question")
+            fact(f"that is {ratio:.2f} times the KV pool of one instance")
+        with _start(options, scratch / "logs", screen) as cluster:
             try:
-                answer = _serve(cluster, prompt, options, screen)
+                answers = [
+                    _serve(cluster, ask, Answer(size), f"demo-{number}", screen)
+                    for number, (ask, size) in enumerate(zip(asks, sizes, strict=True), 1)
+                ]
             except RequestError:
                 _tell_deaths(cluster, screen)
                 raise
             with screen.step("stopping the cluster"):
                 cluster.close()
-        equal = _compare(model, prompt, answer, scratch, screen)
-    if options.keep_checkpoint is not None:
-        screen.say(f"the checkpoint stays in {options.keep_checkpoint}; nothing else is left behind")
-    else:
-        screen.say("everything is stopped; nothing is left behind")
-    return equal
+        equal = _compare(model, asks, answers, scratch, screen)
+    screen.say("everything is stopped; nothing is left behind")
+    return equal and all(_is_right(ask, answer) for ask, answer in zip(asks, answers, strict=True))
 
 
-def _prepare(options: Options, prompt_tokens: int, model: Path, screen: Screen) -> text.Prompt:
-    with screen.step("making a checkpoint with random weights and a prompt of real text") as fact:
-        pages = text.gather(prompt_tokens * CHARACTERS_PER_TOKEN)
-        learn = "".join(page.text for page in pages)[:LEARN_CHARACTERS]
-        make_checkpoint(model, **MODEL, seed=options.seed, text_for_tokenizer=learn)  # type: ignore[arg-type]
-        prompt = text.cut(pages, Tokenizer.from_file(str(model / "tokenizer.json")), prompt_tokens)
-        fact(f"checkpoint: {MODEL['layers']} layers of a Llama in float32, seed {options.seed}")
-        fact(f"prompt: {', '.join(prompt.sources)}; {len(prompt.text):,} characters")
-        ratio = prompt.num_tokens / options.pool_tokens
-        fact(f"{prompt.num_tokens:,} tokens, {ratio:.2f} times the KV pool of one instance")
-    return prompt
-
-
-def _start(options: Options, model: Path, log_dir: Path, screen: Screen) -> LocalCluster:
+def _start(options: Options, log_dir: Path, screen: Screen) -> LocalCluster:
     with screen.step(f"starting a gManager and {options.instances} instances on loopback") as fact:
         cluster = LocalCluster(
-            model,
+            DEMO_MODEL,
             instances=options.instances,
             kv_tokens=options.kv_tokens,
             dtype="float32",
@@ -131,34 +125,33 @@ def _start(options: Options, model: Path, log_dir: Path, screen: Screen) -> Loca
     return cluster
 
 
-def _serve(cluster: LocalCluster, prompt: text.Prompt, options: Options, screen: Screen) -> Answer:
-    params = SamplingParams(max_tokens=options.max_tokens, temperature=0.0, ignore_eos=True)
-    answer = Answer(prompt.num_tokens, options.max_tokens)
-    title = f"streaming {options.max_tokens} tokens, greedily; random weights make no sense"
-    with screen.step(title, spinner=False), Watcher(cluster.client(), REQUEST_ID) as watcher:
+def _serve(cluster: LocalCluster, ask: Ask, answer: Answer, request_id: str, screen: Screen) -> Answer:
+    params = SamplingParams(max_tokens=MAX_TOKENS, temperature=0.0)
+    screen.say()
+    screen.say(f"{ask.question} ({ask.about})", "bold")
+    with Watcher(cluster.client(), request_id) as watcher:
         try:
             with screen.picture(answer, watcher):
-                _stream(cluster, prompt.text, params, answer, watcher, screen)
+                watcher.look()
+                answer.traffic_before = watcher.traffic
+                answer.sent_s = time.monotonic()
+                for chunk in cluster.stream(ask.prompt, params, request_id=request_id):
+                    answer.last_s = time.monotonic()
+                    if not answer.token_ids:
+                        answer.first_s = answer.last_s
+                        watcher.look()
+                        answer.traffic_at_first = watcher.traffic
+                    answer.token_ids.extend(chunk.token_ids)
+                    answer.text += chunk.text
+                    screen.stream(chunk.text)
         finally:
             screen.answered(answer.text)
-        watcher.look()
-    _tell(answer, watcher, screen)
+    _tell(ask, answer, watcher, screen)
     return answer
 
 
-def _stream(
-    cluster: LocalCluster, prompt: str, params: SamplingParams, answer: Answer, watcher: Watcher, screen: Screen
-) -> None:
-    answer.sent_s = time.monotonic()
-    for chunk in cluster.stream(prompt, params, request_id=REQUEST_ID):
-        answer.last_s = time.monotonic()
-        if not answer.token_ids:
-            answer.first_s = answer.last_s
-            watcher.look()
-            answer.traffic_at_first = watcher.traffic
-        answer.token_ids.extend(chunk.token_ids)
-        answer.text += chunk.text
-        screen.stream(chunk.text)
+def _is_right(ask: Ask, answer: Answer) -> bool:
+    return ask.expected is None or answer.text.strip() == ask.expected
 
 
 def _tell_deaths(cluster: LocalCluster, screen: Screen) -> None:
@@ -172,37 +165,38 @@ def _tell_deaths(cluster: LocalCluster, screen: Screen) -> None:
             screen.say(child.last_log(), "dim")
 
 
-def _tell(answer: Answer, watcher: Watcher, screen: Screen) -> None:
-    screen.say("where the KV of the request lay at the end:")
+def _tell(ask: Ask, answer: Answer, watcher: Watcher, screen: Screen) -> None:
+    if ask.expected is not None:
+        if _is_right(ask, answer):
+            screen.say("  right", "bold green")
+        else:
+            screen.say(f"  WRONG: the document says {ask.expected!r}", "bold red")
     if watcher.placement is not None:
         for line in draw(watcher.placement):
             screen.say(line)
-        screen.say(f"  on {watcher.placement.instances_used} instances")
-    before, after = answer.traffic_at_first, watcher.traffic
-    decoded = answer.num_tokens - 1
-    queries = after.query_bytes - before.query_bytes
-    screen.say("bytes that moved between instances:")
-    screen.say(f"  KV       {_size(after.kv_bytes)}: {_size(before.kv_bytes)} until the first token")
+    before, after = answer.traffic_before, answer.traffic_at_first
+    kv_bytes, query_bytes = after.kv_bytes - before.kv_bytes, after.query_bytes - before.query_bytes
+    pace = (answer.num_tokens - 1) / (answer.last_s - answer.first_s) if answer.num_tokens > 1 else 0.0
+    screen.say(f"  first token after {answer.first_s - answer.sent_s:.2f} s, then {pace:.1f} tokens/s")
     screen.say(
-        f"  queries  {_size(after.query_bytes)}: {_size(before.query_bytes)} until the first token, then "
-        f"{_size(queries / max(decoded, 1))} per token; partials included"
+        f"  moved between instances until the first token: KV {_size(kv_bytes)}, queries and partials "
+        f"{_size(query_bytes)}"
     )
-    pace = f"{decoded / (answer.last_s - answer.first_s):.1f}" if decoded else "no"
-    screen.say(f"time to first token: {answer.first_s - answer.sent_s:.2f} s, then {pace} tokens/s")
 
 
-def _compare(model: Path, prompt: text.Prompt, answer: Answer, scratch: Path, screen: Screen) -> bool:
+def _compare(model: Path, asks: Sequence[Ask], answers: Sequence[Answer], scratch: Path, screen: Screen) -> bool:
+    screen.say()
     with screen.step("asking transformers the same, in float32"):
-        expected = reference.ask(model, prompt.text, len(answer.token_ids), scratch)
-    ours, theirs = answer.token_ids, list(expected.token_ids)
+        expected = reference.ask(model, [ask.prompt for ask in asks], MAX_TOKENS, scratch)
     who = f"transformers {expected.version} in float32"
-    if ours == theirs:
-        screen.say(f"tokens equal: all {len(ours)} are those of {who}", "bold green")
-        return True
-    first = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs)))
-    screen.say(f"tokens DIFFER from {who}, at token {first} of {len(ours)}", "bold red")
-    screen.say(f"  ours:   {ours[first : first + 8]}\n  theirs: {theirs[first : first + 8]}")
-    return False
+    for ask, answer, theirs in zip(asks, answers, expected.token_ids, strict=True):
+        if answer.token_ids != list(theirs):
+            screen.say(f"tokens DIFFER from {who}: {ask.question}", "bold red")
+            screen.say(f"  ours:   {answer.token_ids}\n  theirs: {list(theirs)}")
+            return False
+    total = sum(answer.num_tokens for answer in answers)
+    screen.say(f"tokens equal: all {total} are those of {who}", "bold green")
+    return True
 
 
 def _size(count: float) -> str:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TypeVar
 
 from distkv.actors.tokenizer_conversion import convert_tokenizer
-from distkv.config import GatewayConfig
+from distkv.config import GatewayConfig, model_dir
 from distkv.engine.config import ModelConfig
 from distkv.engine.tokenizer import Tokenizer
 from distkv.errors import ConfigError
@@ -38,7 +37,7 @@ class ServedModel:
     @classmethod
     def load(cls, config: GatewayConfig) -> ServedModel:
         """Read the files of `config.model`; blocks. Raises ConfigError, CheckpointError."""
-        path = Path(config.model).expanduser()
+        path = model_dir(config.model)
         names = config.served_model_name or (config.model,)
         if not all(names):
             raise ConfigError("served_model_name", "has an empty name")

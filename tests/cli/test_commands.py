@@ -93,7 +93,6 @@ def test_help_has_examples_that_parse_and_fits(words, columns, capsys, monkeypat
         (["up", "--model", "x", "--start-timeout", "-1"], "not in the range"),
         (["up", "--model", "x", "--http-port", "70000"], "not in the range"),
         (["up", "--config", "nowhere.toml"], "config: cannot read nowhere.toml"),
-        (["up"], "model: is not set"),
         (["up", "--model", "nowhere"], "there is no directory nowhere"),
         (["up", "--model", "x", "--kv-tokens", "1,x"], "kv_tokens: expected tokens"),
         (["bench", "smoky"], "there is no benchmark 'smoky'"),

@@ -18,16 +18,22 @@ Measured = tuple[Report, Samples]
 
 
 def benchmark(
-    name: str, measure: Callable[..., Measured], help: str, options: Sequence[click.Parameter] = ()
+    name: str,
+    measure: Callable[..., Measured],
+    help: str,
+    options: Sequence[click.Parameter] = (),
+    *,
+    plot: Callable[[Report, Path], None] = write_plot,
+    table: Callable[[Report, Samples, Console], None] = show,
 ) -> click.Command:
     """`distkv bench NAME`. measure(say, quick=..., **options) reports progress to `say`; its report becomes the table
-    on standard output and the files asked for. Exit code 0 whenever it completed."""
+    on standard output and the files asked for. Exit code 0 whenever it completed. plot, table: how it shows them."""
 
-    def callback(json: Path | None, plot: Path | None, **given: Any) -> int:
-        for path in (json, plot):
+    def callback(json: Path | None, plot_path: Path | None, **given: Any) -> int:
+        for path in (json, plot_path):
             if path is not None and not path.absolute().parent.is_dir():
                 raise click.UsageError(f"there is no directory {path.absolute().parent} for {path.name}")
-        if plot is not None:
+        if plot_path is not None:
             require_matplotlib()
         progress = Console(stderr=True, markup=False, highlight=False)
         with progress.status(f"bench {name}") as status:
@@ -40,9 +46,9 @@ def benchmark(
             report, samples = measure(say, **given)
         if json is not None:
             write_json(report, json)
-        if plot is not None:
-            write_plot(report, plot)
-        show(report, samples, Console(markup=False, highlight=False))
+        if plot_path is not None:
+            plot(report, plot_path)
+        table(report, samples, Console(markup=False, highlight=False))
         return 0
 
     return click.Command(
@@ -50,7 +56,9 @@ def benchmark(
         callback=callback,
         params=[
             click.Option(["--json"], type=click.Path(path_type=Path), help="Write the results to this file."),
-            click.Option(["--plot"], type=click.Path(path_type=Path), help="Draw the results into this PNG file."),
+            click.Option(
+                ["--plot", "plot_path"], type=click.Path(path_type=Path), help="Draw the results into this PNG file."
+            ),
             click.Option(["--quick"], is_flag=True, help="A small model and few rounds, to see that it works."),
             *options,
         ],

@@ -1,0 +1,1 @@
+"""How the demo model is trained; nothing of the product imports it."""
