@@ -169,6 +169,7 @@ command = click.Command(
         *(option for option in setting_options(InstanceConfig, without=PER_PROCESS) if option.name not in REPLACED),
         click.Option(
             ["--model"],
+            type=click.Path(file_okay=False),
             default=DEMO_MODEL,
             envvar="DISTKV_MODEL",
             show_default=True,
