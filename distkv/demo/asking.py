@@ -9,9 +9,11 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from distkv.demo.documents import prompt_of, write
+from distkv.errors import InvalidParams
 
 FACTS = 12
 DEPTHS = (0.1, 0.5, 0.9)  # of the facts that are asked for
+LEAST_DOCUMENT_TOKENS = 272  # so that its facts have room
 QUESTION_TOKENS = 48  # room for a question and what is around it
 
 
@@ -38,7 +40,7 @@ def plan(model: Path, seed: int, num_tokens: int, own: Own | None = None) -> tup
     """Prompts of at most `num_tokens` tokens over one document, and what counts the tokens of a text.
 
     Without a fact of one's own: three facts, at the beginning, the middle and the end, and one that is not there.
-    Raises ValueError when there is no room.
+    Raises InvalidParams when one's own leaves no room for the document.
     """
     tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
 
@@ -46,6 +48,9 @@ def plan(model: Path, seed: int, num_tokens: int, own: Own | None = None) -> tup
         return len(tokenizer.encode(text).ids)
 
     room = QUESTION_TOKENS + (count(f" {own.fact} {own.question}") if own else 0)
+    if num_tokens - room < LEAST_DOCUMENT_TOKENS:
+        most = num_tokens - LEAST_DOCUMENT_TOKENS - QUESTION_TOKENS
+        raise InvalidParams("ask", f"a fact and a question of at most {most} tokens", f"{room - QUESTION_TOKENS}")
     document = write(tokenizer, seed, num_tokens - room, num_facts=FACTS, num_absent=1)
     if own is not None:
         middle = document.text.find(". ", len(document.text) // 2) + 1

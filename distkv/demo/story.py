@@ -14,7 +14,7 @@ from distkv.client.child import how_it_ended
 from distkv.client.local_cluster import LocalCluster
 from distkv.config import DEMO_MODEL, model_dir
 from distkv.demo import reference
-from distkv.demo.asking import Ask, Own, plan
+from distkv.demo.asking import LEAST_DOCUMENT_TOKENS, QUESTION_TOKENS, Ask, Own, plan
 from distkv.demo.placement import draw
 from distkv.demo.screen import Screen
 from distkv.demo.watcher import Traffic, Watcher
@@ -25,7 +25,7 @@ BLOCK_TOKENS = 16
 SPARE_BLOCKS = 4  # of the pools together, for tails and rounding
 MAX_TOKENS = 16  # more than any right answer has
 SLACK_TOKENS = 96  # a document and a question are shorter than they may be by less
-LEAST_TOKENS = 320  # of a document, so that its facts have room
+LEAST_TOKENS = LEAST_DOCUMENT_TOKENS + QUESTION_TOKENS
 LOST_MEMORY_S = 10.0  # how long a request waits for memory that died with an instance
 DEATH_SEEN_S = 1.0  # a connection ends a moment before its process does
 
@@ -51,6 +51,8 @@ class Options:
         """Most tokens of a prompt. Raises InvalidParams when they do not fit, or leave no room for facts."""
         lent = (self.instances - 1) * (self.pool_tokens - BLOCK_TOKENS)
         fits = self.pool_tokens + lent - SPARE_BLOCKS * BLOCK_TOKENS - MAX_TOKENS
+        if fits < LEAST_TOKENS:
+            raise InvalidParams("kv_tokens", f"pools that hold {LEAST_TOKENS} tokens together", f"room for {fits}")
         if self.tokens is None:
             return max(LEAST_TOKENS, min((2 * self.instances - 1) * self.pool_tokens // 2 + SLACK_TOKENS, fits))
         if not LEAST_TOKENS <= self.tokens <= fits:

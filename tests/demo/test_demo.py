@@ -175,6 +175,7 @@ def test_other_answers_and_tokens_are_a_failure(start, scratch, fake_model):
         (("--tokens", "100000"), "tokens: expected from 320 to 2960"),
         (("--tokens", "many"), "expected a whole number such as 256 or 4K"),
         (("--instances", "1"), "--instances"),
+        (("--instances", "2", "--kv-tokens", "128"), "kv_tokens: expected pools that hold 320 tokens together"),
     ],
 )
 def test_mistakes_start_nothing(start, scratch, arguments, told):

@@ -93,6 +93,11 @@ def test_a_fact_of_ones_own_stands_in_the_middle():
     assert ask.prompt.endswith("\nQuestion: What is it?\nAnswer:")
 
 
+def test_a_fact_of_ones_own_must_leave_room():
+    with pytest.raises(InvalidParams, match="ask: expected a fact and a question of at most 180 tokens"):
+        plan(model_dir(DEMO_MODEL), 0, 500, Own("x " * 400, "y?"))
+
+
 def test_a_reference_that_fails_says_why(tmp_path):
     with pytest.raises(reference.ReferenceFailed, match="its process ended with code 1") as error:
         reference.ask(tmp_path, ["text"], 4, tmp_path)
