@@ -22,6 +22,11 @@ Port = Annotated[int, Meta(ge=0, le=65535)]
 Positive = Annotated[int, Meta(ge=1)]
 PositiveSuffixed = Annotated[int, Meta(ge=1, extra=_SUFFIXED)]
 Seconds = Annotated[float, Meta(gt=0, le=86400)]
+GManagers = Annotated[tuple[str, ...], Meta(min_length=1, description="gManager addresses, separated by commas.")]
+ShutdownTimeout = Annotated[
+    Annotated[float, Meta(ge=0, le=86400)],
+    Meta(description="Seconds to finish running requests after SIGTERM.", extra={"flag": "--shutdown-timeout"}),
+]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -63,9 +68,7 @@ class InstanceConfig(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     instance_id: Annotated[
         str, Meta(max_length=128, description="Name in the cluster; made from the host's name if empty.")
     ] = ""
-    gmanager: Annotated[tuple[str, ...], Meta(min_length=1, description="gManager addresses, separated by commas.")] = (
-        DEFAULT_GMANAGER,
-    )
+    gmanager: GManagers = (DEFAULT_GMANAGER,)
     port: Annotated[Port, Meta(description="TCP port of the control plane; 0 takes a free one.")] = 0
     data_host: Annotated[str, Meta(description="Address to bind for tensors; as --host if empty.")] = ""
     data_port: Annotated[Port, Meta(description="TCP port for tensors; 0 takes a free one.")] = 0
@@ -105,10 +108,7 @@ class InstanceConfig(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     request_timeout_s: Annotated[
         Seconds, Meta(description="Seconds a request waits for memory the live instances do not have, before it fails.")
     ] = 60.0
-    shutdown_timeout_s: Annotated[
-        Annotated[float, Meta(ge=0, le=86400)],
-        Meta(description="Seconds to finish running requests after SIGTERM.", extra={"flag": "--shutdown-timeout"}),
-    ] = 30.0
+    shutdown_timeout_s: ShutdownTimeout = 30.0
     tensor_transport: Annotated[
         Transport,
         Meta(description="How tensors travel; auto is shared memory on one host, else TCP."),
@@ -150,9 +150,7 @@ class GatewayConfig(Settings, frozen=True, kw_only=True, forbid_unknown_fields=T
         tuple[str, ...],
         Meta(description="Names of the model in the API, separated by commas; the value of --model if not set."),
     ] = ()
-    gmanager: Annotated[tuple[str, ...], Meta(min_length=1, description="gManager addresses, separated by commas.")] = (
-        DEFAULT_GMANAGER,
-    )
+    gmanager: GManagers = (DEFAULT_GMANAGER,)
     port: Annotated[Port, Meta(description="TCP port of HTTP; 0 takes a free one.")] = 8000
     api_key: Annotated[
         tuple[str, ...], Meta(description="Keys of which requests must bear one, separated by commas; none if not set.")
@@ -181,10 +179,7 @@ class GatewayConfig(Settings, frozen=True, kw_only=True, forbid_unknown_fields=T
         Annotated[float, Meta(ge=0, le=3600)],
         Meta(description="Seconds after SIGTERM in which /health already fails and requests are still taken."),
     ] = 1.0
-    shutdown_timeout_s: Annotated[
-        Annotated[float, Meta(ge=0, le=86400)],
-        Meta(description="Seconds to finish running requests after SIGTERM.", extra={"flag": "--shutdown-timeout"}),
-    ] = 30.0
+    shutdown_timeout_s: ShutdownTimeout = 30.0
 
     def _check_host(self) -> None:
         check_bind(self.host, self.insecure or bool(self.api_key), key="host")
