@@ -16,6 +16,7 @@ from distkv.config import (
     load_table,
     model_dir,
     parse_address,
+    parse_cores,
     parse_count,
     resolve_auto,
     settings_of,
@@ -46,6 +47,16 @@ def test_suffixes(text, value):
 def test_what_is_no_count(text):
     with pytest.raises(ValueError, match="not a"):
         parse_count(text)
+
+
+def test_lists_of_cores():
+    assert parse_cores("3", key="k") == (3,)
+    assert parse_cores("6, 0-2,4", key="k") == (6, 0, 1, 2, 4)
+    for wrong in ("", "a", "3-1", "-1", "1,", "0-99999", "1.5"):
+        with pytest.raises(ConfigError, match="k: expected cores such as 0-3,6, got"):
+            parse_cores(wrong, key="k")
+    with pytest.raises(ConfigError, match="k: 0-2,1 names a core twice"):
+        parse_cores("0-2,1", key="k")
 
 
 def test_addresses():
@@ -166,6 +177,18 @@ def test_auto_becomes_something_in_a_new_config():
     assert resolve_auto(resolved) == resolved
     named = msgspec.structs.replace(config, instance_id="mine", threads=3)
     assert (resolve_auto(named).instance_id, resolve_auto(named).threads) == ("mine", 3)
+
+
+def test_threads_follow_the_cores(monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2, 6})
+    assert build(InstanceConfig, {"model": "m"}).cores == ()
+    assert resolve_auto(build(InstanceConfig, {"model": "demo", "cpu_affinity": "auto"})).threads == 4
+    assert resolve_auto(build(InstanceConfig, {"model": "demo", "cpu_affinity": "6,0-1"})).threads == 3
+    assert resolve_auto(build(InstanceConfig, {"model": "demo", "cpu_affinity": "0-1", "threads": 1})).threads == 1
+    with pytest.raises(ConfigError, match="threads: 3 are more than the 2 cores of cpu_affinity"):
+        build(InstanceConfig, {"model": "demo", "cpu_affinity": "0-1", "threads": 3})
+    with pytest.raises(ConfigError, match=r"this process may not use core 3, 7 .it may use 0, 1, 2, 6"):
+        resolve_auto(build(InstanceConfig, {"model": "demo", "cpu_affinity": "2-3,7"}))
 
 
 def test_a_model_is_a_directory_or_the_one_that_comes_with_us(tmp_path, monkeypatch):

@@ -21,8 +21,8 @@ from collections.abc import Callable
 
 import msgspec
 import structlog
-import torch
 
+from distkv.actors import computing
 from distkv.actors.peer_links import PeerLinks
 from distkv.actors.serving import Serving
 from distkv.actors.transfers import Transfers
@@ -33,6 +33,8 @@ from distkv.engine.serve import AttendServer, SpanRegistry
 from distkv.engine.step import StepRunner
 from distkv.engine.weights import fingerprint
 from distkv.errors import ConfigError, LinkClosed
+from distkv.kernels import Backend
+from distkv.kernels.cpu.backends import backend_of
 from distkv.log import about, configure
 from distkv.wire.links import LinkIdentity, PoolMemory, listen
 from distkv.wire.messages import from_worker as fw
@@ -57,10 +59,10 @@ def main() -> int:
         signal.signal(signum, signal.SIG_IGN)  # the rManager decides when this process ends
     # Threads here hold the interpreter only between tensor operations; short turns keep a peer's answer from waiting.
     sys.setswitchinterval(0.0005)
-    torch.set_num_threads(spec.threads)
     with CommandReader(spec.pipe_address) as commands, ResultWriter(spec.pipe_address) as results:
         try:
-            Worker(spec, results).run(commands)
+            backend = backend_of(computing.set_up(spec))
+            Worker(spec, results, backend).run(commands)
         except LinkClosed:
             return 1
         except Exception as error:
@@ -73,7 +75,7 @@ def main() -> int:
 class Worker:
     """Owns the model, the pool and the threads."""
 
-    def __init__(self, spec: WorkerSpec, results: ResultWriter) -> None:
+    def __init__(self, spec: WorkerSpec, results: ResultWriter, backend: Backend) -> None:
         """Load the model and create the pool. Raises CheckpointError, ConfigError."""
         self._spec = spec
         self._results = results
@@ -86,10 +88,10 @@ class Worker:
         self._pool = KvPool(config, self._memory.num_slots, spec.block_size, dtype, self._memory.view)
         self._compat = compat_hash(config, fingerprint(spec.model), dtype, spec.block_size)
         self._registry = SpanRegistry()
-        self._server = AttendServer(self._pool, self._registry, config, dtype)
+        self._server = AttendServer(self._pool, self._registry, config, dtype, backend)
         self._identity = LinkIdentity(instance_id=spec.instance_id, incarnation=spec.incarnation, compat=self._compat)
         self._peers = PeerLinks(self._identity, config, spec.attend_timeout_s, spec.tensor_transport)
-        self._runner = StepRunner(self._model, self._pool, self._peers)
+        self._runner = StepRunner(self._model, self._pool, self._peers, backend)
         self._steps: queue.SimpleQueue[Envelope] = queue.SimpleQueue()
         self._failure: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
         self._log.info(

@@ -22,6 +22,8 @@ from distkv.wire.worker_pipe import WorkerPipe
 STOP_S = 5.0
 PROBE_S = 1.0
 MAX_UNANSWERED = 10
+LAST_WORDS_S = 0.5
+"""For what a worker said right before it ended."""
 
 
 class WorkerProcess:
@@ -49,6 +51,8 @@ class WorkerProcess:
                 kv_tokens=config.kv_tokens,
                 kv_cache_memory_bytes=config.kv_cache_memory_bytes,
                 threads=config.threads or 1,
+                cpu_kernels=config.cpu_kernels,
+                cores=config.cores,
                 data_address=join_host_port(config.data_host or config.host, config.data_port),
                 attend_timeout_s=config.attend_timeout_s,
                 tensor_transport=config.tensor_transport,
@@ -60,11 +64,7 @@ class WorkerProcess:
                 sys.executable,
                 "-m",
                 "distkv.actors.worker",
-                env={
-                    **os.environ,
-                    SPEC_VARIABLE: msgspec.json.encode(spec).decode(),
-                    "OMP_NUM_THREADS": str(spec.threads),
-                },
+                env=_environment(spec),
                 stdin=asyncio.subprocess.DEVNULL,
             )
         except BaseException:
@@ -82,6 +82,8 @@ class WorkerProcess:
         ended = asyncio.ensure_future(self._child.wait())
         try:
             await asyncio.wait((received, ended), return_when=asyncio.FIRST_COMPLETED)
+            if not received.done():
+                await asyncio.wait((received,), timeout=LAST_WORDS_S)
             if received.done():
                 body = received.result().body
                 if isinstance(body, WorkerReady):
@@ -133,6 +135,14 @@ class WorkerProcess:
                     self._child.kill()
         await self._child.wait()
         self._pipe.abort()
+
+
+def _environment(spec: WorkerSpec) -> dict[str, str]:
+    env = {**os.environ, SPEC_VARIABLE: msgspec.json.encode(spec).decode(), "OMP_NUM_THREADS": str(spec.threads)}
+    if "GOMP_SPINCOUNT" not in env:
+        # torch's threads would spin for milliseconds after each operation, on cores where others have work.
+        env.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    return env
 
 
 def _how_it_ended(code: int) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import msgspec
 
-from distkv.types import Transport
+from distkv.types import CpuKernels, Transport
 
 SPEC_VARIABLE = "DISTKV_WORKER_SPEC"
 
 
 class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """pipe_address: of the private channel back. kv_tokens, kv_cache_memory_bytes: at most one is given."""
+    """pipe_address: of the private channel back. kv_tokens, kv_cache_memory_bytes: at most one is given. cores: to
+    compute on; none if the system chooses."""
 
     pipe_address: str
     instance_id: str
@@ -21,6 +22,8 @@ class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
     kv_tokens: int | None
     kv_cache_memory_bytes: int | None
     threads: int
+    cpu_kernels: CpuKernels
+    cores: tuple[int, ...]
     data_address: str
     attend_timeout_s: float
     tensor_transport: Transport

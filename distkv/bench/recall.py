@@ -1,126 +1,162 @@
 """`distkv bench recall`: how often the demo model answers exactly, by length of the document and depth of the fact.
 
 Documents are held out by seed, and plain English around the facts by being of texts that nothing was trained on. Half
-of the documents have keys that nearly collide. Facts lie evenly over the depth.
+of the documents have keys that nearly collide. Facts lie evenly over the depth. Some of the questions go to distkv too,
+on one instance and spread over four.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
-import msgspec
 
-import distkv
+from distkv.bench.exam.cells import (
+    FULL,
+    QUICK,
+    Cell,
+    band_of,
+    digest_of,
+    digest_of_model,
+    document_of,
+    held_out_texts,
+    is_near,
+)
+from distkv.bench.exam.instances import SPREAD_OVER, ask
+from distkv.bench.exam.kept import Answers, Kept
 from distkv.bench.harness.command import Measured, Say, benchmark
 from distkv.bench.harness.contenders import require_transformers
 from distkv.bench.harness.exact import Score, score_row, show_scores, write_heat_map
 from distkv.bench.harness.machine import machine_facts, versions_of
-from distkv.bench.harness.report import Goal, Report
+from distkv.bench.harness.report import Goal, Report, Result
 from distkv.config import DEMO_MODEL, model_dir
-from distkv.demo import english
-from distkv.demo.documents import Filler, write
+from distkv.demo.documents import Document, prompt_of
+
+if TYPE_CHECKING:
+    from distkv.demo.recall import Examiner
 
 PACKAGES = ("torch", "transformers", "tokenizers")
-BANDS = 10
-NUM_FACTS = 32
+LEAST_ABSENT_PERCENT = 95.0
+ABSENT = "exact answers where nothing is mentioned"
+SAME = f"the answers of transformers from distkv on one instance and over {SPREAD_OVER}"
 HELP = """Exact answers of the demo model to questions about long documents, by length and depth, with transformers in
-float32. The share of right answers stands with its 95 % interval.
+float32. The share of right answers stands with its 95 % interval. distkv answers some of the questions too, on one
+instance and spread over four; its tokens should be the same.
+
+The longest documents take minutes each. With --keep what is measured is kept, and a run goes on where one was stopped.
 
 \b
 Examples:
-  distkv bench recall --json recall.json --plot recall.png
+  distkv bench recall --keep recall.jsonl --json recall.json --plot recall.png
   distkv bench recall --quick
-  distkv bench recall --longest 16384
+  distkv bench recall --tokens 4096 --tokens 16384 --no-cluster
 """
 
 
-class Cell(msgspec.Struct, frozen=True):
-    """Documents of one length and kind. least_percent: the goal for their facts."""
+class Exam:
+    """All that is measured of one checkpoint, as it comes."""
 
-    tokens: int
-    filler: Filler
-    documents: int
-    least_percent: float
+    def __init__(self, model: Path, threads: int, kept: Kept, say: Say) -> None:
+        from distkv.demo.recall import Examiner
 
-    @property
-    def name(self) -> str:
-        what = "generated prose" if self.filler == "generated" else "plain English"
-        return f"{self.tokens:,} tokens, {what}"
+        self._model, self._threads, self._kept, self._say = model, threads, kept, say
+        self._examiner: Examiner = Examiner(model, threads)
+        self._texts = held_out_texts()
+        self.model_digest = digest_of_model(model)
+        self.absent, self.same = Score(), Score()
 
+    def transformers(self, cell: Cell, count: int) -> dict[str, Score]:
+        """Scores of the first `count` documents, by sort of question and by depth."""
+        found: dict[str, Score] = {}
+        for number in range(count):
+            self._say(f"{cell.name}: document {number + 1} of {count}")
+            document = self._document(cell, number)
+            for placed, tokens in zip(document.questions, self._greedy(document), strict=True):
+                right = tokens == self._examiner.answer(placed)
+                if placed.depth is None:
+                    sorts: tuple[str, ...] = ("not mentioned",)
+                    self.absent = self.absent.with_answer(right)
+                else:
+                    sorts = ("facts", "near keys" if is_near(number) else "other keys", band_of(placed.depth))
+                for sort in sorts:
+                    found[sort] = found.get(sort, Score()).with_answer(right)
+        return found
 
-FULL = (
-    Cell(4096, "generated", 14, 99.5),
-    Cell(16384, "generated", 14, 99.5),
-    Cell(65536, "generated", 14, 99.0),
-    Cell(131072, "generated", 14, 97.0),
-    Cell(4096, "english", 14, 95.0),
-    Cell(16384, "english", 14, 95.0),
-)
-QUICK = (Cell(2048, "generated", 2, 99.5), Cell(2048, "english", 2, 95.0))
-LEAST_ABSENT_PERCENT = 95.0
+    def distkv(self, cell: Cell, instances: int) -> Score:
+        """How often distkv's greedy tokens are those of transformers, for questions all over a document with near
+        keys."""
+        document = self._document(cell, 1)
+        chosen = range(0, len(document.questions), len(document.questions) // cell.distkv_questions)
+        greedy = self._greedy(document)
+        prompts = [prompt_of(document.text, document.questions[index].text) for index in chosen]
+        score = Score()
+        answers = ask(self._model, prompts, document.num_tokens, instances, self._threads, self._kept, self._say)
+        for index, ours in zip(chosen[: cell.distkv_questions], answers, strict=False):
+            # Where transformers is wrong, no more is known than its tokens up to there.
+            score = score.with_answer(ours[: len(greedy[index])] == greedy[index])
+        return score
+
+    def _document(self, cell: Cell, number: int) -> Document:
+        return document_of(cell, number, self._examiner.tokenizer, self._texts)
+
+    def _greedy(self, document: Document) -> Answers:
+        questions = [placed.text + placed.question.answer for placed in document.questions]
+        key = digest_of("transformers", self.model_digest, document.text, *questions)
+        return self._kept.find(key) or self._kept.add(key, self._examiner.greedy(document))
 
 
 def measure(
-    say: Say, *, quick: bool, threads: int, model: Path, longest: int | None, documents: int | None
+    say: Say,
+    *,
+    quick: bool,
+    threads: int,
+    model: Path,
+    tokens: tuple[int, ...],
+    documents: int | None,
+    keep: Path | None,
+    cluster: bool,
 ) -> Measured:
-    """Ask; the report has a row per cell, sort of question and depth."""
+    """Ask; the report has a row per cell, sort of question and depth, and a goal per cell, measured or left out."""
     require_transformers()
-    from distkv.demo.recall import Examiner
-
-    examiner = Examiner(model, threads)
-    texts = held_out_texts()
-    scores: dict[str, dict[str, Score]] = {}
-    absent, goals = Score(), []
-    cells = [cell for cell in (QUICK if quick else FULL) if longest is None or cell.tokens <= longest]
+    cells = QUICK if quick else FULL
+    if unknown := set(tokens) - {cell.tokens for cell in cells}:
+        there = ", ".join(str(size) for size in sorted({cell.tokens for cell in cells}))
+        raise click.UsageError(f"there is no document of {min(unknown)} tokens; there are {there}")
+    exam = Exam(model, threads, Kept(keep), say)
+    rows: list[Result] = []
+    goals = []
     for cell in cells:
-        found = scores.setdefault(cell.name, {})
-        count = documents or cell.documents
-        for number in range(count):
-            say(f"{cell.name}: document {number + 1} of {count}")
-            near = number % 2 == 1
-            seed = f"held out {cell.filler} {cell.tokens} {number}"
-            document = write(
-                examiner.tokenizer, seed, cell.tokens, num_facts=NUM_FACTS, near=near, filler=cell.filler, texts=texts
-            )
-            for placed, right in zip(document.questions, examiner.exact(document), strict=True):
-                if placed.depth is None:
-                    sorts: Iterable[str] = ("not mentioned",)
-                    absent = absent.with_answer(right)
-                else:
-                    sorts = ("facts", "near keys" if near else "other keys", band_of(placed.depth))
-                for sort in sorts:
-                    found[sort] = found.get(sort, Score()).with_answer(right)
-        goals.append(_goal(f"exact answers in {cell.name}", found["facts"], cell.least_percent))
-    goals.append(_goal("exact answers where nothing is mentioned", absent, LEAST_ABSENT_PERCENT))
+        score = None
+        if not tokens or cell.tokens in tokens:
+            scores = exam.transformers(cell, documents or cell.documents)
+            rows += [score_row(cell.name, sort, found) for sort, found in scores.items()]
+            score = scores["facts"]
+        goals.append(_goal(f"exact answers in {cell.name}", score, cell.least_percent))
+    same = Score()
+    for cell in cells if cluster else ():
+        if cell.distkv_questions and (not tokens or cell.tokens in tokens):
+            for instances in (1, SPREAD_OVER):
+                found = exam.distkv(cell, instances)
+                same = Score(same.right + found.right, same.asked + found.asked)
+                variant = f"as transformers, {instances} instance" + ("s" if instances > 1 else "")
+                rows.append(score_row(cell.name, variant, found, "% same"))
+    goals.append(_goal(ABSENT, exam.absent, LEAST_ABSENT_PERCENT))
+    goals.append(_goal(SAME, same, 100.0))
     machine = machine_facts() | {
         "threads": threads,
-        "model": model.name,
-        "facts per document": NUM_FACTS,
+        "model": f"{model.name} {exam.model_digest}",
+        "facts per document": {cell.name: f"{cell.facts}" for cell in cells},
         "command": "distkv bench recall" + (" --quick" if quick else ""),
     }
-    rows = tuple(score_row(cell, sort, score) for cell, sorts in scores.items() for sort, score in sorts.items())
-    return Report("recall", machine, versions_of(PACKAGES), rows, tuple(goals)), {}
+    return Report("recall", machine, versions_of(PACKAGES), tuple(rows), tuple(goals)), {}
 
 
-def held_out_texts() -> list[str]:
-    """Plain English that nothing was trained on: half of Python's texts, and this project's pages in a checkout."""
-    root = Path(distkv.__file__).resolve().parent.parent
-    pages = [root / "README.md", *sorted(root.glob("docs/*.md"))] if (root / "pyproject.toml").is_file() else []
-    ours = [page.read_text(encoding="utf-8") for page in pages if page.is_file()]
-    trained = dict.fromkeys(english.texts("train"))  # some modules say the same
-    return [*(text for text in english.texts("held out") if text not in trained), *ours * 8]
-
-
-def band_of(depth: float) -> str:
-    """The tenth of the document that a depth lies in."""
-    band = min(BANDS - 1, int(depth * BANDS))
-    return f"depth {band * 100 // BANDS}-{(band + 1) * 100 // BANDS} %"
-
-
-def _goal(goal: str, score: Score, least_percent: float) -> Goal:
-    return Goal(goal, f"at least {least_percent:g} %", str(score), score.percent >= least_percent)
+def _goal(goal: str, score: Score | None, least_percent: float) -> Goal:
+    target = f"at least {least_percent:g} %" if least_percent < 100 else "all"
+    if score is None or not score.asked:
+        return Goal(goal, target, "", None, "left out")
+    return Goal(goal, target, str(score), score.percent >= least_percent)
 
 
 main = benchmark(
@@ -135,8 +171,14 @@ main = benchmark(
             default=model_dir(DEMO_MODEL),
             help="Another checkpoint of this task.",
         ),
-        click.Option(["--longest"], type=click.IntRange(min=1), help="Leave out longer documents than this."),
+        click.Option(["--tokens"], type=int, multiple=True, help="Only documents of so many; may be given again."),
         click.Option(["--documents"], type=click.IntRange(min=2), help="Per cell."),
+        click.Option(
+            ["--keep"],
+            type=click.Path(dir_okay=False, path_type=Path),
+            help="Keep what is measured in this file, and do not measure again what it has.",
+        ),
+        click.Option(["--cluster/--no-cluster"], default=True, show_default=True, help="Whether to ask distkv too."),
     ],
     plot=write_heat_map,
     table=show_scores,

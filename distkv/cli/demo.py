@@ -36,7 +36,16 @@ def _command(**options: Any) -> int:
 
     own = None
     if options.pop("ask"):
-        own = Own(click.prompt("a fact, one sentence", prompt_suffix=": "), click.prompt("a question about it"))
+        try:
+            own = Own(click.prompt("a fact, one sentence", prompt_suffix=": "), click.prompt("a question about it"))
+        except click.Abort as abort:
+            click.echo()
+            if isinstance(abort.__context__, EOFError):
+                raise click.UsageError(
+                    "--ask takes a fact and a question, a line each; the input ended before"
+                ) from None
+            click.echo("interrupted; nothing was started", err=True)
+            return 130
     try:
         with signals_interrupt(once=True):
             return 0 if run(Options(own=own, **options), Console()) else 1

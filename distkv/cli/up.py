@@ -29,6 +29,10 @@ PER_PROCESS = ("instance_id", "gmanager", "host", "data_host", "port", "data_por
 REPLACED = ("model", "kv_tokens", "print_config")
 OF_GATEWAY = ("served_model_name", "api_key")
 LOOPBACK = "127.0.0.1"
+PROMPT = "Once upon a time"
+DEMO_PROMPT = (  # all that the demo model does is to find facts
+    "The access code of the north station is 48213. Question: What is the access code of the north station? Answer:"
+)
 HELP = """Start a gManager, several instances of a model and a gateway on this machine, and show what they do until
 Ctrl-C. One that dies is reported and takes nothing else down. Settings are those of distkv-instance, for each of them;
 a config file may have [gmanager] and [gateway] tables too.
@@ -127,17 +131,22 @@ def _check_free(flag: str, host: str, port: int) -> None:
 
 def _introduce(cluster: LocalCluster, gateway: Mapping[str, Any], model: str, console: Console) -> None:
     """Say where everything is and what to do with it."""
+    is_demo = model == DEMO_MODEL
+    prompt = DEMO_PROMPT if is_demo else PROMPT
     console.print(f"ready at {cluster.address}", soft_wrap=True)
     for one in cluster.instances:
         console.print(f"{one.instance_id}: pid {one.pid}, {one.address}, log {one.log_path}", soft_wrap=True)
     if cluster.gateway is not None:
         where = f"{cluster.http_url}, log {cluster.gateway.log_path}"
         console.print(f"gateway: pid {cluster.gateway.pid}, {where}", soft_wrap=True)
-        body = {"model": (gateway.get("served_model_name") or [model])[0], "prompt": "Once upon a time"}
+        body: dict[str, Any] = {"model": (gateway.get("served_model_name") or [model])[0], "prompt": prompt}
+        if is_demo:
+            body["temperature"] = 0
         key = '-H "Authorization: Bearer KEY" ' if gateway.get("api_key") else ""
         data = f"-H 'Content-Type: application/json' -d {shlex.quote(json.dumps(body))}"
         console.print(f"try: curl {cluster.http_url}/v1/completions {key}{data}", soft_wrap=True)
-    console.print(f'try: distkv generate "Once upon a time" --address {cluster.address}', soft_wrap=True)
+    greedy = " --temperature 0" if is_demo else ""
+    console.print(f'try: distkv generate "{prompt}" --address {cluster.address}{greedy}', soft_wrap=True)
 
 
 def _watch(cluster: LocalCluster, console: Console) -> int:

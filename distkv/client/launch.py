@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import site
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import distkv
-from distkv.config import SECTIONS, Settings, build, nearest, settings_of
+from distkv.config import SECTIONS, Settings, build, nearest, parse_cores, settings_of
 from distkv.errors import ConfigError
 from distkv.log import PRIVATE_FIELDS
 
@@ -87,6 +88,24 @@ def pool_sizes(kv_tokens: int | Sequence[int] | None, instances: int) -> list[in
     if len(sizes) != instances:
         raise ConfigError("kv_tokens", f"expected one number or one per instance ({instances}), got {len(sizes)}")
     return sizes
+
+
+def shares_of_cores(affinity: object, instances: int) -> list[str | None]:
+    """cpu_affinity of each of several instances: a part of the cores each, as far as there are enough.
+
+    Raises ConfigError.
+    """
+    if affinity is None or affinity == "auto":
+        return [None] * instances
+    if not isinstance(affinity, str):
+        raise ConfigError("cpu_affinity", f"expected a text such as 0-3,6, got {affinity!r}")
+    cores = parse_cores(affinity, key="cpu_affinity")
+    bounds = [len(cores) * index // instances for index in range(instances + 1)]
+    parts = [
+        cores[start:end] or (cores[index % len(cores)],)
+        for index, (start, end) in enumerate(itertools.pairwise(bounds))
+    ]
+    return [",".join(map(str, part)) for part in parts]
 
 
 def share_of_cpus(instances: int) -> int:

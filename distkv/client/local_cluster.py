@@ -35,7 +35,7 @@ class LocalCluster:
     `http_url`; http_port: its port, 0 is automatic. start_timeout_s, stop_timeout_s: bounds on starting, and on
     draining in `close`. log_dir: keeps the processes' logs there; None deletes them. instance_options: more settings of
     every instance, or a list with one mapping for each; gmanager_options, gateway_options: of these two. common:
-    settings for every process that has them.
+    settings for every process that has them; the cores of cpu_affinity are shared out.
 
     Use it in `with`, or `close` it; the processes also end when this one does, however it ends. The death of an
     instance or of the gateway ends nothing else. Raises ConfigError, and StartupFailed with the last lines of the log.
@@ -74,14 +74,21 @@ class LocalCluster:
             settings = {"model": os.fspath(model), "port": http_port, "drain_wait_s": 0.0}
             self._gateway_settings = settings | split["gateway"] | dict(gateway_options or {})
             launch.command("gateway", self._gateway_settings)
-        shared = {"model": os.fspath(model), "dtype": dtype, "block_size": block_size} | split["instance"]
-        shared["threads"] = launch.share_of_cpus(instances) if threads is None else threads
+        shared: dict[str, Any] = {"model": os.fspath(model), "dtype": dtype, "block_size": block_size} | split[
+            "instance"
+        ]
+        cores = launch.shares_of_cores(shared.pop("cpu_affinity", None), instances)
         own = _each(instance_options, instances)
         self._instance_settings = [
-            shared | ({"kv_tokens": size} if size is not None else {}) | more | {"instance_id": f"i{index}", "port": 0}
-            for index, (size, more) in enumerate(zip(sizes, own, strict=True))
+            shared
+            | {"kv_tokens": size, "threads": threads, "cpu_affinity": share}
+            | more
+            | {"instance_id": f"i{index}", "port": 0}
+            for index, (size, share, more) in enumerate(zip(sizes, cores, own, strict=True))
         ]
         for settings in self._instance_settings:
+            if settings["threads"] is None and settings["cpu_affinity"] is None:
+                settings["threads"] = launch.share_of_cpus(instances)
             launch.command("instance", settings)
         self.stop_timeout_s = stop_timeout_s
         self.gmanager: GManagerHandle

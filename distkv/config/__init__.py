@@ -7,7 +7,15 @@ are the only list of settings; `distkv.cli.options` makes the flags from them an
 from distkv.config.schema import GatewayConfig, GManagerConfig, InstanceConfig, Settings, resolve_auto
 from distkv.config.sources import SECTIONS, build, check_environment, load_file, load_table, nearest
 from distkv.config.table import ENV_PREFIX, Setting, settings_of
-from distkv.config.values import DEFAULT_GMANAGER, DEMO_MODEL, check_bind, model_dir, parse_address, parse_count
+from distkv.config.values import (
+    DEFAULT_GMANAGER,
+    DEMO_MODEL,
+    check_bind,
+    model_dir,
+    parse_address,
+    parse_cores,
+    parse_count,
+)
 
 __all__ = [
     "DEFAULT_GMANAGER",
@@ -27,6 +35,7 @@ __all__ = [
     "model_dir",
     "nearest",
     "parse_address",
+    "parse_cores",
     "parse_count",
     "resolve_auto",
     "settings_of",

@@ -11,9 +11,9 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from distkv.config.values import DEFAULT_GMANAGER, check_bind, model_dir, parse_address
+from distkv.config.values import DEFAULT_GMANAGER, check_bind, model_dir, parse_address, parse_cores
 from distkv.errors import ConfigError
-from distkv.types import LogLevel, Role, Transport
+from distkv.types import CpuKernels, LogLevel, Role, Transport
 
 _SUFFIXED = {"suffixed": True}
 WILDCARDS = ("0.0.0.0", "::", "*")
@@ -91,7 +91,18 @@ class InstanceConfig(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     max_model_len: Annotated[
         PositiveSuffixed | None, Meta(description="Longest prompt + output in tokens; no limit but memory if not set.")
     ] = None
-    threads: Annotated[Positive | None, Meta(description="CPU threads of the engine; auto is all there are.")] = None
+    threads: Annotated[
+        Positive | None,
+        Meta(description="CPU threads of the engine; auto is one per core it may use."),
+    ] = None
+    cpu_kernels: Annotated[
+        CpuKernels,
+        Meta(description="Backend of attention; auto is the best that the CPU can run, torch where none was built."),
+    ] = "auto"
+    cpu_affinity: Annotated[
+        str | None,
+        Meta(description="Cores to compute on, such as 0-3,6, a thread on each; not set leaves it to the system."),
+    ] = None
     heartbeat_s: Annotated[Seconds, Meta(description="Seconds between heartbeats.")] = 0.5
     lease_s: Annotated[Seconds, Meta(description="Seconds a lease on lent memory lasts.")] = 4.0
     lease_margin_s: Annotated[
@@ -135,8 +146,15 @@ class InstanceConfig(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
             )
         if self.lease_margin_s >= self.lease_s:
             raise ConfigError("lease_margin_s", f"must be under lease_s ({self.lease_s}), got {self.lease_margin_s}")
+        if (self.threads or 0) > len(self.cores) > 0:
+            raise ConfigError("threads", f"{self.threads} are more than the {len(self.cores)} cores of cpu_affinity")
         for address in self.gmanager:
             parse_address(address, key="gmanager")
+
+    @property
+    def cores(self) -> tuple[int, ...]:
+        """The cores of `cpu_affinity`; none if the system chooses."""
+        return () if self.cpu_affinity is None else parse_cores(self.cpu_affinity, key="cpu_affinity")
 
 
 class GatewayConfig(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -194,13 +212,23 @@ class GatewayConfig(Settings, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def resolve_auto(config: InstanceConfig) -> InstanceConfig:
-    """A new config with model, instance_id, data_host, threads and gManager addresses as they are used."""
+    """A new config with model, instance_id, data_host, threads and gManager addresses as they are used.
+
+    Raises ConfigError for a model or cores that are not here.
+    """
+    usable = os.sched_getaffinity(0)
+    if missing := [str(core) for core in config.cores if core not in usable]:
+        raise ConfigError(
+            "cpu_affinity",
+            f"this process may not use core {', '.join(missing)}",
+            f"it may use {', '.join(map(str, sorted(usable)))}",
+        )
     host = re.sub(r"[^A-Za-z0-9_.-]", "-", socket.gethostname())[:64] or "instance"
     return msgspec.structs.replace(
         config,
         model=str(model_dir(config.model)),
         instance_id=config.instance_id or f"{host}-{secrets.token_hex(3)}",
         data_host=config.data_host or config.host,
-        threads=config.threads or len(os.sched_getaffinity(0)),
+        threads=config.threads or len(config.cores or usable),
         gmanager=tuple(parse_address(address, key="gmanager") for address in config.gmanager),
     )

@@ -60,6 +60,20 @@ def model_dir(model: str) -> Path:
     return path
 
 
+def parse_cores(text: str, *, key: str) -> tuple[int, ...]:
+    """The cores that a list such as "0-3,6" names, in its order. Raises ConfigError naming `key`."""
+    cores: list[int] = []
+    for part in text.split(","):
+        found = re.fullmatch(r"(\d{1,4})(?:-(\d{1,4}))?", part.strip())
+        first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
+        if first > last:
+            raise ConfigError(key, f"expected cores such as 0-3,6, got {text!r}")
+        cores.extend(range(first, last + 1))
+    if len(set(cores)) < len(cores):
+        raise ConfigError(key, f"{text} names a core twice")
+    return tuple(cores)
+
+
 def parse_count(text: str) -> int:
     """A whole number with an optional suffix, as in vLLM: K, M, G, T are powers of 1024; k, m, g, t of 1000.
 

@@ -42,6 +42,7 @@ def make_checkpoint(
     heads: int = 4,
     kv_heads: int = 2,
     head_dim: int | None = None,
+    inner: int | None = None,
     vocab: int = 384,
     seed: int = 0,
     dtype: str = "float32",
@@ -54,7 +55,7 @@ def make_checkpoint(
 ) -> Path:
     """Write config.json, weights and, given a text to train it on, a byte-level BPE tokenizer; returns `path`.
 
-    dtype: "float32", "bfloat16" or "float16". rope_scaling: as in config.json of transformers 5, without rope_theta.
+    inner: width of the MLP, twice `hidden` if None. dtype: "float32", "bfloat16" or "float16". rope_scaling: as in config.json of transformers 5, without rope_theta.
     sliding_window: Mistral's, or Qwen's for all layers but the first. sharded: two weight files and an index. The end
     token, and ids that the tokenizer does not have, never win. Same arguments, same bytes.
 
@@ -71,7 +72,7 @@ def make_checkpoint(
         "model_type": family,
         "vocab_size": vocab,
         "hidden_size": hidden,
-        "intermediate_size": 2 * hidden,
+        "intermediate_size": inner or 2 * hidden,
         "num_hidden_layers": layers,
         "num_attention_heads": heads,
         "num_key_value_heads": kv_heads,

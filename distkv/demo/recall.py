@@ -18,6 +18,7 @@ from torch import Tensor
 from distkv.demo.documents import Document, Placed
 
 CHUNK_TOKENS = 2048
+KEYS_AND_VALUES = "keys_and_values"  # the name in transformers of the attention below
 QUESTIONS_AT_ONCE = 16
 
 
@@ -29,6 +30,9 @@ class Examiner:
             torch.set_num_threads(threads)
         self._transformers: Any = importlib.import_module("transformers")
         self._transformers.utils.logging.disable_progress_bar()
+        self._transformers.AttentionInterface.register(KEYS_AND_VALUES, _keys_and_values)
+        masking: Any = importlib.import_module("transformers.masking_utils")
+        self._transformers.AttentionMaskInterface.register(KEYS_AND_VALUES, masking.sdpa_mask)
         self._model = self._transformers.AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
         self.tokenizer: Tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
         self._end: int = self._model.generation_config.eos_token_id
@@ -36,22 +40,35 @@ class Examiner:
     def exact(self, document: Document) -> list[bool]:
         """For each question of the document, whether the answer and its end are exact."""
         return [
-            likeliest == self._answer(placed)
-            for placed, likeliest in zip(document.questions, self.likeliest(document), strict=True)
+            found == self.answer(placed)
+            for placed, found in zip(document.questions, self.greedy(document), strict=True)
         ]
+
+    def greedy(self, document: Document) -> list[list[int]]:
+        """For each question, how the greedy answer begins: as far as it is right, and the first token that is not.
+
+        So it is the whole answer, the end included, where that is exact.
+        """
+        found = []
+        for placed, likeliest in zip(document.questions, self.likeliest(document), strict=True):
+            same = [ours == right for ours, right in zip(likeliest, self.answer(placed), strict=True)]
+            found.append(likeliest if all(same) else likeliest[: same.index(False) + 1])
+        return found
 
     @torch.inference_mode()
     def likeliest(self, document: Document) -> list[list[int]]:
         """For each question, the likeliest token at each place of the right answer, the end's included."""
         ids = self.tokenizer.encode(document.text).ids
         cache = self._transformers.DynamicCache(config=self._model.config)
+        self._model.set_attn_implementation(KEYS_AND_VALUES)
         for begin in range(0, len(ids), CHUNK_TOKENS):
             self._model.model(torch.tensor([ids[begin : begin + CHUNK_TOKENS]]), past_key_values=cache, use_cache=True)
+        self._model.set_attn_implementation("sdpa")
         kept = [(layer.keys, layer.values) for layer in cache.layers]
         asks = [
             (
                 self.tokenizer.encode(f"\nQuestion: {placed.text}\nAnswer:").ids,
-                self._answer(placed),
+                self.answer(placed),
             )
             for placed in document.questions
         ]
@@ -62,7 +79,8 @@ class Examiner:
             found.extend(self._ask(asks[begin : begin + QUESTIONS_AT_ONCE], len(ids), cache))
         return found
 
-    def _answer(self, placed: Placed) -> list[int]:
+    def answer(self, placed: Placed) -> list[int]:
+        """The tokens of the right answer, the end included."""
         return [*self.tokenizer.encode(f" {placed.question.answer}").ids, self._end]
 
     def _ask(self, asks: Sequence[tuple[list[int], list[int]]], num_document: int, cache: Any) -> list[list[int]]:
@@ -85,6 +103,15 @@ class Examiner:
             first = begin + len(ask) - 1
             found.append(likeliest[first : first + len(answer)])
         return found
+
+
+def _keys_and_values(module: Any, query: Tensor, *given: Any, **options: Any) -> tuple[Tensor, None]:
+    """Attention of transformers for tokens of which only keys and values are needed: none in the last layer, where it
+    would be half of the work."""
+    if module.layer_idx + 1 == module.config.num_hidden_layers:
+        return torch.zeros_like(query).transpose(1, 2), None
+    sdpa: Any = importlib.import_module("transformers.integrations.sdpa_attention")
+    return sdpa.sdpa_attention_forward(module, query, *given, **options)  # type: ignore[no-any-return]
 
 
 def _mask(owner: Tensor, place: Tensor, num_document: int, num_cached: int, window: int | None) -> Tensor:

@@ -1,4 +1,7 @@
-"""The KV memory of one worker: rBlocks `[slot][layer][K|V][Hkv][P][D]`, one contiguous byte range each."""
+"""The KV memory of one worker: rBlocks `[slot][layer][K|V][Hkv][panel]`, one contiguous byte range each.
+
+A panel is K or V of one block and KV head, in the order of `kernels.layout`.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,12 @@ import mmap
 import msgspec
 import torch
 import xxhash
-from torch import Tensor
 
 from distkv.engine.config import ModelConfig
+from distkv.kernels import LayerKv
 from distkv.wire.messages.common import PROTOCOL_VERSION
 
-LAYOUT = "slot,layer,kv,head,token,dim"
+LAYOUT = "slot,layer,kv,head,panel"
 
 
 def slot_bytes(config: ModelConfig, block_tokens: int, dtype: torch.dtype) -> int:
@@ -43,11 +46,15 @@ class KvPool:
             raise ValueError(f"a pool of {num_slots} slots needs {size_bytes} writable bytes, got {memory.nbytes}")
         self._bytes = memory[:size_bytes]
         flat = torch.frombuffer(self._bytes, dtype=torch.uint8).view(dtype)
-        self._blocks = flat.view(num_slots, config.num_layers, 2, config.num_kv_heads, block_tokens, config.head_dim)
+        blocks = flat.view(num_slots, config.num_layers, 2, config.num_kv_heads, -1)
+        self._layers = [
+            LayerKv.of(blocks[:, layer, 0], blocks[:, layer, 1], config.head_dim, block_tokens)
+            for layer in range(config.num_layers)
+        ]
 
-    def layer(self, layer: int) -> tuple[Tensor, Tensor]:
-        """K and V of one layer, each [slots, Hkv, P, D], as views."""
-        return self._blocks[:, layer, 0], self._blocks[:, layer, 1]
+    def layer(self, layer: int) -> LayerKv:
+        """K and V of one layer, as views."""
+        return self._layers[layer]
 
     def slot_bytes_view(self, slot: int) -> memoryview:
         """The bytes of one rBlock, writable."""

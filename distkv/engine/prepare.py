@@ -13,7 +13,7 @@ from distkv.engine.exchange import Exchange
 from distkv.engine.pool import KvPool
 from distkv.engine.remote import CreditorLink, Peers
 from distkv.errors import LinkError, MalformedMessage
-from distkv.kernels import KeyBlocks
+from distkv.kernels import KeyBlocks, KeyTables
 from distkv.wire.messages.data import AttendEntry, AttendPlan
 from distkv.wire.messages.to_worker import RemoteSpan, SeqStep
 
@@ -43,15 +43,16 @@ class BatchSeq:
 class Batch:
     """A step, ready to be computed.
 
-    tokens, positions: int64 [N]. slots, offsets: int64 [N], where the K and V of each row are stored. seqs: those that
-    have rows. unreachable: those that lost a creditor before the first layer; they have none. waited_s: how long its
-    layers stood still for partials.
+    tokens, positions: int64 [N]. slots, offsets: int64 [N], where the K and V of each row are stored. tables: which
+    rows read which local blocks. seqs: those that have rows. unreachable: those that lost a creditor before the first
+    layer; they have none. waited_s: how long its layers stood still for partials.
     """
 
     tokens: Tensor
     positions: Tensor
     slots: Tensor
     offsets: Tensor
+    tables: KeyTables
     seqs: list[BatchSeq]
     exchanges: list[Exchange]
     unreachable: list[BatchSeq]
@@ -75,11 +76,14 @@ def prepare(
         start = seq.rows.stop
     places = [_write_places(seq.step, pool) for seq in seqs]
     none = torch.empty(0, dtype=torch.int64)
+    positions = torch.cat([none, *(seq.positions for seq in seqs)])
+    rows = tuple(range(seq.rows.start, seq.rows.stop) for seq in seqs)
     batch = Batch(
         tokens=torch.tensor([token for seq in seqs for token in seq.tokens], dtype=torch.int64),
-        positions=torch.cat([none, *(seq.positions for seq in seqs)]),
+        positions=positions,
         slots=torch.cat([none, *(slots for slots, _ in places)]),
         offsets=torch.cat([none, *(offsets for _, offsets in places)]),
+        tables=KeyTables(rows, tuple(seq.local for seq in seqs), positions),
         seqs=seqs,
         exchanges=[],
         unreachable=[seq for seq in everyone if seq.lost],

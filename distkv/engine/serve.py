@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -14,8 +14,7 @@ from distkv.engine.bodies import body_of, tensor_of
 from distkv.engine.config import ModelConfig
 from distkv.engine.pool import KvPool
 from distkv.errors import MalformedMessage
-from distkv.kernels import KeyBlocks, Partial, empty_partial
-from distkv.kernels.cpu_torch import micro_attention
+from distkv.kernels import Backend, KeyBlocks, KeyTables
 from distkv.wire.messages.common import SpanRef
 from distkv.wire.messages.data import Attend, AttendEntry, AttendPlan, Partials
 
@@ -97,11 +96,15 @@ def _both(first: Callable[[], None], second: Callable[[], None]) -> Callable[[],
 
 @dataclass(slots=True)
 class ServedPlan:
-    """An accepted AttendPlan; it holds on its link until the next one. Made by `AttendServer.accept`."""
+    """An accepted AttendPlan; it holds on its link until the next one. Made by `AttendServer.accept`.
+
+    tables: what its entries read, once asked; stale: those that were gone then.
+    """
 
     plan: AttendPlan
     positions: Tensor
-    blocks: dict[int, KeyBlocks] = field(default_factory=dict)
+    stale: tuple[int, ...] = ()
+    tables: KeyTables | None = None
 
 
 class AttendServer:
@@ -111,8 +114,10 @@ class AttendServer:
     MalformedMessage means that its connection should be dropped.
     """
 
-    def __init__(self, pool: KvPool, registry: SpanRegistry, config: ModelConfig, dtype: torch.dtype) -> None:
-        self._pool, self._registry, self._config, self._dtype = pool, registry, config, dtype
+    def __init__(
+        self, pool: KvPool, registry: SpanRegistry, config: ModelConfig, dtype: torch.dtype, backend: Backend
+    ) -> None:
+        self._pool, self._registry, self._config, self._dtype, self._backend = pool, registry, config, dtype, backend
         self._lock = threading.Lock()
         self._attend_queries = 0
 
@@ -155,37 +160,32 @@ class AttendServer:
         """
         if layer >= self._config.num_layers:
             raise MalformedMessage(f"layer {layer} of a model with {self._config.num_layers} layers")
-        stale: list[int] = []
-        partials: list[Partial] = [empty_partial(0, self._config.num_heads, self._config.head_dim)]
-        for index, entry in enumerate(served.plan.entries):
-            with self._registry.pin(entry.span) as slots:
-                if slots is None:
-                    stale.append(index)
-                    partials.append(empty_partial(entry.num_rows, self._config.num_heads, self._config.head_dim))
-                else:
-                    partials.append(self._attend_entry(served, index, slots, layer, q))
+        with ExitStack() as pins:
+            spans = [pins.enter_context(self._registry.pin(entry.span)) for entry in served.plan.entries]
+            stale = tuple(index for index, slots in enumerate(spans) if slots is None)
+            if served.tables is None or served.stale != stale:
+                served.tables, served.stale = self._tables(served, spans), stale
+            window = self._config.windows[layer]
+            out, lse = self._backend.attend(
+                q, self._pool.layer(layer), served.tables, self._config.scale, window, serving=True
+            )
         with self._lock:
             self._attend_queries += served.plan.num_rows
-        return tuple(stale), torch.cat([out for out, _ in partials]), torch.cat([lse for _, lse in partials])
+        return stale, out, lse
 
-    def _attend_entry(self, served: ServedPlan, index: int, slots: tuple[int, ...], layer: int, q: Tensor) -> Partial:
-        entry = served.plan.entries[index]
-        blocks = served.blocks.get(index)
-        if blocks is None:
-            _check_within(entry, slots)
-            tokens = self._pool.block_tokens
-            end = entry.first_position + entry.num_blocks * tokens
-            blocks = served.blocks[index] = KeyBlocks(
-                slots[entry.index : entry.index + entry.num_blocks],
-                tuple(range(entry.first_position, end, tokens)),
-                end,
-                tokens,
-            )
-        rows = slice(entry.row, entry.row + entry.num_rows)
-        k_pool, v_pool = self._pool.layer(layer)
-        return micro_attention(
-            q[rows], k_pool, v_pool, blocks, served.positions[rows], self._config.scale, self._config.windows[layer]
-        )
+    def _tables(self, served: ServedPlan, spans: Sequence[tuple[int, ...] | None]) -> KeyTables:
+        blocks = tuple(self._blocks(entry, slots) for entry, slots in zip(served.plan.entries, spans, strict=True))
+        rows = tuple(range(entry.row, entry.row + entry.num_rows) for entry in served.plan.entries)
+        return KeyTables(rows, blocks, served.positions)
+
+    def _blocks(self, entry: AttendEntry, slots: tuple[int, ...] | None) -> KeyBlocks:
+        tokens = self._pool.block_tokens
+        if slots is None:
+            return KeyBlocks((), (), 0, tokens)
+        _check_within(entry, slots)
+        end = entry.first_position + entry.num_blocks * tokens
+        lent = slots[entry.index : entry.index + entry.num_blocks]
+        return KeyBlocks(lent, tuple(range(entry.first_position, end, tokens)), end, tokens)
 
 
 def _check_within(entry: AttendEntry, slots: tuple[int, ...]) -> None:

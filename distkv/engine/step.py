@@ -17,6 +17,7 @@ from distkv.engine.prepare import Batch, BatchSeq, prepare
 from distkv.engine.remote import Peers
 from distkv.engine.sampler import sample
 from distkv.errors import MalformedMessage
+from distkv.kernels import Backend
 from distkv.types import TokenLogprobs
 from distkv.wire.messages.from_worker import SeqResult
 from distkv.wire.messages.to_worker import Sampling, SeqStep, Step
@@ -38,8 +39,8 @@ class StepRunner:
     a creditor (later steps of that life are void), and all its ids if it has penalties. attend_wait_s: see Counters.
     """
 
-    def __init__(self, model: Model, pool: KvPool, peers: Peers) -> None:
-        self._model, self._pool, self._peers = model, pool, peers
+    def __init__(self, model: Model, pool: KvPool, peers: Peers, backend: Backend) -> None:
+        self._model, self._pool, self._peers, self._backend = model, pool, peers, backend
         self._sampled: dict[str, tuple[int, int]] = {}
         self._lost_life: dict[str, int] = {}
         self._histories = Histories()
@@ -86,7 +87,7 @@ class StepRunner:
         prompt tokens whose logprobs are wanted."""
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            return dist_attention(layer, q, k, v, batch, self._pool, self._model.config)
+            return dist_attention(layer, q, k, v, batch, self._pool, self._backend, self._model.config)
 
         wanted = [seq.rows.stop - 1 for seq in batch.seqs if seq.step.sample is not None]
         for seq in batch.seqs:

@@ -1,4 +1,4 @@
-"""Weights from safetensors files, single or sharded, fused for fewer and larger products."""
+"""Weights from safetensors files, single or sharded, fused for fewer and larger products and made ready for them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from torch import Tensor
 
 from distkv.engine.config import ModelConfig
 from distkv.errors import CheckpointError
+from distkv.kernels.cpu.dispatch import Choice, choose
+from distkv.kernels.cpu.linear import Linear, MakeLinear, linear_maker
 
 SERVING_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -25,45 +27,45 @@ _SAMPLES, _SAMPLE_BYTES = 16, 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """One decoder layer; every matrix is [out, in].
+    """One decoder layer.
 
-    qkv: query, key and value projections, one below the other. gate_up: likewise. qk_norm: [Hq + Hkv, D], the norm
-    weights of every query and key head.
+    qkv: query, key and value projections, one below the other. gate_up: likewise. q_norm, k_norm: [D], of each head.
     """
 
     attention_norm: Tensor
-    qkv: Tensor
-    qkv_bias: Tensor | None
-    o: Tensor
-    o_bias: Tensor | None
+    qkv: Linear
+    o: Linear
     mlp_norm: Tensor
-    gate_up: Tensor
-    gate_up_bias: Tensor | None
-    down: Tensor
-    down_bias: Tensor | None
-    qk_norm: Tensor | None
+    gate_up: Linear
+    down: Linear
+    q_norm: Tensor | None
+    k_norm: Tensor | None
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """A whole model in one dtype; lm_head is embed itself when they are tied."""
+    """A whole model in one dtype. lm_head is made of embed when they are tied."""
 
     embed: Tensor
     layers: tuple[LayerWeights, ...]
     norm: Tensor
-    lm_head: Tensor
+    lm_head: Linear
 
 
-def load_weights(model_dir: str | Path, config: ModelConfig, dtype: str = "auto") -> Weights:
+def load_weights(
+    model_dir: str | Path, config: ModelConfig, dtype: str = "auto", choice: Choice | None = None
+) -> Weights:
     """Read all weights and convert them to the serving dtype: "float32", "bfloat16", "float16", or "auto", the
-    checkpoint's. Raises CheckpointError saying what was expected."""
+    checkpoint's. choice: of what computes with them, the best there is by default.
+
+    Raises CheckpointError saying what was expected."""
     with ExitStack() as stack:
         source = _Source(Path(model_dir), stack)
         wanted = source.dtype(config) if dtype == "auto" else SERVING_DTYPES.get(dtype)
         if wanted is None:
             expected = ", ".join(SERVING_DTYPES)
             raise CheckpointError(str(model_dir), f"cannot serve in {dtype!r}; expected auto or one of {expected}")
-        return _Loader(source, config, wanted).load()
+        return _Loader(source, config, wanted, linear_maker(choice or choose(), wanted)).load()
 
 
 def fingerprint(model_dir: str | Path) -> str:
@@ -139,8 +141,10 @@ class _Source:
 
 
 class _Loader:
-    def __init__(self, source: _Source, config: ModelConfig, dtype: torch.dtype) -> None:
-        self._source, self._config, self._dtype = source, config, dtype
+    """Reads one matrix at a time, so that none but the last is there in two orders."""
+
+    def __init__(self, source: _Source, config: ModelConfig, dtype: torch.dtype, make_linear: MakeLinear) -> None:
+        self._source, self._config, self._dtype, self._make_linear = source, config, dtype, make_linear
 
     def load(self) -> Weights:
         config = self._config
@@ -149,7 +153,9 @@ class _Loader:
             embed=embed,
             layers=tuple(self._layer(f"model.layers.{index}") for index in range(config.num_layers)),
             norm=self._vector("model.norm.weight", config.hidden_size),
-            lm_head=embed if config.tied else self._stack([("lm_head.weight", config.vocab_size)], config.hidden_size),
+            lm_head=self._make_linear(embed, None)
+            if config.tied
+            else self._linear([("lm_head", config.vocab_size)], config.hidden_size),
         )
 
     def _layer(self, prefix: str) -> LayerWeights:
@@ -160,32 +166,22 @@ class _Loader:
             (f"{prefix}.self_attn.{name}_proj", size) for name, size in (("q", q_size), ("k", kv_size), ("v", kv_size))
         ]
         gate_up = [(f"{prefix}.mlp.{name}_proj", inner) for name in ("gate", "up")]
-        o, down = [(f"{prefix}.self_attn.o_proj", hidden)], [(f"{prefix}.mlp.down_proj", hidden)]
         return LayerWeights(
             attention_norm=self._vector(f"{prefix}.input_layernorm.weight", hidden),
-            qkv=self._matrix(qkv, hidden),
-            qkv_bias=self._bias(qkv, config.qkv_bias),
-            o=self._matrix(o, q_size),
-            o_bias=self._bias(o, config.o_bias),
+            qkv=self._linear(qkv, hidden, config.qkv_bias),
+            o=self._linear([(f"{prefix}.self_attn.o_proj", hidden)], q_size, config.o_bias),
             mlp_norm=self._vector(f"{prefix}.post_attention_layernorm.weight", hidden),
-            gate_up=self._matrix(gate_up, hidden),
-            gate_up_bias=self._bias(gate_up, config.mlp_bias),
-            down=self._matrix(down, inner),
-            down_bias=self._bias(down, config.mlp_bias),
-            qk_norm=self._qk_norm(prefix) if config.qk_norm else None,
+            gate_up=self._linear(gate_up, hidden, config.mlp_bias),
+            down=self._linear([(f"{prefix}.mlp.down_proj", hidden)], inner, config.mlp_bias),
+            q_norm=self._vector(f"{prefix}.self_attn.q_norm.weight", config.head_dim) if config.qk_norm else None,
+            k_norm=self._vector(f"{prefix}.self_attn.k_norm.weight", config.head_dim) if config.qk_norm else None,
         )
 
-    def _qk_norm(self, prefix: str) -> Tensor:
-        config = self._config
-        q = self._vector(f"{prefix}.self_attn.q_norm.weight", config.head_dim)
-        k = self._vector(f"{prefix}.self_attn.k_norm.weight", config.head_dim)
-        return torch.cat((q.expand(config.num_heads, -1), k.expand(config.num_kv_heads, -1)))
-
-    def _matrix(self, parts: list[tuple[str, int]], width: int) -> Tensor:
-        return self._stack([(f"{name}.weight", rows) for name, rows in parts], width)
-
-    def _bias(self, parts: list[tuple[str, int]], present: bool) -> Tensor | None:
-        return self._stack([(f"{name}.bias", rows) for name, rows in parts]) if present else None
+    def _linear(self, parts: list[tuple[str, int]], width: int, biased: bool = False) -> Linear:
+        """Projections of `width` numbers, one below the other."""
+        weight = self._stack([(f"{name}.weight", rows) for name, rows in parts], width)
+        bias = self._stack([(f"{name}.bias", rows) for name, rows in parts]) if biased else None
+        return self._make_linear(weight, bias)
 
     def _vector(self, name: str, size: int) -> Tensor:
         return self._stack([(name, size)])

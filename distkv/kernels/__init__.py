@@ -1,9 +1,12 @@
 """DistAttention's maths: micro-attention over paged keys, and the merge of its partials (ScaleReduce).
 
-A backend is a module with `micro_attention` of the signature in `reference`; the merge is shared.
+`reference` says what is computed, `backend` how backends are called, `layout` how K and V lie in memory.
 """
 
+from distkv.kernels.backend import Backend, KeyTables
 from distkv.kernels.blocks import KeyBlocks
+from distkv.kernels.heads import Heads
+from distkv.kernels.layout import LayerKv
 from distkv.kernels.merge import Partial, empty_partial, merge
 
-__all__ = ["KeyBlocks", "Partial", "empty_partial", "merge"]
+__all__ = ["Backend", "Heads", "KeyBlocks", "KeyTables", "LayerKv", "Partial", "empty_partial", "merge"]

@@ -84,7 +84,11 @@ class KeyBlocks:
         return torch.tensor(self.slots, dtype=torch.int64)
 
     @cached_property
+    def starts(self) -> Tensor:
+        """int64 [B]: the position of each block's first key."""
+        return torch.tensor(self.positions, dtype=torch.int64)
+
+    @cached_property
     def key_positions(self) -> Tensor:
         """int64 [B·P]: the position of the key at each index."""
-        starts = torch.tensor(self.positions, dtype=torch.int64)
-        return (starts[:, None] + torch.arange(self.block_tokens)).view(-1)
+        return (self.starts[:, None] + torch.arange(self.block_tokens)).view(-1)

@@ -12,13 +12,20 @@ from distkv.kernels.merge import Partial, empty_partial
 
 
 def micro_attention(
-    q: Tensor, k_pool: Tensor, v_pool: Tensor, blocks: KeyBlocks, q_positions: Tensor, scale: float, window: int | None
+    q: Tensor,
+    k_pool: Tensor,
+    v_pool: Tensor,
+    blocks: KeyBlocks,
+    q_positions: Tensor,
+    scale: float,
+    window: int | None = None,
+    alibi: Tensor | None = None,
 ) -> Partial:
     """Attention of T queries over the keys in `blocks`, as a partial (000 §4.2).
 
     q: [T, Hq, D]. k_pool, v_pool: [slots, Hkv, P, D]; query head h reads KV head h // (Hq / Hkv).
     q_positions: int64 [T]. A query at position p attends to existing keys at positions ≤ p, and with a window also
-    > p − window.
+    > p − window. alibi: [Hq], adds alibi[h] · (key position − p) to the scores of head h.
 
     Returns (out [T, Hq, D], lse [T, Hq]), here in float64, in backends in float32. lse is a natural log.
     A query without keys gives (0, −inf). Slots and keys outside that are never read into a result.
@@ -30,7 +37,7 @@ def micro_attention(
         position = int(q_positions[row])
         first = 0 if window is None else position - window + 1
         keys = [
-            (slot, offset)
+            (slot, offset, start + offset)
             for slot, start in zip(blocks.slots, blocks.positions, strict=True)
             for offset in range(blocks.block_tokens)
             if first <= start + offset <= position and start + offset < blocks.num_keys
@@ -38,9 +45,11 @@ def micro_attention(
         if not keys:
             continue
         for head in range(num_heads):
-            k = torch.stack([k_pool[slot, head // group, offset] for slot, offset in keys]).double()
-            v = torch.stack([v_pool[slot, head // group, offset] for slot, offset in keys]).double()
+            k = torch.stack([k_pool[slot, head // group, offset] for slot, offset, _ in keys]).double()
+            v = torch.stack([v_pool[slot, head // group, offset] for slot, offset, _ in keys]).double()
             scores = k @ q[row, head].double() * scale
+            if alibi is not None:
+                scores += float(alibi[head]) * torch.tensor([key_position - position for _, _, key_position in keys])
             m = scores.max()
             weights = torch.exp(scores - m)
             e = weights.sum()

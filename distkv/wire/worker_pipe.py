@@ -126,7 +126,9 @@ class ResultWriter:
 
     def __init__(self, address: str) -> None:
         self._origin = Originator("worker")
-        self._socket = _private(zmq.PUSH)
+        # Only the end of a context waits until what was sent has left.
+        self._context = zmq.Context()
+        self._socket = _private(zmq.PUSH, self._context)
         self._socket.set(zmq.SNDHWM, 0)
         self._socket.connect(_results(address))
 
@@ -135,8 +137,9 @@ class ResultWriter:
         self._socket.send(encode_envelope(self._origin.wrap(message, cause)))
 
     def close(self) -> None:
-        """Close; what was sent before gets a moment to leave."""
+        """Close; waits a moment for what was sent before to leave."""
         self._socket.close(linger=round(_LINGER_S * 1000))
+        self._context.term()
 
     def __enter__(self) -> Self:
         return self
@@ -155,8 +158,8 @@ def _results(address: str) -> str:
     return address + "-results"
 
 
-def _private(kind: int) -> zmq.Socket[bytes]:
-    socket: zmq.Socket[bytes] = zmq.Context.instance().socket(kind)
+def _private(kind: int, context: zmq.Context[zmq.Socket[bytes]] | None = None) -> zmq.Socket[bytes]:
+    socket: zmq.Socket[bytes] = (context or zmq.Context.instance()).socket(kind)
     socket.set(zmq.IPC_FILTER_UID, os.getuid())
     return socket
 

@@ -108,6 +108,16 @@ def test_the_gateway_is_shown_with_something_to_try_and_keeps_its_key_to_itself(
     assert up.returncode == 0, out
 
 
+def test_the_demo_model_comes_with_a_question_that_it_can_answer(start):
+    lines = lines_until(up := start("x", "--model", "demo", gateway=True), "try: distkv generate")
+    tries = [line for line in lines if line.startswith("try: ")]
+    question = "is 48213. Question: What is the access code of the north station? Answer:"
+    assert len(tries) == 2 and all(question in line for line in tries)
+    assert '"temperature": 0' in tries[0] and tries[1].endswith("--temperature 0\n")
+    up.terminate()
+    up.communicate(timeout=30)
+
+
 @pytest.mark.parametrize("flag", ["--port", "--http-port"])
 def test_a_port_in_use_is_one_sentence_that_names_the_flag(flag, tmp_path, capsys):
     (tmp_path / "config.json").touch()

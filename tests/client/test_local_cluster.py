@@ -187,6 +187,10 @@ def test_logs_are_kept_where_the_user_wants_them(model, tmp_path):
         ({"kv_tokens": "64"}, "kv_tokens: expected an integer or one per instance"),
         ({"threads": 0}, "threads: expected an integer ≥ 1"),
         ({"dtype": "int8"}, "dtype: expected one of"),
+        ({"cpu_affinity": "0-"}, "cpu_affinity: expected cores such as 0-3,6, got '0-'"),
+        ({"cpu_affinity": 3}, "cpu_affinity: expected a text"),
+        ({"cpu_affinity": "0-3", "threads": 3, "instances": 2}, "threads: 3 are more than the 2 cores"),
+        ({"cpu_kernels": "mmx"}, "cpu_kernels: expected one of auto"),
         ({"max_num_seq": 3}, "max_num_seq: unknown setting .did you mean max_num_seqs"),
         ({"instance_options": {"max_num_seq": 3}}, "did you mean max_num_seqs"),
         ({"instance_options": [{}, {}, {}], "instances": 2}, "one mapping per instance"),
@@ -206,6 +210,14 @@ def test_a_directory_that_is_no_model_starts_nothing(tmp_path):
         LocalCluster(tmp_path / "none")
     with pytest.raises(ConfigError, match=r"has no config\.json"):
         LocalCluster(tmp_path)
+
+
+def test_instances_share_the_cores():
+    assert launch.shares_of_cores("0-4,9", 3) == ["0,1", "2,3", "4,9"]
+    assert launch.shares_of_cores("4,5,6", 2) == ["4", "5,6"]
+    assert launch.shares_of_cores("3,1", 3) == ["3", "3", "1"]
+    assert launch.shares_of_cores("7", 2) == ["7", "7"]
+    assert launch.shares_of_cores(None, 2) == launch.shares_of_cores("auto", 2) == [None, None]
 
 
 def test_settings_reach_the_processes_that_have_them(model):

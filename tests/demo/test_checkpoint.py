@@ -6,6 +6,7 @@ import pytest
 import torch
 import transformers
 
+from distkv.cli.up import DEMO_PROMPT
 from distkv.config import DEMO_MODEL, model_dir
 from distkv.demo.corpus import NOT_MENTIONED
 from distkv.demo.documents import prompt_of, write
@@ -46,6 +47,10 @@ def test_it_answers_from_a_text_of_ones_own(examiner):
         ("What is the access code of the south station?", NOT_MENTIONED),
     ):
         assert answer_of(examiner, prompt_of(NOTE, question)) == answer
+
+
+def test_it_answers_what_up_says_to_try(examiner):
+    assert answer_of(examiner, DEMO_PROMPT) == "48213"
 
 
 def test_it_answers_in_a_chat(examiner):

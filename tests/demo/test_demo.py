@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import shutil
@@ -14,6 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from distkv.cli.demo import command
+from distkv.cli.failures import run
 from distkv.config import DEMO_MODEL, model_dir
 
 SMALL = ("--kv-tokens", "256")
@@ -183,6 +186,15 @@ def test_mistakes_start_nothing(start, scratch, arguments, told):
     assert code == 2
     assert told in out and "Traceback" not in out
     assert not list(scratch.iterdir())
+
+
+@pytest.mark.parametrize("typed", ["", "The gate code is 48213.\n"])
+def test_an_input_that_ends_before_the_question_is_said(typed, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", io.StringIO(typed))
+    assert run(command, ["--ask"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out.endswith(": \n")
+    assert captured.err.startswith("error: --ask takes a fact and a question")
 
 
 def test_an_instance_that_dies_meanwhile_is_named_and_nothing_stays(start, scratch):

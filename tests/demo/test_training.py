@@ -86,6 +86,17 @@ def test_many_questions_at_once_are_judged_as_one_by_one(tokenizer, small, tmp_p
         assert logits[-len(found) :].argmax(-1).tolist() == found
 
 
+def test_the_greedy_answer_is_known_up_to_its_first_mistake(tokenizer, small, tmp_path, monkeypatch):
+    export(start(small, 0), tokenizer, tmp_path)
+    examiner = Examiner(tmp_path)
+    document = write(tokenizer, 0, 400, num_facts=2, num_absent=0)
+    first, second = (examiner.answer(placed) for placed in document.questions)
+    other = second[1] + 1
+    monkeypatch.setattr(examiner, "likeliest", lambda _: [first, [second[0], other, *second[2:]]])
+    assert examiner.greedy(document) == [first, [second[0], other]]
+    assert examiner.exact(document) == [True, False]
+
+
 def test_the_loss_falls(batches, small):
     network = start(small, 0)
     optimiser = Optimiser(network, 100, 1.0)

@@ -19,6 +19,7 @@ from distkv.engine.remote import CreditorLink
 from distkv.engine.serve import AttendServer, ServedPlan, SpanRegistry
 from distkv.engine.step import StepRunner
 from distkv.errors import LinkClosed
+from distkv.kernels.cpu.backends import backend_of
 from distkv.wire.messages.common import Epoch, Run, SpanRef
 from distkv.wire.messages.data import Attend, AttendPlan
 from distkv.wire.messages.from_worker import SeqResult
@@ -33,7 +34,7 @@ class Creditor:
     def __init__(self, name: str, engine: Engine, dtype: torch.dtype) -> None:
         self.name, self.engine = name, engine
         self.registry = SpanRegistry()
-        self.server = AttendServer(engine.pool, self.registry, engine.model.config, dtype)
+        self.server = AttendServer(engine.pool, self.registry, engine.model.config, dtype, engine.backend)
         self.fail_at: tuple[str, int] | None = None
         self.calls: list[tuple[str, int]] = []
         self.plans: list[AttendPlan] = []
@@ -92,10 +93,11 @@ class Engine:
         self.model = model or Model.load(path, dtype)
         self.pool = KvPool(self.model.config, num_slots, block_tokens, self.model.dtype)
         for layer in range(self.model.config.num_layers):
-            for half in self.pool.layer(layer):
+            for half in (self.pool.layer(layer).k, self.pool.layer(layer).v):
                 half.fill_(torch.nan)
         self.peers = FakePeers()
-        self.runner = StepRunner(self.model, self.pool, self.peers)
+        self.backend = backend_of()
+        self.runner = StepRunner(self.model, self.pool, self.peers, self.backend)
         self._step_ids = itertools.count(1)
         self._next_slot = 0
 
@@ -119,7 +121,7 @@ class Engine:
         hidden = self.model.forward(
             batch.tokens,
             batch.positions,
-            lambda layer, q, k, v: dist_attention(layer, q, k, v, batch, self.pool, self.model.config),
+            lambda layer, q, k, v: dist_attention(layer, q, k, v, batch, self.pool, self.backend, self.model.config),
             torch.arange(len(batch.tokens)),
         )
         return self.model.logits(hidden)

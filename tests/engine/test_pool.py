@@ -19,18 +19,24 @@ def config(tmp_path: Path) -> ModelConfig:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_layout(config: ModelConfig, dtype: torch.dtype) -> None:
-    """[slot][layer][K|V][Hkv][P][D], one byte range for each slot."""
+    """[slot][layer][K|V][Hkv][panel], one byte range for each slot."""
     memory = mmap.mmap(-1, 5 * slot_bytes(config, 4, dtype))
     pool = KvPool(config, 5, 4, dtype, memory)
-    k, v = pool.layer(1)
-    assert k.shape == v.shape == (5, 2, 4, 16)
-    v[3, 1, 2] = torch.arange(16)
-    start = 3 * pool.slot_bytes
-    place = ((((1 * 2 + 1) * 2 + 1) * 4) + 2) * 16 * dtype.itemsize
-    raw = memory[start + place : start + place + 16 * dtype.itemsize]
-    assert torch.equal(torch.frombuffer(bytearray(raw), dtype=dtype), torch.arange(16).to(dtype))
-    assert bytes(pool.slot_bytes_view(3)[place : place + len(raw)]) == raw
-    assert pool.checksum(3) == xxhash.xxh3_64_intdigest(memory[start : start + pool.slot_bytes])
+    kv = pool.layer(1)
+    token = torch.arange(2 * 16).view(1, 2, 16).to(dtype)
+    kv.write(torch.tensor([3]), torch.tensor([2]), -token, token)
+    pair = 4 // dtype.itemsize
+    for half, sign in ((0, -1), (1, 1)):
+        start = 3 * pool.slot_bytes + ((1 * 2 + half) * 2 + 1) * 4 * 16 * dtype.itemsize  # of KV head 1
+        raw = bytearray(memory[start : start + 4 * 16 * dtype.itemsize])
+        panel = torch.frombuffer(raw, dtype=dtype)
+        if half == 0:
+            stored = panel.view(16 // pair, 4, pair)[:, 2].flatten()
+        else:
+            stored = panel.view(4 // pair, 16, pair)[2 // pair, :, 2 % pair]
+        assert torch.equal(stored, sign * token[0, 1])
+        assert bytes(pool.slot_bytes_view(3)[start - 3 * pool.slot_bytes :][: len(raw)]) == raw
+    assert pool.checksum(3) == xxhash.xxh3_64_intdigest(memory[3 * pool.slot_bytes : 4 * pool.slot_bytes])
 
 
 def test_slots_outside_and_buffers_too_small(config: ModelConfig) -> None:

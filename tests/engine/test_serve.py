@@ -13,6 +13,7 @@ from distkv.engine.config import ModelConfig
 from distkv.engine.pool import KvPool
 from distkv.engine.serve import AttendServer, SpanRegistry
 from distkv.errors import MalformedMessage
+from distkv.kernels.cpu.backends import backend_of
 from distkv.wire.messages.common import Epoch, SpanRef
 from distkv.wire.messages.data import Attend, AttendEntry, AttendPlan
 from tests.checkpoints import variant
@@ -118,11 +119,11 @@ class Server:
     def __init__(self, path: Path) -> None:
         self.config = ModelConfig.from_dir(path)
         self.pool = KvPool(self.config, 8, 4, torch.float32)
-        for half in self.pool.layer(0):
+        for half in (self.pool.layer(0).k, self.pool.layer(0).v):
             half.normal_(generator=torch.Generator().manual_seed(0))
         self.registry = SpanRegistry()
         self.registry.grant(REF, (5, 2, 7))
-        self.server = AttendServer(self.pool, self.registry, self.config, torch.float32)
+        self.server = AttendServer(self.pool, self.registry, self.config, torch.float32, backend_of())
 
     def entry(
         self, *, ref: SpanRef = REF, index: int = 0, num_blocks: int = 3, row: int = 0, num_rows: int = 2

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distkv.kernels import KeyBlocks, Partial, empty_partial, merge
+from distkv.kernels import Backend, KeyBlocks, Partial, empty_partial, merge
 from distkv.kernels.reference import micro_attention
 
 ROWS, HEADS, DIM = 3, 2, 4
@@ -76,3 +76,13 @@ def test_any_partition_of_the_keys_merges_to_the_whole(owners: list[str], seed: 
 
     parts = [attend([slot for slot in range(6) if owners[slot] == owner]) for owner in "abc"]
     assert_same(merge(parts), attend(list(range(6))))
+
+
+@given(st.lists(seeds, min_size=1, max_size=9))
+@settings(max_examples=25, deadline=None)
+def test_backends_merge_as_the_formula_says(backend: Backend, numbers: list[int]) -> None:
+    partials = [random_partial(number) for number in numbers]
+    out, lse = backend.merge([(part.float(), total.float()) for part, total in partials])
+    expected_out, expected_lse = merge([(part.float().double(), total.float().double()) for part, total in partials])
+    torch.testing.assert_close(out.double(), expected_out, atol=2e-6, rtol=2e-6)
+    torch.testing.assert_close(lse.double(), expected_lse, atol=2e-6, rtol=2e-6)

@@ -46,10 +46,10 @@ class Score(msgspec.Struct, frozen=True):
         return f"{self.right}/{self.asked} = {self.percent:.2f} % ({low:.2f}..{high:.2f})"
 
 
-def score_row(case: str, variant: str, score: Score) -> Result:
+def score_row(case: str, variant: str, score: Score, unit: str = UNIT) -> Result:
     """A row of the report; min and max are the interval, the variant ends in the counts."""
     low, high = score.interval
-    return Result(case, f"{variant}: {score.right}/{score.asked}", score.percent, low, high, UNIT)
+    return Result(case, f"{variant}: {score.right}/{score.asked}", score.percent, low, high, unit)
 
 
 def show_scores(report: Report, samples: Samples, console: Console) -> None:

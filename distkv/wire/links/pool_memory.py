@@ -74,6 +74,9 @@ class PoolMemory:
             os.close(self.fd)
             raise ConfigError("kv_tokens", f"no memory for a pool of {self.size_bytes} bytes: {e}") from None
         _seal(self.fd)
+        with contextlib.suppress(OSError):
+            # Taken where the system gives huge pages to shared memory that asks for them; else nothing happens.
+            self._map.madvise(mmap.MADV_HUGEPAGE)
         self.view = memoryview(self._map)
 
     @property

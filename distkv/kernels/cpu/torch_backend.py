@@ -8,35 +8,84 @@ the score matrix of the rest.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
+from distkv.kernels.backend import KeyTables
 from distkv.kernels.blocks import KeyBlocks
+from distkv.kernels.heads import Heads
+from distkv.kernels.layout import LayerKv
 from distkv.kernels.merge import Partial, empty_partial, merge
 
 _TILE_KEY_ELEMENTS = 1 << 20  # K of one tile: 4 MiB of float32
 _TILE_SCORES = 1 << 20  # scores of one tile: 4 MiB of float32
 
 
-def micro_attention(
-    q: Tensor, k_pool: Tensor, v_pool: Tensor, blocks: KeyBlocks, q_positions: Tensor, scale: float, window: int | None
+class TorchBackend:
+    """A Backend that needs nothing but torch."""
+
+    name = "torch"
+
+    def attend(
+        self,
+        q: Tensor,
+        kv: LayerKv,
+        tables: KeyTables,
+        scale: float,
+        window: int | None = None,
+        alibi: Tensor | None = None,
+        *,
+        serving: bool = False,
+    ) -> Partial:
+        """See Backend."""
+        parts = [
+            _attend_blocks(
+                q[rows.start : rows.stop], kv, blocks, tables.positions[rows.start : rows.stop], scale, window, alibi
+            )
+            for rows, blocks in zip(tables.rows, tables.blocks, strict=True)
+        ]
+        if len(parts) == 1:
+            return parts[0]
+        parts.append(empty_partial(0, *q.shape[1:]))
+        return torch.cat([out for out, _ in parts]), torch.cat([lse for _, lse in parts])
+
+    def merge(self, partials: Sequence[Partial]) -> Partial:
+        """See Backend."""
+        return merge(partials)
+
+    def store(self, heads: Heads, kv: LayerKv, slots: Tensor, offsets: Tensor) -> Tensor:
+        """See Backend."""
+        q, k, v = heads.finished()
+        kv.write(slots, offsets, k, v)
+        return q
+
+
+def _attend_blocks(
+    q: Tensor,
+    kv: LayerKv,
+    blocks: KeyBlocks,
+    q_positions: Tensor,
+    scale: float,
+    window: int | None,
+    alibi: Tensor | None,
 ) -> Partial:
-    """As `reference.micro_attention`, computed and returned in float32. q and pools: float32, bfloat16 or float16."""
     num_rows, num_heads, head_dim = q.shape
-    kv_heads, block_tokens = k_pool.shape[1:3]
     if num_rows == 0:
         return empty_partial(0, num_heads, head_dim)
     low, high = _bounds(q_positions)
     blocks = blocks.within(0 if window is None else low - window + 1, high + 1)
     q = q.float() * scale
     total: Partial | None = None
-    for tile in blocks.tiles(max(1, _TILE_KEY_ELEMENTS // (kv_heads * block_tokens * head_dim))):
+    for tile in blocks.tiles(max(1, _TILE_KEY_ELEMENTS // (kv.kv_heads * kv.block_tokens * head_dim))):
         if len(tile) == 0:
             continue
-        k, v = _head_major(k_pool, tile), _head_major(v_pool, tile)
+        picked = tile.slot_index if tile.first_slot is None else slice(tile.first_slot, tile.first_slot + len(tile))
+        k, v = _head_major(kv.keys(picked)), _head_major(kv.values(picked))
         step = max(1, _TILE_SCORES // (num_heads * k.shape[1]))
         parts = [
-            _attend(q[row : row + step], q_positions[row : row + step], k, v, tile, window)
+            _attend(q[row : row + step], q_positions[row : row + step], k, v, tile, window, alibi)
             for row in range(0, num_rows, step)
         ]
         part = parts[0] if len(parts) == 1 else (torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts]))
@@ -52,15 +101,15 @@ def _bounds(q_positions: Tensor) -> tuple[int, int]:
     return int(low), int(high)
 
 
-def _head_major(pool: Tensor, tile: KeyBlocks) -> Tensor:
-    """[slots, Hkv, P, D] → float32 [Hkv, B·P, D]; a run of slots is copied once, scattered ones twice."""
-    first = tile.first_slot
-    picked = pool[first : first + len(tile)] if first is not None else pool.index_select(0, tile.slot_index)
-    heads_first = picked.transpose(0, 1).to(torch.float32, memory_format=torch.contiguous_format)
-    return heads_first.reshape(pool.shape[1], -1, pool.shape[3])
+def _head_major(blocks: Tensor) -> Tensor:
+    """[B, Hkv, P, D] → float32 [Hkv, B·P, D]."""
+    heads_first = blocks.transpose(0, 1)
+    return torch.empty(heads_first.shape).copy_(heads_first).flatten(1, 2)
 
 
-def _attend(q: Tensor, q_positions: Tensor, k: Tensor, v: Tensor, tile: KeyBlocks, window: int | None) -> Partial:
+def _attend(
+    q: Tensor, q_positions: Tensor, k: Tensor, v: Tensor, tile: KeyBlocks, window: int | None, alibi: Tensor | None
+) -> Partial:
     """One tile of queries, already scaled, over one tile of keys. q: float32 [T, Hq, D]. k, v: float32 [Hkv, S, D]."""
     num_rows, num_heads, head_dim = q.shape
     kv_heads = k.shape[0]
@@ -69,8 +118,14 @@ def _attend(q: Tensor, q_positions: Tensor, k: Tensor, v: Tensor, tile: KeyBlock
     first = 0 if window is None else tile.keys_before(low - window + 1)  # or < first
     if last <= first:
         return empty_partial(num_rows, num_heads, head_dim)
-    # Every query sees [free, masked); at the ends it depends on the query.
-    free = first if window is None else min(max(first, tile.keys_before(high - window + 1)), last)
+    # Every query sees [free, masked) as it is; at the ends it depends on the query, and with ALiBi everywhere.
+    free = (
+        last
+        if alibi is not None
+        else first
+        if window is None
+        else min(max(first, tile.keys_before(high - window + 1)), last)
+    )
     masked = min(max(free, tile.keys_before(low + 1)), last)
     by_group = q.view(num_rows, kv_heads, -1, head_dim).permute(1, 2, 0, 3).reshape(kv_heads, -1, head_dim)
     parts = []
@@ -78,8 +133,9 @@ def _attend(q: Tensor, q_positions: Tensor, k: Tensor, v: Tensor, tile: KeyBlock
         parts.append(_unmasked(by_group, k[:, free:masked], v[:, free:masked]))
     for start, end in ((first, free), (masked, last)):
         if start < end:
-            hidden = _hidden(q_positions, tile.key_positions[start:end], window)
-            parts.append(_masked(by_group, k[:, start:end], v[:, start:end], hidden))
+            back = q_positions[:, None] - tile.key_positions[None, start:end]
+            bias = None if alibi is None else -alibi.view(kv_heads, -1, 1, 1) * back
+            parts.append(_masked(by_group, k[:, start:end], v[:, start:end], _hidden(back, window), bias))
     out, lse = merge(parts)
     return (
         out.view(kv_heads, -1, num_rows, head_dim).permute(2, 0, 1, 3).reshape(num_rows, num_heads, head_dim),
@@ -93,10 +149,16 @@ def _unmasked(q: Tensor, k: Tensor, v: Tensor) -> Partial:
     return out[0], lse[0]
 
 
-def _masked(q: Tensor, k: Tensor, v: Tensor, hidden: Tensor) -> Partial:
-    """As `_unmasked`, but row t of every group does not see the keys that `hidden` [T, S] marks."""
+def _masked(q: Tensor, k: Tensor, v: Tensor, hidden: Tensor, bias: Tensor | None) -> Partial:
+    """As `_unmasked`, but row t of every group does not see the keys that `hidden` [T, S] marks.
+
+    bias: added to the scores, [Hkv, G, T, S].
+    """
     scores = torch.bmm(q, k.transpose(1, 2))
-    scores.view(q.shape[0], -1, *hidden.shape).masked_fill_(hidden, -torch.inf)
+    by_row = scores.view(q.shape[0], -1, *hidden.shape)
+    if bias is not None:
+        by_row += bias
+    by_row.masked_fill_(hidden, -torch.inf)
     # A row may see none of these keys: a finite peak makes its exponentials, and so its output, 0.
     peak = scores.amax(-1, keepdim=True).clamp_min_(torch.finfo(torch.float32).min)
     weights = scores.sub_(peak).exp_()
@@ -105,7 +167,6 @@ def _masked(q: Tensor, k: Tensor, v: Tensor, hidden: Tensor) -> Partial:
     return out, peak.add_(total.log_()).squeeze(-1)
 
 
-def _hidden(q_positions: Tensor, key_positions: Tensor, window: int | None) -> Tensor:
-    """bool [T, S]: keys after the query, or too far before it."""
-    hidden = key_positions > q_positions[:, None]
-    return hidden if window is None else hidden | (key_positions <= q_positions[:, None] - window)
+def _hidden(back: Tensor, window: int | None) -> Tensor:
+    """bool [T, S]: keys after the query, or too far before it. back: int64 [T, S], how far a key is before a query."""
+    return back < 0 if window is None else (back < 0) | (back >= window)

@@ -1,0 +1,72 @@
+"""The C functions of the native library: (result type, argument types) by name."""
+
+from __future__ import annotations
+
+from ctypes import POINTER, Structure, c_float, c_int, c_int32, c_int64, c_uint, c_void_p
+from typing import Any
+
+Signature = tuple[Any, tuple[Any, ...]]
+
+
+class AttendSeq(Structure):
+    """As in native/attend.h."""
+
+    _fields_ = [
+        ("slots", c_void_p),
+        ("positions", c_void_p),
+        ("num_blocks", c_int64),
+        ("num_keys", c_int64),
+        ("first_row", c_int64),
+        ("num_rows", c_int64),
+        ("out_row", c_int64),
+    ]
+
+
+class AttendCall(Structure):
+    """As in native/attend.h."""
+
+    _fields_ = [
+        *((name, c_void_p) for name in ("q", "q_positions", "k", "v", "alibi", "out", "lse", "seqs")),
+        *((name, c_int64) for name in ("q_stride", "slot_bytes", "window", "num_seqs")),
+        *((name, c_int32) for name in ("q_type", "kv_type", "pair", "heads", "kv_heads", "dim", "block_tokens")),
+        ("serving", c_int32),
+        ("scale", c_float),
+    ]
+
+
+class StoreCall(Structure):
+    """As in native/store.h."""
+
+    _fields_ = [
+        *((name, c_void_p) for name in ("rows", "cos", "sin", "q_norm", "k_norm", "q", "k", "v", "slots", "offsets")),
+        *((name, c_int64) for name in ("num_rows", "row_stride", "slot_bytes")),
+        *((name, c_int32) for name in ("type", "pair", "heads", "kv_heads", "dim", "block_tokens")),
+        ("eps", c_float),
+    ]
+
+
+SHARED: dict[str, Signature] = {
+    "machine_levels": (c_uint, ()),
+    "set_threads": (None, (c_int, POINTER(c_int), c_int)),
+}
+"""There once, as `distkv_<name>`."""
+
+OF_LEVEL: dict[str, Signature] = {
+    "abi": (c_int, ()),
+    "attend": (c_int, (POINTER(AttendCall),)),
+    "store": (None, (POINTER(StoreCall),)),
+    "stream": (c_float, (c_void_p, c_int64)),
+    "merge": (None, (c_void_p, c_void_p, c_int, c_int64, c_int, c_void_p, c_void_p)),
+    "linear_pack": (None, (c_int, c_void_p, c_int64, c_int, c_int, c_void_p)),
+    "linear": (
+        None,
+        (c_int, c_void_p, c_int64, c_int, c_int, c_void_p, c_void_p, c_int, c_void_p, c_int64),
+    ),
+    "rms_norm": (None, (c_int, c_void_p, c_int64, c_int, c_int, c_void_p, c_float, c_void_p)),
+    "add_rms_norm": (
+        None,
+        (c_int, c_void_p, c_int64, c_void_p, c_int64, c_int, c_int, c_void_p, c_float, c_void_p, c_void_p),
+    ),
+    "silu_mul": (None, (c_int, c_void_p, c_int64, c_int, c_int, c_void_p)),
+}
+"""There for every level, as `distkv_<name>_<level>`."""

@@ -1,0 +1,118 @@
+"""Linear layers, prepared once for the machine that computes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from distkv.kernels.cpu.attend import DTYPES
+from distkv.kernels.cpu.dispatch import Choice
+from distkv.kernels.cpu.library import Native
+
+LinearKind = Literal["native", "onednn", "torch"]
+
+_LANES = 32
+_LINE_BYTES = 128
+"""Of a packed panel, per step of the input; as in native/linear.h."""
+
+
+class Linear(Protocol):
+    """y = x · Wᵀ + bias, of some W [out, in]."""
+
+    def __call__(self, x: Tensor, /) -> Tensor:
+        """x: [N, in] in the weights' dtype. Returns [N, out] in the same, rounded once."""
+
+
+MakeLinear = Callable[[Tensor, Tensor | None], Linear]
+"""(W [out, in], bias [out] or None) → what computes with them, from a copy of W in its own order if it has one."""
+
+
+def linear_kind(choice: Choice, dtype: torch.dtype) -> LinearKind:
+    """Who computes linear layers, by the level that was chosen and the dtype of the weights.
+
+    oneDNN where it multiplies bfloat16 in hardware: from weights in its own order it is as fast as memory. Elsewhere it
+    is not, and it is nowhere for other dtypes, so there our own. torch's functions for the level "torch".
+    """
+    if choice.native is None:
+        return "torch"
+    return "onednn" if choice.level == "avx512bf16" and dtype == torch.bfloat16 and _has_onednn() else "native"
+
+
+def linear_maker(choice: Choice, dtype: torch.dtype) -> MakeLinear:
+    """Makes linear layers of `linear_kind`."""
+    kind = linear_kind(choice, dtype)
+    native = choice.native
+    if kind == "torch" or native is None:
+        return TorchLinear
+    return OneDnnLinear if kind == "onednn" else lambda weight, bias: NativeLinear(native, weight, bias)
+
+
+class TorchLinear:
+    """A Linear that needs nothing but torch; it keeps W."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self._weight, self._bias = weight, bias
+
+    def __call__(self, x: Tensor, /) -> Tensor:
+        """See Linear."""
+        return F.linear(x, self._weight, self._bias)
+
+
+class OneDnnLinear:
+    """A Linear of oneDNN, over weights in its own order."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self._weight: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), None)
+        self._bias = bias
+
+    def __call__(self, x: Tensor, /) -> Tensor:
+        """See Linear."""
+        out: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "none", [], "")
+        return out
+
+
+class NativeLinear:
+    """A Linear of the native library, over panels of 32 outputs; see native/linear.h. float32, bfloat16 or float16."""
+
+    def __init__(self, native: Native, weight: Tensor, bias: Tensor | None) -> None:
+        weight = weight.contiguous()
+        self._out, self._in = weight.shape
+        self._dtype, self._dtype_code = weight.dtype, DTYPES[weight.dtype]
+        lines = -(-self._in * weight.element_size() // 4)
+        self._packed = torch.empty(-(-self._out // _LANES) * lines * _LINE_BYTES, dtype=torch.uint8)
+        self._bias = None if bias is None else bias.contiguous()
+        self._packed_at = self._packed.data_ptr()
+        self._bias_at = None if self._bias is None else self._bias.data_ptr()
+        native.linear_pack(weight.element_size(), weight.data_ptr(), self._in, self._out, self._in, self._packed_at)
+        self._run = native.linear
+
+    def __call__(self, x: Tensor, /) -> Tensor:
+        """See Linear. Raises ValueError for an x that is no [N, in] or of another dtype."""
+        rows, width = x.shape
+        if width != self._in or x.dtype != self._dtype:
+            raise ValueError(f"expected {self._dtype} [N, {self._in}], got {x.dtype} {list(x.shape)}")
+        if x.stride(1) != 1:
+            x = x.contiguous()
+        out = torch.empty(rows, self._out, dtype=self._dtype)
+        self._run(
+            self._dtype_code,
+            x.data_ptr(),
+            x.stride(0),
+            rows,
+            width,
+            self._packed_at,
+            self._bias_at,
+            self._out,
+            out.data_ptr(),
+            self._out,
+        )
+        return out
+
+
+def _has_onednn() -> bool:
+    available: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    return available and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())

@@ -1,0 +1,2 @@
+#define DISTKV_LEVEL avx2
+#include "kernels.h"

@@ -1,0 +1,2 @@
+#define DISTKV_LEVEL avx512
+#include "kernels.h"

@@ -1,0 +1,2 @@
+#define DISTKV_LEVEL avx512bf16
+#include "kernels.h"

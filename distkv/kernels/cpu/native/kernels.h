@@ -1,0 +1,9 @@
+// Everything that is compiled once per dispatch level.
+#pragma once
+
+#include "abi.h"
+#include "attention.h"
+#include "linear.h"
+#include "ops.h"
+#include "store.h"
+#include "stream.h"

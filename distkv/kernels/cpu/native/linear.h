@@ -1,0 +1,194 @@
+// Linear layers, y = x · Wᵀ + bias, over weights that are packed once.
+//
+// Packed: panels of 32 outputs, in each the weights of one step of the input (of two, for 16-bit weights) side by side.
+// A few rows are as fast as the panels can be read; many share each chunk of a panel while it is in the nearest cache.
+
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+
+#include "abi.h"
+#include "dtypes.h"
+#include "panel.h"
+#include "scratch.h"
+#include "threads.h"
+
+namespace {
+
+constexpr int LANES = 32;                             // of a panel in memory, at every level
+constexpr int WHOLE_ROWS = MAX_ROWS * PANEL / LANES;  // rows whose sums with all lanes stay in registers
+constexpr int FEW_ROWS = 2 * MAX_ROWS;                // up to here it does not pay to unpack half floats first
+constexpr int CHUNK_BYTES = 16384;                    // of a panel: stays in the nearest cache while rows pass by
+constexpr int ROW_BLOCK = 256, GROUP = 4;             // rows and panels whose sums stay in the next one
+constexpr ptrdiff_t AHEAD = 2048;                     // bytes from what is read to what is fetched
+
+thread_local Scratch wide_rows;  // of who calls; `scratch` is for the pieces of the work
+
+DISTKV_INLINE int smaller(int a, int b) { return a < b ? a : b; }
+
+// `count` stored numbers to floats, with zeros up to `room`.
+template <class S>
+void widen(const typename S::Stored* from, int count, int room, float* to) {
+    for (int i = 0; i < count; ++i) to[i] = S::one(from[i]);
+    for (int i = count; i < room; ++i) to[i] = 0;
+}
+
+// Sums of a panel, [rows][LANES], to rows of y.
+template <class S>
+void finish(const float* sums, int rows, int lanes, const typename S::Stored* bias, typename S::Stored* y,
+            size_t y_stride) {
+    for (int r = 0; r < rows; ++r, sums += LANES, y += y_stride) {
+        if (bias != nullptr) {
+            for (int i = 0; i < lanes; ++i) y[i] = S::stored(sums[i] + S::one(bias[i]));
+        } else {
+            for (int i = 0; i < lanes; ++i) y[i] = S::stored(sums[i]);
+        }
+    }
+}
+
+template <class S>
+struct Linear {
+    typedef typename S::Stored Stored;
+    static constexpr size_t LOAD_BYTES = LANES * sizeof(Stored) * S::steps;
+
+    const Stored* x;
+    size_t x_stride;
+    int rows, k;
+    const char* packed;
+    const Stored* bias;
+    int n;
+    Stored* y;
+    size_t y_stride;
+
+    int loads() const { return (k + S::steps - 1) / S::steps; }
+    // Of a row of floats: whole loads, and rows that do not all fall into the same places of a cache.
+    size_t wide_stride() const { return loads() * S::steps + 16; }
+    int panels() const { return (n + LANES - 1) / LANES; }
+    const char* panel_at(int p) const { return packed + p * loads() * LOAD_BYTES; }
+    const Stored* bias_at(int p) const { return bias == nullptr ? nullptr : bias + p * LANES; }
+
+    void widen_rows(int first, int end, float* wide) const {
+        for (int r = first; r < end; ++r, wide += wide_stride()) {
+            widen<S>(x + r * x_stride, k, loads() * S::steps, wide);
+        }
+    }
+
+    void finish_panel(int p, const float* sums, int first, int count) const {
+        finish<S>(sums, count, smaller(LANES, n - p * LANES), bias_at(p), y + first * y_stride + p * LANES, y_stride);
+    }
+
+    void run() const {
+        const size_t wide_floats = smaller(rows, ROW_BLOCK) * wide_stride();
+        wide_rows.begin(wide_floats);
+        float* const wide = wide_rows.floats(wide_floats);
+        const int fair = panels() / (4 * distkv_num_threads());  // panels of a piece, if each thread gets four pieces
+        const int group = rows <= MAX_ROWS || fair < 1 ? 1 : smaller(GROUP, fair);
+        for (int first = 0; first < rows; first += ROW_BLOCK) {
+            const int count = smaller(ROW_BLOCK, rows - first);
+            parallel((count + 15) / 16, false, [&](int i) {
+                widen_rows(first + i * 16, smaller(first + i * 16 + 16, first + count), wide + i * 16 * wide_stride());
+            });
+            parallel((panels() + group - 1) / group, false, [&](int i) {
+                multiply(i * group, smaller(i * group + group, panels()), wide, first, count);
+            });
+        }
+    }
+
+    // Rows [first, first + count) of y at the outputs of some panels.
+    void multiply(int first_panel, int end_panel, const float* wide, int first, int count) const {
+        const size_t panel_sums = count * LANES, num_sums = panel_sums * (end_panel - first_panel);
+        scratch.begin(CHUNK_BYTES + num_sums);
+        float* const unpacked = scratch.floats(CHUNK_BYTES);
+        float* const sums = scratch.floats(num_sums);
+        constexpr int chunk = CHUNK_BYTES / LOAD_BYTES;
+        for (int start = 0; start < loads(); start += chunk) {
+            const int some = smaller(chunk, loads() - start);
+            for (int p = first_panel; p < end_panel; ++p) {
+                multiply_chunk(wide + start * S::steps, count, panel_at(p) + start * LOAD_BYTES, some,
+                               sums + (p - first_panel) * panel_sums, start > 0, unpacked);
+            }
+        }
+        for (int p = first_panel; p < end_panel; ++p) finish_panel(p, sums + (p - first_panel) * panel_sums, first, count);
+    }
+
+    // Rows of x times a chunk of a panel that begins at b. unpacked: room for its floats.
+    void multiply_chunk(const float* wide, int count, const char* b, int some, float* sums, bool add,
+                        float* unpacked) const {
+        const size_t stride = wide_stride();
+        if (count <= WHOLE_ROWS) {
+            static constexpr auto panels = panels_by_rows<S, LANES / W>(std::make_integer_sequence<int, WHOLE_ROWS>());
+            panels[count - 1](wide, stride, b, LOAD_BYTES, some, sums, LANES, add, AHEAD);
+            return;
+        }
+        for (int lane = 0; lane < LANES; lane += PANEL, b += PANEL * sizeof(Stored) * S::steps) {
+            if (std::is_same<S, F16>::value && count > FEW_ROWS) {
+                unpack(b, some, unpacked);
+                panel_product<F32>(count, wide, stride, reinterpret_cast<const char*>(unpacked), PANEL * sizeof(float),
+                                   some * S::steps, sums + lane, LANES, add);
+                continue;
+            }
+            for (int r = 0; r < count; r += MAX_ROWS) {
+                panel_rows<S, 2>(smaller(MAX_ROWS, count - r), wide + r * stride, stride, b, LOAD_BYTES, some,
+                                 sums + r * LANES + lane, LANES, add, r == 0 ? AHEAD : 0);
+            }
+        }
+    }
+
+    static void unpack(const char* b, int some, float* to) {
+        for (int s = 0; s < some; ++s, b += LOAD_BYTES) {
+            DISTKV_UNROLL for (int v = 0; v < 2; ++v) {
+                Vec steps[S::steps];
+                S::read(b + v * W * 4, steps);
+                DISTKV_UNROLL for (int t = 0; t < S::steps; ++t) store(to + (s * S::steps + t) * PANEL + v * W, steps[t]);
+            }
+        }
+    }
+};
+
+// [n, k] to panels, by 32-bit units: a float or two 16-bit numbers.
+template <class Stored>
+void pack_linear(const Stored* w, size_t w_stride, int n, int k, uint32_t* packed) {
+    constexpr int steps = 4 / sizeof(Stored);
+    const int units = (k + steps - 1) / steps;
+    parallel((n + LANES - 1) / LANES, false, [&](int p) {
+        uint32_t* to = packed + static_cast<size_t>(p) * units * LANES;
+        const int lanes = smaller(LANES, n - p * LANES);
+        for (int start = 0; start < units; start += 16) {
+            const int end = smaller(start + 16, units);
+            for (int lane = 0; lane < LANES; ++lane) {
+                const Stored* from = w + (static_cast<size_t>(p) * LANES + lane) * w_stride;
+                for (int u = start; u < end; ++u) {
+                    uint32_t unit = 0;
+                    if (lane < lanes) std::memcpy(&unit, from + u * steps, smaller(steps, k - u * steps) * sizeof(Stored));
+                    to[u * LANES + lane] = unit;
+                }
+            }
+        }
+    });
+}
+
+}  // namespace
+
+// W [n, k] of `bytes` (2 or 4) per number, rows w_stride numbers apart, into `packed`: ⌈n/32⌉ · ⌈k·bytes/4⌉ · 128 bytes.
+DISTKV_API(void, linear_pack)(int bytes, const void* w, int64_t w_stride, int n, int k, void* packed) {
+    if (bytes == 2) {
+        pack_linear(static_cast<const uint16_t*>(w), w_stride, n, k, static_cast<uint32_t*>(packed));
+    } else {
+        pack_linear(static_cast<const uint32_t*>(w), w_stride, n, k, static_cast<uint32_t*>(packed));
+    }
+}
+
+// y [rows, n] = x [rows, k] · Wᵀ + bias [n] or nothing; all of one dtype: 0 float32, 1 bfloat16, 2 float16.
+DISTKV_API(void, linear)(int dtype, const void* x, int64_t x_stride, int rows, int k, const void* packed,
+                         const void* bias, int n, void* y, int64_t y_stride) {
+    of_dtype(dtype, [&](auto storage) {
+        typedef decltype(storage) S;
+        typedef typename S::Stored Stored;
+        const Linear<S> call{static_cast<const Stored*>(x),    static_cast<size_t>(x_stride),   rows, k,
+                             static_cast<const char*>(packed), static_cast<const Stored*>(bias), n,
+                             static_cast<Stored*>(y),          static_cast<size_t>(y_stride)};
+        call.run();
+    });
+}

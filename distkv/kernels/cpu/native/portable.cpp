@@ -1,0 +1,2 @@
+#define DISTKV_LEVEL portable
+#include "kernels.h"

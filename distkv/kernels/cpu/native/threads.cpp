@@ -1,0 +1,156 @@
+// A pool of threads for short pieces of work: microseconds to start, asleep soon after there is none.
+
+#include "threads.h"
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#if defined(__linux__)
+#include <pthread.h>
+#include <sched.h>
+#endif
+
+namespace {
+
+constexpr auto AWAKE = std::chrono::microseconds(50);  // a step calls every few microseconds
+
+void relax() {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+}
+
+// One call of distkv_parallel. Only who holds `owner` changes it, and only while nobody is inside.
+struct Job {
+    std::mutex owner;
+    std::atomic<bool> open{false};
+    std::atomic<int> inside{0};
+    std::atomic<int> next{0};
+    std::atomic<int> items{0};
+    void (*work)(void*, int) = nullptr;
+    void* context = nullptr;
+
+    bool has_work() const { return open.load() && next.load() < items.load(); }
+
+    void take_all() {
+        for (int item = next.fetch_add(1); item < items.load(); item = next.fetch_add(1)) work(context, item);
+    }
+
+    // From a thread of the pool: an open job stays as it is until everyone who came in has left.
+    bool help() {
+        if (!open.load()) return false;
+        inside.fetch_add(1);
+        const bool found = has_work();
+        if (found) take_all();
+        inside.fetch_sub(1);
+        return found;
+    }
+};
+
+class Pool {
+  public:
+    void resize(int threads, const std::vector<int>& cores) {
+        {
+            const std::lock_guard<std::mutex> lock(sleep_);
+            stop_ = true;
+        }
+        wake_.notify_all();
+        for (auto& thread : threads_) thread.join();
+        threads_.clear();
+        stop_ = false;
+        for (int i = 0; i < threads; ++i) {
+            threads_.emplace_back([this] { run(); });
+#if defined(__linux__)
+            if (!cores.empty()) {
+                cpu_set_t set;
+                CPU_ZERO(&set);
+                CPU_SET(cores[i % cores.size()], &set);
+                pthread_setaffinity_np(threads_.back().native_handle(), sizeof set, &set);
+            }
+#endif
+        }
+    }
+
+    int size() const { return static_cast<int>(threads_.size()); }
+
+    void call(int items, bool serving, void (*work)(void*, int), void* context) {
+        Job& job = jobs_[serving ? 0 : 1];
+        // Peers served at the same time do not wait for each other: the second one computes alone.
+        std::unique_lock<std::mutex> owner(job.owner, std::try_to_lock);
+        if (!owner.owns_lock() || threads_.empty() || items <= 1) {
+            for (int item = 0; item < items; ++item) work(context, item);
+            return;
+        }
+        job.items.store(items);
+        job.work = work;
+        job.context = context;
+        job.next.store(0);
+        job.open.store(true);
+        if (sleeping_.load() > 0) {
+            const std::lock_guard<std::mutex> lock(sleep_);
+            wake_.notify_all();
+        }
+        job.take_all();
+        job.open.store(false);
+        for (int spins = 0; job.inside.load() > 0; ++spins) {
+            if (spins < 2000) {
+                relax();
+            } else {
+                std::this_thread::yield();  // whoever is inside may have lost its core
+            }
+        }
+    }
+
+  private:
+    bool has_work() const { return jobs_[0].has_work() || jobs_[1].has_work(); }
+
+    void run() {
+        auto idle_since = std::chrono::steady_clock::now();
+        while (!stop_.load(std::memory_order_relaxed)) {
+            if (jobs_[0].help() || jobs_[1].help()) {
+                idle_since = std::chrono::steady_clock::now();
+                continue;
+            }
+            relax();
+            if (std::chrono::steady_clock::now() - idle_since < AWAKE) continue;
+            std::unique_lock<std::mutex> lock(sleep_);
+            sleeping_.fetch_add(1);
+            wake_.wait(lock, [this] { return stop_.load() || has_work(); });
+            sleeping_.fetch_sub(1);
+            idle_since = std::chrono::steady_clock::now();
+        }
+    }
+
+    Job jobs_[2];
+    std::vector<std::thread> threads_;
+    std::mutex sleep_;
+    std::condition_variable wake_;
+    std::atomic<int> sleeping_{0};
+    std::atomic<bool> stop_{false};
+};
+
+// Never destroyed: threads may be in the middle of something when the process ends.
+Pool& pool() {
+    static Pool* const the_pool = new Pool;
+    return *the_pool;
+}
+
+}  // namespace
+
+void distkv_parallel(int items, bool serving, void (*work)(void*, int), void* context) {
+    pool().call(items, serving, work, context);
+}
+
+int distkv_num_threads() { return pool().size() + 1; }
+
+// Compute with `threads` threads from now on, the caller's among them; nobody may be computing meanwhile. cores: where
+// they run, the first one being the caller's own, which is left to the caller; none: anywhere.
+extern "C" __attribute__((visibility("default"))) void distkv_set_threads(int threads, const int* cores, int num_cores) {
+    std::vector<int> others;
+    for (int i = 1; i < num_cores; ++i) others.push_back(cores[i]);
+    pool().resize(threads > 1 ? threads - 1 : 0, others);
+}

@@ -1,0 +1,51 @@
+"""Norm, rotation and storage of a layer's heads in one pass, against the same in torch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from distkv.kernels import Backend, Heads
+from tests.kernels.layers import layer_of
+
+NUM_SLOTS, HEADS, KV_HEADS = 5, 4, 2
+
+
+def heads_of(num_rows: int, dim: int, dtype: torch.dtype, *, norm: bool) -> Heads:
+    """Rows of a wider projection: they do not follow each other."""
+    generator = torch.Generator().manual_seed(num_rows)
+
+    def draw(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator).to(dtype)
+
+    rows = draw(num_rows, (HEADS + 2 * KV_HEADS) * dim + 6)[:, : (HEADS + 2 * KV_HEADS) * dim]
+    angle = torch.rand(num_rows, dim // 2, generator=generator).repeat(1, 2) * 6
+    norms = (draw(dim), draw(dim)) if norm else (None, None)
+    return Heads(rows, HEADS, angle.cos().to(dtype), angle.sin().to(dtype), *norms, eps=1e-6)
+
+
+@pytest.mark.parametrize("norm", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("block_tokens", "dim", "num_rows"), [(16, 32, 1), (4, 10, 7), (3, 8, 5), (32, 64, 70)])
+def test_queries_and_stored_tokens(
+    backend: Backend, block_tokens: int, dim: int, num_rows: int, dtype: torch.dtype, norm: bool
+) -> None:
+    heads = heads_of(num_rows, dim, dtype, norm=norm)
+    empty = torch.full((NUM_SLOTS, KV_HEADS, block_tokens, dim), torch.nan, dtype=dtype)
+    kv = layer_of(empty, empty)
+    places = torch.randperm(NUM_SLOTS * block_tokens, generator=torch.Generator().manual_seed(0))[:num_rows]
+    slots, offsets = places // block_tokens, places % block_tokens
+    q = backend.store(heads, kv, slots, offsets)
+    wanted_q, wanted_k, wanted_v = heads.finished()
+    # A norm's sum in another order moves its result by a unit in the last place; all else is the same arithmetic.
+    close = dict(rtol=4 * torch.finfo(dtype).eps, atol=4 * torch.finfo(dtype).eps) if norm else dict(rtol=0, atol=0)
+    if dtype == torch.float32:
+        close = dict(rtol=2e-6, atol=2e-6)
+    torch.testing.assert_close(q, wanted_q, **close)
+    keys, values = kv.keys(slice(None)), kv.values(slice(None))
+    torch.testing.assert_close(keys[slots, :, offsets], wanted_k, **close)
+    assert torch.equal(values[slots, :, offsets], wanted_v)
+    untouched = torch.ones(NUM_SLOTS, block_tokens, dtype=torch.bool)
+    untouched[slots, offsets] = False
+    assert keys.transpose(1, 2)[untouched].isnan().all()
+    assert values.transpose(1, 2)[untouched].isnan().all()
