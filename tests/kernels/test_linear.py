@@ -8,6 +8,7 @@ from torch import Tensor
 
 from distkv.kernels.cpu.dispatch import TORCH, Choice, available, choose
 from distkv.kernels.cpu.linear import OneDnnLinear, TorchLinear, linear_kind, linear_maker
+from distkv.types import CpuKernels
 
 LEVELS = available()
 NATIVE = [level for level in LEVELS if level != TORCH]
@@ -33,7 +34,7 @@ def check(y: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("level", LEVELS)
-def test_odd_sizes_of_all_kinds(level: str, dtype: torch.dtype) -> None:
+def test_odd_sizes_of_all_kinds(level: CpuKernels, dtype: torch.dtype) -> None:
     for out, width in SHAPES:
         weight, bias = random(out, width, dtype=dtype), random(out, dtype=dtype, seed=1)
         for some_bias in (None, bias):
@@ -45,14 +46,14 @@ def test_odd_sizes_of_all_kinds(level: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("level", LEVELS)
-def test_more_rows_than_a_block_and_more_outputs_than_a_group(level: str, dtype: torch.dtype) -> None:
+def test_more_rows_than_a_block_and_more_outputs_than_a_group(level: CpuKernels, dtype: torch.dtype) -> None:
     weight, x = random(290, 140, dtype=dtype), random(300, 140, dtype=dtype, seed=1)
     check(linear_maker(choose(level), dtype)(weight, None)(x), x, weight, None)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("level", LEVELS)
-def test_strided_tensors_among_nan(level: str, dtype: torch.dtype) -> None:
+def test_strided_tensors_among_nan(level: CpuKernels, dtype: torch.dtype) -> None:
     """Rows and weights are parts of larger tensors whose rest must not be read into anything."""
     weights, xs = torch.full((40, 50), torch.nan, dtype=dtype), torch.full((30, 60), torch.nan, dtype=dtype)
     weights[:35, :33], xs[:, 9:42] = random(35, 33, dtype=dtype), random(30, 33, dtype=dtype, seed=1)
@@ -64,7 +65,7 @@ def test_strided_tensors_among_nan(level: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("level", NATIVE)
-def test_what_is_no_number_stays_in_its_row(level: str, dtype: torch.dtype) -> None:
+def test_what_is_no_number_stays_in_its_row(level: CpuKernels, dtype: torch.dtype) -> None:
     weight, x = random(40, 21, dtype=dtype), random(30, 21, dtype=dtype, seed=1)
     x[3, 4], x[7, 20], x[8, 0] = torch.nan, torch.inf, torch.finfo(dtype).max
     y = linear_maker(choose(level), dtype)(weight, None)(x)
@@ -76,7 +77,7 @@ def test_what_is_no_number_stays_in_its_row(level: str, dtype: torch.dtype) -> N
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_a_row_is_the_same_whatever_stands_beside_it(level: str) -> None:
+def test_a_row_is_the_same_whatever_stands_beside_it(level: CpuKernels) -> None:
     """So that a batch gives each request what it would get alone, up to the rounding of sums."""
     weight, x = random(70, 600, dtype=torch.float32), random(40, 600, dtype=torch.float32, seed=1)
     linear = linear_maker(choose(level), torch.float32)(weight, None)
@@ -86,7 +87,7 @@ def test_a_row_is_the_same_whatever_stands_beside_it(level: str) -> None:
 
 
 @pytest.mark.parametrize("level", NATIVE)
-def test_a_wrong_input_is_refused(level: str) -> None:
+def test_a_wrong_input_is_refused(level: CpuKernels) -> None:
     linear = linear_maker(choose(level), torch.float32)(random(8, 6, dtype=torch.float32), None)
     with pytest.raises(ValueError, match=r"expected torch\.float32 \[N, 6\], got torch\.float32 \[2, 5\]"):
         linear(torch.zeros(2, 5))

@@ -14,26 +14,44 @@ namespace {
 
 constexpr int ONE_TILE = 64;  // keys of a tile, unless a block is larger
 
-// Σ over rows of `weights` of N vectors of V, some blocks' worth; the last token of an odd number stands alone.
+constexpr int MOST_BLOCKS = ONE_TILE / W;  // of a tile
+
+// The values of a tile: where each block's are, and how many tokens of it exist.
+struct TileValues {
+    const char* v[MOST_BLOCKS];
+    ptrdiff_t ahead[MOST_BLOCKS];
+    int tokens[MOST_BLOCKS];
+    int count = 0;
+};
+
+// Adds the weighted values of a tile at N vectors of dimensions; of an odd number of tokens the last stands alone.
 template <class S, int N>
-DISTKV_INLINE void add_values(int rows, const float* weights, int weights_stride, const char* v, int dim, int tokens,
-                              float* out, ptrdiff_t ahead) {
+inline void add_values(int rows, const float* weights, int weights_stride, const TileValues& tile, int dim, int d,
+                       float* sums) {
     const size_t bytes = size_t(dim) * 4;
-    panel_rows<S, N>(rows, weights, weights_stride, v, bytes, tokens / S::steps, out, dim, true, ahead);
+    Lanes<N> lanes[MOST_BLOCKS];
+    for (int b = 0; b < tile.count; ++b) {
+        lanes[b] = following<N>(tile.v[b] + d * 4, tile.tokens[b] / S::steps, tile.ahead[b]);
+    }
+    panel_rows<S, N>(rows, weights, weights_stride, lanes, tile.count, bytes, sums + d, dim, true);
+    const int tokens = tile.tokens[tile.count - 1];
     if (tokens % S::steps == 0) return;
+    const Lanes<N>& last = lanes[tile.count - 1];
+    int step = 0;  // of the weights
+    for (int b = 0; b < tile.count; ++b) step += tile.tokens[b] / S::steps;
     for (int n = 0; n < N; ++n) {
-        Vec lanes[S::steps];
-        S::read(v + tokens / S::steps * bytes + n * W * 4, lanes);
+        Vec values[S::steps];
+        S::read(last.b[n] + last.loads * bytes, values);
         for (int r = 0; r < rows; ++r) {
             const float* const row = weights + r * weights_stride;
-            float last = row[tokens - 1];
+            float weight = row[step * S::steps];
             if constexpr (is_dot<S>) {
                 uint32_t pair;
-                std::memcpy(&pair, row + tokens / 2, 4);
-                last = S::one(static_cast<uint16_t>(pair));
+                std::memcpy(&pair, row + step, 4);
+                weight = S::one(static_cast<uint16_t>(pair));
             }
-            float* const to = out + r * dim + n * W;
-            store(to, fma(splat(last), lanes[0], load(to)));
+            float* const to = sums + r * dim + d + n * W;
+            store(to, fma(splat(weight), values[0], load(to)));
         }
     }
 }
@@ -89,69 +107,76 @@ class OneRow {
 
   private:
     void scores(int64_t block, int count, int head) {
+        const int tokens = call_.block_tokens;
+        for (int r = 0; r < group_; r += MAX_ROWS) {
+            const int rows = std::min(MAX_ROWS, group_ - r);
+            const float* const q = q_ + size_t(head * group_ + r) * call_.dim;
+            float* const to = scores_ + r * stride_;
+            const int vectors = count * tokens / W;
+            int at = 0;
+            for (; at + 2 <= vectors; at += 2) keys<2>(block, at, head, rows, q, to, r == 0);
+            if (at < vectors) keys<1>(block, at, head, rows, q, to, r == 0);
+        }
         for (int b = 0; b < count; ++b) {
-            const int64_t slot = item_.seq->slots[block + b], start = item_.seq->positions[block + b];
-            const char* const k = call_.k_block(slot, item_.head + head);
-            const ptrdiff_t ahead = call_.v_block(slot, item_.head + head) - k;
-            for (int r = 0; r < group_; r += MAX_ROWS) {
-                const int rows = std::min(MAX_ROWS, group_ - r);
-                const float* const q = q_ + size_t(head * group_ + r) * call_.dim;
-                float* const to = scores_ + r * stride_ + b * call_.block_tokens;
-                lanes(rows, q, k, to, r == 0 ? ahead : 0);
-            }
+            const int64_t start = item_.seq->positions[block + b];
             const Seen keys = seen(call_, *item_.seq, start, position_);
             for (int r = 0; r < group_; ++r) {
-                float* const row = scores_ + r * stride_ + b * call_.block_tokens;
+                float* const row = scores_ + r * stride_ + b * tokens;
                 if (is_dot<S>) {
-                    for (int i = 0; i < call_.block_tokens; ++i) row[i] *= call_.scale;
+                    for (int i = 0; i < tokens; ++i) row[i] *= call_.scale;
                 }
                 if (call_.alibi != nullptr) {
                     const float slope = call_.alibi[(item_.head + head) * group_ + r];
-                    for (int i = 0; i < call_.block_tokens; ++i) {
-                        row[i] += slope * static_cast<float>(start + i - position_);
-                    }
+                    for (int i = 0; i < tokens; ++i) row[i] += slope * static_cast<float>(start + i - position_);
                 }
-                if (!keys.all(call_.block_tokens)) keep_only(row, call_.block_tokens, keys.first, keys.end);
+                if (!keys.all(tokens)) keep_only(row, tokens, keys.first, keys.end);
             }
         }
     }
 
-    void lanes(int rows, const float* q, const char* k, float* to, ptrdiff_t ahead) {
-        const size_t bytes = size_t(call_.block_tokens) * 4;
-        const int loads = call_.dim / S::steps;
-        int lane = 0;
-        for (; lane + 2 * W <= call_.block_tokens; lane += 2 * W) {
-            panel_rows<S, 2>(rows, q, call_.dim, k + lane * 4, bytes, loads, to + lane, stride_, false, ahead);
+    // Scores of N vectors of keys from the tile's vector `at` on; they may be in different blocks.
+    template <int N>
+    void keys(int64_t block, int at, int head, int rows, const float* q, float* to, bool fetch) {
+        Lanes<N> lanes;
+        for (int n = 0; n < N; ++n) {
+            const int lane = (at + n) * W;
+            const int64_t slot = item_.seq->slots[block + lane / call_.block_tokens];
+            const char* const k = call_.k_block(slot, item_.head + head);
+            lanes.b[n] = k + lane % call_.block_tokens * 4;
+            lanes.ahead[n] = fetch ? call_.v_block(slot, item_.head + head) - k : 0;
         }
-        if (lane < call_.block_tokens) {
-            panel_rows<S, 1>(rows, q, call_.dim, k + lane * 4, bytes, loads, to + lane, stride_, false, ahead);
-        }
+        lanes.loads = call_.dim / S::steps;
+        panel_rows<S, N>(rows, q, call_.dim, &lanes, 1, size_t(call_.block_tokens) * 4, to + at * W, stride_, false);
     }
 
     void values(int64_t block, int count, int head) {
+        TileValues tile;
         for (int b = 0; b < count; ++b) {
             const int64_t slot = item_.seq->slots[block + b], start = item_.seq->positions[block + b];
-            const char* const v = call_.v_block(slot, item_.head + head);
-            const char* const next = next_keys(block, b, head);
-            const ptrdiff_t ahead = next == nullptr ? 0 : next - v;
             const int tokens = seen(call_, *item_.seq, start, position_).end;
-            for (int r = 0; r < group_; r += MAX_ROWS) {
-                const int rows = std::min(MAX_ROWS, group_ - r);
-                const float* const weights = scores_ + r * stride_ + b * call_.block_tokens / (is_dot<S> ? 2 : 1);
-                float* const sums = sums_ + size_t(head * group_ + r) * call_.dim;
-                int d = 0;
-                if (rows * 4 <= 2 * MAX_ROWS) {
-                    for (; d + 4 * W <= call_.dim; d += 4 * W) {
-                        add_values<S, 4>(rows, weights, stride_, v + d * 4, call_.dim, tokens, sums + d, r ? 0 : ahead);
-                    }
-                }
-                for (; d + 2 * W <= call_.dim; d += 2 * W) {
-                    add_values<S, 2>(rows, weights, stride_, v + d * 4, call_.dim, tokens, sums + d, r ? 0 : ahead);
-                }
-                if (d < call_.dim) {
-                    add_values<S, 1>(rows, weights, stride_, v + d * 4, call_.dim, tokens, sums + d, r ? 0 : ahead);
+            if (tokens == 0) break;
+            tile.v[b] = call_.v_block(slot, item_.head + head);
+            const char* const next = next_keys(block, b, head);
+            tile.ahead[b] = next == nullptr ? 0 : next - tile.v[b];
+            tile.tokens[b] = tokens;
+            tile.count = b + 1;
+        }
+        if (tile.count == 0) return;
+        for (int r = 0; r < group_; r += MAX_ROWS) {
+            const int rows = std::min(MAX_ROWS, group_ - r);
+            const float* const weights = scores_ + r * stride_;
+            float* const sums = sums_ + size_t(head * group_ + r) * call_.dim;
+            if (r > 0) std::fill(tile.ahead, tile.ahead + tile.count, 0);
+            int d = 0;
+            if (rows * 4 <= 2 * MAX_ROWS) {
+                for (; d + 4 * W <= call_.dim; d += 4 * W) {
+                    add_values<S, 4>(rows, weights, stride_, tile, call_.dim, d, sums);
                 }
             }
+            for (; d + 2 * W <= call_.dim; d += 2 * W) {
+                add_values<S, 2>(rows, weights, stride_, tile, call_.dim, d, sums);
+            }
+            if (d < call_.dim) add_values<S, 1>(rows, weights, stride_, tile, call_.dim, d, sums);
         }
     }
 

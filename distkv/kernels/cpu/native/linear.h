@@ -20,9 +20,9 @@ namespace {
 constexpr int LANES = 32;                             // of a panel in memory, at every level
 constexpr int WHOLE_ROWS = MAX_ROWS * PANEL / LANES;  // rows whose sums with all lanes stay in registers
 constexpr int FEW_ROWS = 2 * MAX_ROWS;                // up to here it does not pay to unpack half floats first
-constexpr int CHUNK_BYTES = 16384;                    // of a panel: stays in the nearest cache while rows pass by
+constexpr int CHUNK_BYTES = 32768;                    // of a panel: stays in the nearest cache while rows pass by
 constexpr int ROW_BLOCK = 256, GROUP = 4;             // rows and panels whose sums stay in the next one
-constexpr ptrdiff_t AHEAD = 2048;                     // bytes from what is read to what is fetched
+constexpr ptrdiff_t AHEAD = 8192;                     // bytes from what is read to what is fetched
 
 thread_local Scratch wide_rows;  // of who calls; `scratch` is for the pieces of the work
 
@@ -119,7 +119,8 @@ struct Linear {
         const size_t stride = wide_stride();
         if (count <= WHOLE_ROWS) {
             static constexpr auto panels = panels_by_rows<S, LANES / W>(std::make_integer_sequence<int, WHOLE_ROWS>());
-            panels[count - 1](wide, stride, b, LOAD_BYTES, some, sums, LANES, add, AHEAD);
+            const auto lanes = following<LANES / W>(b, some, AHEAD);
+            panels[count - 1](wide, stride, &lanes, 1, LOAD_BYTES, sums, LANES, add);
             return;
         }
         for (int lane = 0; lane < LANES; lane += PANEL, b += PANEL * sizeof(Stored) * S::steps) {
@@ -151,19 +152,23 @@ struct Linear {
 template <class Stored>
 void pack_linear(const Stored* w, size_t w_stride, int n, int k, uint32_t* packed) {
     constexpr int steps = 4 / sizeof(Stored);
-    const int units = (k + steps - 1) / steps;
+    const int units = (k + steps - 1) / steps, whole = k / steps;
     parallel((n + LANES - 1) / LANES, false, [&](int p) {
-        uint32_t* to = packed + static_cast<size_t>(p) * units * LANES;
+        uint32_t* const to = packed + static_cast<size_t>(p) * units * LANES;
         const int lanes = smaller(LANES, n - p * LANES);
         for (int start = 0; start < units; start += 16) {
             const int end = smaller(start + 16, units);
-            for (int lane = 0; lane < LANES; ++lane) {
-                const Stored* from = w + (static_cast<size_t>(p) * LANES + lane) * w_stride;
-                for (int u = start; u < end; ++u) {
+            for (int lane = 0; lane < lanes; ++lane) {
+                const Stored* const from = w + (static_cast<size_t>(p) * LANES + lane) * w_stride;
+                for (int u = start; u < smaller(end, whole); ++u) std::memcpy(to + u * LANES + lane, from + u * steps, 4);
+                if (end > whole) {
                     uint32_t unit = 0;
-                    if (lane < lanes) std::memcpy(&unit, from + u * steps, smaller(steps, k - u * steps) * sizeof(Stored));
-                    to[u * LANES + lane] = unit;
+                    std::memcpy(&unit, from + whole * steps, sizeof(Stored));
+                    to[whole * LANES + lane] = unit;
                 }
+            }
+            for (int u = start; u < end; ++u) {
+                for (int lane = lanes; lane < LANES; ++lane) to[u * LANES + lane] = 0;
             }
         }
     });

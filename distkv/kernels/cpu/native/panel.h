@@ -25,13 +25,33 @@ constexpr int MAX_ROWS = 4;
 #endif
 constexpr int PANEL = 2 * W;  // lanes of a panel that this level makes for itself
 
-// a: row r at a + r·a_stride, of pairs if S is a dot. b: a load (of S::steps steps) every b_bytes, vectors of lanes 4·W bytes apart.
-// loads: how many. c: row r at c + r·c_stride. ahead: if not 0, b + ahead is what will be read next.
+// Where N vectors of lanes are: `loads` times each, of S::steps steps. ahead: b[n] + ahead[n] is read later, if not 0.
+template <int N>
+struct Lanes {
+    const char* b[N];
+    ptrdiff_t ahead[N];
+    int loads;
+};
+
+// Vectors that follow each other.
+template <int N>
+DISTKV_INLINE Lanes<N> following(const char* b, int loads, ptrdiff_t ahead) {
+    Lanes<N> lanes;
+    DISTKV_UNROLL for (int n = 0; n < N; ++n) {
+        lanes.b[n] = b + n * W * 4;
+        lanes.ahead[n] = ahead;
+    }
+    lanes.loads = loads;
+    return lanes;
+}
+
+// a: row r at a + r·a_stride, of pairs if S is a dot; its steps go on through all `count` lanes. b_bytes: from load to
+// load. c: row r at c + r·c_stride.
 template <class S, int R, int N>
-__attribute__((noinline)) void panel(const float* a, size_t a_stride, const char* b, size_t b_bytes, int loads, float* c,
-                         size_t c_stride, bool add, ptrdiff_t ahead) {
+__attribute__((noinline)) void panel(const float* a, size_t a_stride, const Lanes<N>* lanes, int count, size_t b_bytes,
+                                     float* c, size_t c_stride, bool add) {
     // Few sums would wait for each other: these are split in two.
-    constexpr int C = R * N < 8 ? 2 : 1;
+    constexpr int C = R * N <= 8 ? 2 : 1;
     Vec sums[C][R][N];
     DISTKV_UNROLL for (int r = 0; r < R; ++r) {
         DISTKV_UNROLL for (int n = 0; n < N; ++n) {
@@ -39,38 +59,46 @@ __attribute__((noinline)) void panel(const float* a, size_t a_stride, const char
             if (C == 2) sums[C - 1][r][n] = Vec{};
         }
     }
-    int s = 0;
-    auto step = [&](int chain) __attribute__((always_inline)) {
-        const char* at = b + s * b_bytes;
-        if (ahead != 0) {
-            DISTKV_UNROLL for (int n = 0; n < N; ++n) prefetch(at + ahead + n * W * 4);
+    for (int l = 0; l < count; ++l) {
+        const char* b[N];
+        ptrdiff_t ahead[N];
+        DISTKV_UNROLL for (int n = 0; n < N; ++n) {
+            b[n] = lanes[l].b[n];
+            ahead[n] = lanes[l].ahead[n];
         }
-        if constexpr (is_dot<S>) {
-            IVec pairs[N];
-            DISTKV_UNROLL for (int n = 0; n < N; ++n) pairs[n] = load_bits(at + n * W * 4);
-            DISTKV_UNROLL for (int r = 0; r < R; ++r) {
-                const IVec x = (IVec)splat(a[r * a_stride + s]);
-                DISTKV_UNROLL for (int n = 0; n < N; ++n) sums[chain][r][n] = dot(sums[chain][r][n], x, pairs[n]);
+        auto step = [&](int chain) __attribute__((always_inline)) {
+            DISTKV_UNROLL for (int n = 0; n < N; ++n) {
+                if (ahead[n] != 0) prefetch(b[n] + ahead[n]);
             }
-            ++s;
-            return;
-        }
-        Vec lanes[N][S::steps];
-        DISTKV_UNROLL for (int n = 0; n < N; ++n) S::read(at + n * W * 4, lanes[n]);
-        DISTKV_UNROLL for (int k = 0; k < S::steps; ++k) {
-            DISTKV_UNROLL for (int r = 0; r < R; ++r) {
-                const Vec x = splat(a[r * a_stride + s * S::steps + k]);
-                const int to = C == 1 ? 0 : S::steps == 2 ? k : chain;
-                DISTKV_UNROLL for (int n = 0; n < N; ++n) sums[to][r][n] = fma(x, lanes[n][k], sums[to][r][n]);
+            if constexpr (is_dot<S>) {
+                IVec pairs[N];
+                DISTKV_UNROLL for (int n = 0; n < N; ++n) pairs[n] = load_bits(b[n]);
+                DISTKV_UNROLL for (int r = 0; r < R; ++r) {
+                    const IVec x = (IVec)splat(a[r * a_stride]);
+                    DISTKV_UNROLL for (int n = 0; n < N; ++n) sums[chain][r][n] = dot(sums[chain][r][n], x, pairs[n]);
+                }
+                ++a;
+            } else {
+                Vec values[N][S::steps];
+                DISTKV_UNROLL for (int n = 0; n < N; ++n) S::read(b[n], values[n]);
+                DISTKV_UNROLL for (int k = 0; k < S::steps; ++k) {
+                    const int to = C == 1 ? 0 : S::steps == 2 ? k : chain;
+                    DISTKV_UNROLL for (int r = 0; r < R; ++r) {
+                        const Vec x = splat(a[r * a_stride + k]);
+                        DISTKV_UNROLL for (int n = 0; n < N; ++n) sums[to][r][n] = fma(x, values[n][k], sums[to][r][n]);
+                    }
+                }
+                a += S::steps;
             }
+            DISTKV_UNROLL for (int n = 0; n < N; ++n) b[n] += b_bytes;
+        };
+        int s = 0;
+        for (; s + 1 < lanes[l].loads; s += 2) {
+            step(0);
+            step(C - 1);
         }
-        ++s;
-    };
-    while (s + 1 < loads) {
-        step(0);
-        step(C - 1);
+        if (s < lanes[l].loads) step(0);
     }
-    if (s < loads) step(0);
     DISTKV_UNROLL for (int r = 0; r < R; ++r) {
         DISTKV_UNROLL for (int n = 0; n < N; ++n) {
             store(c + r * c_stride + n * W, C == 2 ? sums[0][r][n] + sums[C - 1][r][n] : sums[0][r][n]);
@@ -85,10 +113,17 @@ constexpr auto panels_by_rows(std::integer_sequence<int, R...>) {
 
 // One to MAX_ROWS rows, N vectors of lanes.
 template <class S, int N>
+inline void panel_rows(int rows, const float* a, size_t a_stride, const Lanes<N>* lanes, int count, size_t b_bytes,
+                       float* c, size_t c_stride, bool add) {
+    static constexpr auto panels = panels_by_rows<S, N>(std::make_integer_sequence<int, MAX_ROWS>());
+    panels[rows - 1](a, a_stride, lanes, count, b_bytes, c, c_stride, add);
+}
+
+template <class S, int N>
 inline void panel_rows(int rows, const float* a, size_t a_stride, const char* b, size_t b_bytes, int loads, float* c,
                        size_t c_stride, bool add, ptrdiff_t ahead) {
-    static constexpr auto panels = panels_by_rows<S, N>(std::make_integer_sequence<int, MAX_ROWS>());
-    panels[rows - 1](a, a_stride, b, b_bytes, loads, c, c_stride, add, ahead);
+    const Lanes<N> lanes = following<N>(b, loads, ahead);
+    panel_rows<S, N>(rows, a, a_stride, &lanes, 1, b_bytes, c, c_stride, add);
 }
 
 // rows × PANEL lanes for any number of rows: the matrix product of everything that is unpacked to floats first.
