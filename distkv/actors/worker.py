@@ -33,8 +33,8 @@ from distkv.engine.serve import AttendServer, SpanRegistry
 from distkv.engine.step import StepRunner
 from distkv.engine.weights import fingerprint
 from distkv.errors import ConfigError, LinkClosed
-from distkv.kernels import Backend
 from distkv.kernels.cpu.backends import backend_of
+from distkv.kernels.cpu.dispatch import Choice
 from distkv.log import about, configure
 from distkv.wire.links import LinkIdentity, PoolMemory, listen
 from distkv.wire.messages import from_worker as fw
@@ -61,8 +61,7 @@ def main() -> int:
     sys.setswitchinterval(0.0005)
     with CommandReader(spec.pipe_address) as commands, ResultWriter(spec.pipe_address) as results:
         try:
-            backend = backend_of(computing.set_up(spec))
-            Worker(spec, results, backend).run(commands)
+            Worker(spec, results, computing.set_up(spec)).run(commands)
         except LinkClosed:
             return 1
         except Exception as error:
@@ -75,13 +74,14 @@ def main() -> int:
 class Worker:
     """Owns the model, the pool and the threads."""
 
-    def __init__(self, spec: WorkerSpec, results: ResultWriter, backend: Backend) -> None:
+    def __init__(self, spec: WorkerSpec, results: ResultWriter, choice: Choice) -> None:
         """Load the model and create the pool. Raises CheckpointError, ConfigError."""
         self._spec = spec
         self._results = results
         self._log = structlog.get_logger()
         started = time.monotonic()
-        self._model = Model.load(spec.model, spec.dtype)
+        self._model = Model.load(spec.model, spec.dtype, choice)
+        backend = backend_of(choice)
         config, dtype = self._model.config, self._model.dtype
         one_slot = slot_bytes(config, spec.block_size, dtype)
         self._memory = PoolMemory(one_slot, _num_slots(spec, one_slot))
@@ -175,6 +175,8 @@ class Worker:
             checksum_refusals=self._transfers.checksum_refusals,
             malformed_frames=self._serving.malformed,
             attend_wait_s=self._runner.attend_wait_s,
+            steps=self._runner.steps,
+            model_s=self._runner.model_s,
         )
 
     def _start(self, name: str, target: Callable[[], None]) -> None:

@@ -46,6 +46,8 @@ def instance_status(
             generation_tokens=tally.generation_tokens,
             attend_wait_s=worker.attend_wait_s,
             plan_s=plan_s,
+            steps=worker.steps,
+            model_s=worker.model_s,
         ),
     )
 

@@ -55,9 +55,10 @@ def make_checkpoint(
 ) -> Path:
     """Write config.json, weights and, given a text to train it on, a byte-level BPE tokenizer; returns `path`.
 
-    inner: width of the MLP, twice `hidden` if None. dtype: "float32", "bfloat16" or "float16". rope_scaling: as in config.json of transformers 5, without rope_theta.
-    sliding_window: Mistral's, or Qwen's for all layers but the first. sharded: two weight files and an index. The end
-    token, and ids that the tokenizer does not have, never win. Same arguments, same bytes.
+    inner: width of the MLP, twice `hidden` if None. dtype: "float32", "bfloat16" or "float16". rope_scaling: as in
+    config.json of transformers 5, without rope_theta. sliding_window: Mistral's, or Qwen's for all layers but the
+    first. sharded: two weight files and an index. The end token, and ids that the tokenizer does not have, never win.
+    Same arguments, same bytes.
 
     Raises ValueError when `vocab` is too small for a byte-level tokenizer.
     """

@@ -9,18 +9,19 @@ from torch import Tensor
 from distkv.engine.config import ModelConfig
 from distkv.engine.pool import KvPool
 from distkv.engine.prepare import Batch, BatchSeq
-from distkv.kernels import Backend
+from distkv.kernels import Backend, Heads
 
 
 def dist_attention(
-    layer: int, q: Tensor, k: Tensor, v: Tensor, batch: Batch, pool: KvPool, backend: Backend, config: ModelConfig
+    layer: int, heads: Heads, batch: Batch, pool: KvPool, backend: Backend, config: ModelConfig
 ) -> Tensor:
     """Attend with every row of the batch to all keys of its sequence, wherever they lie.
 
-    q: [N, Hq, D]; k, v: [N, Hkv, D]. Returns float32 [N, Hq, D]. Rows of sequences that lost a creditor hold zeros.
+    Stores the keys and values of the batch. Returns float32 [N, Hq, D]; rows of sequences that lost a creditor hold
+    zeros.
     """
     kv = pool.layer(layer)
-    backend.write(kv, batch.slots, batch.offsets, k, v)
+    q = backend.store(heads, kv, batch.slots, batch.offsets)
     asked = [exchange for exchange in batch.exchanges if exchange.send(layer, q)]
     out, lse = backend.attend(q, kv, batch.tables, config.scale, config.windows[layer])
     started_s = time.perf_counter()

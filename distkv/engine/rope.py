@@ -11,7 +11,7 @@ from distkv.engine.rope_config import RopeConfig
 
 
 class Rope:
-    """Turns positions into cos and sin, and applies them."""
+    """Turns positions into cos and sin."""
 
     def __init__(self, config: RopeConfig, head_dim: int, dtype: torch.dtype) -> None:
         self._frequencies = inverse_frequencies(config, head_dim)
@@ -19,16 +19,10 @@ class Rope:
         self._dtype = dtype
 
     def angles(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """cos and sin, [N, 1, D] each in the model's dtype, of int64 positions [N]."""
+        """cos and sin, [N, D] each in the model's dtype, of int64 positions [N]."""
         half = positions[:, None].float() * self._frequencies
-        angle = torch.cat((half, half), dim=-1)[:, None]
+        angle = torch.cat((half, half), dim=-1)
         return (angle.cos() * self._factor).to(self._dtype), (angle.sin() * self._factor).to(self._dtype)
-
-
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate heads x [N, H, D]; the two halves of D are the coordinates."""
-    first, second = x.chunk(2, dim=-1)
-    return x * cos + torch.cat((-second, first), dim=-1) * sin
 
 
 def inverse_frequencies(config: RopeConfig, head_dim: int) -> Tensor:

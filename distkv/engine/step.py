@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -17,7 +18,7 @@ from distkv.engine.prepare import Batch, BatchSeq, prepare
 from distkv.engine.remote import Peers
 from distkv.engine.sampler import sample
 from distkv.errors import MalformedMessage
-from distkv.kernels import Backend
+from distkv.kernels import Backend, Heads
 from distkv.types import TokenLogprobs
 from distkv.wire.messages.from_worker import SeqResult
 from distkv.wire.messages.to_worker import Sampling, SeqStep, Step
@@ -36,7 +37,8 @@ class StepRunner:
     """One model over one pool. Used by one thread.
 
     Remembers, per request, the last token it sampled (a Step sent ahead leaves it out), the last of its lives that lost
-    a creditor (later steps of that life are void), and all its ids if it has penalties. attend_wait_s: see Counters.
+    a creditor (later steps of that life are void), and all its ids if it has penalties. attend_wait_s, steps,
+    model_s: see Counters.
     """
 
     def __init__(self, model: Model, pool: KvPool, peers: Peers, backend: Backend) -> None:
@@ -45,6 +47,8 @@ class StepRunner:
         self._lost_life: dict[str, int] = {}
         self._histories = Histories()
         self.attend_wait_s = 0.0
+        self.steps = 0
+        self.model_s = 0.0
 
     @torch.inference_mode()
     def run(self, step: Step) -> tuple[SeqResult, ...]:
@@ -59,6 +63,7 @@ class StepRunner:
         batch = prepare(step.step_id, planned, self._pool, self._model.config, self._peers)
         outcomes = self._outcomes(batch) if batch.seqs else {}
         self.attend_wait_s += batch.waited_s
+        self.steps += 1
         return self._commit(step, batch, outcomes)
 
     def forget(self, request_ids: Iterable[str]) -> None:
@@ -86,8 +91,8 @@ class StepRunner:
         """Hidden states [M, hidden]: a row for each sequence that wants a token, in order, then all rows that predict
         prompt tokens whose logprobs are wanted."""
 
-        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            return dist_attention(layer, q, k, v, batch, self._pool, self._backend, self._model.config)
+        def attend(layer: int, heads: Heads) -> Tensor:
+            return dist_attention(layer, heads, batch, self._pool, self._backend, self._model.config)
 
         wanted = [seq.rows.stop - 1 for seq in batch.seqs if seq.step.sample is not None]
         for seq in batch.seqs:
@@ -95,10 +100,13 @@ class StepRunner:
         return self._model.forward(batch.tokens, batch.positions, attend, torch.tensor(wanted, dtype=torch.int64))
 
     def _outcomes(self, batch: Batch) -> dict[str, Outcome]:
-        hidden = self._forward(batch)
-        outcomes = {seq.step.request_id: Outcome() for seq in batch.seqs}
         sampled = [(seq, seq.step.sample) for seq in batch.seqs if seq.step.sample is not None]
-        for (seq, sampling), row in zip(sampled, self._model.logits(hidden[: len(sampled)]), strict=True):
+        started_s = time.perf_counter()
+        hidden = self._forward(batch)
+        logits = self._model.logits(hidden[: len(sampled)])
+        self.model_s += time.perf_counter() - started_s
+        outcomes = {seq.step.request_id: Outcome() for seq in batch.seqs}
+        for (seq, sampling), row in zip(sampled, logits, strict=True):
             if not seq.lost:
                 self._sample(seq.step, sampling, row, outcomes[seq.step.request_id])
         start = len(sampled)

@@ -50,6 +50,8 @@ COUNTERS = (
         lambda one: one.counters.attend_wait_s,
     ),
     Measure("plan_seconds", "Time the rManager took to decide.", lambda one: one.counters.plan_s),
+    Measure("steps", "Steps that the worker ran.", lambda one: one.counters.steps),
+    Measure("model_seconds", "Time that steps spent in the model.", lambda one: one.counters.model_s),
     Measure("malformed_messages", "Messages that broke the protocol.", lambda one: one.counters.malformed_messages),
     Measure("instance_prompt_tokens", "Prompt tokens that came in.", lambda one: one.counters.prompt_tokens),
     Measure("instance_generation_tokens", "Tokens generated.", lambda one: one.counters.generation_tokens),

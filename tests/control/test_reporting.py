@@ -19,9 +19,8 @@ def test_slots_and_counters() -> None:
     instance.loans.try_grant(ask, instance.lendable(), 0.0)
     instance.tally.preemptions = 2
     instance.borrower.refusals = 5
-    status = instance_status(
-        instance, WorkerCounters(kv_bytes=7, malformed_frames=1, attend_wait_s=0.5), 0.25, 11, 12, "mixed"
-    )
+    worker = WorkerCounters(kv_bytes=7, malformed_frames=1, attend_wait_s=0.5, steps=9, model_s=1.5)
+    status = instance_status(instance, worker, 0.25, 11, 12, "mixed")
     assert (status.blocks.total, status.blocks.local, status.blocks.reserved, status.blocks.lent) == (16, 3, 3, 0)
     assert status.blocks.free == 10
     assert (status.borrowed_blocks, status.running, status.waiting) == (2, 1, 1)
@@ -29,6 +28,7 @@ def test_slots_and_counters() -> None:
     counters = status.counters
     assert (counters.kv_bytes, counters.malformed_messages, counters.preemptions, counters.refusals) == (7, 1, 2, 5)
     assert (counters.attend_wait_s, counters.plan_s) == (0.5, 0.25)
+    assert (counters.steps, counters.model_s) == (9, 1.5)
 
 
 def test_where_the_kv_of_each_request_lies() -> None:

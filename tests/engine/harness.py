@@ -20,6 +20,7 @@ from distkv.engine.serve import AttendServer, ServedPlan, SpanRegistry
 from distkv.engine.step import StepRunner
 from distkv.errors import LinkClosed
 from distkv.kernels.cpu.backends import backend_of
+from distkv.kernels.cpu.dispatch import Choice
 from distkv.wire.messages.common import Epoch, Run, SpanRef
 from distkv.wire.messages.data import Attend, AttendPlan
 from distkv.wire.messages.from_worker import SeqResult
@@ -89,14 +90,15 @@ class Engine:
         num_slots: int = 64,
         block_tokens: int = 4,
         model: Model | None = None,
+        choice: Choice | None = None,
     ) -> None:
-        self.model = model or Model.load(path, dtype)
+        self.model = model or Model.load(path, dtype, choice)
         self.pool = KvPool(self.model.config, num_slots, block_tokens, self.model.dtype)
         for layer in range(self.model.config.num_layers):
             for half in (self.pool.layer(layer).k, self.pool.layer(layer).v):
                 half.fill_(torch.nan)
         self.peers = FakePeers()
-        self.backend = backend_of()
+        self.backend = backend_of(choice)
         self.runner = StepRunner(self.model, self.pool, self.peers, self.backend)
         self._step_ids = itertools.count(1)
         self._next_slot = 0
@@ -121,7 +123,7 @@ class Engine:
         hidden = self.model.forward(
             batch.tokens,
             batch.positions,
-            lambda layer, q, k, v: dist_attention(layer, q, k, v, batch, self.pool, self.backend, self.model.config),
+            lambda layer, heads: dist_attention(layer, heads, batch, self.pool, self.backend, self.model.config),
             torch.arange(len(batch.tokens)),
         )
         return self.model.logits(hidden)

@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from distkv.engine.config import ModelConfig
+from distkv.kernels.cpu.dispatch import available, choose
+from distkv.types import CpuKernels
 from tests.checkpoints import (
     VARIANTS,
     prompt_ids,
@@ -90,6 +92,22 @@ def test_half_precision(tmp_path: Path, stored: str, served: str) -> None:
     ours = (engine.chunked_logits(ids, [50, 40], engine.table(LENGTH)) - exact).abs()
     assert ours.mean() <= 1.2 * theirs.mean()
     assert ours.max() <= 2 * theirs.max()
+
+
+@pytest.mark.parametrize("name", ["qwen2-tied", "qwen3"])
+@pytest.mark.parametrize("level", available())
+def test_every_level_is_the_same_model(tmp_path: Path, level: CpuKernels, name: str) -> None:
+    """Biases, norms of heads, tied weights; a prompt long enough for the templates of many rows, and decoding."""
+    path, ids = variant(tmp_path, name), prompt_ids(LENGTH)
+    for dtype in "float32", "bfloat16":
+        engine = Engine(path, dtype, choice=choose(level))
+        logits = engine.chunked_logits(ids, [64, 9, *[1] * 17], engine.table(LENGTH))
+        exact = reference_logits(path, ids)
+        if dtype == "float32":
+            torch.testing.assert_close(logits, exact, atol=ATOL, rtol=0)
+        else:
+            theirs = reference_logits(path, ids, torch.bfloat16)
+            assert (logits - exact).abs().mean() <= 1.2 * (theirs - exact).abs().mean()
 
 
 def test_half_precision_weights_served_in_float32(tmp_path: Path) -> None:

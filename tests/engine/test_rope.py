@@ -7,8 +7,9 @@ import torch
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from distkv.engine.rope import Rope, inverse_frequencies, rotate
+from distkv.engine.rope import Rope, inverse_frequencies
 from distkv.engine.rope_config import parse_rope
+from distkv.kernels import Heads
 from tests.checkpoints import LINEAR, LLAMA3, YARN
 
 SETTINGS: list[dict[str, Any]] = [
@@ -46,7 +47,9 @@ def test_rotation_is_that_of_transformers() -> None:
 
     expected = apply_rotary_pos_emb(x[None], x[None], cos, sin, unsqueeze_dim=2)[0][0]
     ours = parse_rope({"rope_scaling": YARN}, config.max_position_embeddings, "config.json")
-    torch.testing.assert_close(rotate(x, *Rope(ours, 16, torch.float32).angles(positions)), expected)
+    cos, sin = Rope(ours, 16, torch.float32).angles(positions)
+    queries, keys, _ = Heads(torch.cat((x, x[:, :1]), dim=1).flatten(1), 2, cos, sin).finished()
+    torch.testing.assert_close(torch.cat((queries, keys[:, :1]), dim=1), expected)
 
 
 def test_a_factor_that_is_null_is_the_ratio_of_lengths() -> None:

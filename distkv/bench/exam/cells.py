@@ -39,7 +39,7 @@ FULL = (
     Cell(4096, "generated", 14, 99.5, distkv_questions=20),
     Cell(16384, "generated", 14, 99.5, distkv_questions=8),
     Cell(65536, "generated", 8, 99.0, facts=52, distkv_questions=2),
-    Cell(131072, "generated", 6, 97.0, facts=70),
+    Cell(131072, "generated", 4, 97.0, facts=104),
     Cell(4096, "english", 14, 95.0),
     Cell(16384, "english", 14, 95.0),
 )

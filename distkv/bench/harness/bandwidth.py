@@ -1,31 +1,35 @@
-"""How fast this machine streams from memory: what a decode step that only read once would be bound by."""
+"""How fast this machine streams from memory: what a decode step that read everything once would be bound by."""
 
 from __future__ import annotations
 
 import statistics
 import time
-from typing import Any
 
-BUFFER_BYTES = 512 * 2**20
+import torch
+
+from distkv.bench.workloads.attention import STREAM_BYTES, streaming
+from distkv.kernels.cpu.dispatch import choose
+
 READS = 3
 
 
 class Bandwidth:
-    """Reads a buffer that no cache holds with `threads` threads, each its own part. Torch is loaded here."""
+    """Reads a buffer that no cache holds with `threads` threads, each its own parts: the native kernel if it is built,
+    else torch's sum."""
 
-    def __init__(self, threads: int, buffer_bytes: int = BUFFER_BYTES) -> None:
-        import torch
-
-        self._torch: Any = torch
-        self._threads = threads
-        self._buffer = torch.ones(buffer_bytes // 4, dtype=torch.float32)
+    def __init__(self, threads: int) -> None:
+        native = choose().native
+        torch.set_num_threads(threads)
+        if native is not None:
+            native.set_threads(threads, None, 0)
+        self._read = streaming(native)
+        self._read()
 
     def bytes_per_s(self) -> float:
-        """The median of a few reads. The threads that torch has in this process are set to ours."""
-        self._torch.set_num_threads(self._threads)
+        """The median of a few reads."""
         times_s = []
         for _ in range(READS):
-            started = time.perf_counter()
-            self._buffer.sum()
-            times_s.append(time.perf_counter() - started)
-        return self._buffer.nbytes / statistics.median(times_s)
+            started_s = time.perf_counter()
+            self._read()
+            times_s.append(time.perf_counter() - started_s)
+        return STREAM_BYTES / statistics.median(times_s)

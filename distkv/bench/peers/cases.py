@@ -53,9 +53,9 @@ class Case(msgspec.Struct, frozen=True):
                 return f"prefill of {self.prompt_tokens:,}"
 
     @property
-    def tokens(self) -> int:
-        """KV that it needs."""
-        return self.batch * (self.prompt_tokens + self.max_tokens)
+    def kv_tokens(self) -> int:
+        """KV that it needs at most, with room for what is asked beside it."""
+        return self.batch * (self.prompt_tokens + max(self.max_tokens, 256))
 
     @property
     def mean_context(self) -> float:

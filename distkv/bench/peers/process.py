@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -17,6 +18,7 @@ from distkv.bench.peers.cases import Answer
 
 START_S = 600.0
 STOP_S = 20.0
+IDLE_CORES = 0.15
 HERE = Path(__file__).resolve().parent
 
 
@@ -60,34 +62,36 @@ class PeerProcess:
         return self._process.pid
 
     def ask(self, prompts: Sequence[Sequence[int]], max_tokens: int, patience_s: float) -> Answer:
-        """All prompts at once. A peer that failed or was late is of no more use."""
+        """All prompts at once. Raises PeerFailed; the peer is closed then, so that it computes nothing any more."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(msgspec.json.encode({"prompts": prompts, "max_tokens": max_tokens}) + b"\n")
             self._process.stdin.flush()
+            answer = self._answer(patience_s)
+            if "error" in answer:
+                raise PeerFailed(answer["error"])
         except BrokenPipeError:
+            self.close()
             raise PeerFailed(f"it ended: {self._last_words()}") from None
-        answer = self._answer(patience_s)
-        if "error" in answer:
-            raise PeerFailed(answer["error"])
+        except PeerFailed:
+            self.close(stop_s=0)
+            raise
         return msgspec.convert(answer, Answer)
 
-    def close(self) -> None:
-        """End it and all that it started."""
+    def close(self, stop_s: float = STOP_S) -> None:
+        """End it within stop_s, and all that it started; safe to call twice."""
         process = self._process
+        if process.returncode is not None:
+            return
         assert process.stdin is not None and process.stdout is not None
-        try:
+        with contextlib.suppress(BrokenPipeError):
             process.stdin.close()
-            process.wait(STOP_S)
-        except (subprocess.TimeoutExpired, BrokenPipeError):
-            pass
-        finally:
-            try:
-                os.killpg(process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-            process.wait()
-            process.stdout.close()
+        # Not reaped yet, so that its process group keeps its number.
+        _wait_for_exit(process.pid, stop_s)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
 
     def _answer(self, patience_s: float) -> Any:
         assert self._process.stdout is not None
@@ -102,6 +106,12 @@ class PeerProcess:
     def _last_words(self) -> str:
         lines = self._log.read_text(encoding="utf-8", errors="replace").split("\n")
         return next((line.strip() for line in reversed(lines) if line.strip()), "it wrote nothing")
+
+
+def _wait_for_exit(pid: int, patience_s: float) -> None:
+    deadline_s = time.monotonic() + patience_s
+    while time.monotonic() < deadline_s and not os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+        time.sleep(0.02)
 
 
 def cpu_s(roots: Sequence[int]) -> float:
@@ -126,12 +136,26 @@ def _below(pid: int, parents: Mapping[int, int], roots: Sequence[int]) -> bool:
     return False
 
 
-def wait_until_idle(roots: Sequence[int], patience_s: float = 5.0, look_s: float = 0.1) -> float:
-    """Wait until these processes use next to no CPU; returns how many cores they still used when it gave up or went."""
+class Quiet(msgspec.Struct, frozen=True):
+    """Processors in use while nobody is being measured: by contenders, and by anything else on the machine."""
+
+    contenders: float
+    others: float
+
+
+def wait_until_idle(roots: Sequence[int], patience_s: float = 5.0, look_s: float = 0.1) -> Quiet:
+    """Wait until these processes use next to no CPU, or patience ends; how it was in the last `look_s`."""
     deadline_s = time.monotonic() + patience_s
     while True:
-        before, started = cpu_s(roots), time.monotonic()
+        before, busy, started = cpu_s(roots), _busy_s(), time.monotonic()
         time.sleep(look_s)
-        cores = (cpu_s(roots) - before) / (time.monotonic() - started)
-        if cores < 0.15 or time.monotonic() > deadline_s:
-            return cores
+        elapsed_s = time.monotonic() - started
+        cores = (cpu_s(roots) - before) / elapsed_s
+        if cores < IDLE_CORES or time.monotonic() > deadline_s:
+            return Quiet(cores, max(0.0, (_busy_s() - busy) / elapsed_s - cores))
+
+
+def _busy_s() -> float:
+    """CPU time of the whole machine since it booted, idling and waiting left out."""
+    user, nice, system, _, _, irq, softirq = (int(part) for part in Path("/proc/stat").read_text().split()[1:8])
+    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")

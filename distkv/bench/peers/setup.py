@@ -1,4 +1,4 @@
-"""`python -m distkv.bench.peers.setup NAME [DIR]`: an environment for a peer, with the versions that figures hold for."""
+"""`python -m distkv.bench.peers.setup NAME [DIR]`: an environment for a peer, with the versions that figures are of."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def install(name: str, venvs: Path) -> Path:
     return python
 
 
-@click.command(help=__doc__)
+@click.command(help="Make the environment of a peer in DIRECTORY/NAME, with the versions that figures are of.")
 @click.argument("name", type=click.Choice(sorted(PEERS)))
 @click.argument("directory", type=click.Path(path_type=Path), default=CACHE / "venvs")
 def main(name: str, directory: Path) -> None:

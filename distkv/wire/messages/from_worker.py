@@ -52,6 +52,8 @@ class WorkerCounters(Value, frozen=True):
     checksum_refusals: Count = 0
     malformed_frames: Count = 0
     attend_wait_s: Seconds = 0.0
+    steps: Count = 0
+    model_s: Seconds = 0.0
 
 
 class StepResult(Message, frozen=True):

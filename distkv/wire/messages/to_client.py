@@ -72,6 +72,7 @@ class Counters(Value, frozen=True):
     attend_queries: queries (token × layer) this instance attended for peers. query_bytes: queries sent to creditors and
     partials received. kv_bytes: KV bytes pulled into this pool. recomputed_tokens: tokens whose KV was computed again.
     attend_wait_s: time that steps stood still for creditors' partials. plan_s: time the rManager took to decide.
+    steps: that the worker ran. model_s: time that they spent in the model, from embedding to logits.
     """
 
     attend_queries: Count = 0
@@ -88,6 +89,8 @@ class Counters(Value, frozen=True):
     generation_tokens: Count = 0
     attend_wait_s: Seconds = 0.0
     plan_s: Seconds = 0.0
+    steps: Count = 0
+    model_s: Seconds = 0.0
 
 
 class InstanceStatus(Value, frozen=True):

@@ -63,7 +63,14 @@ PARAMS = SamplingParams(
     prompt_logprobs=0,
 )
 COUNTERS = WorkerCounters(
-    attend_queries=5120, query_bytes=65536, kv_bytes=163840, checksum_refusals=1, malformed_frames=2, attend_wait_s=0.75
+    attend_queries=5120,
+    query_bytes=65536,
+    kv_bytes=163840,
+    checksum_refusals=1,
+    malformed_frames=2,
+    attend_wait_s=0.75,
+    steps=512,
+    model_s=6.5,
 )
 STATUS = InstanceStatus(
     instance_id="i0",
@@ -90,6 +97,8 @@ STATUS = InstanceStatus(
         prompt_tokens=1400,
         generation_tokens=96,
         attend_wait_s=0.75,
+        steps=512,
+        model_s=6.5,
         plan_s=0.0625,
     ),
 )

@@ -51,7 +51,7 @@ template <class S, int R, int N>
 __attribute__((noinline)) void panel(const float* a, size_t a_stride, const Lanes<N>* lanes, int count, size_t b_bytes,
                                      float* c, size_t c_stride, bool add) {
     // Few sums would wait for each other: these are split in two.
-    constexpr int C = R * N <= 8 ? 2 : 1;
+    constexpr int C = R * N <= W / 2 ? 2 : 1;
     Vec sums[C][R][N];
     DISTKV_UNROLL for (int r = 0; r < R; ++r) {
         DISTKV_UNROLL for (int n = 0; n < N; ++n) {

@@ -169,6 +169,10 @@ inline void to_pairs(float* floats, int n) {
 struct F16 {
     typedef uint16_t Stored;
     static constexpr int steps = 2;
+#if defined(__F16C__)
+    static DISTKV_INLINE float one(uint16_t x) { return _cvtsh_ss(x); }
+    static DISTKV_INLINE uint16_t stored(float x) { return _cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT); }
+#else
     static DISTKV_INLINE float one(uint16_t x) {
         const uint32_t sign = static_cast<uint32_t>(x & 0x8000) << 16, rest = x & 0x7fff;
         uint32_t bits = rest << 13;
@@ -202,6 +206,7 @@ struct F16 {
         }
         return sign | static_cast<uint16_t>((bits + 0xc8000fff + ((bits >> 13) & 1)) >> 13);
     }
+#endif
     static DISTKV_INLINE void read(const void* p, Vec (&x)[2]) {
         const IVec bits = load_bits(p);
 #if defined(__AVX512F__)

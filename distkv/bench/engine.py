@@ -1,0 +1,203 @@
+"""`distkv bench engine`: one instance beside other engines on the same checkpoint, and beside what memory allows.
+
+Every engine has the same number of threads, its model loaded, and the processors to itself while it is its turn.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from distkv.bench.harness.bandwidth import Bandwidth
+from distkv.bench.harness.command import Measured, Say, benchmark
+from distkv.bench.harness.machine import machine_facts, versions_of
+from distkv.bench.harness.report import Report, Result, results
+from distkv.bench.peers import cases
+from distkv.bench.peers.checkpoints import MODELS, Model, checkpoint
+from distkv.bench.peers.cluster import OneInstance
+from distkv.bench.peers.contest import OURS, Contender, Contest
+from distkv.bench.peers.goals import goals_of, outside_goal
+from distkv.bench.peers.process import PeerFailed, PeerProcess
+from distkv.bench.peers.setup import CACHE, PEERS, python_of
+
+PACKAGES = ("torch", "pyzmq", "msgspec", "uvloop")
+HELP = """One instance beside transformers, llama.cpp and vLLM on the same random checkpoint: decode after prompts of
+several lengths, a batch, prefill. Engines take turns; the memory bandwidth is measured around every sample, and the
+rate at which memory could feed a decode step stands beside theirs.
+
+\b
+Environments of the peers, once:
+  python -m distkv.bench.peers.setup transformers
+  python -m distkv.bench.peers.setup llamacpp
+  python -m distkv.bench.peers.setup vllm
+
+\b
+Examples:
+  distkv bench engine --peers transformers,llamacpp,vllm --model b --json b.json --plot b.png
+  distkv bench engine --quick
+"""
+
+
+class Field:
+    """The contenders of a run; `left_out` says which peers are not among them and why."""
+
+    def __init__(self, stack: ExitStack, model: Path, tokens: int, sequences: int, threads: int) -> None:
+        self._stack, self._model, self._threads = stack, model, threads
+        self._tokens, self._sequences = tokens, sequences
+        self._logs = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="distkv-bench-")))
+        self.contenders: list[Contender] = []
+        self.settings: dict[str, Any] = {}
+        self.versions: dict[str, str] = {}
+        self.left_out: dict[str, str] = {}
+
+    def add_ours(self) -> OneInstance:
+        """Start distkv."""
+        ours = OneInstance(self._model, self._threads, self._tokens)
+        self._stack.callback(ours.close)
+        self.contenders.append(Contender(OURS, OURS, ours.ask, tuple(ours.pids)))
+        self.settings[OURS] = f"LocalCluster({ours.settings}), streamed by AsyncClient, greedy"
+        return ours
+
+    def add(self, name: str, venvs: Path, patience_s: float) -> None:
+        """Start a peer once with each dtype it is tried with."""
+        peer = PEERS[name]
+        python = python_of(name, venvs)
+        if python is None:
+            self.left_out[peer.label] = f"it is not installed: python -m distkv.bench.peers.setup {name} {venvs}"
+            return
+        for dtype in peer.dtypes:
+            options = ["--model", str(self._model), "--dtype", dtype, "--threads", str(self._threads)]
+            options += ["--tokens", str(self._tokens), "--sequences", str(self._sequences)]
+            label = f"{peer.label} {dtype}"
+            try:
+                process = PeerProcess(python, name, options, self._logs / f"{name}-{dtype}.log")
+            except PeerFailed as failed:
+                self.left_out[label] = str(failed)
+                continue
+            self._stack.callback(process.close)
+            ask = partial(process.ask, patience_s=patience_s)
+            self.contenders.append(Contender(label, peer.label, ask, (process.pid,)))
+            self.settings[label] = {"command": " ".join(process.command), **process.loaded.settings}
+            self.versions |= {f"{label}: {name}": value for name, value in process.loaded.versions.items()}
+
+
+def measure(
+    say: Say,
+    *,
+    quick: bool,
+    model: str | None,
+    peers: str | None,
+    threads: int,
+    rounds: int | None,
+    longest: int | None,
+    patience: float,
+    cache: Path,
+    venvs: Path | None,
+) -> Measured:
+    """Run it; checkpoints and environments stay in the cache, processes end."""
+    shape = MODELS[model or ("tiny" if quick else "b")]
+    names = _peer_names(peers if peers is not None else "transformers" if quick else ",".join(PEERS))
+    cache, rounds = cache.expanduser().absolute(), rounds or (2 if quick else 3)
+    todo = [one for one in (cases.QUICK if quick else cases.FULL) if longest is None or one.prompt_tokens <= longest]
+    facts = machine_facts()
+    say("making the checkpoint")
+    path = checkpoint(shape, cache)
+    with ExitStack() as stack:
+        tokens = -(-max(case.kv_tokens for case in todo) // 256) * 256
+        field = Field(stack, path, tokens, max(case.batch for case in todo), threads)
+        say("starting distkv")
+        ours = field.add_ours()
+        for name in names:
+            say(f"starting {PEERS[name].label}")
+            field.add(name, (venvs or cache / "venvs").expanduser().absolute(), patience)
+        contest = Contest(shape, field.contenders, Bandwidth(threads).bytes_per_s, patience, say)
+        for case in todo:
+            contest.run(case, rounds)
+        say("counting the time outside model maths")
+        outside = [share for case in todo if case.kind == "batch" for share in ours.outside(case, shape.vocab, rounds)]
+    left_out = {name: field.left_out | why for name, why in contest.left_out.items()}
+    given = f"--model {shape.name} --peers {','.join(names)} --threads {threads} --rounds {rounds}"
+    machine = facts | {
+        "threads": threads,
+        "model": _in_words(shape),
+        "command": f"distkv bench engine {given}" + (" --quick" if quick else ""),
+        "cores in use before samples, by contenders at most": round(max(one.contenders for one in contest.quiet), 2),
+        "cores in use before samples, by other programs in the median": round(
+            statistics.median(one.others for one in contest.quiet), 2
+        ),
+        "contenders": field.settings,
+        "settings that counted": contest.chosen,
+        "tried, tokens/s": contest.tried,
+        "left out": left_out,
+        "first tokens that are distkv's": {
+            name: "{} of {}".format(*contest.agreement(name)) for name in sorted({one.peer for one in field.contenders})
+        },
+    }
+    rows = list(results(contest.samples, {case.name: "tokens/s" for case in todo}))
+    rows.append(Result("streaming read", "memory", **contest.bandwidth_gb_per_s(), unit="GB/s"))
+    goals = goals_of(shape.name, todo, contest.samples, left_out)
+    goals += [outside_goal(shape.name, outside)] if any(case.kind == "batch" for case in todo) else []
+    versions = versions_of(PACKAGES) | field.versions
+    return Report("engine", machine, versions, tuple(rows), tuple(goals)), contest.samples
+
+
+def _peer_names(text: str) -> Sequence[str]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in PEERS:
+            raise click.UsageError(f"there is no peer {name!r}; expected some of {', '.join(PEERS)}")
+    return names
+
+
+def _in_words(model: Model) -> str:
+    return (
+        f"random Llama {model.name}, bfloat16, {model.parameters / 1e6:,.1f}M parameters: hidden {model.hidden}, "
+        f"{model.layers} layers, {model.heads}/{model.kv_heads} heads, MLP {model.inner}, vocabulary {model.vocab}"
+    )
+
+
+main = benchmark(
+    "engine",
+    measure,
+    HELP,
+    [
+        click.Option(["--model"], type=click.Choice(sorted(MODELS)), help="b, or tiny with --quick, if not given."),
+        click.Option(["--peers"], help="Names with commas; all, or transformers with --quick, if not given."),
+        click.Option(
+            ["--threads"],
+            type=click.IntRange(min=1),
+            default=len(os.sched_getaffinity(0)),
+            show_default="all CPUs",
+            help="CPU threads of each engine.",
+        ),
+        click.Option(["--rounds"], type=click.IntRange(min=1), help="How often each engine runs each case."),
+        click.Option(["--longest"], type=click.IntRange(min=1), help="Leave out longer prompts than this."),
+        click.Option(
+            ["--patience"],
+            type=click.FloatRange(min=1),
+            default=600.0,
+            show_default=True,
+            help="Leave a peer out of cases where one of its samples would take more seconds.",
+        ),
+        click.Option(
+            ["--cache"],
+            type=click.Path(file_okay=False, path_type=Path),
+            default=CACHE,
+            show_default=True,
+            help="Directory for checkpoints.",
+        ),
+        click.Option(
+            ["--venvs"],
+            type=click.Path(file_okay=False, path_type=Path),
+            help="Directory of the peers' environments; venvs in the cache if not given.",
+        ),
+    ],
+)
