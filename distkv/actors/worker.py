@@ -35,6 +35,7 @@ from distkv.engine.weights import fingerprint
 from distkv.errors import ConfigError, LinkClosed
 from distkv.kernels.cpu.backends import backend_of
 from distkv.kernels.cpu.dispatch import Choice
+from distkv.kernels.cpu.linear import linear_kind
 from distkv.log import about, configure
 from distkv.wire.links import LinkIdentity, PoolMemory, listen
 from distkv.wire.messages import from_worker as fw
@@ -95,8 +96,9 @@ class Worker:
         self._steps: queue.SimpleQueue[Envelope] = queue.SimpleQueue()
         self._failure: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
         self._log.info(
-            "loaded", model=config.model_type, dtype=str(dtype), blocks=self._pool.num_slots,
-            pool_bytes=self._memory.size_bytes, seconds=round(time.monotonic() - started, 3),
+            "loaded", model=config.model_type, dtype=str(dtype), linears=linear_kind(choice, dtype),
+            blocks=self._pool.num_slots, pool_bytes=self._memory.size_bytes,
+            seconds=round(time.monotonic() - started, 3),
         )  # fmt: skip
 
     def run(self, commands: CommandReader) -> None:
