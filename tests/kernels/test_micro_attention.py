@@ -105,7 +105,9 @@ def test_no_queries(backend: Backend) -> None:
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("block_tokens", [16, 32, 48])
-@pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(8, 2, 64), (5, 5, 32), (14, 1, 128), (40, 1, 32), (64, 1, 32)])
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "dim"), [(8, 2, 64), (5, 5, 32), (14, 1, 128), (40, 1, 32), (64, 1, 32), (3, 1, 256)]
+)
 def test_shapes_of_real_models(
     backend: Backend, dtype: torch.dtype, block_tokens: int, heads: int, kv_heads: int, dim: int
 ) -> None:
