@@ -67,18 +67,18 @@ class Field:
         return ours
 
     def add(self, name: str, venvs: Path, patience_s: float) -> None:
-        """Start a peer once with each dtype it is tried with."""
+        """Start a peer once with each of the settings it is tried with."""
         peer = PEERS[name]
         python = python_of(name, venvs)
         if python is None:
             self.left_out[peer.label] = f"it is not installed: python -m distkv.bench.peers.setup {name} {venvs}"
             return
-        for dtype in peer.dtypes:
-            options = ["--model", str(self._model), "--dtype", dtype, "--threads", str(self._threads)]
+        for variant, extra in peer.settings.items():
+            options = ["--model", str(self._model), "--threads", str(self._threads), *extra]
             options += ["--tokens", str(self._tokens), "--sequences", str(self._sequences)]
-            label = f"{peer.label} {dtype}"
+            label = f"{peer.label} {variant}"
             try:
-                process = PeerProcess(python, name, options, self._logs / f"{name}-{dtype}.log")
+                process = PeerProcess(python, name, options, self._logs / f"{label}.log")
             except PeerFailed as failed:
                 self.left_out[label] = str(failed)
                 continue

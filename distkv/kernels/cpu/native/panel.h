@@ -59,6 +59,19 @@ __attribute__((noinline)) void panel(const float* a, size_t a_stride, const Lane
             if (C == 2) sums[C - 1][r][n] = Vec{};
         }
     }
+    // Three rows to a pointer: an address is then a pointer and one or two strides, and all fit into registers.
+    constexpr int POINTERS = (R + 2) / 3;
+    const char* rows[POINTERS];
+    DISTKV_UNROLL for (int p = 0; p < POINTERS; ++p) rows[p] = reinterpret_cast<const char*>(a + 3 * p * a_stride);
+    const size_t stride = a_stride * 4;
+    auto factor = [&](int r, int k) __attribute__((always_inline)) {
+        float x;
+        std::memcpy(&x, rows[r / 3] + r % 3 * stride + k * 4, 4);
+        return splat(x);
+    };
+    auto advance = [&](int steps) __attribute__((always_inline)) {
+        DISTKV_UNROLL for (int p = 0; p < POINTERS; ++p) rows[p] += steps * 4;
+    };
     for (int l = 0; l < count; ++l) {
         const char* b[N];
         ptrdiff_t ahead[N];
@@ -74,21 +87,21 @@ __attribute__((noinline)) void panel(const float* a, size_t a_stride, const Lane
                 IVec pairs[N];
                 DISTKV_UNROLL for (int n = 0; n < N; ++n) pairs[n] = load_bits(b[n]);
                 DISTKV_UNROLL for (int r = 0; r < R; ++r) {
-                    const IVec x = (IVec)splat(a[r * a_stride]);
+                    const IVec x = (IVec)factor(r, 0);
                     DISTKV_UNROLL for (int n = 0; n < N; ++n) sums[chain][r][n] = dot(sums[chain][r][n], x, pairs[n]);
                 }
-                ++a;
+                advance(1);
             } else {
                 Vec values[N][S::steps];
                 DISTKV_UNROLL for (int n = 0; n < N; ++n) S::read(b[n], values[n]);
                 DISTKV_UNROLL for (int k = 0; k < S::steps; ++k) {
                     const int to = C == 1 ? 0 : S::steps == 2 ? k : chain;
                     DISTKV_UNROLL for (int r = 0; r < R; ++r) {
-                        const Vec x = splat(a[r * a_stride + k]);
+                        const Vec x = factor(r, k);
                         DISTKV_UNROLL for (int n = 0; n < N; ++n) sums[to][r][n] = fma(x, values[n][k], sums[to][r][n]);
                     }
                 }
-                a += S::steps;
+                advance(S::steps);
             }
             DISTKV_UNROLL for (int n = 0; n < N; ++n) b[n] += b_bytes;
         };
