@@ -87,12 +87,13 @@ class Exam:
         """How often distkv's greedy tokens are those of transformers, for questions all over a document with near
         keys."""
         document = self._document(cell, 1)
-        chosen = range(0, len(document.questions), len(document.questions) // cell.distkv_questions)
+        step = len(document.questions) // cell.distkv_questions
+        chosen = range(0, step * cell.distkv_questions, step)
         greedy = self._greedy(document)
         prompts = [prompt_of(document.text, document.questions[index].text) for index in chosen]
         score = Score()
         answers = ask(self._model, prompts, document.num_tokens, instances, self._threads, self._kept, self._say)
-        for index, ours in zip(chosen[: cell.distkv_questions], answers, strict=False):
+        for index, ours in zip(chosen, answers, strict=True):
             # Where transformers is wrong, no more is known than its tokens up to there.
             score = score.with_answer(ours[: len(greedy[index])] == greedy[index])
         return score
@@ -146,7 +147,7 @@ def measure(
     machine = machine_facts() | {
         "threads": threads,
         "model": f"{model.name} {exam.model_digest}",
-        "facts per document": {cell.name: f"{cell.facts}" for cell in cells},
+        "facts": "; ".join(f"{cell.name}: {cell.facts} in each of {documents or cell.documents}" for cell in cells),
         "command": "distkv bench recall" + (" --quick" if quick else ""),
     }
     return Report("recall", machine, versions_of(PACKAGES), tuple(rows), tuple(goals)), {}

@@ -20,7 +20,7 @@ def bench(*arguments: str) -> None:
 
 @pytest.mark.timeout(240)
 def test_a_quick_run_counts_every_sort_and_draws_the_depths(tmp_path, capsys):
-    bench("--json", str(tmp_path / "f.json"), "--plot", str(tmp_path / "f.png"))
+    bench("--no-cluster", "--json", str(tmp_path / "f.json"), "--plot", str(tmp_path / "f.png"))
     report = json.loads((tmp_path / "f.json").read_text())
     asked: dict[tuple[str, str], int] = {}
     for row in report["results"]:
@@ -32,10 +32,21 @@ def test_a_quick_run_counts_every_sort_and_draws_the_depths(tmp_path, capsys):
         assert sum(count for (found, sort), count in asked.items() if found == case and "depth" in sort) == 64
         assert asked[case, "not mentioned"] == 16
     assert len(report["goals"]) == 4
-    same = report["goals"][-1]
-    assert same["goal"] == recall.SAME and same["measured"].startswith("4/4 = ") and same["met"]
     assert (tmp_path / "f.png").read_bytes().startswith(b"\x89PNG")
     assert "goal" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_distkv_gives_the_answers_of_transformers_on_one_instance_and_over_four(tmp_path):
+    bench("--json", str(tmp_path / "f.json"))
+    report = json.loads((tmp_path / "f.json").read_text())
+    same = report["goals"][-1]
+    assert same["goal"] == recall.SAME and same["measured"].startswith("4/4 = ") and same["met"]
+    assert {row["variant"] for row in report["results"] if row["unit"] == "% same"} == {
+        "as transformers, 1 instance: 2/2",
+        "as transformers, 4 instances: 2/2",
+    }
 
 
 def test_what_is_kept_is_not_measured_again(tmp_path, monkeypatch, capsys):
