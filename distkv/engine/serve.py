@@ -19,6 +19,8 @@ from distkv.wire.messages.common import SpanRef
 from distkv.wire.messages.data import Attend, AttendEntry, AttendPlan, Partials
 
 MAX_ANSWER_BYTES = 1 << 30
+MAX_POSITION = 1 << 48
+"""Beyond any sequence, and far enough from the ends of int64 that kernels can count from it."""
 
 
 @dataclass(slots=True)
@@ -129,10 +131,14 @@ class AttendServer:
     def accept(self, plan: AttendPlan, body: bytes | bytearray | memoryview) -> ServedPlan:
         """Check a plan. body: int64 [num_rows], the position of each query row. Raises MalformedMessage."""
         positions = tensor_of(body, torch.int64, (plan.num_rows,)).clone()
+        if plan.num_rows and (int(positions.min()) < 0 or int(positions.max()) > MAX_POSITION):
+            raise MalformedMessage(f"positions from {int(positions.min())} to {int(positions.max())}")
         row_bytes = self._config.num_heads * (self._config.head_dim + 1) * 4
         if sum(entry.num_rows for entry in plan.entries) * row_bytes > MAX_ANSWER_BYTES:
             raise MalformedMessage(f"the partials of this plan would be over {MAX_ANSWER_BYTES} bytes")
         for entry in plan.entries:
+            if entry.first_position > MAX_POSITION:
+                raise MalformedMessage(f"a span that begins at position {entry.first_position}")
             if entry.row + entry.num_rows > plan.num_rows:
                 raise MalformedMessage(
                     f"rows [{entry.row}, {entry.row + entry.num_rows}) of a plan with {plan.num_rows} rows"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 
@@ -186,6 +187,15 @@ def test_an_empty_plan_has_an_empty_answer(served: Server) -> None:
 def test_plans_that_do_not_fit_are_refused(served: Server, changes: dict[str, int], problem: str) -> None:
     with pytest.raises(MalformedMessage, match=problem):
         served.server.accept(served.plan(served.entry(**changes)), POSITIONS)
+
+
+@pytest.mark.parametrize("positions", [(-1, 3), (0, 2**63 - 1)])
+def test_positions_that_no_sequence_has_are_refused(served: Server, positions: tuple[int, int]) -> None:
+    with pytest.raises(MalformedMessage, match="positions from"):
+        served.server.accept(served.plan(served.entry()), body_of(torch.tensor(positions)))
+    far = msgspec.structs.replace(served.entry(), first_position=2**62)
+    with pytest.raises(MalformedMessage, match="begins at position"):
+        served.server.accept(served.plan(far), POSITIONS)
 
 
 def test_a_span_that_appears_later_is_checked_then(served: Server) -> None:
