@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -11,7 +13,7 @@ from random import Random
 import pytest
 
 from tests.checkpoints import prompt_ids
-from tests.cluster.driving import LEASE_S, Driver, driving, failure_of
+from tests.cluster.driving import LEASE_S, Driver, driving, failure_of, worker_pid
 
 CLIENT_TIMEOUT_S = 10.0
 
@@ -78,7 +80,13 @@ async def test_a_client_too_busy_to_say_that_it_is_there_is_told(three):
     async with driving(three) as driver:
         run = await driver.start(prompt_ids(100, seed=1), 1390, at="i0")
         await run.reached(1)
-        time.sleep(CLIENT_TIMEOUT_S + 0.5)  # noqa: ASYNC251 - blocking the loop is the point
+        worker = worker_pid(driver.instance("i0"))
+        os.kill(worker, signal.SIGSTOP)  # for most of the time: a fast machine would end the request before
+        try:
+            time.sleep(CLIENT_TIMEOUT_S - 1)  # noqa: ASYNC251 - blocking the loop is the point
+        finally:
+            os.kill(worker, signal.SIGCONT)
+        time.sleep(1.5)  # noqa: ASYNC251
         failed = await failure_of(run, 10)
         assert failed.retryable
         assert "nothing was heard of its client for 10 s" in failed.reason
