@@ -54,7 +54,8 @@ async def test_a_creditor_killed_in_the_middle_of_an_answer_does_not_change_it()
     with LocalCluster(instances=4, kv_tokens=1024, dtype="float32", threads=1, gateway=False) as cluster:
         ask = max(asks_of(7, 2800)[:3], key=lambda one: len(one.expected or ""))
         async with driving(cluster) as driver:
-            run = await driver.start(ask.prompt, 16)
+            # Going on after the end gives time to lose the creditor before the answer is through.
+            run = await driver.start(ask.prompt, 48, ignore_eos=True)
 
             async def placed() -> bool:
                 return len(await driver.spans(run)) > 1
@@ -65,6 +66,6 @@ async def test_a_creditor_killed_in_the_middle_of_an_answer_does_not_change_it()
             await run.reached(1)
             driver.instance(creditor).kill()
             await run.finished()
-            assert run.text.strip() == ask.expected
+            assert run.text.strip().startswith(ask.expected)
             recomputed = [status.instance.counters.recomputed_tokens for status in (await driver.statuses()).values()]
             assert max(recomputed) >= lost
