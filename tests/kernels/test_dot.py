@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from distkv.kernels import Backend, KeyBlocks, KeyTables, reference
-from distkv.kernels.cpu.attend import NativeBackend
 from distkv.kernels.cpu.dispatch import available
 from distkv.kernels.cpu.library import PATH, Native
+from distkv.kernels.cpu.native_backend import NativeBackend
 from tests.kernels.layers import layer_of
 
 FLAGS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-pthread", "-fno-math-errno", "-w", "-mavx2", "-mfma", "-mf16c")

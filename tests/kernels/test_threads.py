@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from distkv.kernels import KeyBlocks, KeyTables
-from distkv.kernels.cpu.attend import NativeBackend
 from distkv.kernels.cpu.dispatch import choose
+from distkv.kernels.cpu.native_backend import NativeBackend
 from tests.kernels.layers import layer_of
 
 CALLERS, CALLS = 4, 60

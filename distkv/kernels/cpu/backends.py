@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from distkv.kernels.backend import Backend
-from distkv.kernels.cpu.attend import NativeBackend
 from distkv.kernels.cpu.dispatch import Choice, choose
+from distkv.kernels.cpu.native_backend import NativeBackend
 from distkv.kernels.cpu.torch_backend import TorchBackend
 
 

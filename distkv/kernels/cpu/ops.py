@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from distkv.kernels.cpu.attend import DTYPES
 from distkv.kernels.cpu.dispatch import Choice
 from distkv.kernels.cpu.library import Native
+from distkv.kernels.cpu.native_backend import DTYPES
 
 
 class Ops(Protocol):

@@ -1,4 +1,4 @@
-"""Micro-attention and ScaleReduce by the native library."""
+"""The Backend of the native library: micro-attention, ScaleReduce and the storing of new tokens."""
 
 from __future__ import annotations
 
