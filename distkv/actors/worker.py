@@ -86,8 +86,8 @@ class Worker:
         config, dtype = self._model.config, self._model.dtype
         one_slot = slot_bytes(config, spec.block_size, dtype)
         self._memory = PoolMemory(one_slot, _num_slots(spec, one_slot))
-        self._pool = KvPool(config, self._memory.num_slots, spec.block_size, dtype, self._memory.view)
-        self._compat = compat_hash(config, fingerprint(spec.model), dtype, spec.block_size)
+        self._pool = KvPool(config, self._memory.num_slots, spec.block_size, dtype, self._memory.view, backend.layout)
+        self._compat = compat_hash(config, fingerprint(spec.model), dtype, spec.block_size, backend.layout)
         self._registry = SpanRegistry()
         self._server = AttendServer(self._pool, self._registry, config, dtype, backend)
         self._identity = LinkIdentity(instance_id=spec.instance_id, incarnation=spec.incarnation, compat=self._compat)

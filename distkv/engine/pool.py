@@ -1,6 +1,6 @@
-"""The KV memory of one worker: rBlocks `[slot][layer][K|V][Hkv][panel]`, one contiguous byte range each.
+"""The KV memory of one worker: rBlocks `[slot][layer][K|V][Hkv][P·D]`, one contiguous byte range each.
 
-A panel is K or V of one block and KV head, in the order of `kernels.layout`.
+The order of the P·D numbers is one of `kernels.layout`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import torch
 import xxhash
 
 from distkv.engine.config import ModelConfig
-from distkv.kernels import LayerKv
+from distkv.kernels import LayerKv, PanelKv
 from distkv.wire.messages.common import PROTOCOL_VERSION
 
-LAYOUT = "slot,layer,kv,head,panel"
+LAYOUT = "slot,layer,kv,head"
 
 
 def slot_bytes(config: ModelConfig, block_tokens: int, dtype: torch.dtype) -> int:
@@ -37,6 +37,7 @@ class KvPool:
         block_tokens: int,
         dtype: torch.dtype,
         buffer: mmap.mmap | bytearray | memoryview | None = None,
+        layout: type[LayerKv] = PanelKv,
     ) -> None:
         self.num_slots, self.block_tokens, self.dtype = num_slots, block_tokens, dtype
         self.slot_bytes = slot_bytes(config, block_tokens, dtype)
@@ -48,7 +49,7 @@ class KvPool:
         flat = torch.frombuffer(self._bytes, dtype=torch.uint8).view(dtype)
         blocks = flat.view(num_slots, config.num_layers, 2, config.num_kv_heads, -1)
         self._layers = [
-            LayerKv.of(blocks[:, layer, 0], blocks[:, layer, 1], config.head_dim, block_tokens)
+            layout.of(blocks[:, layer, 0], blocks[:, layer, 1], config.head_dim, block_tokens)
             for layer in range(config.num_layers)
         ]
 
@@ -67,10 +68,12 @@ class KvPool:
         return xxhash.xxh3_64_intdigest(self.slot_bytes_view(slot))
 
 
-def compat_hash(config: ModelConfig, fingerprint: str, dtype: torch.dtype, block_tokens: int) -> str:
+def compat_hash(
+    config: ModelConfig, fingerprint: str, dtype: torch.dtype, block_tokens: int, layout: type[LayerKv]
+) -> str:
     """What two workers must have in common to read each other's rBlocks: model, dtype, layout, protocol version.
 
     fingerprint: of the weights, see `weights.fingerprint`. The result is 32 hex digits.
     """
-    identity = (config.identity(), fingerprint, str(dtype), LAYOUT, block_tokens, PROTOCOL_VERSION)
+    identity = (config.identity(), fingerprint, str(dtype), LAYOUT, layout.name, block_tokens, PROTOCOL_VERSION)
     return xxhash.xxh3_128_hexdigest(msgspec.json.encode(identity, order="sorted"))

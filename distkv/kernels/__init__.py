@@ -6,7 +6,18 @@
 from distkv.kernels.backend import Backend, KeyTables
 from distkv.kernels.blocks import KeyBlocks
 from distkv.kernels.heads import Heads
-from distkv.kernels.layout import LayerKv
+from distkv.kernels.layout import LayerKv, PanelKv, RowKv
 from distkv.kernels.merge import Partial, empty_partial, merge
 
-__all__ = ["Backend", "Heads", "KeyBlocks", "KeyTables", "LayerKv", "Partial", "empty_partial", "merge"]
+__all__ = [
+    "Backend",
+    "Heads",
+    "KeyBlocks",
+    "KeyTables",
+    "LayerKv",
+    "PanelKv",
+    "Partial",
+    "RowKv",
+    "empty_partial",
+    "merge",
+]

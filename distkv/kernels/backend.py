@@ -32,6 +32,7 @@ class Backend(Protocol):
     """Micro-attention and ScaleReduce over pools in `layout`. Safe to call from several threads."""
 
     name: str
+    layout: type[LayerKv]
 
     def attend(
         self,

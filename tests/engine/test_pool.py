@@ -9,6 +9,7 @@ import xxhash
 
 from distkv.engine.config import ModelConfig
 from distkv.engine.pool import KvPool, compat_hash, slot_bytes
+from distkv.kernels import PanelKv, RowKv
 from tests.checkpoints import variant
 
 
@@ -19,7 +20,7 @@ def config(tmp_path: Path) -> ModelConfig:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_layout(config: ModelConfig, dtype: torch.dtype) -> None:
-    """[slot][layer][K|V][Hkv][panel], one byte range for each slot."""
+    """[slot][layer][K|V][Hkv][P·D], one byte range for each slot."""
     memory = mmap.mmap(-1, 5 * slot_bytes(config, 4, dtype))
     pool = KvPool(config, 5, 4, dtype, memory)
     kv = pool.layer(1)
@@ -50,15 +51,16 @@ def test_slots_outside_and_buffers_too_small(config: ModelConfig) -> None:
         KvPool(config, 2, 4, torch.float32, memoryview(bytes(2 * pool.slot_bytes)))
 
 
-def test_compatibility_is_model_dtype_and_block_size(tmp_path: Path, config: ModelConfig) -> None:
-    base = compat_hash(config, "f", torch.float32, 16)
-    assert base == compat_hash(config, "f", torch.float32, 16)
+def test_compatibility_is_model_dtype_block_size_and_layout(tmp_path: Path, config: ModelConfig) -> None:
+    base = compat_hash(config, "f", torch.float32, 16, PanelKv)
+    assert base == compat_hash(config, "f", torch.float32, 16, PanelKv)
     assert len(base) == 32
     other = ModelConfig.from_dir(variant(tmp_path, "mistral-window", text_for_tokenizer=None))
     assert len({
         base,
-        compat_hash(config, "g", torch.float32, 16),
-        compat_hash(config, "f", torch.bfloat16, 16),
-        compat_hash(config, "f", torch.float32, 32),
-        compat_hash(other, "f", torch.float32, 16),
-    }) == 5  # fmt: skip
+        compat_hash(config, "g", torch.float32, 16, PanelKv),
+        compat_hash(config, "f", torch.bfloat16, 16, PanelKv),
+        compat_hash(config, "f", torch.float32, 32, PanelKv),
+        compat_hash(config, "f", torch.float32, 16, RowKv),
+        compat_hash(other, "f", torch.float32, 16, PanelKv),
+    }) == 6  # fmt: skip

@@ -47,7 +47,7 @@ def test_decode(dot_backend: Backend, num_keys: int, heads: int, kv_heads: int, 
     blocks = KeyBlocks(tuple(slots), tuple(range(0, 16 * num_slots, 16)), num_keys, 16)
     q, positions = torch.randn(1, heads, dim, generator=generator).bfloat16(), torch.tensor([num_keys - 1])
     tables = KeyTables((range(1),), (blocks,), positions)
-    out, lse = dot_backend.attend(q, layer_of(k, v), tables, dim**-0.5, window)
+    out, lse = dot_backend.attend(q, layer_of(dot_backend, k, v), tables, dim**-0.5, window)
     expected_out, expected_lse = reference.micro_attention(q, k, v, blocks, positions, dim**-0.5, window)
     assert (out.double() - expected_out).norm() <= RELATIVE * expected_out.norm()
     torch.testing.assert_close(lse.double(), expected_lse, rtol=RELATIVE, atol=RELATIVE)

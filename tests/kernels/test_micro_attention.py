@@ -46,7 +46,7 @@ def check(
     q = torch.randn(len(q_positions), heads, dim, generator=torch.Generator().manual_seed(1)).to(dtype)
     positions = torch.tensor(q_positions, dtype=torch.int64)
     tables = KeyTables((range(len(q)),), (blocks,), positions)
-    out, lse = backend.attend(q, layer_of(k, v), tables, dim**-0.5, window, alibi)
+    out, lse = backend.attend(q, layer_of(backend, k, v), tables, dim**-0.5, window, alibi)
     expected_out, expected_lse = reference.micro_attention(q, k, v, blocks, positions, dim**-0.5, window, alibi)
     assert out.dtype == lse.dtype == torch.float32
     tolerance = TOLERANCE[dtype]
@@ -146,7 +146,7 @@ def test_sequences_of_one_call_share_rows_and_come_out_in_order(backend: Backend
         KeyBlocks(slots, starts, 96, 16)
         for slots, starts in [((0, 3), (0, 16)), ((1,), (64,)), ((5, 2), (0, 48)), ((4,), (0,)), ((), ())]
     )
-    out, lse = backend.attend(q, layer_of(k, v), KeyTables(rows, blocks, positions), 0.2)
+    out, lse = backend.attend(q, layer_of(backend, k, v), KeyTables(rows, blocks, positions), 0.2)
     parts = [
         reference.micro_attention(q[r.start : r.stop], k, v, b, positions[r.start : r.stop], 0.2)
         for r, b in zip(rows, blocks, strict=True)

@@ -32,7 +32,7 @@ def test_queries_and_stored_tokens(
 ) -> None:
     heads = heads_of(num_rows, dim, dtype, norm=norm)
     empty = torch.full((NUM_SLOTS, KV_HEADS, block_tokens, dim), torch.nan, dtype=dtype)
-    kv = layer_of(empty, empty)
+    kv = layer_of(backend, empty, empty)
     places = torch.randperm(NUM_SLOTS * block_tokens, generator=torch.Generator().manual_seed(0))[:num_rows]
     slots, offsets = places // block_tokens, places % block_tokens
     q = backend.store(heads, kv, slots, offsets)

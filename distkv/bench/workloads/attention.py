@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from distkv.kernels import Backend, KeyBlocks, KeyTables, LayerKv, Partial
+from distkv.kernels import Backend, KeyBlocks, KeyTables, PanelKv, Partial
 from distkv.kernels.cpu.library import Native
 
 BLOCK_TOKENS = 16
@@ -42,7 +42,7 @@ class Keys:
         blocks = num_keys // BLOCK_TOKENS
         panel = BLOCK_TOKENS * shape.dim
         memory = _noise(blocks * 2 * shape.kv_heads * panel).view(blocks, 2, shape.kv_heads, panel)
-        self.kv = LayerKv.of(memory[:, 0], memory[:, 1], shape.dim, BLOCK_TOKENS)
+        self.kv = PanelKv.of(memory[:, 0], memory[:, 1], shape.dim, BLOCK_TOKENS)
         slots = torch.randperm(blocks, generator=torch.Generator().manual_seed(0)).tolist()
         self.blocks = KeyBlocks(tuple(slots), tuple(range(0, num_keys, BLOCK_TOKENS)), num_keys, BLOCK_TOKENS)
         size = (1, shape.kv_heads, num_keys, shape.dim)

@@ -12,7 +12,7 @@ from distkv.kernels.backend import KeyTables
 from distkv.kernels.cpu.functions import AttendCall, AttendSeq, StoreCall
 from distkv.kernels.cpu.library import Native
 from distkv.kernels.heads import Heads
-from distkv.kernels.layout import LayerKv
+from distkv.kernels.layout import LayerKv, PanelKv
 from distkv.kernels.merge import Partial
 
 DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
@@ -21,6 +21,8 @@ DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 
 class NativeBackend:
     """A Backend of one dispatch level. See native/attention.h for how a call is divided."""
+
+    layout: type[LayerKv] = PanelKv
 
     def __init__(self, native: Native) -> None:
         self.name = native.level

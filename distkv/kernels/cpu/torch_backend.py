@@ -16,7 +16,7 @@ from torch import Tensor
 from distkv.kernels.backend import KeyTables
 from distkv.kernels.blocks import KeyBlocks
 from distkv.kernels.heads import Heads
-from distkv.kernels.layout import LayerKv
+from distkv.kernels.layout import LayerKv, PanelKv
 from distkv.kernels.merge import Partial, empty_partial, merge
 
 _TILE_KEY_ELEMENTS = 1 << 20  # K of one tile: 4 MiB of float32
@@ -27,6 +27,7 @@ class TorchBackend:
     """A Backend that needs nothing but torch."""
 
     name = "torch"
+    layout: type[LayerKv] = PanelKv
 
     def attend(
         self,
