@@ -43,6 +43,7 @@ class StepRunner:
 
     def __init__(self, model: Model, pool: KvPool, peers: Peers, backend: Backend) -> None:
         self._model, self._pool, self._peers, self._backend = model, pool, peers, backend
+        self._forward_here = model.forward_over([pool.layer(index) for index in range(model.config.num_layers)])
         self._sampled: dict[str, tuple[int, int]] = {}
         self._lost_life: dict[str, int] = {}
         self._histories = Histories()
@@ -97,7 +98,10 @@ class StepRunner:
         wanted = [seq.rows.stop - 1 for seq in batch.seqs if seq.step.sample is not None]
         for seq in batch.seqs:
             wanted.extend(_prompt_rows(seq))
-        return self._model.forward(batch.tokens, batch.positions, attend, torch.tensor(wanted, dtype=torch.int64))
+        rows = torch.tensor(wanted, dtype=torch.int64)
+        if self._forward_here is not None and not batch.exchanges:
+            return self._forward_here(batch.tokens, batch.tables, batch.slots, batch.offsets, rows)
+        return self._model.forward(batch.tokens, batch.positions, attend, rows)
 
     def _outcomes(self, batch: Batch) -> dict[str, Outcome]:
         sampled = [(seq, seq.step.sample) for seq in batch.seqs if seq.step.sample is not None]

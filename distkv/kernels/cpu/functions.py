@@ -45,6 +45,47 @@ class StoreCall(Structure):
     ]
 
 
+class LinearPart(Structure):
+    """As in native/between.h."""
+
+    _fields_ = [("packed", c_void_p), ("bias", c_void_p), ("k", c_int32), ("n", c_int32)]
+
+
+class BetweenCall(Structure):
+    """As in native/between.h."""
+
+    _fields_ = [
+        *((name, c_void_p) for name in ("attended", "x", "out", "mlp_norm", "next_norm")),
+        *((name, LinearPart) for name in ("o", "gate_up", "down", "next")),
+        ("rows", c_int64),
+        ("dtype", c_int32),
+        ("eps", c_float),
+    ]
+
+
+class LayerParts(Structure):
+    """As in native/layers.h."""
+
+    _fields_ = [
+        *((name, LinearPart) for name in ("o", "gate_up", "down", "next")),
+        *((name, c_void_p) for name in ("mlp_norm", "next_norm", "q_norm", "k_norm", "k", "v")),
+        ("window", c_int64),
+    ]
+
+
+class LayersCall(Structure):
+    """As in native/layers.h."""
+
+    _fields_ = [
+        *((name, c_void_p) for name in ("layers", "x", "found", "out", "cos", "sin")),
+        *((name, c_void_p) for name in ("positions", "slots", "offsets", "wanted", "seqs")),
+        *((name, c_int64) for name in ("num_layers", "num_rows", "num_wanted", "num_seqs", "slot_bytes")),
+        *((name, c_int32) for name in ("type", "pair", "heads", "kv_heads", "dim", "block_tokens")),
+        ("scale", c_float),
+        ("eps", c_float),
+    ]
+
+
 SHARED: dict[str, Signature] = {
     "machine_levels": (c_uint, ()),
     "set_threads": (None, (c_int, POINTER(c_int), c_int)),
@@ -55,6 +96,8 @@ OF_LEVEL: dict[str, Signature] = {
     "abi": (c_int, ()),
     "attend": (c_int, (POINTER(AttendCall),)),
     "store": (None, (POINTER(StoreCall),)),
+    "between": (c_int, (POINTER(BetweenCall),)),
+    "layers": (c_int, (POINTER(LayersCall),)),
     "stream": (c_float, (c_void_p, c_int64)),
     "merge": (None, (c_void_p, c_void_p, c_int, c_int64, c_int, c_void_p, c_void_p)),
     "linear_pack": (None, (c_int, c_void_p, c_int64, c_int, c_int, c_void_p)),

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from distkv.kernels.cpu.dispatch import Choice
+from distkv.kernels.cpu.functions import LinearPart
 from distkv.kernels.cpu.library import Native
 from distkv.kernels.cpu.native_backend import DTYPES
 
@@ -89,6 +90,11 @@ class NativeLinear:
         self._bias_at = None if self._bias is None else self._bias.data_ptr()
         native.linear_pack(weight.element_size(), weight.data_ptr(), self._in, self._out, self._in, self._packed_at)
         self._run = native.linear
+
+    @property
+    def part(self) -> LinearPart:
+        """For calls that compute more than this layer; holds while it lives."""
+        return LinearPart(packed=self._packed_at, bias=self._bias_at, k=self._in, n=self._out)
 
     def __call__(self, x: Tensor, /) -> Tensor:
         """See Linear. Raises ValueError for an x that is no [N, in] or of another dtype."""

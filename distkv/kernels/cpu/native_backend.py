@@ -43,9 +43,7 @@ class NativeBackend:
         heads, dim = q.shape[1:]
         if q.stride(2) != 1 or q.stride(1) != dim:
             q = q.contiguous()
-        memo = tables.memo.get("native")
-        if memo is None:
-            memo = tables.memo["native"] = _Sequences(tables)
+        memo = sequences_of(tables)
         out = torch.empty(memo.num_rows, heads, dim)
         lse = torch.empty(memo.num_rows, heads)
         call = AttendCall(
@@ -117,7 +115,7 @@ class NativeBackend:
         return q
 
 
-class _Sequences:
+class Sequences:
     """The sequences of a call as the library wants them; keeps what it points to alive."""
 
     def __init__(self, tables: KeyTables) -> None:
@@ -131,3 +129,11 @@ class _Sequences:
             seq.first_row, seq.num_rows, seq.out_row = rows.start, len(rows), self.num_rows
             self.num_rows += len(rows)
         self.address = ctypes.addressof(self._seqs)
+
+
+def sequences_of(tables: KeyTables) -> Sequences:
+    """Made once per table."""
+    found: Sequences | None = tables.memo.get("native")
+    if found is None:
+        found = tables.memo["native"] = Sequences(tables)
+    return found

@@ -3,6 +3,8 @@
 
 #include "abi.h"
 #include "attention.h"
+#include "between.h"
+#include "layers.h"
 #include "linear.h"
 #include "ops.h"
 #include "store.h"

@@ -72,6 +72,27 @@ void silu_mul_row(const typename S::Stored* gate, const typename S::Stored* up, 
     }
 }
 
+// sum = x + y and its norm. Rows of x, y and sum lie their strides apart, those of out follow each other; sum may be x.
+template <class S>
+void add_norm_rows(const typename S::Stored* x, int64_t x_stride, const typename S::Stored* y, int64_t y_stride, int rows,
+                   int width, const typename S::Stored* weight, float eps, typename S::Stored* sum, int64_t sum_stride,
+                   typename S::Stored* out) {
+    for_rows(rows, width, [&](int row) {
+        const typename S::Stored *const a = x + row * x_stride, *const b = y + row * y_stride;
+        typename S::Stored* const to = sum + row * sum_stride;
+        for (int i = 0; i < width; ++i) to[i] = S::stored(S::one(a[i]) + S::one(b[i]));
+        norm_row<S>(to, weight, width, eps, out + static_cast<int64_t>(row) * width);
+    });
+}
+
+template <class S>
+void silu_mul_rows(const typename S::Stored* gate_up, int64_t stride, int rows, int width, typename S::Stored* out) {
+    for_rows(rows, 2 * width, [&](int row) {
+        const typename S::Stored* const gate = gate_up + row * stride;
+        silu_mul_row<S>(gate, gate + width, width, out + static_cast<int64_t>(row) * width);
+    });
+}
+
 }  // namespace
 
 // RMS norm of x [rows, width], rows `stride` numbers apart; out without gaps.
@@ -93,25 +114,17 @@ DISTKV_API(void, add_rms_norm)(int dtype, const void* x, int64_t x_stride, const
     of_dtype(dtype, [&](auto storage) {
         typedef decltype(storage) S;
         typedef typename S::Stored Stored;
-        for_rows(rows, width, [&](int row) {
-            const Stored* const a = static_cast<const Stored*>(x) + row * x_stride;
-            const Stored* const b = static_cast<const Stored*>(y) + row * y_stride;
-            Stored* const to = static_cast<Stored*>(sum) + static_cast<int64_t>(row) * width;
-            for (int i = 0; i < width; ++i) to[i] = S::stored(S::one(a[i]) + S::one(b[i]));
-            norm_row<S>(to, static_cast<const Stored*>(weight), width, eps,
-                        static_cast<Stored*>(out) + static_cast<int64_t>(row) * width);
-        });
+        add_norm_rows<S>(static_cast<const Stored*>(x), x_stride, static_cast<const Stored*>(y), y_stride, rows, width,
+                         static_cast<const Stored*>(weight), eps, static_cast<Stored*>(sum), width,
+                         static_cast<Stored*>(out));
     });
 }
 
 // silu(gate) · up of gate_up [rows, 2 · width], the gates first; out [rows, width].
 DISTKV_API(void, silu_mul)(int dtype, const void* gate_up, int64_t stride, int rows, int width, void* out) {
     of_dtype(dtype, [&](auto storage) {
-        typedef decltype(storage) S;
-        typedef typename S::Stored Stored;
-        for_rows(rows, 2 * width, [&](int row) {
-            const Stored* const gate = static_cast<const Stored*>(gate_up) + row * stride;
-            silu_mul_row<S>(gate, gate + width, width, static_cast<Stored*>(out) + static_cast<int64_t>(row) * width);
-        });
+        typedef typename decltype(storage)::Stored Stored;
+        silu_mul_rows<decltype(storage)>(static_cast<const Stored*>(gate_up), stride, rows, width,
+                                         static_cast<Stored*>(out));
     });
 }

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -24,28 +25,55 @@ void relax() {
 #endif
 }
 
+// The items that one thread begins with. What is left of them when another has none of its own goes to that one.
+struct alignas(64) Lane {
+    std::atomic<int> next{0};
+    std::atomic<int> end{0};
+};
+
 // One call of distkv_parallel. Only who holds `owner` changes it, and only while nobody is inside.
 struct Job {
     std::mutex owner;
     std::atomic<bool> open{false};
     std::atomic<int> inside{0};
-    std::atomic<int> next{0};
-    std::atomic<int> items{0};
+    std::vector<Lane> lanes;
     void (*work)(void*, int) = nullptr;
     void* context = nullptr;
 
-    bool has_work() const { return open.load() && next.load() < items.load(); }
+    // Neighbouring items go to one thread, in order: what follows in memory is often fetched ahead.
+    void deal(int items) {
+        const int64_t count = lanes.size();
+        for (int64_t i = 0; i < count; ++i) {
+            lanes[i].next.store(items * i / count);
+            lanes[i].end.store(items * (i + 1) / count);
+        }
+    }
 
-    void take_all() {
-        for (int item = next.fetch_add(1); item < items.load(); item = next.fetch_add(1)) work(context, item);
+    bool has_work() const {
+        if (!open.load()) return false;
+        for (const Lane& lane : lanes) {
+            if (lane.next.load() < lane.end.load()) return true;
+        }
+        return false;
+    }
+
+    void take_all(size_t first) {
+        for (size_t i = 0; i < lanes.size(); ++i) {
+            Lane& lane = lanes[(first + i) % lanes.size()];
+            const int end = lane.end.load();
+            while (lane.next.load() < end) {
+                const int item = lane.next.fetch_add(1);
+                if (item < end) work(context, item);
+            }
+        }
     }
 
     // From a thread of the pool: an open job stays as it is until everyone who came in has left.
-    bool help() {
+    bool help(size_t lane) {
         if (!open.load()) return false;
         inside.fetch_add(1);
         const bool found = has_work();
-        if (found) take_all();
+        if (found) take_all(lane);
         inside.fetch_sub(1);
         return found;
     }
@@ -62,8 +90,9 @@ class Pool {
         for (auto& thread : threads_) thread.join();
         threads_.clear();
         stop_ = false;
+        for (Job& job : jobs_) job.lanes = std::vector<Lane>(threads + 1);
         for (int i = 0; i < threads; ++i) {
-            threads_.emplace_back([this] { run(); });
+            threads_.emplace_back([this, i] { run(i + 1); });
 #if defined(__linux__)
             if (!cores.empty()) {
                 cpu_set_t set;
@@ -85,16 +114,15 @@ class Pool {
             for (int item = 0; item < items; ++item) work(context, item);
             return;
         }
-        job.items.store(items);
+        job.deal(items);
         job.work = work;
         job.context = context;
-        job.next.store(0);
         job.open.store(true);
         if (sleeping_.load() > 0) {
             const std::lock_guard<std::mutex> lock(sleep_);
             wake_.notify_all();
         }
-        job.take_all();
+        job.take_all(0);
         job.open.store(false);
         for (int spins = 0; job.inside.load() > 0; ++spins) {
             if (spins < 2000) {
@@ -108,10 +136,11 @@ class Pool {
   private:
     bool has_work() const { return jobs_[0].has_work() || jobs_[1].has_work(); }
 
-    void run() {
+    // lane: 0 is who calls.
+    void run(size_t lane) {
         auto idle_since = std::chrono::steady_clock::now();
         while (!stop_.load(std::memory_order_relaxed)) {
-            if (jobs_[0].help() || jobs_[1].help()) {
+            if (jobs_[0].help(lane) || jobs_[1].help(lane)) {
                 idle_since = std::chrono::steady_clock::now();
                 continue;
             }

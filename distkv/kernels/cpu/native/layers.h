@@ -1,0 +1,117 @@
+// All layers of a decoder over keys that all lie here, in one call: nothing outside this library runs in between.
+
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <new>
+
+#include "abi.h"
+#include "attention.h"
+#include "between.h"
+#include "dtypes.h"
+#include "scratch.h"
+#include "store.h"
+
+namespace {
+
+// What is the same in every call: see BetweenCall, StoreCall and AttendCall.
+struct LayerParts {
+    LinearPart o, gate_up, down, next;
+    const void *mlp_norm, *next_norm, *q_norm, *k_norm;
+    char *k, *v;
+    int64_t window;
+};
+
+// x: [num_rows, hidden]. found: [num_rows, (heads + 2 · kv_heads) · dim], the first layer's projections. Both are
+// overwritten. wanted: rows, num_wanted of them, whose hidden states go to out [num_wanted, hidden] after the last norm.
+// seqs: of all rows, in order. The rest as in StoreCall and AttendCall.
+struct LayersCall {
+    const LayerParts* layers;
+    void *x, *found, *out;
+    const void *cos, *sin;
+    const int64_t *positions, *slots, *offsets, *wanted;
+    const AttendSeq* seqs;
+    int64_t num_layers, num_rows, num_wanted, num_seqs, slot_bytes;
+    int32_t type, pair, heads, kv_heads, dim, block_tokens;
+    float scale, eps;
+};
+
+thread_local Scratch attended_rows;  // of who calls
+
+template <class S>
+class Layers {
+    typedef typename S::Stored Stored;
+
+  public:
+    explicit Layers(const LayersCall& call) : call_(call) {}
+
+    void run() {
+        const int64_t numbers = call_.num_rows * width(), wanted = call_.num_wanted * (width() + hidden());
+        attended_rows.begin(2 * numbers + call_.num_rows * call_.heads + wanted);
+        q_ = attended_rows.floats(numbers);
+        attended_ = attended_rows.floats(numbers);
+        lse_ = attended_rows.floats(call_.num_rows * call_.heads);
+        for (int64_t layer = 0; layer < call_.num_layers; ++layer) {
+            const LayerParts& parts = call_.layers[layer];
+            store(parts);
+            attend(parts);
+            if (layer + 1 < call_.num_layers) {
+                between(parts, attended_, call_.x, call_.found, call_.num_rows);
+            } else {
+                float* const attended = attended_rows.floats(call_.num_wanted * width());
+                void* const x = attended_rows.floats(call_.num_wanted * hidden());
+                pick(attended_, width() * sizeof(float), attended);
+                pick(call_.x, hidden() * sizeof(Stored), x);
+                between(parts, attended, x, call_.out, call_.num_wanted);
+            }
+        }
+    }
+
+  private:
+    int64_t width() const { return int64_t(call_.heads) * call_.dim; }
+    int64_t hidden() const { return call_.layers[0].o.n; }
+
+    void store(const LayerParts& parts) const {
+        const int64_t stride = width() + int64_t(2) * call_.kv_heads * call_.dim;
+        store_rows<S>({call_.found, call_.cos, call_.sin, parts.q_norm, parts.k_norm, q_, parts.k, parts.v, call_.slots,
+                       call_.offsets, call_.num_rows, stride, call_.slot_bytes, call_.type, call_.pair, call_.heads,
+                       call_.kv_heads, call_.dim, call_.block_tokens, call_.eps});
+    }
+
+    void attend(const LayerParts& parts) const {
+        const AttendCall attend{q_, call_.positions, parts.k, parts.v, nullptr, attended_, lse_, call_.seqs, width(),
+                                call_.slot_bytes, parts.window, call_.num_seqs, call_.type, call_.type, call_.pair,
+                                call_.heads, call_.kv_heads, call_.dim, call_.block_tokens, 0, call_.scale};
+        Plan<S>(attend).run();
+    }
+
+    void between(const LayerParts& parts, const float* attended, void* x, void* out, int64_t rows) const {
+        const BetweenCall between{attended, x, out, parts.mlp_norm, parts.next_norm, parts.o, parts.gate_up, parts.down,
+                                  parts.next, rows, call_.type, call_.eps};
+        Between<S>{between}.run();
+    }
+
+    // The wanted rows, `bytes` each.
+    void pick(const void* from, int64_t bytes, void* to) const {
+        for (int64_t i = 0; i < call_.num_wanted; ++i) {
+            std::memcpy(static_cast<char*>(to) + i * bytes, static_cast<const char*>(from) + call_.wanted[i] * bytes, bytes);
+        }
+    }
+
+    const LayersCall& call_;
+    void* q_ = nullptr;
+    float *attended_ = nullptr, *lse_ = nullptr;
+};
+
+}  // namespace
+
+// Returns 0, or 1 when there was no memory.
+DISTKV_API(int, layers)(const LayersCall* call) {
+    try {
+        of_dtype(call->type, [&](auto storage) { Layers<decltype(storage)>(*call).run(); });
+        return 0;
+    } catch (const std::bad_alloc&) {
+        return 1;
+    }
+}
