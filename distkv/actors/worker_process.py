@@ -142,6 +142,8 @@ def _environment(spec: WorkerSpec) -> dict[str, str]:
     if "GOMP_SPINCOUNT" not in env:
         # torch's threads would spin for milliseconds after each operation, on cores where others have work.
         env.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # Weights in huge pages: reading them then leaves room in the tables of addresses for everything else.
+    env.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     return env
 
 

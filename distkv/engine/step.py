@@ -16,7 +16,7 @@ from distkv.engine.model import Model
 from distkv.engine.pool import KvPool
 from distkv.engine.prepare import Batch, BatchSeq, prepare
 from distkv.engine.remote import Peers
-from distkv.engine.sampler import sample
+from distkv.engine.sampler import is_plain, likeliest, sample
 from distkv.errors import MalformedMessage
 from distkv.kernels import Backend, Heads
 from distkv.types import TokenLogprobs
@@ -110,9 +110,9 @@ class StepRunner:
         logits = self._model.logits(hidden[: len(sampled)])
         self.model_s += time.perf_counter() - started_s
         outcomes = {seq.step.request_id: Outcome() for seq in batch.seqs}
-        for (seq, sampling), row in zip(sampled, logits, strict=True):
+        for (seq, sampling), row, token in zip(sampled, logits, likeliest(logits), strict=True):
             if not seq.lost:
-                self._sample(seq.step, sampling, row, outcomes[seq.step.request_id])
+                self._sample(seq.step, sampling, row, token, outcomes[seq.step.request_id])
         start = len(sampled)
         for seq in batch.seqs:
             if (wanted := seq.step.prompt_logprobs) is not None:
@@ -123,9 +123,9 @@ class StepRunner:
                     outcomes[seq.step.request_id].prompt_logprobs = found
         return outcomes
 
-    def _sample(self, step: SeqStep, sampling: Sampling, logits: Tensor, outcome: Outcome) -> None:
+    def _sample(self, step: SeqStep, sampling: Sampling, logits: Tensor, likeliest: int, outcome: Outcome) -> None:
         history = self._histories.read(step.request_id, step.end) if step.history else None
-        outcome.token = sample(logits, sampling, step.end, history)
+        outcome.token = likeliest if is_plain(sampling) else sample(logits, sampling, step.end, history)
         if sampling.logprobs is not None:
             (outcome.logprobs,) = logprobs_of(logits[None], [outcome.token], sampling.logprobs)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -81,12 +82,12 @@ class KeyBlocks:
     @cached_property
     def slot_index(self) -> Tensor:
         """int64 [B]."""
-        return torch.tensor(self.slots, dtype=torch.int64)
+        return torch.from_numpy(np.array(self.slots, dtype=np.int64))
 
     @cached_property
     def starts(self) -> Tensor:
         """int64 [B]: the position of each block's first key."""
-        return torch.tensor(self.positions, dtype=torch.int64)
+        return torch.from_numpy(np.array(self.positions, dtype=np.int64))
 
     @cached_property
     def key_positions(self) -> Tensor:
