@@ -74,9 +74,10 @@ def prepare(
         seq.rows = slice(start, start + len(seq.tokens))
         start = seq.rows.stop
     # numpy makes small arrays in a fraction of the time that tensors take.
-    positions = np.concatenate([np.empty(0, np.int64), *(np.arange(seq.step.start, seq.step.end) for seq in seqs)])
-    runs = np.array([run for seq in seqs for run in _write_runs(seq.step, pool)], np.int64).reshape(-1, 2)
-    shifts = np.repeat(runs[:, 0], runs[:, 1])
+    firsts = [seq.step.start - seq.rows.start for seq in seqs]
+    positions = np.arange(start) + np.repeat(np.array(firsts, np.int64), [len(seq.tokens) for seq in seqs])
+    runs = [run for seq in seqs for run in _write_runs(seq.step, pool)]
+    shifts = np.repeat(np.array([shift for shift, _ in runs], np.int64), [count for _, count in runs])
     rows = tuple(range(seq.rows.start, seq.rows.stop) for seq in seqs)
     tables = KeyTables(rows, tuple(seq.local for seq in seqs), torch.from_numpy(positions))
     batch = Batch(

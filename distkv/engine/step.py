@@ -110,9 +110,9 @@ class StepRunner:
         logits = self._model.logits(hidden[: len(sampled)])
         self.model_s += time.perf_counter() - started_s
         outcomes = {seq.step.request_id: Outcome() for seq in batch.seqs}
-        for (seq, sampling), row, token in zip(sampled, logits, likeliest(logits), strict=True):
+        for row, ((seq, sampling), token) in enumerate(zip(sampled, likeliest(logits), strict=True)):
             if not seq.lost:
-                self._sample(seq.step, sampling, row, token, outcomes[seq.step.request_id])
+                outcomes[seq.step.request_id] = self._sampled_one(seq.step, sampling, token, logits, row)
         start = len(sampled)
         for seq in batch.seqs:
             if (wanted := seq.step.prompt_logprobs) is not None:
@@ -123,11 +123,15 @@ class StepRunner:
                     outcomes[seq.step.request_id].prompt_logprobs = found
         return outcomes
 
-    def _sample(self, step: SeqStep, sampling: Sampling, logits: Tensor, likeliest: int, outcome: Outcome) -> None:
-        history = self._histories.read(step.request_id, step.end) if step.history else None
-        outcome.token = likeliest if is_plain(sampling) else sample(logits, sampling, step.end, history)
-        if sampling.logprobs is not None:
-            (outcome.logprobs,) = logprobs_of(logits[None], [outcome.token], sampling.logprobs)
+    def _sampled_one(self, step: SeqStep, sampling: Sampling, token: int, logits: Tensor, row: int) -> Outcome:
+        """token: the likeliest one by the row's logits."""
+        if not is_plain(sampling):
+            history = self._histories.read(step.request_id, step.end) if step.history else None
+            token = sample(logits[row], sampling, step.end, history)
+        if sampling.logprobs is None:
+            return Outcome(token)
+        (logprobs,) = logprobs_of(logits[row : row + 1], [token], sampling.logprobs)
+        return Outcome(token, logprobs)
 
     def _commit(self, step: Step, batch: Batch, outcomes: dict[str, Outcome]) -> tuple[SeqResult, ...]:
         lost = {seq.step.request_id: tuple(sorted(seq.lost)) for seq in (*batch.seqs, *batch.unreachable) if seq.lost}
