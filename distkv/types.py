@@ -14,6 +14,7 @@ Role = Literal["mixed", "prefill", "decode"]
 InstanceState = Literal["starting", "ready", "draining", "unreachable", "dead"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 Transport = Literal["auto", "shm", "tcp"]
+KvCacheDtype = Literal["auto", "fp8"]
 CpuKernels = Literal["auto", "avx512bf16", "avx512", "avx2", "portable", "torch"]
 
 MAX_STOP_STRINGS = 64

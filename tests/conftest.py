@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import gc
 import inspect
+import os
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -15,6 +16,11 @@ from pathlib import Path
 import psutil
 import pytest
 import pytest_asyncio
+import torch
+
+if not torch.cuda.is_available():
+    # Read when Triton is imported: without a GPU its interpreter runs the kernels.
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 END_WITHIN_S = 5.0
 _PR_SET_CHILD_SUBREAPER = 36

@@ -1,4 +1,4 @@
-"""The worker's own links to its peers: one per creditor for the step thread, one per source for the transfer thread."""
+"""The worker's own links to its peers: one per creditor and lane for the step thread, one per source for transfers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class PeerLinks:
         self._transport: Transport = transport
         self._lock = threading.Lock()
         self._members: dict[str, Member] = {}
-        self._creditors: dict[str, tuple[int, TensorLink, FramedCreditor]] = {}
+        self._creditors: dict[tuple[str, int], tuple[int, TensorLink, FramedCreditor]] = {}
         self._sources: dict[str, tuple[int, TensorLink]] = {}
         self._log = structlog.get_logger()
 
@@ -39,16 +39,16 @@ class PeerLinks:
         """Replace the member list; links to lives that are not on it end, also in the middle of a wait."""
         with self._lock:
             self._members = {member.instance_id: member for member in members}
-            links = [(i, incarnation, link) for i, (incarnation, link, _) in self._creditors.items()]
+            links = [(i, incarnation, link) for (i, _), (incarnation, link, _) in self._creditors.items()]
             links += [(i, incarnation, link) for i, (incarnation, link) in self._sources.items()]
         for instance_id, incarnation, link in links:
             member = self._members.get(instance_id)
             if member is None or member.incarnation != incarnation:
                 link.abort()
 
-    def creditor(self, instance_id: str) -> CreditorLink:
-        """A usable link for micro-attention. Raises LinkError."""
-        known = self._creditors.get(instance_id)
+    def creditor(self, instance_id: str, lane: int = 0) -> CreditorLink:
+        """A usable link for micro-attention, one for each lane. Raises LinkError."""
+        known = self._creditors.get((instance_id, lane))
         member = self._member(instance_id)
         if known is not None:
             incarnation, link, creditor = known
@@ -56,7 +56,7 @@ class PeerLinks:
                 return creditor
             link.abort()
             with self._lock:
-                del self._creditors[instance_id]
+                del self._creditors[instance_id, lane]
         link = self._open(member)
         creditor = FramedCreditor(
             link,
@@ -67,7 +67,7 @@ class PeerLinks:
             self._count,
         )
         with self._lock:
-            self._creditors[instance_id] = (member.incarnation, link, creditor)
+            self._creditors[instance_id, lane] = (member.incarnation, link, creditor)
         return creditor
 
     def source(self, instance_id: str, incarnation: int) -> TensorLink:

@@ -12,7 +12,7 @@ import structlog
 
 from distkv.engine.serve import AttendServer, ServedPlan
 from distkv.errors import LinkClosed, LinkError, LinkTimeout, MalformedMessage, WireError
-from distkv.wire.links import LinkListener, PoolMemory, TensorLink, deny, serve_read
+from distkv.wire.links import LinkListener, Pool, TensorLink, deny, serve_read
 from distkv.wire.messages.data import Attend, AttendPlan, ReadBlocks
 
 ACCEPT_S = 1.0
@@ -22,7 +22,7 @@ IDLE_S = 60.0
 class Serving:
     """`run` is the listener's thread; it starts one more per link."""
 
-    def __init__(self, listener: LinkListener, server: AttendServer, memory: PoolMemory) -> None:
+    def __init__(self, listener: LinkListener, server: AttendServer, memory: Pool) -> None:
         self._listener = listener
         self._server = server
         self._memory = memory

@@ -6,7 +6,7 @@ It runs beside the steps: rBlocks leave and arrive while the next chunk is being
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import structlog
 import xxhash
@@ -15,7 +15,7 @@ from distkv.actors.peer_links import PeerLinks
 from distkv.engine.serve import SpanRegistry
 from distkv.errors import LinkError, WireError
 from distkv.log import about
-from distkv.wire.links import PoolMemory
+from distkv.wire.links import Pool
 from distkv.wire.messages.common import SpanRef
 from distkv.wire.messages.envelope import Envelope
 from distkv.wire.messages.from_worker import Pulled, Revoked, Sealed
@@ -27,7 +27,7 @@ class Transfers:
     """`run` is the thread; the other methods may be called from any."""
 
     def __init__(
-        self, pipe_address: str, peers: PeerLinks, registry: SpanRegistry, memory: PoolMemory, read_timeout_s: float
+        self, pipe_address: str, peers: PeerLinks, registry: SpanRegistry, memory: Pool, read_timeout_s: float
     ) -> None:
         self.kv_bytes = 0
         self.checksum_refusals = 0
@@ -58,7 +58,7 @@ class Transfers:
                 with about(cause=item.id):
                     match item.body:
                         case Seal() as seal:
-                            checksums = tuple(self._checksum(slot) for slot in seal.slots)
+                            checksums = tuple(self._checksums(seal.slots))
                             results.send(Sealed(seal_id=seal.seal_id, checksums=checksums), item.id)
                         case Pull() as pull:
                             results.send(self._pull(pull), item.id)
@@ -75,31 +75,38 @@ class Transfers:
             return self._read(pull)
 
     def _read(self, pull: Pull) -> Pulled:
+        wrong = 0
         try:
             link = self._peers.source(pull.source_id, pull.source_incarnation)
-            link.read(pull.source_slots, self._views(pull.slots), self._read_timeout_s)
+            for part in self._batches(len(pull.slots)):
+                with self._memory.writing(pull.slots[part]) as views:
+                    link.read(pull.source_slots[part], views, self._read_timeout_s)
+                    found = self._sums(views)
+                wrong += sum(sum_ != told for sum_, told in zip(found, pull.checksums[part], strict=True))
         except (LinkError, WireError) as error:
             self._peers.drop_source(pull.source_id)
             return Pulled(pull_id=pull.pull_id, problem=str(error))
         self.kv_bytes += len(pull.slots) * self._memory.slot_bytes
-        wrong = [slot for slot, sum_ in zip(pull.slots, pull.checksums, strict=True) if self._checksum(slot) != sum_]
         if wrong:
-            self.checksum_refusals += len(wrong)
-            structlog.get_logger().error("checksums do not match", source=pull.source_id, blocks=len(wrong))
-            return Pulled(pull_id=pull.pull_id, problem=f"{len(wrong)} of {len(pull.slots)} checksums do not match")
+            self.checksum_refusals += wrong
+            structlog.get_logger().error("checksums do not match", source=pull.source_id, blocks=wrong)
+            return Pulled(pull_id=pull.pull_id, problem=f"{wrong} of {len(pull.slots)} checksums do not match")
         return Pulled(pull_id=pull.pull_id)
 
-    def _checksum(self, slot: int) -> int:
-        size = self._memory.slot_bytes
-        return xxhash.xxh3_64_intdigest(self._memory.view[slot * size : (slot + 1) * size])
+    def _checksums(self, slots: tuple[int, ...]) -> Iterator[int]:
+        for part in self._batches(len(slots)):
+            with self._memory.reading(slots[part]) as views:
+                yield from self._sums(views)
 
-    def _views(self, slots: tuple[int, ...]) -> list[memoryview]:
-        """One view per run of neighbouring slots, so that a read of a run is one copy."""
+    def _sums(self, views: list[memoryview]) -> list[int]:
+        """xxh3 of each slot in views of whole slots."""
         size = self._memory.slot_bytes
-        views: list[memoryview] = []
-        first = 0
-        for index in range(1, len(slots) + 1):
-            if index == len(slots) or slots[index] != slots[index - 1] + 1:
-                views.append(self._memory.view[slots[first] * size : (slots[index - 1] + 1) * size])
-                first = index
-        return views
+        return [
+            xxhash.xxh3_64_intdigest(view[start : start + size])
+            for view in views
+            for start in range(0, view.nbytes, size)
+        ]
+
+    def _batches(self, num_slots: int) -> Iterator[slice]:
+        step = self._memory.batch_slots
+        return (slice(first, first + step) for first in range(0, num_slots, step))

@@ -24,29 +24,26 @@ import structlog
 
 from distkv.actors import computing
 from distkv.actors.peer_links import PeerLinks
+from distkv.actors.pool_size import kv_dtype, make_pool
 from distkv.actors.serving import Serving
 from distkv.actors.transfers import Transfers
 from distkv.actors.worker_spec import SPEC_VARIABLE, WorkerSpec
+from distkv.engine.compute import Compute
 from distkv.engine.model import Model
 from distkv.engine.pool import KvPool, compat_hash, slot_bytes
 from distkv.engine.serve import AttendServer, SpanRegistry
 from distkv.engine.step import StepRunner
+from distkv.engine.warm_up import warm_up
 from distkv.engine.weights import fingerprint
-from distkv.errors import ConfigError, LinkClosed
-from distkv.kernels.cpu.backends import backend_of
-from distkv.kernels.cpu.dispatch import Choice
-from distkv.kernels.cpu.linear import linear_kind
+from distkv.errors import LinkClosed
 from distkv.log import about, configure
-from distkv.wire.links import LinkIdentity, PoolMemory, listen
+from distkv.wire.links import LinkIdentity, listen
 from distkv.wire.messages import from_worker as fw
 from distkv.wire.messages import to_worker as tw
 from distkv.wire.messages.envelope import Envelope, ToWorker
 from distkv.wire.worker_pipe import CommandReader, ResultWriter
 
 POLL_S = 1.0
-DEFAULT_POOL_BYTES = 4 * 2**30
-DEFAULT_POOL_SHARE = 5
-"""Without a size, the pool is 4 GiB or a fifth of the memory that is free, whichever is less."""
 
 _PR_SET_PDEATHSIG = 1
 
@@ -75,30 +72,32 @@ def main() -> int:
 class Worker:
     """Owns the model, the pool and the threads."""
 
-    def __init__(self, spec: WorkerSpec, results: ResultWriter, choice: Choice) -> None:
+    def __init__(self, spec: WorkerSpec, results: ResultWriter, compute: Compute) -> None:
         """Load the model and create the pool. Raises CheckpointError, ConfigError."""
         self._spec = spec
         self._results = results
         self._log = structlog.get_logger()
         started = time.monotonic()
-        self._model = Model.load(spec.model, spec.dtype, choice)
-        backend = backend_of(choice)
-        config, dtype = self._model.config, self._model.dtype
-        one_slot = slot_bytes(config, spec.block_size, dtype)
-        self._memory = PoolMemory(one_slot, _num_slots(spec, one_slot))
-        self._pool = KvPool(config, self._memory.num_slots, spec.block_size, dtype, self._memory.view, backend.layout)
-        self._compat = compat_hash(config, fingerprint(spec.model), dtype, spec.block_size, backend.layout)
+        with compute.device.lane():
+            self._model = Model.load(spec.model, spec.dtype, compute)
+            compute.device.finish()
+            config, dtype, layout = self._model.config, self._model.dtype, compute.backend.layout
+            kv = kv_dtype(spec, dtype, compute.device)
+            self._memory, memory = make_pool(spec, slot_bytes(config, spec.block_size, kv), compute.device)
+        self._pool = KvPool(config, self._memory.num_slots, spec.block_size, kv, memory, layout)
+        self._compat = compat_hash(config, fingerprint(spec.model), dtype, spec.block_size, layout, kv)
         self._registry = SpanRegistry()
-        self._server = AttendServer(self._pool, self._registry, config, dtype, backend)
+        self._server = AttendServer(self._pool, self._registry, config, dtype, compute)
         self._identity = LinkIdentity(instance_id=spec.instance_id, incarnation=spec.incarnation, compat=self._compat)
         self._peers = PeerLinks(self._identity, config, spec.attend_timeout_s, spec.tensor_transport)
-        self._runner = StepRunner(self._model, self._pool, self._peers, backend)
+        self._runner = StepRunner(self._model, self._pool, self._peers, spec.microbatches)
+        warm_up(self._runner, self._pool, compute)
         self._steps: queue.SimpleQueue[Envelope] = queue.SimpleQueue()
         self._failure: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
         self._log.info(
-            "loaded", model=config.model_type, dtype=str(dtype), linears=linear_kind(choice, dtype),
-            blocks=self._pool.num_slots, pool_bytes=self._memory.size_bytes,
-            seconds=round(time.monotonic() - started, 3),
+            "loaded", model=config.model_type, dtype=str(dtype), linears=compute.linears(dtype), kv_dtype=str(kv),
+            device=str(compute.device.place), blocks=self._pool.num_slots,
+            pool_bytes=self._pool.num_slots * self._pool.slot_bytes, seconds=round(time.monotonic() - started, 3),
         )  # fmt: skip
 
     def run(self, commands: CommandReader) -> None:
@@ -190,18 +189,6 @@ class Worker:
                 self._failure.put(error)
 
         threading.Thread(target=guarded, name=name, daemon=True).start()
-
-
-def _num_slots(spec: WorkerSpec, one_slot: int) -> int:
-    if spec.kv_tokens is not None:
-        return spec.kv_tokens // spec.block_size
-    size_bytes = spec.kv_cache_memory_bytes
-    if size_bytes is None:
-        free_bytes = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        size_bytes = min(DEFAULT_POOL_BYTES, free_bytes // DEFAULT_POOL_SHARE)
-    if size_bytes < one_slot:
-        raise ConfigError("kv_cache_memory_bytes", f"{size_bytes} bytes are less than one rBlock of {one_slot} bytes")
-    return size_bytes // one_slot
 
 
 def _end_with_parent() -> None:

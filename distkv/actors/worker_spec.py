@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from distkv.types import CpuKernels, Transport
+from distkv.types import CpuKernels, KvCacheDtype, Transport
 
 SPEC_VARIABLE = "DISTKV_WORKER_SPEC"
 
@@ -18,6 +18,10 @@ class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
     incarnation: int
     model: str
     dtype: str
+    device: str
+    kv_cache_dtype: KvCacheDtype
+    gpu_memory_utilization: float
+    microbatches: int | None
     block_size: int
     kv_tokens: int | None
     kv_cache_memory_bytes: int | None

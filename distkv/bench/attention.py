@@ -1,4 +1,4 @@
-"""`distkv bench attention`: the CPU backends beside torch's fused kernel and beside reading memory.
+"""`distkv bench attention`: the CPU backends beside torch's fused kernel and beside reading memory; GPUs likewise.
 
 Decode reads every key and value once, so its limit is the streaming bandwidth, measured in the same rounds. Keys are
 bfloat16 in blocks of random order; torch's kernel has them contiguous, as it wants them.
@@ -15,8 +15,9 @@ import torch
 
 from distkv.bench.harness.alternate import Samples, alternate, paired_ratio
 from distkv.bench.harness.command import Measured, Say, benchmark
+from distkv.bench.harness.gpu import COPY_BYTES, gpu_of
 from distkv.bench.harness.machine import machine_facts, versions_of
-from distkv.bench.harness.report import Goal, Report, results
+from distkv.bench.harness.report import Goal, Report, at_least, results
 from distkv.bench.workloads.attention import BLOCK_TOKENS, STREAM_BYTES, Keys, Shape, merging, rate, streaming
 from distkv.kernels import Backend
 from distkv.kernels.cpu.backends import backend_of
@@ -36,11 +37,16 @@ Examples:
   distkv bench attention --json attention.json --plot attention.png
   distkv bench attention --quick
   distkv bench attention --levels avx512,avx2
+  distkv bench attention --device cuda --json gpu.json
 """
 
 
-def measure(say: Say, *, quick: bool, threads: int, rounds: int | None, levels: str | None) -> Measured:
+def measure(
+    say: Say, *, quick: bool, device: str, threads: int, rounds: int | None, levels: str | None, tune: bool
+) -> Measured:
     """Run it; the report and its samples."""
+    if device != "cpu":
+        return _measure_gpu(say, device, quick, rounds, tune)
     names = levels.split(",") if levels else [available()[0]]
     choices = [choose(name) for name in names]  # type: ignore[arg-type]
     torch.set_num_threads(threads)
@@ -114,8 +120,8 @@ def _goals(samples: Samples, ours: str) -> tuple[Goal, ...]:
     for case, variants in samples.items():
         if case.startswith("decode"):
             share, beside = (paired_ratio(variants[ours], variants[name]) for name in (STREAM, FLASH))
-            goals.append(_at_least(f"{case}: {ours} beside streaming memory", share.value, str(share), 0.75))
-            goals.append(_at_least(f"{case}: {ours} beside torch's flash-for-CPU", beside.value, str(beside), 3))
+            goals.append(at_least(f"{case}: {ours} beside streaming memory", share, 0.75))
+            goals.append(at_least(f"{case}: {ours} beside torch's flash-for-CPU", beside, 3))
         elif case.startswith("merge"):
             cost = 100 / paired_ratio(variants[f"{ours} merge"], variants[f"{ours} attention"]).value
             target = "at most 2 %"
@@ -123,12 +129,28 @@ def _goals(samples: Samples, ours: str) -> tuple[Goal, ...]:
         else:
             best = max((name for name in variants if name != ours), key=lambda name: statistics.median(variants[name]))
             ratio = paired_ratio(variants[ours], variants[best])
-            goals.append(_at_least(f"{case}: {ours} beside {best}", ratio.value, str(ratio), 1))
+            goals.append(at_least(f"{case}: {ours} beside {best}", ratio, 1))
     return tuple(goals)
 
 
-def _at_least(goal: str, value: float, measured: str, least: float) -> Goal:
-    return Goal(goal, f"at least {least:g}", measured, value >= least)
+def _measure_gpu(say: Say, name: str, quick: bool, rounds: int | None, tune: bool) -> Measured:
+    # Triton is an extra, and takes a while to load.
+    from distkv.bench.gpu import attention as gpu_attention
+    from distkv.kernels.triton.backend import TritonBackend
+
+    device = gpu_of(name)
+    rounds = rounds or (3 if quick else 9)
+    return gpu_attention.measure_on(
+        device,
+        TritonBackend(),
+        say,
+        SHAPES[:2] if quick else SHAPES,
+        gpu_attention.DECODE[:2] if quick else gpu_attention.DECODE,
+        gpu_attention.PREFILL[1:] if quick else gpu_attention.PREFILL,
+        rounds,
+        COPY_BYTES,
+        f"distkv bench attention --device {name} --rounds {rounds}" + (" --quick" if quick else ""),
+    )
 
 
 main = benchmark(
@@ -136,8 +158,12 @@ main = benchmark(
     measure,
     HELP,
     [
+        click.Option(["--device"], default="cpu", show_default=True, help="cpu, cuda, or cuda:N: what to measure on."),
         click.Option(["--threads"], type=click.IntRange(min=1), default=1, show_default=True, help="CPU threads."),
         click.Option(["--rounds"], type=click.IntRange(min=1), help="How often each variant runs."),
         click.Option(["--levels"], help="Backends to measure, by commas; the first is judged. Default: the best here."),
+        click.Option(
+            ["--tune"], is_flag=True, help="With cuda: first time the kernels' configs here, and keep the best."
+        ),
     ],
 )

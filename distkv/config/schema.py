@@ -11,9 +11,9 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from distkv.config.values import DEFAULT_GMANAGER, check_bind, model_dir, parse_address, parse_cores
+from distkv.config.values import DEFAULT_GMANAGER, check_bind, check_device, model_dir, parse_address, parse_cores
 from distkv.errors import ConfigError
-from distkv.types import CpuKernels, LogLevel, Role, Transport
+from distkv.types import CpuKernels, KvCacheDtype, LogLevel, Role, Transport
 
 _SUFFIXED = {"suffixed": True}
 WILDCARDS = ("0.0.0.0", "::", "*")
@@ -79,12 +79,22 @@ class InstanceConfig(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
         Literal["auto", "float32", "bfloat16", "float16"],
         Meta(description="Type of weights and KV cache; auto is the checkpoint's."),
     ] = "auto"
+    device: Annotated[
+        str, Meta(description="What computes: cpu, cuda or cuda:N; auto is the first GPU if there is one.")
+    ] = "auto"
+    kv_cache_dtype: Annotated[
+        KvCacheDtype, Meta(description="Type of the KV cache; auto is dtype. fp8 halves it, on GPUs only.")
+    ] = "auto"
     kv_tokens: Annotated[
         PositiveSuffixed | None, Meta(description="KV pool in tokens, rounded down to whole rBlocks.")
     ] = None
     kv_cache_memory_bytes: Annotated[
         PositiveSuffixed | None, Meta(description="KV pool in bytes, in place of --kv-tokens.")
     ] = None
+    gpu_memory_utilization: Annotated[
+        Annotated[float, Meta(gt=0, le=1)],
+        Meta(description="Share of a GPU's memory for weights and KV pool, if the pool has no other size."),
+    ] = 0.9
     block_size: Annotated[Annotated[int, Meta(ge=1, le=1024)], Meta(description="Tokens per rBlock.")] = 16
     max_num_seqs: Annotated[Positive, Meta(description="Most sequences in one step.")] = 64
     max_num_batched_tokens: Annotated[PositiveSuffixed, Meta(description="Most tokens in one step.")] = 2048
@@ -97,8 +107,12 @@ class InstanceConfig(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     ] = None
     cpu_kernels: Annotated[
         CpuKernels,
-        Meta(description="Backend of attention; auto is the best that the CPU can run, torch where none was built."),
+        Meta(description="Backend on a CPU; auto is the best that it can run, torch where none was built."),
     ] = "auto"
+    microbatches: Annotated[
+        Annotated[int, Meta(ge=1, le=2)] | None,
+        Meta(description="Parts of a step that asks creditors: one computes while the other waits."),
+    ] = None
     cpu_affinity: Annotated[
         str | None,
         Meta(description="Cores to compute on, such as 0-3,6, a thread on each; not set leaves it to the system."),
@@ -136,6 +150,7 @@ class InstanceConfig(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
         for key in ("host", "data_host"):
             if getattr(self, key).strip("[]") in WILDCARDS:
                 raise ConfigError(key, f"peers cannot connect to {getattr(self, key)}", "give this host's own address")
+        check_device(self.device, key="device")
         if self.kv_tokens is not None and self.kv_cache_memory_bytes is not None:
             raise ConfigError("kv_tokens", "kv_tokens and kv_cache_memory_bytes are both set", "give one of them")
         if self.kv_tokens is not None and self.kv_tokens < self.block_size:

@@ -74,6 +74,12 @@ def parse_cores(text: str, *, key: str) -> tuple[int, ...]:
     return tuple(cores)
 
 
+def check_device(text: str, *, key: str) -> None:
+    """Raises ConfigError naming `key` unless it names a device; whether that is here its user finds out."""
+    if re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", text) is None:
+        raise ConfigError(key, f"expected auto, cpu, cuda or a GPU's number such as cuda:1, got {text!r}")
+
+
 def parse_count(text: str) -> int:
     """A whole number with an optional suffix, as in vLLM: K, M, G, T are powers of 1024; k, m, g, t of 1000.
 

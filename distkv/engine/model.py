@@ -8,63 +8,61 @@ from pathlib import Path
 
 from torch import Tensor
 
+from distkv.engine.compute import Compute, on_cpu
 from distkv.engine.config import ModelConfig
 from distkv.engine.rope import Rope
 from distkv.engine.weights import Weights, load_weights
 from distkv.kernels import KeyTables, LayerKv
-from distkv.kernels.cpu.between import BetweenWeights, between_of
-from distkv.kernels.cpu.dispatch import Choice, choose
+from distkv.kernels.cpu.between import BetweenWeights
 from distkv.kernels.cpu.layers import LocalLayer, NativeLayers
-from distkv.kernels.cpu.ops import ops_of
 from distkv.kernels.heads import Heads
 
-Attend = Callable[[int, Heads], Tensor]
-"""(layer, its heads for N tokens) → float32 [N, Hq, D]."""
-
 LocalForward = Callable[[Tensor, KeyTables, Tensor, Tensor, Tensor], Tensor]
-"""(tokens, tables, slots, offsets, rows) → what `Model.forward` returns, where all keys lie in one pool and new ones
-go to these slots and offsets. All int64; tables: of all N tokens, sequence by sequence."""
+"""(tokens, tables, slots, offsets, rows) → last hidden states of these rows, where all keys lie in one pool and new
+ones go to these slots and offsets. All int64; tables: of all N tokens, sequence by sequence."""
 
 
 class Model:
     """Weights and the arithmetic over them; no state besides."""
 
-    def __init__(self, config: ModelConfig, weights: Weights, choice: Choice) -> None:
-        self.config, self.weights = config, weights
+    def __init__(self, config: ModelConfig, weights: Weights, compute: Compute) -> None:
+        self.config, self.weights, self.compute = config, weights, compute
         self.dtype = weights.embed.dtype
-        self._choice = choice
-        self._ops = ops_of(choice)
         self._stretches = tuple(_stretches(weights, config.rms_norm_eps))
-        self._betweens = tuple(between_of(choice, stretch) for stretch in self._stretches)
-        self._rope = Rope(config.rope, config.head_dim, self.dtype)
+        self._betweens = tuple(map(compute.between, self._stretches))
+        self._rope = Rope(config.rope, config.head_dim, self.dtype, compute.device.place)
 
     @classmethod
-    def load(cls, model_dir: str | Path, dtype: str = "auto", choice: Choice | None = None) -> Model:
-        """From a Hugging Face directory. dtype: "auto" is the checkpoint's own. choice: of what computes, the best
-        there is by default. Raises CheckpointError."""
+    def load(cls, model_dir: str | Path, dtype: str = "auto", compute: Compute | None = None) -> Model:
+        """From a Hugging Face directory. dtype: "auto" is the checkpoint's own. compute: on the CPU by default. Raises
+        CheckpointError."""
         config = ModelConfig.from_dir(model_dir)
-        choice = choice or choose()
-        return cls(config, load_weights(model_dir, config, dtype, choice), choice)
+        compute = compute or on_cpu()
+        return cls(config, load_weights(model_dir, config, dtype, compute), compute)
 
-    def forward(self, tokens: Tensor, positions: Tensor, attend: Attend, rows: Tensor) -> Tensor:
-        """Last hidden states [M, hidden] of the M wanted rows, for `logits`.
+    def begin(self, tokens: Tensor, positions: Tensor) -> tuple[Tensor, Heads]:
+        """Residual stream [N, hidden] and heads of the first layer. tokens, positions: int64 [N], of any sequences one
+        after another."""
+        first = self.weights.layers[0]
+        x = self.weights.embed[tokens]
+        normal = self.compute.ops.rms_norm(x, first.attention_norm, self.config.rms_norm_eps)
+        return x, self._heads(0, first.qkv(normal), *self._rope.angles(positions))
 
-        tokens, positions: int64 [N], of any sequences one after another; `attend` knows which row is whose.
-        rows: int64 [M].
+    def between(self, layer: int, x: Tensor, attended: Tensor, heads: Heads) -> tuple[Tensor, Heads]:
+        """The rest of a layer that is not the last: residual stream after it, and the next layer's heads.
+
+        x: which may be overwritten, and heads: what came before its attention. attended: [N, Hq, D], of the attention.
         """
-        x, heads = self._begin(tokens, positions)
-        for index, between in enumerate(self._betweens):
-            attended = attend(index, heads)
-            if index == self.config.num_layers - 1:
-                x, attended = x[rows], attended[rows]
-            x, found = between(x, attended)
-            if index < self.config.num_layers - 1:
-                heads = self._heads(index + 1, found, heads.cos, heads.sin)
-        return found
+        x, found = self._betweens[layer](x, attended)
+        return x, self._heads(layer + 1, found, heads.cos, heads.sin)
+
+    def end(self, x: Tensor, attended: Tensor) -> Tensor:
+        """The rest of the last layer: last hidden states, for `logits`."""
+        return self._betweens[-1](x, attended)[1]
 
     def forward_over(self, kvs: Sequence[LayerKv]) -> LocalForward | None:
         """A forward pass over the layers of one pool without a stop between them, where the native library can."""
-        config, native = self.config, self._choice.native
+        config, native = self.config, self.compute.native
         parts = zip(self.weights.layers, kvs, config.windows, self._stretches, strict=True)
         layers = [LocalLayer(layer.q_norm, layer.k_norm, kv, window, stretch) for layer, kv, window, stretch in parts]
         if native is None or not NativeLayers.can_run(layers):
@@ -72,19 +70,13 @@ class Model:
         run = NativeLayers(native, layers, config.scale)
 
         def forward(tokens: Tensor, tables: KeyTables, slots: Tensor, offsets: Tensor, rows: Tensor) -> Tensor:
-            return run(*self._begin(tokens, tables.positions), tables, slots, offsets, rows)
+            return run(*self.begin(tokens, tables.positions), tables, slots, offsets, rows)
 
         return forward
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """float32 [M, vocab] from what `forward` returned, or some rows of it: many rows of logits are large."""
+        """float32 [M, vocab] from last hidden states, or some rows of them: many rows of logits are large."""
         return self.weights.lm_head(hidden).float()
-
-    def _begin(self, tokens: Tensor, positions: Tensor) -> tuple[Tensor, Heads]:
-        first = self.weights.layers[0]
-        x = self.weights.embed[tokens]
-        found = first.qkv(self._ops.rms_norm(x, first.attention_norm, self.config.rms_norm_eps))
-        return x, self._heads(0, found, *self._rope.angles(positions))
 
     def _heads(self, layer: int, found: Tensor, cos: Tensor, sin: Tensor) -> Heads:
         weights, config = self.weights.layers[layer], self.config

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from distkv.engine.config import ModelConfig
+from distkv.engine.device import Device, HostDevice
 from distkv.engine.exchange import Exchange
+from distkv.engine.merging import Merging, Pick, Rows, merging_of, rows_of
 from distkv.engine.pool import KvPool
 from distkv.engine.remote import CreditorLink, Peers
 from distkv.errors import LinkError, MalformedMessage
@@ -40,34 +42,46 @@ class BatchSeq:
 
 @dataclass(slots=True)
 class Batch:
-    """A step, ready to be computed.
+    """A step, or one half of it, ready to be computed. Tensors are on the device.
 
-    tokens, positions: int64 [N]. slots, offsets: int64 [N], where the K and V of each row are stored. tables: which
-    rows read which local blocks. seqs: those that have rows. unreachable: those that lost a creditor before the first
-    layer; they have none. waited_s: how long its layers stood still for partials.
+    tokens, positions: int64 [N]. slots, offsets: int64 [N], where the K and V of each row are stored. wanted: int64
+    [M], rows whose last hidden states are wanted: one for each sequence that wants a token, in order, then all that
+    predict prompt tokens whose logprobs are wanted. tables: which rows read which local blocks. seqs: those that have
+    rows. unreachable: those that lost a creditor before the first layer; they have none. merging: of what peers answer,
+    if they are asked. waited_s: how long its layers stood still for partials.
     """
 
     tokens: Tensor
     positions: Tensor
     slots: Tensor
     offsets: Tensor
+    wanted: Tensor
     tables: KeyTables
     seqs: list[BatchSeq]
     exchanges: list[Exchange]
     unreachable: list[BatchSeq]
+    merging: Merging | None = None
     waited_s: float = 0.0
 
 
 def prepare(
-    step_id: int, steps: Sequence[tuple[SeqStep, Sequence[int]]], pool: KvPool, config: ModelConfig, peers: Peers
+    step_id: int,
+    steps: Sequence[tuple[SeqStep, Sequence[int]]],
+    pool: KvPool,
+    config: ModelConfig,
+    peers: Peers,
+    device: Device | None = None,
+    lane: int = 0,
 ) -> Batch:
     """Lay out a batch of (sequence, its token ids, all of them) and tell every creditor what will be asked of it.
 
-    A creditor that cannot be reached loses the sequences with spans there, no others. Raises MalformedMessage when a
-    table does not cover what is to be computed, or leaves the pool.
+    lane: batches of different lanes may be computed side by side. A creditor that cannot be reached loses the sequences
+    with spans there, no others. Raises MalformedMessage when a table does not cover what is to be computed, or leaves
+    the pool.
     """
+    device = device or HostDevice()
     everyone = [_seq(step, tokens, pool, config) for step, tokens in steps]
-    links = _reach(everyone, peers)
+    links = _reach(everyone, peers, lane)
     seqs = [seq for seq in everyone if not seq.lost]
     start = 0
     for seq in seqs:
@@ -78,27 +92,47 @@ def prepare(
     positions = np.arange(start) + np.repeat(np.array(firsts, np.int64), [len(seq.tokens) for seq in seqs])
     runs = [run for seq in seqs for run in _write_runs(seq.step, pool)]
     shifts = np.repeat(np.array([shift for shift, _ in runs], np.int64), [count for _, count in runs])
-    rows = tuple(range(seq.rows.start, seq.rows.stop) for seq in seqs)
-    tables = KeyTables(rows, tuple(seq.local for seq in seqs), torch.from_numpy(positions))
-    batch = Batch(
-        tokens=torch.tensor([token for seq in seqs for token in seq.tokens], dtype=torch.int64),
-        positions=tables.positions,
-        slots=torch.from_numpy(positions // pool.block_tokens + shifts),
-        offsets=torch.from_numpy(positions % pool.block_tokens),
-        tables=tables,
-        seqs=seqs,
-        exchanges=[],
-        unreachable=[seq for seq in everyone if seq.lost],
-    )
-    for creditor_id, link in links.items():
-        asking = [seq for seq in seqs if any(span.instance_id == creditor_id for span in seq.spans)]
-        if asking:
-            batch.exchanges.append(_exchange(step_id, creditor_id, link, asking, pool.block_tokens))
+    wanted = [seq.rows.stop - 1 for seq in seqs if seq.step.sample is not None]
     for seq in seqs:
-        seq.remote.sort(key=lambda source: source[0].plan.entries[source[1]].first_position)
-    for exchange in batch.exchanges:
-        exchange.open(batch.positions)
-    return batch
+        wanted.extend(_prompt_rows(seq))
+    exchanges = _exchanges(step_id, links, seqs, pool.block_tokens)
+    merging = _merging(seqs, exchanges) if exchanges else None
+    hosts = (
+        torch.tensor([token for seq in seqs for token in seq.tokens], dtype=torch.int64),
+        torch.from_numpy(positions),
+        torch.from_numpy(positions // pool.block_tokens + shifts),
+        torch.from_numpy(positions % pool.block_tokens),
+        torch.tensor(wanted, dtype=torch.int64),
+    )
+    for exchange in exchanges:
+        exchange.open(hosts[1][exchange.rows])
+    holders: list[Exchange | Merging | Pick] = [*exchanges]
+    if merging:
+        holders += [merging, *merging.ranks]
+    tokens, there, slots, offsets, rows = _put(device, hosts, holders)
+    return Batch(
+        tokens=tokens,
+        positions=there,
+        slots=slots,
+        offsets=offsets,
+        wanted=rows,
+        tables=KeyTables(
+            tuple(range(seq.rows.start, seq.rows.stop) for seq in seqs), tuple(seq.local for seq in seqs), there
+        ),
+        seqs=seqs,
+        exchanges=exchanges,
+        unreachable=[seq for seq in everyone if seq.lost],
+        merging=merging,
+    )
+
+
+def _put(device: Device, hosts: tuple[Tensor, ...], holders: Sequence[Exchange | Merging | Pick]) -> tuple[Tensor, ...]:
+    """The tensors, and the index tensors that these hold in place of slices, on the device by one copy."""
+    indexed = [(holder, holder.rows) for holder in holders if isinstance(holder.rows, Tensor)]
+    there = device.put(*hosts, *(rows for _, rows in indexed))
+    for (holder, _), rows in zip(indexed, there[len(hosts) :], strict=True):
+        holder.rows = rows
+    return there[: len(hosts)]
 
 
 def _seq(step: SeqStep, tokens: Sequence[int], pool: KvPool, config: ModelConfig) -> BatchSeq:
@@ -119,12 +153,12 @@ def _is_visible(span: RemoteSpan, step: SeqStep, config: ModelConfig, block_toke
     return first < step.end and (reach is None or end > step.start - reach + 1)
 
 
-def _reach(seqs: list[BatchSeq], peers: Peers) -> dict[str, CreditorLink]:
+def _reach(seqs: list[BatchSeq], peers: Peers, lane: int) -> dict[str, CreditorLink]:
     links: dict[str, CreditorLink] = {}
     dead: set[str] = set()
     for creditor_id in dict.fromkeys(span.instance_id for seq in seqs for span in seq.spans):
         try:
-            links[creditor_id] = peers.creditor(creditor_id)
+            links[creditor_id] = peers.creditor(creditor_id, lane)
         except LinkError:
             dead.add(creditor_id)
     for seq in seqs:
@@ -149,6 +183,31 @@ def _write_runs(step: SeqStep, pool: KvPool) -> Iterator[tuple[int, int]]:
         raise MalformedMessage(
             f"{step.request_id}: {step.local} has no rBlock for position {covered} of [{step.start}, {step.end})"
         )
+
+
+def _prompt_rows(seq: BatchSeq) -> range:
+    """Rows of the batch that predict the prompt tokens whose logprobs are wanted."""
+    step, wanted = seq.step, seq.step.prompt_logprobs
+    if wanted is None:
+        return range(0)
+    end = wanted.first + len(wanted.token_ids)
+    if not step.start < wanted.first <= end <= step.end + 1:
+        raise MalformedMessage(
+            f"{step.request_id}: [{step.start}, {step.end}) predicts no positions [{wanted.first}, {end})"
+        )
+    first = seq.rows.start + wanted.first - 1 - step.start
+    return range(first, first + len(wanted.token_ids))
+
+
+def _exchanges(step_id: int, links: dict[str, CreditorLink], seqs: list[BatchSeq], block_tokens: int) -> list[Exchange]:
+    exchanges = []
+    for creditor_id, link in links.items():
+        asking = [seq for seq in seqs if any(span.instance_id == creditor_id for span in seq.spans)]
+        if asking:
+            exchanges.append(_exchange(step_id, creditor_id, link, asking, block_tokens))
+    for seq in seqs:
+        seq.remote.sort(key=lambda source: source[0].plan.entries[source[1]].first_position)
+    return exchanges
 
 
 def _exchange(step_id: int, creditor_id: str, link: CreditorLink, seqs: list[BatchSeq], block_tokens: int) -> Exchange:
@@ -180,9 +239,9 @@ def _exchange(step_id: int, creditor_id: str, link: CreditorLink, seqs: list[Bat
     return exchange
 
 
-def _rows_of(seqs: list[BatchSeq]) -> slice | Tensor:
-    """Their rows of the batch; a slice, which needs no copy, where they follow each other."""
-    first, last = seqs[0].rows.start, seqs[-1].rows.stop
-    if last - first == sum(len(seq.tokens) for seq in seqs):
-        return slice(first, last)
-    return torch.cat([torch.arange(seq.rows.start, seq.rows.stop) for seq in seqs])
+def _rows_of(seqs: list[BatchSeq]) -> Rows:
+    return rows_of(np.concatenate([np.arange(seq.rows.start, seq.rows.stop) for seq in seqs]))
+
+
+def _merging(seqs: list[BatchSeq], exchanges: list[Exchange]) -> Merging:
+    return merging_of([(seq.rows, seq.remote, seq.local_place) for seq in seqs if seq.remote], exchanges)

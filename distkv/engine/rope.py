@@ -13,8 +13,11 @@ from distkv.engine.rope_config import RopeConfig
 class Rope:
     """Turns positions into cos and sin."""
 
-    def __init__(self, config: RopeConfig, head_dim: int, dtype: torch.dtype) -> None:
-        self._frequencies = inverse_frequencies(config, head_dim)
+    def __init__(
+        self, config: RopeConfig, head_dim: int, dtype: torch.dtype, device: torch.device | None = None
+    ) -> None:
+        """device: of the positions; the CPU by default."""
+        self._frequencies = inverse_frequencies(config, head_dim).to(device)
         self._factor = config.attention_factor
         self._dtype = dtype
 

@@ -42,10 +42,10 @@ def is_plain(sampling: Sampling) -> bool:
     return sampling.temperature == 0 and not sampling.logit_bias and not penalties
 
 
-def likeliest(logits: Tensor) -> list[int]:
-    """The token of each row of float32 logits [N, vocab] when nothing but its likelihood counts."""
+def likeliest(logits: Tensor) -> Tensor:
+    """int64 [N]: the token of each row of float32 logits [N, vocab] when nothing but its likelihood counts."""
     # numpy looks through a row in a tenth of the time that torch takes.
-    return [int(token) for token in logits.numpy().argmax(-1)]
+    return logits.argmax(-1) if logits.is_cuda else torch.from_numpy(logits.numpy().argmax(-1))
 
 
 def noise(seed: int, position: int) -> float:

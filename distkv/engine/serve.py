@@ -11,10 +11,12 @@ import torch
 from torch import Tensor
 
 from distkv.engine.bodies import body_of, tensor_of
+from distkv.engine.compute import Compute
 from distkv.engine.config import ModelConfig
+from distkv.engine.device import OwnLanes
 from distkv.engine.pool import KvPool
 from distkv.errors import MalformedMessage
-from distkv.kernels import Backend, KeyBlocks, KeyTables
+from distkv.kernels import KeyBlocks, KeyTables
 from distkv.wire.messages.common import SpanRef
 from distkv.wire.messages.data import Attend, AttendEntry, AttendPlan, Partials
 
@@ -113,13 +115,17 @@ class AttendServer:
     """Computes peers' micro-attention over local sealed rBlocks; waits for nothing remote.
 
     Any thread may call it; a ServedPlan belongs to one link. What a peer sends is checked before it is used:
-    MalformedMessage means that its connection should be dropped.
+    MalformedMessage means that its connection should be dropped. On a GPU each thread has an urgent lane of its own
+    beside the step. It need not wait for that: a block is lent after the step that wrote it was reported, and a step is
+    reported when the device has done it.
     """
 
     def __init__(
-        self, pool: KvPool, registry: SpanRegistry, config: ModelConfig, dtype: torch.dtype, backend: Backend
+        self, pool: KvPool, registry: SpanRegistry, config: ModelConfig, dtype: torch.dtype, compute: Compute
     ) -> None:
-        self._pool, self._registry, self._config, self._dtype, self._backend = pool, registry, config, dtype, backend
+        """dtype: of queries."""
+        self._pool, self._registry, self._config, self._dtype, self._compute = pool, registry, config, dtype, compute
+        self._lanes = OwnLanes(compute.device, urgent=True)
         self._lock = threading.Lock()
         self._attend_queries = 0
 
@@ -162,19 +168,24 @@ class AttendServer:
     def attend(self, served: ServedPlan, layer: int, q: Tensor) -> tuple[tuple[int, ...], Tensor, Tensor]:
         """Attend with q [R, Hq, D] to every entry's span, which is pinned only meanwhile.
 
-        Returns the indices of stale entries, and entry by entry out float32 [ΣR, Hq, D] and lse float32 [ΣR, Hq].
+        Returns the indices of stale entries, and entry by entry out float32 [ΣR, Hq, D] and lse float32 [ΣR, Hq]; all
+        tensors on the host.
         """
         if layer >= self._config.num_layers:
             raise MalformedMessage(f"layer {layer} of a model with {self._config.num_layers} layers")
-        with ExitStack() as pins:
+        device, backend = self._compute.device, self._compute.backend
+        with self._lanes.mine(), ExitStack() as pins:
             spans = [pins.enter_context(self._registry.pin(entry.span)) for entry in served.plan.entries]
             stale = tuple(index for index, slots in enumerate(spans) if slots is None)
             if served.tables is None or served.stale != stale:
                 served.tables, served.stale = self._tables(served, spans), stale
             window = self._config.windows[layer]
-            out, lse = self._backend.attend(
-                q, self._pool.layer(layer), served.tables, self._config.scale, window, serving=True
+            (queries,) = device.put(q)
+            partials = backend.attend(
+                queries, self._pool.layer(layer), served.tables, self._config.scale, window, serving=True
             )
+            # Only what has arrived on the host was read while the spans were pinned.
+            out, lse = device.fetch(*partials).wait()
         with self._lock:
             self._attend_queries += served.plan.num_rows
         return stale, out, lse
@@ -182,7 +193,8 @@ class AttendServer:
     def _tables(self, served: ServedPlan, spans: Sequence[tuple[int, ...] | None]) -> KeyTables:
         blocks = tuple(self._blocks(entry, slots) for entry, slots in zip(served.plan.entries, spans, strict=True))
         rows = tuple(range(entry.row, entry.row + entry.num_rows) for entry in served.plan.entries)
-        return KeyTables(rows, blocks, served.positions)
+        (positions,) = self._compute.device.put(served.positions)
+        return KeyTables(rows, blocks, positions)
 
     def _blocks(self, entry: AttendEntry, slots: tuple[int, ...] | None) -> KeyBlocks:
         tokens = self._pool.block_tokens

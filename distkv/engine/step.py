@@ -9,16 +9,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from distkv.engine.attention import dist_attention
+from distkv.engine.forward import Forward
+from distkv.engine.halves import ROWS_WORTH_IT, Planned, halves
 from distkv.engine.history import Histories
 from distkv.engine.logprobs import logprobs_in_slices, logprobs_of
 from distkv.engine.model import Model
 from distkv.engine.pool import KvPool
-from distkv.engine.prepare import Batch, BatchSeq, prepare
+from distkv.engine.prepare import Batch, prepare
 from distkv.engine.remote import Peers
 from distkv.engine.sampler import is_plain, likeliest, sample
 from distkv.errors import MalformedMessage
-from distkv.kernels import Backend, Heads
 from distkv.types import TokenLogprobs
 from distkv.wire.messages.from_worker import SeqResult
 from distkv.wire.messages.to_worker import Sampling, SeqStep, Step
@@ -41,9 +41,12 @@ class StepRunner:
     model_s: see Counters.
     """
 
-    def __init__(self, model: Model, pool: KvPool, peers: Peers, backend: Backend) -> None:
-        self._model, self._pool, self._peers, self._backend = model, pool, peers, backend
-        self._forward_here = model.forward_over([pool.layer(index) for index in range(model.config.num_layers)])
+    def __init__(self, model: Model, pool: KvPool, peers: Peers, microbatches: int | None = None) -> None:
+        """microbatches: 2 computes steps that ask peers in two halves, 1 never does, None where it pays."""
+        self._model, self._pool, self._peers, self._microbatches = model, pool, peers, microbatches
+        self._device = model.compute.device
+        self._lane = self._device.lane()
+        self._forward = Forward(model, pool)
         self._sampled: dict[str, tuple[int, int]] = {}
         self._lost_life: dict[str, int] = {}
         self._histories = Histories()
@@ -55,17 +58,24 @@ class StepRunner:
     def run(self, step: Step) -> tuple[SeqResult, ...]:
         """Plan → prepare → forward → sample → commit. Results are in the order of the step's sequences.
 
-        Raises MalformedMessage when the step contradicts itself, the pool or the steps before.
+        When it returns the device has done all of it: whoever hears of the results may read what was stored. Raises
+        MalformedMessage when the step contradicts itself, the pool or the steps before.
         """
-        planned = [(seq, self._tokens(seq)) for seq in step.seqs if not self._is_void(seq)]
+        planned: list[Planned] = [(seq, self._tokens(seq)) for seq in step.seqs if not self._is_void(seq)]
         for seq, tokens in planned:
             if seq.history:
                 self._histories.write(seq.request_id, seq.start, tokens)
-        batch = prepare(step.step_id, planned, self._pool, self._model.config, self._peers)
-        outcomes = self._outcomes(batch) if batch.seqs else {}
-        self.attend_wait_s += batch.waited_s
+        with self._lane:
+            batches = [
+                prepare(step.step_id, part, self._pool, self._model.config, self._peers, self._device, lane)
+                for lane, part in enumerate(self._parts(planned))
+            ]
+            computed = [batch for batch in batches if batch.seqs]
+            outcomes = self._outcomes(computed) if computed else {}
+            self._device.finish()
+        self.attend_wait_s += sum(batch.waited_s for batch in batches)
         self.steps += 1
-        return self._commit(step, batch, outcomes)
+        return self._commit(step, batches, outcomes)
 
     def forget(self, request_ids: Iterable[str]) -> None:
         """Drop what is remembered of these requests."""
@@ -88,61 +98,70 @@ class StepRunner:
             )
         return (*seq.tokens, token)
 
-    def _forward(self, batch: Batch) -> Tensor:
-        """Hidden states [M, hidden]: a row for each sequence that wants a token, in order, then all rows that predict
-        prompt tokens whose logprobs are wanted."""
+    def _parts(self, planned: list[Planned]) -> list[list[Planned]]:
+        if self._microbatches == 1 or not any(seq.remote for seq, _ in planned):
+            return [planned]
+        if self._microbatches is None:
+            num_rows = sum(len(tokens) for _, tokens in planned)
+            if not self._device.is_lazy or num_rows < ROWS_WORTH_IT:
+                return [planned]
+        return halves(planned)
 
-        def attend(layer: int, heads: Heads) -> Tensor:
-            return dist_attention(layer, heads, batch, self._pool, self._backend, self._model.config)
-
-        wanted = [seq.rows.stop - 1 for seq in batch.seqs if seq.step.sample is not None]
-        for seq in batch.seqs:
-            wanted.extend(_prompt_rows(seq))
-        rows = torch.tensor(wanted, dtype=torch.int64)
-        if self._forward_here is not None and not batch.exchanges:
-            return self._forward_here(batch.tokens, batch.tables, batch.slots, batch.offsets, rows)
-        return self._model.forward(batch.tokens, batch.positions, attend, rows)
-
-    def _outcomes(self, batch: Batch) -> dict[str, Outcome]:
-        sampled = [(seq, seq.step.sample) for seq in batch.seqs if seq.step.sample is not None]
+    def _outcomes(self, batches: list[Batch]) -> dict[str, Outcome]:
+        sampled = [(seq, seq.step.sample) for batch in batches for seq in batch.seqs if seq.step.sample is not None]
+        looked_at = [row for row, (_, sampling) in enumerate(sampled) if _looks_at_logits(sampling)]
         started_s = time.perf_counter()
-        hidden = self._forward(batch)
-        logits = self._model.logits(hidden[: len(sampled)])
+        hidden = self._forward.run(batches)
+        counts = [sum(seq.step.sample is not None for seq in batch.seqs) for batch in batches]
+        logits = self._model.logits(_joined([rows[:count] for rows, count in zip(hidden, counts, strict=True)]))
+        fetched = self._device.fetch(likeliest(logits), _rows(logits, looked_at))
+        tokens, rows = fetched.wait()
         self.model_s += time.perf_counter() - started_s
-        outcomes = {seq.step.request_id: Outcome() for seq in batch.seqs}
-        for row, ((seq, sampling), token) in enumerate(zip(sampled, likeliest(logits), strict=True)):
+        outcomes = {seq.step.request_id: Outcome() for batch in batches for seq in batch.seqs}
+        place = {row: rows[index : index + 1] for index, row in enumerate(looked_at)}
+        for row, ((seq, sampling), token) in enumerate(zip(sampled, tokens.tolist(), strict=True)):
             if not seq.lost:
-                outcomes[seq.step.request_id] = self._sampled_one(seq.step, sampling, token, logits, row)
-        start = len(sampled)
+                outcomes[seq.step.request_id] = self._sampled_one(seq.step, sampling, token, place.get(row))
+        for batch, last, count in zip(batches, hidden, counts, strict=True):
+            self._score_prompts(batch, last[count:], outcomes)
+        return outcomes
+
+    def _score_prompts(self, batch: Batch, hidden: Tensor, outcomes: dict[str, Outcome]) -> None:
+        """hidden: of the rows that predict prompt tokens."""
+        start = 0
         for seq in batch.seqs:
             if (wanted := seq.step.prompt_logprobs) is not None:
                 rows = hidden[start : start + len(wanted.token_ids)]
                 start += len(rows)
                 if not seq.lost:
                     found = logprobs_in_slices(self._model.logits, rows, wanted.token_ids, wanted.top)
-                    outcomes[seq.step.request_id].prompt_logprobs = found
-        return outcomes
+                    outcomes[seq.step.request_id].prompt_logprobs += found
 
-    def _sampled_one(self, step: SeqStep, sampling: Sampling, token: int, logits: Tensor, row: int) -> Outcome:
-        """token: the likeliest one by the row's logits."""
+    def _sampled_one(self, step: SeqStep, sampling: Sampling, token: int, logits: Tensor | None) -> Outcome:
+        """token: the likeliest one. logits: float32 [1, vocab], if more than that is to be known."""
+        if logits is None:
+            return Outcome(token)
         if not is_plain(sampling):
             history = self._histories.read(step.request_id, step.end) if step.history else None
-            token = sample(logits[row], sampling, step.end, history)
+            token = sample(logits[0], sampling, step.end, history)
         if sampling.logprobs is None:
             return Outcome(token)
-        (logprobs,) = logprobs_of(logits[row : row + 1], [token], sampling.logprobs)
+        (logprobs,) = logprobs_of(logits, [token], sampling.logprobs)
         return Outcome(token, logprobs)
 
-    def _commit(self, step: Step, batch: Batch, outcomes: dict[str, Outcome]) -> tuple[SeqResult, ...]:
-        lost = {seq.step.request_id: tuple(sorted(seq.lost)) for seq in (*batch.seqs, *batch.unreachable) if seq.lost}
+    def _commit(self, step: Step, batches: list[Batch], outcomes: dict[str, Outcome]) -> tuple[SeqResult, ...]:
+        lost: dict[str, set[str]] = {}
+        for batch in batches:
+            for one in (*batch.seqs, *batch.unreachable):
+                lost.setdefault(one.step.request_id, set()).update(one.lost)
         results = []
         for seq in step.seqs:
             name = seq.request_id
             if self._is_void(seq):
                 results.append(SeqResult(request_id=name, life=seq.life, status="void"))
-            elif name in lost:
+            elif lost[name]:
                 self._lost_life[name] = seq.life
-                results.append(SeqResult(request_id=name, life=seq.life, status="lost", lost=lost[name]))
+                results.append(SeqResult(request_id=name, life=seq.life, status="lost", lost=tuple(sorted(lost[name]))))
             else:
                 done = outcomes[name]
                 if done.token is not None:
@@ -160,15 +179,13 @@ class StepRunner:
         return tuple(results)
 
 
-def _prompt_rows(seq: BatchSeq) -> range:
-    """Rows of the batch that predict the prompt tokens whose logprobs are wanted."""
-    step, wanted = seq.step, seq.step.prompt_logprobs
-    if wanted is None:
-        return range(0)
-    end = wanted.first + len(wanted.token_ids)
-    if not step.start < wanted.first <= end <= step.end + 1:
-        raise MalformedMessage(
-            f"{step.request_id}: [{step.start}, {step.end}) predicts no positions [{wanted.first}, {end})"
-        )
-    first = seq.rows.start + wanted.first - 1 - step.start
-    return range(first, first + len(wanted.token_ids))
+def _looks_at_logits(sampling: Sampling) -> bool:
+    return sampling.logprobs is not None or not is_plain(sampling)
+
+
+def _rows(logits: Tensor, rows: list[int]) -> Tensor:
+    return logits if len(rows) == len(logits) else logits[rows]
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)

@@ -13,10 +13,10 @@ import xxhash
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from distkv.engine.compute import Compute, on_cpu
 from distkv.engine.config import ModelConfig
 from distkv.errors import CheckpointError
-from distkv.kernels.cpu.dispatch import Choice, choose
-from distkv.kernels.cpu.linear import Linear, MakeLinear, linear_maker
+from distkv.kernels.cpu.linear import Linear, MakeLinear
 
 SERVING_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -53,19 +53,20 @@ class Weights:
 
 
 def load_weights(
-    model_dir: str | Path, config: ModelConfig, dtype: str = "auto", choice: Choice | None = None
+    model_dir: str | Path, config: ModelConfig, dtype: str = "auto", compute: Compute | None = None
 ) -> Weights:
-    """Read all weights and convert them to the serving dtype: "float32", "bfloat16", "float16", or "auto", the
-    checkpoint's. choice: of what computes with them, the best there is by default.
+    """Read all weights onto the device and convert them to the serving dtype: "float32", "bfloat16", "float16", or
+    "auto", the checkpoint's. compute: with them, on the CPU by default.
 
     Raises CheckpointError saying what was expected."""
+    compute = compute or on_cpu()
     with ExitStack() as stack:
-        source = _Source(Path(model_dir), stack)
+        source = _Source(Path(model_dir), stack, compute.device.place)
         wanted = source.dtype(config) if dtype == "auto" else SERVING_DTYPES.get(dtype)
         if wanted is None:
             expected = ", ".join(SERVING_DTYPES)
             raise CheckpointError(str(model_dir), f"cannot serve in {dtype!r}; expected auto or one of {expected}")
-        return _Loader(source, config, wanted, linear_maker(choice or choose(), wanted)).load()
+        return _Loader(source, config, wanted, compute.make_linears(wanted)).load()
 
 
 def fingerprint(model_dir: str | Path) -> str:
@@ -101,10 +102,10 @@ def _files(path: Path) -> dict[str, str]:
 
 
 class _Source:
-    """Tensors by name, from open files."""
+    """Tensors by name, from open files, on a device."""
 
-    def __init__(self, path: Path, stack: ExitStack) -> None:
-        self.path = path
+    def __init__(self, path: Path, stack: ExitStack, device: torch.device) -> None:
+        self.path, self.device = path, device
         names = _files(path)
         if not names and not (path / _SINGLE).exists():
             pickled = any(path.glob("pytorch_model*.bin"))
@@ -113,10 +114,9 @@ class _Source:
         self._handles = {name: self._open(path / name, stack) for name in sorted(set(names.values()) or {_SINGLE})}
         self._places = names or dict.fromkeys(self._handles[_SINGLE].keys(), _SINGLE)
 
-    @staticmethod
-    def _open(file: Path, stack: ExitStack) -> Any:
+    def _open(self, file: Path, stack: ExitStack) -> Any:
         try:
-            return stack.enter_context(safe_open(file, framework="pt"))
+            return stack.enter_context(safe_open(file, framework="pt", device=str(self.device)))
         except (OSError, SafetensorError) as error:
             raise CheckpointError(str(file), f"cannot be read as safetensors: {error}") from error
 
@@ -188,7 +188,8 @@ class _Loader:
 
     def _stack(self, parts: list[tuple[str, int]], *width: int) -> Tensor:
         """Tensors of `rows` rows each, one below the other, converted one at a time."""
-        fused = torch.empty(sum(rows for _, rows in parts), *width, dtype=self._dtype)
+        rows_in_all = sum(rows for _, rows in parts)
+        fused = torch.empty(rows_in_all, *width, dtype=self._dtype, device=self._source.device)
         start = 0
         for name, rows in parts:
             tensor = self._source.read(name)

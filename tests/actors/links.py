@@ -14,11 +14,11 @@ import torch
 
 from distkv.actors.peer_links import PeerLinks
 from distkv.actors.serving import Serving
+from distkv.engine.compute import on_cpu
 from distkv.engine.config import ModelConfig
 from distkv.engine.pool import KvPool, slot_bytes
 from distkv.engine.serve import AttendServer, SpanRegistry
 from distkv.errors import LinkClosed
-from distkv.kernels.cpu.backends import backend_of
 from distkv.wire.links import LinkIdentity, PoolMemory
 from distkv.wire.links.inproc import InprocListener
 from distkv.wire.messages.common import Epoch, Member, SpanRef
@@ -56,7 +56,7 @@ class Worker:
         for layer in range(config.num_layers):
             for half in (self.pool.layer(layer).k, self.pool.layer(layer).v):
                 half.normal_(generator=torch.Generator().manual_seed(layer))
-        server = AttendServer(self.pool, self.registry, config, torch.float32, backend_of())
+        server = AttendServer(self.pool, self.registry, config, torch.float32, on_cpu())
         address = f"inproc://actors-{os.getpid()}-{next(_names)}"
         self.listener = InprocListener(address, identity(name, incarnation), self.memory)
         self.serving = Serving(self.listener, server, self.memory)

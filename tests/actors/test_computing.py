@@ -30,15 +30,16 @@ def _process_as_before() -> Iterator[None]:
 
 def test_the_choice_is_logged() -> None:
     with capture_logs() as logs:
-        choice = computing.set_up(ONE)
+        compute = computing.set_up(ONE)
     assert logs == [
         {
             "event": "kernels",
-            "log_level": "warning" if choice.native is None else "info",
-            "backend": choice.level,
+            "log_level": "warning" if compute.level == "torch" else "info",
+            "device": "cpu",
+            "backend": compute.level,
             "threads": 1,
             "cores": [],
-            "why": choice.why,
+            "why": compute.why,
         }
     ]
     assert torch.get_num_threads() == 1

@@ -10,17 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from distkv.engine.attention import dist_attention
 from distkv.engine.bodies import body_of, tensor_of
+from distkv.engine.compute import Compute
+from distkv.engine.forward import Forward
 from distkv.engine.model import Model
-from distkv.engine.pool import KvPool
+from distkv.engine.pool import KvPool, slot_bytes
 from distkv.engine.prepare import prepare
 from distkv.engine.remote import CreditorLink
 from distkv.engine.serve import AttendServer, ServedPlan, SpanRegistry
 from distkv.engine.step import StepRunner
 from distkv.errors import LinkClosed
-from distkv.kernels.cpu.backends import backend_of
-from distkv.kernels.cpu.dispatch import Choice
 from distkv.wire.messages.common import Epoch, Run, SpanRef
 from distkv.wire.messages.data import Attend, AttendPlan
 from distkv.wire.messages.from_worker import SeqResult
@@ -30,53 +29,68 @@ GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
 
 
 class Creditor:
-    """A peer in the same process, with faults on demand: `fail_at` names the call that raises LinkError."""
+    """A peer in the same process, with faults on demand: `fail_at` names the call that raises LinkError, in `fail_lane`
+    or in any. calls: of all lanes, as they came."""
 
-    def __init__(self, name: str, engine: Engine, dtype: torch.dtype) -> None:
+    def __init__(self, name: str, engine: Engine) -> None:
         self.name, self.engine = name, engine
         self.registry = SpanRegistry()
-        self.server = AttendServer(engine.pool, self.registry, engine.model.config, dtype, engine.backend)
+        self.server = AttendServer(
+            engine.pool, self.registry, engine.model.config, engine.model.dtype, engine.model.compute
+        )
         self.fail_at: tuple[str, int] | None = None
+        self.fail_lane: int | None = None
         self.calls: list[tuple[str, int]] = []
+        self.lanes: list[int] = []
         self.plans: list[AttendPlan] = []
+
+    def call(self, lane: int, kind: str, layer: int) -> None:
+        self.calls.append((kind, layer))
+        self.lanes.append(lane)
+        if self.fail_at == (kind, layer) and self.fail_lane in (None, lane):
+            raise LinkClosed(self.name, "the test says so")
+
+
+class Lane:
+    """A link to a creditor; its answers are computed when they are collected."""
+
+    def __init__(self, creditor: Creditor, lane: int) -> None:
+        self._creditor, self._lane = creditor, lane
         self._served: ServedPlan | None = None
         self._question: Tensor = torch.empty(0)
 
     def plan(self, plan: AttendPlan, positions: Tensor) -> None:
-        self._call("plan", 0)
-        self.plans.append(plan)
-        self._served = self.server.accept(plan, body_of(positions))
+        self._creditor.call(self._lane, "plan", 0)
+        self._creditor.plans.append(plan)
+        self._served = self._creditor.server.accept(plan, body_of(positions))
 
     def send(self, layer: int, q: Tensor) -> None:
-        self._call("send", layer)
-        self._question = q
+        self._creditor.call(self._lane, "send", layer)
+        self._question = q.clone()
 
     def collect(self, layer: int) -> tuple[Tensor, Tensor, tuple[int, ...]]:
-        self._call("collect", layer)
+        self._creditor.call(self._lane, "collect", layer)
         assert self._served is not None
         header = Attend(step_id=self._served.plan.step_id, layer=layer)
-        answer, out, lse = self.server.answer(self._served, header, body_of(self._question))
-        rows, config = sum(entry.num_rows for entry in self._served.plan.entries), self.engine.model.config
+        answer, out, lse = self._creditor.server.answer(self._served, header, body_of(self._question))
+        rows = sum(entry.num_rows for entry in self._served.plan.entries)
+        config = self._creditor.engine.model.config
         return (
             tensor_of(out, torch.float32, (rows, config.num_heads, config.head_dim)),
             tensor_of(lse, torch.float32, (rows, config.num_heads)),
             answer.stale,
         )
 
-    def _call(self, kind: str, layer: int) -> None:
-        self.calls.append((kind, layer))
-        if self.fail_at == (kind, layer):
-            raise LinkClosed(self.name, "the test says so")
-
 
 class FakePeers:
     def __init__(self) -> None:
         self.creditors: dict[str, Creditor] = {}
+        self._links: dict[tuple[str, int], Lane] = {}
 
-    def creditor(self, instance_id: str) -> CreditorLink:
+    def creditor(self, instance_id: str, lane: int = 0) -> CreditorLink:
         if instance_id not in self.creditors:
             raise LinkClosed(instance_id, "never reached")
-        return self.creditors[instance_id]
+        return self._links.setdefault((instance_id, lane), Lane(self.creditors[instance_id], lane))
 
 
 class Engine:
@@ -90,18 +104,23 @@ class Engine:
         num_slots: int = 64,
         block_tokens: int = 4,
         model: Model | None = None,
-        choice: Choice | None = None,
+        compute: Compute | None = None,
+        kv_dtype: torch.dtype | None = None,
+        microbatches: int | None = None,
     ) -> None:
-        self.model = model or Model.load(path, dtype, choice)
-        self.pool = KvPool(self.model.config, num_slots, block_tokens, self.model.dtype)
-        for layer in range(self.model.config.num_layers):
-            for half in (self.pool.layer(layer).k, self.pool.layer(layer).v):
-                half.fill_(torch.nan)
+        self.model = model or Model.load(path, dtype, compute)
+        config, device, layout = self.model.config, self.model.compute.device, self.model.compute.backend.layout
+        kv_dtype = kv_dtype or self.model.dtype
+        size = num_slots * slot_bytes(config, block_tokens, kv_dtype)
+        memory = torch.full((size,), 0xFF, dtype=torch.uint8, device=device.place)
+        self.pool = KvPool(config, num_slots, block_tokens, kv_dtype, memory, layout)
         self.peers = FakePeers()
-        self.backend = backend_of(choice)
-        self.runner = StepRunner(self.model, self.pool, self.peers, self.backend)
+        self.runner = StepRunner(self.model, self.pool, self.peers, microbatches)
+        self._forward = Forward(self.model, self.pool)
+        self._lane = device.lane()
         self._step_ids = itertools.count(1)
         self._next_slot = 0
+        self.results: tuple[SeqResult, ...] = ()
 
     def table(self, num_tokens: int, *, scattered: bool = False) -> tuple[Run, ...]:
         """Fresh slots for the first `num_tokens` tokens of a sequence; scattered ones lie backwards."""
@@ -118,15 +137,13 @@ class Engine:
     @torch.inference_mode()
     def logits(self, *seqs: SeqStep) -> Tensor:
         """float32 [N, vocab], of every row."""
-        steps = [(seq, seq.tokens) for seq in seqs]
-        batch = prepare(next(self._step_ids), steps, self.pool, self.model.config, self.peers)
-        hidden = self.model.forward(
-            batch.tokens,
-            batch.positions,
-            lambda layer, heads: dist_attention(layer, heads, batch, self.pool, self.backend, self.model.config),
-            torch.arange(len(batch.tokens)),
-        )
-        return self.model.logits(hidden)
+        device = self.model.compute.device
+        with self._lane:
+            steps = [(seq, seq.tokens) for seq in seqs]
+            batch = prepare(next(self._step_ids), steps, self.pool, self.model.config, self.peers, device)
+            (batch.wanted,) = device.put(torch.arange(len(batch.tokens)))
+            (hidden,) = self._forward.run([batch])
+            return self.model.logits(hidden).cpu()
 
     def chunked_logits(self, ids: Sequence[int], chunks: Sequence[int], table: tuple[Run, ...]) -> Tensor:
         """Logits of all of `ids`, computed in pieces of these sizes."""
@@ -138,8 +155,14 @@ class Engine:
         return torch.cat(pieces)
 
     def add_creditor(self, name: str, *, num_slots: int = 64) -> Creditor:
-        engine = Engine(Path(), num_slots=num_slots, block_tokens=self.pool.block_tokens, model=self.model)
-        creditor = Creditor(name, engine, self.model.dtype)
+        engine = Engine(
+            Path(),
+            num_slots=num_slots,
+            block_tokens=self.pool.block_tokens,
+            model=self.model,
+            kv_dtype=self.pool.dtype,
+        )
+        creditor = Creditor(name, engine)
         self.peers.creditors[name] = creditor
         return creditor
 
@@ -155,9 +178,9 @@ class Engine:
             for run in creditor.engine.table((index + num_blocks) * self.pool.block_tokens, scattered=True)
         ]
         for place in range(num_blocks):
-            source = self.pool.slot_bytes_view(own[first_block + place])
-            creditor.engine.pool.slot_bytes_view(slots[index + place])[:] = source
-            source[:] = b"\xff" * len(source)
+            source = self.pool.slot(own[first_block + place])
+            creditor.engine.pool.slot(slots[index + place]).copy_(source)
+            source.fill_(0xFF)
         creditor.registry.grant(ref, tuple(slots))
         return RemoteSpan(instance_id=name, span=ref, index=index, first_block=first_block, num_blocks=num_blocks)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from distkv.engine.compute import on_cpu
 from distkv.engine.config import ModelConfig
 from distkv.kernels.cpu.dispatch import available, choose
 from distkv.types import CpuKernels
@@ -46,7 +47,7 @@ def test_a_middle_range_can_be_rebuilt(checkpoint: Path) -> None:
     table = engine.table(LENGTH)
     engine.chunked_logits(ids, [LENGTH], table)
     for slot in range(5, 11):
-        engine.pool.slot_bytes_view(slot)[:] = b"\xff" * engine.pool.slot_bytes
+        engine.pool.slot(slot).fill_(0xFF)
     for start, end in (20, 31), (31, 44):
         rebuilt = engine.logits(seq_step(ids, start, end, table))
         torch.testing.assert_close(rebuilt, expected[start:end], atol=ATOL, rtol=0)
@@ -100,7 +101,7 @@ def test_every_level_is_the_same_model(tmp_path: Path, level: CpuKernels, name: 
     """Biases, norms of heads, tied weights; a prompt long enough for the templates of many rows, and decoding."""
     path, ids = variant(tmp_path, name), prompt_ids(LENGTH)
     for dtype in "float32", "bfloat16":
-        engine = Engine(path, dtype, choice=choose(level))
+        engine = Engine(path, dtype, compute=on_cpu(choose(level)))
         logits = engine.chunked_logits(ids, [64, 9, *[1] * 17], engine.table(LENGTH))
         exact = reference_logits(path, ids)
         if dtype == "float32":

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import xxhash
 
 from distkv.engine.config import ModelConfig
 from distkv.engine.pool import KvPool, compat_hash, slot_bytes
@@ -36,15 +35,14 @@ def test_layout(config: ModelConfig, dtype: torch.dtype) -> None:
         else:
             stored = panel.view(4 // pair, 16, pair)[2 // pair, :, 2 % pair]
         assert torch.equal(stored, sign * token[0, 1])
-        assert bytes(pool.slot_bytes_view(3)[start - 3 * pool.slot_bytes :][: len(raw)]) == raw
-    assert pool.checksum(3) == xxhash.xxh3_64_intdigest(memory[3 * pool.slot_bytes : 4 * pool.slot_bytes])
+        assert bytes(pool.slot(3)[start - 3 * pool.slot_bytes :][: len(raw)]) == raw
 
 
 def test_slots_outside_and_buffers_too_small(config: ModelConfig) -> None:
     pool = KvPool(config, 2, 4, torch.float32)
     for slot in (-1, 2):
         with pytest.raises(IndexError):
-            pool.slot_bytes_view(slot)
+            pool.slot(slot)
     with pytest.raises(ValueError, match="needs"):
         KvPool(config, 2, 4, torch.float32, bytearray(10))
     with pytest.raises(ValueError, match="writable"):
@@ -54,6 +52,7 @@ def test_slots_outside_and_buffers_too_small(config: ModelConfig) -> None:
 def test_compatibility_is_model_dtype_block_size_and_layout(tmp_path: Path, config: ModelConfig) -> None:
     base = compat_hash(config, "f", torch.float32, 16, PanelKv)
     assert base == compat_hash(config, "f", torch.float32, 16, PanelKv)
+    assert base == compat_hash(config, "f", torch.float32, 16, PanelKv, torch.float32)
     assert len(base) == 32
     other = ModelConfig.from_dir(variant(tmp_path, "mistral-window", text_for_tokenizer=None))
     assert len({
@@ -63,4 +62,5 @@ def test_compatibility_is_model_dtype_block_size_and_layout(tmp_path: Path, conf
         compat_hash(config, "f", torch.float32, 32, PanelKv),
         compat_hash(config, "f", torch.float32, 16, RowKv),
         compat_hash(other, "f", torch.float32, 16, PanelKv),
-    }) == 6  # fmt: skip
+        compat_hash(config, "f", torch.float32, 16, PanelKv, torch.float8_e4m3fn),
+    }) == 7  # fmt: skip

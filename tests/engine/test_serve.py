@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from distkv.engine.bodies import body_of
+from distkv.engine.compute import on_cpu
 from distkv.engine.config import ModelConfig
 from distkv.engine.pool import KvPool
 from distkv.engine.serve import AttendServer, SpanRegistry
 from distkv.errors import MalformedMessage
-from distkv.kernels.cpu.backends import backend_of
 from distkv.wire.messages.common import Epoch, SpanRef
 from distkv.wire.messages.data import Attend, AttendEntry, AttendPlan
 from tests.checkpoints import variant
@@ -124,7 +124,7 @@ class Server:
             half.normal_(generator=torch.Generator().manual_seed(0))
         self.registry = SpanRegistry()
         self.registry.grant(REF, (5, 2, 7))
-        self.server = AttendServer(self.pool, self.registry, self.config, torch.float32, backend_of())
+        self.server = AttendServer(self.pool, self.registry, self.config, torch.float32, on_cpu())
 
     def entry(
         self, *, ref: SpanRef = REF, index: int = 0, num_blocks: int = 3, row: int = 0, num_rows: int = 2

@@ -14,7 +14,8 @@ from distkv.wire.messages.common import Run, SpanRef
 from distkv.wire.messages.from_worker import SeqResult
 from distkv.wire.messages.to_worker import RemoteSpan, Sampling, SeqStep
 from tests.checkpoints import prompt_ids, reference_greedy, reference_logits, variant
-from tests.engine.harness import GREEDY, Engine, seq_step, without
+from tests.engine.harness import GREEDY, Engine, seq_step
+from tests.engine.lent import Lent
 
 ATOL = 1e-4
 PROMPT = prompt_ids(50)
@@ -81,42 +82,6 @@ def test_sampled_tokens_do_not_depend_on_the_batch(engine: Engine) -> None:
     assert together[1].token == alone
 
 
-class Lent:
-    """A prompt of 48 tokens with rBlocks 1-4 on x, 5-6 and 9 on y; rBlocks 0, 7, 8 and from 10 on are local."""
-
-    def __init__(self, engine: Engine, name: str = "r", seed: int = 5) -> None:
-        self.engine, self.name, self.ids = engine, name, prompt_ids(50, seed)
-        whole = engine.table(60)
-        engine.chunked_logits(self.ids[:48], [48], whole)
-        for creditor in ("x", "y"):
-            if creditor not in engine.peers.creditors:
-                engine.add_creditor(creditor)
-        self.remote = (
-            engine.lend("x", whole, 1, 4, index=2),
-            engine.lend("y", whole, 5, 2),
-            engine.lend("y", whole, 9, 1, index=1),
-        )
-        self.local = whole
-        for span in self.remote:
-            self.local = without(self.local, span.first_block, span.num_blocks)
-
-    def step(self, start: int = 48, end: int = 50, *, life: int = 0, version: int = 0) -> SeqStep:
-        return seq_step(
-            self.ids,
-            start,
-            end,
-            self.local,
-            name=self.name,
-            life=life,
-            version=version,
-            remote=self.remote,
-            sample=GREEDY,
-        )
-
-    def expected(self, path: Path) -> int:
-        return int(reference_logits(path, self.ids)[-1].argmax())
-
-
 def test_remote_spans_change_nothing(engine: Engine, path: Path) -> None:
     lent = Lent(engine)
     logits = engine.logits(lent.step())
@@ -175,7 +140,7 @@ def test_a_lost_creditor_poisons_only_its_sequences(tmp_path: Path, fault: tuple
     with source.registry.pin(x_span.span) as slots:
         assert slots is not None
         for i in range(x_span.num_blocks):
-            engine.pool.slot_bytes_view(own + i)[:] = source.engine.pool.slot_bytes_view(slots[x_span.index + i])
+            engine.pool.slot(own + i).copy_(source.engine.pool.slot(slots[x_span.index + i]))
     only_y.remote = only_y.remote[1:]
     only_y.local = tuple(sorted((*only_y.local, Run(1, own, 4)), key=lambda run: run.first_block))
     ids = prompt_ids(20, seed=8)

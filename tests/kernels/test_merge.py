@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from distkv.kernels import Backend, KeyBlocks, Partial, empty_partial, merge
 from distkv.kernels.reference import micro_attention
+from tests.kernels.layers import device_of
 
 ROWS, HEADS, DIM = 3, 2, 4
 EXACT = dict(atol=1e-12, rtol=1e-12)
@@ -82,7 +83,9 @@ def test_any_partition_of_the_keys_merges_to_the_whole(owners: list[str], seed: 
 @settings(max_examples=25, deadline=None)
 def test_backends_merge_as_the_formula_says(backend: Backend, numbers: list[int]) -> None:
     partials = [random_partial(number) for number in numbers]
-    out, lse = backend.merge([(part.float(), total.float()) for part, total in partials])
+    device = device_of(backend)
+    out, lse = backend.merge([(part.float().to(device), total.float().to(device)) for part, total in partials])
     expected_out, expected_lse = merge([(part.float().double(), total.float().double()) for part, total in partials])
-    torch.testing.assert_close(out.double(), expected_out, atol=2e-6, rtol=2e-6)
-    torch.testing.assert_close(lse.double(), expected_lse, atol=2e-6, rtol=2e-6)
+    close = dict(atol=2e-6, rtol=2e-6, check_device=False)
+    torch.testing.assert_close(out.double(), expected_out, **close)
+    torch.testing.assert_close(lse.double(), expected_lse, **close)

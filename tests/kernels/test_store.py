@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 
 from distkv.kernels import Backend, Heads
-from tests.kernels.layers import layer_of
+from tests.kernels.layers import device_of, layer_of
 
 NUM_SLOTS, HEADS, KV_HEADS = 5, 4, 2
 
@@ -24,6 +26,11 @@ def heads_of(num_rows: int, dim: int, dtype: torch.dtype, *, norm: bool) -> Head
     return Heads(rows, HEADS, angle.cos().to(dtype), angle.sin().to(dtype), *norms, eps=1e-6)
 
 
+def heads_on(heads: Heads, device: torch.device) -> Heads:
+    moved = {name: value.to(device) for name, value in vars(heads).items() if isinstance(value, torch.Tensor)}
+    return dataclasses.replace(heads, **moved)
+
+
 @pytest.mark.parametrize("norm", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(("block_tokens", "dim", "num_rows"), [(16, 32, 1), (4, 10, 7), (3, 8, 5), (32, 64, 70)])
@@ -35,14 +42,15 @@ def test_queries_and_stored_tokens(
     kv = layer_of(backend, empty, empty)
     places = torch.randperm(NUM_SLOTS * block_tokens, generator=torch.Generator().manual_seed(0))[:num_rows]
     slots, offsets = places // block_tokens, places % block_tokens
-    q = backend.store(heads, kv, slots, offsets)
+    device = device_of(backend)
+    q = backend.store(heads_on(heads, device), kv, slots.to(device), offsets.to(device))
     wanted_q, wanted_k, wanted_v = heads.finished()
     # A norm's sum in another order moves its result by a unit in the last place; all else is the same arithmetic.
     close = dict(rtol=4 * torch.finfo(dtype).eps, atol=4 * torch.finfo(dtype).eps) if norm else dict(rtol=0, atol=0)
     if dtype == torch.float32:
         close = dict(rtol=2e-6, atol=2e-6)
-    torch.testing.assert_close(q, wanted_q, **close)
-    keys, values = kv.keys(slice(None)), kv.values(slice(None))
+    torch.testing.assert_close(q.cpu(), wanted_q, **close)
+    keys, values = kv.keys(slice(None)).cpu(), kv.values(slice(None)).cpu()
     torch.testing.assert_close(keys[slots, :, offsets], wanted_k, **close)
     assert torch.equal(values[slots, :, offsets], wanted_v)
     untouched = torch.ones(NUM_SLOTS, block_tokens, dtype=torch.bool)

@@ -11,7 +11,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from distkv.bench.harness.alternate import Samples, paired_ratio
+from distkv.bench.harness.alternate import Ratio, Samples, paired_ratio
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -52,6 +52,11 @@ def results(samples: Samples, units: Mapping[str, str]) -> tuple[Result, ...]:
         for case, variants in samples.items()
         for variant, values in variants.items()
     )
+
+
+def at_least(goal: str, ratio: Ratio, least: float) -> Goal:
+    """Met when the mean of the rounds' ratios is."""
+    return Goal(goal, f"at least {least:g}", str(ratio), ratio.value >= least)
 
 
 def write_json(report: Report, path: Path) -> None:

@@ -4,12 +4,13 @@ from distkv.types import Transport
 from distkv.wire.links.base import LinkListener, TensorLink
 from distkv.wire.links.connecting import connect, listen
 from distkv.wire.links.handshake import LinkIdentity, hello_to
-from distkv.wire.links.pool_memory import PoolMemory, host_key
+from distkv.wire.links.pool_memory import Pool, PoolMemory, host_key
 from distkv.wire.links.serving import deny, serve_read
 
 __all__ = [
     "LinkIdentity",
     "LinkListener",
+    "Pool",
     "PoolMemory",
     "TensorLink",
     "Transport",

@@ -15,7 +15,7 @@ from distkv.wire.links.frames import FrameSocket
 from distkv.wire.links.handshake import HANDSHAKE_HEADER_BYTES, LinkIdentity, check_answer
 from distkv.wire.links.inproc import InprocListener, connect_inproc, is_inproc
 from distkv.wire.links.listener import SocketListener, tune
-from distkv.wire.links.pool_memory import PeerPool, PoolMemory, PoolUnmappable, host_key
+from distkv.wire.links.pool_memory import PeerPool, Pool, PoolMemory, PoolUnmappable, host_key
 from distkv.wire.links.shm import ShmLink
 from distkv.wire.links.tcp import StreamLink
 from distkv.wire.messages.common import DataEndpoint
@@ -24,13 +24,15 @@ from distkv.wire.messages.data import Hello
 _log = structlog.get_logger("distkv.wire.links")
 
 
-def listen(address: str, identity: LinkIdentity, pool: PoolMemory, *, insecure: bool = False) -> LinkListener:
+def listen(address: str, identity: LinkIdentity, pool: Pool, *, insecure: bool = False) -> LinkListener:
     """Accept links at "host:port" (port 0 is automatic) or, within this process, at "inproc://name".
 
     pool: what peers read from; the caller owns it and keeps it until all links are closed. The caller closes the
     listener. Raises ConfigError when the address cannot be used, or reaches beyond loopback without `insecure`.
     """
     if is_inproc(address):
+        if not isinstance(pool, PoolMemory):
+            raise ConfigError("address", f"{address} is for pools in main memory", "listen at host:port")
         return InprocListener(address, identity, pool)
     return SocketListener(address, identity, pool, insecure=insecure)
 
@@ -39,7 +41,7 @@ def connect(endpoint: DataEndpoint, hello: Hello, timeout_s: float, transport: T
     """Open a link to the life of a worker that `hello` expects. The caller closes it.
 
     transport: "auto" reads through shared memory when both are on one host and the peer's pool can be mapped (if not,
-    the reason is logged and reads go over TCP); "shm" insists; "tcp" never maps.
+    the reason is logged, unless it lies on a GPU, and reads go over the socket); "shm" insists; "tcp" never maps.
 
     Raises LinkClosed (nobody there, or with "shm": not mappable), LinkTimeout, HandshakeRefused naming the field that
     differs, MalformedMessage.
@@ -103,10 +105,12 @@ def _map(endpoint: DataEndpoint, token: str, peer: str, transport: Transport) ->
     try:
         if endpoint.host_key != host_key():
             raise PoolUnmappable("the peer is on another host, or belongs to another user or process namespace")
+        if not token:
+            raise PoolUnmappable("it lies in the memory of a GPU")
         return PeerPool(endpoint, token)
     except PoolUnmappable as e:
         if transport == "shm":
             raise LinkClosed(peer, str(e)) from None
-        if endpoint.host_key == host_key():
+        if token and endpoint.host_key == host_key():
             _log.warning("blocks are read over TCP", peer=peer, why=e.why)
         return None

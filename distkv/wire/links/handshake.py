@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from distkv.errors import HandshakeRefused, MalformedMessage
-from distkv.wire.links.pool_memory import PoolView
+from distkv.wire.links.pool_memory import Pool
 from distkv.wire.messages.common import PROTOCOL_VERSION, DataEndpoint, InstanceId, Value
 from distkv.wire.messages.data import DataMessage, Denied, Hello, Welcome
 
@@ -30,7 +30,7 @@ def hello_to(identity: LinkIdentity, peer_id: str, peer_incarnation: int) -> Hel
     )
 
 
-def answer_hello(header: DataMessage, identity: LinkIdentity, pool: PoolView, token: str) -> Welcome | Denied:
+def answer_hello(header: DataMessage, identity: LinkIdentity, pool: Pool) -> Welcome | Denied:
     """What the accepting end answers to the first frame of a link. Raises MalformedMessage if it is no Hello."""
     if not isinstance(header, Hello):
         raise MalformedMessage(f"a link begins with Hello, this one with {type(header).__name__}")
@@ -47,7 +47,7 @@ def answer_hello(header: DataMessage, identity: LinkIdentity, pool: PoolView, to
         incarnation=identity.incarnation,
         slot_bytes=pool.slot_bytes,
         num_slots=pool.num_slots,
-        pool_token=token,
+        pool_token=pool.token,
     )
 
 

@@ -182,7 +182,7 @@ class InprocListener:
 
     def join(self, endpoint: DataEndpoint, hello: Hello) -> InprocLink:
         """Both ends' handshake; returns the connecting end."""
-        answer = answer_hello(hello, self.identity, self.pool, self.pool.token)
+        answer = answer_hello(hello, self.identity, self.pool)
         try:
             check_answer(answer, hello, endpoint)
         except HandshakeRefused:

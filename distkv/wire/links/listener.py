@@ -18,7 +18,7 @@ from distkv.wire.address import PORT_HINT, join_host_port, split_host_port
 from distkv.wire.links.base import MAX_BODY_BYTES, MAX_HEADER_BYTES
 from distkv.wire.links.frames import FrameSocket
 from distkv.wire.links.handshake import HANDSHAKE_HEADER_BYTES, LinkIdentity, answer_hello
-from distkv.wire.links.pool_memory import PoolMemory
+from distkv.wire.links.pool_memory import Pool
 from distkv.wire.links.tcp import StreamLink
 from distkv.wire.messages.common import DataEndpoint
 from distkv.wire.messages.data import Denied, Hello
@@ -52,7 +52,7 @@ class SocketListener:
         self,
         address: str,
         identity: LinkIdentity,
-        pool: PoolMemory,
+        pool: Pool,
         *,
         insecure: bool = False,
         handshake_timeout_s: float = HANDSHAKE_TIMEOUT_S,
@@ -144,7 +144,7 @@ class SocketListener:
         frames = pending.frames
         try:
             hello, _body = frames.recv(0)
-            answer = answer_hello(hello, self.identity, self._pool, self._pool.token)
+            answer = answer_hello(hello, self.identity, self._pool)
             frames.send(answer, ())
         except LinkTimeout:
             return None

@@ -13,7 +13,8 @@ import mmap
 import os
 import secrets
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol, Self
 
@@ -46,6 +47,36 @@ class PoolView(Protocol):
 
     @property
     def num_slots(self) -> int: ...
+
+
+class Pool(Protocol):
+    """A worker's rBlocks as bytes, wherever they lie: what its transfers write and its peers read.
+
+    batch_slots: as many as are read or written at once with profit. token: the random name of memory that peers on this
+    host can map; empty if there is none.
+    """
+
+    @property
+    def slot_bytes(self) -> int: ...
+
+    @property
+    def num_slots(self) -> int: ...
+
+    @property
+    def batch_slots(self) -> int: ...
+
+    @property
+    def token(self) -> str: ...
+
+    def endpoint(self, address: str, local: str = "") -> DataEndpoint:
+        """What peers must know to reach this pool through the listener at `address`."""
+
+    def reading(self, slots: Sequence[int]) -> AbstractContextManager[list[memoryview]]:
+        """The bytes of these slots, in order, in views of whole slots; good until the block is left."""
+
+    def writing(self, slots: Sequence[int]) -> AbstractContextManager[list[memoryview]]:
+        """Views to fill with the bytes of these slots, likewise; they are in the pool when the block was left without
+        an error, and undefined otherwise."""
 
 
 def host_key() -> str:
@@ -83,8 +114,27 @@ class PoolMemory:
     def size_bytes(self) -> int:
         return self.slot_bytes * self.num_slots
 
+    @property
+    def batch_slots(self) -> int:
+        """See Pool."""
+        return self.num_slots
+
+    @contextlib.contextmanager
+    def reading(self, slots: Sequence[int]) -> Iterator[list[memoryview]]:
+        """See Pool: the memory itself, a view for each run of neighbouring slots, so that a run is one copy."""
+        size = self.slot_bytes
+        views: list[memoryview] = []
+        first = 0
+        for index in range(1, len(slots) + 1):
+            if index == len(slots) or slots[index] != slots[index - 1] + 1:
+                views.append(self.view[slots[first] * size : (slots[index - 1] + 1) * size])
+                first = index
+        yield views
+
+    writing = reading
+
     def endpoint(self, address: str, local: str = "") -> DataEndpoint:
-        """What peers must know to reach this pool through the listener at `address`."""
+        """See Pool."""
         return DataEndpoint(
             address=address,
             local=local,

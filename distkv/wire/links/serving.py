@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from distkv.errors import LinkError, MalformedMessage
 from distkv.wire.links.base import MAX_BODY_BYTES, TensorLink
-from distkv.wire.links.pool_memory import PoolView, slots_problem
+from distkv.wire.links.pool_memory import Pool, slots_problem
 from distkv.wire.messages.data import Blocks, Denied, ReadBlocks
 
 
-def serve_read(link: TensorLink, request: ReadBlocks, pool: PoolView) -> int:
-    """Answer one `ReadBlocks` from `pool`, uncopied, neighbouring slots as one buffer; returns the bytes sent.
+def serve_read(link: TensorLink, request: ReadBlocks, pool: Pool) -> int:
+    """Answer one `ReadBlocks` from `pool`; returns the bytes sent.
 
     A bad request is denied, the link ended, and MalformedMessage raised. Raises LinkError as `send` does.
     """
@@ -18,15 +18,8 @@ def serve_read(link: TensorLink, request: ReadBlocks, pool: PoolView) -> int:
         raise deny(link, "slots", f"from 0 to {pool.num_slots - 1}", problem)
     if len(slots) * size > MAX_BODY_BYTES:
         raise deny(link, "slots", f"at most {MAX_BODY_BYTES // size} at once", str(len(slots)))
-    runs: list[memoryview] = []
-    at = 0
-    while at < len(slots):
-        run = 1
-        while at + run < len(slots) and slots[at + run] == slots[at] + run:
-            run += 1
-        runs.append(pool.view[slots[at] * size : (slots[at] + run) * size])
-        at += run
-    link.send(Blocks(num_blocks=len(slots)), *runs)
+    with pool.reading(slots) as views:
+        link.send(Blocks(num_blocks=len(slots)), *views)
     return len(slots) * size
 
 

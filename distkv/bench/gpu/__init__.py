@@ -1,0 +1,1 @@
+"""What benchmarks do on GPUs."""

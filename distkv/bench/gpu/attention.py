@@ -1,0 +1,108 @@
+"""`distkv bench attention --device cuda`: the Triton backend beside the device's copy bandwidth and other kernels.
+
+Decode reads every key and value once, so its limit is what the device's memory moves, measured as a copy in the same
+rounds. Every contender is a captured graph: the figures are of kernels, not of launching them.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from functools import partial
+
+import torch
+
+from distkv.bench.harness.alternate import Samples, alternate, paired_ratio
+from distkv.bench.harness.command import Measured, Say
+from distkv.bench.harness.gpu import Clock, Work, clock_of, copying, gpu_facts, timed_rate
+from distkv.bench.harness.machine import machine_facts, versions_of
+from distkv.bench.harness.report import Goal, Report, at_least, results
+from distkv.bench.workloads.attention import BLOCK_TOKENS, Shape
+from distkv.bench.workloads.gpu_attention import Cells, PagedBatch
+from distkv.kernels import Backend
+
+OURS, COPY, FLASHINFER = "triton", "device copy", "FlashInfer"
+DECODE = (Cells(1, 32768), Cells(1, 131072), Cells(16, 8192), Cells(64, 2048))
+PREFILL = (Cells(1, 8192), Cells(4, 2048))
+LIMIT_TOKENS = 32768
+"""The goal of the copy bandwidth holds from so many keys on, all sequences together."""
+
+
+def measure_on(
+    device: torch.device,
+    backend: Backend,
+    say: Say,
+    shapes: tuple[Shape, ...],
+    decode: tuple[Cells, ...],
+    prefill: tuple[Cells, ...],
+    rounds: int,
+    copy_bytes: int,
+    command: str,
+) -> Measured:
+    """Run it; the report and its samples."""
+    clock = clock_of(device)
+    samples: Samples = {}
+    for shape in shapes:
+        for cells in decode:
+            samples |= _decode(say, clock, PagedBatch(shape, cells, device), backend, rounds, device, copy_bytes)
+        for cells in prefill:
+            samples |= _prefill(say, clock, PagedBatch(shape, cells, device), backend, rounds)
+    units = {case: case.rpartition(", ")[2] for case in samples}
+    machine = machine_facts() | gpu_facts(device) | {
+        "keys": f"bfloat16, blocks of {BLOCK_TOKENS} tokens in random order",
+        "command": command,
+        "contenders": {
+            COPY: f"copy of {copy_bytes >> 20} MiB within the device, bytes read and written",
+            FLASHINFER: "BatchDecodeWithPagedKVCacheWrapper, HND, the same pages; where it is installed",
+            "torch ...": "scaled_dot_product_attention of that backend, enable_gqa, contiguous K and V",
+        },
+    }  # fmt: skip
+    versions = versions_of(("torch", "triton", "flashinfer-python"))
+    return Report("attention", machine, versions, results(samples, units), _goals(samples)), samples
+
+
+def _decode(
+    say: Say, clock: Clock, batch: PagedBatch, backend: Backend, rounds: int, device: torch.device, copy_bytes: int
+) -> Samples:
+    case = f"decode {batch.shape} {batch.cells} keys, GB/s"
+    say(case)
+    contenders: dict[str, Work] = {OURS: batch.ours(backend, 1)}
+    if (flashinfer := batch.flashinfer()) is not None:
+        contenders[FLASHINFER] = flashinfer
+    contenders |= batch.sdpa(1)
+    amounts = dict.fromkeys(contenders, batch.num_bytes / 1e9) | {COPY: 2 * copy_bytes / 1e9}
+    return _by_turns(clock, contenders | {COPY: copying(device, copy_bytes)}, amounts, case, rounds)
+
+
+def _prefill(say: Say, clock: Clock, batch: PagedBatch, backend: Backend, rounds: int) -> Samples:
+    case = f"prefill {batch.shape} {batch.cells} tokens, tokens/s"
+    say(case)
+    contenders: dict[str, Work] = {OURS: batch.ours(backend, batch.cells.keys), **batch.sdpa(batch.cells.keys)}
+    tokens = float(batch.cells.sequences * batch.cells.keys)
+    return _by_turns(clock, contenders, dict.fromkeys(contenders, tokens), case, rounds)
+
+
+def _by_turns(
+    clock: Clock, contenders: Mapping[str, Work], amounts: Mapping[str, float], case: str, rounds: int
+) -> Samples:
+    ready = {name: clock.ready(work) for name, work in contenders.items()}
+    return alternate(
+        {name: partial(timed_rate, clock, work, amounts[name], case) for name, work in ready.items()}, rounds
+    )
+
+
+def _goals(samples: Samples) -> tuple[Goal, ...]:
+    goals = []
+    for case, variants in samples.items():
+        others = [name for name in variants if name not in (OURS, COPY)]
+        if case.startswith("decode"):
+            share = paired_ratio(variants[OURS], variants[COPY])
+            goals.append(at_least(f"{case}: {OURS} beside the device's copy", share, 0.85))
+            others = [FLASHINFER] if FLASHINFER in others else others
+        if not others:
+            goals.append(Goal(f"{case}: {OURS} beside others", "at least 1", "none", None, "no other kernel is here"))
+            continue
+        best = max(others, key=lambda name: statistics.median(variants[name]))
+        least = 1 if case.startswith("decode") else 0.8
+        goals.append(at_least(f"{case}: {OURS} beside {best}", paired_ratio(variants[OURS], variants[best]), least))
+    return tuple(goals)

@@ -1,0 +1,118 @@
+"""Timing on a CUDA device: replays of a captured graph between two events, so that launching costs nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import torch
+
+from distkv.errors import ConfigError
+
+Work = Callable[[], object]
+
+COPY_BYTES = 1 << 30
+WARMUPS = 3
+LEAST_S = 0.02
+"""What one sample lasts at least: shorter ones are mostly the events' own spread."""
+
+
+def gpu_of(name: str) -> torch.device:
+    """The device to measure on. Raises ConfigError when it is not here."""
+    device = torch.device(name)
+    if device.type != "cuda" or (device.index or 0) >= torch.cuda.device_count():
+        raise ConfigError("device", f"{name} is not here", "this measures on a CUDA device")
+    return device
+
+
+def gpu_facts(device: torch.device) -> dict[str, Any]:
+    """Name, memory, multiprocessors and CUDA's version."""
+    if device.type != "cuda":
+        return {"gpu": "none"}
+    found = torch.cuda.get_device_properties(device)
+    return {
+        "gpu": found.name,
+        "gpu memory_gib": round(found.total_memory / 2**30, 1),
+        "multiprocessors": found.multi_processor_count,
+        "cuda": torch.version.cuda,
+    }
+
+
+class Clock(Protocol):
+    """How long work takes."""
+
+    def ready(self, work: Work) -> Work:
+        """`work` in the form in which it is timed."""
+
+    def seconds(self, work: Work, repeats: int) -> float:
+        """Of so many calls, one after another."""
+
+
+class GpuClock:
+    """Times work by events on the current device."""
+
+    def ready(self, work: Work) -> Work:
+        """A graph's replay; `work` itself where it cannot be captured."""
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(WARMUPS):
+                work()
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph):
+                kept = work()
+        except RuntimeError:
+            torch.cuda.synchronize()
+            return work
+
+        def replay() -> object:
+            graph.replay()
+            return kept
+
+        return replay
+
+    def seconds(self, work: Work, repeats: int) -> float:
+        """See Clock."""
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        start.record()
+        for _ in range(repeats):
+            work()
+        end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end)) / 1e3
+
+
+class HostClock:
+    """Times work that is done when its call returns."""
+
+    def ready(self, work: Work) -> Work:
+        """As it is."""
+        return work
+
+    def seconds(self, work: Work, repeats: int) -> float:
+        """See Clock."""
+        started_s = time.perf_counter()
+        for _ in range(repeats):
+            work()
+        return time.perf_counter() - started_s
+
+
+def clock_of(device: torch.device) -> Clock:
+    """Of what is measured there."""
+    return GpuClock() if device.type == "cuda" else HostClock()
+
+
+def timed_rate(clock: Clock, work: Work, amount: float, case: str, least_s: float = LEAST_S) -> Mapping[str, float]:
+    """`amount` per call over the time of a call; what `alternate` wants of a variant."""
+    repeats = max(1, round(least_s / max(clock.seconds(work, 1), 1e-6)))
+    return {case: amount * repeats / clock.seconds(work, repeats)}
+
+
+def copying(device: torch.device, num_bytes: int = COPY_BYTES) -> Work:
+    """Copying so many bytes within the device, each of which is read and written."""
+    source = torch.empty(num_bytes, dtype=torch.uint8, device=device).random_(0, 255)
+    target = torch.empty_like(source)
+    return lambda: target.copy_(source)

@@ -1,0 +1,141 @@
+"""`distkv bench step`: decode steps of the engine alone beside the rate at which memory could feed them.
+
+A step reads all weights but the input embedding, and every key and value. What the processes around the engine cost is
+not in it: that is `distkv bench engine`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import click
+import torch
+
+from distkv.bench.harness.alternate import Samples, alternate, paired_ratio
+from distkv.bench.harness.bandwidth import Bandwidth
+from distkv.bench.harness.command import Measured, Say, benchmark
+from distkv.bench.harness.gpu import COPY_BYTES, GpuClock, copying, gpu_facts, gpu_of
+from distkv.bench.harness.machine import machine_facts, versions_of
+from distkv.bench.harness.report import Goal, Report, at_least, results
+from distkv.bench.peers.checkpoints import MODELS
+from distkv.bench.workloads.decode_steps import DecodeSteps
+from distkv.bench.workloads.random_model import random_model
+from distkv.engine.compute import Compute, choose_compute
+from distkv.errors import ConfigError
+
+OURS, LIMIT = "distkv", "memory limit"
+STEPS = 10
+"""Of a sample."""
+GPU_GOAL, CPU_GOAL = 0.85, 0.8
+HELP = """Decode steps of the engine alone, with random weights, beside the rate at which memory could feed them.
+
+\b
+Examples:
+  distkv bench step --model b --batches 1,8 --context 512
+  distkv bench step --device cuda --model 7b --batches 1,8,64 --json step.json
+"""
+
+
+def measure(
+    say: Say,
+    *,
+    quick: bool,
+    device: str,
+    model: str | None,
+    batches: str,
+    context: int,
+    threads: int,
+    rounds: int | None,
+) -> Measured:
+    """Run it; the report and its samples."""
+    shape = MODELS[model or ("tiny" if quick else "7b" if device != "cpu" else "b")]
+    sizes = _sizes(batches)
+    rounds = rounds or (2 if quick else 7)
+    if device != "cpu":
+        gpu_of(device)
+    compute = choose_compute(device)
+    bandwidth = _bandwidth(compute, threads)
+    say(f"making {shape.name}")
+    made = random_model(shape, compute)
+    samples: Samples = {}
+    for batch in sizes:
+        case = f"{shape.name}, batch {batch} x {context:,}, tokens/s"
+        say(case)
+        steps = DecodeSteps(made, batch, context, (rounds + 2) * STEPS)
+        contenders = {
+            OURS: partial(_rate, steps, case),
+            LIMIT: partial(_limit, bandwidth, shape.step_bytes(context, batch), batch, case),
+        }
+        samples |= alternate(contenders, rounds, warmups=2)
+        del steps, contenders
+    machine = machine_facts() | gpu_facts(compute.device.place) | {
+        "kernels": compute.level,
+        "threads": threads,
+        "model": f"random Llama {shape.name}, bfloat16, {shape.parameters / 1e6:.1f}M parameters",
+        "command": f"distkv bench step --device {device} --model {shape.name} --batches {batches} --context {context}",
+        "contenders": {
+            OURS: f"StepRunner, greedy, {STEPS} steps a sample",
+            LIMIT: "weights but the input embedding, one row of that, keys and values, over the bandwidth measured "
+            + ("as a copy, bytes read and written" if compute.device.place.type == "cuda" else "as a read"),
+        },
+    }  # fmt: skip
+    goals = tuple(_goal(case, rates, shape.name, compute) for case, rates in samples.items())
+    units = {case: case.rpartition(", ")[2] for case in samples}
+    return Report("step", machine, versions_of(("torch", "triton")), results(samples, units), goals), samples
+
+
+def _sizes(batches: str) -> list[int]:
+    sizes = [int(size) for size in batches.split(",") if size.isdecimal()]
+    if len(sizes) != batches.count(",") + 1 or 0 in sizes:
+        raise ConfigError("batches", f"{batches!r} is not a list of sizes", "for example 1,8,64")
+    return sizes
+
+
+def _rate(steps: DecodeSteps, case: str) -> Mapping[str, float]:
+    started_s = time.perf_counter()
+    for _ in range(STEPS):
+        steps.step()
+    return {case: STEPS * steps.batch / (time.perf_counter() - started_s)}
+
+
+def _limit(bandwidth: Callable[[], float], step_bytes: float, batch: int, case: str) -> Mapping[str, float]:
+    return {case: batch * bandwidth() / step_bytes}
+
+
+def _bandwidth(compute: Compute, threads: int) -> Callable[[], float]:
+    """Bytes per second."""
+    place = compute.device.place
+    if place.type != "cuda":
+        return Bandwidth(threads).bytes_per_s
+    clock = GpuClock()
+    copy = clock.ready(copying(place))
+    return lambda: 2 * COPY_BYTES * 5 / clock.seconds(copy, 5)
+
+
+def _goal(case: str, rates: Mapping[str, Any], model: str, compute: Compute) -> Goal:
+    goal, ratio = f"{case}: share of the memory limit", paired_ratio(rates[OURS], rates[LIMIT])
+    if model == "tiny":
+        return Goal(goal, "measured", str(ratio), None, "caches hold this model")
+    return at_least(goal, ratio, GPU_GOAL if compute.device.place.type == "cuda" else CPU_GOAL)
+
+
+main = benchmark(
+    "step",
+    measure,
+    HELP,
+    [
+        click.Option(["--device"], default="cpu", show_default=True, help="cpu, cuda, or cuda:N."),
+        click.Option(["--model"], type=click.Choice(sorted(MODELS)), help="b, on a GPU 7b, with --quick tiny."),
+        click.Option(["--batches"], default="1,8", show_default=True, help="Sequences of a step; with commas."),
+        click.Option(
+            ["--context"], type=click.IntRange(min=1), default=2048, show_default=True, help="Tokens behind each."
+        ),
+        click.Option(
+            ["--threads"], type=click.IntRange(min=1), default=torch.get_num_threads(), help="Of the CPU; all CPUs."
+        ),
+        click.Option(["--rounds"], type=click.IntRange(min=1), help="How often each contender runs."),
+    ],
+)

@@ -1,0 +1,63 @@
+"""Decode steps of the engine alone, without processes and messages around it."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+import torch
+
+from distkv.engine.model import Model
+from distkv.engine.pool import KvPool, slot_bytes
+from distkv.engine.step import StepRunner
+from distkv.wire.messages.common import Run
+from distkv.wire.messages.to_worker import Sampling, SeqStep, Step
+
+BLOCK_TOKENS = 16
+GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
+_VALUE = 0.01
+
+
+class NoPeers:
+    """Peers of an instance that is alone."""
+
+    def creditor(self, instance_id: str, lane: int = 0) -> NoReturn:
+        """Nobody asks for one."""
+        raise AssertionError(f"{instance_id} is no peer")
+
+
+class DecodeSteps:
+    """`batch` sequences behind `context` tokens each, whose keys and values are all alike; up to `steps` steps."""
+
+    def __init__(self, model: Model, batch: int, context: int, steps: int) -> None:
+        self.batch, self._context, self._done = batch, context, 0
+        self._blocks = -(-(context + steps) // BLOCK_TOKENS)
+        size_bytes = batch * self._blocks * slot_bytes(model.config, BLOCK_TOKENS, model.dtype)
+        memory = torch.empty(size_bytes, dtype=torch.uint8, device=model.compute.device.place)
+        memory.view(model.dtype).fill_(_VALUE)
+        layout = model.compute.backend.layout
+        pool = KvPool(model.config, batch * self._blocks, BLOCK_TOKENS, model.dtype, memory, layout)
+        self._runner = StepRunner(model, pool, NoPeers())
+
+    def step(self) -> None:
+        """One token for every sequence; returns when they are known."""
+        at = self._context + self._done
+        seqs = tuple(
+            SeqStep(
+                request_id=str(index),
+                life=0,
+                version=0,
+                start=at,
+                end=at + 1,
+                tokens=() if self._done else (index,),
+                local=(Run(0, index * self._blocks, self._blocks),),
+                sample=GREEDY,
+            )
+            for index in range(self.batch)
+        )
+        self._done += 1
+        self._runner.run(Step(step_id=self._done, seqs=seqs))
+
+    @property
+    def context(self) -> int:
+        """Tokens behind each sequence now."""
+        return self._context + self._done

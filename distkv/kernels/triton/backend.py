@@ -1,0 +1,114 @@
+"""The Backend in Triton: for CUDA devices, and on the CPU for Triton's interpreter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from distkv.kernels.backend import KeyTables
+from distkv.kernels.heads import Heads
+from distkv.kernels.layout import LayerKv, RowKv
+from distkv.kernels.merge import Partial
+from distkv.kernels.triton.decode import decode_attention
+from distkv.kernels.triton.merge import merge_partials
+from distkv.kernels.triton.plan import DecodePlan, decode_plan
+from distkv.kernels.triton.prefill import prefill_attention
+from distkv.kernels.triton.store import store_heads
+from distkv.kernels.triton.tables import Column, DeviceTables, device_tables, to_device
+from distkv.kernels.triton.templates import Shape, count_sms
+from distkv.kernels.triton.tuned import TunedTable
+
+_DECODE_ROWS = 2
+"""Entries of at most so many rows read their keys once per row; more share a tile of the prefill kernel."""
+
+
+@dataclass(frozen=True)
+class _Entries:
+    """Which entries of the tables go where. decode: indices. prefill: int32 on the device."""
+
+    decode: NDArray[np.intp]
+    prefill: Tensor | None
+    prefill_rows: int
+
+
+class TritonBackend:
+    """A Backend over RowKv. All tensors of a call lie on one device, and its kernels run on the current stream."""
+
+    name = "triton"
+    layout: type[LayerKv] = RowKv
+
+    def __init__(self, tuned: TunedTable | None = None) -> None:
+        """tuned: measured configs, by default those that a tuning run left on this machine for its GPU."""
+        if tuned is None:
+            tuned = TunedTable.load(torch.cuda.get_device_name()) if torch.cuda.is_available() else TunedTable()
+        self._tuned = tuned
+
+    def attend(
+        self,
+        q: Tensor,
+        kv: LayerKv,
+        tables: KeyTables,
+        scale: float,
+        window: int | None = None,
+        alibi: Tensor | None = None,
+        *,
+        serving: bool = False,
+    ) -> Partial:
+        """See Backend. A peer's queries go before the own step if the stream they are on does."""
+        if not tables.rows:
+            return q.new_empty(q[:0].shape, dtype=torch.float32), q.new_empty(q[:0, :, 0].shape, dtype=torch.float32)
+        there = device_tables(tables, q.device)
+        entries = _entries(there)
+        if q.stride()[1:] != (q.shape[2], 1):
+            q = q.contiguous()
+        plan = self._plan(there, entries, Shape.of(q, kv.k), window)
+        num_rows = there.num_out_rows + (plan.num_parts if plan else 0)
+        out = torch.empty(num_rows, *q.shape[1:], dtype=torch.float32, device=q.device)
+        lse = torch.empty(num_rows, q.shape[1], dtype=torch.float32, device=q.device)
+        if plan:
+            decode_attention(q, kv.k, kv.v, there, plan, out, lse, scale, window, alibi)
+        if entries.prefill is not None:
+            prefill_attention(
+                q, kv.k, kv.v, there, entries.prefill, entries.prefill_rows, out, lse, scale, window, alibi
+            )
+        return out[: there.num_out_rows], lse[: there.num_out_rows]
+
+    def merge(self, partials: Sequence[Partial]) -> Partial:
+        """See Backend."""
+        return merge_partials(partials)
+
+    def store(self, heads: Heads, kv: LayerKv, slots: Tensor, offsets: Tensor) -> Tensor:
+        """See Backend."""
+        assert isinstance(kv, RowKv)
+        return store_heads(heads, kv, slots, offsets)
+
+    def _plan(self, tables: DeviceTables, entries: _Entries, shape: Shape, window: int | None) -> DecodePlan | None:
+        if not len(entries.decode):
+            return None
+        key = ("decode", shape, window)
+        plan: DecodePlan | None = tables.plans.get(key)
+        if plan is None:
+            longest = int(tables.host[entries.decode, Column.NUM_KEYS].max())
+            num_rows = int(tables.host[entries.decode, Column.NUM_ROWS].sum())
+            config = self._tuned.config(shape, min(longest, window or longest), num_rows)
+            plan = decode_plan(tables, entries.decode, shape, config, count_sms(tables.slots.device), window)
+            tables.plans[key] = plan
+        return plan
+
+
+def _entries(tables: DeviceTables) -> _Entries:
+    found: _Entries | None = tables.plans.get("entries")
+    if found is None:
+        rows = tables.host[:, Column.NUM_ROWS]
+        long = np.flatnonzero(rows > _DECODE_ROWS)
+        found = tables.plans["entries"] = _Entries(
+            decode=np.flatnonzero((rows > 0) & (rows <= _DECODE_ROWS)),
+            prefill=to_device(long.astype(np.int32), tables.slots.device) if len(long) else None,
+            prefill_rows=int(rows.max(initial=0)),
+        )
+    return found

@@ -1,0 +1,202 @@
+"""Paged micro-attention of single queries: one pass over K and V serves all query heads of a group.
+
+A work item is one query row and one run of its keys; a program computes it for one KV head. Items of all sequences of
+a call, however long each is, are one launch. A row that is one item is written as it is; partials of the others are
+merged by whichever program of the row ends last (split), or by a second kernel (deep split).
+"""
+
+from __future__ import annotations
+
+import math
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from distkv.kernels.triton.casts import DOT_TYPES, widened
+from distkv.kernels.triton.merge import reduce_parts
+from distkv.kernels.triton.plan import DecodePlan
+from distkv.kernels.triton.tables import DeviceTables, keys_before
+from distkv.kernels.triton.templates import FUSED_PARTS, Template
+
+_LOG2_E = tl.constexpr(math.log2(math.e))
+_LN_2 = tl.constexpr(math.log(2))
+_REDUCED_AT_ONCE = 32
+
+
+def decode_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    tables: DeviceTables,
+    plan: DecodePlan,
+    out: Tensor,
+    lse: Tensor,
+    scale: float,
+    window: int | None = None,
+    alibi: Tensor | None = None,
+) -> None:
+    """Attend with the rows of `plan`; see distkv.kernels.Backend for what is computed.
+
+    q: [N, Hq, D], rows may be strided. k, v: [slots, Hkv, P, D], strided alike over slots. out: float32
+    [R + parts, Hq, D] and lse: float32 [R + parts, Hq], where R = tables.num_out_rows and parts = plan.num_parts: the
+    plan's rows get their results, rows from R on are scratch.
+    """
+    shape, config = plan.shape, plan.config
+    assert k.stride(0) == v.stride(0)
+    assert q.stride()[1:] == (shape.head_dim, 1)
+    heads = dict(HEADS=shape.heads, D=shape.head_dim, DIM=triton.next_power_of_2(max(shape.head_dim, 16)))
+    _decode_kernel[plan.num_items * shape.programs_per_item,](
+        q,
+        k,
+        v,
+        out,
+        lse,
+        plan.items,
+        plan.counters,
+        tables.slots,
+        tables.starts,
+        tables.positions,
+        alibi,
+        scale * _LOG2_E.value,
+        q.stride(0),
+        k.stride(0),
+        plan.keys_per_item,
+        window or 2**31 - 1,
+        KV_HEADS=shape.kv_heads,
+        P=shape.block_tokens,
+        HEAD_TILE=shape.head_tile,
+        TILE=config.tile_keys,
+        DOT=DOT_TYPES[shape.dot_dtype],
+        FUSED_PARTS=FUSED_PARTS if plan.template is Template.SPLIT else 0,
+        STAGES=config.num_stages,
+        num_warps=config.num_warps,
+        **heads,
+    )
+    if plan.template is Template.DEEP_SPLIT:
+        _reduce_kernel[plan.num_split_rows * shape.heads,](
+            out, lse, plan.split_rows, PARTS=_REDUCED_AT_ONCE, num_warps=4, **heads
+        )
+
+
+@triton.jit(
+    do_not_specialize=["keys_per_item", "window"],
+    do_not_specialize_on_alignment=["lse", "items", "counters", "slots", "starts", "positions"],
+)
+def _decode_kernel(  # type: ignore[no-untyped-def]
+    q,
+    k,
+    v,
+    out,
+    lse,
+    items,
+    counters,
+    slots,
+    starts,
+    positions,
+    alibi,
+    scale,
+    q_stride,
+    slot_stride,
+    keys_per_item,
+    window,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    D: tl.constexpr,
+    DIM: tl.constexpr,
+    P: tl.constexpr,
+    HEAD_TILE: tl.constexpr,
+    TILE: tl.constexpr,
+    DOT: tl.constexpr,
+    FUSED_PARTS: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    """scale: of the scores, with log2 e folded in, so that exponentials are powers of 2. items: see DecodePlan."""
+    GROUP: tl.constexpr = HEADS // KV_HEADS
+    TILES: tl.constexpr = (GROUP + HEAD_TILE - 1) // HEAD_TILE
+    program = tl.program_id(0) % (KV_HEADS * TILES)
+    kv_head = program // TILES
+    first_head = kv_head * GROUP + program % TILES * HEAD_TILE
+    last_head = tl.minimum(first_head + HEAD_TILE, (kv_head + 1) * GROUP)
+    item = items + tl.program_id(0) // (KV_HEADS * TILES) * 11
+    first_block = tl.load(item)
+    num_blocks = tl.load(item + 1).to(tl.int32)
+    num_keys = tl.load(item + 2).to(tl.int32)
+    first_position = tl.load(item + 3)
+    gaps = tl.load(item + 4)
+    row = tl.load(item + 5)
+    out_row = tl.load(item + 6)
+    part = tl.load(item + 7).to(tl.int32)
+    num_parts = tl.load(item + 8).to(tl.int32)
+    first_part = tl.load(item + 9)
+    counter = counters + tl.load(item + 10) * (KV_HEADS * TILES) + program
+    slots += first_block
+    starts += first_block
+
+    # The keys this row sees are one range of indices; this program takes its share of it.
+    position = tl.load(positions + row) - first_position
+    last = keys_before(starts, num_blocks, num_keys, gaps, position + 1, P)
+    first = keys_before(starts, num_blocks, num_keys, gaps, position + 1 - window, P) + part * keys_per_item
+    last = tl.minimum(last, first + keys_per_item)
+
+    head = first_head + tl.arange(0, HEAD_TILE)
+    dim = tl.arange(0, DIM)
+    is_head, is_dim = head < last_head, dim < D
+    is_query = is_head[:, None] & is_dim[None, :]
+    queries = tl.load(q + row * q_stride + head[:, None] * D + dim[None, :], mask=is_query, other=0.0).to(DOT)
+    if alibi is not None:
+        slope = tl.load(alibi + head, mask=is_head, other=0.0) * _LOG2_E
+
+    peak = tl.full([HEAD_TILE], -float("inf"), tl.float32)
+    total = tl.zeros([HEAD_TILE], tl.float32)
+    values = tl.zeros([HEAD_TILE, DIM], tl.float32)
+    index = first + tl.arange(0, TILE)
+    slot = tl.load(slots + index // P, mask=index < last, other=0)
+    for base in tl.range(first, last, TILE, num_stages=STAGES):
+        index = base + tl.arange(0, TILE)
+        is_key = index < last
+        where = (slot.to(tl.int64) * slot_stride + kv_head * (P * D) + index % P * D)[:, None] + dim[None, :]
+        # A tile ahead: loads of keys and values that need no other load first can run several tiles ahead.
+        slot = tl.load(slots + (index + TILE) // P, mask=index + TILE < last, other=0)
+        # What lies behind the last key may be NaN: 0 · NaN must not reach the sum of values.
+        is_element = is_key[:, None] & is_dim[None, :]
+        key = tl.load(k + where, mask=is_element, other=0.0)
+        value = tl.load(v + where, mask=is_element, other=0.0)
+        if k.dtype.element_ty == tl.float8e4nv:
+            key, value = widened(key, DOT), widened(value, DOT)
+        scores = tl.dot(queries, tl.trans(key.to(DOT)), input_precision="ieee") * scale
+        if alibi is not None:
+            start = tl.load(starts + index // P, mask=is_key, other=0)
+            scores += slope[:, None] * (start + index % P - position).to(tl.float32)[None, :]
+        scores = tl.where(is_key[None, :], scores, -float("inf"))
+        new_peak = tl.maximum(peak, tl.max(scores, 1))
+        weights = tl.exp2(scores - new_peak[:, None])
+        decay = tl.exp2(peak - new_peak)
+        total = total * decay + tl.sum(weights, 1)
+        values = tl.dot(weights.to(DOT), value.to(DOT), values * decay[:, None], input_precision="ieee")
+        peak = new_peak
+
+    # A row without keys has total 0 and peak -inf. Partials lie behind the results.
+    total = tl.where(total > 0, total, 1.0)
+    target = tl.where(num_parts == 1, out_row, first_part + part) * HEADS + head
+    tl.store(out + target[:, None] * D + dim[None, :], values / total[:, None], mask=is_query)
+    tl.store(lse + target, (peak + tl.log2(total)) * _LN_2, mask=is_head)
+
+    if FUSED_PARTS > 0 and num_parts > 1:
+        # All threads have stored before one counts, and whoever counts last sees what all have stored.
+        tl.debug_barrier()
+        if tl.atomic_add(counter, 1, sem="acq_rel") == num_parts - 1:
+            # The next layer's launch counts from 0 again.
+            tl.store(counter, 0)
+            for merged_head in range(first_head, last_head):
+                reduce_parts(out, lse, out_row, first_part, num_parts, merged_head, HEADS, D, DIM, FUSED_PARTS)
+
+
+@triton.jit(do_not_specialize_on_alignment=["lse", "split_rows"])
+def _reduce_kernel(  # type: ignore[no-untyped-def]
+    out, lse, split_rows, HEADS: tl.constexpr, D: tl.constexpr, DIM: tl.constexpr, PARTS: tl.constexpr
+):
+    """split_rows: see DecodePlan. One program merges the partials of one row and query head."""
+    split_row = split_rows + tl.program_id(0) // HEADS * 3
+    row, first, count = tl.load(split_row), tl.load(split_row + 1), tl.load(split_row + 2).to(tl.int32)
+    reduce_parts(out, lse, row, first, count, tl.program_id(0) % HEADS, HEADS, D, DIM, PARTS)

@@ -1,0 +1,108 @@
+"""ScaleReduce in Triton; the formula is in distkv/kernels/README.md."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import triton
+import triton.language as tl
+
+from distkv.kernels.merge import Partial
+
+_LOG2_E = tl.constexpr(1.4426950408889634)
+_LN_2 = tl.constexpr(0.6931471805599453)
+_AT_ONCE = 4
+"""Partials of one launch. Every number of them is a kernel of its own, so more are folded."""
+
+_NUMBERS = 4096
+"""Of a partial that a program merges at a time: whole pairs of row and head."""
+
+
+def merge_partials(partials: Sequence[Partial]) -> Partial:
+    """As distkv.kernels.merge: partials of the same queries over disjoint keys, at least one, in the order given.
+
+    float32. The inputs are left as they are; one partial alone is returned itself.
+    """
+    total, rest = partials[0], list(partials[1:])
+    while rest:
+        total = _merge([total, *rest[: _AT_ONCE - 1]])
+        rest = rest[_AT_ONCE - 1 :]
+    return total
+
+
+def _merge(partials: Sequence[Partial]) -> Partial:
+    outs = tuple(out.contiguous() for out, _ in partials)
+    lses = tuple(lse.contiguous() for _, lse in partials)
+    out, lse = torch.empty_like(outs[0]), torch.empty_like(lses[0])
+    dim = triton.next_power_of_2(out.shape[2])
+    pairs = max(1, _NUMBERS // dim)
+    if lse.numel():
+        grid = (triton.cdiv(lse.numel(), pairs),)
+        _merge_kernel[grid](out, lse, outs, lses, lse.numel(), D=out.shape[2], DIM=dim, PAIRS=pairs)
+    return out, lse
+
+
+@triton.jit(do_not_specialize=["num_pairs"], do_not_specialize_on_alignment=["lse", "lses"])
+def _merge_kernel(  # type: ignore[no-untyped-def]
+    out, lse, outs, lses, num_pairs, D: tl.constexpr, DIM: tl.constexpr, PAIRS: tl.constexpr
+):
+    """outs, lses: tuples of partials, each [pairs, D] and [pairs], where a pair is a row and a head."""
+    pair = tl.program_id(0) * PAIRS + tl.arange(0, PAIRS)
+    dim = tl.arange(0, DIM)
+    is_pair = pair < num_pairs
+    where = pair.to(tl.int64)[:, None] * D + dim[None, :]
+    is_element = is_pair[:, None] & (dim < D)[None, :]
+    peak = tl.load(lses[0] + pair, mask=is_pair, other=0.0)
+    for i in tl.static_range(1, len(lses)):
+        peak = tl.maximum(peak, tl.load(lses[i] + pair, mask=is_pair, other=0.0))
+    total = tl.zeros([PAIRS], tl.float32)
+    merged = tl.zeros([PAIRS, DIM], tl.float32)
+    for i in tl.static_range(len(lses)):
+        weight = tl.exp2((tl.load(lses[i] + pair, mask=is_pair, other=0.0) - _finite(peak)) * _LOG2_E)
+        merged += weight[:, None] * tl.load(outs[i] + where, mask=is_element, other=0.0)
+        total += weight
+    tl.store(out + where, merged / tl.maximum(total, 1.0)[:, None], mask=is_element)
+    tl.store(lse + pair, _lse(peak, total), mask=is_pair)
+
+
+@triton.jit
+def reduce_parts(  # type: ignore[no-untyped-def]
+    out, lse, row, first, count, head, HEADS: tl.constexpr, D: tl.constexpr, DIM: tl.constexpr, PARTS: tl.constexpr
+):
+    """Rows [first, first + count) of out [rows, HEADS, D] and lse [rows, HEADS], of one head, merged into `row`.
+
+    PARTS rows are read at a time; later ones rescale what is there, as tiles of attention do.
+    """
+    dim = tl.arange(0, DIM)
+    peak = tl.full([], -float("inf"), tl.float32)
+    total = tl.zeros([], tl.float32)
+    merged = tl.zeros([DIM], tl.float32)
+    for base in range(0, count, PARTS):
+        part = base + tl.arange(0, PARTS)
+        pair = (first + part) * HEADS + head
+        part_lse = tl.load(lse + pair, mask=part < count, other=-float("inf"))
+        part_out = tl.load(
+            out + pair[:, None] * D + dim[None, :], mask=(part < count)[:, None] & (dim < D)[None, :], other=0.0
+        )
+        new_peak = tl.maximum(peak, tl.max(part_lse, 0))
+        weight = tl.exp2((part_lse - _finite(new_peak)) * _LOG2_E)
+        decay = tl.exp2((peak - _finite(new_peak)) * _LOG2_E)
+        merged = merged * decay + tl.sum(weight[:, None] * part_out, 0)
+        total = total * decay + tl.sum(weight, 0)
+        peak = new_peak
+    pair = row * HEADS + head
+    tl.store(out + pair * D + dim, merged / tl.maximum(total, 1.0), mask=dim < D)
+    tl.store(lse + pair, _lse(peak, total))
+
+
+@triton.jit
+def _finite(peak):  # type: ignore[no-untyped-def]
+    """Any finite peak makes every weight of a row without keys exp(-inf) = 0."""
+    return tl.where(peak == -float("inf"), 0.0, peak)
+
+
+@triton.jit
+def _lse(peak, total):  # type: ignore[no-untyped-def]
+    """The largest weight is 1, so a total is at least 1, or 0 where the peak is -inf."""
+    return peak + tl.log2(tl.maximum(total, 1.0)) * _LN_2

@@ -1,0 +1,94 @@
+"""The division of a call's decode rows into work items, made once per step and window."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from distkv.kernels.triton.tables import Column, DeviceTables, to_device
+from distkv.kernels.triton.templates import Config, Shape, Template, divide
+
+_OF_ENTRY = [Column.FIRST_BLOCK, Column.NUM_BLOCKS, Column.NUM_KEYS, Column.FIRST_POSITION, Column.GAPS]
+
+
+@dataclass(frozen=True)
+class DecodePlan:
+    """Work items of one launch.
+
+    items: int64 [I, 11]: FIRST_BLOCK, NUM_BLOCKS, NUM_KEYS, FIRST_POSITION and GAPS of the entry, query row, out row,
+    which part of the row's keys, number of its parts, row of out where its partials begin, its place in `counters`.
+    split_rows: int64 [S, 3], rows of several parts: out row, row where its partials begin, number of parts.
+    counters: int32, 0 between launches, one per split row and program of an item: how many programs have ended.
+    num_parts: rows of scratch behind the results. keys_per_item: of a row's keys.
+    """
+
+    shape: Shape
+    config: Config
+    template: Template
+    keys_per_item: int
+    num_items: int
+    num_split_rows: int
+    num_parts: int
+    items: Tensor
+    split_rows: Tensor
+    counters: Tensor
+
+
+def decode_plan(
+    tables: DeviceTables,
+    entries: NDArray[np.intp],
+    shape: Shape,
+    config: Config,
+    num_sms: int,
+    window: int | None = None,
+) -> DecodePlan:
+    """Every row of `entries`, which are indices into the tables and have at least one row."""
+    host = tables.host[entries]
+    counts = host[:, Column.NUM_ROWS]
+    rows = np.repeat(host, counts, axis=0)
+    place = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+    # Positions lie on the device: what a row sees of the keys that exist is known there only.
+    keys = rows[:, Column.NUM_KEYS] if window is None else np.minimum(rows[:, Column.NUM_KEYS], window)
+    template, keys_per_item = divide(keys, shape, config, num_sms)
+
+    num_parts = np.maximum(-(-keys // keys_per_item), 1)
+    scratch = np.where(num_parts > 1, num_parts, 0)
+    first_part = tables.num_out_rows + np.cumsum(scratch) - scratch
+    is_split = num_parts > 1
+    row_table = np.column_stack(
+        [
+            rows[:, _OF_ENTRY],
+            rows[:, Column.FIRST_ROW] + place,
+            rows[:, Column.OUT_ROW] + place,
+            np.zeros_like(keys),
+            num_parts,
+            first_part,
+            np.cumsum(is_split) - 1,
+        ]
+    )
+    items = np.repeat(row_table, num_parts, axis=0)
+    items[:, 7] = np.arange(len(items)) - np.repeat(np.cumsum(num_parts) - num_parts, num_parts)
+    # Long items first: what ends last should be short.
+    left = np.minimum(items[:, 2] - items[:, 7] * keys_per_item, keys_per_item)
+    items = items[np.argsort(-left, kind="stable")]
+    split_rows = row_table[is_split][:, [6, 9, 8]]
+
+    num_counters = len(split_rows) * shape.programs_per_item
+    packed = np.concatenate([items.ravel(), split_rows.ravel(), np.zeros(-(-num_counters // 2), np.int64)])
+    there = to_device(packed, tables.slots.device)
+    return DecodePlan(
+        shape=shape,
+        config=config,
+        template=template,
+        keys_per_item=keys_per_item,
+        num_items=len(items),
+        num_split_rows=len(split_rows),
+        num_parts=int(scratch.sum()),
+        items=there[: items.size].view(items.shape),
+        split_rows=there[items.size : items.size + split_rows.size].view(split_rows.shape),
+        counters=there[items.size + split_rows.size :].view(torch.int32),
+    )

@@ -1,0 +1,126 @@
+"""Which of the three decode templates a launch uses, and with what tiles.
+
+Up to 8k keys a program reads all keys of a row: one pass. Up to 32k keys a row is split over a few programs, the last
+of which merges. Longer rows are split deeply, and a second kernel merges. A launch that would leave most of the device
+idle splits earlier: the number of programs comes from the device's multiprocessors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+import torch
+import triton
+from numpy.typing import NDArray
+
+ONE_PASS_KEYS = 8 << 10
+SPLIT_KEYS = 32 << 10
+FUSED_PARTS = 32
+"""Partials of a row that the program which ends last merges in one go."""
+
+_TILE_BYTES = 16 << 10
+"""K of one tile: with V and three stages, 64 KiB on their way, three programs share a multiprocessor's memory."""
+
+_LEAST_TILES = 4
+"""Tiles a program is worth starting for."""
+
+
+_INTERPRETED_SMS = 4
+
+
+class Template(StrEnum):
+    """How a row's keys are divided between programs."""
+
+    ONE_PASS = "one pass"
+    SPLIT = "split"
+    DEEP_SPLIT = "deep split"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a kernel is compiled for. Types are torch's names for them."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    block_tokens: int
+    q_dtype: str
+    kv_dtype: str
+
+    @classmethod
+    def of(cls, q: torch.Tensor, k: torch.Tensor) -> Shape:
+        """q: [N, Hq, D]. k: [slots, Hkv, P, D]."""
+        names = (str(tensor.dtype).removeprefix("torch.") for tensor in (q, k))
+        return cls(q.shape[1], k.shape[1], q.shape[2], k.shape[2], *names)
+
+    @property
+    def head_tile(self) -> int:
+        """Query heads of one program: a group, padded to what a matrix product takes, as far as registers hold it."""
+        return int(min(max(16, triton.next_power_of_2(self.heads // self.kv_heads)), 64 if self.dot_bytes == 2 else 16))
+
+    @property
+    def programs_per_item(self) -> int:
+        """Programs of one row and one run of keys."""
+        return self.kv_heads * -(-self.heads // self.kv_heads // self.head_tile)
+
+    @property
+    def dot_dtype(self) -> str:
+        """What is multiplied: 16-bit numbers where queries have them and all keys are among them."""
+        exact = self.kv_dtype in (self.q_dtype, "float8_e4m3fn")
+        return self.q_dtype if exact else "float32"
+
+    @property
+    def dot_bytes(self) -> int:
+        """Of a number that is multiplied."""
+        return 4 if self.dot_dtype == "float32" else 2
+
+    @property
+    def key(self) -> str:
+        """Its name in a tuned table."""
+        return f"{self.heads}/{self.kv_heads}x{self.head_dim} P{self.block_tokens} {self.q_dtype} {self.kv_dtype}"
+
+
+@dataclass(frozen=True)
+class Config:
+    """How a kernel runs. programs_per_sm: how many programs a launch should have for each multiprocessor."""
+
+    tile_keys: int
+    num_warps: int
+    num_stages: int
+    programs_per_sm: int
+
+
+def count_sms(device: torch.device) -> int:
+    """Multiprocessors of a CUDA device; of the interpreter on the CPU, some."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else _INTERPRETED_SMS
+
+
+def heuristic(shape: Shape) -> Config:
+    """A config that needs no measurement: three resident programs with two tiles of each on their way, in two waves."""
+    dim = triton.next_power_of_2(max(shape.head_dim, 16))
+    tile = min(max(_TILE_BYTES // (dim * shape.dot_bytes), 16), 128)
+    # Products of float32 and the widening of 8-bit numbers are done in registers, which more warps have more of.
+    is_16_bit = shape.kv_dtype in ("bfloat16", "float16") and shape.dot_bytes == 2
+    warps = 4 if is_16_bit and shape.head_tile * dim <= 64 * 128 else 8
+    return Config(tile, num_warps=warps, num_stages=4 if shape.kv_dtype == "float8_e4m3fn" else 3, programs_per_sm=6)
+
+
+def divide(keys: NDArray[np.int64], shape: Shape, config: Config, num_sms: int) -> tuple[Template, int]:
+    """The template for rows that see up to `keys` [rows] keys each, and how many keys a program takes."""
+    longest = int(keys.max(initial=1))
+    per_part = len(keys) * shape.programs_per_item
+    wanted = config.programs_per_sm * num_sms
+    if longest <= ONE_PASS_KEYS and 2 * per_part >= wanted:
+        return Template.ONE_PASS, longest
+    share = -(-int(keys.sum()) * shape.programs_per_item // wanted)
+    least = _LEAST_TILES * config.tile_keys
+    # A few programs for each multiprocessor are enough where they spare the second kernel.
+    few = longest <= SPLIT_KEYS and FUSED_PARTS * per_part >= num_sms
+    if few:
+        least = max(least, -(-longest // FUSED_PARTS))
+    taken = -(-max(min(share, ONE_PASS_KEYS), least) // config.tile_keys) * config.tile_keys
+    if longest <= taken:
+        return Template.ONE_PASS, longest
+    return Template.SPLIT if few else Template.DEEP_SPLIT, taken

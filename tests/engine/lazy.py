@@ -1,0 +1,97 @@
+"""A device that behaves like a GPU where that shows, on the host: copies are copies, graphs replay what they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+import torch
+from torch import Tensor
+
+from distkv.engine.compute import Compute, with_triton
+from distkv.engine.cuda import CudaDevice
+from distkv.engine.device import Device, Fetch, Here, HostDevice
+from distkv.kernels import Heads, LayerKv, RowKv
+from distkv.kernels.cpu.between import StepwiseBetween
+from distkv.kernels.cpu.linear import TorchLinear
+from distkv.kernels.cpu.ops import TorchOps
+from distkv.kernels.cpu.torch_backend import TorchBackend
+
+
+class LazyHost(HostDevice):
+    """captured: how often `capture` was called; replayed: how often what it returned was. fails: `capture` does. puts,
+    fetches: how many copies were begun."""
+
+    is_lazy = True
+
+    def __init__(self) -> None:
+        self.captured = self.replayed = self.puts = self.fetches = 0
+        self.fails = False
+        self._inside = 0
+
+    def put(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        assert self._inside, "a copy outside of every lane"
+        self.puts += 1
+        return tuple(tensor.clone() for tensor in tensors)
+
+    def fetch(self, *tensors: Tensor, aside: bool = False) -> Fetch:
+        assert self._inside, "a copy outside of every lane"
+        self.fetches += 1
+        return Here(tuple(tensor.clone() for tensor in tensors))
+
+    def lane(self, *, urgent: bool = False) -> AbstractContextManager[object]:
+        return _Lane(self)
+
+    def capture(self, run: Callable[[], None]) -> Callable[[], None]:
+        if self.fails:
+            raise RuntimeError("the test says so")
+        self.captured += 1
+
+        def replay() -> None:
+            self.replayed += 1
+            run()
+
+        return replay
+
+
+class _Lane:
+    def __init__(self, device: LazyHost) -> None:
+        self._device = device
+
+    def __enter__(self) -> None:
+        self._device._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._device._inside -= 1
+
+
+class RowTorchBackend(TorchBackend):
+    """What Triton's backend does, in torch: the interpreter is slow."""
+
+    layout: type[LayerKv] = RowKv
+
+    def store(self, heads: Heads, kv: LayerKv, slots: Tensor, offsets: Tensor) -> Tensor:
+        q, k, v = heads.finished()
+        stored = slots >= 0
+        kv.write(slots[stored], offsets[stored], k[stored], v[stored])
+        return q
+
+
+def lazy_compute(device: LazyHost) -> Compute:
+    """torch on a lazy device."""
+    return Compute(
+        device=device,
+        backend=RowTorchBackend(),
+        level="torch",
+        why="for a test",
+        ops=TorchOps(),
+        between=lambda weights: StepwiseBetween(weights, TorchOps()),
+        make_linears=lambda _dtype: TorchLinear,
+        linears=lambda _dtype: "torch",
+    )
+
+
+def triton_compute() -> Compute:
+    """Triton on the first GPU, or interpreted on the host where there is none."""
+    device: Device = CudaDevice(0) if torch.cuda.is_available() else LazyHost()
+    return with_triton(device)

@@ -1,0 +1,145 @@
+"""Steps on a device that is not the host: captured stretches, copies, and the order of everything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+from structlog.testing import capture_logs
+
+from distkv.engine.warm_up import warm_up
+from distkv.wire.messages.to_worker import PromptLogprobs, Sampling
+from tests.checkpoints import check_logprobs, prompt_ids, reference_greedy, reference_logits, variant
+from tests.engine.harness import GREEDY, Engine, seq_step
+from tests.engine.lazy import LazyHost, lazy_compute
+from tests.engine.lent import Lent
+
+PROMPT = prompt_ids(50)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return variant(tmp_path_factory.mktemp("checkpoint"), "qwen3")
+
+
+@pytest.fixture
+def device() -> LazyHost:
+    return LazyHost()
+
+
+@pytest.fixture
+def engine(path: Path, device: LazyHost) -> Engine:
+    return Engine(path, compute=lazy_compute(device), num_slots=128)
+
+
+def test_prompt_and_decode(engine: Engine, path: Path, device: LazyHost) -> None:
+    """A prompt of 50 rows and decode steps of one: two sizes are captured, each piece once."""
+    table = engine.table(60)
+    steps = [seq_step(PROMPT, 0, 50, table, sample=GREEDY)]
+    steps += [seq_step((), end - 1, end, table, sample=GREEDY) for end in range(51, 58)]
+    tokens = [engine.run(step)[0].token for step in steps]
+    assert tokens == reference_greedy(path, PROMPT, 8)
+    pieces = engine.model.config.num_layers + 1
+    assert (device.captured, device.replayed) == (2 * pieces, 8 * pieces)
+
+
+def test_every_size_is_the_same_model(engine: Engine, path: Path) -> None:
+    table = engine.table(50, scattered=True)
+    logits = engine.chunked_logits(PROMPT, [1, 2, 3, 17, 27], table)
+    torch.testing.assert_close(logits, reference_logits(path, PROMPT), atol=1e-4, rtol=0)
+
+
+def test_large_batches_are_not_captured(engine: Engine, path: Path, device: LazyHost) -> None:
+    ids = prompt_ids(65)
+    logits = engine.chunked_logits(ids, [65], engine.table(65))
+    torch.testing.assert_close(logits, reference_logits(path, ids), atol=1e-4, rtol=0)
+    assert device.captured == 0
+
+
+def test_rows_that_fill_up_are_stored_nowhere(engine: Engine) -> None:
+    """5 rows in pieces for 8. The pool was full of ones."""
+    engine.run(seq_step(PROMPT, 0, 8, engine.table(8)))
+    before = [engine.pool.slot(slot).clone() for slot in range(engine.pool.num_slots)]
+    table = engine.table(8)
+    engine.run(seq_step(PROMPT, 0, 5, table))
+    changed = [slot for slot, held in enumerate(before) if not torch.equal(engine.pool.slot(slot), held)]
+    assert changed == [table[0].first_slot, table[0].first_slot + 1]
+    values = engine.pool.layer(0).values(slice(changed[1], changed[1] + 1))
+    assert values[0, :, 0].isfinite().all() and values[0, :, 1:].isnan().all()
+
+
+def test_without_graphs_it_goes_on(engine: Engine, path: Path, device: LazyHost) -> None:
+    device.fails = True
+    with capture_logs() as logs:
+        logits = engine.chunked_logits(PROMPT, [20, 30], engine.table(50))
+    torch.testing.assert_close(logits, reference_logits(path, PROMPT), atol=1e-4, rtol=0)
+    assert logs == [{"event": "no CUDA graphs", "log_level": "warning", "size": 32, "reason": "the test says so"}]
+    assert device.replayed == 0
+
+
+def test_a_step_waits_once_for_its_tokens(engine: Engine, path: Path, device: LazyHost) -> None:
+    """Greedy tokens are chosen on the device; rows of logits come along where more is asked."""
+    tables = [engine.table(60) for _ in range(2)]
+    sampled = Sampling(temperature=0.8, top_k=5, top_p=1.0, seed=1, logprobs=3)
+    steps = [
+        seq_step(PROMPT, 0, 50, tables[0], name="a", sample=GREEDY),
+        seq_step(PROMPT, 0, 50, tables[1], name="b", sample=sampled),
+    ]
+    first, second = engine.run(*steps)
+    assert (device.fetches, device.puts) == (1, 1)
+    assert first.token == reference_greedy(path, PROMPT, 1)[0]
+    assert second.token is not None
+    check_logprobs(second.logprobs, reference_logits(path, PROMPT)[-1], second.token, 3)
+    assert engine.run(seq_step(PROMPT, 0, 50, engine.table(50), name="c", sample=sampled))[0].token == second.token
+
+
+def test_logprobs_of_a_prompt(engine: Engine, path: Path) -> None:
+    wanted = PromptLogprobs(first=1, token_ids=tuple(PROMPT[1:20]), top=2)
+    (result,) = engine.run(seq_step(PROMPT, 0, 20, engine.table(20), prompt_logprobs=wanted))
+    logits = reference_logits(path, PROMPT)
+    for position, found in enumerate(result.prompt_logprobs, 1):
+        check_logprobs(found, logits[position - 1], PROMPT[position], 2)
+
+
+@pytest.mark.parametrize("microbatches", [1, 2])
+def test_peers(path: Path, device: LazyHost, microbatches: int) -> None:
+    """Each half has captured tensors of its own: neither disturbs the other."""
+    engine = Engine(path, compute=lazy_compute(device), num_slots=128, microbatches=microbatches)
+    steps = [Lent(engine, name, seed) for seed, name in enumerate("abc")]
+    ids = prompt_ids(20, seed=8)
+    local = seq_step(ids, 0, 20, engine.table(20), name="local", sample=GREEDY)
+    results = engine.run(steps[0].step(), local, steps[1].step(), steps[2].step())
+    assert [result.token for result in results] == [
+        steps[0].expected(path), reference_greedy(path, ids, 1)[0], steps[1].expected(path), steps[2].expected(path)
+    ]  # fmt: skip
+    engine.peers.creditors["x"].fail_at = ("collect", 1)
+    results = engine.run(steps[0].step(), msgspec.structs.replace(local, request_id="again"), steps[1].step())
+    assert [result.status for result in results] == ["lost", "ok", "lost"]
+    assert results[1].token == reference_greedy(path, ids, 1)[0]
+
+
+def test_by_itself_only_large_steps_are_halved(path: Path, device: LazyHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("distkv.engine.step.ROWS_WORTH_IT", 4)
+    engine = Engine(path, compute=lazy_compute(device), num_slots=128)
+    lent = Lent(engine)
+    for end, lanes in (47, {0}), (48, {0, 1}):
+        engine.peers.creditors["x"].lanes.clear()
+        engine.run(lent.step(44, end))
+        assert set(engine.peers.creditors["x"].lanes) == lanes
+
+
+def test_a_warm_start_counts_nothing(engine: Engine, device: LazyHost) -> None:
+    warm_up(engine.runner, engine.pool, engine.model.compute)
+    pieces = engine.model.config.num_layers + 1
+    assert device.captured == 7 * pieces
+    assert (engine.runner.steps, engine.runner.model_s) == (0, 0.0)
+    engine.run(seq_step(PROMPT, 0, 50, engine.table(50), sample=GREEDY))
+    assert device.captured == 7 * pieces, "nothing is left to capture"
+
+
+def test_on_the_host_there_is_nothing_to_warm_up(path: Path) -> None:
+    engine = Engine(path)
+    warm_up(engine.runner, engine.pool, engine.model.compute)
+    assert torch.equal(engine.pool.slot(0), torch.full_like(engine.pool.slot(0), 0xFF))

@@ -1,0 +1,108 @@
+"""Steps over Triton's kernels: interpreted on the CPU as little as shows that all fits together, more on a GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from distkv.engine.compute import with_triton
+from distkv.engine.cuda import CudaDevice
+from distkv.engine.device import HostDevice
+from distkv.engine.warm_up import warm_up
+from tests.checkpoints import prompt_ids, reference_greedy, reference_logits, variant
+from tests.engine.harness import GREEDY, Engine, seq_step, without
+from tests.engine.lent import Lent
+
+pytest.importorskip("triton", reason="Triton is not installed: it comes with the extra 'gpu'")
+
+HAS_GPU = torch.cuda.is_available()
+pytestmark = [pytest.mark.gpu] if HAS_GPU else []
+on_gpu = pytest.mark.skipif(not HAS_GPU, reason="needs a CUDA device")
+
+ATOL = 1e-4
+
+
+def engine_of(path: Path, dtype: str = "float32", **options: object) -> Engine:
+    device = CudaDevice(0) if HAS_GPU else HostDevice()
+    return Engine(path, dtype, compute=with_triton(device), **options)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return variant(tmp_path, "qwen3", layers=2)
+
+
+def test_prompt_and_decode(path: Path) -> None:
+    ids = prompt_ids(7)
+    engine = engine_of(path)
+    logits = engine.chunked_logits(ids, [5, 2], engine.table(8, scattered=True))
+    torch.testing.assert_close(logits, reference_logits(path, ids), atol=ATOL, rtol=0)
+
+
+@pytest.mark.parametrize(
+    "kv_dtype",
+    [torch.float32, pytest.param(torch.float8_e4m3fn, marks=() if HAS_GPU else pytest.mark.slow)],
+    ids=str,
+)
+def test_a_span_on_a_peer(path: Path, kv_dtype: torch.dtype) -> None:
+    """Then the peer is lost."""
+    ids = prompt_ids(10)
+    engine = engine_of(path, kv_dtype=kv_dtype)
+    table = engine.table(10)
+    local = engine.chunked_logits(ids, [9, 1], table)[-1:]
+    creditor = engine.add_creditor("x", num_slots=4)
+    span = engine.lend("x", table, 0, 1)
+    step = seq_step(ids, 9, 10, without(table, 0, 1), remote=(span,), sample=GREEDY)
+    torch.testing.assert_close(engine.logits(step), local, atol=ATOL, rtol=0)
+    exact = reference_logits(path, ids)[-1:]
+    if kv_dtype == torch.float32:
+        torch.testing.assert_close(local, exact, atol=ATOL, rtol=0)
+    else:
+        assert ((local - exact).abs().mean() / exact.abs().mean()) < 0.2
+    creditor.fail_at = ("collect", 0)
+    assert engine.run(step)[0].status == "lost"
+
+
+@on_gpu
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_long_runs_on_a_gpu(tmp_path: Path, dtype: str) -> None:
+    """Graphs and large batches; bfloat16 is judged against float32, like transformers' own."""
+    path, ids = variant(tmp_path, "llama"), prompt_ids(300)
+    engine = engine_of(path, dtype, num_slots=128)
+    warm_up(engine.runner, engine.pool, engine.model.compute)
+    logits = engine.chunked_logits(ids, [200, 64, 30, *[1] * 6], engine.table(300, scattered=True))
+    exact = reference_logits(path, ids)
+    if dtype == "float32":
+        # Products on GPUs may be of TF32 elsewhere; torch's default is not.
+        torch.testing.assert_close(logits, exact, atol=1e-3, rtol=0)
+    else:
+        theirs = (reference_logits(path, ids, torch.bfloat16) - exact).abs().mean()
+        assert (logits - exact).abs().mean() <= 1.2 * theirs
+
+
+@on_gpu
+def test_greedy_tokens_on_a_gpu(tmp_path: Path) -> None:
+    path, ids = variant(tmp_path, "llama"), prompt_ids(50)
+    engine = engine_of(path, num_slots=64)
+    table = engine.table(80)
+    steps = [seq_step(ids, 0, 50, table, sample=GREEDY)]
+    steps += [seq_step((), end - 1, end, table, sample=GREEDY) for end in range(51, 70)]
+    assert [engine.run(step)[0].token for step in steps] == reference_greedy(path, ids, 20)
+
+
+@on_gpu
+@pytest.mark.parametrize("microbatches", [1, 2])
+def test_peers_and_losses_on_a_gpu(tmp_path: Path, microbatches: int) -> None:
+    path = variant(tmp_path, "mistral-window", sliding_window=40)
+    engine = engine_of(path, num_slots=128, microbatches=microbatches)
+    lent = [Lent(engine, name, seed) for seed, name in enumerate("abc")]
+    results = engine.run(*(one.step() for one in lent))
+    assert [result.token for result in results] == [one.expected(path) for one in lent]
+    engine.peers.creditors["y"].fail_at = ("send", 1)
+    ids = prompt_ids(20, seed=8)
+    local = seq_step(ids, 0, 20, engine.table(20), name="local", sample=GREEDY)
+    results = engine.run(lent[0].step(), local, lent[1].step())
+    assert [result.status for result in results] == ["lost", "ok", "lost"]
+    assert results[1].token == reference_greedy(path, ids, 1)[0]

@@ -1,0 +1,111 @@
+"""Compiles kernels for Hopper where there is no GPU: what the interpreter runs, the compiler may still refuse.
+
+Run as a program with a case as its argument, without TRITON_INTERPRET. Prints one JSON object per compiled kernel.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+from triton.runtime.jit import JITFunction
+
+from distkv.kernels import KeyBlocks, KeyTables, RowKv
+from distkv.kernels.triton.backend import TritonBackend
+
+CASES: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "llama, 40k keys": dict(num_keys=40_000),
+    "fp8": dict(kv_dtype=torch.float8_e4m3fn),
+    "fp8, fp16 queries": dict(q_dtype=torch.float16, kv_dtype=torch.float8_e4m3fn),
+    "float32": dict(q_dtype=torch.float32, kv_dtype=torch.float32),
+    "no groups": dict(kv_heads=32),
+    "64 heads of one": dict(heads=64, kv_heads=1),
+    "71 heads of one, dim 64": dict(heads=71, kv_heads=1, dim=64),
+    "dim 80, 48 tokens, ALiBi": dict(dim=80, block_tokens=48, alibi=True),
+    "dim 256": dict(dim=256),
+}
+
+
+class NoDriver:
+    """What Triton asks a driver before it compiles."""
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", 90, 32)
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, _device: int) -> int:
+        return 0
+
+
+def describe(name: str, asm: dict[str, Any]) -> dict[str, Any]:
+    """How a kernel uses the machine."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(asm["cubin"])
+        file.flush()
+        tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+        usage = subprocess.run(
+            [tool, "--dump-resource-usage", file.name], capture_output=True, text=True, check=True
+        ).stdout
+    registers, stack_bytes = map(int, re.search(r"REG:(\d+) STACK:(\d+)", usage).groups())
+    copies = re.findall(r"cp\.async\.c[ag]\.shared\.global \[.*?\], \[.*?\], 0x(\w+)", asm["ptx"])
+    return {
+        "kernel": name,
+        "registers": registers,
+        "stack_bytes": stack_bytes,
+        "async_copy_bytes": sorted({int(size, 16) for size in copies}),
+        "tensor_cores": "wgmma" in asm["ptx"] or "mma.sync" in asm["ptx"],
+    }
+
+
+def compile_instead_of_running() -> None:
+    """From now on launches compile, and print what came of it."""
+    run, seen = JITFunction.run, set()
+
+    def compiled(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
+        kernel = run(self, *args, grid=grid, warmup=True, **options)
+        if kernel.hash not in seen:
+            seen.add(kernel.hash)
+            print(json.dumps(describe(self.fn.__name__, kernel.asm)), flush=True)
+        return kernel
+
+    JITFunction.run = compiled
+    driver.set_active(NoDriver())
+
+
+def attend(
+    *,
+    heads: int = 32,
+    kv_heads: int = 8,
+    dim: int = 128,
+    block_tokens: int = 16,
+    q_dtype: torch.dtype = torch.bfloat16,
+    kv_dtype: torch.dtype = torch.bfloat16,
+    num_keys: int = 4096,
+    alibi: bool = False,
+) -> None:
+    """A call with one row of one sequence and many of another, and a merge."""
+    backend = TritonBackend()
+    kv = RowKv(*torch.zeros(2, 1, kv_heads, block_tokens, dim).to(kv_dtype))
+    starts = tuple(range(0, num_keys, block_tokens))
+    blocks = KeyBlocks((0,) * len(starts), starts, num_keys, block_tokens)
+    tables = KeyTables((range(1), range(1, 301)), (blocks, blocks), torch.zeros(301, dtype=torch.int64))
+    q = torch.zeros(301, heads, dim, dtype=q_dtype)
+    part = backend.attend(q, kv, tables, 0.1, None, torch.zeros(heads) if alibi else None)
+    backend.merge([part, part, part])
+
+
+if __name__ == "__main__":
+    compile_instead_of_running()
+    attend(**CASES[sys.argv[1]])

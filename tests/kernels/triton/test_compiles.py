@@ -1,0 +1,40 @@
+"""The compiler takes every kernel and makes of it what the code hopes for. No GPU is needed to see that."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton", reason="Triton is not installed: it comes with the extra 'gpu'")
+
+from tests.kernels.triton import hopper
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=pytest.mark.slow if number else ()) for number, case in enumerate(hopper.CASES)]
+)
+def test_kernels_compile_for_hopper(case: str, tmp_path: Path) -> None:
+    environment = os.environ | {"TRITON_CACHE_DIR": str(tmp_path), "PYTHONWARNINGS": "ignore"}
+    environment.pop("TRITON_INTERPRET", None)
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.kernels.triton.hopper", case],
+        env=environment,
+        cwd=Path(__file__).parents[3],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    kernels = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {"_decode_kernel", "_prefill", "_merge_kernel"} <= {kernel["kernel"] for kernel in kernels}
+    for kernel in kernels:
+        if case != "float32":
+            # Some bytes, outside of loops, do no harm.
+            assert kernel["stack_bytes"] <= (128 if kernel["kernel"] == "_prefill" else 0), f"spilled: {kernel}"
+        if kernel["kernel"] in ("_decode_kernel", "_prefill"):
+            assert max(kernel["async_copy_bytes"]) == 16, f"keys and values are not copied 16 bytes at a time: {kernel}"
+            assert kernel["tensor_cores"] == (case != "float32")

@@ -1,0 +1,102 @@
+"""Which template and tiles a launch gets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("triton", reason="Triton is not installed: it comes with the extra 'gpu'")
+
+from distkv.kernels.triton.templates import FUSED_PARTS, Config, Shape, Template, divide, heuristic
+
+LLAMA = Shape(32, 8, 128, 16, "bfloat16", "bfloat16")
+SMS = 132
+K = 1024
+
+
+def divided(keys: list[int], shape: Shape = LLAMA, config: Config | None = None) -> tuple[Template, int]:
+    return divide(np.array(keys, dtype=np.int64), shape, config or heuristic(shape), SMS)
+
+
+@pytest.mark.parametrize("keys", [1, 500, 4 * K, 8 * K])
+def test_short_rows_that_fill_the_device_are_one_pass(keys: int) -> None:
+    assert divided([keys] * 64) == (Template.ONE_PASS, keys)
+
+
+def test_short_rows_that_would_leave_it_idle_are_split() -> None:
+    template, taken = divided([4 * K])
+    assert template is Template.SPLIT
+    assert 4 * K / taken * LLAMA.programs_per_item >= 0.9 * SMS
+
+
+@pytest.mark.parametrize("rows", [1, 3, 64])
+def test_up_to_32k_keys_the_last_program_merges(rows: int) -> None:
+    for keys in (9 * K, 20 * K, 32 * K):
+        template, taken = divided([keys] * rows)
+        assert template is Template.SPLIT
+        assert -(-keys // taken) <= FUSED_PARTS
+
+
+@pytest.mark.parametrize("rows", [1, 3, 64])
+def test_longer_rows_are_split_deeply(rows: int) -> None:
+    for keys in (33 * K, 128 * K, 1 << 20):
+        template, taken = divided([keys] * rows)
+        assert template is Template.DEEP_SPLIT
+        assert rows * -(-keys // taken) * LLAMA.programs_per_item >= 2 * 2 * SMS
+        assert taken <= 8 * K
+
+
+def test_a_single_kv_head_is_split_deeply_before_that() -> None:
+    assert divided([16 * K], replace(LLAMA, kv_heads=1))[0] is Template.DEEP_SPLIT
+
+
+def test_a_long_row_among_short_ones_is_divided_by_the_work_of_all() -> None:
+    template, taken = divided([100] * 63 + [200 * K])
+    assert template is Template.DEEP_SPLIT
+    assert 1 * K <= taken <= 4 * K
+
+
+@pytest.mark.parametrize("keys", [[], [0], [0, 0, 3]])
+def test_rows_with_hardly_any_keys(keys: list[int]) -> None:
+    assert divided(keys)[0] is Template.ONE_PASS
+
+
+def test_programs_take_whole_tiles() -> None:
+    for keys in (5000, 20_000, 70_001):
+        assert divided([keys])[1] % heuristic(LLAMA).tile_keys == 0
+
+
+@pytest.mark.parametrize(
+    ("shape", "tile", "head_tile"),
+    [
+        (LLAMA, 64, 16),
+        (replace(LLAMA, head_dim=64), 128, 16),
+        (replace(LLAMA, head_dim=80), 64, 16),
+        (replace(LLAMA, head_dim=256), 32, 16),
+        (replace(LLAMA, head_dim=2), 128, 16),
+        (replace(LLAMA, kv_dtype="float8_e4m3fn"), 64, 16),
+        (replace(LLAMA, q_dtype="float32", kv_dtype="float32"), 32, 16),
+        (replace(LLAMA, q_dtype="float16"), 32, 16),
+        (replace(LLAMA, heads=64, kv_heads=1), 64, 64),
+        (replace(LLAMA, heads=71, kv_heads=1), 64, 64),
+    ],
+)
+def test_tiles_hold_16_kib_of_what_is_multiplied(shape: Shape, tile: int, head_tile: int) -> None:
+    assert heuristic(shape).tile_keys == tile
+    assert shape.head_tile == head_tile
+
+
+def test_heads_beyond_a_tile_are_programs_of_their_own() -> None:
+    assert replace(LLAMA, heads=71, kv_heads=1).programs_per_item == 2
+    assert replace(LLAMA, heads=64, kv_heads=1, q_dtype="float32").programs_per_item == 4
+    assert LLAMA.programs_per_item == 8
+
+
+def test_16_bit_numbers_are_multiplied_where_all_operands_are_such() -> None:
+    types = {("bfloat16", "bfloat16"): "bfloat16", ("float16", "float8_e4m3fn"): "float16"}
+    types |= {("float32", "bfloat16"): "float32", ("bfloat16", "float16"): "float32", ("float32", "float32"): "float32"}
+    types |= {("float32", "float8_e4m3fn"): "float32", ("bfloat16", "float32"): "float32"}
+    for (q_dtype, kv_dtype), product in types.items():
+        assert replace(LLAMA, q_dtype=q_dtype, kv_dtype=kv_dtype).dot_dtype == product

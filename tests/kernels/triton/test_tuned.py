@@ -1,0 +1,161 @@
+"""The cache of measured configs: choosing, keeping, and refusing what is no good."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+import structlog
+import torch
+
+pytest.importorskip("triton", reason="Triton is not installed: it comes with the extra 'gpu'")
+
+import triton
+
+from distkv.kernels.triton import tuned
+from distkv.kernels.triton.templates import Config, Shape, heuristic
+from distkv.kernels.triton.tuned import Case, Measured, TunedTable, best_of, candidates, table_path
+from distkv.kernels.triton.tuning import tune
+
+SHAPE = Shape(4, 2, 16, 16, "float32", "float32")
+FAST, SLOW, TOO_LARGE = (Config(tile, 4, 2, 3) for tile in (32, 64, 128))
+
+
+def measured(keys: int, rows: int, config: Config, shape: Shape = SHAPE) -> Measured:
+    return Measured(Case(shape.key, keys, rows), config, 1.0)
+
+
+def test_without_measurements_the_heuristic_chooses() -> None:
+    assert TunedTable().config(SHAPE, 100, 1) == heuristic(SHAPE)
+    other = TunedTable([measured(1024, 1, FAST)])
+    assert other.config(replace(SHAPE, head_dim=64), 1024, 1) == heuristic(replace(SHAPE, head_dim=64))
+
+
+@pytest.mark.parametrize(
+    ("keys", "rows", "chosen"), [(1024, 1, FAST), (0, 0, FAST), (3000, 3, FAST), (9000, 1, SLOW), (1024, 40, TOO_LARGE)]
+)
+def test_the_nearest_case_is_chosen(keys: int, rows: int, chosen: Config) -> None:
+    table = TunedTable([measured(1024, 1, FAST), measured(32768, 1, SLOW), measured(1024, 64, TOO_LARGE)])
+    assert table.config(SHAPE, keys, rows) == chosen
+
+
+def test_a_case_has_one_config() -> None:
+    table = TunedTable([measured(1024, 1, FAST), measured(1024, 1, SLOW)])
+    assert table.config(SHAPE, 1024, 1) == SLOW
+    assert len(table.measured) == 1
+
+
+def test_a_table_is_found_again(tmp_path: Path) -> None:
+    table = TunedTable(
+        [measured(1024, 1, FAST), measured(1024, 8, SLOW), measured(8, 1, SLOW, replace(SHAPE, heads=8))]
+    )
+    path = table.save("GPU", tmp_path)
+    assert TunedTable.load("GPU", tmp_path).measured == table.measured
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
+    table.put(measured(1024, 1, SLOW))
+    table.save("GPU", tmp_path)
+    assert TunedTable.load("GPU", tmp_path).config(SHAPE, 1024, 1) == SLOW
+
+
+def test_tables_are_of_one_device_triton_and_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    TunedTable([measured(1024, 1, FAST)]).save("GPU", tmp_path)
+    assert TunedTable.load("another GPU", tmp_path).measured == []
+    with monkeypatch.context() as patch:
+        patch.setattr(triton, "__version__", "9.9")
+        assert TunedTable.load("GPU", tmp_path).measured == []
+    with monkeypatch.context() as patch:
+        patch.setattr(tuned, "source_hash", lambda: "edited")
+        assert TunedTable.load("GPU", tmp_path).measured == []
+    assert len(TunedTable.load("GPU", tmp_path).measured) == 1
+
+
+def test_the_cache_lies_where_users_want_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert table_path("GPU").parent == tmp_path / "distkv" / "triton"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert table_path("GPU").parent == Path.home() / ".cache" / "distkv" / "triton"
+
+
+def corrupted(text: str, change: str) -> str:
+    return {
+        "cut": text[: len(text) // 2],
+        "empty": "",
+        "a list": "[]",
+        "a string for a number": text.replace('"tile_keys": 32', '"tile_keys": "32"'),
+        "a tile of nothing": text.replace('"tile_keys": 32', '"tile_keys": 0'),
+        "an unknown field": text.replace('"milliseconds"', '"seconds": 3, "milliseconds"'),
+        "another device": text.replace('"device": "GPU"', '"device": "CPU"'),
+    }[change]
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["cut", "empty", "a list", "a string for a number", "a tile of nothing", "an unknown field", "another device"],
+)
+def test_a_file_that_is_no_good_is_ignored_and_says_why(tmp_path: Path, change: str) -> None:
+    path = TunedTable([measured(1024, 1, FAST)]).save("GPU", tmp_path)
+    path.write_text(corrupted(path.read_text(), change))
+    with structlog.testing.capture_logs() as lines:
+        assert TunedTable.load("GPU", tmp_path).measured == []
+    assert [(line["event"], line["path"]) for line in lines] == [("tuned table ignored", str(path))]
+    assert lines[0]["reason"]
+
+
+def test_a_missing_file_is_nothing_to_speak_of(tmp_path: Path) -> None:
+    with structlog.testing.capture_logs() as lines:
+        assert TunedTable.load("GPU", tmp_path / "none").measured == []
+    assert lines == []
+
+
+def test_a_directory_in_its_place_is_ignored(tmp_path: Path) -> None:
+    table_path("GPU", tmp_path).mkdir()
+    with structlog.testing.capture_logs() as lines:
+        assert TunedTable.load("GPU", tmp_path).measured == []
+    assert "directory" in lines[0]["reason"]
+
+
+def test_the_fastest_that_fits_wins() -> None:
+    times = {FAST: 1.0, SLOW: 2.0}
+
+    def runner(config: Config) -> Callable[[], object]:
+        def run() -> Config:
+            if config == TOO_LARGE:
+                raise triton.OutOfResources(300_000, 232_448, "shared memory")
+            return config
+
+        return run
+
+    def timer(run: Callable[[], object]) -> float:
+        return times[run()]
+
+    case = Case(SHAPE.key, 1024, 1)
+    with structlog.testing.capture_logs() as lines:
+        assert best_of(case, [TOO_LARGE, SLOW, FAST, FAST], runner, timer) == Measured(case, FAST, 1.0)
+        assert best_of(case, [TOO_LARGE], runner, timer) is None
+    assert [line["event"] for line in lines] == ["config left out"] * 2
+    assert "shared memory" in lines[0]["reason"]
+
+
+def test_candidates_lie_around_the_heuristic() -> None:
+    configs = candidates(SHAPE)
+    assert configs[0] == heuristic(SHAPE)
+    assert len(set(configs)) == len(configs) > 20
+    assert all(16 <= config.tile_keys <= 128 for config in configs)
+
+
+def test_a_tuning_run_fills_the_table(device: torch.device) -> None:
+    times = iter([3.0, 1.0, 2.0, 2.0, 3.0, 4.0])
+
+    def timer(run: Callable[[], object]) -> float:
+        run()
+        return next(times)
+
+    table = TunedTable()
+    first, second, third = FAST, SLOW, Config(16, 4, 2, 3)
+    tune(table, SHAPE, [(33, 1), (20, 2)], device, configs=[first, second, third], timer=timer)
+    assert table.config(SHAPE, 33, 1) == second
+    assert table.config(SHAPE, 20, 2) == first
+    assert msgspec.json.decode(msgspec.json.encode(table.measured), type=list[Measured]) == table.measured
