@@ -205,3 +205,29 @@ def test_near_misses_in_the_environment_are_refused_and_others_are_not():
     check_environment({"DISTKV_MODEL": "m", "DISTKV_PORT": "1", "PATH": "x", "DISTKV_SERVICE_HOST": "10.0.0.1"})
     with pytest.raises(ConfigError, match="DISTKV_MAX_NUM_SEQS"):
         check_environment({"DISTKV_MAX_NUM_SEQ": "3"})
+
+
+@pytest.mark.parametrize("device", ["auto", "cpu", "cuda", "cuda:0", "cuda:12"])
+def test_devices(tmp_path, device):
+    assert build(InstanceConfig, {"model": "m", "device": device}).device == device
+
+
+@pytest.mark.parametrize("device", ["", "gpu", "cuda:", "cuda:x", "CUDA", "cuda:0,1"])
+def test_what_is_no_device(device):
+    with pytest.raises(ConfigError, match="device: expected auto, cpu, cuda or a GPU's number such as cuda:1, got"):
+        build(InstanceConfig, {"model": "m", "device": device})
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("gpu_memory_utilization", 0.0, "a number > 0 and ≤ 1"),
+        ("gpu_memory_utilization", 1.1, "a number > 0 and ≤ 1"),
+        ("microbatches", 3, "an integer from 1 to 2 (or auto)"),
+        ("kv_cache_dtype", "int4", "one of auto, fp8"),
+    ],
+)
+def test_bounds_of_what_gpus_need(key, value, expected):
+    with pytest.raises(ConfigError) as caught:
+        build(InstanceConfig, {"model": "m", key: value})
+    assert str(caught.value).startswith(f"{key}: expected {expected}, got {value!r}")

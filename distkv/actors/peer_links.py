@@ -1,4 +1,4 @@
-"""The worker's own links to its peers: one per creditor and lane for the step thread, one per source for transfers."""
+"""The worker's own links to its peers: one per creditor and half for the step thread, one per source for transfers."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class PeerLinks:
             if member is None or member.incarnation != incarnation:
                 link.abort()
 
-    def creditor(self, instance_id: str, lane: int = 0) -> CreditorLink:
-        """A usable link for micro-attention, one for each lane. Raises LinkError."""
-        known = self._creditors.get((instance_id, lane))
+    def creditor(self, instance_id: str, half: int = 0) -> CreditorLink:
+        """A usable link for micro-attention, one for each half. Raises LinkError."""
+        known = self._creditors.get((instance_id, half))
         member = self._member(instance_id)
         if known is not None:
             incarnation, link, creditor = known
@@ -56,7 +56,7 @@ class PeerLinks:
                 return creditor
             link.abort()
             with self._lock:
-                del self._creditors[instance_id, lane]
+                del self._creditors[instance_id, half]
         link = self._open(member)
         creditor = FramedCreditor(
             link,
@@ -67,7 +67,7 @@ class PeerLinks:
             self._count,
         )
         with self._lock:
-            self._creditors[instance_id, lane] = (member.incarnation, link, creditor)
+            self._creditors[instance_id, half] = (member.incarnation, link, creditor)
         return creditor
 
     def source(self, instance_id: str, incarnation: int) -> TensorLink:

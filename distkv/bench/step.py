@@ -34,7 +34,7 @@ HELP = """Decode steps of the engine alone, with random weights, beside the rate
 
 \b
 Examples:
-  distkv bench step --model b --batches 1,8 --context 512
+  distkv bench step --model b --contexts 128,2048,8192,32768
   distkv bench step --device cuda --model 7b --batches 1,8,64 --json step.json
 """
 
@@ -46,13 +46,13 @@ def measure(
     device: str,
     model: str | None,
     batches: str,
-    context: int,
+    contexts: str,
     threads: int,
     rounds: int | None,
 ) -> Measured:
     """Run it; the report and its samples."""
     shape = MODELS[model or ("tiny" if quick else "7b" if device != "cpu" else "b")]
-    sizes = _sizes(batches)
+    cells = [(batch, context) for batch in _sizes("batches", batches) for context in _sizes("contexts", contexts)]
     rounds = rounds or (2 if quick else 7)
     if device != "cpu":
         gpu_of(device)
@@ -61,7 +61,7 @@ def measure(
     say(f"making {shape.name}")
     made = random_model(shape, compute)
     samples: Samples = {}
-    for batch in sizes:
+    for batch, context in cells:
         case = f"{shape.name}, batch {batch} x {context:,}, tokens/s"
         say(case)
         steps = DecodeSteps(made, batch, context, (rounds + 2) * STEPS)
@@ -75,7 +75,8 @@ def measure(
         "kernels": compute.level,
         "threads": threads,
         "model": f"random Llama {shape.name}, bfloat16, {shape.parameters / 1e6:.1f}M parameters",
-        "command": f"distkv bench step --device {device} --model {shape.name} --batches {batches} --context {context}",
+        "command": f"distkv bench step --device {device} --model {shape.name} --batches {batches} --contexts {contexts} "
+        f"--threads {threads} --rounds {rounds}",
         "contenders": {
             OURS: f"StepRunner, greedy, {STEPS} steps a sample",
             LIMIT: "weights but the input embedding, one row of that, keys and values, over the bandwidth measured "
@@ -87,10 +88,10 @@ def measure(
     return Report("step", machine, versions_of(("torch", "triton")), results(samples, units), goals), samples
 
 
-def _sizes(batches: str) -> list[int]:
-    sizes = [int(size) for size in batches.split(",") if size.isdecimal()]
-    if len(sizes) != batches.count(",") + 1 or 0 in sizes:
-        raise ConfigError("batches", f"{batches!r} is not a list of sizes", "for example 1,8,64")
+def _sizes(name: str, given: str) -> list[int]:
+    sizes = [int(size) for size in given.split(",") if size.isdecimal()]
+    if len(sizes) != given.count(",") + 1 or 0 in sizes:
+        raise ConfigError(name, f"{given!r} is not a list of sizes", "for example 1,8,64")
     return sizes
 
 
@@ -119,7 +120,11 @@ def _goal(case: str, rates: Mapping[str, Any], model: str, compute: Compute) -> 
     goal, ratio = f"{case}: share of the memory limit", paired_ratio(rates[OURS], rates[LIMIT])
     if model == "tiny":
         return Goal(goal, "measured", str(ratio), None, "caches hold this model")
-    return at_least(goal, ratio, GPU_GOAL if compute.device.place.type == "cuda" else CPU_GOAL)
+    if compute.device.place.type == "cuda":
+        return at_least(goal, ratio, GPU_GOAL)
+    if ", batch 1 x" not in case:
+        return Goal(goal, "measured", str(ratio), None, "on CPUs the goal is stated for one sequence")
+    return at_least(goal, ratio, CPU_GOAL)
 
 
 main = benchmark(
@@ -129,10 +134,8 @@ main = benchmark(
     [
         click.Option(["--device"], default="cpu", show_default=True, help="cpu, cuda, or cuda:N."),
         click.Option(["--model"], type=click.Choice(sorted(MODELS)), help="b, on a GPU 7b, with --quick tiny."),
-        click.Option(["--batches"], default="1,8", show_default=True, help="Sequences of a step; with commas."),
-        click.Option(
-            ["--context"], type=click.IntRange(min=1), default=2048, show_default=True, help="Tokens behind each."
-        ),
+        click.Option(["--batches"], default="1", show_default=True, help="Sequences of a step; with commas."),
+        click.Option(["--contexts"], default="2048", show_default=True, help="Tokens behind each; with commas."),
         click.Option(
             ["--threads"], type=click.IntRange(min=1), default=torch.get_num_threads(), help="Of the CPU; all CPUs."
         ),

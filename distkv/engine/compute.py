@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 
@@ -87,9 +87,12 @@ def choose_compute(device: str = "auto", cpu_kernels: CpuKernels = "auto") -> Co
     missing = _missing(index)
     if missing is None:
         return with_triton(CudaDevice(index), "asked for" if device != "auto" else "there is a CUDA device")
-    if device == "auto":
-        return on_cpu(choose(cpu_kernels))
     problem, hint = missing
+    if device == "auto":
+        found = on_cpu(choose(cpu_kernels))
+        # Nobody misses a GPU that is not there; one that is idle should not go unnoticed.
+        idle = f"; no use of the GPU: {problem} ({hint})" if torch.cuda.is_available() else ""
+        return replace(found, why=found.why + idle)
     raise ConfigError("device", f"{device} is not here: {problem}", hint)
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from distkv.engine.device import Fetch
+from distkv.engine.device import Captured, Fetch, Run
 
 STEP_BYTES = 3 * 2**29
 """Kept free beside a pool whose size nobody chose: activations, logits, workspaces and what graphs keep."""
@@ -38,7 +38,7 @@ class CudaDevice:
     def __init__(self, index: int) -> None:
         self.place = torch.device("cuda", index)
         self._aside = torch.cuda.Stream(self.place)  # type: ignore[no-untyped-call]
-        self._graph_memory: Any = None
+        self._graph_memory: dict[int, Any] = {}
 
     def put(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """See Device."""
@@ -83,23 +83,28 @@ class CudaDevice:
     def room(self, share: float) -> int:
         """See Device. What is left of the share, less what a step needs for a while; never more than is free."""
         self.finish()
+        torch.cuda.empty_cache()
         free_bytes, total_bytes = torch.cuda.mem_get_info(self.place)
         taken_bytes = torch.cuda.memory_reserved(self.place)
         return min(int(share * total_bytes) - taken_bytes, free_bytes) - STEP_BYTES
 
-    def capture(self, run: Callable[[], None]) -> Callable[[], None]:
-        """See Device. Captured graphs share their memory, so they must run one after another in one lane."""
-        if self._graph_memory is None:
-            self._graph_memory = torch.cuda.graph_pool_handle()
+    def capture(self, run: Run, group: int = 0) -> Captured:
+        """See Device."""
+        if group not in self._graph_memory:
+            self._graph_memory[group] = torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
         self.finish()
         # Other threads serve peers meanwhile: only this thread's calls must be fit for capture.
-        graph.capture_begin(pool=self._graph_memory, capture_error_mode="thread_local")
+        graph.capture_begin(pool=self._graph_memory[group], capture_error_mode="thread_local")
         try:
-            run()
-        finally:
-            graph.capture_end()
-        return graph.replay
+            results = run()
+        except Exception as error:
+            # The capture has to end, and may complain of the same.
+            with suppress(RuntimeError):
+                graph.capture_end()
+            raise RuntimeError(f"{type(error).__name__}: {error}") from error
+        graph.capture_end()
+        return Captured(graph.replay, results)
 
 
 def _packed(tensors: tuple[Tensor, ...]) -> Iterator[slice]:

@@ -17,6 +17,17 @@ DEFAULT_POOL_SHARE = 5
 """Without a size, a pool in main memory is 4 GiB or a fifth of the memory that is free, whichever is less."""
 
 
+Run = Callable[[], tuple[Tensor, ...]]
+
+
+@dataclass(frozen=True)
+class Captured:
+    """results: the tensors that hold them after each `replay`."""
+
+    replay: Callable[[], None]
+    results: tuple[Tensor, ...]
+
+
 class Fetch(Protocol):
     """A copy on its way to host memory."""
 
@@ -54,9 +65,12 @@ class Device(Protocol):
     def room(self, share: float) -> int:
         """Bytes that a KV pool may have whose size nobody chose. share: of all memory of a GPU, for this process."""
 
-    def capture(self, run: Callable[[], None]) -> Callable[[], None]:
+    def capture(self, run: Run, group: int = 0) -> Captured:
         """What does the same as `run` without its cost on the host, with the tensors `run` uses now. `run` has run
-        before. Raises RuntimeError when that cannot be made."""
+        before in this lane. Raises RuntimeError when that cannot be made.
+
+        What was captured in a group shares memory: the results of one hold until an earlier one is replayed.
+        """
 
 
 class OwnLanes:
@@ -115,6 +129,12 @@ class HostDevice:
         free_bytes = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         return min(DEFAULT_POOL_BYTES, free_bytes // DEFAULT_POOL_SHARE)
 
-    def capture(self, run: Callable[[], None]) -> Callable[[], None]:
+    def capture(self, run: Run, group: int = 0) -> Captured:
         """See Device."""
-        return run
+        results = run()
+
+        def replay() -> None:
+            for kept, found in zip(results, run(), strict=True):
+                kept.copy_(found)
+
+        return Captured(replay, results)

@@ -35,7 +35,7 @@ class Forward:
         if len(batches) == 1 and self._here is not None and not batches[0].exchanges:
             (batch,) = batches
             return [self._here(batch.tokens, batch.tables, batch.slots, batch.offsets, batch.wanted)]
-        passes = [self._layers(batch, self._stretches(batch, lane)) for lane, batch in enumerate(batches)]
+        passes = [self._layers(batch, self._stretches(batch, half)) for half, batch in enumerate(batches)]
         found: list[Tensor] = []
         while not found:
             for one in passes:
@@ -58,7 +58,7 @@ class Forward:
                 q = stretches.between(layer, attended)
         return stretches.end(attended)
 
-    def _stretches(self, batch: Batch, lane: int) -> Stretches:
+    def _stretches(self, batch: Batch, half: int) -> Stretches:
         if self._graphs is None:
             return EagerStretches(self._model, self._pool, batch)
-        return self._graphs.stretches(batch, lane)
+        return self._graphs.stretches(batch, half)

@@ -6,13 +6,13 @@ tensors; a batch that does not fill them is padded with rows that are stored now
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 
 import structlog
 import torch
 from torch import Tensor
 
+from distkv.engine.device import Captured, Run
 from distkv.engine.model import Model
 from distkv.engine.pool import KvPool
 from distkv.engine.prepare import Batch
@@ -23,32 +23,30 @@ SIZES = (1, 2, 4, 8, 16, 32, 64)
 NO_SLOT = -1
 """Where rows that stand for none are stored: `Backend.store` of GPUs skips them."""
 
-Replay = Callable[[], None]
-
 
 class StretchGraphs:
     """Makes the stretches of batches; captures those of a size when it first comes. For one thread and one lane.
 
-    A lane of the step's halves has tensors of its own. When a capture fails, the reason is logged and nothing is
-    captured any more.
+    Each half of a step has tensors of its own. When a capture fails, the reason is logged and nothing is captured any
+    more.
     """
 
     def __init__(self, model: Model, pool: KvPool, sizes: tuple[int, ...] = SIZES) -> None:
         self._model, self._pool, self._sizes = model, pool, sizes
         self._captured: dict[tuple[int, int], _Pieces] = {}
 
-    def stretches(self, batch: Batch, lane: int = 0) -> Stretches:
+    def stretches(self, batch: Batch, half: int = 0) -> Stretches:
         """Captured ones for up to as many rows as the largest size has."""
         num_rows = len(batch.tokens)
         size = min((size for size in self._sizes if size >= num_rows), default=None)
-        pieces = None if size is None else self._pieces(size, lane)
+        pieces = None if size is None else self._pieces(size, half)
         return GraphedStretches(pieces, batch) if pieces else EagerStretches(self._model, self._pool, batch)
 
-    def _pieces(self, size: int, lane: int) -> _Pieces | None:
-        pieces = self._captured.get((size, lane))
+    def _pieces(self, size: int, half: int) -> _Pieces | None:
+        pieces = self._captured.get((size, half))
         if pieces is None:
             try:
-                pieces = self._captured[size, lane] = _Pieces(self._model, self._pool, size)
+                pieces = self._captured[size, half] = _Pieces(self._model, self._pool, size, half)
             except RuntimeError as error:
                 # From now on every size is computed eagerly.
                 self._sizes = ()
@@ -57,71 +55,42 @@ class StretchGraphs:
         return pieces
 
 
-@dataclass(slots=True)
-class _Buffers:
-    """What the pieces of one size read and write. numbers: int64 [4, size]: tokens, positions, slots, offsets."""
-
-    numbers: Tensor
-    x: Tensor
-    cos: Tensor
-    sin: Tensor
-    attended: Tensor
-    q: Tensor
-    hidden: Tensor
-
-
 class _Pieces:
-    """All stretches of a model for `size` rows. Raises RuntimeError when they cannot be captured."""
+    """All stretches of a model for `size` rows. Raises RuntimeError when they cannot be captured.
 
-    def __init__(self, model: Model, pool: KvPool, size: int) -> None:
-        self._model, self._pool = model, pool
-        config, device = model.config, model.compute.device
+    numbers: int64 [4, size], tokens, positions, slots and offsets; attended: [size, Hq, D]: what is given to them.
+    """
 
-        def rows(*shape: int) -> Tensor:
-            return torch.zeros(size, *shape, dtype=model.dtype, device=device.place)
+    def __init__(self, model: Model, pool: KvPool, size: int, half: int) -> None:
+        self._model, self._pool, self._half = model, pool, half
+        config, place = model.config, model.compute.device.place
+        self.numbers = torch.zeros(4, size, dtype=torch.int64, device=place)
+        self.numbers[2] = NO_SLOT
+        self.attended = torch.zeros(size, config.num_heads, config.head_dim, dtype=model.dtype, device=place)
+        self.begin = self._capture(self._begin)
+        _, x, cos, sin = self.begin.results
+        self.between: list[Captured] = []
+        for layer in range(config.num_layers - 1):
+            # Of what came before a layer's attention the next one needs the angles.
+            before = Heads(self.attended, config.num_heads, cos, sin)
+            self.between.append(self._capture(partial(self._between, layer, x, before)))
+            _, x = self.between[-1].results
+        self.end = self._capture(lambda: (model.end(x, self.attended),))
 
-        heads, dim, hidden = config.num_heads, config.head_dim, config.hidden_size
-        self.buffers = _Buffers(
-            numbers=torch.zeros(4, size, dtype=torch.int64, device=device.place),
-            x=rows(hidden), cos=rows(dim), sin=rows(dim), attended=rows(heads, dim), q=rows(heads, dim),
-            hidden=rows(hidden),
-        )  # fmt: skip
-        self.buffers.numbers[2] = NO_SLOT
-        between = [self._between(layer) for layer in range(config.num_layers - 1)]
-        for run in (self._begin, *between, self._end):
-            run()
-        self.begin = device.capture(self._begin)
-        self.between = [device.capture(run) for run in between]
-        self.end = device.capture(self._end)
+    def _capture(self, run: Run) -> Captured:
+        run()
+        return self._model.compute.device.capture(run, self._half)
 
-    def _begin(self) -> None:
-        buffers = self.buffers
-        x, heads = self._model.begin(buffers.numbers[0], buffers.numbers[1])
-        buffers.cos.copy_(heads.cos)
-        buffers.sin.copy_(heads.sin)
-        self._keep(0, x, heads)
+    def _begin(self) -> tuple[Tensor, ...]:
+        x, heads = self._model.begin(self.numbers[0], self.numbers[1])
+        return self._stored(0, heads), x, heads.cos, heads.sin
 
-    def _between(self, layer: int) -> Replay:
-        def run() -> None:
-            before = self._heads_before()
-            x, heads = self._model.between(layer, self.buffers.x, self.buffers.attended, before)
-            self._keep(layer + 1, x, heads)
+    def _between(self, layer: int, x: Tensor, before: Heads) -> tuple[Tensor, ...]:
+        x, heads = self._model.between(layer, x, self.attended, before)
+        return self._stored(layer + 1, heads), x
 
-        return run
-
-    def _end(self) -> None:
-        self.buffers.hidden.copy_(self._model.end(self.buffers.x, self.buffers.attended))
-
-    def _heads_before(self) -> Heads:
-        """Of what came before a layer's attention the next one needs the angles."""
-        return Heads(self.buffers.q, self._model.config.num_heads, self.buffers.cos, self.buffers.sin)
-
-    def _keep(self, layer: int, x: Tensor, heads: Heads) -> None:
-        buffers = self.buffers
-        kv = self._pool.layer(layer)
-        q = self._model.compute.backend.store(heads, kv, buffers.numbers[2], buffers.numbers[3])
-        buffers.q.copy_(q)
-        buffers.x.copy_(x)
+    def _stored(self, layer: int, heads: Heads) -> Tensor:
+        return self._model.compute.backend.store(heads, self._pool.layer(layer), self.numbers[2], self.numbers[3])
 
 
 class GraphedStretches:
@@ -132,25 +101,24 @@ class GraphedStretches:
 
     def begin(self) -> Tensor:
         """See Stretches."""
-        batch, numbers = self._batch, self._pieces.buffers.numbers
+        batch, numbers = self._batch, self._pieces.numbers
         numbers[2].fill_(NO_SLOT)
         given = torch.stack((batch.tokens, batch.positions, batch.slots, batch.offsets))
         numbers[:, : self._num_rows] = given
-        self._pieces.begin()
-        return self._q()
+        return self._replayed(self._pieces.begin)[: self._num_rows]
 
     def between(self, layer: int, attended: Tensor) -> Tensor:
         """See Stretches."""
-        self._pieces.buffers.attended[: self._num_rows] = attended
-        self._pieces.between[layer]()
-        return self._q()
+        self._pieces.attended[: self._num_rows] = attended
+        return self._replayed(self._pieces.between[layer])[: self._num_rows]
 
     def end(self, attended: Tensor) -> Tensor:
         """See Stretches."""
-        buffers = self._pieces.buffers
-        buffers.attended[: self._num_rows] = attended
-        self._pieces.end()
-        return buffers.hidden[self._batch.wanted]
+        self._pieces.attended[: self._num_rows] = attended
+        return self._replayed(self._pieces.end)[self._batch.wanted]
 
-    def _q(self) -> Tensor:
-        return self._pieces.buffers.q[: self._num_rows]
+    @staticmethod
+    def _replayed(piece: Captured) -> Tensor:
+        """The first result."""
+        piece.replay()
+        return piece.results[0]

@@ -71,17 +71,17 @@ def prepare(
     config: ModelConfig,
     peers: Peers,
     device: Device | None = None,
-    lane: int = 0,
+    half: int = 0,
 ) -> Batch:
     """Lay out a batch of (sequence, its token ids, all of them) and tell every creditor what will be asked of it.
 
-    lane: batches of different lanes may be computed side by side. A creditor that cannot be reached loses the sequences
-    with spans there, no others. Raises MalformedMessage when a table does not cover what is to be computed, or leaves
-    the pool.
+    half: which one it is of a step in two, whose questions overlap. A creditor that cannot be reached loses the
+    sequences with spans there, no others. Raises MalformedMessage when a table does not cover what is to be computed,
+    or leaves the pool.
     """
     device = device or HostDevice()
     everyone = [_seq(step, tokens, pool, config) for step, tokens in steps]
-    links = _reach(everyone, peers, lane)
+    links = _reach(everyone, peers, half)
     seqs = [seq for seq in everyone if not seq.lost]
     start = 0
     for seq in seqs:
@@ -153,12 +153,12 @@ def _is_visible(span: RemoteSpan, step: SeqStep, config: ModelConfig, block_toke
     return first < step.end and (reach is None or end > step.start - reach + 1)
 
 
-def _reach(seqs: list[BatchSeq], peers: Peers, lane: int) -> dict[str, CreditorLink]:
+def _reach(seqs: list[BatchSeq], peers: Peers, half: int) -> dict[str, CreditorLink]:
     links: dict[str, CreditorLink] = {}
     dead: set[str] = set()
     for creditor_id in dict.fromkeys(span.instance_id for seq in seqs for span in seq.spans):
         try:
-            links[creditor_id] = peers.creditor(creditor_id, lane)
+            links[creditor_id] = peers.creditor(creditor_id, half)
         except LinkError:
             dead.add(creditor_id)
     for seq in seqs:

@@ -30,9 +30,9 @@ class CreditorLink(Protocol):
 class Peers(Protocol):
     """Finds creditors."""
 
-    def creditor(self, instance_id: str, lane: int = 0) -> CreditorLink:
-        """A usable link to an instance, one for each lane: their questions may overlap. Raises LinkError when it cannot
-        be reached."""
+    def creditor(self, instance_id: str, half: int = 0) -> CreditorLink:
+        """A usable link to an instance; each half of a step has its own, for their questions overlap. Raises LinkError
+        when it cannot be reached."""
 
 
 class FrameLink(Protocol):

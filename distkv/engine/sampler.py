@@ -19,21 +19,23 @@ from distkv.wire.messages.to_worker import Sampling
 _HUGE = 1e300
 
 
-def sample(logits: Tensor, sampling: Sampling, position: int, history: Tensor | None = None) -> int:
-    """Choose the token at `position` from float32 logits [vocab]. Temperature 0 is greedy.
+def sample(logits: Tensor, sampling: Sampling, position: int, history: Tensor | None = None) -> Tensor:
+    """Choose the token at `position` from float32 logits [vocab]; int64, without dimensions, where the logits lie, and
+    without waiting for them. Temperature 0 is greedy.
 
     history: int64 [position], all tokens before it; needed for penalties. Otherwise one draw by inverse distribution
     in order of token id.
     """
     scores = _penalize(_bias(logits, sampling), sampling, history)
     if sampling.temperature == 0:
-        return int(scores.argmax())
+        return scores.argmax()
     scores = _filter(scores, sampling)
     cumulative = scores.softmax(-1).cumsum(-1)
-    drawn = noise(sampling.seed, position) * float(cumulative[-1])
-    index = int(torch.searchsorted(cumulative, drawn, right=True))
+    drawn = noise(sampling.seed, position) * cumulative[-1]
+    index = torch.searchsorted(cumulative, drawn, right=True)
     # Rounding may put the draw at the very end: take the last token that has a probability.
-    return min(index, int(torch.isfinite(scores).nonzero()[-1]))
+    tokens = torch.arange(len(scores), device=scores.device)
+    return torch.minimum(index, tokens.masked_fill(scores == -torch.inf, 0).max())
 
 
 def is_plain(sampling: Sampling) -> bool:
@@ -57,8 +59,9 @@ def noise(seed: int, position: int) -> float:
 def _bias(logits: Tensor, sampling: Sampling) -> Tensor:
     if not sampling.logit_bias:
         return logits
-    ids = torch.tensor(list(sampling.logit_bias))
-    return logits.double().index_add(0, ids, torch.tensor(list(sampling.logit_bias.values()), dtype=torch.float64))
+    ids = torch.tensor(list(sampling.logit_bias), device=logits.device)
+    biases = torch.tensor(list(sampling.logit_bias.values()), dtype=torch.float64, device=logits.device)
+    return logits.double().index_add(0, ids, biases)
 
 
 def _penalize(logits: Tensor, sampling: Sampling, history: Tensor | None) -> Tensor:
@@ -68,7 +71,7 @@ def _penalize(logits: Tensor, sampling: Sampling, history: Tensor | None) -> Ten
     if repetition == 1 and frequency == presence == 0:
         return logits
     assert history is not None, "a Step with penalties has no history"
-    scores = logits.double()
+    scores, history = logits.double(), history.to(logits.device)
     if repetition != 1:
         seen = scores[history]
         seen = torch.where(seen < 0, seen * repetition, seen / repetition).clamp(-_HUGE, _HUGE)
@@ -88,7 +91,7 @@ def _filter(logits: Tensor, sampling: Sampling) -> Tensor:
         ascending, order = scores.sort()
         rest = ascending.softmax(-1).cumsum(-1) <= 1 - sampling.top_p
         rest[-1] = False
-        scores = scores.index_fill(0, order[rest], -torch.inf)
+        scores = scores.scatter(0, order, ascending.masked_fill(rest, -torch.inf))
     if sampling.min_p > 0:
         # The likeliest token is always left and has score 0: the others' scores are logarithms of their shares of it.
         scores = scores.masked_fill(scores < math.log(sampling.min_p), -torch.inf)

@@ -15,7 +15,7 @@ from distkv.engine.history import Histories
 from distkv.engine.logprobs import logprobs_in_slices, logprobs_of
 from distkv.engine.model import Model
 from distkv.engine.pool import KvPool
-from distkv.engine.prepare import Batch, prepare
+from distkv.engine.prepare import Batch, BatchSeq, prepare
 from distkv.engine.remote import Peers
 from distkv.engine.sampler import is_plain, likeliest, sample
 from distkv.errors import MalformedMessage
@@ -67,8 +67,8 @@ class StepRunner:
                 self._histories.write(seq.request_id, seq.start, tokens)
         with self._lane:
             batches = [
-                prepare(step.step_id, part, self._pool, self._model.config, self._peers, self._device, lane)
-                for lane, part in enumerate(self._parts(planned))
+                prepare(step.step_id, part, self._pool, self._model.config, self._peers, self._device, half)
+                for half, part in enumerate(self._parts(planned))
             ]
             computed = [batch for batch in batches if batch.seqs]
             outcomes = self._outcomes(computed) if computed else {}
@@ -109,22 +109,36 @@ class StepRunner:
 
     def _outcomes(self, batches: list[Batch]) -> dict[str, Outcome]:
         sampled = [(seq, seq.step.sample) for batch in batches for seq in batch.seqs if seq.step.sample is not None]
-        looked_at = [row for row, (_, sampling) in enumerate(sampled) if _looks_at_logits(sampling)]
+        told = [row for row, (_, sampling) in enumerate(sampled) if sampling.logprobs is not None]
         started_s = time.perf_counter()
         hidden = self._forward.run(batches)
         counts = [sum(seq.step.sample is not None for seq in batch.seqs) for batch in batches]
         logits = self._model.logits(_joined([rows[:count] for rows, count in zip(hidden, counts, strict=True)]))
-        fetched = self._device.fetch(likeliest(logits), _rows(logits, looked_at))
-        tokens, rows = fetched.wait()
+        # All tokens are chosen where the logits lie, and awaited once.
+        chosen = self._chosen(sampled, logits)
+        tokens, rows = self._device.fetch(chosen, _rows(logits, told)).wait()
         self.model_s += time.perf_counter() - started_s
         outcomes = {seq.step.request_id: Outcome() for batch in batches for seq in batch.seqs}
-        place = {row: rows[index : index + 1] for index, row in enumerate(looked_at)}
-        for row, ((seq, sampling), token) in enumerate(zip(sampled, tokens.tolist(), strict=True)):
-            if not seq.lost:
-                outcomes[seq.step.request_id] = self._sampled_one(seq.step, sampling, token, place.get(row))
+        for (seq, _), token in zip(sampled, tokens.tolist(), strict=True):
+            outcomes[seq.step.request_id].token = token
+        for index, row in enumerate(told):
+            seq, sampling = sampled[row]
+            outcome = outcomes[seq.step.request_id]
+            if not seq.lost and outcome.token is not None:
+                (outcome.logprobs,) = logprobs_of(rows[index : index + 1], [outcome.token], sampling.logprobs or 0)
         for batch, last, count in zip(batches, hidden, counts, strict=True):
             self._score_prompts(batch, last[count:], outcomes)
         return outcomes
+
+    def _chosen(self, sampled: list[tuple[BatchSeq, Sampling]], logits: Tensor) -> Tensor:
+        """int64 [M], where the logits [M, vocab] lie: a token for each sequence."""
+        tokens = likeliest(logits)
+        for row, (seq, sampling) in enumerate(sampled):
+            if not is_plain(sampling) and not seq.lost:
+                step = seq.step
+                history = self._histories.read(step.request_id, step.end) if step.history else None
+                tokens[row] = sample(logits[row], sampling, step.end, history)
+        return tokens
 
     def _score_prompts(self, batch: Batch, hidden: Tensor, outcomes: dict[str, Outcome]) -> None:
         """hidden: of the rows that predict prompt tokens."""
@@ -136,18 +150,6 @@ class StepRunner:
                 if not seq.lost:
                     found = logprobs_in_slices(self._model.logits, rows, wanted.token_ids, wanted.top)
                     outcomes[seq.step.request_id].prompt_logprobs += found
-
-    def _sampled_one(self, step: SeqStep, sampling: Sampling, token: int, logits: Tensor | None) -> Outcome:
-        """token: the likeliest one. logits: float32 [1, vocab], if more than that is to be known."""
-        if logits is None:
-            return Outcome(token)
-        if not is_plain(sampling):
-            history = self._histories.read(step.request_id, step.end) if step.history else None
-            token = sample(logits[0], sampling, step.end, history)
-        if sampling.logprobs is None:
-            return Outcome(token)
-        (logprobs,) = logprobs_of(logits, [token], sampling.logprobs)
-        return Outcome(token, logprobs)
 
     def _commit(self, step: Step, batches: list[Batch], outcomes: dict[str, Outcome]) -> tuple[SeqResult, ...]:
         lost: dict[str, set[str]] = {}
@@ -179,12 +181,10 @@ class StepRunner:
         return tuple(results)
 
 
-def _looks_at_logits(sampling: Sampling) -> bool:
-    return sampling.logprobs is not None or not is_plain(sampling)
-
-
 def _rows(logits: Tensor, rows: list[int]) -> Tensor:
-    return logits if len(rows) == len(logits) else logits[rows]
+    if len(rows) in (0, len(logits)):
+        return logits[: len(rows)]
+    return logits[rows]
 
 
 def _joined(parts: list[Tensor]) -> Tensor:

@@ -9,6 +9,7 @@ from functools import cached_property
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 
@@ -34,12 +35,16 @@ class KeyBlocks:
         out."""
         slots: list[int] = []
         positions: list[int] = []
+        slot_runs: list[tuple[int, int]] = []
         for first_block, first_slot, num_blocks in runs:
             needed = -(-num_keys // block_tokens) - first_block
             count = min(num_blocks, max(needed, 0))
+            slot_runs.append((first_slot, count))
             slots.extend(range(first_slot, first_slot + count))
             positions.extend(range(first_block * block_tokens, (first_block + count) * block_tokens, block_tokens))
-        return cls(tuple(slots), tuple(positions), num_keys, block_tokens)
+        blocks = cls(tuple(slots), tuple(positions), num_keys, block_tokens)
+        blocks.__dict__["_slot_runs"] = slot_runs
+        return blocks
 
     def __len__(self) -> int:
         return len(self.slots)
@@ -83,6 +88,17 @@ class KeyBlocks:
     def slot_index(self) -> Tensor:
         """int64 [B]."""
         return torch.from_numpy(np.array(self.slots, dtype=np.int64))
+
+    @cached_property
+    def slot_array(self) -> NDArray[np.int32]:
+        """int32 [B], made of runs where they are known: the steps of a GPU have tens of thousands of blocks."""
+        runs: list[tuple[int, int]] = self.__dict__.get("_slot_runs", [])
+        if not runs:
+            return np.array(self.slots, dtype=np.int32)
+        first, count = np.array(runs, dtype=np.int32).T
+        slots: NDArray[np.int32] = np.repeat(first - (np.cumsum(count, dtype=np.int32) - count), count)
+        slots += np.arange(len(slots), dtype=np.int32)
+        return slots
 
     @cached_property
     def starts(self) -> Tensor:

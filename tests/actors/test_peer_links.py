@@ -57,6 +57,21 @@ def test_one_link_serves_all_steps_and_its_bytes_are_counted(links: PeerLinks, c
     assert links.query_bytes == 8 + 4 * heads * dim + 4 * heads * (dim + 1)
 
 
+def test_each_half_has_a_link_of_its_own(links: PeerLinks, config: ModelConfig) -> None:
+    """Questions of two halves of a step overlap."""
+    first, second = links.creditor("lender"), links.creditor("lender", 1)
+    assert first is not second
+    assert links.creditor("lender", 1) is second and links.creditor("lender", 0) is first
+    entry = AttendEntry(request_id="r", span=span("s"), index=0, num_blocks=2, first_position=0, row=0, num_rows=1)
+    for creditor in (first, second):
+        creditor.plan(AttendPlan(step_id=1, num_rows=1, entries=(entry,)), torch.tensor([20]))
+    for layer in range(config.num_layers):
+        for creditor in (first, second):
+            creditor.send(layer, torch.ones(1, config.num_heads, config.head_dim))
+        answers = [creditor.collect(layer) for creditor in (first, second)]
+        assert torch.equal(answers[0][1], answers[1][1])
+
+
 def test_creditors_and_sources_have_links_of_their_own(links: PeerLinks, worker: Worker) -> None:
     source = links.source("lender", 1)
     assert links.source("lender", 1) is source

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from distkv.actors.worker_process import WorkerProcess
 from distkv.config import InstanceConfig, build
@@ -45,6 +46,16 @@ async def test_a_worker_that_fails_at_once_is_still_heard(tmp_path: Path) -> Non
     worker = await WorkerProcess.start(build(InstanceConfig, {"model": str(tmp_path), "cpu_kernels": "torch"}), 1)
     try:
         with pytest.raises(StartupFailed, match=r"config\.json"):
+            await worker.wait_ready()
+    finally:
+        await worker.stop()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="here a GPU would be used")
+async def test_a_worker_without_the_gpu_that_it_should_use(tmp_path: Path) -> None:
+    worker = await WorkerProcess.start(build(InstanceConfig, {"model": str(tmp_path), "device": "cuda:1"}), 1)
+    try:
+        with pytest.raises(StartupFailed, match="device: cuda:1 is not here: no CUDA device was found"):
             await worker.wait_ready()
     finally:
         await worker.stop()

@@ -17,7 +17,7 @@ def test_a_quick_run(tmp_path: Path) -> None:
     threads = torch.get_num_threads()
     try:
         step.main.main(
-            ["--quick", "--batches", "1,3", "--context", "40", "--threads", "1", "--json", str(file)],
+            ["--quick", "--batches", "1,3", "--contexts", "40", "--threads", "1", "--json", str(file)],
             standalone_mode=False,
         )
     finally:
@@ -33,6 +33,7 @@ def test_a_quick_run(tmp_path: Path) -> None:
 def test_bad_settings_are_refused_before_anything_is_made() -> None:
     with pytest.raises(ConfigError, match="cuda:99 is not here"):
         step.main.main(["--device", "cuda:99"], standalone_mode=False)
-    for batches in ("", "1,x", "0"):
-        with pytest.raises(ConfigError, match="batches"):
-            step.main.main(["--quick", "--batches", batches], standalone_mode=False)
+    for name in ("batches", "contexts"):
+        for given in ("", "1,x", "0"):
+            with pytest.raises(ConfigError, match=name):
+                step.main.main(["--quick", f"--{name}", given], standalone_mode=False)

@@ -29,8 +29,8 @@ GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
 
 
 class Creditor:
-    """A peer in the same process, with faults on demand: `fail_at` names the call that raises LinkError, in `fail_lane`
-    or in any. calls: of all lanes, as they came."""
+    """A peer in the same process, with faults on demand: `fail_at` names the call that raises LinkError, in `fail_half`
+    or in any. calls: of all halves, as they came."""
 
     def __init__(self, name: str, engine: Engine) -> None:
         self.name, self.engine = name, engine
@@ -39,37 +39,37 @@ class Creditor:
             engine.pool, self.registry, engine.model.config, engine.model.dtype, engine.model.compute
         )
         self.fail_at: tuple[str, int] | None = None
-        self.fail_lane: int | None = None
+        self.fail_half: int | None = None
         self.calls: list[tuple[str, int]] = []
-        self.lanes: list[int] = []
+        self.halves: list[int] = []
         self.plans: list[AttendPlan] = []
 
-    def call(self, lane: int, kind: str, layer: int) -> None:
+    def call(self, half: int, kind: str, layer: int) -> None:
         self.calls.append((kind, layer))
-        self.lanes.append(lane)
-        if self.fail_at == (kind, layer) and self.fail_lane in (None, lane):
+        self.halves.append(half)
+        if self.fail_at == (kind, layer) and self.fail_half in (None, half):
             raise LinkClosed(self.name, "the test says so")
 
 
-class Lane:
-    """A link to a creditor; its answers are computed when they are collected."""
+class Link:
+    """A link to a creditor, of one half of steps; its answers are computed when they are collected."""
 
-    def __init__(self, creditor: Creditor, lane: int) -> None:
-        self._creditor, self._lane = creditor, lane
+    def __init__(self, creditor: Creditor, half: int) -> None:
+        self._creditor, self._half = creditor, half
         self._served: ServedPlan | None = None
         self._question: Tensor = torch.empty(0)
 
     def plan(self, plan: AttendPlan, positions: Tensor) -> None:
-        self._creditor.call(self._lane, "plan", 0)
+        self._creditor.call(self._half, "plan", 0)
         self._creditor.plans.append(plan)
         self._served = self._creditor.server.accept(plan, body_of(positions))
 
     def send(self, layer: int, q: Tensor) -> None:
-        self._creditor.call(self._lane, "send", layer)
+        self._creditor.call(self._half, "send", layer)
         self._question = q.clone()
 
     def collect(self, layer: int) -> tuple[Tensor, Tensor, tuple[int, ...]]:
-        self._creditor.call(self._lane, "collect", layer)
+        self._creditor.call(self._half, "collect", layer)
         assert self._served is not None
         header = Attend(step_id=self._served.plan.step_id, layer=layer)
         answer, out, lse = self._creditor.server.answer(self._served, header, body_of(self._question))
@@ -85,12 +85,12 @@ class Lane:
 class FakePeers:
     def __init__(self) -> None:
         self.creditors: dict[str, Creditor] = {}
-        self._links: dict[tuple[str, int], Lane] = {}
+        self._links: dict[tuple[str, int], Link] = {}
 
-    def creditor(self, instance_id: str, lane: int = 0) -> CreditorLink:
+    def creditor(self, instance_id: str, half: int = 0) -> CreditorLink:
         if instance_id not in self.creditors:
             raise LinkClosed(instance_id, "never reached")
-        return self._links.setdefault((instance_id, lane), Lane(self.creditors[instance_id], lane))
+        return self._links.setdefault((instance_id, half), Link(self.creditors[instance_id], half))
 
 
 class Engine:
@@ -118,6 +118,7 @@ class Engine:
         self.runner = StepRunner(self.model, self.pool, self.peers, microbatches)
         self._forward = Forward(self.model, self.pool)
         self._lane = device.lane()
+        _settle()
         self._step_ids = itertools.count(1)
         self._next_slot = 0
         self.results: tuple[SeqResult, ...] = ()
@@ -181,8 +182,15 @@ class Engine:
             source = self.pool.slot(own[first_block + place])
             creditor.engine.pool.slot(slots[index + place]).copy_(source)
             source.fill_(0xFF)
+        _settle()
         creditor.registry.grant(ref, tuple(slots))
         return RemoteSpan(instance_id=name, span=ref, index=index, first_block=first_block, num_blocks=num_blocks)
+
+
+def _settle() -> None:
+    """What the test itself did on a GPU was in no lane."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
 
 
 def without(table: tuple[Run, ...], first_block: int, num_blocks: int) -> tuple[Run, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 import torch
@@ -10,7 +9,7 @@ from torch import Tensor
 
 from distkv.engine.compute import Compute, with_triton
 from distkv.engine.cuda import CudaDevice
-from distkv.engine.device import Device, Fetch, Here, HostDevice
+from distkv.engine.device import Captured, Device, Fetch, Here, HostDevice, Run
 from distkv.kernels import Heads, LayerKv, RowKv
 from distkv.kernels.cpu.between import StepwiseBetween
 from distkv.kernels.cpu.linear import TorchLinear
@@ -42,16 +41,17 @@ class LazyHost(HostDevice):
     def lane(self, *, urgent: bool = False) -> AbstractContextManager[object]:
         return _Lane(self)
 
-    def capture(self, run: Callable[[], None]) -> Callable[[], None]:
+    def capture(self, run: Run, group: int = 0) -> Captured:
         if self.fails:
             raise RuntimeError("the test says so")
         self.captured += 1
+        captured = super().capture(run, group)
 
         def replay() -> None:
             self.replayed += 1
-            run()
+            captured.replay()
 
-        return replay
+        return Captured(replay, captured.results)
 
 
 class _Lane:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from importlib import util
+from pathlib import Path
 
 import pytest
 import torch
 
+import distkv
 from distkv.engine import compute
 from distkv.engine.compute import choose_compute, on_cpu
 from distkv.engine.device import DEFAULT_POOL_BYTES, HostDevice, OwnLanes
@@ -45,7 +47,9 @@ def test_a_gpu_without_triton(two_gpus: None, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(compute, "find_spec", lambda name: None if name == "triton" else util.find_spec(name))
     with pytest.raises(ConfigError, match=r"cuda is not here: Triton is not installed \(pip install 'distkv\[gpu\]'\)"):
         choose_compute("cuda")
-    assert isinstance(choose_compute("auto").device, HostDevice)
+    found = choose_compute("auto")
+    assert isinstance(found.device, HostDevice)
+    assert found.why.endswith("; no use of the GPU: Triton is not installed (pip install 'distkv[gpu]')")
 
 
 @pytest.mark.parametrize(("device", "index"), [("auto", 0), ("cuda", 0), ("cuda:1", 1)])
@@ -68,3 +72,11 @@ def test_the_host_as_a_device() -> None:
     assert 0 < device.room(0.9) <= DEFAULT_POOL_BYTES
     lanes = OwnLanes(device)
     assert lanes.mine() is lanes.mine()
+
+
+def test_cuda_is_called_in_one_place() -> None:
+    """Everything else runs on the host too, and is tested there."""
+    root = Path(distkv.__file__).parent
+    files = [file for package in ("engine", "actors") for file in (root / package).glob("*.py")]
+    callers = {file.name for file in files if "torch.cuda" in file.read_text(encoding="utf-8")}
+    assert callers == {"cuda.py", "compute.py"}

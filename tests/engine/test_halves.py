@@ -75,13 +75,13 @@ def batch(engine: Engine) -> list[SeqStep]:
     ]
 
 
-def run(path: Path, microbatches: int, fail_at: tuple[str, int] | None = None, lane: int | None = None) -> Engine:
+def run(path: Path, microbatches: int, fail_at: tuple[str, int] | None = None, half: int | None = None) -> Engine:
     engine = Engine(path, num_slots=128, microbatches=microbatches)
     steps = batch(engine)
     creditor = engine.peers.creditors["x"]
-    creditor.fail_at, creditor.fail_lane = fail_at, lane
+    creditor.fail_at, creditor.fail_half = fail_at, half
     creditor.calls.clear()
-    creditor.lanes.clear()
+    creditor.halves.clear()
     engine.results = engine.run(*steps)
     return engine
 
@@ -106,23 +106,23 @@ def test_one_half_waits_while_the_other_computes(tmp_path: Path) -> None:
     path = variant(tmp_path, "llama")
     creditor = run(path, 2).peers.creditors["x"]
     layers = creditor.engine.model.config.num_layers
-    turns = list(zip(creditor.calls, creditor.lanes, strict=True))
+    turns = list(zip(creditor.calls, creditor.halves, strict=True))
     assert [turn for turn in turns if turn[0][0] == "send"] == [
-        (("send", layer), lane) for layer in range(layers) for lane in (0, 1)
+        (("send", layer), half) for layer in range(layers) for half in (0, 1)
     ]
     for layer in range(layers):
         assert turns.index((("send", layer), 1)) < turns.index((("collect", layer), 0))
-    assert set(run(path, 1).peers.creditors["x"].lanes) == {0}
+    assert set(run(path, 1).peers.creditors["x"].halves) == {0}
 
 
 @pytest.mark.parametrize("fault", [("plan", 0), ("send", 0), ("collect", 1)], ids=str)
-@pytest.mark.parametrize("lane", [0, 1])
-def test_a_creditor_lost_in_one_half(tmp_path: Path, fault: tuple[str, int], lane: int) -> None:
+@pytest.mark.parametrize("half", [0, 1])
+def test_a_creditor_lost_in_one_half(tmp_path: Path, fault: tuple[str, int], half: int) -> None:
     """Lost are the sequences that have rows in that half: `b` has in both."""
     path = variant(tmp_path, "llama")
-    results = run(path, 2, fault, lane).results
+    results = run(path, 2, fault, half).results
     fine = {result.request_id: result.token for result in run(path, 1).results}
-    hit = {0: {"a", "b"}, 1: {"b", "c"}}[lane]
+    hit = {0: {"a", "b"}, 1: {"b", "c"}}[half]
     for result in results:
         if result.request_id in hit:
             assert (result.status, result.lost, result.token) == ("lost", ("x",), None)

@@ -124,10 +124,10 @@ def test_by_itself_only_large_steps_are_halved(path: Path, device: LazyHost, mon
     monkeypatch.setattr("distkv.engine.step.ROWS_WORTH_IT", 4)
     engine = Engine(path, compute=lazy_compute(device), num_slots=128)
     lent = Lent(engine)
-    for end, lanes in (47, {0}), (48, {0, 1}):
-        engine.peers.creditors["x"].lanes.clear()
+    for end, asked in (47, {0}), (48, {0, 1}):
+        engine.peers.creditors["x"].halves.clear()
         engine.run(lent.step(44, end))
-        assert set(engine.peers.creditors["x"].lanes) == lanes
+        assert set(engine.peers.creditors["x"].halves) == asked
 
 
 def test_a_warm_start_counts_nothing(engine: Engine, device: LazyHost) -> None:

@@ -37,7 +37,10 @@ class _Entries:
 
 
 class TritonBackend:
-    """A Backend over RowKv. All tensors of a call lie on one device, and its kernels run on the current stream."""
+    """A Backend over RowKv. All tensors of a call lie on one device, and its kernels run on the current stream.
+
+    Triton's interpreter, unlike its compiler, takes calls from one thread at a time.
+    """
 
     name = "triton"
     layout: type[LayerKv] = RowKv

@@ -5,13 +5,13 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from distkv.kernels.triton.dot import INTERPRETED
+_INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))
 
 DOT_TYPES = {
     "float32": tl.float32,
     "float16": tl.float16,
     # The interpreter has no arithmetic on bfloat16, but float32 has all its numbers.
-    "bfloat16": tl.float32 if INTERPRETED.value else tl.bfloat16,
+    "bfloat16": tl.float32 if _INTERPRETED.value else tl.bfloat16,
 }
 """What `Shape.dot_dtype` names, for tl.dot."""
 
@@ -34,18 +34,13 @@ def rounded(x, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
 
     The interpreter cuts what it casts to bfloat16 and float8, so there x is rounded first.
     """
-    if INTERPRETED:
-        if dtype == tl.bfloat16:
-            x = _to_bits(x, 16)
-        elif dtype == tl.float8e4nv:
-            # Below 2⁻⁶ its numbers lie 2⁻⁹ apart: adding a number whose own lie so far apart rounds to them.
-            x = tl.where(tl.abs(x) < 2.0**-6, (x + 1.5 * 2.0**14) - 1.5 * 2.0**14, _to_bits(x, 20))
+    if _INTERPRETED and (dtype == tl.bfloat16 or dtype == tl.float8e4nv):
+        DROPPED: tl.constexpr = 16 if dtype == tl.bfloat16 else 20
+        bits = x.to(tl.int32, bitcast=True)
+        bits += (1 << (DROPPED - 1)) - 1 + ((bits >> DROPPED) & 1)
+        near = ((bits >> DROPPED) << DROPPED).to(tl.float32, bitcast=True)
+        if dtype == tl.float8e4nv:
+            # Below 2⁻⁶ its numbers lie 2⁻⁹ apart, as do those of float32 around 2¹⁴: a sum with one rounds to them.
+            near = tl.where(tl.abs(x) < 2.0**-6, (x + 1.5 * 2.0**14) - 1.5 * 2.0**14, near)
+        x = near
     return x.to(dtype)
-
-
-@triton.jit
-def _to_bits(x, dropped: tl.constexpr):  # type: ignore[no-untyped-def]
-    """x without its last `dropped` bits, to the nearest even."""
-    bits = x.to(tl.int32, bitcast=True)
-    bits += (1 << (dropped - 1)) - 1 + ((bits >> dropped) & 1)
-    return ((bits >> dropped) << dropped).to(tl.float32, bitcast=True)

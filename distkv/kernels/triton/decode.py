@@ -17,7 +17,7 @@ from distkv.kernels.triton.casts import DOT_TYPES, widened
 from distkv.kernels.triton.merge import reduce_parts
 from distkv.kernels.triton.plan import DecodePlan
 from distkv.kernels.triton.tables import DeviceTables, keys_before
-from distkv.kernels.triton.templates import FUSED_PARTS, Template
+from distkv.kernels.triton.templates import Template
 
 _LOG2_E = tl.constexpr(math.log2(math.e))
 _LN_2 = tl.constexpr(math.log(2))
@@ -45,7 +45,7 @@ def decode_attention(
     shape, config = plan.shape, plan.config
     assert k.stride(0) == v.stride(0)
     assert q.stride()[1:] == (shape.head_dim, 1)
-    heads = dict(HEADS=shape.heads, D=shape.head_dim, DIM=triton.next_power_of_2(max(shape.head_dim, 16)))
+    heads = dict(HEADS=shape.heads, D=shape.head_dim, DIM=shape.padded_dim)
     _decode_kernel[plan.num_items * shape.programs_per_item,](
         q,
         k,
@@ -68,7 +68,7 @@ def decode_attention(
         HEAD_TILE=shape.head_tile,
         TILE=config.tile_keys,
         DOT=DOT_TYPES[shape.dot_dtype],
-        FUSED_PARTS=FUSED_PARTS if plan.template is Template.SPLIT else 0,
+        FUSED=plan.template is Template.SPLIT,
         STAGES=config.num_stages,
         num_warps=config.num_warps,
         **heads,
@@ -108,16 +108,17 @@ def _decode_kernel(  # type: ignore[no-untyped-def]
     HEAD_TILE: tl.constexpr,
     TILE: tl.constexpr,
     DOT: tl.constexpr,
-    FUSED_PARTS: tl.constexpr,
+    FUSED: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """scale: of the scores, with log2 e folded in, so that exponentials are powers of 2. items: see DecodePlan."""
+    """scale: of the scores, with log2 e folded in, so that exponentials are powers of 2. items: DecodePlan's."""
     GROUP: tl.constexpr = HEADS // KV_HEADS
     TILES: tl.constexpr = (GROUP + HEAD_TILE - 1) // HEAD_TILE
     program = tl.program_id(0) % (KV_HEADS * TILES)
     kv_head = program // TILES
     first_head = kv_head * GROUP + program % TILES * HEAD_TILE
     last_head = tl.minimum(first_head + HEAD_TILE, (kv_head + 1) * GROUP)
+    # In the order of plan.Item.
     item = items + tl.program_id(0) // (KV_HEADS * TILES) * 11
     first_block = tl.load(item)
     num_blocks = tl.load(item + 1).to(tl.int32)
@@ -182,14 +183,13 @@ def _decode_kernel(  # type: ignore[no-untyped-def]
     tl.store(out + target[:, None] * D + dim[None, :], values / total[:, None], mask=is_query)
     tl.store(lse + target, (peak + tl.log2(total)) * _LN_2, mask=is_head)
 
-    if FUSED_PARTS > 0 and num_parts > 1:
+    if FUSED and num_parts > 1:
         # All threads have stored before one counts, and whoever counts last sees what all have stored.
         tl.debug_barrier()
         if tl.atomic_add(counter, 1, sem="acq_rel") == num_parts - 1:
             # The next layer's launch counts from 0 again.
             tl.store(counter, 0)
-            for merged_head in range(first_head, last_head):
-                reduce_parts(out, lse, out_row, first_part, num_parts, merged_head, HEADS, D, DIM, FUSED_PARTS)
+            reduce_parts(out, lse, out_row, first_part, num_parts, head, last_head, HEADS, D, DIM, HEAD_TILE, 1)
 
 
 @triton.jit(do_not_specialize_on_alignment=["lse", "split_rows"])
@@ -199,4 +199,5 @@ def _reduce_kernel(  # type: ignore[no-untyped-def]
     """split_rows: see DecodePlan. One program merges the partials of one row and query head."""
     split_row = split_rows + tl.program_id(0) // HEADS * 3
     row, first, count = tl.load(split_row), tl.load(split_row + 1), tl.load(split_row + 2).to(tl.int32)
-    reduce_parts(out, lse, row, first, count, tl.program_id(0) % HEADS, HEADS, D, DIM, PARTS)
+    head = tl.program_id(0) % HEADS + tl.arange(0, 1)
+    reduce_parts(out, lse, row, first, count, head, HEADS, HEADS, D, DIM, 1, PARTS)

@@ -68,32 +68,46 @@ def _merge_kernel(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def reduce_parts(  # type: ignore[no-untyped-def]
-    out, lse, row, first, count, head, HEADS: tl.constexpr, D: tl.constexpr, DIM: tl.constexpr, PARTS: tl.constexpr
+    out,
+    lse,
+    row,
+    first,
+    count,
+    head,
+    last_head,
+    HEADS: tl.constexpr,
+    D: tl.constexpr,
+    DIM: tl.constexpr,
+    HEAD_TILE: tl.constexpr,
+    PARTS: tl.constexpr,
 ):
-    """Rows [first, first + count) of out [rows, HEADS, D] and lse [rows, HEADS], of one head, merged into `row`.
+    """Rows [first, first + count) of out [rows, HEADS, D] and lse [rows, HEADS], merged into `row`.
 
-    PARTS rows are read at a time; later ones rescale what is there, as tiles of attention do.
+    head: [HEAD_TILE], those to merge, up to last_head. PARTS rows are read at a time; later ones rescale what is there,
+    as tiles of attention do.
     """
     dim = tl.arange(0, DIM)
-    peak = tl.full([], -float("inf"), tl.float32)
-    total = tl.zeros([], tl.float32)
-    merged = tl.zeros([DIM], tl.float32)
-    for base in range(0, count, PARTS):
+    is_head = head < last_head
+    peak = tl.full([HEAD_TILE], -float("inf"), tl.float32)
+    total = tl.zeros([HEAD_TILE], tl.float32)
+    merged = tl.zeros([HEAD_TILE, DIM], tl.float32)
+    for base in tl.range(0, count, PARTS, num_stages=4):
         part = base + tl.arange(0, PARTS)
-        pair = (first + part) * HEADS + head
-        part_lse = tl.load(lse + pair, mask=part < count, other=-float("inf"))
-        part_out = tl.load(
-            out + pair[:, None] * D + dim[None, :], mask=(part < count)[:, None] & (dim < D)[None, :], other=0.0
-        )
-        new_peak = tl.maximum(peak, tl.max(part_lse, 0))
-        weight = tl.exp2((part_lse - _finite(new_peak)) * _LOG2_E)
+        pair = (first + part)[None, :] * HEADS + head[:, None]
+        is_pair = (part < count)[None, :] & is_head[:, None]
+        part_lse = tl.load(lse + pair, mask=is_pair, other=-float("inf"))
+        is_element = is_pair[:, :, None] & (dim < D)[None, None, :]
+        part_out = tl.load(out + pair[:, :, None] * D + dim[None, None, :], mask=is_element, other=0.0)
+        new_peak = tl.maximum(peak, tl.max(part_lse, 1))
+        weight = tl.exp2((part_lse - _finite(new_peak)[:, None]) * _LOG2_E)
         decay = tl.exp2((peak - _finite(new_peak)) * _LOG2_E)
-        merged = merged * decay + tl.sum(weight[:, None] * part_out, 0)
-        total = total * decay + tl.sum(weight, 0)
+        merged = merged * decay[:, None] + tl.sum(weight[:, :, None] * part_out, 1)
+        total = total * decay + tl.sum(weight, 1)
         peak = new_peak
     pair = row * HEADS + head
-    tl.store(out + pair * D + dim, merged / tl.maximum(total, 1.0), mask=dim < D)
-    tl.store(lse + pair, _lse(peak, total))
+    is_element = is_head[:, None] & (dim < D)[None, :]
+    tl.store(out + pair[:, None] * D + dim[None, :], merged / tl.maximum(total, 1.0)[:, None], mask=is_element)
+    tl.store(lse + pair, _lse(peak, total), mask=is_head)
 
 
 @triton.jit

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 
 import numpy as np
 import torch
@@ -15,13 +16,22 @@ from distkv.kernels.triton.templates import Config, Shape, Template, divide
 _OF_ENTRY = [Column.FIRST_BLOCK, Column.NUM_BLOCKS, Column.NUM_KEYS, Column.FIRST_POSITION, Column.GAPS]
 
 
+class Item(IntEnum):
+    """What DecodePlan.items says of an item, a query row and a part of its keys, after what `_OF_ENTRY` names."""
+
+    ROW = 5  # in q and positions
+    OUT_ROW = 6
+    PART = 7  # which part of the row's keys
+    NUM_PARTS = 8  # of the row
+    FIRST_PART = 9  # row of out where the row's partials begin
+    COUNTER = 10  # which of `counters` the row's programs use
+
+
 @dataclass(frozen=True)
 class DecodePlan:
     """Work items of one launch.
 
-    items: int64 [I, 11]: FIRST_BLOCK, NUM_BLOCKS, NUM_KEYS, FIRST_POSITION and GAPS of the entry, query row, out row,
-    which part of the row's keys, number of its parts, row of out where its partials begin, its place in `counters`.
-    split_rows: int64 [S, 3], rows of several parts: out row, row where its partials begin, number of parts.
+    items: int64 [I, 11], see Item. split_rows: int64 [S, 3]: OUT_ROW, FIRST_PART and NUM_PARTS of divided rows.
     counters: int32, 0 between launches, one per split row and program of an item: how many programs have ended.
     num_parts: rows of scratch behind the results. keys_per_item: of a row's keys.
     """
@@ -71,11 +81,11 @@ def decode_plan(
         ]
     )
     items = np.repeat(row_table, num_parts, axis=0)
-    items[:, 7] = np.arange(len(items)) - np.repeat(np.cumsum(num_parts) - num_parts, num_parts)
+    items[:, Item.PART] = np.arange(len(items)) - np.repeat(np.cumsum(num_parts) - num_parts, num_parts)
     # Long items first: what ends last should be short.
-    left = np.minimum(items[:, 2] - items[:, 7] * keys_per_item, keys_per_item)
+    left = np.minimum(np.repeat(keys, num_parts) - items[:, Item.PART] * keys_per_item, keys_per_item)
     items = items[np.argsort(-left, kind="stable")]
-    split_rows = row_table[is_split][:, [6, 9, 8]]
+    split_rows = row_table[is_split][:, [Item.OUT_ROW, Item.FIRST_PART, Item.NUM_PARTS]]
 
     num_counters = len(split_rows) * shape.programs_per_item
     packed = np.concatenate([items.ravel(), split_rows.ravel(), np.zeros(-(-num_counters // 2), np.int64)])

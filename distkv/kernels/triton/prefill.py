@@ -57,10 +57,16 @@ def prefill_attention(
 
     q: [N, Hq, D]; the numbers of a row lie without gaps. k, v: [slots, Hkv, P, D], strided alike over slots and
     without gaps inside a slot. entries: int32 [E'] on the device, which of the tables' entries; max_rows: the rows of
-    the longest of them. out: float32 [R, Hq, D]; lse: float32 [R, Hq], natural log. scale: positive. window, alibi:
-    see `reference.micro_attention`; alibi is float32 [Hq]. tiles, splits: for measurements; None chooses.
+    the longest of them. out: float32 [R, Hq, D]; lse: float32 [R, Hq], natural log. window, alibi: see
+    `reference.micro_attention`; alibi is float32 [Hq]. tiles, splits: for measurements; None chooses.
+
+    Raises ValueError for a scale that is not positive: the largest score times another would not be the peak.
     """
+    if scale <= 0:
+        raise ValueError(f"expected a positive scale, got {scale}")
     shape = Shape.of(q, k)
+    assert k.stride(0) == v.stride(0)
+    assert q.stride()[1:] == (shape.head_dim, 1)
     group = shape.heads // shape.kv_heads
     num_sms, shared_bytes = device_limits(q.device)
     tiles = tiles or prefill_tiles(shape, max_rows * group, alibi is not None, shared_bytes)

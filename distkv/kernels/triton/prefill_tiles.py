@@ -32,7 +32,7 @@ def prefill_tiles(shape: Shape, num_pairs: int, alibi: bool, shared_bytes: int =
     Read off what the compiler makes of them for Hopper: the largest that keep everything in registers, with keys and
     values on their way two tiles ahead.
     """
-    dim = triton.next_power_of_2(max(shape.head_dim, 16))
+    dim: int = triton.next_power_of_2(max(shape.head_dim, 16))
     if shape.dot_dtype == "float32":
         choices = [Tiles(32, 32, 4, 2), Tiles(16, 16, 4, 1)]
     elif num_pairs <= 64:
@@ -43,10 +43,10 @@ def prefill_tiles(shape: Shape, num_pairs: int, alibi: bool, shared_bytes: int =
         choices = [Tiles(128, 64, 8, 3), Tiles(128, 64, 8, 2), Tiles(128, 32, 8, 2), Tiles(64, 16, 4, 1)]
         if dim <= 128 and not alibi and shape.kv_dtype == shape.q_dtype:
             choices.insert(0, Tiles(128, 128, 8, 3))
-    number = 4 if shape.dot_dtype == "float32" else 2
+    number_bytes = 4 if shape.dot_dtype == "float32" else 2
 
     def fits(tiles: Tiles) -> bool:
-        return (tiles.rows + 2 * tiles.num_stages * tiles.keys) * dim * number <= shared_bytes
+        return (tiles.rows + 2 * tiles.num_stages * tiles.keys) * dim * number_bytes <= shared_bytes
 
     return next(filter(fits, choices), choices[-1])
 
@@ -57,7 +57,8 @@ def device_limits(device: torch.device) -> tuple[int, int]:
     if device.type != "cuda":
         return 1, HOPPER_SHARED_BYTES
     properties = torch.cuda.get_device_properties(device)
-    return properties.multi_processor_count, properties.shared_memory_per_block_optin
+    shared_bytes: int = properties.shared_memory_per_block_optin  # type: ignore[attr-defined]  # missing in the stub
+    return properties.multi_processor_count, shared_bytes
 
 
 def key_splits(programs: int, wanted: int, tile_keys: int, tables: DeviceTables) -> int:

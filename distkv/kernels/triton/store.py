@@ -13,7 +13,7 @@ from distkv.kernels.triton.casts import rounded
 
 _NUM_WARPS = 2
 _PROGRAM_PAIRS = 512
-"""Pairs of numbers that are rotated together: a thread reads 8 neighbours of each half of a head."""
+"""Pairs of numbers that are rotated together: a thread has 8 neighbours of each half of a head."""
 
 _FP8_MAX = tl.constexpr(torch.finfo(torch.float8_e4m3fn).max)
 
@@ -87,74 +87,56 @@ def _store(  # type: ignore[no-untyped-def]
     TILE: tl.constexpr,
     HALF: tl.constexpr,
 ):
-    """A program finishes TILE query heads of a token, or as many key heads and their values."""
+    """A program finishes TILE query heads of a token, or as many key heads and their values.
+
+    Heads are [TILE, 2, HALF]: number i of one half is rotated with number i of the other.
+    """
     row, tile = tl.program_id(0).to(tl.int64), tl.program_id(1)
     rows += row * row_stride
-    cos += row * cos_stride
-    sin += row * sin_stride
+    half, i = tl.arange(0, 2)[None, :, None], tl.arange(0, HALF)[None, None, :]
+    place, other_place = half * (D // 2) + i, (1 - half) * (D // 2) + i
+    is_number = i < D // 2
+    # cos and sin are read once per head: one row of them would have to go to all threads by way of shared memory.
+    same = tl.zeros([TILE, 1, 1], tl.int32)
+    turn = tl.load(cos + row * cos_stride + same + place, mask=is_number, other=0.0).to(tl.float32)
+    other_turn = tl.load(sin + row * sin_stride + same + place, mask=is_number, other=0.0).to(tl.float32)
+    other_turn = tl.where(half == 0, -other_turn, other_turn)
     if tile < Q_TILES:
-        head = tile * TILE + tl.arange(0, TILE)
-        first, second = _turned(rows, head, HEADS, cos, sin, q_norm, eps, D, HALF)
-        _put(q + row * HEADS * D, head * D, head < HEADS, first, second, D, HALF)
+        head = (tile * TILE + tl.arange(0, TILE))[:, None, None]
+        mask = (head < HEADS) & is_number
+        x = _turned(rows + head * D, place, other_place, mask, turn, other_turn, q_norm, same, eps, D)
+        tl.store(q + (row * HEADS + head) * D + place, rounded(x, q.dtype.element_ty), mask=mask)
     else:
-        head = (tile - Q_TILES) * TILE + tl.arange(0, TILE)
+        head = ((tile - Q_TILES) * TILE + tl.arange(0, TILE))[:, None, None]
         slot = tl.load(slots + row)
-        place = slot * slot_stride + tl.load(offsets + row) * D
-        is_stored = head < tl.where(slot >= 0, KV_HEADS, 0)
-        first, second = _turned(rows + HEADS * D, head, KV_HEADS, cos, sin, k_norm, eps, D, HALF)
-        _put(k + place, head * (P * D), is_stored, first, second, D, HALF)
-        first, second = _halves(rows + (HEADS + KV_HEADS) * D, head, KV_HEADS, D, HALF)
-        _put(v + place, head * (P * D), is_stored, first, second, D, HALF)
+        mask = (head < tl.where(slot >= 0, KV_HEADS, 0)) & is_number
+        target = slot * slot_stride + tl.load(offsets + row) * D + head * (P * D) + place
+        keys = rows + (HEADS + head) * D
+        x = _turned(keys, place, other_place, mask, turn, other_turn, k_norm, same, eps, D)
+        value = tl.load(keys + KV_HEADS * D + place, mask=mask, other=0.0).to(tl.float32)
+        dtype: tl.constexpr = k.dtype.element_ty
+        if dtype == tl.float8e4nv:
+            x = tl.clamp(x, -_FP8_MAX, _FP8_MAX, propagate_nan=tl.PropagateNan.ALL)
+            value = tl.clamp(value, -_FP8_MAX, _FP8_MAX, propagate_nan=tl.PropagateNan.ALL)
+        tl.store(k + target, rounded(x, dtype), mask=mask)
+        tl.store(v + target, rounded(value, dtype), mask=mask)
 
 
 @triton.jit
 def _turned(  # type: ignore[no-untyped-def]
-    x, head, count, cos, sin, gain, eps, D: tl.constexpr, HALF: tl.constexpr
+    x, place, other_place, mask, turn, other_turn, gain, same, eps, D: tl.constexpr
 ):
-    """Both halves of some heads, normed if there is a gain, and rotated: float32 with numbers of x's type."""
+    """Heads normed, if there is a gain, and rotated: float32 with numbers of x's type."""
     dtype: tl.constexpr = x.dtype.element_ty
-    first, second = _halves(x, head, count, D, HALF)
-    # Read once per head: a vector read once would have to go to all threads by way of shared memory.
-    same = head * 0
+    number = tl.load(x + place, mask=mask, other=0.0).to(tl.float32)
+    other = tl.load(x + other_place, mask=mask, other=0.0).to(tl.float32)
     if gain is not None:
-        square = tl.sum(first * first, 1) + tl.sum(second * second, 1)
-        inverse = tl.rsqrt(square / D + eps)[:, None]
-        first_gain, second_gain = _halves(gain, same, 1, D, HALF)
-        first = _to(first_gain * _to(first * inverse, dtype), dtype)
-        second = _to(second_gain * _to(second * inverse, dtype), dtype)
-    first_cos, second_cos = _halves(cos, same, 1, D, HALF)
-    first_sin, second_sin = _halves(sin, same, 1, D, HALF)
-    turned_first = _to(_to(first * first_cos, dtype) - _to(second * first_sin, dtype), dtype)
-    turned_second = _to(_to(second * second_cos, dtype) + _to(first * second_sin, dtype), dtype)
-    return turned_first, turned_second
-
-
-@triton.jit
-def _halves(x, head, count, D: tl.constexpr, HALF: tl.constexpr):  # type: ignore[no-untyped-def]
-    """float32 [TILE, HALF] twice, zeros behind the end."""
-    d = tl.arange(0, HALF)
-    place = (head * D)[:, None] + d[None, :]
-    mask = (head < count)[:, None] & (d < D // 2)[None, :]
-    first = tl.load(x + place, mask=mask, other=0.0)
-    second = tl.load(x + D // 2 + place, mask=mask, other=0.0)
-    return first.to(tl.float32), second.to(tl.float32)
-
-
-@triton.jit
-def _put(y, place, mask, first, second, D: tl.constexpr, HALF: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Both halves of heads to their places; what float8 cannot hold becomes its largest."""
-    dtype: tl.constexpr = y.dtype.element_ty
-    if dtype == tl.float8e4nv:
-        first = tl.clamp(first, -_FP8_MAX, _FP8_MAX, propagate_nan=tl.PropagateNan.ALL)
-        second = tl.clamp(second, -_FP8_MAX, _FP8_MAX, propagate_nan=tl.PropagateNan.ALL)
-    d = tl.arange(0, HALF)
-    y += place[:, None] + d[None, :]
-    mask = mask[:, None] & (d < D // 2)[None, :]
-    tl.store(y, rounded(first, dtype), mask=mask)
-    tl.store(y + D // 2, rounded(second, dtype), mask=mask)
-
-
-@triton.jit
-def _to(x, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
-    """x rounded to the numbers of `dtype`."""
-    return rounded(x, dtype).to(tl.float32)
+        square = tl.sum(tl.sum(number * number, 2), 1)[:, None, None]
+        inverse = tl.rsqrt(square / D + eps)
+        number = rounded(number * inverse, dtype).to(tl.float32) * tl.load(gain + same + place, mask=mask, other=0.0)
+        other = rounded(other * inverse, dtype).to(tl.float32) * tl.load(
+            gain + same + other_place, mask=mask, other=0.0
+        )
+        number, other = rounded(number, dtype).to(tl.float32), rounded(other, dtype).to(tl.float32)
+    turned = rounded(number * turn, dtype).to(tl.float32) + rounded(other * other_turn, dtype).to(tl.float32)
+    return rounded(turned, dtype).to(tl.float32)

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from distkv.kernels.backend import KeyTables
-from distkv.kernels.blocks import KeyBlocks
 
 
 class Column(IntEnum):
@@ -73,10 +72,13 @@ def _copied(tables: KeyTables, device: torch.device) -> DeviceTables:
     numbers = np.empty(2 * host.size + 2 * num_blocks, dtype=np.int32)
     numbers[: 2 * host.size] = host.reshape(-1).view(np.int32)
     slots, starts = numbers[2 * host.size :].reshape(2, num_blocks)
-    for blocks, entry in zip(tables.blocks, host, strict=True):
-        place = slice(entry[Column.FIRST_BLOCK], entry[Column.FIRST_BLOCK] + len(blocks))
-        slots[place] = blocks.slots
-        starts[place] = _starts(blocks, gaps=int(entry[Column.GAPS]))
+    np.concatenate([blocks.slot_array for blocks in tables.blocks], out=slots)
+    block_tokens = tables.blocks[0].block_tokens
+    first_block = host[:, Column.FIRST_BLOCK]
+    starts[:] = (np.arange(num_blocks) - np.repeat(first_block, host[:, Column.NUM_BLOCKS])) * block_tokens
+    for entry in np.flatnonzero(host[:, Column.GAPS]):
+        positions = np.array(tables.blocks[entry].positions, dtype=np.int64)
+        starts[first_block[entry] : first_block[entry] + len(positions)] = positions - positions[0]
     there = to_device(numbers, device)
     on_device = there[2 * host.size :].view(2, num_blocks)
     return DeviceTables(
@@ -86,7 +88,7 @@ def _copied(tables: KeyTables, device: torch.device) -> DeviceTables:
         positions=tables.positions.to(device, non_blocking=True),
         host=host,
         num_out_rows=int(host[:, Column.NUM_ROWS].sum()),
-        block_tokens=tables.blocks[0].block_tokens,
+        block_tokens=block_tokens,
     )
 
 
@@ -106,12 +108,6 @@ def _entries(tables: KeyTables) -> NDArray[np.int64]:
         first_block += len(blocks)
         out_row += len(rows)
     return entries
-
-
-def _starts(blocks: KeyBlocks, gaps: int) -> NDArray[np.int64]:
-    if gaps == 0:
-        return np.arange(len(blocks)) * blocks.block_tokens
-    return np.array(blocks.positions, dtype=np.int64) - blocks.positions[0]
 
 
 @triton.jit

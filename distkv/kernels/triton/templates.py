@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache, cached_property
 
 import numpy as np
 import torch
@@ -52,20 +53,24 @@ class Shape:
     @classmethod
     def of(cls, q: torch.Tensor, k: torch.Tensor) -> Shape:
         """q: [N, Hq, D]. k: [slots, Hkv, P, D]."""
-        names = (str(tensor.dtype).removeprefix("torch.") for tensor in (q, k))
-        return cls(q.shape[1], k.shape[1], q.shape[2], k.shape[2], *names)
+        return _shape(q.shape[1], k.shape[1], q.shape[2], k.shape[2], q.dtype, k.dtype)
 
-    @property
+    @cached_property
     def head_tile(self) -> int:
         """Query heads of one program: a group, padded to what a matrix product takes, as far as registers hold it."""
         return int(min(max(16, triton.next_power_of_2(self.heads // self.kv_heads)), 64 if self.dot_bytes == 2 else 16))
 
-    @property
+    @cached_property
+    def padded_dim(self) -> int:
+        """D, padded to what a matrix product takes."""
+        return int(triton.next_power_of_2(max(self.head_dim, 16)))
+
+    @cached_property
     def programs_per_item(self) -> int:
         """Programs of one row and one run of keys."""
         return self.kv_heads * -(-self.heads // self.kv_heads // self.head_tile)
 
-    @property
+    @cached_property
     def dot_dtype(self) -> str:
         """What is multiplied: 16-bit numbers where queries have them and all keys are among them."""
         exact = self.kv_dtype in (self.q_dtype, "float8_e4m3fn")
@@ -80,6 +85,15 @@ class Shape:
     def key(self) -> str:
         """Its name in a tuned table."""
         return f"{self.heads}/{self.kv_heads}x{self.head_dim} P{self.block_tokens} {self.q_dtype} {self.kv_dtype}"
+
+
+@cache
+def _shape(
+    heads: int, kv_heads: int, head_dim: int, block_tokens: int, q_dtype: torch.dtype, kv_dtype: torch.dtype
+) -> Shape:
+    """Every layer asks for the same few."""
+    names = (str(dtype).removeprefix("torch.") for dtype in (q_dtype, kv_dtype))
+    return Shape(heads, kv_heads, head_dim, block_tokens, *names)
 
 
 @dataclass(frozen=True)
@@ -99,11 +113,10 @@ def count_sms(device: torch.device) -> int:
 
 def heuristic(shape: Shape) -> Config:
     """A config that needs no measurement: three resident programs with two tiles of each on their way, in two waves."""
-    dim = triton.next_power_of_2(max(shape.head_dim, 16))
-    tile = min(max(_TILE_BYTES // (dim * shape.dot_bytes), 16), 128)
+    tile = min(max(_TILE_BYTES // (shape.padded_dim * shape.dot_bytes), 16), 128)
     # Products of float32 and the widening of 8-bit numbers are done in registers, which more warps have more of.
     is_16_bit = shape.kv_dtype in ("bfloat16", "float16") and shape.dot_bytes == 2
-    warps = 4 if is_16_bit and shape.head_tile * dim <= 64 * 128 else 8
+    warps = 4 if is_16_bit and shape.head_tile * shape.padded_dim <= 64 * 128 else 8
     return Config(tile, num_warps=warps, num_stages=4 if shape.kv_dtype == "float8_e4m3fn" else 3, programs_per_sm=6)
 
 

@@ -16,6 +16,10 @@ from distkv.kernels.triton.tables import device_tables
 from distkv.kernels.triton.templates import Config, Shape, count_sms
 from distkv.kernels.triton.tuned import Case, TunedTable, best_of, candidates
 
+CASES = ((1 << 10, 1), (8 << 10, 1), (32 << 10, 1), (128 << 10, 1), (1 << 10, 64), (4 << 10, 64), (32 << 10, 8))
+"""Keys of a row and rows, that cover each template with few and many programs. In bfloat16, 8 KV heads of 128 numbers
+take 1 GiB for the largest."""
+
 
 def median_ms(run: Callable[[], object]) -> float:
     """Milliseconds by CUDA events, with a cold L2 cache."""
@@ -25,8 +29,8 @@ def median_ms(run: Callable[[], object]) -> float:
 def tune(
     table: TunedTable,
     shape: Shape,
-    cases: Iterable[tuple[int, int]],
     device: torch.device,
+    cases: Iterable[tuple[int, int]] = CASES,
     *,
     configs: Iterable[Config] | None = None,
     timer: Callable[[Callable[[], object]], float] = median_ms,

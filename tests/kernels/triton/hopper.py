@@ -19,12 +19,16 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from distkv.kernels import KeyBlocks, KeyTables, RowKv
+from distkv.kernels import Heads, KeyBlocks, KeyTables, RowKv
 from distkv.kernels.triton.backend import TritonBackend
+from distkv.kernels.triton.copy import block_checksums, gather_blocks, scatter_blocks
+from distkv.kernels.triton.ops import TritonOps
+from distkv.kernels.triton.prefill import prefill_attention
+from distkv.kernels.triton.tables import device_tables
 
 CASES: dict[str, dict[str, Any]] = {
-    "llama": {},
-    "llama, 40k keys": dict(num_keys=40_000),
+    "llama": dict(lengths=(4096, 5003, 30_011)),
+    "llama, 40k keys": dict(lengths=(40_000, 77_777)),
     "fp8": dict(kv_dtype=torch.float8_e4m3fn),
     "fp8, fp16 queries": dict(q_dtype=torch.float16, kv_dtype=torch.float8_e4m3fn),
     "float32": dict(q_dtype=torch.float32, kv_dtype=torch.float32),
@@ -92,20 +96,47 @@ def attend(
     block_tokens: int = 16,
     q_dtype: torch.dtype = torch.bfloat16,
     kv_dtype: torch.dtype = torch.bfloat16,
-    num_keys: int = 4096,
+    lengths: tuple[int, ...] = (4096,),
     alibi: bool = False,
 ) -> None:
-    """A call with one row of one sequence and many of another, and a merge."""
+    """Calls with one row of one sequence and many of another, and a merge."""
     backend = TritonBackend()
     kv = RowKv(*torch.zeros(2, 1, kv_heads, block_tokens, dim).to(kv_dtype))
-    starts = tuple(range(0, num_keys, block_tokens))
-    blocks = KeyBlocks((0,) * len(starts), starts, num_keys, block_tokens)
-    tables = KeyTables((range(1), range(1, 301)), (blocks, blocks), torch.zeros(301, dtype=torch.int64))
     q = torch.zeros(301, heads, dim, dtype=q_dtype)
-    part = backend.attend(q, kv, tables, 0.1, None, torch.zeros(heads) if alibi else None)
-    backend.merge([part, part, part])
+    slopes = torch.zeros(heads) if alibi else None
+    for num_keys in lengths:
+        starts = tuple(range(0, num_keys, block_tokens))
+        blocks = KeyBlocks((0,) * len(starts), starts, num_keys, block_tokens)
+        tables = KeyTables((range(1), range(1, 301)), (blocks, blocks), torch.zeros(301, dtype=torch.int64))
+        part = backend.attend(q, kv, tables, 0.1, None, slopes)
+        backend.merge([part, part, part])
+        many = device_tables(tables, q.device), torch.ones(1, dtype=torch.int32), 300
+        prefill_attention(q, kv.k, kv.v, *many, *part, 0.1, None, slopes, splits=2)
+
+
+def beside_attention(
+    *,
+    heads: int = 32,
+    kv_heads: int = 8,
+    dim: int = 128,
+    block_tokens: int = 16,
+    q_dtype: torch.dtype = torch.bfloat16,
+    kv_dtype: torch.dtype = torch.bfloat16,
+    **_: Any,
+) -> None:
+    """The rest of a layer, and transfers of its rBlocks."""
+    kv = RowKv(*torch.zeros(2, 1, kv_heads, block_tokens, dim).to(kv_dtype))
+    rows, angle = torch.zeros(3, (heads + 2 * kv_heads) * dim, dtype=q_dtype), torch.zeros(3, dim, dtype=q_dtype)
+    place = torch.zeros(3, dtype=torch.int64)
+    TritonBackend().store(Heads(rows, heads, angle, angle, angle[0], angle[0]), kv, place, place)
+    TritonOps().add_rms_norm(rows, rows, rows[0], 1e-5)
+    TritonOps().silu_mul(rows)
+    pool = kv.k.view(1, -1).view(torch.uint8)
+    scatter_blocks(gather_blocks(pool, place[:1]), pool, place[:1])
+    block_checksums(pool, place[:1])
 
 
 if __name__ == "__main__":
     compile_instead_of_running()
     attend(**CASES[sys.argv[1]])
+    beside_attention(**CASES[sys.argv[1]])

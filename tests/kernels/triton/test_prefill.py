@@ -104,10 +104,11 @@ def chunk(first: int, end: int, block_tokens: int = 16, first_slot: int = 0) -> 
     return KeyBlocks(tuple(slots.tolist()), starts, end, block_tokens), list(range(first, end))
 
 
-@pytest.mark.parametrize("window", [None, 1, 20, 1000])
-@pytest.mark.parametrize("alibi", [None, SLOPES], ids=["plain", "alibi"])
+@pytest.mark.parametrize(
+    ("window", "alibi"), [(None, None), (1, None), (20, None), (1000, None), (None, SLOPES), (20, SLOPES)], ids=str
+)
 def test_a_chunk_of_a_prompt(device: torch.device, window: int | None, alibi: Tensor | None) -> None:
-    Call([chunk(61, 85)]).check(device, window=window, alibi=alibi, tolerance=2e-6 if alibi is None else 4e-6)
+    Call([chunk(66, 85)]).check(device, window=window, alibi=alibi, tolerance=2e-6 if alibi is None else 4e-6)
 
 
 @pytest.mark.parametrize("window", [None, 30])
@@ -128,7 +129,7 @@ def test_only_rows_of_the_entries_asked_for_are_written(device: torch.device, sp
 
 
 @pytest.mark.parametrize("window", [None, 45])
-@pytest.mark.parametrize("splits", [2, 3, 9])
+@pytest.mark.parametrize("splits", [2, 9])
 def test_keys_divided_between_programs(device: torch.device, splits: int, window: int | None) -> None:
     Call([chunk(90, 96), (KeyBlocks((6,), (80,), 96, 16), [3, 79, 80, 90])]).check(device, window=window, splits=splits)
 
@@ -166,20 +167,20 @@ def test_types(device: torch.device, q_dtype: torch.dtype, kv_dtype: torch.dtype
 )
 def test_shapes(device: torch.device, heads: int, kv_heads: int, dim: int, block_tokens: int) -> None:
     shape = dict(heads=heads, kv_heads=kv_heads, dim=dim)
-    Call([chunk(30, 35, block_tokens)], **shape).check(device, window=20)
-    Call([chunk(30, 35, block_tokens)], q_dtype=torch.bfloat16, **shape).check(device, 5e-3, tiles=None, splits=None)
+    Call([chunk(32, 35, block_tokens)], **shape).check(device, window=20)
+    Call([chunk(32, 35, block_tokens)], q_dtype=torch.bfloat16, **shape).check(device, 5e-3, tiles=None, splits=None)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("q_dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("window", [None, 300])
+@pytest.mark.parametrize("window", [None, 100])
 @pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(8, 2, 128), (4, 4, 64), (14, 2, 64), (4, 1, 256)])
 def test_tiles_of_long_prompts(
     device: torch.device, heads: int, kv_heads: int, dim: int, window: int | None, q_dtype: torch.dtype
 ) -> None:
     tolerance = 2e-6 if q_dtype == torch.float32 else 5e-3
     call = Call(
-        [chunk(700, 790), chunk(0, 150, first_slot=50)], heads=heads, kv_heads=kv_heads, dim=dim, q_dtype=q_dtype
+        [chunk(300, 330), chunk(0, 40, first_slot=21)], heads=heads, kv_heads=kv_heads, dim=dim, q_dtype=q_dtype
     )
     call.check(device, tolerance, window=window, tiles=None)
 
@@ -193,7 +194,7 @@ def test_tiles_of_long_prompts(
     tiles=st.builds(Tiles, st.sampled_from((16, 32)), st.sampled_from((16, 32)), st.just(4), st.just(1)),
     splits=st.integers(1, 3),
 )
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_any_blocks_queries_and_tiles(
     device: torch.device,
     block_tokens: int,
@@ -208,6 +209,13 @@ def test_any_blocks_queries_and_tiles(
     num_keys = starts[-1] + block_tokens - min(cut, block_tokens - 1)
     blocks = KeyBlocks(tuple(range(len(starts), 0, -1)), starts, num_keys, block_tokens)
     Call([(blocks, queries)], dim=4).check(device, window=window, tiles=tiles, splits=splits)
+
+
+def test_a_scale_that_is_not_positive_is_refused(device: torch.device) -> None:
+    call = Call([chunk(3, 9)])
+    call.scale = 0.0
+    with pytest.raises(ValueError, match="expected a positive scale, got 0"):
+        call.check(device)
 
 
 @pytest.mark.parametrize("dim", [2, 64, 80, 128, 256])

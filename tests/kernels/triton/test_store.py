@@ -1,4 +1,4 @@
-"""What the store kernel adds to the test of all backends: float8 pools, other types than the model's, strides, sizes."""
+"""What the test of all backends leaves out: float8 pools, other types than the model's, strides, sizes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ def pool_of(kv_heads: int, block_tokens: int, dim: int, dtype: torch.dtype, devi
 def check(
     device: torch.device,
     *,
-    num_rows: int = 5,
     heads: int = 4,
     kv_heads: int = 2,
     dim: int = 32,
@@ -35,11 +34,12 @@ def check(
     dtype: torch.dtype = torch.bfloat16,
     kv_dtype: torch.dtype | None = None,
     norm: bool = False,
-    factor: float = 1.0,
+    factors: tuple[float, ...] = (1.0, 1.0),
 ) -> None:
     """The same as `Heads.finished` and `RowKv.write`, number by number, and nothing else is written."""
-    width = (heads + 2 * kv_heads) * dim
-    rows = draw(num_rows, width + 8, dtype=dtype, device=device)[:, :width] * factor
+    num_rows, width = len(factors), (heads + 2 * kv_heads) * dim
+    rows = draw(num_rows, width + 8, dtype=dtype, device=device)
+    rows = rows.mul_(torch.tensor(factors, device=device)[:, None])[:, :width]
     angles = draw(num_rows, dim, dtype=dtype, device=device, seed=1)
     gains = [draw(dim, dtype=dtype, device=device, seed=seed) for seed in (2, 3)] if norm else (None, None)
     # The rows of cos and sin lie side by side, as if they were cut from one table.
@@ -62,11 +62,8 @@ def check(
 
 @pytest.mark.parametrize("norm", [False, True])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
-@pytest.mark.parametrize("factor", [1.0, 1e-3, 300.0])
-def test_float8_pools_hold_the_nearest_finite_numbers(
-    device: torch.device, dtype: torch.dtype, norm: bool, factor: float
-) -> None:
-    check(device, dtype=dtype, kv_dtype=torch.float8_e4m3fn, norm=norm, factor=factor)
+def test_float8_pools_hold_the_nearest_finite_numbers(device: torch.device, dtype: torch.dtype, norm: bool) -> None:
+    check(device, dtype=dtype, kv_dtype=torch.float8_e4m3fn, norm=norm, factors=(1e-3, 1.0, 300.0))
 
 
 @pytest.mark.parametrize(
@@ -78,14 +75,27 @@ def test_pools_of_another_type(device: torch.device, dtype: torch.dtype, kv_dtyp
     check(device, dtype=dtype, kv_dtype=kv_dtype)
 
 
-@pytest.mark.parametrize("norm", [False, True])
 @pytest.mark.parametrize(
-    ("heads", "kv_heads", "dim", "block_tokens"),
-    [(1, 1, 2, 1), (71, 1, 64, 16), (7, 7, 80, 3), (5, 1, 256, 16), (33, 17, 34, 5)],
+    ("heads", "kv_heads", "dim", "block_tokens", "norm"),
+    [(1, 1, 2, 1, True), (71, 1, 64, 16, False), (7, 7, 80, 3, True), (5, 1, 256, 16, True), (33, 17, 34, 5, False)],
 )
 def test_shapes(device: torch.device, heads: int, kv_heads: int, dim: int, block_tokens: int, norm: bool) -> None:
     check(device, heads=heads, kv_heads=kv_heads, dim=dim, block_tokens=block_tokens, norm=norm)
 
 
+def test_tokens_without_a_slot_are_stored_nowhere(device: torch.device) -> None:
+    numbers = draw(3, 8 * 32, dtype=torch.float32, device=device)
+    angles = torch.ones(3, 32, device=device)
+    kv = pool_of(2, 4, 32, torch.float32, device)
+    slots, offsets = torch.tensor([-1, 2, -1], device=device), torch.tensor([0, 3, 1], device=device)
+    q = store_heads(Heads(numbers, 4, angles, angles), kv, slots, offsets)
+    torch.testing.assert_close(q, Heads(numbers, 4, angles, angles).finished()[0])
+    written = (kv.k != 96) | (kv.v != 96)
+    assert written[2, :, 3].all() and written.sum() == 2 * 32
+
+
 def test_no_rows(device: torch.device) -> None:
-    check(device, num_rows=0)
+    angles = torch.zeros(0, 32, device=device)
+    some = Heads(torch.zeros(0, 8 * 32, device=device), 4, angles, angles)
+    none = torch.zeros(0, dtype=torch.int64, device=device)
+    assert store_heads(some, pool_of(2, 4, 32, torch.float32, device), none, none).shape == (0, 4, 32)

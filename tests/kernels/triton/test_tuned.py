@@ -155,7 +155,7 @@ def test_a_tuning_run_fills_the_table(device: torch.device) -> None:
 
     table = TunedTable()
     first, second, third = FAST, SLOW, Config(16, 4, 2, 3)
-    tune(table, SHAPE, [(33, 1), (20, 2)], device, configs=[first, second, third], timer=timer)
+    tune(table, SHAPE, device, [(33, 1), (20, 2)], configs=[first, second, third], timer=timer)
     assert table.config(SHAPE, 33, 1) == second
     assert table.config(SHAPE, 20, 2) == first
     assert msgspec.json.decode(msgspec.json.encode(table.measured), type=list[Measured]) == table.measured

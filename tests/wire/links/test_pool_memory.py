@@ -109,3 +109,15 @@ def test_views_outlive_close() -> None:
 def test_the_host_key_is_stable() -> None:
     assert host_key() == host_key()
     assert str(os.getuid()) in host_key()
+
+
+def test_views_of_slots_are_the_memory_itself(pool: PoolMemory) -> None:
+    """One view for each run of neighbours."""
+    with pool.writing([2, 3, 0]) as views:
+        assert [view.nbytes for view in views] == [128, 64]
+        views[0][:], views[1][:] = b"ab" * 64, b"c" * 64
+    assert bytes(pool.view) == b"c" * 64 + bytes(64) + b"ab" * 64
+    with pool.reading([1, 0]) as views:
+        assert b"".join(views) == bytes(64) + b"c" * 64
+    with pool.reading([]) as views:
+        assert views == []

@@ -1,0 +1,32 @@
+"""Steps in two halves, over two links to every creditor."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.checkpoints import prompt_ids
+from tests.cluster.driving import driving
+
+
+async def test_prompts_and_decode_in_halves(start, expect):
+    async with driving(start(2, 384, microbatches=2)) as driver:
+        long = await driver.start(prompt_ids(500), 24, at="i0")
+        await long.reached(1)
+        assert set(await driver.spans(long)) == {"i0", "i1"}
+        short = await driver.start(prompt_ids(40, seed=1), 24, at="i0")
+        for run, prompt in (long, prompt_ids(500)), (short, prompt_ids(40, seed=1)):
+            expect(prompt, await run.finished(), 24)
+        await driver.settled()
+
+
+@pytest.mark.slow
+async def test_a_creditor_lost_in_halves(start, expect):
+    """What lay there is computed again."""
+    cluster = start(3, 384, microbatches=2)
+    async with driving(cluster) as driver:
+        prompt = prompt_ids(500, seed=2)
+        run = await driver.start(prompt, 40, at="i0")
+        await run.reached(4)
+        lender = max(set(await driver.spans(run)) - {"i0"})
+        next(handle for handle in cluster.instances if handle.instance_id == lender).kill()
+        expect(prompt, await run.finished(), 40)
