@@ -75,8 +75,8 @@ def measure(
         "kernels": compute.level,
         "threads": threads,
         "model": f"random Llama {shape.name}, bfloat16, {shape.parameters / 1e6:.1f}M parameters",
-        "command": f"distkv bench step --device {device} --model {shape.name} --batches {batches} --contexts {contexts} "
-        f"--threads {threads} --rounds {rounds}",
+        "command": f"distkv bench step --device {device} --model {shape.name} --batches {batches} "
+        f"--contexts {contexts} --threads {threads} --rounds {rounds}",
         "contenders": {
             OURS: f"StepRunner, greedy, {STEPS} steps a sample",
             LIMIT: "weights but the input embedding, one row of that, keys and values, over the bandwidth measured "
