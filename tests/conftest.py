@@ -24,6 +24,8 @@ if not torch.cuda.is_available():
 else:
     # A test that means the GPU says so.
     os.environ.setdefault("DISTKV_DEVICE", "cpu")
+    # Triton 3.9 warns where it is left to its default, and warnings are errors.
+    os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
 
 END_WITHIN_S = 5.0
 _PR_SET_CHILD_SUBREAPER = 36

@@ -148,6 +148,8 @@ def _environment(spec: WorkerSpec) -> dict[str, str]:
         env.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # Weights in huge pages: reading them then leaves room in the tables of addresses for everything else.
     env.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+    # What kernels were written for; Triton 3.9 warns that its default will change.
+    env.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
     return env
 
 

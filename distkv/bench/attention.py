@@ -136,20 +136,21 @@ def _goals(samples: Samples, ours: str) -> tuple[Goal, ...]:
 def _measure_gpu(say: Say, name: str, quick: bool, rounds: int | None, tune: bool) -> Measured:
     # Triton is an extra, and takes a while to load.
     from distkv.bench.gpu import attention as gpu_attention
-    from distkv.kernels.triton.backend import TritonBackend
 
     device = gpu_of(name)
     rounds = rounds or (3 if quick else 9)
+    shapes = SHAPES[:2] if quick else SHAPES
+    options = (" --quick" if quick else "") + (" --tune" if tune else "")
     return gpu_attention.measure_on(
         device,
-        TritonBackend(),
+        gpu_attention.backend_for(say, shapes, device, tune=tune),
         say,
-        SHAPES[:2] if quick else SHAPES,
+        shapes,
         gpu_attention.DECODE[:2] if quick else gpu_attention.DECODE,
         gpu_attention.PREFILL[1:] if quick else gpu_attention.PREFILL,
         rounds,
         COPY_BYTES,
-        f"distkv bench attention --device {name} --rounds {rounds}" + (" --quick" if quick else ""),
+        f"distkv bench attention --device {name} --rounds {rounds}{options}",
     )
 
 

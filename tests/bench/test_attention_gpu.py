@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+pytest.importorskip("triton", reason="Triton is not installed: it comes with the extra 'gpu'")
+
 from distkv.bench import attention
 from distkv.bench.gpu import attention as gpu_attention
 from distkv.bench.harness.gpu import gpu_of
@@ -15,15 +17,15 @@ from distkv.bench.workloads.attention import Shape
 from distkv.bench.workloads.gpu_attention import Cells, PagedBatch
 from distkv.errors import ConfigError
 from distkv.kernels import Backend
+from distkv.kernels.triton import templates, tuning
+from distkv.kernels.triton.backend import TritonBackend
+from distkv.kernels.triton.tuned import Case, Measured, TunedTable
 
 SHAPE, CELLS = Shape(4, 2, 32), Cells(2, 48)
 
 
 @pytest.fixture
 def backend() -> Backend:
-    pytest.importorskip("triton", reason="Triton is not installed: it comes with the extra 'gpu'")
-    from distkv.kernels.triton.backend import TritonBackend
-
     return TritonBackend()
 
 
@@ -59,6 +61,24 @@ def test_a_device_that_is_not_here_is_refused_before_anything_is_measured() -> N
             gpu_of(name)
     with pytest.raises(ConfigError, match="cuda:99 is not here"):
         attention.main.main(["--device", "cuda:99"], standalone_mode=False)
+
+
+def test_tuning_keeps_what_it_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, device: torch.device) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "a GPU")
+    asked: list[str] = []
+
+    def measured(table: TunedTable, shape: templates.Shape, _: torch.device) -> None:
+        asked.append(shape.key)
+        config = templates.Config(tile_keys=16, num_warps=8, num_stages=2, programs_per_sm=3)
+        table.put(Measured(Case(shape.key, 1024, 1), config, 1.5))
+
+    monkeypatch.setattr(tuning, "tune", measured)
+    said: list[str] = []
+    gpu_attention.backend_for(said.append, (SHAPE,), device, tune=True)
+    (file,) = tmp_path.rglob("*.json")
+    assert asked == ["4/2x32 P16 bfloat16 bfloat16"] and str(file) in said[-1]
+    assert [one.case.shape for one in TunedTable.load("a GPU").measured] == asked
 
 
 @pytest.mark.gpu

@@ -20,12 +20,28 @@ from distkv.bench.harness.report import Goal, Report, at_least, results
 from distkv.bench.workloads.attention import BLOCK_TOKENS, Shape
 from distkv.bench.workloads.gpu_attention import Cells, PagedBatch
 from distkv.kernels import Backend
+from distkv.kernels.triton import templates, tuning
+from distkv.kernels.triton.backend import TritonBackend
+from distkv.kernels.triton.tuned import TunedTable
 
 OURS, COPY, FLASHINFER = "triton", "device copy", "FlashInfer"
 DECODE = (Cells(1, 32768), Cells(1, 131072), Cells(16, 8192), Cells(64, 2048))
 PREFILL = (Cells(1, 8192), Cells(4, 2048))
 LIMIT_TOKENS = 32768
 """The goal of the copy bandwidth holds from so many keys on, all sequences together."""
+
+
+def backend_for(say: Say, shapes: tuple[Shape, ...], device: torch.device, *, tune: bool) -> TritonBackend:
+    """With the configs that were measured on this GPU before; tune: measure those of these shapes now, to keep."""
+    name = torch.cuda.get_device_name(device)
+    table = TunedTable.load(name)
+    if tune:
+        for shape in shapes:
+            say(f"tuning decode of {shape}")
+            dtypes = ("bfloat16", "bfloat16")
+            tuning.tune(table, templates.Shape(shape.heads, shape.kv_heads, shape.dim, BLOCK_TOKENS, *dtypes), device)
+        say(f"tuned configs are in {table.save(name)}")
+    return TritonBackend(table)
 
 
 def measure_on(

@@ -15,6 +15,7 @@ import msgspec
 
 from distkv.bench.harness.gpu import gpu_facts, gpu_of
 from distkv.bench.harness.machine import machine_facts, versions_of
+from distkv.errors import ConfigError
 
 TAIL_LINES = 60
 REPORT = "{json}"
@@ -102,7 +103,11 @@ def write(folder: Path, facts: dict[str, Any], done: Sequence[Done]) -> Path:
 )
 def main(device: str, out: Path) -> None:
     """See the command's help."""
-    facts = machine_facts() | gpu_facts(gpu_of(device)) | versions_of(("torch", "triton", "flashinfer-python"))
+    try:
+        gpu = gpu_of(device)
+    except ConfigError as error:
+        raise click.ClickException(str(error)) from None
+    facts = machine_facts() | gpu_facts(gpu) | versions_of(("torch", "triton", "flashinfer-python"))
     out.mkdir(parents=True, exist_ok=True)
     done = []
     with tempfile.TemporaryDirectory() as reports:
