@@ -66,7 +66,7 @@ def run(part: Part, folder: Path) -> Done:
         exit_code, output = None, error.stdout.decode(errors="replace") if error.stdout else ""
     return Done(
         part.name,
-        " ".join(part.command),
+        " ".join(("python", *part.command[1:])),
         exit_code,
         round(time.monotonic() - started_s, 1),
         "\n".join(output.splitlines()[-TAIL_LINES:]),
