@@ -114,10 +114,12 @@ class StepRunner:
         hidden = self._forward.run(batches)
         counts = [sum(seq.step.sample is not None for seq in batch.seqs) for batch in batches]
         logits = self._model.logits(_joined([rows[:count] for rows, count in zip(hidden, counts, strict=True)]))
+        ended_s = time.perf_counter()
         # All tokens are chosen where the logits lie, and awaited once.
         chosen = self._chosen(sampled, logits)
         tokens, rows = self._device.fetch(chosen, _rows(logits, told)).wait()
-        self.model_s += time.perf_counter() - started_s
+        # A lazy device has computed by now, the host's had when the logits came.
+        self.model_s += (time.perf_counter() if self._device.is_lazy else ended_s) - started_s
         outcomes = {seq.step.request_id: Outcome() for batch in batches for seq in batch.seqs}
         for (seq, _), token in zip(sampled, tokens.tolist(), strict=True):
             outcomes[seq.step.request_id].token = token

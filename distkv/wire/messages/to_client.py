@@ -72,7 +72,8 @@ class Counters(Value, frozen=True):
     attend_queries: queries (token × layer) this instance attended for peers. query_bytes: queries sent to creditors and
     partials received. kv_bytes: KV bytes pulled into this pool. recomputed_tokens: tokens whose KV was computed again.
     attend_wait_s: time that steps stood still for creditors' partials. plan_s: time the rManager took to decide.
-    steps: that the worker ran. model_s: time that they spent in the model, from embedding to sampled tokens.
+    steps: that the worker ran. model_s: time that they spent in the model, from embedding to logits; on GPUs, where
+    only the end can be seen, to sampled tokens.
     """
 
     attend_queries: Count = 0
