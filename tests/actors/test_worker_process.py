@@ -11,9 +11,11 @@ import torch
 from distkv.actors.worker_process import WorkerProcess
 from distkv.config import InstanceConfig, build
 from distkv.errors import StartupFailed
+from tests.cluster.driving import eventually
 
 
 def environment_of(pid: int) -> dict[str, str]:
+    """Empty while the process becomes another program."""
     entries = Path(f"/proc/{pid}/environ").read_text(encoding="utf-8").split("\0")
     return dict(entry.split("=", 1) for entry in entries if entry)
 
@@ -35,7 +37,7 @@ async def test_torch_threads_do_not_spin_unless_the_user_says_so(
     monkeypatch.setattr(sys, "executable", str(program))
     worker = await WorkerProcess.start(build(InstanceConfig, {"model": "m", "threads": 3}), 1)
     try:
-        environment = environment_of(worker.pid)
+        environment = await eventually(lambda: environment_of(worker.pid), 20, "it has no environment")
         assert environment["OMP_NUM_THREADS"] == "3"
         assert environment.get("OMP_WAIT_POLICY") == policy
     finally:
