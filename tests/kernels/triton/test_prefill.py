@@ -10,6 +10,7 @@ from torch import Tensor
 
 from distkv.kernels import KeyBlocks, KeyTables, reference
 from tests.kernels.layers import poisoned_pool
+from tests.kernels.triton.types import of_all_types
 
 pytest.importorskip("triton", reason="Triton is not installed: it comes with the extra 'gpu'")
 
@@ -134,20 +135,7 @@ def test_keys_divided_between_programs(device: torch.device, splits: int, window
     Call([chunk(90, 96), (KeyBlocks((6,), (80,), 96, 16), [3, 79, 80, 90])]).check(device, window=window, splits=splits)
 
 
-@pytest.mark.parametrize(
-    ("q_dtype", "kv_dtype", "tolerance"),
-    [
-        (torch.bfloat16, torch.bfloat16, 5e-3),
-        (torch.float16, torch.float16, 5e-4),
-        (torch.bfloat16, torch.float8_e4m3fn, 5e-3),
-        (torch.float16, torch.float8_e4m3fn, 5e-4),
-        (torch.float32, torch.float8_e4m3fn, 2e-6),
-        (torch.float32, torch.bfloat16, 2e-6),
-        (torch.bfloat16, torch.float16, 2e-6),
-        (torch.float16, torch.float32, 2e-6),
-    ],
-    ids=lambda value: str(value).removeprefix("torch."),
-)
+@of_all_types
 def test_types(device: torch.device, q_dtype: torch.dtype, kv_dtype: torch.dtype, tolerance: float) -> None:
     Call([chunk(30, 37)], dim=64, q_dtype=q_dtype, kv_dtype=kv_dtype).check(device, tolerance)
 
