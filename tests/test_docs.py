@@ -17,7 +17,9 @@ import pytest
 from msgspec import inspect
 
 import distkv
-from distkv.cli import bench, gateway, gmanager, instance, main
+from distkv.cli import main
+from distkv.cli.commands import bench
+from distkv.cli.daemons import gateway, gmanager, instance
 from distkv.client.cluster_status import COUNTERS
 from distkv.config import SECTIONS, Setting, Settings, load_file, settings_of
 from distkv.types import SamplingParams, TokenLogprobs

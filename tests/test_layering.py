@@ -1,4 +1,4 @@
-"""Imports point one way: cli, gateway, client, bench, demo → actors → engine, control, wire → leaves."""
+"""Imports point one way: cli, gateway, client, bench, demo → actors → engine, control, text, wire → leaves."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ MODULES = sorted(ROOT.rglob("*.py"))
 
 LEAVES = {"errors", "types", "config", "clock", "log"}
 LOW = LEAVES | {"wire.messages"}
-ACTORS_AND_BELOW = LOW | {"wire", "control", "kernels", "engine", "actors"}
+ACTORS_AND_BELOW = LOW | {"wire", "control", "kernels", "engine", "text", "actors"}
 ALLOWED = {
     **{leaf: LEAVES for leaf in LEAVES},
     "wire.messages": LOW,
     "wire": LOW | {"wire"},
     "control": LOW | {"control"},
     "kernels": LEAVES | {"kernels"},
+    "text": LEAVES | {"text"},
     "engine": LOW | {"kernels", "engine"},
     "actors": ACTORS_AND_BELOW,
     "sim": LOW | {"control", "sim"},
-    "client": ACTORS_AND_BELOW | {"client"},
+    "client": LOW | {"wire", "client"},
     "bench": ACTORS_AND_BELOW | {"client", "demo", "bench"},
     "demo": ACTORS_AND_BELOW | {"client", "demo"},
-    "gateway": ACTORS_AND_BELOW | {"client", "gateway"},
+    "gateway": LOW | {"wire", "engine", "text", "client", "gateway"},
     "cli": ACTORS_AND_BELOW | {"client", "gateway", "bench", "demo", "cli"},
     # The package itself only names what users import.
     "": {"client", "errors", "types"},
@@ -39,6 +40,7 @@ FORBIDDEN = {
     "kernels": IO,
     "engine": IO - {"subprocess"},
     "wire": {"torch", "pickle"},
+    "text": IO - {"subprocess"} | {"torch"},
     "client": {"torch"},
     "gateway": {"torch"},
 }

@@ -13,10 +13,10 @@ LIGHT_MODULES = (
     "distkv.wire.channel",
     "distkv.wire.worker_pipe",
     "distkv.wire.links",
-    "distkv.actors.gmanager",
-    "distkv.actors.rmanager",
+    "distkv.actors.gmanager.process",
+    "distkv.actors.instance.process",
     "distkv.client",
-    "distkv.cli.gateway",
+    "distkv.cli.daemons.gateway",
     "distkv.cli.main",
 )
 NAMES = ("AsyncClient", "Client", "LocalCluster", "RequestFailed", "RequestRefused", "SamplingParams")
@@ -37,7 +37,7 @@ def test_loads_no_torch(module: str) -> None:
 
 
 def test_an_rmanager_loads_no_numpy_either() -> None:
-    assert loaded_by("import distkv.cli.instance", "numpy") == ""
+    assert loaded_by("import distkv.cli.daemons.instance", "numpy") == ""
 
 
 def test_public_names_load_no_torch() -> None:

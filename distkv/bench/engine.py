@@ -16,17 +16,17 @@ from typing import Any
 
 import click
 
+from distkv.bench.baselines import cases
+from distkv.bench.baselines.checkpoints import MODELS, Model, checkpoint
+from distkv.bench.baselines.cluster import OneInstance
+from distkv.bench.baselines.contest import OURS, Contender, Contest
+from distkv.bench.baselines.goals import goals_of, outside_goal
+from distkv.bench.baselines.process import PeerFailed, PeerProcess
+from distkv.bench.baselines.setup import CACHE, PEERS, python_of
 from distkv.bench.harness.bandwidth import Bandwidth
 from distkv.bench.harness.command import Measured, Say, benchmark
 from distkv.bench.harness.machine import machine_facts, versions_of
 from distkv.bench.harness.report import Report, Result, results
-from distkv.bench.peers import cases
-from distkv.bench.peers.checkpoints import MODELS, Model, checkpoint
-from distkv.bench.peers.cluster import OneInstance
-from distkv.bench.peers.contest import OURS, Contender, Contest
-from distkv.bench.peers.goals import goals_of, outside_goal
-from distkv.bench.peers.process import PeerFailed, PeerProcess
-from distkv.bench.peers.setup import CACHE, PEERS, python_of
 
 PACKAGES = ("torch", "pyzmq", "msgspec", "uvloop")
 HELP = """One instance beside transformers, llama.cpp and vLLM on the same random checkpoint: decode after prompts of
@@ -35,9 +35,9 @@ rate at which memory could feed a decode step stands beside theirs.
 
 \b
 Environments of the peers, once:
-  python -m distkv.bench.peers.setup transformers
-  python -m distkv.bench.peers.setup llamacpp
-  python -m distkv.bench.peers.setup vllm
+  python -m distkv.bench.baselines.setup transformers
+  python -m distkv.bench.baselines.setup llamacpp
+  python -m distkv.bench.baselines.setup vllm
 
 \b
 Examples:
@@ -71,7 +71,7 @@ class Field:
         peer = PEERS[name]
         python = python_of(name, venvs)
         if python is None:
-            self.left_out[peer.label] = f"it is not installed: python -m distkv.bench.peers.setup {name} {venvs}"
+            self.left_out[peer.label] = f"it is not installed: python -m distkv.bench.baselines.setup {name} {venvs}"
             return
         for variant, extra in peer.settings.items():
             options = ["--model", str(self._model), "--threads", str(self._threads), *extra]

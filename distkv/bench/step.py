@@ -14,16 +14,16 @@ from typing import Any
 import click
 import torch
 
+from distkv.bench.baselines.checkpoints import MODELS
 from distkv.bench.harness.alternate import Samples, alternate, paired_ratio
 from distkv.bench.harness.bandwidth import Bandwidth
 from distkv.bench.harness.command import Measured, Say, benchmark
 from distkv.bench.harness.gpu import COPY_BYTES, GpuClock, copying, gpu_facts, gpu_of
 from distkv.bench.harness.machine import machine_facts, versions_of
 from distkv.bench.harness.report import Goal, Report, at_least, results
-from distkv.bench.peers.checkpoints import MODELS
 from distkv.bench.workloads.decode_steps import DecodeSteps
 from distkv.bench.workloads.random_model import random_model
-from distkv.engine.compute import Compute, choose_compute
+from distkv.engine.device.compute import Compute, choose_compute
 from distkv.errors import ConfigError
 
 OURS, LIMIT = "distkv", "memory limit"

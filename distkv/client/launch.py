@@ -16,9 +16,9 @@ from distkv.errors import ConfigError
 from distkv.log import PRIVATE_FIELDS
 
 MODULES = {
-    "gmanager": "distkv.cli.gmanager",
-    "instance": "distkv.cli.instance",
-    "gateway": "distkv.cli.gateway",
+    "gmanager": "distkv.cli.daemons.gmanager",
+    "instance": "distkv.cli.daemons.instance",
+    "gateway": "distkv.cli.daemons.gateway",
 }
 
 

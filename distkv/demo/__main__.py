@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from distkv.cli.demo import command
+from distkv.cli.commands.demo import command
 from distkv.cli.failures import run
 
 sys.exit(run(command))

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 
-from distkv.engine.weights import SERVING_DTYPES
+from distkv.engine.model.weights import SERVING_DTYPES
 
 Family = Literal["llama", "mistral", "qwen2", "qwen3"]
 END_TOKEN = "<|endoftext|>"

@@ -10,13 +10,13 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from distkv.errors import DistKVError
-from distkv.gateway.chat import Chats
-from distkv.gateway.completions import Completions
-from distkv.gateway.errors import ApiError, internal
-from distkv.gateway.info import Info
-from distkv.gateway.middleware import Front, Guard
+from distkv.gateway.api.chat import Chats
+from distkv.gateway.api.completions import Completions
+from distkv.gateway.api.errors import ApiError, internal
+from distkv.gateway.api.info import Info
+from distkv.gateway.api.tokenizing import Tokenizing
+from distkv.gateway.operations.middleware import Front, Guard
 from distkv.gateway.service import Service
-from distkv.gateway.tokenizing import Tokenizing
 
 
 def make_app(service: Service) -> ASGIApp:

@@ -18,11 +18,11 @@ from distkv.client.async_client import AsyncClient
 from distkv.config import GatewayConfig
 from distkv.errors import ConfigError
 from distkv.gateway.app import make_app
-from distkv.gateway.cluster import Cluster
-from distkv.gateway.cluster_metrics import ClusterCollector
-from distkv.gateway.gate import Gate
-from distkv.gateway.metrics import Metrics
-from distkv.gateway.model import ServedModel
+from distkv.gateway.operations.cluster import Cluster
+from distkv.gateway.operations.cluster_metrics import ClusterCollector
+from distkv.gateway.operations.concurrency_limit import Gate
+from distkv.gateway.operations.metrics import Metrics
+from distkv.gateway.prompting.model import ServedModel
 from distkv.gateway.service import Service
 from distkv.wire.address import join_host_port
 

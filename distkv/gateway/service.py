@@ -9,12 +9,12 @@ import structlog
 from starlette.responses import Response
 
 from distkv.config import GatewayConfig
-from distkv.gateway.cluster import Cluster
-from distkv.gateway.errors import ApiError, from_cluster, internal, invalid, unavailable
-from distkv.gateway.gate import Gate
-from distkv.gateway.generating import Generation
-from distkv.gateway.metrics import Metrics
-from distkv.gateway.model import ServedModel
+from distkv.gateway.api.errors import ApiError, from_cluster, internal, invalid, unavailable
+from distkv.gateway.api.generating import Generation
+from distkv.gateway.operations.cluster import Cluster
+from distkv.gateway.operations.concurrency_limit import Gate
+from distkv.gateway.operations.metrics import Metrics
+from distkv.gateway.prompting.model import ServedModel
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import torch
 
-from distkv.actors.peer_links import PeerLinks
-from distkv.actors.serving import Serving
-from distkv.engine.compute import on_cpu
-from distkv.engine.config import ModelConfig
-from distkv.engine.pool import KvPool, slot_bytes
-from distkv.engine.serve import AttendServer, SpanRegistry
+from distkv.actors.worker.peer_links import PeerLinks
+from distkv.actors.worker.serving import Serving
+from distkv.engine.attention.serving import AttendServer, SpanRegistry
+from distkv.engine.device.compute import on_cpu
+from distkv.engine.device.pool import KvPool, slot_bytes
+from distkv.engine.model.config import ModelConfig
 from distkv.errors import LinkClosed
 from distkv.wire.links import LinkIdentity, PoolMemory
 from distkv.wire.links.inproc import InprocListener

@@ -8,10 +8,10 @@ import sys
 import pytest
 
 from distkv.bench import engine
-from distkv.bench.peers import setup
-from distkv.bench.peers.cases import FULL, Answer, Case
-from distkv.bench.peers.checkpoints import MODELS, checkpoint
-from distkv.bench.peers.goals import goals_of, outside_goal
+from distkv.bench.baselines import setup
+from distkv.bench.baselines.cases import FULL, Answer, Case
+from distkv.bench.baselines.checkpoints import MODELS, checkpoint
+from distkv.bench.baselines.goals import goals_of, outside_goal
 from distkv.cli.failures import run
 
 DECODE = Case("decode", 8192, 32, goal={"b": 1.8})

@@ -4,11 +4,11 @@ import itertools
 
 import pytest
 
-from distkv.bench.peers import contest as module
-from distkv.bench.peers.cases import Answer, Case
-from distkv.bench.peers.checkpoints import MODELS
-from distkv.bench.peers.contest import Contender, Contest
-from distkv.bench.peers.process import PeerFailed, Quiet
+from distkv.bench.baselines import contest as module
+from distkv.bench.baselines.cases import Answer, Case
+from distkv.bench.baselines.checkpoints import MODELS
+from distkv.bench.baselines.contest import Contender, Contest
+from distkv.bench.baselines.process import PeerFailed, Quiet
 
 TINY = MODELS["tiny"]
 SHORT = Case("decode", 128, 3)

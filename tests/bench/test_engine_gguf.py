@@ -8,8 +8,8 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
-from distkv.bench.peers.checkpoints import MODELS, checkpoint
-from distkv.bench.peers.drivers.gguf_file import gguf_name, interleaved, tensors, write_gguf
+from distkv.bench.baselines.checkpoints import MODELS, checkpoint
+from distkv.bench.baselines.drivers.gguf_file import gguf_name, interleaved, tensors, write_gguf
 
 TINY = MODELS["tiny"]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from distkv.bench.peers import process as module
-from distkv.bench.peers.process import IDLE_CORES, PeerFailed, PeerProcess, cpu_s, wait_until_idle
+from distkv.bench.baselines import process as module
+from distkv.bench.baselines.process import IDLE_CORES, PeerFailed, PeerProcess, cpu_s, wait_until_idle
 
 FAKE = """
     import sys

@@ -11,7 +11,7 @@ import click
 import pytest
 
 import distkv
-from distkv.cli import bench
+from distkv.cli.commands import bench
 from distkv.cli.failures import run
 from distkv.cli.main import COMMANDS, command
 from distkv.client import directory
@@ -39,7 +39,7 @@ def test_every_command_has_a_module_and_is_listed(capsys):
     assert distkv_command() == 0
     out = capsys.readouterr().out
     for name, told in COMMANDS.items():
-        assert importlib.import_module(f"distkv.cli.{name}").command.name == name
+        assert importlib.import_module(f"distkv.cli.commands.{name}").command.name == name
         assert f"  {name} " in out and told in out
 
 
@@ -198,13 +198,15 @@ LIGHT = {"status": (), "top": (), "generate": (), "up": (), "completion": ("msgs
 @pytest.mark.parametrize("name", LIGHT)
 def test_commands_load_what_they_need(name):
     heavy = ("torch", "transformers", "starlette", "uvicorn", "prometheus_client", "tokenizers", *LIGHT[name])
-    assert loaded_by(f"import distkv.cli.{name}", *heavy) == ""
+    assert loaded_by(f"import distkv.cli.commands.{name}", *heavy) == ""
 
 
 def test_the_list_of_commands_loads_none_of_them():
     listing = "from click.testing import CliRunner\nfrom distkv.cli.main import command\n"
     asked = "assert CliRunner().invoke(command, ['--help']).exit_code == 0"
-    assert loaded_by(listing + asked, "msgspec", "zmq", "asyncio", "rich", "distkv.cli.up", "distkv.config") == ""
+    assert (
+        loaded_by(listing + asked, "msgspec", "zmq", "asyncio", "rich", "distkv.cli.commands.up", "distkv.config") == ""
+    )
 
 
 def test_what_nobody_foresaw_is_one_sentence(capsys, monkeypatch):

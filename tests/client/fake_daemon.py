@@ -15,7 +15,7 @@ from typing import Any
 import click
 import msgspec
 
-from distkv.cli.daemon import daemon_options, serve
+from distkv.cli.daemons.daemon import daemon_options, serve
 from distkv.cli.failures import run
 from distkv.cli.options import resolve, setting_options
 from distkv.config import SECTIONS, GatewayConfig, GManagerConfig, InstanceConfig

@@ -13,7 +13,7 @@ from distkv import AsyncClient
 from distkv.wire.codec import encode_envelope
 from distkv.wire.messages.common import Epoch, SpanRef
 from distkv.wire.messages.envelope import Envelope
-from distkv.wire.messages.to_rmanager import Expose, Release, Renew, TryMoveKvcache
+from distkv.wire.messages.to_rmanager import BlocksReady, Release, Renew, TryMoveKvcache
 from tests.checkpoints import prompt_ids
 from tests.cluster.driving import Driver, driving, eventually
 
@@ -78,7 +78,7 @@ async def test_messages_that_make_no_sense_to_this_instance(three, expect, deale
     bodies = [
         Renew(renewal=1, spans=(span,), ttl_s=4.0),
         Release(span=span),
-        Expose(span=span, index=0, source_id="i0", source_incarnation=1, blocks=()),
+        BlocksReady(span=span, index=0, source_id="i0", source_incarnation=1, blocks=()),
         TryMoveKvcache(span_id="x", request_id="r", debtor_id="i2", debtor_incarnation=1, num_blocks=2**40, ttl_s=1e6),
     ]
     async with driving(three) as driver:

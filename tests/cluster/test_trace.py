@@ -25,8 +25,10 @@ async def test_a_trace_shows_what_runs_beside_what(three, traces, expect):
     ahead = [n for n in results if n + 1 in steps and steps[n + 1]["t_s"] < results[n]]
     assert len(ahead) >= len(results) // 2, f"{len(ahead)} of {len(results)} steps ran ahead"
 
-    # A chunk's rBlocks are on their way to a creditor, from Expose to Complete, while a later chunk is computed.
-    exposed = {(e["span_id"], e["index"]): e["t_s"] for e in traced if e["type"] == "Expose" and e["event"] == "sent"}
+    # A chunk's rBlocks are on their way to a creditor, from BlocksReady to Complete, while a later chunk is computed.
+    exposed = {
+        (e["span_id"], e["index"]): e["t_s"] for e in traced if e["type"] == "BlocksReady" and e["event"] == "sent"
+    }
     moves = [
         (exposed[e["span_id"], e["index"]], e["t_s"])
         for e in traced

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 from typing import Any, TypeVar
 
-from distkv.control.debts import DebtBook
-from distkv.control.instance import Instance, Settings
-from distkv.control.output import NoText, OutputText
-from distkv.control.placement import Debt
-from distkv.control.ranges import Ranges
-from distkv.control.sequence import SeqState, Sequence
+from distkv.control.loan.debts import DebtBook
+from distkv.control.request.output import NoText, OutputText
+from distkv.control.request.placement import Debt
+from distkv.control.request.ranges import Ranges
+from distkv.control.request.sequence import SeqState, Sequence
+from distkv.control.rmanager.state import Instance, Settings
 from distkv.types import SamplingParams
 from distkv.wire.messages.common import DataEndpoint, Epoch, Member, SpanRef
 

@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
+from distkv.sim.cluster import BLOCK, SimCluster
+from distkv.sim.fake_worker import VOCAB, expected_output, logprobs_at
 from distkv.wire.messages import to_rmanager as tr
-from tests.control.cluster import BLOCK, SimCluster
-from tests.control.fake_worker import VOCAB, expected_output, logprobs_at
 
 
 def prompt(n: int, salt: int = 0) -> list[int]:
@@ -209,7 +209,7 @@ def test_a_name_is_free_again_as_soon_as_its_request_ended() -> None:
     cluster.settle()
 
 
-@pytest.mark.parametrize("lost", [tr.Expose, tr.Complete, tr.Granted, tr.Renewed])
+@pytest.mark.parametrize("lost", [tr.BlocksReady, tr.Complete, tr.Granted, tr.Renewed])
 def test_a_connection_breaks_with_a_message_on_its_way(lost: type) -> None:
     """Whatever was lost is asked again, or runs out with its lease; nothing waits for ever."""
     cluster = SimCluster([12, 32, 32])

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.control.cluster import Outcome, SimCluster
-from tests.control.fake_worker import expected_output, logprobs_at
+from distkv.sim.cluster import Outcome, SimCluster
+from distkv.sim.fake_worker import expected_output, logprobs_at
 from tests.control.test_cluster import prompt
 
 POOLS = [12, 20, 28, 16]

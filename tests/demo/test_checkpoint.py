@@ -6,12 +6,12 @@ import pytest
 import torch
 import transformers
 
-from distkv.cli.up import DEMO_PROMPT
+from distkv.cli.commands.up import DEMO_PROMPT
 from distkv.config import DEMO_MODEL, model_dir
 from distkv.demo.corpus import NOT_MENTIONED
 from distkv.demo.documents import prompt_of, write
 from distkv.demo.recall import Examiner
-from distkv.engine.tokenizer import Tokenizer
+from distkv.text.tokenizer import Tokenizer
 from tests.engine.harness import Engine
 
 CHECKPOINT = model_dir(DEMO_MODEL)

@@ -15,14 +15,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from distkv.cli.demo import command
+from distkv.cli.commands.demo import command
 from distkv.cli.failures import run
 from distkv.config import DEMO_MODEL, model_dir
 
 SMALL = ("--kv-tokens", "256")
 FAKES = """
 import sys
-from distkv.cli.demo import command
+from distkv.cli.commands.demo import command
 from distkv.cli.failures import run
 from distkv.client import launch
 from distkv.demo import story
@@ -204,7 +204,7 @@ def test_an_instance_that_dies_meanwhile_is_named_and_nothing_stays(start, scrat
     (instance,) = [
         child
         for child in psutil.Process(demo.pid).children()
-        if {"distkv.cli.instance", "--instance-id=i1"} <= set(child.cmdline())
+        if {"distkv.cli.daemons.instance", "--instance-id=i1"} <= set(child.cmdline())
     ]
     instance.kill()
     code, out = end(demo)

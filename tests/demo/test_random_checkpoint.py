@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from distkv.demo.random_checkpoint import make_checkpoint
-from distkv.engine.weights import fingerprint
+from distkv.engine.model.weights import fingerprint
 from tests.checkpoints import TEXT, VARIANTS, prompt_ids, reference_greedy, reference_logits, variant
 
 FAMILIES = ["llama", "mistral", "qwen2", "qwen3"]

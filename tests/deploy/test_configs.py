@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
-from distkv.cli import gateway, gmanager, instance
+from distkv.cli.daemons import gateway, gmanager, instance
 from distkv.cli.failures import run
 from distkv.config import SECTIONS, build, load_file, settings_of
 from distkv.errors import ConfigError

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from distkv.cli import gateway, gmanager, instance
+from distkv.cli.daemons import gateway, gmanager, instance
 from distkv.cli.failures import run
 from tests.deploy.conftest import Start, listening, log_of, told
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from distkv.cli import daemon, gateway, gmanager, instance
+from distkv.cli.daemons import daemon, gateway, gmanager, instance
 from distkv.config import GatewayConfig, InstanceConfig, build, settings_of
 
 ROOT = Path(__file__).parents[2]

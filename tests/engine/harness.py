@@ -10,15 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from distkv.engine.bodies import body_of, tensor_of
-from distkv.engine.compute import Compute
-from distkv.engine.forward import Forward
-from distkv.engine.model import Model
-from distkv.engine.pool import KvPool, slot_bytes
-from distkv.engine.prepare import prepare
-from distkv.engine.remote import CreditorLink
-from distkv.engine.serve import AttendServer, ServedPlan, SpanRegistry
-from distkv.engine.step import StepRunner
+from distkv.engine.attention.bodies import body_of, tensor_of
+from distkv.engine.attention.remote import CreditorLink
+from distkv.engine.attention.serving import AttendServer, ServedPlan, SpanRegistry
+from distkv.engine.device.compute import Compute
+from distkv.engine.device.pool import KvPool, slot_bytes
+from distkv.engine.model.decoder import Model
+from distkv.engine.step.forward import Forward
+from distkv.engine.step.prepare import prepare
+from distkv.engine.step.runner import StepRunner
 from distkv.errors import LinkClosed
 from distkv.wire.messages.common import Epoch, Run, SpanRef
 from distkv.wire.messages.data import Attend, AttendPlan
@@ -210,7 +210,7 @@ def seq_step(
     table: tuple[Run, ...],
     *,
     name: str = "r",
-    life: int = 0,
+    attempt: int = 0,
     version: int = 0,
     remote: tuple[RemoteSpan, ...] = (),
     sample: Sampling | None = None,
@@ -220,7 +220,7 @@ def seq_step(
     return SeqStep(
         request_id=name,
         version=version,
-        life=life,
+        attempt=attempt,
         start=start,
         end=end,
         tokens=tuple(ids[start:end]),

@@ -7,9 +7,9 @@ from contextlib import AbstractContextManager
 import torch
 from torch import Tensor
 
-from distkv.engine.compute import Compute, with_triton
-from distkv.engine.cuda import CudaDevice
-from distkv.engine.device import Captured, Device, Fetch, Here, HostDevice, Run
+from distkv.engine.device.compute import Compute, with_triton
+from distkv.engine.device.cuda import CudaDevice
+from distkv.engine.device.device import Captured, Device, Fetch, Here, HostDevice, Run
 from distkv.kernels import Heads, LayerKv, RowKv
 from distkv.kernels.cpu.between import StepwiseBetween
 from distkv.kernels.cpu.linear import TorchLinear

@@ -9,7 +9,7 @@ import pytest
 import torch
 from structlog.testing import capture_logs
 
-from distkv.engine.warm_up import warm_up
+from distkv.engine.step.warm_up import warm_up
 from distkv.wire.messages.to_worker import PromptLogprobs, Sampling
 from tests.checkpoints import check_logprobs, prompt_ids, reference_greedy, reference_logits, variant
 from tests.engine.harness import GREEDY, Engine, seq_step
@@ -121,7 +121,7 @@ def test_peers(path: Path, device: LazyHost, microbatches: int) -> None:
 
 
 def test_by_itself_only_large_steps_are_halved(path: Path, device: LazyHost, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("distkv.engine.step.ROWS_WORTH_IT", 4)
+    monkeypatch.setattr("distkv.engine.step.runner.ROWS_WORTH_IT", 4)
     engine = Engine(path, compute=lazy_compute(device), num_slots=128)
     lent = Lent(engine)
     for end, asked in (47, {0}), (48, {0, 1}):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from distkv.engine import logprobs
+from distkv.engine.step.runner import logprobs
 from distkv.errors import MalformedMessage
 from distkv.wire.messages.from_worker import SeqResult
 from distkv.wire.messages.to_worker import PromptLogprobs, Sampling
@@ -85,16 +85,16 @@ def test_a_history_is_whole_again_after_a_rebuild(engine: Engine, path: Path) ->
     lost = seq_step(ids, 35, 36, local, remote=(span,), history=True, sample=sampling)
     assert engine.run(lost)[0].status == "lost"
     assert engine.run(seq_step((), 36, 37, local, remote=(span,), history=True, sample=sampling))[0].status == "void"
-    engine.run(seq_step(ids, 4, 20, table, life=1, history=True))
-    ids.append(token_of(engine.run(seq_step(ids, 35, 36, table, life=1, history=True, sample=sampling))[0]))
+    engine.run(seq_step(ids, 4, 20, table, attempt=1, history=True))
+    ids.append(token_of(engine.run(seq_step(ids, 35, 36, table, attempt=1, history=True, sample=sampling))[0]))
     assert ids[30:] == expected[:7]
 
     again = engine.table(60)
     for start, end in [(0, 9), (9, 33)]:
-        engine.run(seq_step(ids, start, end, again, life=2, history=True))
-    ids.append(token_of(engine.run(seq_step(ids, 33, 37, again, life=2, history=True, sample=sampling))[0]))
+        engine.run(seq_step(ids, start, end, again, attempt=2, history=True))
+    ids.append(token_of(engine.run(seq_step(ids, 33, 37, again, attempt=2, history=True, sample=sampling))[0]))
     for end in range(38, 30 + COUNT):
-        ahead = seq_step((), end - 1, end, again, life=2, history=True, sample=sampling)
+        ahead = seq_step((), end - 1, end, again, attempt=2, history=True, sample=sampling)
         ids.append(token_of(engine.run(ahead)[0]))
     assert ids[30:] == expected
 
@@ -102,7 +102,7 @@ def test_a_history_is_whole_again_after_a_rebuild(engine: Engine, path: Path) ->
 def test_another_request_of_the_same_name_has_its_own_history(engine: Engine, path: Path) -> None:
     longer = prompt_ids(40, seed=9)
     engine.run(seq_step(longer, 0, 40, engine.table(40), history=True, sample=SETTINGS[0]))
-    result = engine.run(seq_step(PROMPT, 0, 30, engine.table(30), life=1, history=True, sample=SETTINGS[0]))[0]
+    result = engine.run(seq_step(PROMPT, 0, 30, engine.table(30), attempt=1, history=True, sample=SETTINGS[0]))[0]
     assert result.token == reference(path, SETTINGS[0])[0]
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from distkv.engine.compute import with_triton
-from distkv.engine.cuda import CudaDevice
-from distkv.engine.device import HostDevice
-from distkv.engine.warm_up import warm_up
+from distkv.engine.device.compute import with_triton
+from distkv.engine.device.cuda import CudaDevice
+from distkv.engine.device.device import HostDevice
+from distkv.engine.step.warm_up import warm_up
 from tests.checkpoints import prompt_ids, reference_greedy, reference_logits, variant
 from tests.engine.harness import GREEDY, Engine, seq_step, without
 from tests.engine.lent import Lent

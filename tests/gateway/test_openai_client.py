@@ -16,7 +16,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from distkv import LocalCluster
-from distkv.engine.tokenizer import Tokenizer
+from distkv.text.tokenizer import Tokenizer
 from distkv.wire.messages.to_rmanager import Submit
 from tests.checkpoints import prompt_ids, reference_greedy, reference_logits
 from tests.gateway.parts import MODEL, WAIT_S, ends, silence, speak

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 from distkv import LocalCluster
-from distkv.gateway.openapi import OPERATIONS
-from distkv.gateway.requests import (
+from distkv.gateway.api.openapi import OPERATIONS
+from distkv.gateway.api.requests import (
     REFUSED_CHAT,
     REFUSED_COMPLETION,
     REFUSED_TEXT,
     ChatRequest,
     CompletionRequest,
 )
-from tests.gateway.test_metrics import Start, scrape
+from tests.gateway.operations.test_metrics import Start, scrape
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "gateway.md").read_text(encoding="utf-8")

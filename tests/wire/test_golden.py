@@ -18,7 +18,7 @@ from tests.wire.strategies import CONTROL_TYPES, DATA_TYPES
 GOLDEN = load(CURRENT)
 FORMER = load(OLD)
 CENTRAL = {
-    "Submit", "TokenChunk", "Heartbeat", "BorrowQuery", "TryMoveKvcache", "Granted", "Expose", "Complete", "Renew",
+    "Submit", "TokenChunk", "Heartbeat", "BorrowQuery", "TryMoveKvcache", "Granted", "BlocksReady", "Complete", "Renew",
     "Step", "StepResult", "Hello", "Attend",
 }  # fmt: skip
 REMAKE = "is the change meant? then: python -m tests.wire.golden --write"

@@ -12,8 +12,8 @@ import pytest
 import zmq
 
 from distkv.errors import LinkClosed, MalformedMessage
-from distkv.wire.messages.from_worker import Sealed, StepResult, WorkerFailed
-from distkv.wire.messages.to_worker import Seal, Shutdown, Step
+from distkv.wire.messages.from_worker import Checksummed, StepResult, WorkerFailed
+from distkv.wire.messages.to_worker import Checksum, Shutdown, Step
 from distkv.wire.originator import Originator
 from distkv.wire.worker_pipe import CommandReader, ResultWriter, WorkerPipe
 
@@ -59,10 +59,10 @@ async def test_commands_are_answered_with_their_cause() -> None:
 async def test_every_thread_has_its_own_writer() -> None:
     async with WorkerPipe() as pipe:
 
-        def write(seal_id: int) -> None:
+        def write(checksum_id: int) -> None:
             with ResultWriter(pipe.address) as writer:
                 for i in range(100):
-                    writer.send(Sealed(seal_id=seal_id, checksums=(i,)))
+                    writer.send(Checksummed(checksum_id=checksum_id, checksums=(i,)))
 
         threads = [threading.Thread(target=write, args=(i,)) for i in range(3)]
         for thread in threads:
@@ -71,8 +71,8 @@ async def test_every_thread_has_its_own_writer() -> None:
         ids = set()
         for _ in range(300):
             envelope = await asyncio.wait_for(pipe.recv(), DEADLINE_S)
-            assert isinstance(envelope.body, Sealed)
-            got[envelope.body.seal_id].extend(envelope.body.checksums)
+            assert isinstance(envelope.body, Checksummed)
+            got[envelope.body.checksum_id].extend(envelope.body.checksums)
             ids.add(envelope.id)
         for thread in threads:
             await asyncio.to_thread(thread.join)
@@ -100,7 +100,7 @@ async def test_the_worker_reads_what_was_sent_and_then_learns_that_the_rmanager_
             assert reader.recv(DEADLINE_S) is not None
             connected.set()
             assert ended.wait(DEADLINE_S)
-            assert isinstance(reader.recv(DEADLINE_S).body, Seal)  # type: ignore[union-attr]
+            assert isinstance(reader.recv(DEADLINE_S).body, Checksum)  # type: ignore[union-attr]
             with pytest.raises(LinkClosed, match="rManager"):
                 while True:
                     reader.recv(DEADLINE_S)
@@ -108,7 +108,7 @@ async def test_the_worker_reads_what_was_sent_and_then_learns_that_the_rmanager_
     worker = asyncio.create_task(asyncio.to_thread(work))
     pipe.send(ORIGIN.wrap(Shutdown()))
     await asyncio.to_thread(connected.wait, DEADLINE_S)
-    pipe.send(ORIGIN.wrap(Seal(seal_id=1, slots=(1,))))
+    pipe.send(ORIGIN.wrap(Checksum(checksum_id=1, slots=(1,))))
     pipe.close()
     ended.set()
     await worker

@@ -6,9 +6,9 @@ from typing import NoReturn
 
 import torch
 
-from distkv.engine.model import Model
-from distkv.engine.pool import KvPool, slot_bytes
-from distkv.engine.step import StepRunner
+from distkv.engine.device.pool import KvPool, slot_bytes
+from distkv.engine.model.decoder import Model
+from distkv.engine.step.runner import StepRunner
 from distkv.wire.messages.common import Run
 from distkv.wire.messages.to_worker import Sampling, SeqStep, Step
 
@@ -44,7 +44,7 @@ class DecodeSteps:
         seqs = tuple(
             SeqStep(
                 request_id=str(index),
-                life=0,
+                attempt=0,
                 version=0,
                 start=at,
                 end=at + 1,

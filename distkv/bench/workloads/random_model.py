@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from distkv.bench.peers.checkpoints import Model as Shape
-from distkv.engine.compute import Compute
-from distkv.engine.config import ModelConfig
-from distkv.engine.model import Model
-from distkv.engine.rope_config import RopeConfig
-from distkv.engine.weights import LayerWeights, Weights
+from distkv.bench.baselines.checkpoints import Model as Shape
+from distkv.engine.device.compute import Compute
+from distkv.engine.model.config import ModelConfig
+from distkv.engine.model.decoder import Model
+from distkv.engine.model.rope_config import RopeConfig
+from distkv.engine.model.weights import LayerWeights, Weights
 from distkv.kernels.cpu.linear import Linear
 
 

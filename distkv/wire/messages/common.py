@@ -12,7 +12,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 InstanceId = Annotated[str, Meta(min_length=1, max_length=128)]
 RequestId = Annotated[str, Meta(min_length=1, max_length=256)]
@@ -30,24 +30,24 @@ class Value(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Epoch(msgspec.Struct, frozen=True, array_like=True, order=True, gc=False):
-    """Which life of a span this is: the creditor's incarnation, and a counter within it. Compared for equality only."""
+    """Tells grants of a span apart: the creditor's incarnation, and a counter within it. Compared for equality only."""
 
     incarnation: int
     counter: int
 
 
 ANY_EPOCH = Epoch(0, 0)
-"""In a `Release`: whatever life the span is in. Its debtor sends it when it never heard which."""
+"""In a `Release`: whatever epoch the span has. Its debtor sends it when it never heard which."""
 
 
 class SpanRef(Value, frozen=True):
-    """One lent span in one of its lives."""
+    """One lent span in one epoch."""
 
     span_id: SpanId
     epoch: Epoch
 
     def covers(self, other: SpanRef) -> bool:
-        """Whether this names `other`: the same span in the same, or in any, life."""
+        """Whether this names `other`: the same span in the same, or in any, epoch."""
         return self.span_id == other.span_id and self.epoch in (other.epoch, ANY_EPOCH)
 
 

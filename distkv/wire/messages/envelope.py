@@ -20,7 +20,7 @@ Contract = (
     to_rmanager.TryMoveKvcache
     | to_rmanager.Granted
     | to_rmanager.Refused
-    | to_rmanager.Expose
+    | to_rmanager.BlocksReady
     | to_rmanager.Complete
     | to_rmanager.Renew
     | to_rmanager.Renewed
@@ -47,7 +47,7 @@ ToClient = (
 ToWorker = (
     to_worker.Step
     | to_worker.Forget
-    | to_worker.Seal
+    | to_worker.Checksum
     | to_worker.Grant
     | to_worker.Revoke
     | to_worker.Pull
@@ -58,7 +58,7 @@ ToWorker = (
 FromWorker = (
     from_worker.WorkerReady
     | from_worker.StepResult
-    | from_worker.Sealed
+    | from_worker.Checksummed
     | from_worker.Pulled
     | from_worker.Revoked
     | from_worker.WorkerStats

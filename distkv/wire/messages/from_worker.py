@@ -30,12 +30,12 @@ class SeqResult(Value, frozen=True, omit_defaults=True):
     """What a step did for one sequence.
 
     ok: its range is computed, `token` is the sample if one was wanted. lost: partials of `lost` creditors were missing;
-    nothing of the range counts. void: an earlier step of the same life was lost. logprobs: of `token`, if asked for.
+    nothing of the range counts. void: an earlier step of the same attempt was lost. logprobs: of `token`, if asked for.
     prompt_logprobs: those the step asked for, in order.
     """
 
     request_id: RequestId
-    life: Count
+    attempt: Count
     status: Literal["ok", "lost", "void"]
     token: int | None = None
     lost: tuple[InstanceId, ...] = ()
@@ -65,10 +65,10 @@ class StepResult(Message, frozen=True):
     counters: WorkerCounters = WorkerCounters()
 
 
-class Sealed(Message, frozen=True):
-    """Checksums of the slots of `Seal`, in order."""
+class Checksummed(Message, frozen=True):
+    """Checksums of the slots of `Checksum`, in order."""
 
-    seal_id: Count
+    checksum_id: Count
     checksums: tuple[int, ...]
 
 

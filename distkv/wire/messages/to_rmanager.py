@@ -1,7 +1,7 @@
 """What an rManager reads, grouped by who sends it: gManager, peers, clients. The worker's own are in `from_worker`.
 
-Promises: messages of one sender arrive in order. A peer's `TryMoveKvcache`, `Expose`, `Renew` and `Release` are each
-answered or the peer is gone; leases make every one of them safe to lose.
+Promises: messages of one sender arrive in order. Each `TryMoveKvcache`, `BlocksReady`, `Renew` and `Release` of a peer
+is answered or the peer is gone; leases make every one of them safe to lose.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from distkv.wire.messages.common import (
 
 
 class Members(Message, frozen=True):
-    """The member list, whole; everyone caches it. `version` grows within one life of a gManager."""
+    """The member list, whole; everyone caches it. `version` grows while one gManager runs."""
 
     version: Count
     members: tuple[Member, ...] = ()
@@ -92,14 +92,14 @@ class Refused(Message, frozen=True):
     free_blocks: Count
 
 
-class ExposedBlock(Value, frozen=True, array_like=True):
+class ReadyBlock(Value, frozen=True, array_like=True):
     """A sealed rBlock: the slot of the source's pool it lies in, and the checksum its debtor computed for it."""
 
     slot: Count
     checksum: int
 
 
-class Expose(Message, frozen=True):
+class BlocksReady(Message, frozen=True):
     """Sealed rBlocks lie ready at `source_id`; the receiver pulls them into its span from position `index` on.
 
     The source leaves them untouched until `Complete`, `Released`, or the receiver's lease has run out. Sent again, word
@@ -110,7 +110,7 @@ class Expose(Message, frozen=True):
     index: Count
     source_id: InstanceId
     source_incarnation: int
-    blocks: tuple[ExposedBlock, ...]
+    blocks: tuple[ReadyBlock, ...]
 
 
 class Complete(Message, frozen=True):

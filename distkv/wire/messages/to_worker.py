@@ -1,6 +1,6 @@
 """What an engine worker reads from its rManager, on one ordered channel.
 
-Steps are executed in order and answered in order. `Seal` and `Pull` run beside them, in their own order. `Grant` and
+Steps are executed in order and answered in order. `Checksum` and `Pull` run beside them, in order too. `Grant` and
 `Revoke` take effect at once; `Revoked` is sent when the last reader of the span is done.
 """
 
@@ -55,8 +55,8 @@ class SeqStep(Value, frozen=True, omit_defaults=True):
     """Compute tokens [start, end) of one sequence, attending to everything before each of them.
 
     tokens: their ids; one fewer than end - start when the last is the token the worker sampled for this sequence just
-    before. version: placement version, grows whenever a block of the sequence changes place. life: grows whenever
-    steps of the sequence were lost; a lost life stays void, a new one starts afresh. local: where the sequence's own
+    before. version: placement version, grows whenever a block of the sequence changes place. attempt: grows whenever
+    steps of the sequence were lost; a lost attempt stays void, a new one starts afresh. local: where the sequence's own
     rBlocks that hold positions < end lie, ascending, those written by this step included. remote: its borrowed ones,
     ascending. sample: given when position `end` is wanted. history: the worker is to remember the ids by position,
     for penalties; the same in all steps of a request. prompt_logprobs: given when some are wanted of these rows.
@@ -64,7 +64,7 @@ class SeqStep(Value, frozen=True, omit_defaults=True):
 
     request_id: RequestId
     version: Count
-    life: Count
+    attempt: Count
     start: Count
     end: Count
     tokens: tuple[int, ...]
@@ -83,15 +83,15 @@ class Step(Message, frozen=True):
 
 
 class Forget(Message, frozen=True):
-    """Drop what is remembered of these requests; no later Step names them in the same life."""
+    """Drop what is remembered of these requests; no later Step names them in the same attempt."""
 
     request_ids: tuple[RequestId, ...]
 
 
-class Seal(Message, frozen=True):
-    """Checksum these slots of the own pool; answered by `Sealed`."""
+class Checksum(Message, frozen=True):
+    """Checksum these slots of the own pool; answered by `Checksummed`."""
 
-    seal_id: Count
+    checksum_id: Count
     slots: tuple[int, ...]
 
 

@@ -14,7 +14,7 @@ from distkv.wire.messages.envelope import Control, Envelope
 from distkv.wire.messages.from_worker import SeqResult, WorkerCounters
 from distkv.wire.messages.to_client import BlockCounts, Counters, InstanceStatus, RequestStatus, SpanStatus
 from distkv.wire.messages.to_gmanager import Debtor, Refusal, RequestPlacementEntry
-from distkv.wire.messages.to_rmanager import Candidate, ExposedBlock
+from distkv.wire.messages.to_rmanager import Candidate, ReadyBlock
 from distkv.wire.messages.to_worker import PromptLogprobs, RemoteSpan, Sampling, SeqStep
 
 BORN_0, BORN_1 = 1763690000000000000, 1763690001000000000
@@ -164,14 +164,14 @@ _BODIES: dict[str, tuple[str, Control]] = {
         to_rmanager.Granted(span_id=SPAN.span_id, epoch=SPAN.epoch, slots=(20, 21, 22, 23, 40, 41, 42, 43), ttl_s=4.0),
     ),
     "Refused": ("i1", to_rmanager.Refused(span_id=SPAN.span_id, reason="it drains", free_blocks=0)),
-    "Expose": (
+    "BlocksReady": (
         "i0",
-        to_rmanager.Expose(
+        to_rmanager.BlocksReady(
             span=SPAN,
             index=0,
             source_id="i0",
             source_incarnation=BORN_0,
-            blocks=tuple(ExposedBlock(slot=slot, checksum=sum_) for slot, sum_ in zip((4, 5), CHECKSUMS, strict=True)),
+            blocks=tuple(ReadyBlock(slot=slot, checksum=sum_) for slot, sum_ in zip((4, 5), CHECKSUMS, strict=True)),
         ),
     ),
     "Complete": ("i1", to_rmanager.Complete(span=SPAN, index=0, num_blocks=2)),
@@ -252,7 +252,7 @@ _BODIES: dict[str, tuple[str, Control]] = {
                 SeqStep(
                     request_id="req-1",
                     version=6,
-                    life=1,
+                    attempt=1,
                     start=160,
                     end=162,
                     tokens=(17, 300),
@@ -278,7 +278,7 @@ _BODIES: dict[str, tuple[str, Control]] = {
         ),
     ),
     "Forget": ("i0", to_worker.Forget(request_ids=("req-1",))),
-    "Seal": ("i0", to_worker.Seal(seal_id=3, slots=(4, 5))),
+    "Checksum": ("i0", to_worker.Checksum(checksum_id=3, slots=(4, 5))),
     "Grant": ("i1", to_worker.Grant(span=SPAN, slots=(20, 21, 22, 23, 40, 41, 42, 43))),
     "Revoke": ("i1", to_worker.Revoke(span=SPAN)),
     "Pull": (
@@ -317,19 +317,19 @@ _BODIES: dict[str, tuple[str, Control]] = {
             results=(
                 SeqResult(
                     request_id="req-1",
-                    life=1,
+                    attempt=1,
                     status="ok",
                     token=41,
                     logprobs=TokenLogprobs(token_id=41, logprob=-0.5, rank=1, top=((41, -0.5),)),
                     prompt_logprobs=(TokenLogprobs(token_id=300, logprob=-2.5, rank=3, top=((41, -0.5),)),),
                 ),
-                SeqResult(request_id="req-3", life=2, status="lost", lost=("i2",)),
+                SeqResult(request_id="req-3", attempt=2, status="lost", lost=("i2",)),
             ),
             compute_s=0.0125,
             counters=COUNTERS,
         ),
     ),
-    "Sealed": ("worker", from_worker.Sealed(seal_id=3, checksums=CHECKSUMS)),
+    "Checksummed": ("worker", from_worker.Checksummed(checksum_id=3, checksums=CHECKSUMS)),
     "Pulled": ("worker", from_worker.Pulled(pull_id=8, problem="block 1: its checksum does not match")),
     "Revoked": ("worker", from_worker.Revoked(span=SPAN)),
     "WorkerStats": ("worker", from_worker.WorkerStats(query_id=2, counters=COUNTERS)),

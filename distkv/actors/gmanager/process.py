@@ -1,0 +1,69 @@
+"""The gManager process: a socket, a clock, and the state machine between them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+
+from distkv.actors.ticking import every, first_of
+from distkv.clock import Clock, MonotonicClock
+from distkv.config import GManagerConfig
+from distkv.control.cluster.gmanager import GManager, GManagerSettings
+from distkv.control.commands import Answer, Command, Note, Received, Tick
+from distkv.wire.address import join_host_port
+from distkv.wire.channel import ServerChannel
+from distkv.wire.originator import Originator
+
+TICK_S = 0.1
+
+
+class GManagerActor:
+    """Feeds messages and time to `control.GManager` and sends what it answers."""
+
+    def __init__(self, config: GManagerConfig, server: ServerChannel, clock: Clock) -> None:
+        self._server = server
+        self._clock = clock
+        self._origin = Originator("gmanager")
+        self._log = structlog.get_logger()
+        self._core = GManager(GManagerSettings(heartbeat_s=config.heartbeat_s, dead_after_s=config.dead_after_s))
+
+    async def serve(self) -> None:
+        """Answer messages until cancelled."""
+        while True:
+            route, envelope = await self._server.recv()
+            event = Received(envelope.sender, envelope.body, route)
+            self._carry_out(self._core.handle(event, self._clock.now()), envelope.id)
+
+    def tick(self) -> None:
+        """Let time pass for the state machine."""
+        self._carry_out(self._core.handle(Tick(), self._clock.now()), "")
+
+    def _carry_out(self, commands: list[Command], cause: str) -> None:
+        for command in commands:
+            match command:
+                case Answer():
+                    self._server.send(command.route, self._origin.wrap(command.body, cause))
+                case Note():
+                    self._log.info(command.event, cause=cause, **command.fields)
+                case _:
+                    raise AssertionError(f"a gManager never issues {command}")
+
+
+async def run(config: GManagerConfig, ready: Callable[[dict[str, Any]], None], stop: asyncio.Event) -> int:
+    """Serve until `stop`; returns the exit code. Raises ConfigError when the address cannot be used."""
+    log = structlog.get_logger()
+    address = f"tcp://{join_host_port(config.host, config.port)}"
+    async with ServerChannel.bind(address, name="gmanager", insecure=config.insecure) as server:
+        actor = GManagerActor(config, server, MonotonicClock())
+        ready({"address": server.address, "pid": os.getpid()})
+        await first_of(
+            asyncio.ensure_future(actor.serve()),
+            asyncio.ensure_future(every(TICK_S, actor.tick)),
+            asyncio.ensure_future(stop.wait()),
+        )
+    log.info("stopped")
+    return 0

@@ -1,0 +1,65 @@
+"""A worker's pool in a GPU's memory, as bytes: transfers go through pinned staging, and peers read from that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from distkv.engine.device.device import Device, OwnLanes
+from distkv.errors import ConfigError
+from distkv.wire.links import host_key
+from distkv.wire.messages.common import DataEndpoint
+
+STAGING_BYTES = 64 * 2**20
+
+
+class DevicePool:
+    """See distkv.wire.links.Pool; may be used by any threads. memory: uint8, all of it."""
+
+    token = ""
+
+    def __init__(self, slot_bytes: int, num_slots: int, device: Device) -> None:
+        """Take it from the device. Raises ConfigError when the device does not have that much."""
+        from distkv.kernels.triton.copy import gather_blocks, scatter_blocks
+
+        self._gather, self._scatter = gather_blocks, scatter_blocks
+        self.slot_bytes, self.num_slots = slot_bytes, num_slots
+        self.batch_slots = max(1, STAGING_BYTES // slot_bytes)
+        self._device, self._lanes = device, OwnLanes(device)
+        try:
+            self.memory = torch.empty(num_slots * slot_bytes, dtype=torch.uint8, device=device.place)
+        except torch.OutOfMemoryError as error:
+            raise ConfigError(
+                "kv_tokens",
+                f"{device.place} has no room for a pool of {num_slots * slot_bytes} bytes: {error}",
+                "give kv_tokens or kv_cache_memory_bytes",
+            ) from None
+        self._slots: Tensor = self.memory.view(num_slots, slot_bytes)
+
+    def endpoint(self, address: str, local: str = "") -> DataEndpoint:
+        """See Pool."""
+        return DataEndpoint(
+            address=address, local=local, host_key=host_key(), slot_bytes=self.slot_bytes, num_slots=self.num_slots
+        )
+
+    @contextmanager
+    def reading(self, slots: Sequence[int]) -> Iterator[list[memoryview]]:
+        """See Pool: a copy."""
+        with self._lanes.mine():
+            (index,) = self._device.put(torch.tensor(slots, dtype=torch.int64))
+            (host,) = self._device.fetch(self._gather(self._slots, index)).wait()
+        yield [host.view(-1).numpy().data]
+
+    @contextmanager
+    def writing(self, slots: Sequence[int]) -> Iterator[list[memoryview]]:
+        """See Pool: they are copied when the block is left."""
+        host = self._device.host(len(slots) * self.slot_bytes)
+        yield [host.numpy().data]
+        with self._lanes.mine():
+            (index,) = self._device.put(torch.tensor(slots, dtype=torch.int64))
+            (staging,) = self._device.put(host)
+            self._scatter(staging.view(len(slots), self.slot_bytes), self._slots, index)
+            self._device.finish()

@@ -1,0 +1,116 @@
+"""The worker's own links to its peers: one per creditor and half for the step thread, one per source for transfers."""
+
+from __future__ import annotations
+
+import threading
+
+import structlog
+
+from distkv.engine.attention.remote import CreditorLink, FramedCreditor
+from distkv.engine.model.config import ModelConfig
+from distkv.errors import LinkClosed, LinkError, WireError
+from distkv.wire.links import LinkIdentity, TensorLink, Transport, connect, hello_to
+from distkv.wire.messages.common import Member
+
+CONNECT_TIMEOUT_S = 1.0
+
+
+class PeerLinks:
+    """Opens links by the newest member list. `creditor` is for the step thread, `source` for the transfer thread.
+
+    query_bytes: bytes of plans, queries and partials that passed.
+    """
+
+    def __init__(
+        self, identity: LinkIdentity, config: ModelConfig, attend_timeout_s: float, transport: Transport
+    ) -> None:
+        self.query_bytes = 0
+        self._identity = identity
+        self._config = config
+        self._attend_timeout_s = attend_timeout_s
+        self._transport: Transport = transport
+        self._lock = threading.Lock()
+        self._members: dict[str, Member] = {}
+        self._creditors: dict[tuple[str, int], tuple[int, TensorLink, FramedCreditor]] = {}
+        self._sources: dict[str, tuple[int, TensorLink]] = {}
+        self._log = structlog.get_logger()
+
+    def update(self, members: tuple[Member, ...]) -> None:
+        """Replace the member list; links to lives that are not on it end, also in the middle of a wait."""
+        with self._lock:
+            self._members = {member.instance_id: member for member in members}
+            links = [(i, incarnation, link) for (i, _), (incarnation, link, _) in self._creditors.items()]
+            links += [(i, incarnation, link) for i, (incarnation, link) in self._sources.items()]
+        for instance_id, incarnation, link in links:
+            member = self._members.get(instance_id)
+            if member is None or member.incarnation != incarnation:
+                link.abort()
+
+    def creditor(self, instance_id: str, half: int = 0) -> CreditorLink:
+        """A usable link for micro-attention, one for each half. Raises LinkError."""
+        known = self._creditors.get((instance_id, half))
+        member = self._member(instance_id)
+        if known is not None:
+            incarnation, link, creditor = known
+            if not creditor.broken and incarnation == member.incarnation:
+                return creditor
+            link.abort()
+            with self._lock:
+                del self._creditors[instance_id, half]
+        link = self._open(member)
+        creditor = FramedCreditor(
+            link,
+            instance_id,
+            self._config.num_heads,
+            self._config.head_dim,
+            self._attend_timeout_s,
+            self._count,
+        )
+        with self._lock:
+            self._creditors[instance_id, half] = (member.incarnation, link, creditor)
+        return creditor
+
+    def source(self, instance_id: str, incarnation: int) -> TensorLink:
+        """A link to read one life of a peer's pool. Raises LinkError."""
+        member = self._member(instance_id)
+        if member.incarnation != incarnation:
+            raise LinkClosed(instance_id, "it has begun a new life")
+        known = self._sources.get(instance_id)
+        if known is not None:
+            if known[0] == incarnation:
+                return known[1]
+            self.drop_source(instance_id)
+        link = self._open(member)
+        with self._lock:
+            self._sources[instance_id] = (incarnation, link)
+        return link
+
+    def drop_source(self, instance_id: str) -> None:
+        """The link failed: open a new one next time."""
+        with self._lock:
+            known = self._sources.pop(instance_id, None)
+        if known is not None:
+            known[1].abort()
+
+    def _member(self, instance_id: str) -> Member:
+        with self._lock:
+            member = self._members.get(instance_id)
+        if member is None or member.data is None:
+            raise LinkClosed(instance_id, "it is no live member of the cluster")
+        return member
+
+    def _open(self, member: Member) -> TensorLink:
+        assert member.data is not None
+        hello = hello_to(self._identity, member.instance_id, member.incarnation)
+        try:
+            link = connect(member.data, hello, CONNECT_TIMEOUT_S, self._transport)
+        except WireError as error:
+            raise LinkClosed(member.instance_id, str(error)) from error
+        except LinkError as error:
+            self._log.warning("a peer cannot be reached", peer=member.instance_id, why=str(error))
+            raise
+        self._log.info("linked", peer=member.instance_id, transport=link.transport)
+        return link
+
+    def _count(self, num_bytes: int) -> None:
+        self.query_bytes += num_bytes

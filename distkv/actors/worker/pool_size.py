@@ -1,0 +1,48 @@
+"""How many rBlocks a worker's pool has, and the memory for them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from distkv.actors.worker.device_pool import DevicePool
+from distkv.actors.worker.spec import WorkerSpec
+from distkv.engine.device.device import Device
+from distkv.errors import ConfigError
+from distkv.wire.links import Pool, PoolMemory
+
+
+def kv_dtype(spec: WorkerSpec, dtype: torch.dtype, device: Device) -> torch.dtype:
+    """Of keys and values, where `dtype` is the model's. Raises ConfigError for what the device cannot compute with."""
+    if spec.kv_cache_dtype == "auto":
+        return dtype
+    if device.place.type == "cpu":
+        raise ConfigError("kv_cache_dtype", "the kernels for CPUs have no fp8", "use auto, or a GPU")
+    return torch.float8_e4m3fn
+
+
+def make_pool(spec: WorkerSpec, one_slot: int, device: Device) -> tuple[Pool, memoryview | Tensor]:
+    """A pool of as many rBlocks of `one_slot` bytes as the settings say, or as there is room for, and its memory; to be
+    called when the weights are loaded. Raises ConfigError when that is none, or more than there is."""
+    num_slots = _num_slots(spec, one_slot, device)
+    if device.place.type == "cpu":
+        memory = PoolMemory(one_slot, num_slots)
+        return memory, memory.view
+    pool = DevicePool(one_slot, num_slots, device)
+    return pool, pool.memory
+
+
+def _num_slots(spec: WorkerSpec, one_slot: int, device: Device) -> int:
+    if spec.kv_tokens is not None:
+        return spec.kv_tokens // spec.block_size
+    size_bytes = spec.kv_cache_memory_bytes
+    if size_bytes is None:
+        size_bytes = device.room(spec.gpu_memory_utilization)
+    if size_bytes < one_slot:
+        chosen = spec.kv_cache_memory_bytes is not None or device.place.type == "cpu"
+        raise ConfigError(
+            "kv_cache_memory_bytes" if chosen else "gpu_memory_utilization",
+            f"{max(size_bytes, 0)} bytes for the pool are less than one rBlock of {one_slot} bytes",
+            "give more, or free memory",
+        )
+    return size_bytes // one_slot

@@ -1,0 +1,206 @@
+"""The engine worker process: threads around the engine. It computes and moves bytes; what, the rManager says.
+
+    main thread      reads commands; grants, revokes, member lists and counters are done on the spot
+    step thread      Steps, in order
+    transfer thread  Seals and Pulls, in order
+    listener thread  accepts tensor links; each has a thread of its own that serves its peer
+
+When any of them fails the process says why and exits non-zero; when the rManager is gone it exits at once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import msgspec
+import structlog
+
+from distkv.actors.worker import computing
+from distkv.actors.worker.peer_links import PeerLinks
+from distkv.actors.worker.pool_size import kv_dtype, make_pool
+from distkv.actors.worker.serving import Serving
+from distkv.actors.worker.spec import SPEC_VARIABLE, WorkerSpec
+from distkv.actors.worker.transfers import Transfers
+from distkv.engine.attention.serving import AttendServer, SpanRegistry
+from distkv.engine.device.compute import Compute
+from distkv.engine.device.pool import KvPool, compat_hash, slot_bytes
+from distkv.engine.model.decoder import Model
+from distkv.engine.model.weights import fingerprint
+from distkv.engine.step.runner import StepRunner
+from distkv.engine.step.warm_up import warm_up
+from distkv.errors import LinkClosed
+from distkv.log import about, configure
+from distkv.wire.links import LinkIdentity, listen
+from distkv.wire.messages import from_worker as fw
+from distkv.wire.messages import to_worker as tw
+from distkv.wire.messages.envelope import Envelope, ToWorker
+from distkv.wire.worker_pipe import CommandReader, ResultWriter
+
+POLL_S = 1.0
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> int:
+    """Run until the rManager says Shutdown or is gone; returns the exit code."""
+    spec = msgspec.json.decode(os.environ.pop(SPEC_VARIABLE), type=WorkerSpec)
+    configure("worker", spec.instance_id, spec.log_level, spec.log_json)
+    _end_with_parent()
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, signal.SIG_IGN)  # the rManager decides when this process ends
+    # Threads here hold the interpreter only between tensor operations; short turns keep a peer's answer from waiting.
+    sys.setswitchinterval(0.0005)
+    with CommandReader(spec.pipe_address) as commands, ResultWriter(spec.pipe_address) as results:
+        try:
+            Worker(spec, results, computing.set_up(spec)).run(commands)
+        except LinkClosed:
+            return 1
+        except Exception as error:
+            structlog.get_logger().error("worker failed", reason=f"{type(error).__name__}: {error}", exc_info=True)
+            results.send(fw.WorkerFailed(reason=str(error) or type(error).__name__))
+            return 1
+    return 0
+
+
+class Worker:
+    """Owns the model, the pool and the threads."""
+
+    def __init__(self, spec: WorkerSpec, results: ResultWriter, compute: Compute) -> None:
+        """Load the model and create the pool. Raises CheckpointError, ConfigError."""
+        self._spec = spec
+        self._results = results
+        self._log = structlog.get_logger()
+        started = time.monotonic()
+        with compute.device.lane():
+            self._model = Model.load(spec.model, spec.dtype, compute)
+            compute.device.finish()
+            config, dtype, layout = self._model.config, self._model.dtype, compute.backend.layout
+            kv = kv_dtype(spec, dtype, compute.device)
+            self._memory, memory = make_pool(spec, slot_bytes(config, spec.block_size, kv), compute.device)
+        self._pool = KvPool(config, self._memory.num_slots, spec.block_size, kv, memory, layout)
+        self._compat = compat_hash(config, fingerprint(spec.model), dtype, spec.block_size, layout, kv)
+        self._registry = SpanRegistry()
+        self._server = AttendServer(self._pool, self._registry, config, dtype, compute)
+        self._identity = LinkIdentity(instance_id=spec.instance_id, incarnation=spec.incarnation, compat=self._compat)
+        self._peers = PeerLinks(self._identity, config, spec.attend_timeout_s, spec.tensor_transport)
+        self._runner = StepRunner(self._model, self._pool, self._peers, spec.microbatches)
+        warm_up(self._runner, self._pool, compute)
+        self._steps: queue.SimpleQueue[Envelope] = queue.SimpleQueue()
+        self._failure: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
+        self._log.info(
+            "loaded", model=config.model_type, dtype=str(dtype), linears=compute.linears(dtype), kv_dtype=str(kv),
+            device=str(compute.device.place), blocks=self._pool.num_slots,
+            pool_bytes=self._pool.num_slots * self._pool.slot_bytes, seconds=round(time.monotonic() - started, 3),
+        )  # fmt: skip
+
+    def run(self, commands: CommandReader) -> None:
+        """Serve until Shutdown. Raises LinkClosed when the rManager is gone, and whatever a thread failed of."""
+        spec, config = self._spec, self._model.config
+        listener = listen(spec.data_address, self._identity, self._memory, insecure=spec.insecure)
+        self._serving = Serving(listener, self._server, self._memory)
+        self._transfers = Transfers(spec.pipe_address, self._peers, self._registry, self._memory, spec.attend_timeout_s)
+        self._start("listener", self._serving.run)
+        self._start("transfers", self._transfers.run)
+        self._start("steps", self._run_steps)
+        self._results.send(
+            fw.WorkerReady(
+                pid=os.getpid(),
+                compat=self._compat,
+                data=listener.endpoint,
+                block_tokens=spec.block_size,
+                num_slots=self._pool.num_slots,
+                eos_token_ids=config.eos_token_ids,
+                vocab_size=config.vocab_size,
+                max_positions=config.max_positions,
+            )
+        )
+        while self._failure.empty():
+            envelope = commands.recv(POLL_S)
+            if envelope is not None and not self._obey(envelope):
+                return
+        raise self._failure.get()
+
+    def _obey(self, envelope: Envelope) -> bool:
+        """Carry out one command, or hand it to its thread; False for Shutdown."""
+        command: ToWorker = envelope.body  # type: ignore[assignment]
+        match command:
+            case tw.Step() | tw.Forget():
+                self._steps.put(envelope)
+            case tw.Checksum() | tw.Pull():
+                self._transfers.put(envelope)
+            case tw.Grant():
+                self._registry.grant(command.span, command.slots)
+            case tw.Revoke():
+                self._registry.revoke(command.span, self._transfers.reporter(command.span, envelope.id))
+            case tw.Peers():
+                self._peers.update(command.members)
+            case tw.StatsQuery():
+                stats = fw.WorkerStats(query_id=command.query_id, counters=self._counters())
+                self._results.send(stats, envelope.id)
+            case tw.Shutdown():
+                return False
+        return True
+
+    def _run_steps(self) -> None:
+        with ResultWriter(self._spec.pipe_address) as results:
+            while True:
+                envelope = self._steps.get()
+                command = envelope.body
+                if isinstance(command, tw.Forget):
+                    self._runner.forget(command.request_ids)
+                    continue
+                assert isinstance(command, tw.Step)
+                with about(cause=envelope.id):
+                    started = time.perf_counter()
+                    outcome = self._runner.run(command)
+                    result = fw.StepResult(
+                        step_id=command.step_id,
+                        results=outcome,
+                        compute_s=time.perf_counter() - started,
+                        counters=self._counters(),
+                    )
+                results.send(result, envelope.id)
+
+    def _counters(self) -> fw.WorkerCounters:
+        return fw.WorkerCounters(
+            attend_queries=self._server.attend_queries,
+            query_bytes=self._peers.query_bytes,
+            kv_bytes=self._transfers.kv_bytes,
+            checksum_refusals=self._transfers.checksum_refusals,
+            malformed_frames=self._serving.malformed,
+            attend_wait_s=self._runner.attend_wait_s,
+            steps=self._runner.steps,
+            model_s=self._runner.model_s,
+        )
+
+    def _start(self, name: str, target: Callable[[], None]) -> None:
+        def guarded() -> None:
+            try:
+                target()
+            except BaseException as error:
+                self._log.error("thread failed", thread=name, reason=str(error), exc_info=True)
+                self._failure.put(error)
+
+        threading.Thread(target=guarded, name=name, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """Have the kernel kill this process when the rManager dies, also while it loads or computes."""
+    parent = os.getppid()
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    code = main()
+    # Threads may be in the middle of a step or serve a peer; nothing of theirs outlives the process.
+    sys.stdout.flush()
+    os._exit(code)

@@ -1,0 +1,84 @@
+"""The worker's serving side: peers' micro-attention and block reads, each link in a thread of its own.
+
+Serving reads only local sealed rBlocks and waits for nothing remote, so waits never form a cycle, whatever the lending
+graph looks like.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import structlog
+
+from distkv.engine.attention.serving import AttendServer, ServedPlan
+from distkv.errors import LinkClosed, LinkError, LinkTimeout, MalformedMessage, WireError
+from distkv.wire.links import LinkListener, Pool, TensorLink, deny, serve_read
+from distkv.wire.messages.data import Attend, AttendPlan, ReadBlocks
+
+ACCEPT_S = 1.0
+IDLE_S = 60.0
+
+
+class Serving:
+    """`run` is the listener's thread; it starts one more per link."""
+
+    def __init__(self, listener: LinkListener, server: AttendServer, memory: Pool) -> None:
+        self._listener = listener
+        self._server = server
+        self._memory = memory
+        self._malformed = 0
+        self._log = structlog.get_logger()
+
+    @property
+    def malformed(self) -> int:
+        """Links dropped for what they sent, before or after the handshake."""
+        return self._malformed + self._listener.malformed
+
+    def run(self) -> None:
+        """Accept links for ever."""
+        while True:
+            link = self._listener.accept(ACCEPT_S)
+            if link is not None:
+                threading.Thread(target=self._serve, args=(link,), name=f"serve {link.peer}", daemon=True).start()
+
+    def _serve(self, link: TensorLink) -> None:
+        plan: ServedPlan | None = None
+        try:
+            while True:
+                plan = self._answer(link, plan)
+        except LinkClosed:
+            pass
+        except LinkError as error:
+            self._log.warning("a peer stopped reading", peer=link.peer, why=str(error))
+        except WireError as error:
+            self._malformed += 1
+            self._log.warning("a peer sent nonsense", peer=link.peer, why=str(error))
+        except Exception as error:
+            self._log.error("serving failed", peer=link.peer, why=f"{type(error).__name__}: {error}", exc_info=True)
+        finally:
+            link.abort()
+
+    def _answer(self, link: TensorLink, plan: ServedPlan | None) -> ServedPlan | None:
+        """Serve one frame; returns the plan that holds from now on."""
+        try:
+            header, body = link.recv(IDLE_S)
+        except LinkTimeout:
+            return plan
+        match header:
+            case AttendPlan():
+                try:
+                    return self._server.accept(header, body)
+                except MalformedMessage as error:
+                    raise deny(link, "plan", "one that fits its spans", error.problem) from None
+            case Attend() if plan is not None:
+                try:
+                    partials, out, lse = self._server.answer(plan, header, body)
+                except MalformedMessage as error:
+                    raise deny(link, "queries", "those of the plan", error.problem) from None
+                link.send(partials, out, lse)
+                return plan
+            case ReadBlocks():
+                serve_read(link, header, self._memory)
+                return plan
+            case _:
+                raise deny(link, "frame", "a plan, queries after a plan, or a read", type(header).__name__)

@@ -1,0 +1,112 @@
+"""The worker's transfer thread: seals rBlocks, pulls them from peers and verifies them (004 §4.1).
+
+It runs beside the steps: rBlocks leave and arrive while the next chunk is being computed.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Iterator
+
+import structlog
+import xxhash
+
+from distkv.actors.worker.peer_links import PeerLinks
+from distkv.engine.attention.serving import SpanRegistry
+from distkv.errors import LinkError, WireError
+from distkv.log import about
+from distkv.wire.links import Pool
+from distkv.wire.messages.common import SpanRef
+from distkv.wire.messages.envelope import Envelope
+from distkv.wire.messages.from_worker import Checksummed, Pulled, Revoked
+from distkv.wire.messages.to_worker import Checksum, Pull
+from distkv.wire.worker_pipe import ResultWriter
+
+
+class Transfers:
+    """`run` is the thread; the other methods may be called from any."""
+
+    def __init__(
+        self, pipe_address: str, peers: PeerLinks, registry: SpanRegistry, memory: Pool, read_timeout_s: float
+    ) -> None:
+        self.kv_bytes = 0
+        self.checksum_refusals = 0
+        self._pipe_address = pipe_address
+        self._peers = peers
+        self._registry = registry
+        self._memory = memory
+        self._read_timeout_s = read_timeout_s
+        self._queue: queue.SimpleQueue[Envelope | tuple[SpanRef, str]] = queue.SimpleQueue()
+
+    def put(self, envelope: Envelope) -> None:
+        """Queue a Checksum or a Pull."""
+        self._queue.put(envelope)
+
+    def reporter(self, span: SpanRef, cause: str) -> Callable[[], None]:
+        """What to call when a span's last reader is done: `Revoked` is then sent by this thread."""
+        return lambda: self._queue.put((span, cause))
+
+    def run(self) -> None:
+        """Work off the queue for ever."""
+        with ResultWriter(self._pipe_address) as results:
+            while True:
+                item = self._queue.get()
+                if isinstance(item, tuple):
+                    span, cause = item
+                    results.send(Revoked(span=span), cause)
+                    continue
+                with about(cause=item.id):
+                    match item.body:
+                        case Checksum() as seal:
+                            checksums = tuple(self._checksums(seal.slots))
+                            results.send(Checksummed(checksum_id=seal.checksum_id, checksums=checksums), item.id)
+                        case Pull() as pull:
+                            results.send(self._pull(pull), item.id)
+                        case other:
+                            raise AssertionError(f"{type(other).__name__} is no transfer")
+
+    def _pull(self, pull: Pull) -> Pulled:
+        """Read the blocks into the own pool. They count only when every one of them matches its checksum."""
+        if pull.span is None:
+            return self._read(pull)
+        with self._registry.pin(pull.span) as slots:
+            if slots is None:
+                return Pulled(pull_id=pull.pull_id, problem="the span is gone")
+            return self._read(pull)
+
+    def _read(self, pull: Pull) -> Pulled:
+        wrong = 0
+        try:
+            link = self._peers.source(pull.source_id, pull.source_incarnation)
+            for part in self._batches(len(pull.slots)):
+                with self._memory.writing(pull.slots[part]) as views:
+                    link.read(pull.source_slots[part], views, self._read_timeout_s)
+                    found = self._sums(views)
+                wrong += sum(sum_ != told for sum_, told in zip(found, pull.checksums[part], strict=True))
+        except (LinkError, WireError) as error:
+            self._peers.drop_source(pull.source_id)
+            return Pulled(pull_id=pull.pull_id, problem=str(error))
+        self.kv_bytes += len(pull.slots) * self._memory.slot_bytes
+        if wrong:
+            self.checksum_refusals += wrong
+            structlog.get_logger().error("checksums do not match", source=pull.source_id, blocks=wrong)
+            return Pulled(pull_id=pull.pull_id, problem=f"{wrong} of {len(pull.slots)} checksums do not match")
+        return Pulled(pull_id=pull.pull_id)
+
+    def _checksums(self, slots: tuple[int, ...]) -> Iterator[int]:
+        for part in self._batches(len(slots)):
+            with self._memory.reading(slots[part]) as views:
+                yield from self._sums(views)
+
+    def _sums(self, views: list[memoryview]) -> list[int]:
+        """xxh3 of each slot in views of whole slots."""
+        size = self._memory.slot_bytes
+        return [
+            xxhash.xxh3_64_intdigest(view[start : start + size])
+            for view in views
+            for start in range(0, view.nbytes, size)
+        ]
+
+    def _batches(self, num_slots: int) -> Iterator[slice]:
+        step = self._memory.batch_slots
+        return (slice(first, first + step) for first in range(0, num_slots, step))

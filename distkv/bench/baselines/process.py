@@ -1,0 +1,161 @@
+"""A peer's driver as a child process, asked in JSON lines."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from distkv.bench.baselines.cases import Answer
+
+START_S = 600.0
+STOP_S = 20.0
+IDLE_CORES = 0.15
+HERE = Path(__file__).resolve().parent
+
+
+class PeerFailed(Exception):
+    """A peer did not start, did not answer in time, or answered with an error; str() says which."""
+
+
+class Loaded(msgspec.Struct, frozen=True):
+    """What a driver says once it is ready."""
+
+    settings: dict[str, Any]
+    versions: dict[str, str]
+
+
+class PeerProcess:
+    """`python -m drivers.NAME` in the peer's environment, ready once it is constructed; `close` it.
+
+    Raises PeerFailed with the last line that it wrote.
+    """
+
+    def __init__(self, python: Path, driver: str, options: Sequence[str], log: Path, start_s: float = START_S) -> None:
+        self.command = [str(python), "-m", f"drivers.{driver}", *options]
+        self._log = log
+        with log.open("wb") as file:
+            self._process = subprocess.Popen(
+                self.command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=file,
+                env=os.environ | {"PYTHONPATH": str(HERE)},
+                start_new_session=True,
+            )
+        try:
+            self.loaded = msgspec.convert(self._answer(start_s), Loaded)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def ask(self, prompts: Sequence[Sequence[int]], max_tokens: int, patience_s: float) -> Answer:
+        """All prompts at once. Raises PeerFailed; the peer is closed then, so that it computes nothing any more."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(msgspec.json.encode({"prompts": prompts, "max_tokens": max_tokens}) + b"\n")
+            self._process.stdin.flush()
+            answer = self._answer(patience_s)
+            if "error" in answer:
+                raise PeerFailed(answer["error"])
+        except BrokenPipeError:
+            self.close()
+            raise PeerFailed(f"it ended: {self._last_words()}") from None
+        except PeerFailed:
+            self.close(stop_s=0)
+            raise
+        return msgspec.convert(answer, Answer)
+
+    def close(self, stop_s: float = STOP_S) -> None:
+        """End it within stop_s, and all that it started; safe to call twice."""
+        process = self._process
+        if process.returncode is not None:
+            return
+        assert process.stdin is not None and process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close()
+        # Not reaped yet, so that its process group keeps its number.
+        _wait_for_exit(process.pid, stop_s)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+
+    def _answer(self, patience_s: float) -> Any:
+        assert self._process.stdout is not None
+        # One line per question: nothing can be left over in the buffer.
+        if not select.select([self._process.stdout], [], [], patience_s)[0]:
+            raise PeerFailed(f"no answer within {patience_s:,.0f} s")
+        line = self._process.stdout.readline()
+        if not line:
+            raise PeerFailed(f"it ended: {self._last_words()}")
+        return msgspec.json.decode(line)
+
+    def _last_words(self) -> str:
+        lines = self._log.read_text(encoding="utf-8", errors="replace").split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "it wrote nothing")
+
+
+def _wait_for_exit(pid: int, patience_s: float) -> None:
+    deadline_s = time.monotonic() + patience_s
+    while time.monotonic() < deadline_s and not os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+        time.sleep(0.02)
+
+
+def cpu_s(roots: Sequence[int]) -> float:
+    """CPU time of these processes and of all below them, so far."""
+    parents, used = {}, {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+            except OSError:
+                continue
+            parents[int(entry.name)] = int(fields[1])
+            used[int(entry.name)] = int(fields[11]) + int(fields[12])
+    return sum(ticks for pid, ticks in used.items() if _below(pid, parents, roots)) / os.sysconf("SC_CLK_TCK")
+
+
+def _below(pid: int, parents: Mapping[int, int], roots: Sequence[int]) -> bool:
+    while pid in parents:
+        if pid in roots:
+            return True
+        pid = parents[pid]
+    return False
+
+
+class Quiet(msgspec.Struct, frozen=True):
+    """Processors in use while nobody is being measured: by contenders, and by anything else on the machine."""
+
+    contenders: float
+    others: float
+
+
+def wait_until_idle(roots: Sequence[int], patience_s: float = 5.0, look_s: float = 0.1) -> Quiet:
+    """Wait until these processes use next to no CPU, or patience ends; how it was in the last `look_s`."""
+    deadline_s = time.monotonic() + patience_s
+    while True:
+        before, busy, started = cpu_s(roots), _busy_s(), time.monotonic()
+        time.sleep(look_s)
+        elapsed_s = time.monotonic() - started
+        cores = (cpu_s(roots) - before) / elapsed_s
+        if cores < IDLE_CORES or time.monotonic() > deadline_s:
+            return Quiet(cores, max(0.0, (_busy_s() - busy) / elapsed_s - cores))
+
+
+def _busy_s() -> float:
+    """CPU time of the whole machine since it booted, idling and waiting left out."""
+    user, nice, system, _, _, irq, softirq = (int(part) for part in Path("/proc/stat").read_text().split()[1:8])
+    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")

@@ -1,0 +1,88 @@
+"""`distkv top`: a cluster, watched live."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from distkv.cli.interrupts import signals_interrupt
+from distkv.cli.live.picture import picture
+from distkv.cli.live.watching import PERIOD_S, Watch, fitted, is_live, keys
+from distkv.cli.options import address_option
+from distkv.client.blocking import Client
+
+TURN_S = 0.02
+HELP = """Watch a cluster: its instances and their KV memory, who lends to whom, running requests, throughput. Members
+that do not answer are shown as they were; nothing ends it but q or Ctrl-C. Without a terminal it prints one picture.
+
+\b
+Examples:
+  distkv top
+  distkv top --address tcp://127.0.0.1:7171 --interval 2
+  distkv top --once
+"""
+
+
+def _command(**options: Any) -> int:
+    console = Console(markup=False, highlight=False)
+    # The client is closed before the thread is waited for: that ends what the thread waits for.
+    with signals_interrupt(), ThreadPoolExecutor(1) as asker, Client(options["address"]) as client:
+        if options["once"] or not is_live(console):
+            # Raises when nobody answers, which the watch would only show.
+            client.members()
+            watch = Watch(client, f"distkv at {client.address}")
+            watch.look()
+            time.sleep(options["interval"])
+            view = watch.look()
+            console.print(picture(view, width=console.width, ascii_only=console.options.ascii_only))
+        else:
+            with contextlib.suppress(KeyboardInterrupt):
+                _watch(Watch(client, f"distkv at {client.address}   q ends"), asker, console, options["interval"])
+    return 0
+
+
+def _watch(watch: Watch, asker: Executor, console: Console, interval_s: float) -> None:
+    asking = Text("asking ...")
+    with Live(asking, console=console, auto_refresh=False, screen=True) as live, keys() as pressed:
+        live.refresh()
+        while True:
+            due_s = time.monotonic() + interval_s
+            look = asker.submit(watch.look)
+            while not look.done():
+                if _ends(pressed(TURN_S)):
+                    return
+            live.update(fitted(look.result(), console), refresh=True)
+            while (left_s := due_s - time.monotonic()) > 0:
+                if _ends(pressed(left_s)):
+                    return
+
+
+def _ends(pressed: str) -> bool:
+    return "q" in pressed.lower()
+
+
+command = click.Command(
+    "top",
+    callback=_command,
+    params=[
+        address_option(),
+        click.Option(
+            ["--interval"],
+            type=click.FloatRange(0.1, 3600),
+            default=PERIOD_S,
+            show_default=True,
+            metavar="SECONDS",
+            help="Time between two pictures.",
+        ),
+        click.Option(["--once"], is_flag=True, help="Print one picture, all of it, and exit."),
+    ],
+    help=HELP,
+    context_settings={"max_content_width": 100},
+)

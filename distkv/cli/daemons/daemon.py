@@ -1,0 +1,133 @@
+"""What the daemons share: event loop, signals, readiness, and the ties to whoever started them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import click
+import structlog
+import uvloop
+
+from distkv.cli.daemons.notify import ServiceManager
+from distkv.errors import ConfigError, DistKVError
+
+Ready = Callable[[dict[str, Any]], None]
+Actor = Callable[[Ready, asyncio.Event], Awaitable[int]]
+
+CANCEL_S = 5.0
+# Whoever signals a process and its group, as `timeout` does, sends the same signal twice.
+REPEAT_S = 0.5
+ABANDONED_EXIT = 1
+
+
+def daemon_options() -> list[click.Parameter]:
+    """Hidden options by which a parent process watches a daemon; one descriptor may be both."""
+    return [
+        click.Option(["--ready-fd"], type=int, hidden=True, help="Write one JSON line here when ready."),
+        click.Option(["--lifeline-fd"], type=int, hidden=True, help="End quickly when this reaches its end of file."),
+    ]
+
+
+def serve(actor: Actor, *, drain_s: float, ready_fd: int | None = None, lifeline_fd: int | None = None) -> int:
+    """Run an actor until it ends, and return its exit code.
+
+    The first SIGTERM or SIGINT sets its stop event, after which it has `drain_s` to end; a second one, REPEAT_S later
+    or more, ends the process at once. The end of `lifeline_fd` means that the parent died: the actor is cancelled, and
+    whatever does not heed that is ended after CANCEL_S. A fatal error is logged and becomes exit code 1, a ConfigError
+    2. A service manager that left its NOTIFY_SOCKET in the environment is told when the actor is ready and when it
+    stops.
+    """
+    for fd in {ready_fd, lifeline_fd} - {None}:
+        assert fd is not None
+        os.set_inheritable(fd, False)
+    try:
+        return uvloop.run(_Daemon(drain_s, ready_fd, lifeline_fd).run(actor))
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+
+
+class _Daemon:
+    def __init__(self, drain_s: float, ready_fd: int | None, lifeline_fd: int | None) -> None:
+        self._drain_s = drain_s
+        self._ready_fd = ready_fd
+        self._lifeline_fd = lifeline_fd
+        self._service_manager = ServiceManager()
+        self._stop = asyncio.Event()
+        self._log = structlog.get_logger()
+        self._task: asyncio.Task[int] | None = None
+        self._signalled_s: float | None = None
+
+    async def run(self, actor: Actor) -> int:
+        loop = asyncio.get_running_loop()
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(signum, self._on_signal, signum)
+        if self._lifeline_fd is not None:
+            os.set_blocking(self._lifeline_fd, False)
+            loop.add_reader(self._lifeline_fd, self._on_lifeline, self._lifeline_fd)
+        self._task = asyncio.ensure_future(_as_coroutine(actor(self._on_ready, self._stop)))
+        try:
+            return await self._task
+        except asyncio.CancelledError:
+            self._log.error("ended before it had stopped in good order")
+            return ABANDONED_EXIT
+        except DistKVError as error:
+            self._log.error("fatal", reason=str(error))
+            self._tell_parent({"fatal": str(error)})
+            return 2 if isinstance(error, ConfigError) else 1
+        except Exception as error:
+            self._log.error("fatal", reason=f"{type(error).__name__}: {error}", exc_info=True)
+            return 1
+
+    def _on_signal(self, signum: int) -> None:
+        now_s = asyncio.get_running_loop().time()
+        if self._stop.is_set():
+            if self._signalled_s is not None and now_s - self._signalled_s < REPEAT_S:
+                return
+            self._log.error("second signal, ending at once", signal=signal.Signals(signum).name)
+            os._exit(128 + signum)
+        self._signalled_s = now_s
+        self._log.info("stopping", signal=signal.Signals(signum).name, drain_s=self._drain_s)
+        self._service_manager.tell(STOPPING=1, STATUS=f"stopping, for {self._drain_s:g} s at most")
+        self._stop.set()
+        asyncio.get_running_loop().call_later(self._drain_s, self._end, "not stopped in time")
+
+    def _on_lifeline(self, fd: int) -> None:
+        try:
+            if os.read(fd, 4096):
+                return
+        except BlockingIOError:
+            return
+        except OSError:
+            pass
+        asyncio.get_running_loop().remove_reader(fd)
+        self._stop.set()
+        self._end("the parent process is gone")
+
+    def _end(self, why: str) -> None:
+        self._log.error("ending", reason=why)
+        if self._task is not None:
+            self._task.cancel()
+        asyncio.get_running_loop().call_later(CANCEL_S, os._exit, ABANDONED_EXIT)
+
+    def _on_ready(self, facts: Mapping[str, Any]) -> None:
+        self._log.info("ready", **facts)
+        self._service_manager.tell(READY=1, MAINPID=os.getpid(), STATUS=f"ready at {facts.get('address', '')}")
+        self._tell_parent(facts)
+
+    def _tell_parent(self, facts: Mapping[str, Any]) -> None:
+        if self._ready_fd is None:
+            return
+        line = json.dumps({"pid": os.getpid(), **facts}).encode() + b"\n"
+        try:
+            os.write(self._ready_fd, line)
+        except OSError as error:
+            self._log.warning("nobody waits for readiness", reason=str(error))
+
+
+async def _as_coroutine(work: Awaitable[int]) -> int:
+    return await work

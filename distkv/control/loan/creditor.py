@@ -1,0 +1,140 @@
+"""The creditor's side of the contract: grant, pull, renew, take back (000 §4.4, PROTOCOL "Life of a lent block")."""
+
+from __future__ import annotations
+
+from distkv.control.commands import Answer, TellPeer, TellWorker
+from distkv.control.loan.lending import Loan
+from distkv.control.rmanager.state import Instance
+from distkv.wire.messages.envelope import Contract
+from distkv.wire.messages.from_worker import Pulled, Revoked
+from distkv.wire.messages.to_rmanager import (
+    BlocksReady,
+    Complete,
+    Granted,
+    Reclaim,
+    Refused,
+    Release,
+    Released,
+    Renew,
+    Renewed,
+    TryMoveKvcache,
+)
+from distkv.wire.messages.to_worker import Grant, Pull, Revoke
+
+
+class Creditor:
+    """Answers debtors; every loan it ends goes through the worker, which knows when the last reader is done."""
+
+    def __init__(self, instance: Instance) -> None:
+        self._instance = instance
+        self._routes: dict[str, bytes] = {}
+        self._pulls: dict[int, tuple[Loan, BlocksReady]] = {}
+
+    def on_try_move(self, sender: str, route: bytes, ask: TryMoveKvcache, now: float) -> None:
+        """Reserve, or refuse with what is free."""
+        self._routes[sender] = route
+        instance = self._instance
+        if instance.state != "ready" or ask.debtor_id != sender:
+            reason = (
+                f"this instance is {instance.state}" if instance.state != "ready" else "not the debtor's own asking"
+            )
+            instance.emit(Answer(route, Refused(span_id=ask.span_id, reason=reason, free_blocks=0)))
+            return
+        answer, is_new = instance.loans.try_grant(ask, instance.lendable(), now)
+        if isinstance(answer, Granted) and is_new:
+            loan = instance.loans.loans[ask.span_id]
+            instance.emit(TellWorker(Grant(span=loan.span, slots=loan.slots)))
+            instance.note("lent", request_id=ask.request_id, debtor=sender, blocks=len(loan.slots))
+        instance.emit(Answer(route, answer))
+
+    def on_blocks_ready(self, sender: str, route: bytes, message: BlocksReady) -> None:
+        """Have the worker pull what a debtor exposes."""
+        self._routes[sender] = route
+        instance = self._instance
+        if instance.loans.is_reading(message):
+            return
+        if (again := instance.loans.answer_again(message)) is not None:
+            instance.emit(Answer(route, again))
+            return
+        started = instance.loans.start_pull(message)
+        if isinstance(started, str):
+            answer = Complete(span=message.span, index=message.index, num_blocks=0, problem=started)
+            instance.emit(Answer(route, answer))
+            return
+        loan, slots = started
+        pull_id = instance.next_id()
+        self._pulls[pull_id] = (loan, message)
+        instance.emit(
+            TellWorker(
+                Pull(
+                    pull_id=pull_id,
+                    span=loan.span,
+                    source_id=message.source_id,
+                    source_incarnation=message.source_incarnation,
+                    source_slots=tuple(block.slot for block in message.blocks),
+                    slots=slots,
+                    checksums=tuple(block.checksum for block in message.blocks),
+                )
+            )
+        )
+
+    def on_pulled(self, message: Pulled) -> bool:
+        """A pull is over; false if it was none for a debtor."""
+        pull = self._pulls.pop(message.pull_id, None)
+        if pull is None:
+            return False
+        loan, expose = pull
+        self._instance.loans.end_pull(loan, ok=not message.problem)
+        if not loan.revoking:
+            done = 0 if message.problem else len(expose.blocks)
+            answer = Complete(span=loan.span, index=expose.index, num_blocks=done, problem=message.problem)
+            self._answer(loan.debtor_id, answer)
+        return True
+
+    def on_renew(self, sender: str, route: bytes, message: Renew, now: float) -> None:
+        """Extend the leases that still hold."""
+        self._routes[sender] = route
+        refused = self._instance.loans.renew(message.spans, sender, message.ttl_s, now)
+        self._instance.emit(Answer(route, Renewed(renewal=message.renewal, refused=refused)))
+
+    def on_release(self, sender: str, route: bytes, message: Release) -> None:
+        """The debtor gives a span back, or never wanted it."""
+        self._routes[sender] = route
+        loan = self._instance.loans.loans.get(message.span.span_id)
+        if loan is None or loan.debtor_id != sender or not message.span.covers(loan.span):
+            self._instance.emit(Answer(route, Released(span=message.span)))
+        else:
+            self._revoke(loan, tell_debtor=True)
+
+    def on_revoked(self, message: Revoked) -> None:
+        """Nobody uses the span any more."""
+        loan = self._instance.loans.revoked(message.span)
+        if loan is not None and loan.tell_debtor:
+            self._answer(loan.debtor_id, Released(span=loan.span))
+
+    def on_debtor_lost(self, debtor_id: str, but_incarnation: int | None = None) -> None:
+        """An instance, or its life before this one, is gone: so are its debts."""
+        for loan in self._instance.loans.of_debtor(debtor_id, but_incarnation):
+            self._revoke(loan, tell_debtor=False)
+
+    def reclaim_all(self, deadline_s: float) -> None:
+        """Ask every debtor to take its blocks elsewhere."""
+        for loan in self._instance.loans.loans.values():
+            if not loan.revoking:
+                self._instance.emit(TellPeer(loan.debtor_id, Reclaim(span=loan.span, deadline_s=deadline_s)))
+
+    def tick(self, now: float) -> None:
+        """Take back what nobody renewed."""
+        for loan in self._instance.loans.expired(now):
+            self._instance.tally.lease_expiries += 1
+            self._instance.note("lease_expired", request_id=loan.request_id, debtor=loan.debtor_id)
+            self._revoke(loan, tell_debtor=False)
+
+    def _revoke(self, loan: Loan, tell_debtor: bool) -> None:
+        if self._instance.loans.revoke(loan, tell_debtor):
+            self._instance.emit(TellWorker(Revoke(span=loan.span)))
+
+    def _answer(self, debtor_id: str, body: Contract) -> None:
+        route = self._routes.get(debtor_id)
+        if route is not None:
+            self._instance.emit(Answer(route, body))

@@ -1,0 +1,164 @@
+"""The debtor's book: spans it owes, their leases, and how they end: given back, given up, or lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from distkv.control.commands import TellPeer
+from distkv.control.request.placement import Debt
+from distkv.control.request.sequence import Sequence
+from distkv.control.rmanager.state import Instance
+from distkv.wire.messages.common import SpanRef
+from distkv.wire.messages.to_rmanager import Granted, Release, Renew, Renewed
+
+
+@dataclass(slots=True, eq=False)
+class Closing:
+    """A span given back whose creditor may still be reading `slots` of ours."""
+
+    slots: list[int]
+    creditor_id: str
+    until: float
+
+
+class DebtBook:
+    """Debts of all sequences of one instance."""
+
+    def __init__(self, instance: Instance) -> None:
+        self._instance = instance
+        self._renewals: dict[int, tuple[float, str, tuple[SpanRef, ...]]] = {}
+        self._next_renewal = 0.0
+        self.closing: dict[str, Closing] = {}
+
+    def find(self, span: SpanRef) -> tuple[Sequence, Debt] | None:
+        """The sequence and debt of a span in this life."""
+        for seq in self._instance.sequences.values():
+            for debt in seq.debts:
+                if debt.span == span:
+                    return seq, debt
+        return None
+
+    # --- leases
+
+    def tick(self, now: float) -> list[tuple[Sequence, Debt]]:
+        """Renew leases that are due; returns debts whose lease has run out."""
+        if now >= self._next_renewal:
+            self._next_renewal = now + self._instance.settings.lease_s / 4
+            self._renew(now)
+        for span_id, closing in list(self.closing.items()):
+            if now >= closing.until:
+                self._close(span_id)
+        return [
+            (seq, debt) for seq in self._instance.sequences.values() for debt in seq.debts if now >= debt.valid_until
+        ]
+
+    def on_renewed(self, message: Renewed) -> list[tuple[Sequence, Debt]]:
+        """Leases hold on from when the renewal was sent; returns debts whose renewal was refused."""
+        renewal = self._renewals.pop(message.renewal, None)
+        if renewal is None:
+            return []
+        sent_at, _, spans = renewal
+        settings = self._instance.settings
+        held = set(_keys(spans)) - set(_keys(message.refused))
+        for debt in self._instance.all_debts():
+            if (debt.span.span_id, debt.span.epoch) in held:
+                debt.valid_until = sent_at + settings.lease_s - settings.lease_margin_s
+        return [found for span in message.refused if (found := self.find(span)) is not None]
+
+    def _renew(self, now: float) -> None:
+        lease_s = self._instance.settings.lease_s
+        self._renewals = {k: v for k, v in self._renewals.items() if now - v[0] < lease_s}
+        by_creditor: dict[str, list[SpanRef]] = {}
+        for debt in self._instance.all_debts():
+            by_creditor.setdefault(debt.creditor_id, []).append(debt.span)
+        for creditor_id, spans in by_creditor.items():
+            renewal = self._instance.next_id()
+            self._renewals[renewal] = (now, creditor_id, tuple(spans))
+            self._instance.emit(TellPeer(creditor_id, Renew(renewal=renewal, spans=tuple(spans), ttl_s=lease_s)))
+
+    # --- endings
+
+    def abandon(self, seq: Sequence, debt: Debt) -> None:
+        """Give up the positions of a debt that nothing was placed in; their blocks stay where they are, if anywhere."""
+        for block in debt.blocks[debt.filled :]:
+            if block.debt is debt:
+                seq.unassign(block)
+        del debt.blocks[debt.filled :]
+        debt.exposed = 0
+        debt.slots = debt.slots[: debt.filled]
+        self.release_if_empty(seq, debt)
+
+    def lose(self, seq: Sequence, debt: Debt) -> int:
+        """The creditor or the lease is gone: what was placed there is to be computed again; returns how many blocks.
+
+        The caller takes back the sequence's steps in flight first.
+        """
+        seq.unsettled = True
+        lost = sum([seq.lose(block, debt) for block in debt.blocks])
+        debt.exposed = 0
+        seq.debts.remove(debt)
+        self._instance.emit(TellPeer(debt.creditor_id, Release(span=debt.span)))
+        return lost
+
+    def release_if_empty(self, seq: Sequence, debt: Debt) -> None:
+        """Give a span back, when no step in flight names it, once no block lies in it or is to go there."""
+        if debt not in seq.debts or any(b.debt is debt or b.home is debt for b in debt.blocks):
+            return
+        seq.debts.remove(debt)
+        self._instance.defer(seq, [], lambda: self._release(debt))
+
+    def give_back(self, debts: Iterable[Debt]) -> None:
+        """Release grants that were never used."""
+        for debt in debts:
+            self._release(debt)
+
+    def give_back_unwanted(self, creditor_id: str, granted: Granted) -> None:
+        """A grant came after nobody waited for it any more."""
+        span = SpanRef(span_id=granted.span_id, epoch=granted.epoch)
+        self._instance.emit(TellPeer(creditor_id, Release(span=span)))
+
+    def drop(self, seq: Sequence, now: float) -> None:
+        """The sequence ends or starts over: all its memory is free when its last step and the last reader are done."""
+        slots = seq.spare
+        seq.spare = []
+        for block in seq.clear():
+            reading = block.debt is not None and self._is_read(block.debt, block.index)
+            if block.slot is not None and not reading:
+                slots.append(block.slot)
+        for debt in seq.debts:
+            read = [b.slot for b in debt.blocks[debt.filled : debt.filled + debt.exposed] if b.slot is not None]
+            if read:
+                until = now + self._instance.settings.lease_s
+                self.closing[debt.span.span_id] = Closing(read, debt.creditor_id, until)
+        debts, seq.debts = seq.debts, []
+        self._instance.defer(None, slots, lambda: self.give_back(debts))
+
+    def on_released(self, span: SpanRef) -> None:
+        """A creditor is done with a span we gave back."""
+        self._close(span.span_id)
+
+    def on_peer_lost(self, instance_id: str) -> None:
+        """Nobody reads for a dead creditor."""
+        for span_id, closing in list(self.closing.items()):
+            if closing.creditor_id == instance_id:
+                self._close(span_id)
+
+    def closing_slots(self) -> list[int]:
+        """Slots held until their reader is done."""
+        return [slot for closing in self.closing.values() for slot in closing.slots]
+
+    def _is_read(self, debt: Debt, index: int) -> bool:
+        return debt.filled <= index < debt.filled + debt.exposed
+
+    def _release(self, debt: Debt) -> None:
+        self._instance.emit(TellPeer(debt.creditor_id, Release(span=debt.span)))
+
+    def _close(self, span_id: str) -> None:
+        closing = self.closing.pop(span_id, None)
+        if closing is not None:
+            self._instance.defer(None, closing.slots)
+
+
+def _keys(spans: Iterable[SpanRef]) -> list[tuple[str, object]]:
+    return [(span.span_id, span.epoch) for span in spans]

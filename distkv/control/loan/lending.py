@@ -1,0 +1,166 @@
+"""The creditor's book: which slots are lent to whom, under which lease, and what is being pulled into them.
+
+A creditor alone decides about its memory. Granting reserves before any byte moves, first come first served, up to the
+lending cap (000 §4.4, 001 §6.2). A slot is reusable only when the worker says that nobody reads or fills its span.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from distkv.control.blocks import BlockPool, SlotState
+from distkv.wire.messages.common import Epoch, SpanRef
+from distkv.wire.messages.to_gmanager import Debtor
+from distkv.wire.messages.to_rmanager import BlocksReady, Complete, Granted, Refused, TryMoveKvcache
+
+
+@dataclass(slots=True, eq=False)
+class Loan:
+    """One lent span. [0, filled) of its slots are LENT, the others RESERVED, all until `Revoked`."""
+
+    span: SpanRef
+    request_id: str
+    debtor_id: str
+    debtor_incarnation: int
+    slots: tuple[int, ...]
+    expires_at: float
+    filled: int = 0
+    pulling: int = 0
+    asked: BlocksReady | None = None
+    revoking: bool = False
+    tell_debtor: bool = False
+
+
+class LoanBook:
+    """Loans of one instance. Methods change state and return what to tell whom; they send nothing."""
+
+    def __init__(self, pool: BlockPool, incarnation: int, max_lease_s: float) -> None:
+        self._pool = pool
+        self._incarnation = incarnation
+        self._max_lease_s = max_lease_s
+        self._counter = 0
+        self.loans: dict[str, Loan] = {}
+
+    @property
+    def num_blocks(self) -> int:
+        """Slots granted, filled or not."""
+        return sum(len(loan.slots) for loan in self.loans.values())
+
+    def get(self, span: SpanRef) -> Loan | None:
+        """The loan of this span in this life, unless it is being revoked."""
+        loan = self.loans.get(span.span_id)
+        return loan if loan is not None and loan.span == span and not loan.revoking else None
+
+    def try_grant(self, ask: TryMoveKvcache, lendable: int, now: float) -> tuple[Granted | Refused, bool]:
+        """Reserve what can be lent of what is asked; the flag says whether the worker must hear of a new span."""
+        held = self.loans.get(ask.span_id)
+        if held is not None:
+            if held.revoking or held.debtor_id != ask.debtor_id:
+                why = "the span is being revoked" if held.revoking else "the span is another debtor's"
+                return Refused(span_id=ask.span_id, reason=why, free_blocks=lendable), False
+            ttl_s = max(0.0, held.expires_at - now)
+            return Granted(span_id=ask.span_id, epoch=held.span.epoch, slots=held.slots, ttl_s=ttl_s), False
+        num_blocks = min(ask.num_blocks, lendable)
+        slots = self._pool.allocate(num_blocks, SlotState.RESERVED) if num_blocks > 0 else None
+        if slots is None:
+            return Refused(span_id=ask.span_id, reason="nothing to lend", free_blocks=max(0, lendable)), False
+        self._counter += 1
+        ttl_s = min(ask.ttl_s, self._max_lease_s)
+        span = SpanRef(span_id=ask.span_id, epoch=Epoch(self._incarnation, self._counter))
+        self.loans[ask.span_id] = Loan(
+            span=span,
+            request_id=ask.request_id,
+            debtor_id=ask.debtor_id,
+            debtor_incarnation=ask.debtor_incarnation,
+            slots=tuple(slots),
+            expires_at=now + ttl_s,
+        )
+        return Granted(span_id=ask.span_id, epoch=span.epoch, slots=tuple(slots), ttl_s=ttl_s), True
+
+    def answer_again(self, expose: BlocksReady) -> Complete | None:
+        """The answer to an `BlocksReady` whose blocks were taken over already: the one given then was lost."""
+        loan = self.get(expose.span)
+        if loan is None or loan.asked != expose or loan.filled != expose.index + len(expose.blocks):
+            return None
+        return Complete(span=expose.span, index=expose.index, num_blocks=len(expose.blocks))
+
+    def is_reading(self, expose: BlocksReady) -> bool:
+        """Whether just these blocks are being read, so that the answer is on its way."""
+        loan = self.get(expose.span)
+        return loan is not None and loan.pulling > 0 and loan.asked == expose
+
+    def start_pull(self, expose: BlocksReady) -> tuple[Loan, tuple[int, ...]] | str:
+        """The slots that exposed blocks go into, or why they cannot be taken."""
+        loan = self.get(expose.span)
+        if loan is None:
+            return "no such span in this life"
+        if loan.pulling:
+            return "the blocks before are still being read"
+        if expose.index != loan.filled or not expose.blocks:
+            return f"expected blocks from position {loan.filled} on, got {expose.index}"
+        if expose.index + len(expose.blocks) > len(loan.slots):
+            return f"{len(expose.blocks)} blocks at {expose.index} do not fit into {len(loan.slots)}"
+        loan.pulling, loan.asked = len(expose.blocks), expose
+        return loan, loan.slots[expose.index : expose.index + loan.pulling]
+
+    def end_pull(self, loan: Loan, ok: bool) -> None:
+        """A pull is over; if it went well its blocks are part of the span."""
+        count, loan.pulling = loan.pulling, 0
+        if ok:
+            self._pool.change(loan.slots[loan.filled : loan.filled + count], SlotState.RESERVED, SlotState.LENT)
+            loan.filled += count
+
+    def renew(self, spans: tuple[SpanRef, ...], debtor_id: str, ttl_s: float, now: float) -> tuple[SpanRef, ...]:
+        """Extend leases; returns those refused: unknown, another's, or on its way back."""
+        refused = []
+        for span in spans:
+            loan = self.get(span)
+            if loan is None or loan.debtor_id != debtor_id:
+                refused.append(span)
+            else:
+                loan.expires_at = now + min(ttl_s, self._max_lease_s)
+        return tuple(refused)
+
+    def revoke(self, loan: Loan, tell_debtor: bool) -> bool:
+        """Begin to take a span back; true if the worker must be told (it was not on its way already)."""
+        loan.tell_debtor = loan.tell_debtor or tell_debtor
+        if loan.revoking:
+            return False
+        loan.revoking = True
+        return True
+
+    def revoked(self, span: SpanRef) -> Loan | None:
+        """The worker says nobody uses the span: its slots are free."""
+        loan = self.loans.get(span.span_id)
+        if loan is None or loan.span != span:
+            return None
+        del self.loans[span.span_id]
+        self._pool.free(loan.slots[: loan.filled], SlotState.LENT)
+        self._pool.free(loan.slots[loan.filled :], SlotState.RESERVED)
+        return loan
+
+    def expired(self, now: float) -> list[Loan]:
+        """Loans whose lease has run out."""
+        return [loan for loan in self.loans.values() if not loan.revoking and now >= loan.expires_at]
+
+    def of_debtor(self, debtor_id: str, but_incarnation: int | None = None) -> list[Loan]:
+        """Loans to an instance, all or those to its other lives."""
+        return [
+            loan
+            for loan in self.loans.values()
+            if loan.debtor_id == debtor_id and loan.debtor_incarnation != but_incarnation and not loan.revoking
+        ]
+
+    def debtors(self) -> tuple[Debtor, ...]:
+        """How many blocks each debtor holds, by id."""
+        held: dict[str, int] = {}
+        for loan in self.loans.values():
+            held[loan.debtor_id] = held.get(loan.debtor_id, 0) + len(loan.slots)
+        return tuple(Debtor(debtor_id, blocks) for debtor_id, blocks in sorted(held.items()))
+
+    def validate(self) -> None:
+        """Slots of loans are disjoint, and the pool counts them as lent or reserved."""
+        slots = [slot for loan in self.loans.values() for slot in loan.slots]
+        assert len(slots) == len(set(slots)), "a slot is lent twice"
+        assert sum(loan.filled for loan in self.loans.values()) == self._pool.count(SlotState.LENT)
+        assert len(slots) == self._pool.count(SlotState.LENT) + self._pool.count(SlotState.RESERVED)

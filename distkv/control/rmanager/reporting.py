@@ -1,0 +1,84 @@
+"""One instance as `distkv status` shows it."""
+
+from __future__ import annotations
+
+from distkv.control.blocks import SlotState
+from distkv.control.request.sequence import SeqState, Sequence
+from distkv.control.rmanager.state import Instance
+from distkv.wire.messages.from_worker import WorkerCounters
+from distkv.wire.messages.to_client import BlockCounts, Counters, InstanceStatus, RequestStatus, SpanStatus
+
+
+def instance_status(
+    instance: Instance, worker: WorkerCounters, plan_s: float, pid: int, worker_pid: int, role: str
+) -> InstanceStatus:
+    """Numbers of one instance, as of now."""
+    pool, tally = instance.pool, instance.tally
+    return InstanceStatus(
+        instance_id=instance.settings.instance_id,
+        role=role,
+        state=instance.state,
+        pid=pid,
+        worker_pid=worker_pid,
+        block_tokens=instance.settings.block_tokens,
+        blocks=BlockCounts(
+            total=pool.num_slots,
+            free=pool.num_free,
+            local=pool.count(SlotState.LOCAL),
+            lent=pool.count(SlotState.LENT),
+            reserved=pool.count(SlotState.RESERVED),
+        ),
+        borrowed_blocks=sum(debt.capacity for debt in instance.all_debts()),
+        running=len(instance.running()),
+        waiting=sum(1 for s in instance.sequences.values() if s.state is not SeqState.RUNNING),
+        counters=Counters(
+            attend_queries=worker.attend_queries,
+            query_bytes=worker.query_bytes,
+            kv_bytes=worker.kv_bytes,
+            recomputed_tokens=tally.recomputed_tokens,
+            preemptions=tally.preemptions,
+            moved_blocks=tally.moved_blocks,
+            refusals=instance.borrower.refusals,
+            lease_expiries=tally.lease_expiries,
+            checksum_refusals=worker.checksum_refusals,
+            malformed_messages=worker.malformed_frames,
+            prompt_tokens=tally.prompt_tokens,
+            generation_tokens=tally.generation_tokens,
+            attend_wait_s=worker.attend_wait_s,
+            plan_s=plan_s,
+            steps=worker.steps,
+            model_s=worker.model_s,
+        ),
+    )
+
+
+def request_statuses(instance: Instance) -> tuple[RequestStatus, ...]:
+    """Live requests and where their KV lies."""
+    return tuple(
+        RequestStatus(
+            request_id=seq.request_id,
+            instance_id=instance.settings.instance_id,
+            num_tokens=len(seq.tokens),
+            spans=_spans(seq, instance.settings.instance_id),
+        )
+        for seq in sorted(instance.sequences.values(), key=lambda s: s.age)
+    )
+
+
+def _spans(seq: Sequence, own_id: str) -> tuple[SpanStatus, ...]:
+    spans: list[SpanStatus] = []
+    for block in seq.blocks:
+        place = block.whereabouts()
+        if place is None and block.slot is None:
+            continue
+        where = own_id if place is None else place[0].creditor_id
+        first = block.number * seq.block_tokens
+        tokens = max(0, min(seq.block_tokens, len(seq.tokens) - first))
+        if not tokens:
+            continue
+        last = spans[-1] if spans else None
+        if last is not None and last.instance_id == where and last.first_token + last.num_tokens == first:
+            spans[-1] = SpanStatus(instance_id=where, first_token=last.first_token, num_tokens=last.num_tokens + tokens)
+        else:
+            spans.append(SpanStatus(instance_id=where, first_token=first, num_tokens=tokens))
+    return tuple(spans)

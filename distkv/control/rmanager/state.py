@@ -1,0 +1,189 @@
+"""What the parts of one rManager's decisions share: settings, memory, requests, and the list of commands.
+
+Each part changes this state through its own methods only; `validate` checks what spans several of them.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from distkv.control.blocks import BlockPool, SlotState
+from distkv.control.commands import Command, Note
+from distkv.control.loan.borrowing import Borrower
+from distkv.control.loan.lending import LoanBook
+from distkv.control.request.placement import Debt
+from distkv.control.request.sequence import SeqState, Sequence
+from distkv.control.schedule.scheduler import Batcher
+from distkv.types import InstanceState
+from distkv.wire.messages.common import Member
+
+GONE = float("-inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Numbers an rManager decides by; resolved, no "auto" left."""
+
+    instance_id: str
+    incarnation: int
+    block_tokens: int
+    num_blocks: int
+    vocab_size: int
+    eos_token_ids: frozenset[int] = frozenset()
+    max_model_len: int | None = None
+    max_num_seqs: int = 64
+    max_num_batched_tokens: int = 2048
+    staging_blocks: int = 1
+    lending_cap_blocks: int | None = None
+    heartbeat_s: float = 0.5
+    lease_s: float = 4.0
+    lease_margin_s: float = 0.5
+    hold_timeout_s: float = 60.0
+    client_timeout_s: float = 10.0
+
+    @property
+    def lendable_blocks(self) -> int:
+        """Most this instance ever lends."""
+        cap = max(0, self.num_blocks - self.staging_blocks)
+        return cap if self.lending_cap_blocks is None else min(cap, self.lending_cap_blocks)
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts since start that control keeps; the worker keeps those of tensors."""
+
+    recomputed_tokens: int = 0
+    preemptions: int = 0
+    moved_blocks: int = 0
+    lease_expiries: int = 0
+    prompt_tokens: int = 0
+    generation_tokens: int = 0
+
+
+@dataclass(slots=True)
+class Deferred:
+    """Memory that steps in flight may still name: given up once step `step_id` is answered."""
+
+    step_id: int
+    seq: Sequence | None
+    slots: list[int]
+    then: Callable[[], None] | None = None
+
+
+@dataclass(slots=True)
+class Instance:
+    """Shared state of one rManager.
+
+    suspects: peers not to borrow from until they are heard again, and when they count as lost; GONE once they do.
+    """
+
+    settings: Settings
+    pool: BlockPool = field(init=False)
+    loans: LoanBook = field(init=False)
+    batcher: Batcher = field(init=False)
+    borrower: Borrower = field(init=False)
+    sequences: dict[str, Sequence] = field(default_factory=dict)
+    members: dict[str, Member] = field(default_factory=dict)
+    suspects: dict[str, float] = field(default_factory=dict)
+    state: InstanceState = "ready"
+    tally: Tally = field(default_factory=Tally)
+    commands: list[Command] = field(default_factory=list)
+    deferred: deque[Deferred] = field(default_factory=deque)
+    _last_id: int = 0
+
+    def __post_init__(self) -> None:
+        s = self.settings
+        self.pool = BlockPool(s.num_blocks)
+        self.loans = LoanBook(self.pool, s.incarnation, s.lease_s)
+        self.batcher = Batcher(s.block_tokens, s.max_num_seqs, s.max_num_batched_tokens, self.take_slot)
+        self.borrower = Borrower(
+            s.instance_id, s.incarnation, s.lease_s, s.lease_margin_s, self.emit, self.possible_creditors
+        )
+
+    def next_id(self) -> int:
+        """A number for a seal, a pull or a renewal; never used twice."""
+        self._last_id += 1
+        return self._last_id
+
+    def emit(self, command: Command) -> None:
+        """Have the actor carry this out, in order."""
+        self.commands.append(command)
+
+    def note(self, event: str, **fields: object) -> None:
+        """Have the actor log a fact."""
+        self.commands.append(Note(event, fields))
+
+    def running(self) -> list[Sequence]:
+        return [s for s in self.sequences.values() if s.state is SeqState.RUNNING]
+
+    def take_slot(self) -> int | None:
+        """One free slot for a growing sequence."""
+        slots = self.pool.allocate(1, SlotState.LOCAL)
+        return slots[0] if slots else None
+
+    def lendable(self) -> int:
+        """Blocks that may be lent now: all but staging and the next tail of each running sequence."""
+        keep = self.settings.staging_blocks + len(self.running())
+        return max(0, min(self.pool.num_free - keep, self.settings.lendable_blocks - self.loans.num_blocks))
+
+    def possible_creditors(self) -> list[Member]:
+        """Peers that may be asked for memory."""
+        return [m for m in self.members.values() if m.state == "ready" and m.instance_id not in self.suspects]
+
+    def cluster_blocks(self) -> int:
+        """Blocks one request could have if nothing else ran: all of ours, all that live peers may lend."""
+        live = (
+            m for i, m in self.members.items() if m.state in ("ready", "unreachable") and self.suspects.get(i) != GONE
+        )
+        return self.settings.num_blocks + sum(m.lendable_blocks for m in live)
+
+    def defer(self, seq: Sequence | None, slots: Iterable[int], then: Callable[[], None] | None = None) -> None:
+        """Give slots back to their sequence, or to the pool if it has ended, when no step in flight names them."""
+        self.deferred.append(Deferred(self.batcher.last_step_id, seq, list(slots), then))
+        self.settle()
+
+    def settle(self) -> None:
+        """Carry out what waited for steps that are answered by now."""
+        while self.deferred and self.deferred[0].step_id <= self.batcher.last_done_id:
+            item = self.deferred.popleft()
+            seq = item.seq
+            if seq is not None and self.sequences.get(seq.request_id) is seq:
+                for slot in item.slots:
+                    insort(seq.spare, slot)
+                self.trim(seq)
+            else:
+                self.pool.free(item.slots, SlotState.LOCAL)
+            if item.then is not None:
+                item.then()
+
+    def returning(self, seq: Sequence) -> int:
+        """Slots a sequence will have back when what is leaving has left."""
+        return seq.census.leaving + sum(len(item.slots) for item in self.deferred if item.seq is seq)
+
+    def trim(self, seq: Sequence) -> None:
+        """Give the pool back the spare slots that a sequence has no use for."""
+        if surplus := seq.surplus:
+            self.pool.free(seq.spare[-surplus:], SlotState.LOCAL)
+            del seq.spare[-surplus:]
+
+    def all_debts(self) -> list[Debt]:
+        """Every span this instance owes, grants still being collected included."""
+        held = [debt for seq in self.sequences.values() for debt in seq.debts]
+        return held + [debt for borrow in self.borrower.active.values() for debt in borrow.grants]
+
+    def validate(self, closing_slots: Iterable[int] = ()) -> None:
+        """No slot has two owners, none has none."""
+        self.pool.validate()
+        self.loans.validate()
+        owned = list(closing_slots)
+        for seq in self.sequences.values():
+            seq.validate()
+            owned.extend(seq.local_slots())
+        owned.extend(slot for item in self.deferred for slot in item.slots)
+        assert len(owned) == len(set(owned)), "a slot has two owners"
+        assert len(owned) == self.pool.count(SlotState.LOCAL), (
+            f"{self.pool.count(SlotState.LOCAL)} local slots, {len(owned)} owned"
+        )

@@ -1,0 +1,273 @@
+"""The rManager's decisions: one event in, commands out. No I/O, no clock, no tensors.
+
+    rm = RManager(settings, make_decoder, Random(seed))
+    commands = rm.handle(event, now)
+
+Everything that happens to an instance's memory and requests passes through `handle`; `validate` checks every invariant
+that PROTOCOL.md states for one instance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import assert_never
+
+from distkv.control import commands as c
+from distkv.control.loan.creditor import Creditor
+from distkv.control.loan.debts import DebtBook
+from distkv.control.loan.moves import Mover
+from distkv.control.loan.recall import Recaller
+from distkv.control.request.lifecycle import Requests
+from distkv.control.request.output import Decoder
+from distkv.control.request.placement import Debt
+from distkv.control.request.sequence import SeqState, Sequence
+from distkv.control.rmanager.heartbeats import Heartbeats
+from distkv.control.rmanager.peers import PeerBook
+from distkv.control.rmanager.reporting import instance_status, request_statuses
+from distkv.control.rmanager.state import Instance, Settings
+from distkv.control.schedule.admission import Memory
+from distkv.wire.messages import from_worker as fw
+from distkv.wire.messages import to_client as tc
+from distkv.wire.messages import to_gmanager as tg
+from distkv.wire.messages import to_rmanager as tr
+from distkv.wire.messages import to_worker as tw
+from distkv.wire.messages.common import Member
+
+
+class RManager:
+    """State machine of one instance."""
+
+    def __init__(self, settings: Settings, make_decoder: Callable[[], Decoder], entropy: Random) -> None:
+        self.instance = Instance(settings)
+        self._debts = DebtBook(self.instance)
+        self._mover = Mover(self.instance, self._debts)
+        self._recaller = Recaller(self.instance, self._debts)
+        self._creditor = Creditor(self.instance)
+        self._memory = Memory(self.instance, self._debts, entropy)
+        self._requests = Requests(self.instance, self._memory, self._debts, make_decoder, entropy, self._lost_in_step)
+        self._peers = PeerBook(self.instance)
+        self._heartbeats = Heartbeats(self.instance)
+        self._clients: dict[bytes, float] = {}
+        self._drain_until: float | None = None
+        self._left = False
+        self._compat = ""
+
+    def handle(self, event: c.Event, now: float) -> list[c.Command]:
+        """Take one event at time `now` (s, monotonic); returns what to do, in order."""
+        match event:
+            case c.Received():
+                self._receive(event, now)
+            case c.Tokenized():
+                self._clients[event.route] = now
+                self._requests.submit(event, now)
+            case c.Tick():
+                self._tick(now)
+            case c.PeerDisconnected():
+                self._peers.suspect(event.instance_id, now)
+            case c.ClientGone():
+                self._client_gone(event.route, now)
+            case c.DrainRequested():
+                self._drain(event.timeout_s, now)
+            case _:
+                assert_never(event)
+        self._advance(now)
+        return self._issue()
+
+    def _issue(self) -> list[c.Command]:
+        issued, self.instance.commands = self.instance.commands, []
+        return issued
+
+    # --- messages
+
+    def _receive(self, event: c.Received, now: float) -> None:
+        self._peers.heard_from(event.sender)
+        sender, route, body = event.sender, event.route, event.body
+        match body:
+            case fw.StepResult():
+                self._heartbeats.on_step(body.compute_s)
+                self._requests.on_result(body, now)
+            case fw.Checksummed():
+                self._mover.on_checksummed(body)
+            case fw.Pulled():
+                if not self._creditor.on_pulled(body):
+                    self._recaller.on_pulled(body)
+            case fw.Revoked():
+                self._creditor.on_revoked(body)
+            case tr.TryMoveKvcache():
+                self._creditor.on_try_move(sender, route, body, now)
+                self._heartbeats.on_asked()
+            case tr.BlocksReady():
+                self._creditor.on_blocks_ready(sender, route, body)
+            case tr.Renew():
+                self._creditor.on_renew(sender, route, body, now)
+            case tr.Release():
+                self._creditor.on_release(sender, route, body)
+            case tr.Granted():
+                if not self.instance.borrower.on_granted(sender, body, now):
+                    self._debts.give_back_unwanted(sender, body)
+            case tr.Refused():
+                self.instance.borrower.on_refused(sender, body, now)
+            case tr.Complete():
+                self._mover.on_complete(body)
+            case tr.Renewed():
+                self._lose_all(self._debts.on_renewed(body), "its renewal was refused")
+            case tr.Released():
+                self._debts.on_released(body.span)
+            case tr.Reclaim():
+                self._recaller.on_reclaim(body, now)
+            case tr.Creditors():
+                self.instance.borrower.on_creditors(body, now)
+            case tr.HeartbeatAck():
+                self._heartbeats.on_ack(body)
+                if body.want_join:
+                    self._join()
+            case tr.Members():
+                self._members(body.members, now)
+            case tr.Cancel():
+                self._requests.cancel(body.request_id, now, route)
+            case tr.KeepAlive():
+                if route in self._clients:
+                    self._clients[route] = now
+            case tg.MembersQuery():
+                self.instance.emit(c.Answer(route, self._peers.members_message()))
+            case tg.Locate():
+                self.instance.emit(c.Answer(route, self._peers.located(body.request_id)))
+            case _:
+                self.instance.note("unexpected_message", sender=sender, type=type(body).__name__)
+
+    def _join(self) -> None:
+        if self._peers.own is not None:
+            self.instance.emit(c.TellGManager(tg.Join(member=self._peers.own_now(), compat=self._compat)))
+
+    def _members(self, members: tuple[Member, ...], now: float) -> None:
+        for lost in self._peers.update(members):
+            self._peer_lost(lost.instance_id, now, but_incarnation=lost.new_incarnation)
+        self.instance.emit(c.TellWorker(tw.Peers(members=self._peers.reachable())))
+
+    def _client_gone(self, route: bytes, now: float) -> None:
+        self._clients.pop(route, None)
+        for seq in [s for s in self.instance.sequences.values() if s.route == route]:
+            self._requests.cancel(seq.request_id, now)
+
+    def _client_silent(self, route: bytes, now: float) -> None:
+        """It may be gone, or only have been busy: then it is told what has become of its requests."""
+        del self._clients[route]
+        for seq in [s for s in self.instance.sequences.values() if s.route == route]:
+            silent_s = self.instance.settings.client_timeout_s
+            self._requests.fail(seq, f"nothing was heard of its client for {silent_s:g} s", now)
+
+    # --- losses
+
+    def _lost_in_step(self, seq: Sequence, creditor_ids: tuple[str, ...]) -> None:
+        debts = [debt for debt in seq.debts if debt.creditor_id in creditor_ids and debt.filled]
+        self._lose_all([(seq, debt) for debt in debts], "partials were missing")
+
+    def _lose_all(self, found: list[tuple[Sequence, Debt]], why: str) -> None:
+        for seq, debt in found:
+            if debt not in seq.debts:
+                continue
+            self.instance.batcher.take_back(seq)
+            blocks = self._debts.lose(seq, debt)
+            self.instance.note(
+                "span_lost", request_id=seq.request_id, creditor=debt.creditor_id, blocks=blocks, why=why
+            )
+
+    def _peer_lost(self, instance_id: str, now: float, but_incarnation: int | None = None) -> None:
+        instance = self.instance
+        instance.note("peer_lost", peer=instance_id, new_life=but_incarnation is not None)
+        lost = [(s, d) for s in instance.sequences.values() for d in s.debts if d.creditor_id == instance_id]
+        self._lose_all(lost, "the creditor is gone")
+        instance.borrower.on_peer_lost(instance_id, now)
+        self._creditor.on_debtor_lost(instance_id, but_incarnation)
+        self._debts.on_peer_lost(instance_id)
+
+    # --- time
+
+    def _tick(self, now: float) -> None:
+        for instance_id in self._peers.given_up(now):
+            self._peer_lost(instance_id, now)
+        for instance_id in self.instance.borrower.tick(now):
+            self._peers.silent(instance_id, now)
+        self._creditor.tick(now)
+        expired = self._debts.tick(now)
+        self.instance.tally.lease_expiries += len(expired)
+        self._lose_all(expired, "its lease ran out")
+        self._requests.tick(now)
+        for route, seen in list(self._clients.items()):
+            if now - seen >= self.instance.settings.client_timeout_s:
+                self._client_silent(route, now)
+        if self._heartbeats.due(now):
+            self.instance.emit(c.TellGManager(self._heartbeats.build(self._requests.waiting_blocks())))
+            self._peers.knock()
+            if self._drain_until is not None and now < self._drain_until:
+                self._creditor.reclaim_all(self._drain_until - now)
+
+    def _advance(self, now: float) -> None:
+        """Bring everything as far as it can go: grants, losses, admissions, steps, moves."""
+        instance = self.instance
+        while instance.borrower.finished:
+            self._memory.on_borrowed(instance.borrower.finished.pop(0), now)
+        for seq in list(instance.sequences.values()):
+            self._memory.check_places(seq)
+        self._memory.admit(now)
+        while (step := instance.batcher.plan(instance.running(), now)) is not None:
+            instance.emit(c.TellWorker(step))
+        self._memory.make_room(now)
+        for seq in instance.sequences.values():
+            if seq.debts:
+                self._mover.advance(seq, now)
+        if self._drain_until is not None:
+            self._finish_drain(now)
+
+    # --- drain
+
+    def _drain(self, timeout_s: float, now: float) -> None:
+        if self._drain_until is not None:
+            return
+        self.instance.state = "draining"
+        self._drain_until = now + timeout_s
+        self.instance.note("draining", running=len(self.instance.running()), loans=len(self.instance.loans.loans))
+        for seq in list(self.instance.sequences.values()):
+            if seq.num_generated == 0 and seq.state is SeqState.WAITING and not seq.blocks:
+                self._requests.fail(seq, f"instance {self.instance.settings.instance_id} is draining", now)
+        self._creditor.reclaim_all(timeout_s)
+
+    def _finish_drain(self, now: float) -> None:
+        instance = self.instance
+        if self._left:
+            return
+        assert self._drain_until is not None
+        idle = not instance.sequences and not instance.batcher.in_flight and not instance.deferred
+        if idle and not instance.loans.loans and not self._debts.closing:
+            reason = "drained"
+        elif now >= self._drain_until:
+            for seq in list(instance.sequences.values()):
+                self._requests.fail(seq, f"instance {instance.settings.instance_id} stopped while draining", now)
+            reason = f"drain timed out with {len(instance.loans.loans)} spans still lent"
+        else:
+            return
+        self._left = True
+        own = instance.settings
+        instance.emit(c.TellGManager(tg.Leave(instance_id=own.instance_id, incarnation=own.incarnation)))
+        instance.emit(c.Exit(0, reason))
+
+    # --- questions
+
+    def introduce(self, member: Member, compat: str) -> list[c.Command]:
+        """How this instance presents itself: to the gManager now and whenever one asks, and to who asks it directly."""
+        self._peers.own, self._compat = member, compat
+        self._join()
+        return self._issue()
+
+    def status(self, counters: fw.WorkerCounters, plan_s: float, pid: int, worker_pid: int, role: str) -> tc.Status:
+        """The instance as `distkv status` shows it; `counters` are the worker's, just read. plan_s: see Counters."""
+        return tc.Status(
+            instance=instance_status(self.instance, counters, plan_s, pid, worker_pid, role),
+            requests=request_statuses(self.instance),
+        )
+
+    def validate(self) -> None:
+        """Every invariant of one instance."""
+        self.instance.validate(self._debts.closing_slots() + self._recaller.slots())
+        self._heartbeats.validate()

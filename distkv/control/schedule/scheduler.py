@@ -1,0 +1,181 @@
+"""Continuous batching with chunked prefill: which token ranges the next step computes.
+
+A step mixes decodes (one position each) and chunks of whatever else is to do, oldest request first, under a budget of
+tokens. Two steps are in flight, so that the round trip hides behind compute; what needs a token still unknown to be
+decided is not planned (PROTOCOL, "Steps that run ahead").
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from distkv.control.request.placement import Block
+from distkv.control.request.sequence import SeqState, Sequence
+from distkv.wire.messages.to_worker import PromptLogprobs, SeqStep, Step
+
+MAX_IN_FLIGHT = 2
+STREAMING_SHARE = 3
+"""While rBlocks leave for creditors a chunk takes at most a third of the slots the sequence holds: one third is being
+computed, one is leaving, one is ready for the chunk after."""
+MAX_PROMPT_LOGPROBS = 4096
+"""Most tokens of a prompt whose logprobs one step tells, so that they fit into a message."""
+
+
+@dataclass(slots=True)
+class Planned:
+    """One sequence's part in a step that was sent. asked: which logprobs of the prompt it is to tell."""
+
+    seq: Sequence
+    attempt: int
+    start: int
+    end: int
+    sampled: bool
+    asked: PromptLogprobs | None
+
+
+@dataclass(slots=True)
+class InFlight:
+    """A step that was sent and whose result is not back."""
+
+    step_id: int
+    planned: dict[str, Planned] = field(default_factory=dict)
+
+
+class Batcher:
+    """Plans steps and remembers those in flight.
+
+    take_slot(): one more slot for a growing sequence, or None.
+    """
+
+    def __init__(
+        self, block_tokens: int, max_num_seqs: int, max_num_batched_tokens: int, take_slot: Callable[[], int | None]
+    ) -> None:
+        self._block_tokens = block_tokens
+        self._max_num_seqs = max_num_seqs
+        self._max_tokens = max_num_batched_tokens
+        self._take_slot = take_slot
+        self._last_step_id = 0
+        self.in_flight: deque[InFlight] = deque()
+        self.stalled: list[Sequence] = []
+
+    @property
+    def last_step_id(self) -> int:
+        """Of the newest step sent; 0 before the first."""
+        return self._last_step_id
+
+    @property
+    def last_done_id(self) -> int:
+        """All steps up to this one are answered."""
+        return self.in_flight[0].step_id - 1 if self.in_flight else self._last_step_id
+
+    def plan(self, running: Iterable[Sequence], now: float) -> Step | None:
+        """The next step, or None when two are in flight or nothing can be computed. `stalled` are those that need a
+        slot and find none."""
+        if len(self.in_flight) >= MAX_IN_FLIGHT:
+            return None
+        self.stalled = []
+        candidates = sorted((s for s in running if s.state is SeqState.RUNNING and s.todo), key=lambda s: s.age)
+        decodes = [s for s in candidates if len(s.todo) == 1 and s.todo.first[1] == s.length]
+        chunks = [s for s in candidates if s not in decodes]
+        step = InFlight(self._last_step_id + 1)
+        budget = self._max_tokens
+        parts: list[SeqStep] = []
+        for seq in decodes + chunks:
+            if budget < 1 or len(parts) >= self._max_num_seqs:
+                break
+            part = self._plan_sequence(seq, budget, step)
+            if part is not None:
+                if seq.began is None:
+                    seq.began = now
+                parts.append(part)
+                budget -= part.end - part.start
+        if not parts:
+            return None
+        self._last_step_id = step.step_id
+        self.in_flight.append(step)
+        return Step(step_id=step.step_id, seqs=tuple(parts))
+
+    def has_in_flight(self, seq: Sequence) -> bool:
+        """Whether a step that computes something for the sequence is not answered yet."""
+        parts = [step.planned.get(seq.request_id) for step in self.in_flight]
+        return any(part is not None and part.seq is seq and part.attempt == seq.attempt for part in parts)
+
+    def finished(self, step_id: int) -> InFlight:
+        """The result of the oldest step in flight is back."""
+        step = self.in_flight.popleft()
+        assert step.step_id == step_id, f"expected the result of step {step.step_id}, got {step_id}"
+        return step
+
+    def take_back(self, seq: Sequence) -> None:
+        """Undo what the steps in flight do for a sequence: its ranges are to do again, in a new life."""
+        for step in self.in_flight:
+            part = step.planned.get(seq.request_id)
+            if part is not None and part.seq is seq and part.attempt == seq.attempt:
+                seq.todo.add(part.start, part.end)
+        seq.pending = 0
+        seq.todo.remove(seq.length, seq.length + MAX_IN_FLIGHT + 1)
+        seq.attempt += 1
+        seq.version += 1
+
+    def _plan_sequence(self, seq: Sequence, budget: int, step: InFlight) -> SeqStep | None:
+        start, end = seq.todo.first
+        end = min(end, start + budget, self._streaming_limit(seq, start))
+        if seq.report is not None:
+            end = min(end, start + MAX_PROMPT_LOGPROBS)
+        end = self._find_room(seq, start, end)
+        if end <= start:
+            if not seq.leaving:
+                self.stalled.append(seq)
+            return None
+        seq.todo.remove(start, end)
+        sampled = end == seq.length
+        asked = None if seq.report is None else seq.report.ask(seq.tokens, start, end)
+        local, remote = seq.layout(-(-end // self._block_tokens))
+        part = SeqStep(
+            request_id=seq.request_id,
+            version=seq.version,
+            attempt=seq.attempt,
+            start=start,
+            end=end,
+            tokens=tuple(seq.tokens[start:end]),
+            local=local,
+            remote=remote,
+            sample=seq.sampling if sampled else None,
+            history=seq.has_history,
+            prompt_logprobs=asked,
+        )
+        step.planned[seq.request_id] = Planned(seq, seq.attempt, start, end, sampled, asked)
+        if sampled:
+            seq.pending += 1
+            if seq.can_grow:
+                seq.todo.add(seq.length - 1, seq.length)
+                seq.cover(seq.length)
+        return part
+
+    def _streaming_limit(self, seq: Sequence, start: int) -> int:
+        """Where a chunk must end so that rBlocks can leave while the next chunk is computed."""
+        first = start // self._block_tokens
+        if not seq.leaving:
+            return seq.length
+        return (first + max(1, seq.num_local_slots // STREAMING_SHARE)) * self._block_tokens
+
+    def _find_room(self, seq: Sequence, start: int, end: int) -> int:
+        """Give each block of [start, end) a slot; returns how far the slots reach."""
+        block_tokens = self._block_tokens
+        for number in range(start // block_tokens, -(-end // block_tokens)):
+            block = seq.blocks[number]
+            if block.slot is None and not self._give_slot(seq, block):
+                return min(end, number * block_tokens)
+        return end
+
+    def _give_slot(self, seq: Sequence, block: Block) -> bool:
+        slot = None
+        if seq.spare:
+            slot = seq.spare.pop(0)
+        elif block.debt is None:
+            slot = self._take_slot()
+        if slot is not None:
+            seq.put(block, slot)
+        return slot is not None

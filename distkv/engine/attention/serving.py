@@ -1,0 +1,213 @@
+"""A creditor's side of DistAttention: queries of peers over the spans lent to them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from distkv.engine.attention.bodies import body_of, tensor_of
+from distkv.engine.device.compute import Compute
+from distkv.engine.device.device import OwnLanes
+from distkv.engine.device.pool import KvPool
+from distkv.engine.model.config import ModelConfig
+from distkv.errors import MalformedMessage
+from distkv.kernels import KeyBlocks, KeyTables
+from distkv.wire.messages.common import SpanRef
+from distkv.wire.messages.data import Attend, AttendEntry, AttendPlan, Partials
+
+MAX_ANSWER_BYTES = 1 << 30
+MAX_POSITION = 1 << 48
+"""Beyond any sequence, and far enough from the ends of int64 that kernels can count from it."""
+
+
+@dataclass(slots=True)
+class _Span:
+    slots: tuple[int, ...]
+    pins: int = 0
+    on_revoked: Callable[[], None] | None = None
+
+
+class SpanRegistry:
+    """The spans this worker lends, and who reads them right now. Safe to use from any thread.
+
+    A span is named by id and epoch together, so one life of it is never taken for another.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._spans: dict[SpanRef, _Span] = {}
+
+    def grant(self, ref: SpanRef, slots: tuple[int, ...]) -> None:
+        """The span exists from now on. Granting it again changes nothing."""
+        with self._lock:
+            self._spans.setdefault(ref, _Span(tuple(slots)))
+
+    def revoke(self, ref: SpanRef, on_revoked: Callable[[], None]) -> None:
+        """The span is gone for new readers. `on_revoked` is called once, when the last pin is released: here, or in
+        the reader's thread. An unknown span counts as revoked."""
+        with self._lock:
+            span = self._spans.get(ref)
+            if span is not None and span.pins:
+                waiting = span.on_revoked
+                span.on_revoked = on_revoked if waiting is None else _both(waiting, on_revoked)
+                return
+            self._spans.pop(ref, None)
+        on_revoked()
+
+    @contextmanager
+    def pin(self, ref: SpanRef) -> Iterator[tuple[int, ...] | None]:
+        """The span's slots, in order; they keep their content until the block is left. None: there is no such span."""
+        with self._lock:
+            span = self._spans.get(ref)
+            if span is not None and span.on_revoked is not None:
+                span = None
+            if span is not None:
+                span.pins += 1
+        if span is None:
+            yield None
+            return
+        try:
+            yield span.slots
+        finally:
+            done = None
+            with self._lock:
+                span.pins -= 1
+                if span.pins == 0 and span.on_revoked is not None:
+                    done = span.on_revoked
+                    del self._spans[ref]
+            if done is not None:
+                done()
+
+    def pins(self, ref: SpanRef) -> int:
+        """How many readers hold the span."""
+        with self._lock:
+            span = self._spans.get(ref)
+            return 0 if span is None else span.pins
+
+
+def _both(first: Callable[[], None], second: Callable[[], None]) -> Callable[[], None]:
+    def call() -> None:
+        first()
+        second()
+
+    return call
+
+
+@dataclass(slots=True)
+class ServedPlan:
+    """An accepted AttendPlan; it holds on its link until the next one. Made by `AttendServer.accept`.
+
+    tables: what its entries read, once asked; stale: those that were gone then.
+    """
+
+    plan: AttendPlan
+    positions: Tensor
+    stale: tuple[int, ...] = ()
+    tables: KeyTables | None = None
+
+
+class AttendServer:
+    """Computes peers' micro-attention over local sealed rBlocks; waits for nothing remote.
+
+    Any thread may call it; a ServedPlan belongs to one link. What a peer sends is checked before it is used:
+    MalformedMessage means that its connection should be dropped. On a GPU each thread has an urgent lane of its own
+    beside the step. It need not wait for that: a block is lent after the step that wrote it was reported, and a step is
+    reported when the device has done it.
+    """
+
+    def __init__(
+        self, pool: KvPool, registry: SpanRegistry, config: ModelConfig, dtype: torch.dtype, compute: Compute
+    ) -> None:
+        """dtype: of queries."""
+        self._pool, self._registry, self._config, self._dtype, self._compute = pool, registry, config, dtype, compute
+        self._lanes = OwnLanes(compute.device, urgent=True)
+        self._lock = threading.Lock()
+        self._attend_queries = 0
+
+    @property
+    def attend_queries(self) -> int:
+        """Queries (token × layer) attended for peers so far."""
+        return self._attend_queries
+
+    def accept(self, plan: AttendPlan, body: bytes | bytearray | memoryview) -> ServedPlan:
+        """Check a plan. body: int64 [num_rows], the position of each query row. Raises MalformedMessage."""
+        positions = tensor_of(body, torch.int64, (plan.num_rows,)).clone()
+        if plan.num_rows and (int(positions.min()) < 0 or int(positions.max()) > MAX_POSITION):
+            raise MalformedMessage(f"positions from {int(positions.min())} to {int(positions.max())}")
+        row_bytes = self._config.num_heads * (self._config.head_dim + 1) * 4
+        if sum(entry.num_rows for entry in plan.entries) * row_bytes > MAX_ANSWER_BYTES:
+            raise MalformedMessage(f"the partials of this plan would be over {MAX_ANSWER_BYTES} bytes")
+        for entry in plan.entries:
+            if entry.first_position > MAX_POSITION:
+                raise MalformedMessage(f"a span that begins at position {entry.first_position}")
+            if entry.row + entry.num_rows > plan.num_rows:
+                raise MalformedMessage(
+                    f"rows [{entry.row}, {entry.row + entry.num_rows}) of a plan with {plan.num_rows} rows"
+                )
+            with self._registry.pin(entry.span) as slots:
+                if slots is not None:
+                    _check_within(entry, slots)
+        return ServedPlan(plan, positions)
+
+    def answer(
+        self, served: ServedPlan, header: Attend, body: bytes | bytearray | memoryview
+    ) -> tuple[Partials, memoryview, memoryview]:
+        """The whole answer to an Attend frame: header, out and lse. Raises MalformedMessage."""
+        if header.step_id != served.plan.step_id:
+            raise MalformedMessage(f"queries of step {header.step_id} under the plan of step {served.plan.step_id}")
+        shape = (served.plan.num_rows, self._config.num_heads, self._config.head_dim)
+        stale, out, lse = self.attend(served, header.layer, tensor_of(body, self._dtype, shape))
+        return Partials(step_id=header.step_id, layer=header.layer, stale=stale), body_of(out), body_of(lse)
+
+    @torch.inference_mode()
+    def attend(self, served: ServedPlan, layer: int, q: Tensor) -> tuple[tuple[int, ...], Tensor, Tensor]:
+        """Attend with q [R, Hq, D] to every entry's span, which is pinned only meanwhile.
+
+        Returns the indices of stale entries, and entry by entry out float32 [ΣR, Hq, D] and lse float32 [ΣR, Hq]; all
+        tensors on the host.
+        """
+        if layer >= self._config.num_layers:
+            raise MalformedMessage(f"layer {layer} of a model with {self._config.num_layers} layers")
+        device, backend = self._compute.device, self._compute.backend
+        with self._lanes.mine(), ExitStack() as pins:
+            spans = [pins.enter_context(self._registry.pin(entry.span)) for entry in served.plan.entries]
+            stale = tuple(index for index, slots in enumerate(spans) if slots is None)
+            if served.tables is None or served.stale != stale:
+                served.tables, served.stale = self._tables(served, spans), stale
+            window = self._config.windows[layer]
+            (queries,) = device.put(q)
+            partials = backend.attend(
+                queries, self._pool.layer(layer), served.tables, self._config.scale, window, serving=True
+            )
+            # Only what has arrived on the host was read while the spans were pinned.
+            out, lse = device.fetch(*partials).wait()
+        with self._lock:
+            self._attend_queries += served.plan.num_rows
+        return stale, out, lse
+
+    def _tables(self, served: ServedPlan, spans: Sequence[tuple[int, ...] | None]) -> KeyTables:
+        blocks = tuple(self._blocks(entry, slots) for entry, slots in zip(served.plan.entries, spans, strict=True))
+        rows = tuple(range(entry.row, entry.row + entry.num_rows) for entry in served.plan.entries)
+        (positions,) = self._compute.device.put(served.positions)
+        return KeyTables(rows, blocks, positions)
+
+    def _blocks(self, entry: AttendEntry, slots: tuple[int, ...] | None) -> KeyBlocks:
+        tokens = self._pool.block_tokens
+        if slots is None:
+            return KeyBlocks((), (), 0, tokens)
+        _check_within(entry, slots)
+        end = entry.first_position + entry.num_blocks * tokens
+        lent = slots[entry.index : entry.index + entry.num_blocks]
+        return KeyBlocks(lent, tuple(range(entry.first_position, end, tokens)), end, tokens)
+
+
+def _check_within(entry: AttendEntry, slots: tuple[int, ...]) -> None:
+    if entry.index + entry.num_blocks > len(slots):
+        raise MalformedMessage(
+            f"rBlocks [{entry.index}, {entry.index + entry.num_blocks}) of a span of {len(slots)} rBlocks"
+        )

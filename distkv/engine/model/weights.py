@@ -1,0 +1,202 @@
+"""Weights from safetensors files, single or sharded, fused for fewer and larger products and made ready for them."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+import xxhash
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from distkv.engine.device.compute import Compute, on_cpu
+from distkv.engine.model.config import ModelConfig
+from distkv.errors import CheckpointError
+from distkv.kernels.cpu.linear import Linear, MakeLinear
+
+SERVING_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+_STORED_DTYPES = (*SERVING_DTYPES.values(), torch.float64)
+_SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
+_SAMPLES, _SAMPLE_BYTES = 16, 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeights:
+    """One decoder layer.
+
+    qkv: query, key and value projections, one below the other. gate_up: likewise. q_norm, k_norm: [D], of each head.
+    """
+
+    attention_norm: Tensor
+    qkv: Linear
+    o: Linear
+    mlp_norm: Tensor
+    gate_up: Linear
+    down: Linear
+    q_norm: Tensor | None
+    k_norm: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """A whole model in one dtype. lm_head is made of embed when they are tied."""
+
+    embed: Tensor
+    layers: tuple[LayerWeights, ...]
+    norm: Tensor
+    lm_head: Linear
+
+
+def load_weights(
+    model_dir: str | Path, config: ModelConfig, dtype: str = "auto", compute: Compute | None = None
+) -> Weights:
+    """Read all weights onto the device and convert them to the serving dtype: "float32", "bfloat16", "float16", or
+    "auto", the checkpoint's. compute: with them, on the CPU by default.
+
+    Raises CheckpointError saying what was expected."""
+    compute = compute or on_cpu()
+    with ExitStack() as stack:
+        source = _Source(Path(model_dir), stack, compute.device.place)
+        wanted = source.dtype(config) if dtype == "auto" else SERVING_DTYPES.get(dtype)
+        if wanted is None:
+            expected = ", ".join(SERVING_DTYPES)
+            raise CheckpointError(str(model_dir), f"cannot serve in {dtype!r}; expected auto or one of {expected}")
+        return _Loader(source, config, wanted, compute.make_linears(wanted)).load()
+
+
+def fingerprint(model_dir: str | Path) -> str:
+    """Tells checkpoints apart without reading them whole: hex hash of names, sizes, headers and samples of the data of
+    all weight files. Raises CheckpointError."""
+    path = Path(model_dir)
+    digest = xxhash.xxh3_128()
+    for file in sorted({path / name for name in _files(path).values()} or {path / _SINGLE}):
+        try:
+            size = file.stat().st_size
+            digest.update(f"{file.name}:{size};".encode())
+            with file.open("rb") as stream:
+                header_bytes = int.from_bytes(stream.read(8), "little")
+                digest.update(stream.read(min(header_bytes, size)))
+                for sample in range(_SAMPLES):
+                    stream.seek(8 + header_bytes + (size - header_bytes) * sample // _SAMPLES)
+                    digest.update(stream.read(_SAMPLE_BYTES))
+        except OSError as error:
+            raise CheckpointError(str(file), f"cannot be read: {error.strerror}") from error
+    return digest.hexdigest()
+
+
+def _files(path: Path) -> dict[str, str]:
+    """Which file holds which tensor, of a sharded checkpoint; empty for a single file."""
+    index = path / _INDEX
+    if (path / _SINGLE).exists() or not index.exists():
+        return {}
+    try:
+        weight_map = msgspec.json.decode(index.read_bytes(), type=dict[str, Any])["weight_map"]
+        return msgspec.convert(weight_map, dict[str, str])
+    except (OSError, KeyError, msgspec.MsgspecError) as error:
+        raise CheckpointError(str(index), f"is no index of safetensors files: {error}") from error
+
+
+class _Source:
+    """Tensors by name, from open files, on a device."""
+
+    def __init__(self, path: Path, stack: ExitStack, device: torch.device) -> None:
+        self.path, self.device = path, device
+        names = _files(path)
+        if not names and not (path / _SINGLE).exists():
+            pickled = any(path.glob("pytorch_model*.bin"))
+            why = "; pytorch_model.bin is not read because loading it can run code, convert it first" if pickled else ""
+            raise CheckpointError(str(path), f"expected {_SINGLE} or {_INDEX}{why}")
+        self._handles = {name: self._open(path / name, stack) for name in sorted(set(names.values()) or {_SINGLE})}
+        self._places = names or dict.fromkeys(self._handles[_SINGLE].keys(), _SINGLE)
+
+    def _open(self, file: Path, stack: ExitStack) -> Any:
+        try:
+            return stack.enter_context(safe_open(file, framework="pt", device=str(self.device)))
+        except (OSError, SafetensorError) as error:
+            raise CheckpointError(str(file), f"cannot be read as safetensors: {error}") from error
+
+    def dtype(self, config: ModelConfig) -> torch.dtype:
+        """What config.json says, else what the embedding is stored in; must be one we serve in."""
+        name = config.dtype or str(self.read("model.embed_tokens.weight").dtype).removeprefix("torch.")
+        if name not in SERVING_DTYPES:
+            raise CheckpointError(str(self.path), f"weights in {name}; expected one of {', '.join(SERVING_DTYPES)}")
+        return SERVING_DTYPES[name]
+
+    def read(self, name: str) -> Tensor:
+        place = self._places.get(name)
+        if place is None:
+            raise CheckpointError(str(self.path), f"tensor {name} is missing")
+        try:
+            tensor: Tensor = self._handles[place].get_tensor(name)
+        except SafetensorError as error:
+            raise CheckpointError(str(self.path / place), f"tensor {name} cannot be read: {error}") from error
+        if tensor.dtype not in _STORED_DTYPES:
+            raise CheckpointError(str(self.path / place), f"tensor {name} is stored as {tensor.dtype}, not as floats")
+        return tensor
+
+
+class _Loader:
+    """Reads one matrix at a time, so that none but the last is there in two orders."""
+
+    def __init__(self, source: _Source, config: ModelConfig, dtype: torch.dtype, make_linear: MakeLinear) -> None:
+        self._source, self._config, self._dtype, self._make_linear = source, config, dtype, make_linear
+
+    def load(self) -> Weights:
+        config = self._config
+        embed = self._stack([("model.embed_tokens.weight", config.vocab_size)], config.hidden_size)
+        return Weights(
+            embed=embed,
+            layers=tuple(self._layer(f"model.layers.{index}") for index in range(config.num_layers)),
+            norm=self._vector("model.norm.weight", config.hidden_size),
+            lm_head=self._make_linear(embed, None)
+            if config.tied
+            else self._linear([("lm_head", config.vocab_size)], config.hidden_size),
+        )
+
+    def _layer(self, prefix: str) -> LayerWeights:
+        config = self._config
+        hidden, inner = config.hidden_size, config.intermediate_size
+        q_size, kv_size = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+        qkv = [
+            (f"{prefix}.self_attn.{name}_proj", size) for name, size in (("q", q_size), ("k", kv_size), ("v", kv_size))
+        ]
+        gate_up = [(f"{prefix}.mlp.{name}_proj", inner) for name in ("gate", "up")]
+        return LayerWeights(
+            attention_norm=self._vector(f"{prefix}.input_layernorm.weight", hidden),
+            qkv=self._linear(qkv, hidden, config.qkv_bias),
+            o=self._linear([(f"{prefix}.self_attn.o_proj", hidden)], q_size, config.o_bias),
+            mlp_norm=self._vector(f"{prefix}.post_attention_layernorm.weight", hidden),
+            gate_up=self._linear(gate_up, hidden, config.mlp_bias),
+            down=self._linear([(f"{prefix}.mlp.down_proj", hidden)], inner, config.mlp_bias),
+            q_norm=self._vector(f"{prefix}.self_attn.q_norm.weight", config.head_dim) if config.qk_norm else None,
+            k_norm=self._vector(f"{prefix}.self_attn.k_norm.weight", config.head_dim) if config.qk_norm else None,
+        )
+
+    def _linear(self, parts: list[tuple[str, int]], width: int, biased: bool = False) -> Linear:
+        """Projections of `width` numbers, one below the other."""
+        weight = self._stack([(f"{name}.weight", rows) for name, rows in parts], width)
+        bias = self._stack([(f"{name}.bias", rows) for name, rows in parts]) if biased else None
+        return self._make_linear(weight, bias)
+
+    def _vector(self, name: str, size: int) -> Tensor:
+        return self._stack([(name, size)])
+
+    def _stack(self, parts: list[tuple[str, int]], *width: int) -> Tensor:
+        """Tensors of `rows` rows each, one below the other, converted one at a time."""
+        rows_in_all = sum(rows for _, rows in parts)
+        fused = torch.empty(rows_in_all, *width, dtype=self._dtype, device=self._source.device)
+        start = 0
+        for name, rows in parts:
+            tensor = self._source.read(name)
+            if tuple(tensor.shape) != (rows, *width):
+                raise CheckpointError(
+                    str(self._source.path), f"tensor {name} should be {[rows, *width]}, is {list(tensor.shape)}"
+                )
+            fused[start : start + rows] = tensor
+            start += rows
+        return fused

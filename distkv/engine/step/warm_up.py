@@ -1,0 +1,38 @@
+"""The first run of everything a step needs on a GPU, before anybody waits for it: kernels compile, graphs are made."""
+
+from __future__ import annotations
+
+import torch
+
+from distkv.engine.device.compute import Compute
+from distkv.engine.device.pool import KvPool
+from distkv.engine.step.graphs import SIZES
+from distkv.engine.step.runner import StepRunner
+from distkv.kernels import empty_partial
+from distkv.wire.messages.common import Run
+from distkv.wire.messages.to_worker import Sampling, SeqStep, Step
+
+_NAME = "warm-up"
+_MERGED = (2, 3, 4)
+_GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
+
+
+def warm_up(runner: StepRunner, pool: KvPool, compute: Compute) -> None:
+    """Steps of all captured sizes and one beyond, over a pool that holds nothing yet, where the device is lazy."""
+    if not compute.device.is_lazy:
+        return
+    for rows in (*SIZES, 2 * SIZES[-1]):
+        count = min(rows, pool.num_slots * pool.block_tokens)
+        table = (Run(0, 0, -(-count // pool.block_tokens)),)
+        seq = SeqStep(
+            request_id=_NAME, version=0, attempt=0, start=0, end=count, tokens=(0,) * count, local=table, sample=_GREEDY
+        )
+        runner.run(Step(step_id=0, seqs=(seq,)))
+    with compute.device.lane(), torch.inference_mode():
+        layer = pool.layer(0)
+        partial = compute.device.put(*empty_partial(1, layer.kv_heads, layer.head_dim))
+        for count in _MERGED:
+            compute.backend.merge([(partial[0], partial[1])] * count)
+        compute.device.finish()
+    runner.forget([_NAME])
+    runner.attend_wait_s, runner.steps, runner.model_s = 0.0, 0, 0.0

@@ -1,0 +1,129 @@
+"""POST /v1/chat/completions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from distkv.gateway.api.answers import (
+    AssistantMessage,
+    Chat,
+    ChatChoice,
+    ChatChunk,
+    ChatChunkChoice,
+    ChatLogprobs,
+    Delta,
+    Usage,
+)
+from distkv.gateway.api.body import decode, read_body
+from distkv.gateway.api.errors import invalid
+from distkv.gateway.api.generating import Choice
+from distkv.gateway.api.outputs import job, respond
+from distkv.gateway.api.requests import REFUSED_CHAT, ChatRequest
+from distkv.gateway.api.sampling import check_common, choices_of, sampling_params
+from distkv.gateway.api.token_texts import TokenTexts
+from distkv.gateway.operations.request_log import facts_of
+from distkv.gateway.prompting.conversations import conversation_prompt
+from distkv.gateway.service import Service
+from distkv.types import Chunk, TokenLogprobs
+
+
+class Chats:
+    """The endpoint."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def create(self, request: Request) -> Response:
+        """Answer one request."""
+        service = self._service
+        asked = decode(await read_body(request, service.config.max_body_bytes), ChatRequest, REFUSED_CHAT)
+        service.model.check_name(asked.model)
+        check_common(asked)
+        if asked.top_logprobs and not asked.logprobs:
+            raise invalid("top_logprobs: needs logprobs", "top_logprobs")
+        # Checked before the prompt is made, which takes longer.
+        params = sampling_params(
+            asked, service.model.defaults, max_tokens=1, logprobs=asked.top_logprobs or 0 if asked.logprobs else None
+        )
+        prompt = await conversation_prompt(service.model, asked.messages, asked)
+        wanted = asked.max_completion_tokens if asked.max_completion_tokens is not None else asked.max_tokens
+        if wanted is None:
+            room = service.room(len(prompt))
+            params = msgspec.structs.replace(
+                params, max_tokens=min(service.model.defaults.get("max_tokens", room), room)
+            )
+        else:
+            service.check_length(len(prompt), wanted)
+            params = msgspec.structs.replace(params, max_tokens=wanted)
+        shape = ChatShape(
+            id="chatcmpl-" + facts_of(request.scope).request_id,
+            model=asked.model or service.model.names[0],
+            texts=TokenTexts(service.model.tokenizer, as_ids=bool(asked.return_tokens_as_token_ids)),
+            logprobs=bool(asked.logprobs),
+            prompt_logprobs=asked.prompt_logprobs is not None,
+        )
+        choices = choices_of([prompt], params, asked.n or 1, fits=wanted is None)
+        return await respond(service, request, job(asked, choices, shape, len(prompt)))
+
+
+@dataclass
+class ChatShape:
+    """How chats are written. logprobs, prompt_logprobs: whether they were asked for."""
+
+    id: str
+    model: str
+    texts: TokenTexts
+    logprobs: bool
+    prompt_logprobs: bool
+    created: int = field(default_factory=lambda: int(time.time()))
+    _of_prompt: list[TokenLogprobs | None] = field(default_factory=list)
+    _begun: set[int] = field(default_factory=set)
+
+    def pieces(self, choice: Choice, chunk: Chunk) -> Iterator[ChatChunkChoice]:
+        """See Shape."""
+        index = choice.index
+        if chunk.prompt_logprobs is not None and index == 0:
+            self._of_prompt.extend(chunk.prompt_logprobs)
+        if not chunk.token_ids and chunk.finish_reason is None:
+            return
+        if index not in self._begun:
+            self._begun.add(index)
+            yield ChatChunkChoice(index=index, delta=Delta(role="assistant", content=""))
+        if chunk.text or chunk.finish_reason is not None or self.logprobs:
+            logprobs = ChatLogprobs(self.texts.chat(chunk.logprobs or [])) if self.logprobs else None
+            yield ChatChunkChoice(
+                index=index, delta=Delta(content=chunk.text), logprobs=logprobs, finish_reason=chunk.finish_reason
+            )
+
+    def body(self, pieces: Sequence[ChatChunkChoice], usage: Usage | msgspec.UnsetType | None) -> ChatChunk:
+        """See Shape."""
+        return ChatChunk(id=self.id, created=self.created, model=self.model, choices=list(pieces), usage=usage)
+
+    def whole(self, pieces: Sequence[ChatChunkChoice], usage: Usage) -> Chat:
+        """See Shape."""
+        found: dict[int, list[ChatChunkChoice]] = {}
+        for piece in pieces:
+            found.setdefault(piece.index, []).append(piece)
+        return Chat(
+            id=self.id,
+            created=self.created,
+            model=self.model,
+            choices=[self._joined(index, found[index]) for index in sorted(found)],
+            usage=usage,
+            prompt_logprobs=self.texts.prompt(self._of_prompt) if self.prompt_logprobs else msgspec.UNSET,
+        )
+
+    def _joined(self, index: int, pieces: Sequence[ChatChunkChoice]) -> ChatChoice:
+        told = [token for piece in pieces if piece.logprobs is not None for token in piece.logprobs.content]
+        return ChatChoice(
+            index=index,
+            message=AssistantMessage(content="".join(piece.delta.content or "" for piece in pieces)),
+            logprobs=ChatLogprobs(told) if self.logprobs else None,
+            finish_reason=pieces[-1].finish_reason,
+        )

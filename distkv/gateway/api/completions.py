@@ -1,0 +1,144 @@
+"""POST /v1/completions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from distkv.gateway.api.answers import Completion, CompletionChoice, CompletionLogprobs, Usage
+from distkv.gateway.api.body import decode, read_body
+from distkv.gateway.api.errors import invalid
+from distkv.gateway.api.generating import Choice
+from distkv.gateway.api.outputs import job, respond
+from distkv.gateway.api.requests import REFUSED_COMPLETION, CompletionRequest
+from distkv.gateway.api.sampling import check_common, choices_of, sampling_params
+from distkv.gateway.api.token_texts import TokenTexts
+from distkv.gateway.operations.request_log import facts_of
+from distkv.gateway.prompting.prompts import completion_prompts, echo_text
+from distkv.gateway.service import Service
+from distkv.types import Chunk, TokenLogprobs
+
+DEFAULT_MAX_TOKENS = 16
+
+
+class Completions:
+    """The endpoint."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def create(self, request: Request) -> Response:
+        """Answer one request."""
+        service = self._service
+        asked = decode(await read_body(request, service.config.max_body_bytes), CompletionRequest, REFUSED_COMPLETION)
+        service.model.check_name(asked.model)
+        check_common(asked)
+        max_tokens = _max_tokens(asked, service.model.defaults.get("max_tokens", DEFAULT_MAX_TOKENS))
+        # A request must ask for a token, also where only its prompt is wanted.
+        params = sampling_params(
+            asked,
+            service.model.defaults,
+            max_tokens=max(1, max_tokens),
+            logprobs=asked.logprobs if max_tokens else None,
+            prompt_logprobs=asked.logprobs if asked.echo else None,
+        )
+        prompts = await completion_prompts(service.model, asked)
+        for prompt in prompts:
+            service.check_length(len(prompt.token_ids), max_tokens)
+        shape = CompletionShape(
+            id="cmpl-" + facts_of(request.scope).request_id,
+            model=asked.model or service.model.names[0],
+            texts=TokenTexts(service.model.tokenizer, as_ids=bool(asked.return_tokens_as_token_ids)),
+            echoed=[echo_text(service.model, prompt) for prompt in prompts] if asked.echo else None,
+            logprobs=asked.logprobs is not None,
+            prompt_logprobs=asked.prompt_logprobs is not None,
+        )
+        choices = choices_of([prompt.token_ids for prompt in prompts], params, asked.n or 1, only_prompt=not max_tokens)
+        prompt_tokens = sum(len(prompt.token_ids) for prompt in prompts)
+        return await respond(service, request, job(asked, choices, shape, prompt_tokens))
+
+
+def _max_tokens(asked: CompletionRequest, default: int) -> int:
+    if asked.best_of is not None and asked.best_of != (asked.n or 1):
+        raise invalid("best_of: only the value of n is supported", "best_of", "unsupported_parameter")
+    wanted = default if asked.max_tokens is None else asked.max_tokens
+    if not wanted and not asked.echo:
+        raise invalid("max_tokens: 0 needs echo, without it there would be no answer", "max_tokens")
+    return wanted
+
+
+@dataclass
+class CompletionShape:
+    """How completions are written. echoed: texts of the prompts, which come before the outputs. logprobs,
+    prompt_logprobs: whether they were asked for."""
+
+    id: str
+    model: str
+    texts: TokenTexts
+    echoed: Sequence[str] | None
+    logprobs: bool
+    prompt_logprobs: bool
+    created: int = field(default_factory=lambda: int(time.time()))
+    _of_prompts: dict[int, list[TokenLogprobs | None]] = field(default_factory=dict)
+    _offsets: dict[int, int] = field(default_factory=dict)
+
+    def pieces(self, choice: Choice, chunk: Chunk) -> Iterator[CompletionChoice]:
+        """See Shape."""
+        index = choice.index
+        if chunk.prompt_logprobs is not None:
+            self._of_prompts.setdefault(index, []).extend(chunk.prompt_logprobs)
+        if not chunk.token_ids and chunk.finish_reason is None:
+            return
+        if index not in self._offsets:
+            self._offsets[index] = 0
+            if self.echoed is not None:
+                yield self._echo(choice, self.echoed[choice.prompt_index])
+        if chunk.text or chunk.finish_reason is not None or self.logprobs:
+            logprobs = self._logprobs(index, chunk.token_ids, chunk.logprobs or []) if self.logprobs else None
+            yield CompletionChoice(index=index, text=chunk.text, logprobs=logprobs, finish_reason=chunk.finish_reason)
+
+    def body(self, pieces: Sequence[CompletionChoice], usage: Usage | msgspec.UnsetType | None) -> Completion:
+        """See Shape."""
+        return Completion(id=self.id, created=self.created, model=self.model, choices=list(pieces), usage=usage)
+
+    def whole(self, pieces: Sequence[CompletionChoice], usage: Usage) -> Completion:
+        """See Shape."""
+        found: dict[int, list[CompletionChoice]] = {}
+        for piece in pieces:
+            found.setdefault(piece.index, []).append(piece)
+        return self.body([self._joined(index, found[index]) for index in sorted(found)], usage)
+
+    def _joined(self, index: int, pieces: Sequence[CompletionChoice]) -> CompletionChoice:
+        told = [piece.logprobs for piece in pieces if piece.logprobs is not None]
+        logprobs = CompletionLogprobs(
+            tokens=[token for one in told for token in one.tokens],
+            token_logprobs=[logprob for one in told for logprob in one.token_logprobs],
+            top_logprobs=[top for one in told for top in one.top_logprobs],
+            text_offset=[offset for one in told for offset in one.text_offset],
+        )
+        of_prompt = self.texts.prompt(self._of_prompts.get(index, []))
+        return CompletionChoice(
+            index=index,
+            text="".join(piece.text for piece in pieces),
+            logprobs=logprobs if self.logprobs else None,
+            finish_reason=pieces[-1].finish_reason,
+            prompt_logprobs=of_prompt if self.prompt_logprobs else msgspec.UNSET,
+        )
+
+    def _echo(self, choice: Choice, text: str) -> CompletionChoice:
+        logprobs = None
+        if self.logprobs:
+            logprobs = self._logprobs(choice.index, choice.prompt, self._of_prompts.get(choice.index, []))
+        return CompletionChoice(index=choice.index, text=text, logprobs=logprobs)
+
+    def _logprobs(
+        self, index: int, token_ids: Sequence[int], found: Sequence[TokenLogprobs | None]
+    ) -> CompletionLogprobs:
+        made = self.texts.completion(token_ids, found, self._offsets[index])
+        self._offsets[index] += sum(map(self.texts.width, token_ids))
+        return made

@@ -1,0 +1,79 @@
+"""Endpoints that tell about the gateway, the model and the cluster."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import msgspec
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.openmetrics import exposition as openmetrics
+from starlette.requests import Request
+from starlette.responses import Response
+
+from distkv import __version__
+from distkv.gateway.api.answers import Health, ModelCard, ModelList, Version
+from distkv.gateway.api.errors import RETRY_AFTER_S
+from distkv.gateway.api.openapi import document
+from distkv.gateway.service import Service, answer
+
+
+class Info:
+    """GET endpoints."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._started_s = int(time.time())
+        self._document = msgspec.json.encode(document(asks_for_key=bool(service.config.api_key)))
+
+    async def health(self, request: Request) -> Response:
+        """200 while requests can be served, else 503."""
+        if not self._service.gate.is_ready:
+            return self._unready("draining")
+        if not self._service.cluster.ready:
+            return self._unready("no instance is ready")
+        return answer(Health("ok"))
+
+    async def live(self, request: Request) -> Response:
+        """200 while the process lives."""
+        return answer(Health("ok"))
+
+    async def version(self, request: Request) -> Response:
+        """The version of distkv."""
+        return answer(Version(__version__))
+
+    async def models(self, request: Request) -> Response:
+        """The names of the model."""
+        return answer(ModelList(data=[self._card(name) for name in self._service.model.names]))
+
+    async def model(self, request: Request) -> Response:
+        """One name of the model."""
+        name = request.path_params["model_id"]
+        self._service.model.check_name(name)
+        return answer(self._card(name))
+
+    async def metrics(self, request: Request) -> Response:
+        """Prometheus text, or OpenMetrics if the scraper asks for it."""
+        await self._service.cluster.statuses()
+        registry = self._service.metrics.registry
+        # The library's own choice may write the colons of our names as underscores.
+        if "application/openmetrics-text" in request.headers.get("accept", ""):
+            write: Any = openmetrics.generate_latest  # it has no types
+            text = write(registry, escaping=openmetrics.ALLOWUTF8)
+            return Response(text, headers={"content-type": openmetrics.CONTENT_TYPE_LATEST})
+        text = generate_latest(registry, escaping=openmetrics.ALLOWUTF8)
+        return Response(text, headers={"content-type": CONTENT_TYPE_PLAIN_0_0_4})
+
+    async def openapi(self, request: Request) -> Response:
+        """The OpenAPI document."""
+        return Response(self._document, media_type="application/json")
+
+    def _card(self, name: str) -> ModelCard:
+        model = self._service.model
+        return ModelCard(
+            id=name, created=self._started_s, root=model.names[0], max_model_len=self._service.max_model_len or None
+        )
+
+    def _unready(self, why: str) -> Response:
+        body = msgspec.json.encode(Health(why))
+        return Response(body, 503, {"retry-after": str(RETRY_AFTER_S)}, "application/json")

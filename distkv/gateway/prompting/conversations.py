@@ -1,0 +1,65 @@
+"""Messages of a chat, on their way to a prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from distkv.gateway.api.errors import invalid
+from distkv.gateway.api.requests import Message
+from distkv.gateway.prompting.model import ServedModel
+from distkv.text.chat_template import TemplateFailed
+
+
+class Conversation(Protocol):
+    """The fields that say how messages become a prompt."""
+
+    @property
+    def add_special_tokens(self) -> bool | None: ...
+    @property
+    def add_generation_prompt(self) -> bool | None: ...
+    @property
+    def continue_final_message(self) -> bool | None: ...
+    @property
+    def chat_template_kwargs(self) -> dict[str, Any] | None: ...
+
+
+async def conversation_prompt(model: ServedModel, messages: Sequence[Message], how: Conversation) -> list[int]:
+    """Token ids of a conversation. Templates write their own special tokens. Raises ApiError 400."""
+    model.need_tokenizer("messages")
+    template = model.template
+    if template is None:
+        raise invalid("the model has no chat template; --chat-template of the gateway gives it one", "messages")
+    goes_on = bool(how.continue_final_message)
+    opens = not goes_on if how.add_generation_prompt is None else how.add_generation_prompt
+    if goes_on and opens:
+        raise invalid("continue_final_message: cannot go with add_generation_prompt", "continue_final_message")
+    plain = [_plain(number, message) for number, message in enumerate(messages)]
+    if goes_on and not plain[-1].get("content"):
+        raise invalid("continue_final_message: the last message has no content", "continue_final_message")
+    more: Mapping[str, Any] = how.chat_template_kwargs or {}
+    try:
+        text = await model.in_thread(
+            lambda: template.render(plain, add_generation_prompt=opens, continue_final_message=goes_on, more=more)
+        )
+    except TemplateFailed as error:
+        raise invalid(f"messages: the chat template does not take them: {error}", "messages") from None
+    ids = await model.encode(text, "messages", add_special_tokens=bool(how.add_special_tokens))
+    if not ids:
+        raise invalid("messages: the prompt has no tokens", "messages")
+    return ids
+
+
+def _plain(number: int, message: Message) -> dict[str, Any]:
+    if message.tool_calls:
+        raise invalid("messages: tool calls are not supported", f"messages[{number}].tool_calls")
+    content = message.content
+    if isinstance(content, list):
+        content = "\n".join(part.text for part in content)
+    plain: dict[str, Any] = {"role": message.role, "content": content or ""}
+    if message.name is not None:
+        plain["name"] = message.name
+    if message.reasoning_content is not None:
+        # Templates know it by either name.
+        plain["reasoning_content"] = plain["thinking"] = message.reasoning_content
+    return plain

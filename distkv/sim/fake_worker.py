@@ -1,0 +1,166 @@
+"""An engine worker without tensors: it keeps, for every slot, which token of which request lies at each position.
+
+A step checks what attention would read: each position before the query must be there exactly once, local or in a live
+span of a creditor, and hold this request's token. The sampled token is a hash of all tokens before it, so one wrong,
+missing or stale rBlock anywhere changes the output or fails the assertion. A history must be what attention reads, and
+logprobs are hashes of a position and its token.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence as Seq
+
+from distkv.types import TokenLogprobs
+from distkv.wire.messages import from_worker as fw
+from distkv.wire.messages import to_worker as tw
+
+VOCAB = 1000
+Entry = tuple[str, int, int]  # request, position, token
+
+
+def next_token(tokens: Seq[int]) -> int:
+    """What the "model" says after these tokens."""
+    digest = hashlib.blake2b(repr(list(tokens)).encode(), digest_size=4).digest()
+    return int.from_bytes(digest) % VOCAB
+
+
+def expected_output(prompt: Seq[int], max_tokens: int) -> list[int]:
+    """What an undisturbed request generates."""
+    tokens = list(prompt)
+    for _ in range(max_tokens):
+        tokens.append(next_token(tokens))
+    return tokens[len(prompt) :]
+
+
+def logprobs_at(position: int, token: int, top: int) -> TokenLogprobs:
+    """What the "model" says of a token at a position."""
+    return TokenLogprobs(token, -float(next_token([position, token])), 1, tuple((other, 0.0) for other in range(top)))
+
+
+class FakeWorker:
+    """One instance's worker; `peers` maps instance ids to the live workers."""
+
+    def __init__(self, instance_id: str, incarnation: int, num_slots: int, block_tokens: int) -> None:
+        self.instance_id = instance_id
+        self.incarnation = incarnation
+        self.block_tokens = block_tokens
+        self.pool: list[list[Entry | None]] = [[None] * block_tokens for _ in range(num_slots)]
+        self.spans: dict[str, tw.Grant] = {}
+        self.alive = True
+        self.frozen = False
+        self.peers: dict[str, FakeWorker] = {}
+        self.last_token: dict[str, int] = {}
+        self.lost_attempt: dict[str, int] = {}
+        self.histories: dict[str, dict[int, int]] = {}
+        self.counters = fw.WorkerCounters()
+
+    def checksum(self, slot: int) -> int:
+        digest = hashlib.blake2b(repr(self.pool[slot]).encode(), digest_size=8).digest()
+        return int.from_bytes(digest)
+
+    def handle(self, message: object) -> list[object]:
+        match message:
+            case tw.Step():
+                results = tuple(self._run(seq) for seq in message.seqs)
+                return [fw.StepResult(step_id=message.step_id, results=results)]
+            case tw.Checksum():
+                return [
+                    fw.Checksummed(
+                        checksum_id=message.checksum_id, checksums=tuple(self.checksum(s) for s in message.slots)
+                    )
+                ]
+            case tw.Grant():
+                self.spans[message.span.span_id] = message
+            case tw.Revoke():
+                self.spans.pop(message.span.span_id, None)
+                return [fw.Revoked(span=message.span)]
+            case tw.Pull():
+                return [fw.Pulled(pull_id=message.pull_id, problem=self._pull(message))]
+            case tw.Forget():
+                for request_id in message.request_ids:
+                    self.last_token.pop(request_id, None)
+                    self.histories.pop(request_id, None)
+        return []
+
+    def _pull(self, pull: tw.Pull) -> str:
+        source = self.peers.get(pull.source_id)
+        if source is None or not source.alive or source.frozen or source.incarnation != pull.source_incarnation:
+            return "the source is gone"
+        if pull.span is not None and pull.span not in {grant.span for grant in self.spans.values()}:
+            return "the span is gone"
+        for from_slot, slot, checksum in zip(pull.source_slots, pull.slots, pull.checksums, strict=True):
+            if source.checksum(from_slot) != checksum:
+                return "checksum mismatch"
+            self.pool[slot] = list(source.pool[from_slot])
+        return ""
+
+    def _run(self, seq: tw.SeqStep) -> fw.SeqResult:
+        name, attempt = seq.request_id, seq.attempt
+        if self.lost_attempt.get(name, -1) >= attempt:
+            return fw.SeqResult(request_id=name, attempt=attempt, status="void")
+        tokens = list(seq.tokens)
+        if len(tokens) == seq.end - seq.start - 1:
+            tokens.append(self.last_token[name])
+        assert len(tokens) == seq.end - seq.start
+        if seq.history:
+            self.histories.setdefault(name, {}).update(zip(range(seq.start, seq.end), tokens, strict=True))
+        for run in seq.local:
+            for i in range(run.num_blocks):
+                first = (run.first_block + i) * self.block_tokens
+                for offset in range(self.block_tokens):
+                    if seq.start <= first + offset < seq.end:
+                        entry = (name, first + offset, tokens[first + offset - seq.start])
+                        self.pool[run.first_slot + i][offset] = entry
+        context: dict[int, int] = {}
+        lost: set[str] = set()
+        for run in seq.local:
+            for i in range(run.num_blocks):
+                self._read(self.pool[run.first_slot + i], run.first_block + i, name, seq.end, context)
+        for remote in seq.remote:
+            peer = self.peers.get(remote.instance_id)
+            grant = None if peer is None or not peer.alive or peer.frozen else peer.spans.get(remote.span.span_id)
+            if grant is None or grant.span != remote.span:
+                lost.add(remote.instance_id)
+                continue
+            assert peer is not None
+            for i in range(remote.num_blocks):
+                slot = grant.slots[remote.index + i]
+                self._read(peer.pool[slot], remote.first_block + i, name, seq.end, context)
+        if lost:
+            self.lost_attempt[name] = attempt
+            return fw.SeqResult(request_id=name, attempt=attempt, status="lost", lost=tuple(sorted(lost)))
+        assert sorted(context) == list(range(seq.end)), f"{name}: positions {sorted(context)} for [0, {seq.end})"
+        token = logprobs = None
+        if seq.sample is not None:
+            token = next_token([context[p] for p in range(seq.end)])
+            self.last_token[name] = token
+            if seq.history:
+                history = self.histories[name]
+                assert [history[p] for p in range(seq.end)] == [context[p] for p in range(seq.end)]
+            if seq.sample.logprobs is not None:
+                logprobs = logprobs_at(seq.end, token, seq.sample.logprobs)
+        return fw.SeqResult(
+            request_id=name,
+            attempt=attempt,
+            status="ok",
+            token=token,
+            logprobs=logprobs,
+            prompt_logprobs=self._prompt_logprobs(seq),
+        )
+
+    def _prompt_logprobs(self, seq: tw.SeqStep) -> tuple[TokenLogprobs, ...]:
+        wanted = seq.prompt_logprobs
+        if wanted is None:
+            return ()
+        assert seq.start < wanted.first <= wanted.first + len(wanted.token_ids) <= seq.end + 1
+        return tuple(logprobs_at(wanted.first + i, token, wanted.top) for i, token in enumerate(wanted.token_ids))
+
+    def _read(self, block: list[Entry | None], number: int, name: str, end: int, context: dict[int, int]) -> None:
+        for offset, entry in enumerate(block):
+            position = number * self.block_tokens + offset
+            if position >= end:
+                break
+            assert entry is not None and entry[:2] == (name, position), f"{name}@{position} reads {entry}"
+            assert position not in context, f"{name}@{position} is attended twice"
+            context[position] = entry[2]

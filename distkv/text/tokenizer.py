@@ -1,0 +1,97 @@
+"""Text to token ids and back, by the tokenizer files of a Hugging Face directory. Loads no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+import tokenizers
+
+from distkv.errors import CheckpointError
+from distkv.text.detokenizer import BYTE_TOKEN, ByteStream, IncrementalDecoder, WindowStream, token_bytes
+
+_OTHER_FORMATS = ("tokenizer.model", "spiece.model", "tekken.json", "vocab.json", "vocab.txt")
+
+
+class Tokenizer:
+    """One model's tokenizer. Safe to use from several threads."""
+
+    def __init__(self, backend: tokenizers.Tokenizer) -> None:
+        backend.no_truncation()
+        backend.no_padding()
+        self._backend = backend
+        added = backend.get_added_tokens_decoder()
+        self._special_ids = frozenset(index for index, token in added.items() if token.special)
+        self._decoder_kinds = _decoder_kinds(backend)
+
+    @classmethod
+    def from_dir(cls, model_dir: str | Path, convert: Callable[[Path], str] | None = None) -> Tokenizer | None:
+        """The tokenizer of a model directory; None if it has none, so that only token ids can be prompts.
+
+        convert: makes the text of a tokenizer.json from a directory with an older format. Raises CheckpointError when
+        it is needed and not given, or a file is broken.
+        """
+        path = Path(model_dir)
+        file = path / "tokenizer.json"
+        if not file.exists():
+            other = next((name for name in _OTHER_FORMATS if (path / name).exists()), None)
+            if other is None:
+                return None
+            if convert is None:
+                raise CheckpointError(str(path), f"has {other} but no tokenizer.json; convert it with transformers")
+            return cls(_backend(convert(path), path / other))
+        try:
+            text = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise CheckpointError(str(file), f"cannot be read: {error}") from error
+        return cls(_backend(text, file))
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of a text, with the special tokens that the model puts around one."""
+        return list(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """The text of token ids, special tokens left out. Bytes that are no UTF-8 become U+FFFD."""
+        return str(self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens))
+
+    def token(self, token_id: int) -> str:
+        """How the tokenizer writes one token; "" for an id it does not have."""
+        return self._backend.id_to_token(token_id) or ""
+
+    def is_special(self, token_id: int) -> bool:
+        """Whether `decode` leaves this token out."""
+        return token_id in self._special_ids
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The UTF-8 that one token stands for, possibly part of a character; special tokens stand for their name."""
+        token = self.token(token_id)
+        if self._decoder_kinds == ["ByteLevel"]:
+            return token_bytes(token)
+        if "ByteFallback" in self._decoder_kinds and BYTE_TOKEN.fullmatch(token):
+            return bytes([int(token[3:5], 16)])
+        if token.startswith("\u2581"):  # how SentencePiece writes a space
+            return token.replace("\u2581", " ").encode()
+        return self.decode([token_id], skip_special_tokens=False).encode()
+
+    def stream(self) -> IncrementalDecoder:
+        """A decoder for one output that grows token by token."""
+        if self._decoder_kinds == ["ByteLevel"]:
+            return IncrementalDecoder(self._special_ids, ByteStream(self._backend.id_to_token))
+        return IncrementalDecoder(
+            self._special_ids,
+            WindowStream(self.decode, self._backend.id_to_token, "ByteFallback" in self._decoder_kinds),
+        )
+
+
+def _backend(text: str, file: Path) -> tokenizers.Tokenizer:
+    try:
+        return tokenizers.Tokenizer.from_str(text)
+    except Exception as error:  # the library raises bare Exception
+        raise CheckpointError(str(file), f"is no tokenizer: {error}") from error
+
+
+def _decoder_kinds(backend: tokenizers.Tokenizer) -> list[str]:
+    """Types of the decoder, its parts if it is a sequence."""
+    decoder = msgspec.json.decode(backend.to_str()).get("decoder") or {}
+    return [part["type"] for part in decoder.get("decoders", [decoder]) if "type" in part]

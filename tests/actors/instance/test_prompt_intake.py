@@ -1,0 +1,178 @@
+"""Intake: requests wait for their token ids, and a cancel may be faster."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+
+import pytest
+
+from distkv.actors.instance import prompt_intake as intake_module
+from distkv.actors.instance.prompt_intake import MAX_THREADS, Intake
+from distkv.control import commands as c
+from distkv.types import SamplingParams
+from distkv.wire.messages.to_client import RequestEnded
+from distkv.wire.messages.to_rmanager import Cancel, Submit
+
+DEADLINE_S = 10.0
+
+
+class SlowTokenizer:
+    """Encodes when told; counts how many threads do."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self.started = threading.Semaphore(0)
+        self.running = self.most = 0
+        self._lock = threading.Lock()
+
+    def encode(self, text: str) -> list[int]:
+        with self._lock:
+            self.running += 1
+            self.most = max(self.most, self.running)
+        self.started.release()
+        assert self.go.wait(DEADLINE_S)
+        with self._lock:
+            self.running -= 1
+        return [len(text)]
+
+
+class Desk:
+    """An intake and what it hands on."""
+
+    def __init__(self, tokenizer: SlowTokenizer | None) -> None:
+        self.events: list[c.Event] = []
+        self.answers: list[RequestEnded] = []
+        self.arrived = asyncio.Event()
+        self.intake = Intake(tokenizer, self._handle, self._answer)  # type: ignore[arg-type]
+
+    def _handle(self, event: c.Event, cause: str) -> None:
+        assert cause == "why"
+        self.events.append(event)
+        self.arrived.set()
+
+    def _answer(self, answer: c.Answer, cause: str) -> None:
+        assert isinstance(answer.body, RequestEnded) and cause == "why"
+        self.answers.append(answer.body)
+
+    def submit(self, name: str, prompt: str | tuple[int, ...], route: bytes = b"x") -> None:
+        self.intake.submit(Submit(request_id=name, prompt=prompt, params=SamplingParams()), route, "why")
+
+    async def handled(self, count: int) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            while len(self.events) < count:
+                self.arrived.clear()
+                await self.arrived.wait()
+
+
+@pytest.fixture
+async def tokenizer() -> AsyncIterator[SlowTokenizer]:
+    tokenizer = SlowTokenizer()
+    yield tokenizer
+    tokenizer.go.set()
+
+
+async def test_token_ids_need_no_time(tokenizer: SlowTokenizer) -> None:
+    desk = Desk(tokenizer)
+    desk.submit("r", (1, 2, 3))
+    (event,) = desk.events
+    assert isinstance(event, c.Tokenized) and event.token_ids == (1, 2, 3)
+    assert not desk.intake.cancel("r", b"x"), "it is cancelled where it is handled"
+
+
+async def test_text_is_tokenized_in_few_threads(tokenizer: SlowTokenizer) -> None:
+    desk = Desk(tokenizer)
+    for index in range(5):
+        desk.submit(f"r{index}", "text" * index)
+    await asyncio.to_thread(tokenizer.started.acquire, timeout=DEADLINE_S)
+    assert desk.events == []
+    tokenizer.go.set()
+    await desk.handled(5)
+    lengths = {e.submit.request_id: e.token_ids for e in desk.events if isinstance(e, c.Tokenized)}
+    assert lengths == {f"r{index}": (4 * index,) for index in range(5)}
+    assert tokenizer.most <= MAX_THREADS
+
+
+async def test_a_cancel_that_overtakes_comes_right_after_the_request(tokenizer: SlowTokenizer) -> None:
+    desk = Desk(tokenizer)
+    desk.submit("r", "text")
+    desk.submit("r", "texts", route=b"another client")
+    assert desk.intake.cancel("r", b"x")
+    assert not desk.intake.cancel("r", b"a stranger")
+    tokenizer.go.set()
+    await desk.handled(3)
+    ours = [e for e in desk.events if isinstance(e, c.Tokenized | c.Received) and e.route == b"x"]
+    assert isinstance(ours[0], c.Tokenized)
+    assert ours[1] == c.Received("client", Cancel(request_id="r"), b"x")
+    assert len([e for e in desk.events if isinstance(e, c.Received)]) == 1
+    assert not desk.intake.cancel("r", b"x")
+
+
+async def test_a_cancel_that_comes_as_tokenization_ends_is_not_swallowed(tokenizer: SlowTokenizer) -> None:
+    """While the request is being handled it is no longer the intake's."""
+    desk = Desk(tokenizer)
+    taken: list[bool] = []
+    keep = desk.events.append
+
+    def handle_and_cancel(event: c.Event, cause: str) -> None:
+        keep(event)
+        desk.arrived.set()
+        taken.append(desk.intake.cancel("r", b"x"))
+
+    desk.intake._handle = handle_and_cancel
+    desk.submit("r", "text")
+    tokenizer.go.set()
+    await desk.handled(1)
+    assert taken == [False]
+
+
+async def test_the_same_name_twice_is_refused(tokenizer: SlowTokenizer) -> None:
+    desk = Desk(tokenizer)
+    desk.submit("r", "text")
+    desk.submit("r", "text")
+    (ended,) = desk.answers
+    assert ended.kind == "refused" and "running already" in ended.reason
+    tokenizer.go.set()
+    await desk.handled(1)
+    assert len(desk.events) == 1
+
+
+async def test_too_many_are_turned_away_to_come_back(tokenizer: SlowTokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intake_module, "MAX_TOKENIZING", 2)
+    desk = Desk(tokenizer)
+    for index in range(3):
+        desk.submit(f"r{index}", "text")
+    (ended,) = desk.answers
+    assert (ended.request_id, ended.kind, ended.retryable) == ("r2", "failed", True)
+    tokenizer.go.set()
+    await desk.handled(2)
+
+
+async def test_a_model_without_a_tokenizer_takes_token_ids_only() -> None:
+    desk = Desk(None)
+    desk.submit("r", "text")
+    (ended,) = desk.answers
+    assert ended.kind == "refused" and "send the prompt as token ids" in ended.reason
+    assert desk.events == []
+
+
+class BrokenTokenizer:
+    def encode(self, text: str) -> list[int]:
+        raise Exception("no unknown token")
+
+
+async def test_what_the_tokenizer_cannot_encode_is_refused() -> None:
+    answers: list[RequestEnded] = []
+    answered = asyncio.Event()
+
+    def answer(command: c.Answer, _cause: str) -> None:
+        assert isinstance(command.body, RequestEnded)
+        answers.append(command.body)
+        answered.set()
+
+    intake = Intake(BrokenTokenizer(), lambda _event, _cause: None, answer)  # type: ignore[arg-type]
+    intake.submit(Submit(request_id="r", prompt="text", params=SamplingParams()), b"x", "why")
+    async with asyncio.timeout(DEADLINE_S):
+        await answered.wait()
+    assert answers[0].kind == "refused" and "no unknown token" in answers[0].reason

@@ -1,0 +1,69 @@
+"""StatusDesk: live counters if the worker answers in time, the last ones if not."""
+
+from __future__ import annotations
+
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+from distkv.actors.instance.status import PATIENCE_S, StatusDesk
+from distkv.clock import ManualClock
+from distkv.control.commands import Answer
+from distkv.control.request.output import NoText
+from distkv.control.rmanager.state import Settings
+from distkv.control.rmanager.state_machine import RManager
+from distkv.wire.messages.from_worker import WorkerCounters, WorkerStats
+from distkv.wire.messages.to_client import Status
+from distkv.wire.messages.to_worker import StatsQuery
+from tests.control.parts import make_member
+
+
+class Asked:
+    def __init__(self) -> None:
+        self.clock = ManualClock(5.0)
+        self.queries: list[int] = []
+        self.answers: list[tuple[bytes, Status, str]] = []
+        worker: Any = SimpleNamespace(send=self._send)
+        server: Any = SimpleNamespace(malformed=2)
+        core = RManager(Settings("a", 1, 4, 16, 100), NoText, Random(0))
+        self.desk = StatusDesk(core, make_member("a", pid=10, worker_pid=11), worker, server, self._answer)
+
+    def _send(self, query: StatsQuery, cause: str) -> None:
+        self.queries.append(query.query_id)
+
+    def _answer(self, answer: Answer, cause: str) -> None:
+        assert isinstance(answer.body, Status)
+        self.answers.append((answer.route, answer.body, cause))
+
+    def ask(self, route: bytes) -> None:
+        self.desk.ask(route, f"asked by {route.decode()}", self.clock.now())
+
+
+def test_each_asker_gets_what_the_worker_says_now() -> None:
+    asked = Asked()
+    asked.ask(b"x")
+    asked.ask(b"y")
+    assert len(set(asked.queries)) == 2 and asked.answers == []
+    asked.desk.on_stats(WorkerStats(query_id=asked.queries[1], counters=WorkerCounters(kv_bytes=7, malformed_frames=1)))
+    (answer,) = asked.answers
+    route, status, cause = answer
+    assert (route, cause) == (b"y", "asked by y")
+    assert status.instance.counters.kv_bytes == 7
+    assert status.instance.counters.malformed_messages == 3, "the worker's links and the instance's own door"
+    assert (status.instance.pid, status.instance.worker_pid, status.instance.blocks.total) == (10, 11, 16)
+
+
+def test_a_silent_worker_delays_nobody_for_long() -> None:
+    asked = Asked()
+    asked.desk.counters = WorkerCounters(kv_bytes=3)
+    asked.ask(b"x")
+    asked.desk.tick(asked.clock.advance(PATIENCE_S / 2))
+    assert asked.answers == []
+    asked.ask(b"y")
+    asked.desk.tick(asked.clock.advance(PATIENCE_S * 0.6))
+    assert [(route, status.instance.counters.kv_bytes) for route, status, _ in asked.answers] == [(b"x", 3)]
+    asked.desk.on_stats(WorkerStats(query_id=asked.queries[0], counters=WorkerCounters(kv_bytes=9)))
+    assert len(asked.answers) == 1, "answered once"
+    assert asked.desk.counters.kv_bytes == 9
+    asked.desk.tick(asked.clock.advance(PATIENCE_S))
+    assert [(route, status.instance.counters.kv_bytes) for route, status, _ in asked.answers[1:]] == [(b"y", 9)]

@@ -1,0 +1,63 @@
+"""The worker as a child: what it is started with, and what is heard of one that ends at once."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from distkv.actors.instance.worker_child import WorkerProcess
+from distkv.config import InstanceConfig, build
+from distkv.errors import StartupFailed
+from tests.cluster.driving import eventually
+
+
+def environment_of(pid: int) -> dict[str, str]:
+    """Empty while the process becomes another program."""
+    entries = Path(f"/proc/{pid}/environ").read_text(encoding="utf-8").split("\0")
+    return dict(entry.split("=", 1) for entry in entries if entry)
+
+
+@pytest.mark.parametrize(
+    ("given", "policy"),
+    [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE"), ({"GOMP_SPINCOUNT": "100"}, None)],
+)
+async def test_torch_threads_do_not_spin_unless_the_user_says_so(
+    given: dict[str, str], policy: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    program = tmp_path / "worker"
+    program.write_text("#!/bin/sh\nexec sleep 60\n", encoding="utf-8")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    worker = await WorkerProcess.start(build(InstanceConfig, {"model": "m", "threads": 3}), 1)
+    try:
+        environment = await eventually(lambda: environment_of(worker.pid), 20, "it has no environment")
+        assert environment["OMP_NUM_THREADS"] == "3"
+        assert environment.get("OMP_WAIT_POLICY") == policy
+    finally:
+        await worker.stop()
+
+
+async def test_a_worker_that_fails_at_once_is_still_heard(tmp_path: Path) -> None:
+    worker = await WorkerProcess.start(build(InstanceConfig, {"model": str(tmp_path), "cpu_kernels": "torch"}), 1)
+    try:
+        with pytest.raises(StartupFailed, match=r"config\.json"):
+            await worker.wait_ready()
+    finally:
+        await worker.stop()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="here a GPU would be used")
+async def test_a_worker_without_the_gpu_that_it_should_use(tmp_path: Path) -> None:
+    worker = await WorkerProcess.start(build(InstanceConfig, {"model": str(tmp_path), "device": "cuda:1"}), 1)
+    try:
+        with pytest.raises(StartupFailed, match="device: cuda:1 is not here: no CUDA device was found"):
+            await worker.wait_ready()
+    finally:
+        await worker.stop()

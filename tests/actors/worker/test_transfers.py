@@ -1,0 +1,176 @@
+"""Transfers: seal, pull, verify; whatever is wrong with a source, nothing unverified is taken over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+import xxhash
+
+from distkv.actors.worker.peer_links import PeerLinks
+from distkv.actors.worker.transfers import Transfers
+from distkv.engine.model.config import ModelConfig
+from distkv.wire.messages.common import SpanRef
+from distkv.wire.messages.envelope import FromWorker
+from distkv.wire.messages.from_worker import Checksummed, Pulled, Revoked
+from distkv.wire.messages.to_worker import Checksum, Pull, Shutdown
+from distkv.wire.originator import Originator
+from distkv.wire.worker_pipe import WorkerPipe
+from tests.actors.links import DEADLINE_S, Worker, close_links, model_config, peer_links, span
+
+ORIGIN = Originator("a")
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> ModelConfig:
+    return model_config(tmp_path)
+
+
+@pytest.fixture
+def source(config: ModelConfig) -> Iterator[Worker]:
+    worker = Worker("source", config, incarnation=3)
+    worker.fill()
+    yield worker
+    worker.close()
+
+
+class Puller:
+    """A worker whose transfer thread runs."""
+
+    def __init__(self, config: ModelConfig, pipe: WorkerPipe, source: Worker) -> None:
+        self.worker = Worker("puller", config)
+        self.links: PeerLinks = peer_links("puller", config)
+        self.links.update((source.member,))
+        self.transfers = Transfers(pipe.address, self.links, self.worker.registry, self.worker.memory, 0.2)
+        self._pipe, self._source = pipe, source
+
+    async def ask(self, command: Checksum | Pull) -> FromWorker:
+        self.transfers.put(ORIGIN.wrap(command))
+        return await self.answer()
+
+    async def answer(self) -> FromWorker:
+        async with asyncio.timeout(DEADLINE_S):
+            return (await self._pipe.recv()).body  # type: ignore[return-value]
+
+    async def pull(self, into: tuple[int, ...], spoil: int = 0, ref: SpanRef | None = None) -> Pulled:
+        slots = tuple(range(1, 1 + len(into)))
+        checksums = [xxhash.xxh3_64_intdigest(self._source.slot(slot)) for slot in slots]
+        checksums[0] += spoil
+        answer = await self.ask(
+            Pull(
+                pull_id=5,
+                source_id="source",
+                source_incarnation=self._source.incarnation,
+                source_slots=slots,
+                slots=into,
+                checksums=tuple(checksums),
+                span=ref,
+            )
+        )
+        assert isinstance(answer, Pulled) and answer.pull_id == 5
+        return answer
+
+
+@pytest.fixture
+async def puller(config: ModelConfig, source: Worker) -> AsyncIterator[Puller]:
+    async with WorkerPipe() as pipe:
+        puller = Puller(config, pipe, source)
+        thread = asyncio.create_task(asyncio.to_thread(puller.transfers.run))
+        yield puller
+        puller.transfers.put(ORIGIN.wrap(Shutdown()))
+        with pytest.raises(AssertionError, match="Shutdown is no transfer"):
+            await thread
+        close_links(puller.links)
+        puller.worker.close()
+
+
+async def test_seals_are_checksums_of_the_slots(puller: Puller) -> None:
+    puller.worker.fill()
+    answer = await puller.ask(Checksum(checksum_id=9, slots=(3, 0)))
+    expected = tuple(xxhash.xxh3_64_intdigest(puller.worker.slot(slot)) for slot in (3, 0))
+    assert answer == Checksummed(checksum_id=9, checksums=expected)
+
+
+@pytest.mark.parametrize("into", [(0, 1, 2), (5, 2, 3), (7, 6, 0)])
+async def test_blocks_arrive_where_they_belong(puller: Puller, source: Worker, into: tuple[int, ...]) -> None:
+    answer = await puller.pull(into)
+    assert answer.problem == ""
+    assert [puller.worker.slot(slot) for slot in into] == [source.slot(1 + i) for i in range(3)]
+    assert puller.transfers.kv_bytes == 3 * source.memory.slot_bytes
+    assert puller.transfers.checksum_refusals == 0
+
+
+async def test_into_a_span_it_is_pinned_meanwhile(puller: Puller) -> None:
+    puller.worker.registry.grant(span("s"), (4, 5))
+    assert (await puller.pull((4, 5), ref=span("s"))).problem == ""
+    assert puller.worker.registry.pins(span("s")) == 0
+
+
+async def test_a_revoked_span_takes_nothing(puller: Puller) -> None:
+    before = puller.worker.slot(4)
+    puller.worker.registry.grant(span("s"), (4, 5))
+    puller.worker.registry.revoke(span("s"), puller.transfers.reporter(span("s"), "why"))
+    assert await puller.answer() == Revoked(span=span("s"))
+    for gone in (span("s"), span("s", counter=2)):
+        answer = await puller.pull((4, 5), ref=gone)
+        assert answer.problem == "the span is gone"
+    assert puller.worker.slot(4) == before
+
+
+async def test_a_span_revoked_while_it_is_filled_ends_after_the_answer(puller: Puller, source: Worker) -> None:
+    puller.worker.registry.grant(span("s"), (4, 5))
+    faults = source.listener.faults
+    faults.hold("read")
+    pulling = asyncio.create_task(puller.pull((4, 5), ref=span("s")))
+    assert await asyncio.to_thread(faults.wait_calls, "read", 1, DEADLINE_S)
+    puller.worker.registry.revoke(span("s"), puller.transfers.reporter(span("s"), "why"))
+    faults.release("read")
+    assert isinstance(await pulling, Pulled)
+    assert await puller.answer() == Revoked(span=span("s"))
+
+
+@pytest.mark.parametrize("how", ["on the way", "at the debtor"])
+async def test_a_wrong_checksum_is_refused_and_counted(puller: Puller, source: Worker, how: str) -> None:
+    if how == "on the way":
+        source.listener.faults.corrupt("read")
+    answer = await puller.pull((4, 5), spoil=how == "at the debtor")
+    assert answer.problem == "1 of 2 checksums do not match"
+    assert puller.transfers.checksum_refusals == 1
+    assert (await puller.pull((4, 5))).problem == ""
+    assert puller.transfers.checksum_refusals == 1
+
+
+async def test_a_source_that_does_not_answer_in_time(puller: Puller, source: Worker) -> None:
+    source.listener.faults.hold("read")
+    answer = await puller.pull((4,))
+    assert "no answer within" in answer.problem
+    source.listener.faults.release("read")
+    assert (await puller.pull((4,))).problem == "", "over a new link"
+
+
+async def test_a_source_that_died(puller: Puller, source: Worker) -> None:
+    assert (await puller.pull((4,))).problem == ""
+    link = source.listener.accept(DEADLINE_S)
+    assert link is not None
+    link.abort()
+    source.listener.close()
+    for _ in range(2):
+        answer = await puller.pull((4,))
+        assert answer.problem
+    assert puller.transfers.kv_bytes == source.memory.slot_bytes
+
+
+async def test_a_source_in_another_life(puller: Puller, source: Worker) -> None:
+    source.incarnation = 4
+    answer = await puller.pull((4,))
+    assert "new life" in answer.problem
+
+
+async def test_slots_that_do_not_exist_are_no_reason_to_fail(puller: Puller) -> None:
+    pull = Pull(pull_id=5, source_id="source", source_incarnation=3, source_slots=(99,), slots=(1,), checksums=(0,))
+    answer = await puller.ask(pull)
+    assert isinstance(answer, Pulled)
+    assert "slot 99 is outside the pool" in answer.problem
+    assert (await puller.pull((4,))).problem == ""

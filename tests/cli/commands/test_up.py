@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from distkv.cli.commands.up import command
+from distkv.cli.failures import run
+from tests.cli.terminal import on_terminal
+
+PROGRAM = """
+import sys
+from distkv.cli.failures import run
+from distkv.cli.commands.up import command
+from distkv.client import launch
+launch.MODULES = {section: f"tests.client.fake_{section}" for section in launch.MODULES}
+sys.exit(run(command, sys.argv[1:]))
+"""
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[[str], subprocess.Popen[str]]]:
+    """Starts `distkv up` with a fake model, fake daemons and two instances."""
+    started: list[subprocess.Popen[str]] = []
+
+    def up(model: str, *more: str, gateway: bool = False) -> subprocess.Popen[str]:
+        (tmp_path / model).mkdir()
+        (tmp_path / model / "config.json").write_text(json.dumps({}))
+        arguments = ["--model", str(tmp_path / model), "--instances", "2", "--kv-tokens", "160,320", "--port", "0"]
+        http = ["--http-port", "0"] if gateway else ["--no-gateway"]
+        process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, *arguments, *http, "--log-dir", str(tmp_path / "logs"), *more],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield up
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def lines_until(process: subprocess.Popen[str], word: str) -> list[str]:
+    assert process.stdout is not None
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if word in line:
+            return lines
+    raise AssertionError(f"it ended without {word!r}: {lines}")
+
+
+def pids(lines: list[str]) -> list[int]:
+    return [int(line.split("pid ")[1].split(",")[0]) for line in lines if line.startswith("i") and ": pid " in line]
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_up_says_where_it_is_and_ends_in_good_order(start, signum):
+    up = start("x")
+    lines = lines_until(up, "try: distkv generate")
+    assert any(line.startswith("ready at tcp://127.0.0.1:") for line in lines)
+    instances = pids(lines)
+    assert len(instances) == 2
+    os.kill(up.pid, signum)
+    out, _ = up.communicate(timeout=30)
+    assert up.returncode == 0, out
+    assert not any(psutil.pid_exists(pid) for pid in instances)
+
+
+def test_a_dead_instance_is_reported_and_the_last_one_ends_it(start):
+    up = start("x")
+    first, second = pids(lines_until(up, "try: distkv generate"))
+    os.kill(first, signal.SIGKILL)
+    assert "killed by SIGKILL; the others go on" in lines_until(up, "instance i0 died")[-1]
+    assert psutil.pid_exists(second)
+    os.kill(second, signal.SIGKILL)
+    lines_until(up, "no instance is left")
+    up.communicate(timeout=30)
+    assert up.returncode == 1
+
+
+def test_the_gateway_is_shown_with_something_to_try_and_keeps_its_key_to_itself(start, tmp_path):
+    config = tmp_path / "up.toml"
+    config.write_text("[gateway]\nmax_concurrent_requests = 3\nserved_model_name = ['from-file']\n")
+    more = ("--config", str(config), "--served-model-name", "tiny", "--api-key", "sesame")
+    lines = lines_until(up := start("x", *more, gateway=True), "try: distkv generate")
+    url = next(line for line in lines if line.startswith("gateway: pid")).split(", ")[1]
+    curl = next(line for line in lines if line.startswith("try: curl"))
+    assert f"{url}/v1/completions" in curl and '"model": "tiny"' in curl and "Bearer KEY" in curl
+    assert "sesame" not in "".join(lines)
+    gateway = psutil.Process(int(next(line for line in lines if "gateway: pid" in line).split("pid ")[1].split(",")[0]))
+    assert "--max-concurrent-requests=3" in gateway.cmdline() and "sesame" not in " ".join(gateway.cmdline())
+    gateway.kill()
+    assert "the others go on" in lines_until(up, "gateway died")[-1]
+    up.terminate()
+    out, _ = up.communicate(timeout=30)
+    assert up.returncode == 0, out
+
+
+def test_the_demo_model_comes_with_a_question_that_it_can_answer(start):
+    lines = lines_until(up := start("x", "--model", "demo", gateway=True), "try: distkv generate")
+    tries = [line for line in lines if line.startswith("try: ")]
+    question = "is 48213. Question: What is the access code of the north station? Answer:"
+    assert len(tries) == 2 and all(question in line for line in tries)
+    assert '"temperature": 0' in tries[0] and tries[1].endswith("--temperature 0\n")
+    up.terminate()
+    up.communicate(timeout=30)
+
+
+@pytest.mark.parametrize("flag", ["--port", "--http-port"])
+def test_a_port_in_use_is_one_sentence_that_names_the_flag(flag, tmp_path, capsys):
+    (tmp_path / "config.json").touch()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        ports = {"--port": "0", "--http-port": "0"} | {flag: port}
+        assert run(command, ["--model", str(tmp_path), *(word for pair in ports.items() for word in pair)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith(f"error: {flag}: cannot listen on 127.0.0.1:{port}: Address already in use")
+    assert f"give another with {flag}" in captured.err and len(captured.err.splitlines()) == 1
+
+
+def test_a_start_that_fails_is_one_sentence(start):
+    up = start("dies")
+    out, _ = up.communicate(timeout=30)
+    assert up.returncode == 1
+    starting, error = out.splitlines()
+    assert starting.startswith("starting a gManager and 2 instances")
+    assert error.startswith("error: instance i") and error.endswith("it has no weights")
+
+
+def test_up_shows_the_cluster_on_a_terminal(tmp_path):
+    (tmp_path / "config.json").touch()
+    arguments = ["--model", str(tmp_path), "--kv-tokens", "160", "--port", "0", "--no-gateway"]
+    with on_terminal([sys.executable, "-c", PROGRAM, *arguments]) as terminal:
+        terminal.wait_for("ready at tcp://127.0.0.1:")
+        shown = terminal.wait_for("tokens/s: prompt")
+        assert "\x1b" in shown
+        terminal.wait_for("borrowed")
+        os.kill(terminal.process.pid, signal.SIGINT)
+        terminal.wait_for("stopping; running requests may finish")
+        assert terminal.process.wait(timeout=30) == 0
+
+
+def test_up_can_be_interrupted_while_it_starts(start):
+    up = start("hangs")
+    lines_until(up, "starting")
+    while len(children := psutil.Process(up.pid).children()) < 3:
+        assert up.poll() is None
+    up.send_signal(signal.SIGINT)
+    out, _ = up.communicate(timeout=30)
+    assert up.returncode == 130, out
+    assert "Traceback" not in out
+    # One that was just being started when the signal came ends by its lifeline.
+    _, left = psutil.wait_procs(children, timeout=15)
+    assert not left

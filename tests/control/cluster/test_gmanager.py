@@ -1,0 +1,298 @@
+"""GManager: who is in the cluster, where requests go, who may lend."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import pytest
+
+from distkv.clock import ManualClock
+from distkv.control.cluster.gmanager import FORGET_DEAD_S, GManager, GManagerSettings
+from distkv.control.commands import Answer, Command, Note, Received, Tick
+from distkv.wire.messages import to_gmanager as tg
+from distkv.wire.messages.common import DataEndpoint, Member
+from distkv.wire.messages.envelope import Control
+from distkv.wire.messages.to_client import Located
+from distkv.wire.messages.to_rmanager import Creditors, HeartbeatAck, JoinRefused, Members
+from tests.control.parts import make_member
+
+M = TypeVar("M")
+
+
+class Managed:
+    """A gManager, and the instances that speak to it by routes of their own names."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock(100.0)
+        self.gm = GManager(GManagerSettings(heartbeat_s=0.5, dead_after_s=4.0))
+        self.seqs: dict[str, int] = {}
+        self.commands: list[Command] = []
+
+    def hear(self, sender: str, body: Control) -> list[Command]:
+        self.commands = self.gm.handle(Received(sender, body, sender.encode()), self.clock.now())
+        return self.commands
+
+    def tick(self, seconds: float = 0.0) -> list[Command]:
+        self.commands = self.gm.handle(Tick(), self.clock.advance(seconds))
+        return self.commands
+
+    def join(self, name: str, compat: str = "model", **fields: Any) -> list[Command]:
+        return self.hear(name, tg.Join(member=make_member(name, **fields), compat=compat))
+
+    def beat(self, name: str, full: bool = True, incarnation: int = 1, **fields: Any) -> list[Command]:
+        self.seqs[name] = self.seqs.get(name, 0) + 1
+        fields = {"total_blocks": 16, "free_blocks": 8, "lendable_blocks": 7} | fields
+        return self.hear(
+            name,
+            tg.Heartbeat(instance_id=name, incarnation=incarnation, seq=self.seqs[name], base=0, full=full, **fields),
+        )
+
+    def answers(self, kind: type[M], route: str | None = None) -> list[M]:
+        return [
+            command.body
+            for command in self.commands
+            if isinstance(command, Answer)
+            and isinstance(command.body, kind)
+            and route in (None, command.route.decode())
+        ]
+
+    def notes(self, event: str) -> list[dict[str, object]]:
+        return [command.fields for command in self.commands if isinstance(command, Note) and command.event == event]
+
+    def states(self) -> dict[str, str]:
+        return {member.instance_id: member.state for member in self.gm.members(self.clock.now()).members}
+
+    def locate(self, num_tokens: int = 4, exclude: tuple[str, ...] = ()) -> Located:
+        self.hear("client", tg.Locate(request_id="r", num_tokens=num_tokens, exclude=exclude))
+        (located,) = self.answers(Located, "client")
+        return located
+
+    def candidates(self, asker: str = "a", **fields: Any) -> list[tuple[str, int]]:
+        self.hear(asker, tg.BorrowQuery(instance_id=asker, borrow_id="b", num_blocks=3, **fields))
+        (creditors,) = self.answers(Creditors, asker)
+        assert creditors.borrow_id == "b"
+        return [(candidate.instance_id, candidate.free_blocks) for candidate in creditors.candidates]
+
+
+@pytest.fixture
+def managed() -> Managed:
+    return Managed()
+
+
+# --- membership
+
+
+def test_a_new_instance_is_told_to_everyone_once(managed: Managed) -> None:
+    managed.join("a")
+    assert [member.instance_id for member in managed.answers(Members, "a")[0].members] == ["a"]
+    managed.join("b")
+    for route in ("a", "b"):
+        (members,) = managed.answers(Members, route)
+        assert [member.instance_id for member in members.members] == ["a", "b"]
+    assert managed.notes("joined") == [{"instance": "b", "pid": 0, "blocks": 8}]
+
+
+def test_every_join_is_answered(managed: Managed) -> None:
+    managed.join("a")
+    managed.join("b")
+    managed.join("a")
+    assert len(managed.answers(Members, "a")) == 1, "also one that brings no news"
+    assert managed.answers(Members, "b") == []
+    managed.join("a", state="draining")
+    assert len(managed.answers(Members, "a")) == len(managed.answers(Members, "b")) == 1
+
+
+def test_one_cluster_serves_one_model(managed: Managed) -> None:
+    managed.join("a")
+    managed.join("b", compat="another")
+    (refused,) = managed.answers(JoinRefused, "b")
+    assert "instances a serve another model" in refused.reason and "one cluster serves one" in refused.reason
+    assert managed.states() == {"a": "ready"}
+    managed.join("c", compat="", state="starting")
+    assert managed.states() == {"a": "ready", "c": "starting"}
+    managed.tick(4.0)
+    managed.join("b", compat="another")
+    assert managed.states()["b"] == "ready", "the dead do not count"
+
+
+def test_a_new_life_replaces_the_old_one_and_is_not_replaced_by_it(managed: Managed) -> None:
+    managed.join("a", incarnation=1, pid=10)
+    managed.beat("a", debtors=(tg.Debtor("b", 3),))
+    managed.join("a", incarnation=2, pid=11)
+    assert managed.notes("replaced") == [{"instance": "a", "old_pid": 10, "new_pid": 11}]
+    assert managed.gm.ledger.debts() == {}, "what the old life lent is gone"
+    managed.join("a", incarnation=1, pid=10)
+    (refused,) = managed.answers(JoinRefused)
+    assert "a newer process serves as a already (pid 11)" in refused.reason
+    managed.beat("a", incarnation=1)
+    assert managed.commands == [], "heartbeats of the old life are not answered"
+
+
+def test_who_is_unknown_or_in_a_new_life_is_asked_to_join(managed: Managed) -> None:
+    managed.beat("a")
+    assert managed.answers(HeartbeatAck) == [HeartbeatAck(seq=1, want_join=True)]
+    managed.join("a")
+    managed.beat("a", incarnation=2)
+    assert managed.answers(HeartbeatAck) == [HeartbeatAck(seq=2, want_join=True)]
+
+
+def test_a_delta_that_builds_on_nothing_is_asked_for_in_full(managed: Managed) -> None:
+    managed.join("a")
+    managed.beat("a", full=False)
+    assert managed.answers(HeartbeatAck) == [HeartbeatAck(seq=1, want_full=True)]
+    managed.beat("a", full=True)
+    assert managed.answers(HeartbeatAck) == [HeartbeatAck(seq=2)]
+
+
+def test_silence_makes_an_instance_unreachable_then_dead_then_forgotten(managed: Managed) -> None:
+    managed.join("a")
+    managed.join("b")
+    entry = tg.RequestPlacementEntry(req_id="r", inst_id="a", num_blocks=2, local=True)
+    managed.beat("a", entries=(entry,), debtors=(tg.Debtor("b", 3),))
+    managed.tick(1.4)
+    managed.beat("b")
+    assert managed.tick(0.1) != [] and managed.states() == {"a": "unreachable", "b": "ready"}
+    assert managed.notes("instance_state") == [{"instance": "a", "state": "unreachable"}]
+    assert len(managed.answers(Members, "b")) == 1
+    assert managed.tick(0.0) == [], "told once"
+    assert managed.gm.ledger.debts() and managed.gm.ledger.placement()
+    managed.tick(2.5)
+    assert managed.states()["a"] == "dead"
+    assert managed.gm.ledger.debts() == {} and managed.gm.ledger.placement() == {}
+    assert managed.answers(Members, "a") == [], "nobody is told at a dead one's route"
+    managed.beat("a", full=False)
+    assert managed.states()["a"] == "ready"
+    assert managed.answers(HeartbeatAck) == [HeartbeatAck(seq=2, want_full=True)]
+    managed.tick(FORGET_DEAD_S)
+    assert managed.states() == {}
+
+
+def test_one_that_leaves_is_dead_at_once_but_only_in_this_life(managed: Managed) -> None:
+    managed.join("a")
+    managed.join("b")
+    managed.hear("a", tg.Leave(instance_id="a", incarnation=9))
+    managed.hear("x", tg.Leave(instance_id="x", incarnation=1))
+    assert managed.states()["a"] == "ready"
+    managed.hear("a", tg.Leave(instance_id="a", incarnation=1))
+    assert managed.states() == {"a": "dead", "b": "ready"}
+    assert len(managed.answers(Members, "b")) == 1 and managed.notes("left")
+    managed.join("a", incarnation=2)
+    assert managed.states() == {"a": "ready", "b": "ready"}
+
+
+def test_versions_grow_with_every_broadcast(managed: Managed) -> None:
+    versions = []
+    for name in "abc":
+        managed.join(name)
+        versions.append(managed.answers(Members, name)[0].version)
+    assert versions == [1, 2, 3]
+    managed.hear("client", tg.MembersQuery())
+    assert managed.answers(Members, "client")[0].version == 3
+
+
+def test_members_show_what_is_free_now(managed: Managed) -> None:
+    managed.join("a", free_blocks=8)
+    assert managed.gm.members(100.0).members[0].free_blocks == 8
+    managed.beat("a", free_blocks=3)
+    assert managed.gm.members(100.0).members[0].free_blocks == 3
+
+
+def test_what_it_does_not_expect_is_noted(managed: Managed) -> None:
+    managed.hear("a", HeartbeatAck(seq=1))
+    assert managed.notes("unexpected_message") == [{"sender": "a", "type": "HeartbeatAck"}]
+
+
+# --- where requests go
+
+
+def test_nobody_is_ready(managed: Managed) -> None:
+    assert managed.locate().reason == "no instance is ready (none has joined)"
+    managed.join("a", state="starting")
+    assert managed.locate().reason == "no instance is ready (a starting)"
+
+
+def test_it_goes_where_it_fits_and_fewest_requests_are(managed: Managed) -> None:
+    for name, free, running in (("a", 8, 2), ("b", 4, 1), ("c", 1, 0)):
+        managed.join(name)
+        managed.beat(name, free_blocks=free, running=running)
+    assert managed.locate(num_tokens=16).instance_id == "b"
+    assert managed.locate(num_tokens=16).instance_id == "a", "b's memory is promised already"
+    managed.beat("b", free_blocks=4, running=1)
+    located = managed.locate(num_tokens=16)
+    assert (located.instance_id, located.address) == ("b", "sim://b")
+
+
+def test_what_fits_nowhere_goes_where_most_is_free(managed: Managed) -> None:
+    for name, free in (("a", 3), ("b", 6), ("c", 5)):
+        managed.join(name)
+        managed.beat(name, free_blocks=free)
+    assert managed.locate(num_tokens=400).instance_id == "b"
+
+
+def test_where_requests_wait_no_more_are_sent_while_another_has_none_waiting(managed: Managed) -> None:
+    for name, free, waiting in (("a", 8, 1), ("b", 1, 0)):
+        managed.join(name)
+        managed.beat(name, free_blocks=free, waiting=waiting)
+    assert managed.locate(num_tokens=16).instance_id == "b"
+    assert managed.locate(num_tokens=16, exclude=("b",)).instance_id == "a"
+
+
+@pytest.mark.parametrize("state", ["draining", "starting", "silent"])
+def test_only_ready_instances_serve_and_lend(managed: Managed, state: str) -> None:
+    for name in "ab":
+        managed.join(name)
+        managed.beat(name)
+    if state == "silent":
+        managed.tick(1.6)
+        managed.beat("a")
+    else:
+        managed.beat("b", state=state)
+    assert managed.locate(num_tokens=4).instance_id == "a"
+    assert managed.candidates("a") == []
+
+
+# --- who may lend
+
+
+def test_candidates_near_first_then_the_fullest_purse(managed: Managed) -> None:
+    lendable = {"a": 9, "b": 2, "c": 7, "d": 9, "e": 0}
+    for name, blocks in lendable.items():
+        host = "far" if name == "d" else "near"
+        managed.join(name, data=DataEndpoint(address="x", host_key=host))
+        managed.beat(name, lendable_blocks=blocks)
+    managed.join("f", data=None)
+    managed.beat("f", lendable_blocks=8)
+    assert managed.candidates("a") == [("c", 7), ("b", 2), ("d", 9)]
+    assert managed.candidates("a", exclude=("c",)) == [("b", 2), ("d", 9), ("f", 8)]
+    assert managed.candidates("d") == [("a", 9), ("f", 8), ("c", 7)]
+    assert managed.candidates("stranger") == [("a", 9), ("d", 9), ("f", 8)]
+
+
+def test_refusals_are_newer_than_heartbeats(managed: Managed) -> None:
+    for name in "abc":
+        managed.join(name)
+        managed.beat(name, lendable_blocks=5)
+    assert managed.candidates("a", refusals=(tg.Refusal("b", 0), tg.Refusal("c", 2))) == [("c", 2)]
+    managed.beat("b", lendable_blocks=4)
+    assert managed.candidates("a") == [("b", 4), ("c", 2)]
+
+
+def test_before_its_first_heartbeat_it_lends_what_it_joined_with(managed: Managed) -> None:
+    managed.join("a")
+    managed.join("b", lendable_blocks=6)
+    assert managed.candidates("a") == [("b", 6)]
+
+
+def test_member_is_what_joined() -> None:
+    managed = Managed()
+    managed.join("a")
+    (member,) = managed.gm.members(managed.clock.now()).members
+    assert isinstance(member, Member) and member == make_member("a")
+
+
+def test_one_that_is_refused_after_loading_is_no_member_any_more(managed: Managed) -> None:
+    managed.join("a")
+    managed.join("b", compat="", state="starting")
+    assert managed.states() == {"a": "ready", "b": "starting"}
+    managed.join("b", compat="another")
+    assert managed.answers(JoinRefused, "b") and managed.states() == {"a": "ready"}

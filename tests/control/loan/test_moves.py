@@ -1,0 +1,229 @@
+"""Mover: seal, expose, complete; one block at a time or many, from here or from another creditor."""
+
+from __future__ import annotations
+
+import pytest
+
+from distkv.clock import ManualClock
+from distkv.control.loan.debts import DebtBook
+from distkv.control.loan.moves import ASK_AGAIN_S, MAX_FAILURES, MAX_READY_BLOCKS, Mover
+from distkv.control.request.placement import Debt
+from distkv.control.request.sequence import Sequence
+from distkv.control.rmanager.state import Instance
+from distkv.wire.messages.from_worker import Checksummed
+from distkv.wire.messages.to_rmanager import BlocksReady, Complete, ReadyBlock, Release
+from distkv.wire.messages.to_worker import Checksum
+from tests.control.parts import add_sequence, compute, issued, lend, make_instance, place, validate
+
+
+class Moving:
+    """A computed sequence of ten full blocks and a tail, and what moves it."""
+
+    def __init__(self, num_blocks: int = 11) -> None:
+        self.clock = ManualClock(10.0)
+        self.instance: Instance = make_instance(num_blocks=num_blocks + 5)
+        self.debts = DebtBook(self.instance)
+        self.mover = Mover(self.instance, self.debts)
+        self.seq: Sequence = add_sequence(self.instance, num_tokens=num_blocks * 4 - 2)
+        compute(self.instance, self.seq)
+
+    def advance(self) -> None:
+        self.mover.advance(self.seq, self.clock.now())
+
+    def seal(self) -> Checksum:
+        """The worker answers the one `Checksum` there is: slot n has checksum 500 + n."""
+        (seal,) = issued(self.instance, Checksum)
+        self.mover.on_checksummed(
+            Checksummed(checksum_id=seal.checksum_id, checksums=tuple(500 + slot for slot in seal.slots))
+        )
+        self.advance()
+        return seal
+
+    def expose(self) -> BlocksReady:
+        (expose,) = issued(self.instance, BlocksReady)
+        return expose
+
+    def complete(self, debt: Debt, expose: BlocksReady, problem: str = "") -> None:
+        count = 0 if problem else len(expose.blocks)
+        self.mover.on_complete(Complete(span=debt.span, index=expose.index, num_blocks=count, problem=problem))
+
+    def check(self) -> None:
+        validate(self.instance, self.debts)
+
+
+def test_from_seal_to_the_new_place() -> None:
+    moving = Moving()
+    debt = lend(moving.seq, "p", 2)
+    slots = [block.slot for block in debt.blocks]
+    moving.advance()
+    moving.advance()
+    assert list(moving.seal().slots) == slots, "sealed once"
+    expose = moving.expose()
+    assert (expose.span, expose.index, expose.source_id, expose.source_incarnation) == (debt.span, 0, "me", 7)
+    assert expose.blocks == tuple(ReadyBlock(slot, 500 + slot) for slot in slots if slot is not None)
+    version = moving.seq.version
+    moving.complete(debt, expose)
+    assert debt.filled == 2 and debt.exposed == 0 and moving.seq.version == version + 1
+    assert all(block.placed and block.slot is None for block in debt.blocks)
+    assert moving.instance.tally.moved_blocks == 2
+    assert moving.instance.pool.num_free == 5 + 2, "what they left is free: no step names it"
+    moving.check()
+
+
+def test_what_they_leave_is_free_after_the_last_step_that_names_it() -> None:
+    moving = Moving()
+    debt = lend(moving.seq, "p", 2)
+    moving.advance()
+    moving.seal()
+    moving.seq.todo.add(moving.seq.length - 1, moving.seq.length)
+    step = moving.instance.batcher.plan(moving.instance.running(), 0.0)
+    assert step is not None
+    moving.complete(debt, moving.expose())
+    assert moving.instance.pool.num_free == 5
+    moving.check()
+    moving.instance.batcher.finished(step.step_id)
+    moving.instance.settle()
+    assert moving.instance.pool.num_free == 7
+    moving.check()
+
+
+def test_blocks_leave_in_order_as_they_are_computed() -> None:
+    moving = Moving()
+    debt = lend(moving.seq, "p", 4)
+    for block in moving.seq.blocks[1:]:
+        block.sealed = False
+        moving.seq.census.update(block)
+    moving.advance()
+    moving.seal()
+    expose = moving.expose()
+    assert len(expose.blocks) == 1
+    for number in (2, 3):
+        moving.seq.seal(moving.seq.blocks[number])
+    moving.complete(debt, expose)
+    moving.advance()
+    moving.seal()
+    assert issued(moving.instance, BlocksReady) == [], "block 1 comes first"
+    moving.seq.seal(moving.seq.blocks[1])
+    moving.advance()
+    moving.seal()
+    expose = moving.expose()
+    assert (expose.index, len(expose.blocks)) == (1, 3)
+
+
+def test_at_most_so_many_at_a_time() -> None:
+    moving = Moving(num_blocks=3 * MAX_READY_BLOCKS)
+    debt = lend(moving.seq, "p", 3 * MAX_READY_BLOCKS - 1)
+    moving.advance()
+    assert len(moving.seal().slots) == 2 * MAX_READY_BLOCKS
+    expose = moving.expose()
+    assert len(expose.blocks) == MAX_READY_BLOCKS
+    moving.complete(debt, expose)
+    moving.advance()
+    expose = moving.expose()
+    assert (expose.index, len(expose.blocks)) == (MAX_READY_BLOCKS, MAX_READY_BLOCKS)
+
+
+def test_an_expose_without_an_answer_is_sent_again_word_for_word() -> None:
+    moving = Moving()
+    debt = lend(moving.seq, "p", 2)
+    moving.advance()
+    moving.seal()
+    first = moving.expose()
+    moving.clock.advance(ASK_AGAIN_S - 0.01)
+    moving.advance()
+    assert issued(moving.instance, BlocksReady) == []
+    moving.clock.advance(0.02)
+    moving.advance()
+    moving.advance()
+    assert moving.expose() == first
+    moving.complete(debt, first)
+    moving.complete(debt, first)
+    assert debt.filled == 2 and moving.instance.tally.moved_blocks == 2, "the second answer changes nothing"
+
+
+def test_a_debt_that_cannot_be_filled_is_given_up_after_some_tries() -> None:
+    moving = Moving()
+    debt = lend(moving.seq, "p", 2)
+    moving.advance()
+    moving.seal()
+    for attempt in range(MAX_FAILURES):
+        expose = moving.expose()
+        assert debt in moving.seq.debts
+        moving.complete(debt, expose, "a checksum does not match")
+        moving.advance()
+        assert debt.failures == attempt + 1
+    assert moving.seq.debts == []
+    assert [release.span for release in issued(moving.instance, Release)] == [debt.span]
+    assert moving.seq.unsettled and all(block.slot is not None for block in moving.seq.blocks)
+    moving.check()
+
+
+def test_a_success_forgives_failures() -> None:
+    moving = Moving()
+    debt = lend(moving.seq, "p", 3)
+    moving.seq.blocks[2].sealed = False
+    moving.advance()
+    moving.seal()
+    moving.complete(debt, moving.expose(), "busy")
+    moving.advance()
+    moving.complete(debt, moving.expose())
+    assert debt.failures == 0 and debt.filled == 2
+
+
+def test_a_checksum_that_comes_late_is_not_that_of_another_life_of_the_block() -> None:
+    moving = Moving()
+    debt = lend(moving.seq, "p", 1)
+    moving.advance()
+    (seal,) = issued(moving.instance, Checksum)
+    block = moving.seq.blocks[0]
+    block.sealed = False
+    moving.mover.on_checksummed(Checksummed(checksum_id=seal.checksum_id, checksums=(1,)))
+    moving.mover.on_checksummed(Checksummed(checksum_id=seal.checksum_id, checksums=(1,)))
+    assert block.checksum is None and not block.sealing and debt.exposed == 0
+
+
+def test_from_one_creditor_to_another() -> None:
+    moving = Moving()
+    old = lend(moving.seq, "p", 2)
+    place(moving.instance, moving.seq, old)
+    moving.instance.commands.clear()
+    new = lend(moving.seq, "q", 2)
+    moving.advance()
+    expose = moving.expose()
+    assert (expose.source_id, expose.source_incarnation) == ("p", 1)
+    assert expose.blocks == tuple(ReadyBlock(old.slots[i], 1000 + i) for i in (0, 1))
+    assert moving.seq.blocks[0].whereabouts() == (old, 0), "attended at its old place until it has arrived"
+    moving.complete(new, expose)
+    assert moving.seq.blocks[0].whereabouts() == (new, 0)
+    assert moving.seq.debts == [new]
+    assert [release.span for release in issued(moving.instance, Release)] == [old.span]
+    moving.check()
+
+
+def test_one_expose_names_one_source() -> None:
+    moving = Moving()
+    old = lend(moving.seq, "p", 2)
+    place(moving.instance, moving.seq, old)
+    new = lend(moving.seq, "q", 4)
+    moving.advance()
+    moving.seal()
+    assert new.exposed == 2 and new.asked is not None and new.asked.source_id == "p"
+
+
+def test_a_source_that_is_no_member_is_not_named() -> None:
+    moving = Moving()
+    place(moving.instance, moving.seq, lend(moving.seq, "p", 2))
+    new = lend(moving.seq, "q", 2)
+    del moving.instance.members["p"]
+    moving.advance()
+    assert issued(moving.instance, BlocksReady) == [] and new.exposed == 0
+
+
+@pytest.mark.parametrize("index", [1, 0])
+def test_answers_to_nothing_change_nothing(index: int) -> None:
+    moving = Moving()
+    debt = lend(moving.seq, "p", 2)
+    moving.mover.on_complete(Complete(span=debt.span, index=index, num_blocks=1))
+    del moving.seq.debts[0]
+    moving.mover.on_complete(Complete(span=debt.span, index=0, num_blocks=1))
+    assert debt.filled == 0 and moving.instance.tally.moved_blocks == 0

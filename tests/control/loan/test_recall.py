@@ -1,0 +1,129 @@
+"""Recaller: blocks that their creditor wants to be rid of come home, or find another home."""
+
+from __future__ import annotations
+
+from distkv.clock import ManualClock
+from distkv.control.loan.borrowing import Purpose
+from distkv.control.loan.debts import DebtBook
+from distkv.control.loan.recall import Recaller
+from distkv.control.request.placement import Debt
+from distkv.control.request.sequence import Sequence
+from distkv.control.rmanager.state import Instance
+from distkv.wire.messages.common import Epoch, SpanRef
+from distkv.wire.messages.from_worker import Pulled
+from distkv.wire.messages.to_rmanager import Reclaim, Release
+from distkv.wire.messages.to_worker import Pull
+from tests.control.parts import add_sequence, compute, issued, lend, make_instance, place
+
+
+class Recalling:
+    """A sequence of five blocks, the first three at p, in a pool with `free` slots."""
+
+    def __init__(self, free: int) -> None:
+        self.clock = ManualClock(10.0)
+        self.instance: Instance = make_instance(num_blocks=16)
+        self.debts = DebtBook(self.instance)
+        self.recaller = Recaller(self.instance, self.debts)
+        self.seq: Sequence = add_sequence(self.instance, num_tokens=18)
+        compute(self.instance, self.seq)
+        self.debt: Debt = lend(self.seq, "p", 3)
+        place(self.instance, self.seq, self.debt)
+        while self.instance.pool.num_free > free:
+            other = add_sequence(self.instance, f"x{self.instance.pool.num_free}", 1)
+            other.state = self.seq.state.WAITING
+            compute(self.instance, other)
+        self.instance.commands.clear()
+
+    def reclaim(self) -> None:
+        self.recaller.on_reclaim(Reclaim(span=self.debt.span, deadline_s=5.0), self.clock.now())
+
+    def pull(self) -> Pull:
+        (pull,) = issued(self.instance, Pull)
+        return pull
+
+    def check(self) -> None:
+        self.instance.validate(self.debts.closing_slots() + self.recaller.slots())
+
+
+def test_all_come_home_when_there_is_room() -> None:
+    recalling = Recalling(free=8)
+    recalling.reclaim()
+    pull = recalling.pull()
+    assert (pull.source_id, pull.source_incarnation, pull.span) == ("p", 1, None)
+    assert pull.source_slots == recalling.debt.slots and pull.checksums == (1000, 1001, 1002)
+    assert sorted(recalling.recaller.slots()) == list(pull.slots)
+    recalling.check()
+    recalling.reclaim()
+    assert issued(recalling.instance, Pull) == [], "asked again while they are coming"
+    assert recalling.recaller.on_pulled(Pulled(pull_id=pull.pull_id))
+    assert [block.slot for block in recalling.seq.blocks[:3]] == list(pull.slots)
+    assert recalling.seq.debts == [] and len(issued(recalling.instance, Release)) == 1
+    assert not recalling.recaller.on_pulled(Pulled(pull_id=pull.pull_id))
+    recalling.check()
+
+
+def test_the_others_look_for_another_home() -> None:
+    recalling = Recalling(free=3)
+    recalling.reclaim()
+    assert len(recalling.pull().slots) == 2, "one slot is kept for the running sequence"
+    borrow = recalling.instance.borrower.of(recalling.seq, Purpose.REHOME)
+    assert borrow is not None and (borrow.num_blocks, borrow.exclude) == (1, frozenset({"p"}))
+    recalling.check()
+
+
+def test_without_room_all_look_for_another_home_and_only_once() -> None:
+    recalling = Recalling(free=1)
+    recalling.reclaim()
+    recalling.reclaim()
+    assert issued(recalling.instance, Pull) == []
+    assert [borrow.num_blocks for borrow in recalling.instance.borrower.active.values()] == [3]
+
+
+def test_a_pull_that_fails_gives_its_slots_back_and_is_tried_again() -> None:
+    recalling = Recalling(free=8)
+    free = recalling.instance.pool.num_free
+    recalling.reclaim()
+    pull = recalling.pull()
+    recalling.recaller.on_pulled(Pulled(pull_id=pull.pull_id, problem="the source is gone"))
+    assert recalling.instance.pool.num_free == free
+    assert all(block.placed for block in recalling.seq.blocks[:3])
+    recalling.check()
+    recalling.reclaim()
+    assert recalling.pull().pull_id != pull.pull_id
+
+
+def test_what_ended_or_was_lost_meanwhile_needs_no_slots() -> None:
+    for lost in (True, False):
+        recalling = Recalling(free=8)
+        recalling.reclaim()
+        pull = recalling.pull()
+        if lost:
+            recalling.debts.lose(recalling.seq, recalling.debt)
+        else:
+            del recalling.instance.sequences["r"]
+            recalling.debts.drop(recalling.seq, recalling.clock.now())
+        recalling.check()
+        recalling.recaller.on_pulled(Pulled(pull_id=pull.pull_id))
+        assert recalling.recaller.slots() == []
+        recalling.check()
+
+
+def test_blocks_still_on_their_way_there_stay() -> None:
+    recalling = Recalling(free=8)
+    recalling.debt.slots += (200, 201)
+    recalling.seq.assign(recalling.seq.blocks[3], recalling.debt)
+    recalling.debt.exposed = 1
+    recalling.reclaim()
+    assert issued(recalling.instance, Pull) == [], "what is being read is waited for"
+    recalling.debt.exposed = 0
+    recalling.reclaim()
+    assert recalling.debt.capacity == 3 and recalling.seq.blocks[3].debt is None
+    assert len(recalling.pull().slots) == 3
+    recalling.check()
+
+
+def test_a_reclaim_of_something_else() -> None:
+    recalling = Recalling(free=8)
+    other = SpanRef(span_id=recalling.debt.span.span_id, epoch=Epoch(9, 9))
+    recalling.recaller.on_reclaim(Reclaim(span=other, deadline_s=1.0), 10.0)
+    assert recalling.instance.commands == []

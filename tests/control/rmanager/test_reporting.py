@@ -1,0 +1,59 @@
+"""What `distkv status` shows of one instance."""
+
+from __future__ import annotations
+
+from distkv.control.request.sequence import SeqState
+from distkv.control.rmanager.reporting import instance_status, request_statuses
+from distkv.wire.messages.from_worker import WorkerCounters
+from distkv.wire.messages.to_rmanager import TryMoveKvcache
+from tests.control.parts import add_sequence, compute, lend, make_instance, place
+
+
+def test_slots_and_counters() -> None:
+    instance = make_instance(num_blocks=16)
+    seq = add_sequence(instance, "r", 18)
+    compute(instance, seq)
+    place(instance, seq, lend(seq, "p", 2))
+    add_sequence(instance, "w", 4, SeqState.WAITING)
+    ask = TryMoveKvcache(span_id="s", request_id="x", debtor_id="q", debtor_incarnation=1, num_blocks=3, ttl_s=4.0)
+    instance.loans.try_grant(ask, instance.lendable(), 0.0)
+    instance.tally.preemptions = 2
+    instance.borrower.refusals = 5
+    worker = WorkerCounters(kv_bytes=7, malformed_frames=1, attend_wait_s=0.5, steps=9, model_s=1.5)
+    status = instance_status(instance, worker, 0.25, 11, 12, "mixed")
+    assert (status.blocks.total, status.blocks.local, status.blocks.reserved, status.blocks.lent) == (16, 3, 3, 0)
+    assert status.blocks.free == 10
+    assert (status.borrowed_blocks, status.running, status.waiting) == (2, 1, 1)
+    assert (status.pid, status.worker_pid, status.role, status.state) == (11, 12, "mixed", "ready")
+    counters = status.counters
+    assert (counters.kv_bytes, counters.malformed_messages, counters.preemptions, counters.refusals) == (7, 1, 2, 5)
+    assert (counters.attend_wait_s, counters.plan_s) == (0.5, 0.25)
+    assert (counters.steps, counters.model_s) == (9, 1.5)
+
+
+def test_where_the_kv_of_each_request_lies() -> None:
+    instance = make_instance(num_blocks=16)
+    later = add_sequence(instance, "later", 3, arrival=2.0)
+    seq = add_sequence(instance, "r", 22, arrival=1.0)
+    compute(instance, seq)
+    compute(instance, later)
+    place(instance, seq, lend(seq, "p", 2))
+    place(instance, seq, lend(seq, "q", 1, at=2))
+    lend(seq, "s", 1, at=0)
+    first, second = request_statuses(instance)
+    assert (first.request_id, first.num_tokens, second.request_id) == ("r", 22, "later")
+    assert [(span.instance_id, span.first_token, span.num_tokens) for span in first.spans] == [
+        ("p", 0, 8),
+        ("q", 8, 4),
+        ("me", 12, 10),
+    ]
+    assert [(span.instance_id, span.first_token, span.num_tokens) for span in second.spans] == [("me", 0, 3)]
+
+
+def test_blocks_without_a_place_are_not_shown() -> None:
+    instance = make_instance()
+    seq = add_sequence(instance, "r", 10)
+    assert request_statuses(instance)[0].spans == ()
+    seq.cover(20)
+    compute(instance, seq)
+    assert request_statuses(instance)[0].spans[0].num_tokens == 10, "room for tokens to come is not counted"

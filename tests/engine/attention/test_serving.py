@@ -1,0 +1,219 @@
+"""The creditor's side: spans that come and go while they are read, and plans that are wrong."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+
+from distkv.engine.attention.bodies import body_of
+from distkv.engine.attention.serving import AttendServer, SpanRegistry
+from distkv.engine.device.compute import on_cpu
+from distkv.engine.device.pool import KvPool
+from distkv.engine.model.config import ModelConfig
+from distkv.errors import MalformedMessage
+from distkv.wire.messages.common import Epoch, SpanRef
+from distkv.wire.messages.data import Attend, AttendEntry, AttendPlan
+from tests.checkpoints import variant
+
+REF = SpanRef(span_id="s", epoch=Epoch(1, 1))
+LATER = SpanRef(span_id="s", epoch=Epoch(1, 2))
+
+
+class Calls:
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self) -> None:
+        self.count += 1
+
+
+def test_a_span_is_one_life_only() -> None:
+    registry = SpanRegistry()
+    registry.grant(REF, (3, 4))
+    with registry.pin(REF) as slots, registry.pin(LATER) as later:
+        assert (slots, later) == ((3, 4), None)
+    registry.grant(REF, (9,))
+    with registry.pin(REF) as slots:
+        assert slots == (3, 4)
+
+
+def test_revoke_completes_with_the_last_pin() -> None:
+    registry, revoked = SpanRegistry(), Calls()
+    registry.grant(REF, (3, 4))
+    with registry.pin(REF):
+        with registry.pin(REF):
+            registry.revoke(REF, revoked)
+            assert registry.pins(REF) == 2
+            with registry.pin(REF) as slots:
+                assert slots is None
+        assert revoked.count == 0
+    assert revoked.count == 1
+    with registry.pin(REF) as slots:
+        assert slots is None
+
+
+def test_revoke_without_readers_or_without_span_completes_at_once() -> None:
+    registry, revoked = SpanRegistry(), Calls()
+    registry.grant(REF, (3,))
+    registry.revoke(REF, revoked)
+    registry.revoke(REF, revoked)
+    assert revoked.count == 2
+
+
+def test_revoking_twice_answers_twice() -> None:
+    registry, first, second = SpanRegistry(), Calls(), Calls()
+    registry.grant(REF, (3,))
+    with registry.pin(REF):
+        registry.revoke(REF, first)
+        registry.revoke(REF, second)
+        assert (first.count, second.count) == (0, 0)
+    assert (first.count, second.count) == (1, 1)
+
+
+def test_a_reader_that_fails_releases_its_pin() -> None:
+    registry, revoked = SpanRegistry(), Calls()
+    registry.grant(REF, (3,))
+    with pytest.raises(RuntimeError), registry.pin(REF):
+        registry.revoke(REF, revoked)
+        raise RuntimeError
+    assert revoked.count == 1
+
+
+def test_readers_in_many_threads_never_hold_a_revoked_span() -> None:
+    registry = SpanRegistry()
+    revoked: list[int] = []
+    broken: list[str] = []
+    done = threading.Event()
+
+    def read() -> None:
+        while not done.is_set():
+            for life in range(50):
+                with registry.pin(SpanRef(span_id="s", epoch=Epoch(1, life))) as slots:
+                    if slots is not None and life in revoked:
+                        broken.append(f"life {life} was revoked under a reader")
+
+    readers = [threading.Thread(target=read) for _ in range(4)]
+    for reader in readers:
+        reader.start()
+    for life in range(50):
+        ref, gone = SpanRef(span_id="s", epoch=Epoch(1, life)), threading.Event()
+        registry.grant(ref, (life,))
+
+        def on_revoked(life: int = life, gone: threading.Event = gone) -> None:
+            revoked.append(life)
+            gone.set()
+
+        registry.revoke(ref, on_revoked)
+        assert gone.wait(10)
+    done.set()
+    for reader in readers:
+        reader.join(10)
+    assert revoked == list(range(50))
+    assert broken == []
+
+
+class Server:
+    def __init__(self, path: Path) -> None:
+        self.config = ModelConfig.from_dir(path)
+        self.pool = KvPool(self.config, 8, 4, torch.float32)
+        for half in (self.pool.layer(0).k, self.pool.layer(0).v):
+            half.normal_(generator=torch.Generator().manual_seed(0))
+        self.registry = SpanRegistry()
+        self.registry.grant(REF, (5, 2, 7))
+        self.server = AttendServer(self.pool, self.registry, self.config, torch.float32, on_cpu())
+
+    def entry(
+        self, *, ref: SpanRef = REF, index: int = 0, num_blocks: int = 3, row: int = 0, num_rows: int = 2
+    ) -> AttendEntry:
+        return AttendEntry(
+            request_id="r", span=ref, index=index, num_blocks=num_blocks, first_position=0, row=row, num_rows=num_rows
+        )
+
+    def plan(self, *entries: AttendEntry, num_rows: int = 2) -> AttendPlan:
+        return AttendPlan(step_id=4, num_rows=num_rows, entries=entries)
+
+    def q(self, num_rows: int = 2) -> torch.Tensor:
+        shape = (num_rows, self.config.num_heads, self.config.head_dim)
+        return torch.randn(shape, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Server:
+    return Server(variant(tmp_path, "llama", text_for_tokenizer=None))
+
+
+POSITIONS = body_of(torch.tensor([20, 21]))
+
+
+def test_stale_entries_are_empty_partials_beside_good_ones(served: Server) -> None:
+    plan = served.plan(served.entry(), served.entry(ref=LATER), served.entry(index=1, num_blocks=1, row=1, num_rows=1))
+    stale, out, lse = served.server.attend(served.server.accept(plan, POSITIONS), 0, served.q())
+    assert stale == (1,)
+    assert out.shape == (5, 4, 16)
+    assert not out[2:4].any()
+    assert torch.isneginf(lse[2:4]).all()
+    assert torch.isfinite(lse[[0, 1, 4]]).all()
+    assert served.server.attend_queries == 2
+
+
+def test_spans_are_pinned_only_while_they_are_read(served: Server) -> None:
+    plan = served.server.accept(served.plan(served.entry()), POSITIONS)
+    assert served.registry.pins(REF) == 0
+    assert served.server.attend(plan, 0, served.q())[0] == ()
+    assert served.registry.pins(REF) == 0
+    served.registry.revoke(REF, Calls())
+    assert served.server.attend(plan, 0, served.q())[0] == (0,)
+
+
+def test_an_empty_plan_has_an_empty_answer(served: Server) -> None:
+    plan = served.server.accept(served.plan(num_rows=0), b"")
+    header, out, lse = served.server.answer(plan, Attend(step_id=4, layer=0), b"")
+    assert (header.stale, len(out), len(lse)) == ((), 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"row": 1}, r"rows \[1, 3\) of a plan with 2 rows"),
+        ({"index": 1}, r"rBlocks \[1, 4\) of a span of 3"),
+        ({"num_rows": 2**40}, "bytes"),
+    ],
+    ids=["rows", "blocks", "answer size"],
+)
+def test_plans_that_do_not_fit_are_refused(served: Server, changes: dict[str, int], problem: str) -> None:
+    with pytest.raises(MalformedMessage, match=problem):
+        served.server.accept(served.plan(served.entry(**changes)), POSITIONS)
+
+
+@pytest.mark.parametrize("positions", [(-1, 3), (0, 2**63 - 1)])
+def test_positions_that_no_sequence_has_are_refused(served: Server, positions: tuple[int, int]) -> None:
+    with pytest.raises(MalformedMessage, match="positions from"):
+        served.server.accept(served.plan(served.entry()), body_of(torch.tensor(positions)))
+    far = msgspec.structs.replace(served.entry(), first_position=2**62)
+    with pytest.raises(MalformedMessage, match="begins at position"):
+        served.server.accept(served.plan(far), POSITIONS)
+
+
+def test_a_span_that_appears_later_is_checked_then(served: Server) -> None:
+    plan = served.server.accept(served.plan(served.entry(ref=LATER, num_blocks=9)), POSITIONS)
+    served.registry.grant(LATER, (1, 2))
+    with pytest.raises(MalformedMessage, match="of a span of 2"):
+        served.server.attend(plan, 0, served.q())
+    assert served.registry.pins(LATER) == 0
+
+
+def test_frames_that_do_not_fit_their_plan_are_refused(served: Server) -> None:
+    with pytest.raises(MalformedMessage, match="has 16 bytes, this one has 8"):
+        served.server.accept(served.plan(served.entry()), POSITIONS[:8])
+    plan = served.server.accept(served.plan(served.entry()), POSITIONS)
+    body = body_of(served.q())
+    with pytest.raises(MalformedMessage, match="step 5 under the plan of step 4"):
+        served.server.answer(plan, Attend(step_id=5, layer=0), body)
+    with pytest.raises(MalformedMessage, match="layer 2 of a model with 2 layers"):
+        served.server.answer(plan, Attend(step_id=4, layer=2), body)
+    with pytest.raises(MalformedMessage, match="this one has"):
+        served.server.answer(plan, Attend(step_id=4, layer=0), body[:-4])

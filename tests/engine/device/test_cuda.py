@@ -1,0 +1,117 @@
+"""What the CUDA device does that needs no GPU, and on a GPU the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from distkv.engine.device.cuda import STEP_BYTES, CudaDevice
+from distkv.engine.step.sampler import sample
+from distkv.wire.messages.to_worker import Sampling
+
+
+def on_gpu(test: Callable[..., None]) -> Callable[..., None]:
+    needs = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+    return pytest.mark.gpu(needs(test))
+
+
+@pytest.fixture
+def packing(monkeypatch: pytest.MonkeyPatch) -> CudaDevice:
+    """A device that copies to the host."""
+    device = object.__new__(CudaDevice)
+    device.place = torch.device("cpu")
+    monkeypatch.setattr(CudaDevice, "host", lambda self, num_bytes: torch.empty(num_bytes, dtype=torch.uint8))
+    return device
+
+
+def some() -> list[torch.Tensor]:
+    return [
+        torch.arange(5),
+        torch.empty(0, 3, 2, dtype=torch.bfloat16),
+        torch.randn(3, 7).to(torch.float16),
+        torch.tensor([True, False, True]),
+        torch.randn(4, 6).T,
+        torch.tensor(2.5),
+    ]
+
+
+@pytest.mark.parametrize("count", [0, 1, 6])
+def test_tensors_travel_together(packing: CudaDevice, count: int) -> None:
+    """And may be changed at once."""
+    given = some()[:count]
+    kept = [tensor.clone() for tensor in given]
+    there = packing.put(*given)
+    for tensor in given:
+        tensor.zero_()
+    for got, expected in zip(there, kept, strict=True):
+        assert got.dtype == expected.dtype
+        assert torch.equal(got, expected)
+        assert got.data_ptr() % got.element_size() == 0
+
+
+@pytest.fixture
+def device() -> CudaDevice:
+    return CudaDevice(0)
+
+
+@on_gpu
+@pytest.mark.parametrize("aside", [False, True])
+def test_there_and_back(device: CudaDevice, aside: bool) -> None:
+    """A copy that is under way aside is not changed by what comes next in the lane, once it was awaited."""
+    with device.lane():
+        there = device.put(*some()[:3])
+        assert all(tensor.device == device.place for tensor in there)
+        doubled = [tensor + tensor for tensor in there]
+        found = device.fetch(*doubled, aside=aside).wait()
+        for tensor in doubled:
+            tensor.zero_()
+        device.finish()
+        assert [tensor.device.type for tensor in found] == ["cpu"] * 3
+        assert found[0].tolist() == [0, 2, 4, 6, 8]
+
+
+@on_gpu
+def test_a_graph_reads_what_lies_there_when_it_runs(device: CudaDevice) -> None:
+    with device.lane():
+        (numbers,) = device.put(torch.ones(4))
+
+        def run() -> tuple[torch.Tensor]:
+            return (numbers + numbers,)
+
+        run()
+        doubled = device.capture(run)
+        again = device.capture(lambda: (doubled.results[0] + 1,))
+        numbers.fill_(3)
+        doubled.replay()
+        again.replay()
+        assert device.fetch(*doubled.results).wait()[0].tolist() == [6.0] * 4
+        assert device.fetch(*again.results).wait()[0].tolist() == [7.0] * 4
+
+
+@on_gpu
+def test_what_cannot_be_captured_is_an_error_and_no_more(device: CudaDevice) -> None:
+    with device.lane():
+        (numbers,) = device.put(torch.ones(4))
+        with pytest.raises(RuntimeError):
+            device.capture(lambda: (torch.tensor(numbers.sum().item()),))
+        assert float((numbers + 1).sum()) == 8
+
+
+@on_gpu
+@pytest.mark.parametrize("top_k", [0, 50])
+def test_tokens_are_those_of_the_host(device: CudaDevice, top_k: int) -> None:
+    logits = torch.randn(500, generator=torch.Generator().manual_seed(1)) * 3
+    sampling = Sampling(temperature=0.9, top_k=top_k, top_p=0.9, seed=4, min_p=0.01, logit_bias={3: 2.0})
+    with device.lane():
+        (there,) = device.put(logits)
+        for position in range(20):
+            assert int(sample(there, sampling, position)) == int(sample(logits, sampling, position))
+
+
+@on_gpu
+def test_room(device: CudaDevice) -> None:
+    with device.lane():
+        total_bytes = torch.cuda.mem_get_info(device.place)[1]
+        assert device.room(0.5) <= total_bytes // 2 - STEP_BYTES

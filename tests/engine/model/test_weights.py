@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from distkv.engine.model.config import ModelConfig
+from distkv.engine.model.weights import fingerprint, load_weights
+from distkv.errors import CheckpointError
+from tests.checkpoints import edit_config, variant
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return variant(tmp_path, "llama", text_for_tokenizer=None)
+
+
+def load(path: Path, dtype: str = "auto") -> torch.dtype:
+    return load_weights(path, ModelConfig.from_dir(path), dtype).embed.dtype
+
+
+def rewrite(path: Path, **changes: torch.Tensor | None) -> None:
+    tensors = {**load_file(path / "model.safetensors"), **changes}
+    save_file({name: tensor for name, tensor in tensors.items() if tensor is not None}, path / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("stored", "asked", "served"),
+    [
+        ("float32", "auto", torch.float32),
+        ("bfloat16", "auto", torch.bfloat16),
+        ("float16", "float32", torch.float32),
+        ("bfloat16", "float16", torch.float16),
+    ],
+)
+def test_dtypes(tmp_path: Path, stored: str, asked: str, served: torch.dtype) -> None:
+    path = variant(tmp_path, "llama", dtype=stored, text_for_tokenizer=None)
+    assert load(path, asked) == served
+
+
+def test_auto_without_a_dtype_in_config_is_what_is_stored(tmp_path: Path) -> None:
+    path = variant(tmp_path, "llama", dtype="bfloat16", text_for_tokenizer=None)
+    edit_config(path, lambda raw: raw.pop("dtype"))
+    assert load(path) == torch.bfloat16
+
+
+def test_an_unknown_serving_dtype(path: Path) -> None:
+    with pytest.raises(CheckpointError, match="cannot serve in 'int8'; expected auto or one of float32"):
+        load(path, "int8")
+
+
+def test_a_missing_tensor(path: Path) -> None:
+    rewrite(path, **{"model.layers.1.mlp.up_proj.weight": None})
+    with pytest.raises(CheckpointError, match=r"tensor model\.layers\.1\.mlp\.up_proj\.weight is missing"):
+        load(path)
+
+
+def test_untied_weights_need_a_head(path: Path) -> None:
+    rewrite(path, **{"lm_head.weight": None})
+    with pytest.raises(CheckpointError, match=r"lm_head\.weight is missing"):
+        load(path)
+    edit_config(path, lambda raw: raw.update(tie_word_embeddings=True))
+    weights = load_weights(path, ModelConfig.from_dir(path))
+    x = torch.randn(3, 64)
+    torch.testing.assert_close(weights.lm_head(x), x @ weights.embed.T)
+
+
+def test_a_wrong_shape(path: Path) -> None:
+    rewrite(path, **{"model.layers.0.self_attn.k_proj.weight": torch.zeros(64, 64)})
+    with pytest.raises(CheckpointError, match=r"k_proj\.weight should be \[32, 64\], is \[64, 64\]"):
+        load(path)
+
+
+def test_weights_that_are_no_floats(path: Path) -> None:
+    rewrite(path, **{"model.norm.weight": torch.ones(64, dtype=torch.int8)})
+    with pytest.raises(CheckpointError, match=r"model\.norm\.weight is stored as torch\.int8, not as floats"):
+        load(path)
+
+
+def test_pickled_weights_are_not_read(path: Path) -> None:
+    (path / "model.safetensors").rename(path / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match=r"expected model\.safetensors .* pytorch_model\.bin is not read"):
+        load(path)
+
+
+def test_no_weights_at_all(path: Path) -> None:
+    (path / "model.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"expected model\.safetensors or model\.safetensors\.index\.json$"):
+        load(path)
+
+
+def test_a_broken_file(path: Path) -> None:
+    (path / "model.safetensors").write_bytes(b"not safetensors")
+    with pytest.raises(CheckpointError, match="cannot be read as safetensors"):
+        load(path)
+
+
+def test_a_missing_shard_and_a_broken_index(tmp_path: Path) -> None:
+    path = variant(tmp_path, "llama-yarn-sharded", text_for_tokenizer=None)
+    index = path / "model.safetensors.index.json"
+    shard = json.loads(index.read_text())["weight_map"]["model.norm.weight"]
+    (path / shard).unlink()
+    with pytest.raises(CheckpointError, match=shard):
+        load(path)
+    index.write_text("{}")
+    with pytest.raises(CheckpointError, match="is no index of safetensors files"):
+        load(path)
+
+
+@pytest.mark.parametrize("name", ["llama", "llama-yarn-sharded"])
+def test_fingerprints_tell_weights_apart_by_their_values(tmp_path: Path, name: str) -> None:
+    first = variant(tmp_path / "a", name, text_for_tokenizer=None)
+    again = variant(tmp_path / "b", name, text_for_tokenizer=None)
+    other = variant(tmp_path / "c", name, seed=1, text_for_tokenizer=None)
+    assert fingerprint(first) == fingerprint(again) != fingerprint(other)
+
+
+def test_no_fingerprint_without_weights(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        fingerprint(tmp_path)

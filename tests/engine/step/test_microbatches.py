@@ -1,0 +1,161 @@
+"""Steps computed in two halves: which rows are in which, and that nothing else changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from distkv.engine.step.microbatches import halves
+from distkv.wire.messages.common import Run
+from distkv.wire.messages.from_worker import SeqResult
+from distkv.wire.messages.to_worker import PromptLogprobs, Sampling, SeqStep
+from tests.checkpoints import check_logprobs, prompt_ids, reference_greedy, reference_logits, variant
+from tests.engine.harness import GREEDY, Engine, seq_step
+from tests.engine.lent import Lent
+
+
+def planned(*sizes: int) -> list[tuple[SeqStep, tuple[int, ...]]]:
+    """Sequences of so many rows each, from position 10 on."""
+    ids = tuple(range(100))
+    steps = [seq_step(ids, 10, 10 + size, (Run(0, 0, 9),), name=str(n), sample=GREEDY) for n, size in enumerate(sizes)]
+    return [(step, step.tokens) for step in steps]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ([1], [[("0", 10, 11)]]),
+        ([1, 1], [[("0", 10, 11)], [("1", 10, 11)]]),
+        ([1, 1, 1], [[("0", 10, 11)], [("1", 10, 11), ("2", 10, 11)]]),
+        ([6], [[("0", 10, 13)], [("0", 13, 16)]]),
+        ([1, 7, 2], [[("0", 10, 11), ("1", 10, 14)], [("1", 14, 17), ("2", 10, 12)]]),
+    ],
+)
+def test_halves_have_as_many_rows(sizes: list[int], expected: list[list[tuple[str, int, int]]]) -> None:
+    found = halves(planned(*sizes))
+    assert [[(step.request_id, step.start, step.end) for step, _ in half] for half in found] == expected
+    for half in found:
+        for step, tokens in half:
+            assert list(tokens) == list(range(step.start, step.end))
+            assert (step.sample is not None) == (step.end == 10 + sizes[int(step.request_id)])
+
+
+@pytest.mark.parametrize(
+    ("first", "count", "before", "after"),
+    [
+        (11, 6, (11, 4), (15, 2)),
+        (11, 4, (11, 4), None),
+        (14, 1, (14, 1), None),
+        (15, 2, None, (15, 2)),
+        (13, 3, (13, 2), (15, 1)),
+    ],
+)
+def test_logprobs_are_wanted_of_the_half_that_predicts(
+    first: int, count: int, before: tuple[int, int] | None, after: tuple[int, int] | None
+) -> None:
+    """Rows [10, 14) predict positions up to 14."""
+    wanted = PromptLogprobs(first=first, token_ids=tuple(range(first, first + count)), top=2)
+    step = seq_step(range(100), 10, 18, (Run(0, 0, 9),), prompt_logprobs=wanted)
+    found = [half[0][0].prompt_logprobs for half in halves([(step, step.tokens)])]
+    for one, expected in zip(found, (before, after), strict=True):
+        assert (one and (one.first, len(one.token_ids))) == expected
+        assert one is None or one.token_ids == tuple(range(one.first, one.first + len(one.token_ids)))
+
+
+def batch(engine: Engine) -> list[SeqStep]:
+    """Three sequences with spans on peers and one without: 10 rows, so one of them is cut."""
+    ids = prompt_ids(12, seed=8)
+    sampled = Sampling(temperature=1.2, top_k=0, top_p=0.9, seed=3, logprobs=2)
+    return [
+        Lent(engine, "a").step(),
+        seq_step(ids, 0, 2, engine.table(12), name="local", sample=GREEDY),
+        Lent(engine, "b", seed=6).step(46, 50, sample=sampled),
+        Lent(engine, "c", seed=7).step(),
+    ]
+
+
+def run(path: Path, microbatches: int, fail_at: tuple[str, int] | None = None, half: int | None = None) -> Engine:
+    engine = Engine(path, num_slots=128, microbatches=microbatches)
+    steps = batch(engine)
+    creditor = engine.peers.creditors["x"]
+    creditor.fail_at, creditor.fail_half = fail_at, half
+    creditor.calls.clear()
+    creditor.halves.clear()
+    engine.results = engine.run(*steps)
+    return engine
+
+
+@pytest.fixture(scope="module", params=["llama", "mistral-window"])
+def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return variant(tmp_path_factory.mktemp("checkpoint"), request.param)
+
+
+def test_two_halves_find_what_one_step_finds(path: Path) -> None:
+    whole, halved = run(path, 1), run(path, 2)
+    assert [result.status for result in halved.results] == ["ok"] * 4
+    assert [result.token for result in halved.results] == [result.token for result in whole.results]
+    assert whole.results[3].token == int(reference_logits(path, prompt_ids(50, 7))[-1].argmax())
+    ours, theirs = halved.results[2].logprobs, whole.results[2].logprobs
+    assert ours is not None and theirs is not None
+    assert ours.logprob == pytest.approx(theirs.logprob, abs=1e-4) and ours.rank == theirs.rank
+
+
+def test_one_half_waits_while_the_other_computes(tmp_path: Path) -> None:
+    """A half has sent its queries before the answers of the other are waited for."""
+    path = variant(tmp_path, "llama")
+    creditor = run(path, 2).peers.creditors["x"]
+    layers = creditor.engine.model.config.num_layers
+    turns = list(zip(creditor.calls, creditor.halves, strict=True))
+    assert [turn for turn in turns if turn[0][0] == "send"] == [
+        (("send", layer), half) for layer in range(layers) for half in (0, 1)
+    ]
+    for layer in range(layers):
+        assert turns.index((("send", layer), 1)) < turns.index((("collect", layer), 0))
+    assert set(run(path, 1).peers.creditors["x"].halves) == {0}
+
+
+@pytest.mark.parametrize("fault", [("plan", 0), ("send", 0), ("collect", 1)], ids=str)
+@pytest.mark.parametrize("half", [0, 1])
+def test_a_creditor_lost_in_one_half(tmp_path: Path, fault: tuple[str, int], half: int) -> None:
+    """Lost are the sequences that have rows in that half: `b` has in both."""
+    path = variant(tmp_path, "llama")
+    results = run(path, 2, fault, half).results
+    fine = {result.request_id: result.token for result in run(path, 1).results}
+    hit = {0: {"a", "b"}, 1: {"b", "c"}}[half]
+    for result in results:
+        if result.request_id in hit:
+            assert (result.status, result.lost, result.token) == ("lost", ("x",), None)
+        else:
+            assert (result.status, result.token) == ("ok", fine[result.request_id])
+
+
+def test_an_unreachable_creditor_loses_in_both_halves(path: Path) -> None:
+    engine = Engine(path, num_slots=128, microbatches=2)
+    steps = batch(engine)
+    del engine.peers.creditors["y"]
+    results = engine.run(*steps)
+    assert [result.status for result in results] == ["lost", "ok", "lost", "lost"]
+    assert results[0] == SeqResult(request_id="a", attempt=0, status="lost", lost=("y",))
+
+
+def test_a_cut_prompt_and_its_logprobs(tmp_path: Path) -> None:
+    """The second half attends to keys that the first one stores in the same step."""
+    path = variant(tmp_path, "llama")
+    engine = Engine(path, num_slots=128, microbatches=2)
+    lent = Lent(engine)
+    wanted = PromptLogprobs(first=29, token_ids=tuple(lent.ids[29:37]), top=1)
+    (result,) = engine.run(lent.step(28, 36, prompt_logprobs=wanted))
+    logits = reference_logits(path, lent.ids)
+    assert result.token == int(logits[35].argmax())
+    assert len(result.prompt_logprobs) == 8
+    for position, found in enumerate(result.prompt_logprobs, 29):
+        check_logprobs(found, logits[position - 1], lent.ids[position], 1)
+
+
+def test_local_steps_stay_whole(path: Path) -> None:
+    engine = Engine(path, microbatches=2)
+    ids = prompt_ids(20)
+    assert (
+        engine.run(seq_step(ids, 0, 20, engine.table(20), sample=GREEDY))[0].token == reference_greedy(path, ids, 1)[0]
+    )

@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from msgspec import structs
+from torch import Tensor
+from transformers import (
+    LogitsProcessor,
+    LogitsProcessorList,
+    MinPLogitsWarper,
+    RepetitionPenaltyLogitsProcessor,
+    SequenceBiasLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from distkv.engine.step.sampler import noise, sample
+from distkv.wire.messages.to_worker import Sampling
+
+
+def logits(seed: int = 0, size: int = 50) -> Tensor:
+    return torch.randn(size, generator=torch.Generator().manual_seed(seed)) * 2
+
+
+def on_raw_logits(sampling: Sampling) -> LogitsProcessorList:
+    """The processors of transformers, in the order in which `generate` puts them."""
+    processors: list[LogitsProcessor] = []
+    if sampling.logit_bias:
+        processors.append(SequenceBiasLogitsProcessor([[[one], bias] for one, bias in sampling.logit_bias.items()]))
+    if sampling.repetition_penalty != 1:
+        processors.append(RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty))
+    return LogitsProcessorList(processors)
+
+
+def warpers(sampling: Sampling) -> LogitsProcessorList:
+    """What follows when it samples."""
+    processors: list[LogitsProcessor] = []
+    if sampling.temperature:
+        processors.append(TemperatureLogitsWarper(sampling.temperature))
+    if sampling.top_k:
+        processors.append(TopKLogitsWarper(sampling.top_k))
+    if sampling.top_p < 1:
+        processors.append(TopPLogitsWarper(sampling.top_p))
+    if sampling.min_p:
+        processors.append(MinPLogitsWarper(sampling.min_p))
+    return LogitsProcessorList(processors)
+
+
+def expected_scores(row: Tensor, sampling: Sampling, history: Tensor) -> Tensor:
+    """float64 [vocab]. transformers has no frequency and presence penalties: these follow OpenAI's formula."""
+    scores = on_raw_logits(sampling)(history[None], row[None].double())
+    for token in (output := history[sampling.prompt_tokens :].tolist()):
+        scores[0, token] -= sampling.frequency_penalty
+    for token in set(output):
+        scores[0, token] -= sampling.presence_penalty
+    return warpers(sampling)(history[None], scores)[0]
+
+
+def sampling_of(temperature: float, seed: int, **fields: Any) -> Sampling:
+    return Sampling(**{"temperature": temperature, "top_k": 0, "top_p": 1.0, "seed": seed} | fields)
+
+
+# Tokens 3 and 4 are in the prompt, 4 and 5 in the output, 5 twice.
+HISTORY = torch.tensor([3, 4, 3, 4, 5, 5])
+SETTINGS = [
+    sampling_of(1.0, 1),
+    sampling_of(0.7, 2, top_k=5),
+    sampling_of(1.5, 3, top_p=0.8),
+    sampling_of(2.0, 4, top_k=20, top_p=0.6),
+    sampling_of(1.0, 5, top_k=1),
+    sampling_of(1.0, 6, top_k=1000, top_p=0.01),
+    sampling_of(1.0, 7, min_p=0.1),
+    sampling_of(1.7, 8, min_p=0.3, top_k=30, top_p=0.9),
+    sampling_of(1.0, 9, min_p=1.0),
+    sampling_of(1.0, 10, repetition_penalty=1.8),
+    sampling_of(1.3, 11, repetition_penalty=0.6, top_p=0.9),
+    sampling_of(1.0, 12, logit_bias={0: 3.0, 7: -100.0, 4: -1.5}),
+    sampling_of(0.9, 13, logit_bias={5: 4.0, 3: 100.0}, repetition_penalty=1.4, min_p=0.05),
+    sampling_of(1.0, 14, frequency_penalty=1.5),
+    sampling_of(1.0, 15, presence_penalty=-2.0),
+    sampling_of(0.8, 16, presence_penalty=1.0, frequency_penalty=-1.0, top_k=40, min_p=0.01),
+    sampling_of(1.1, 17, presence_penalty=0.5, frequency_penalty=1.0, repetition_penalty=1.3, logit_bias={5: 6.0}),
+]
+PENALIZED = [sampling for sampling in SETTINGS if sampling.seed >= 10]
+
+
+@pytest.mark.parametrize("sampling", SETTINGS, ids=str)
+def test_tokens_follow_the_distribution_of_transformers(sampling: Sampling) -> None:
+    row = logits()
+    draws = 2000
+    sampling = structs.replace(sampling, prompt_tokens=3)
+    expected = expected_scores(row, sampling, HISTORY).softmax(-1)
+    counts = torch.bincount(
+        torch.tensor([sample(row, sampling, position, HISTORY) for position in range(draws)]), minlength=len(row)
+    )
+    assert not counts[expected == 0].any()
+    deviation = (expected * (1 - expected) * draws).sqrt()
+    assert ((counts - expected * draws).abs() <= 4.5 * deviation + 1e-9).all()
+
+
+def test_equal_logits_at_the_edge_of_top_k_all_stay() -> None:
+    row = torch.tensor([0.0, 1.0, 1.0, 2.0])
+    sampling = sampling_of(1.0, 0, top_k=2)
+    assert {int(sample(row, sampling, position)) for position in range(200)} == {1, 2, 3}
+
+
+def test_temperature_zero_and_almost_zero_are_greedy() -> None:
+    row = logits(3) * 1000
+    for temperature in (0.0, 1e-30):
+        for position in range(20):
+            assert sample(row, sampling_of(temperature, 9), position) == row.argmax()
+
+
+@pytest.mark.parametrize("sampling", PENALIZED, ids=str)
+def test_greedy_honours_penalties_and_bias(sampling: Sampling) -> None:
+    sampling = structs.replace(sampling, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, prompt_tokens=3)
+    for seed in range(20):
+        row = logits(seed)
+        # The best two tokens were seen: what changes them changes the choice.
+        history = torch.cat([HISTORY, row.topk(2).indices])
+        assert sample(row, sampling, 8, history) == expected_scores(row, sampling, history).argmax()
+
+
+def test_penalties_of_the_output_leave_the_prompt_alone() -> None:
+    row = torch.tensor([2.0, 1.9, 0.0])
+    penalized = sampling_of(0.0, 0, presence_penalty=2.0, frequency_penalty=2.0, prompt_tokens=2)
+    assert sample(row, penalized, 2, torch.tensor([0, 0])) == 0
+    assert sample(row, penalized, 3, torch.tensor([0, 0, 0])) == 1
+
+
+@pytest.mark.parametrize("temperature", [0.0, 5e-324, 1.0, 1e308])
+@pytest.mark.parametrize("penalty", [5e-324, 1e-300, 1e308])
+def test_extreme_values_still_give_a_token(temperature: float, penalty: float) -> None:
+    extreme = sampling_of(temperature, 1, repetition_penalty=penalty, logit_bias={3: 100.0}, top_p=1e-300, min_p=5e-324)
+    for seed in range(5):
+        assert 0 <= sample(logits(seed), extreme, 6, HISTORY) < 50
+
+
+def test_inputs_are_left_as_they_were() -> None:
+    row, history = logits(), HISTORY.clone()
+    sample(row, SETTINGS[12], 6, history)
+    sample(row, SETTINGS[15], 6, history)
+    assert row.equal(logits()) and history.equal(HISTORY)
+
+
+def test_noise_is_a_pure_function_of_seed_and_position() -> None:
+    draws = {(seed, position): noise(seed, position) for seed in (0, 1, 2**63 - 1) for position in range(1000)}
+    assert draws == {key: noise(*key) for key in draws}
+    assert len(set(draws.values())) == len(draws)
+    assert all(0 <= draw < 1 for draw in draws.values())
+    assert abs(sum(draws.values()) / len(draws) - 0.5) < 0.02
+    assert noise(0, 1) == 0.0 or noise(0, 1) != noise(1, 0)

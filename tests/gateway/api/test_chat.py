@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distkv.text.tokenizer import Tokenizer
+from tests.gateway.parts import FIRST, chunk, ends, error_of, speak
+
+Start = Callable[..., Any]
+
+
+async def test_a_chat(start: Start, checkpoint: Path) -> None:
+    gateway = await start()
+    answer = await gateway.chat(("system", "be brief"), ("user", [{"type": "text", "text": "a"}] * 2), max_tokens=3)
+    body = answer.json()
+    prompt = Tokenizer.from_dir(checkpoint).encode("<|system|>be brief\n<|user|>a\na\n<|assistant|>")
+    assert gateway.submits()[0].prompt == tuple(prompt)
+    assert body["object"] == "chat.completion" and body["id"] == "chatcmpl-" + answer.headers["x-request-id"]
+    assert body["choices"] == [
+        {
+            "index": 0,
+            "message": {"role": "assistant", "content": "a b c "},
+            "logprobs": None,
+            "finish_reason": "length",
+        }
+    ]
+    assert body["usage"] == {
+        "prompt_tokens": len(prompt),
+        "completion_tokens": 3,
+        "total_tokens": len(prompt) + 3,
+    }
+
+
+async def test_what_is_streamed_is_what_is_answered_whole(start: Start) -> None:
+    gateway = await start()
+    asked = {"messages": [{"role": "user", "content": "hi"}], "n": 2, "max_completion_tokens": 3}
+    asked |= {"logprobs": True, "top_logprobs": 2}
+    whole = (await gateway.post("/v1/chat/completions", **asked)).json()
+    *events, last, done = await gateway.events("/v1/chat/completions", **asked, stream_options={"include_usage": True})
+    assert done == "[DONE]" and last["choices"] == [] and last["usage"] == whole["usage"]
+    for choice in whole["choices"]:
+        pieces = [one["choices"][0] for one in events if one["choices"][0]["index"] == choice["index"]]
+        assert pieces[0]["delta"] == {"role": "assistant", "content": ""}
+        assert all("role" not in piece["delta"] for piece in pieces[1:])
+        assert "".join(piece["delta"]["content"] for piece in pieces) == choice["message"]["content"]
+        assert [piece["finish_reason"] for piece in pieces] == [None] * (len(pieces) - 1) + ["length"]
+        told = [token for piece in pieces if piece["logprobs"] for token in piece["logprobs"]["content"]]
+        assert told == choice["logprobs"]["content"] and len(told) == 3
+
+
+async def test_logprobs(start: Start, checkpoint: Path) -> None:
+    gateway = await start()
+    answer = (await gateway.chat(max_tokens=1, logprobs=True, top_logprobs=1)).json()
+    tokenizer = Tokenizer.from_dir(checkpoint)
+    (first,) = answer["choices"][0]["logprobs"]["content"]
+    text, second = (tokenizer.token_bytes(one).decode() for one in (FIRST, FIRST + 1))
+    likeliest = {"token": second, "logprob": -0.5, "bytes": list(second.encode())}
+    assert first == {"token": text, "logprob": -1.0, "bytes": list(text.encode()), "top_logprobs": [likeliest]}
+    assert error_of(await gateway.chat(top_logprobs=1), 400, "top_logprobs")
+    assert error_of(await gateway.chat(logprobs=True, top_logprobs=21), 400, "top_logprobs")
+
+
+async def test_prompt_logprobs(start: Start) -> None:
+    gateway = await start()
+    answer = (await gateway.chat(max_tokens=1, prompt_logprobs=0, n=2)).json()
+    assert len(answer["prompt_logprobs"]) == answer["usage"]["prompt_tokens"] and answer["prompt_logprobs"][0] is None
+
+
+async def test_max_tokens_is_what_fits_unless_asked_otherwise(start: Start) -> None:
+    def note(instance: Any, route: bytes, submit: Any) -> list[Any]:
+        return [chunk(submit, 1, text="x", finish="stop")]
+
+    gateway = await start(note, note)
+    answer = (await gateway.chat()).json()
+    pool = 2 * 64 * 16
+    assert (await gateway.http.get("/v1/models")).json()["data"][0]["max_model_len"] == pool
+    assert gateway.submits()[0].params.max_tokens == pool - answer["usage"]["prompt_tokens"]
+    await gateway.chat(max_tokens=7, max_completion_tokens=5)
+    assert {5, pool - answer["usage"]["prompt_tokens"]} == {one.params.max_tokens for one in gateway.submits()}
+
+
+async def test_less_fits_when_the_pool_has_shrunk(start: Start) -> None:
+    def shrunk(instance: Any, route: bytes, submit: Any) -> list[Any]:
+        needed = len(submit.prompt) + submit.params.max_tokens
+        if needed > 100:
+            return ends("refused", "", needed_tokens=needed, pool_tokens=100)(instance, route, submit)
+        return speak(instance, route, submit)
+
+    gateway = await start(shrunk)
+    answer = (await gateway.chat()).json()
+    assert answer["usage"]["total_tokens"] == 100
+    error_of(await gateway.chat(max_tokens=200), 400, None, "context_length_exceeded")
+
+
+async def test_a_prompt_that_is_too_long(start: Start) -> None:
+    gateway = await start(speak, max_model_len=20)
+    error_of(await gateway.chat(("user", "long " * 50)), 400, None, "context_length_exceeded")
+
+
+async def test_going_on_with_the_last_message(start: Start, checkpoint: Path) -> None:
+    gateway = await start()
+    messages = [("user", "hi"), ("assistant", "I think")]
+    assert (await gateway.chat(*messages, continue_final_message=True, max_tokens=1)).status_code == 200
+    expected = Tokenizer.from_dir(checkpoint).encode("<|user|>hi\n<|assistant|>I think")
+    assert gateway.submits()[0].prompt == tuple(expected)
+    error_of(
+        await gateway.chat(*messages, continue_final_message=True, add_generation_prompt=True),
+        400,
+        "continue_final_message",
+    )
+    error_of(await gateway.chat(("assistant", ""), continue_final_message=True), 400, "continue_final_message")
+
+
+async def test_without_a_template_there_is_no_chat(start: Start, with_defaults: Callable[..., Path]) -> None:
+    gateway = await start(model=with_defaults())
+    assert "no chat template" in error_of(await gateway.chat(), 400, "messages")
+
+
+async def test_a_template_of_ones_own(start: Start, tmp_path: Path, checkpoint: Path) -> None:
+    file = tmp_path / "own.jinja"
+    file.write_text("{{ messages[-1].content }}{% if shout %}!{% endif %}")
+    gateway = await start(chat_template=str(file))
+    assert (await gateway.chat(chat_template_kwargs={"shout": True}, max_tokens=1)).status_code == 200
+    assert gateway.submits()[0].prompt == tuple(Tokenizer.from_dir(checkpoint).encode("hello!"))
+
+
+async def test_a_template_that_refuses(start: Start, tmp_path: Path) -> None:
+    file = tmp_path / "own.jinja"
+    file.write_text(
+        "{% if messages|length > 1 %}{{ raise_exception('one at a time') }}{% endif %}{{ 1 / messages[0].content|int }}"
+    )
+    gateway = await start(chat_template=str(file))
+    assert "one at a time" in error_of(await gateway.chat(("user", "1"), ("user", "2")), 400, "messages")
+    assert "division" in error_of(await gateway.chat(("user", "0")), 400, "messages")
+
+
+@pytest.mark.parametrize(
+    ("messages", "param"),
+    [
+        ([], "messages"),
+        ([{"content": "no role"}], "messages[0].role"),
+        ([{"role": "user", "content": 5}], "messages[0].content"),
+        ([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}], None),
+        ([{"role": "assistant", "tool_calls": [{}]}], "messages[0].tool_calls"),
+        ("text", "messages"),
+    ],
+)
+async def test_what_are_no_messages(start: Start, messages: Any, param: str | None) -> None:
+    gateway = await start()
+    answer = await gateway.post("/v1/chat/completions", messages=messages)
+    assert answer.status_code == 400, answer.text
+    if param is not None:
+        error_of(answer, 400, param)

@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distkv.text.tokenizer import Tokenizer
+from tests.gateway.parts import FIRST, Gateway, ends, error_of, speak
+
+Start = Callable[..., Any]
+
+
+async def test_a_completion(start: Start, checkpoint: Path) -> None:
+    gateway = await start()
+    answer = await gateway.complete("hello world", max_tokens=3)
+    assert answer.status_code == 200
+    body = answer.json()
+    tokens = len(Tokenizer.from_dir(checkpoint).encode("hello world"))
+    assert body["object"] == "text_completion" and body["model"] == "tiny" and body["created"] > 0
+    assert body["id"] == "cmpl-" + answer.headers["x-request-id"]
+    assert body["choices"] == [{"index": 0, "text": "a b c ", "logprobs": None, "finish_reason": "length"}]
+    assert body["usage"] == {"prompt_tokens": tokens, "completion_tokens": 3, "total_tokens": tokens + 3}
+
+
+async def test_sixteen_tokens_unless_asked_otherwise(start: Start) -> None:
+    gateway = await start()
+    assert (await gateway.complete()).json()["usage"]["completion_tokens"] == 16
+
+
+@pytest.mark.parametrize(
+    ("prompt", "count"),
+    [("text", 1), ([5, 6, 7], 1), (["one", "two", "three"], 3), ([[5, 6], [7]], 2), (["one", [7, 8]], 2)],
+)
+async def test_prompts_of_all_kinds(start: Start, checkpoint: Path, prompt: Any, count: int) -> None:
+    gateway = await start()
+    answer = (await gateway.complete(prompt, max_tokens=1, n=2)).json()
+    assert [choice["index"] for choice in answer["choices"]] == list(range(2 * count))
+    encode = Tokenizer.from_dir(checkpoint).encode
+    each = prompt if isinstance(prompt, list) and not isinstance(prompt[0], int) else [prompt]
+    expected = [tuple(encode(one) if isinstance(one, str) else one) for one in each]
+    assert sorted(submit.prompt for submit in gateway.submits()) == sorted(2 * expected)
+    assert answer["usage"]["prompt_tokens"] == sum(map(len, expected))
+    assert answer["usage"]["completion_tokens"] == 2 * count
+
+
+async def test_what_is_streamed_is_what_is_answered_whole(start: Start) -> None:
+    gateway = await start()
+    asked = {"prompt": ["one", "two"], "n": 2, "max_tokens": 4, "echo": True, "logprobs": 2}
+    whole = (await gateway.post("/v1/completions", **asked)).json()
+    events = await gateway.events("/v1/completions", **asked)
+    assert events.pop() == "[DONE]"
+    assert all("usage" not in one and one["object"] == "text_completion" for one in events)
+    for choice in whole["choices"]:
+        pieces = [one["choices"][0] for one in events if one["choices"][0]["index"] == choice["index"]]
+        assert "".join(piece["text"] for piece in pieces) == choice["text"]
+        assert [piece["finish_reason"] for piece in pieces] == [None] * (len(pieces) - 1) + ["length"]
+        for name, joined in choice["logprobs"].items():
+            assert [item for piece in pieces for item in piece["logprobs"][name]] == joined
+
+
+@pytest.mark.parametrize("always", [False, True])
+async def test_a_stream_ends_with_usage_if_asked(start: Start, always: bool) -> None:
+    gateway = await start()
+    options = {"include_usage": True, "continuous_usage_stats": always}
+    *events, last, done = await gateway.events(
+        "/v1/completions", prompt=[1, 2], max_tokens=2, n=2, stream_options=options
+    )
+    assert done == "[DONE]" and last["choices"] == []
+    assert last["usage"] == {"prompt_tokens": 2, "completion_tokens": 4, "total_tokens": 6}
+    totals = [one["usage"] and one["usage"]["completion_tokens"] for one in events]
+    assert totals == ([1, 2, 3, 4] if always else [None] * 4)
+
+
+async def test_logprobs(start: Start, checkpoint: Path) -> None:
+    gateway = await start()
+    answer = (await gateway.complete(max_tokens=2, logprobs=1)).json()
+    found = answer["choices"][0]["logprobs"]
+    tokenizer = Tokenizer.from_dir(checkpoint)
+    words = [tokenizer.token_bytes(one).decode() for one in range(FIRST, FIRST + 3)]
+    assert found["tokens"] == words[:2]
+    assert found["token_logprobs"] == [-1.0, -1.0]
+    assert found["top_logprobs"] == [{words[1]: -0.5, words[0]: -1.0}, {words[2]: -0.5, words[1]: -1.0}]
+    assert found["text_offset"] == [0, len(words[0])]
+
+
+async def test_logprobs_by_token_id(start: Start) -> None:
+    gateway = await start()
+    answer = (await gateway.complete(max_tokens=1, logprobs=1, return_tokens_as_token_ids=True)).json()
+    found = answer["choices"][0]["logprobs"]
+    assert found["tokens"] == [f"token_id:{FIRST}"]
+    assert found["top_logprobs"] == [{f"token_id:{FIRST + 1}": -0.5, f"token_id:{FIRST}": -1.0}]
+
+
+@pytest.mark.parametrize("prompt", ["Füße, 東京", [40, 41, 42]])
+async def test_echo(start: Start, checkpoint: Path, prompt: Any) -> None:
+    gateway = await start()
+    tokenizer = Tokenizer.from_dir(checkpoint)
+    text = prompt if isinstance(prompt, str) else tokenizer.decode(prompt)
+    ids = tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+    choice = (await gateway.complete(prompt, max_tokens=2, echo=True)).json()["choices"][0]
+    assert choice["text"] == text + "a b " and choice["logprobs"] is None
+    choice = (await gateway.complete(prompt, max_tokens=2, echo=True, logprobs=1)).json()["choices"][0]
+    found = choice["logprobs"]
+    assert {len(items) for items in found.values()} == {len(ids) + 2}
+    assert found["token_logprobs"] == [None, *[-1.0] * (len(ids) + 1)] and found["top_logprobs"][0] is None
+    # Every offset is where the text of the tokens before it ends.
+    ends_at = [len(tokenizer.decode(ids[:count]).rstrip("\ufffd")) for count in range(len(ids) + 1)]
+    assert found["text_offset"][: len(ids) + 1][0] == 0 and found["text_offset"][len(ids)] == ends_at[-1] == len(text)
+
+
+async def test_only_the_prompt(start: Start) -> None:
+    gateway = await start()
+    answer = (await gateway.complete([40, 41, 42], max_tokens=0, echo=True, logprobs=0)).json()
+    choice = answer["choices"][0]
+    assert choice["finish_reason"] == "length" and len(choice["logprobs"]["tokens"]) == 3
+    assert answer["usage"]["completion_tokens"] == 0 and "a" not in choice["text"].split()
+    error_of(await gateway.complete(max_tokens=0), 400, "max_tokens")
+
+
+async def test_prompt_logprobs(start: Start) -> None:
+    gateway = await start()
+    choice = (await gateway.complete([40, 41, 42], max_tokens=1, prompt_logprobs=1)).json()["choices"][0]
+    first, second, third = choice["prompt_logprobs"]
+    assert first is None
+    assert {token: (one["logprob"], one["rank"]) for token, one in second.items()} == {"42": (-0.5, 1), "41": (-1.0, 2)}
+    assert third.keys() == {"42", "43"} and all(isinstance(one["decoded_token"], str) for one in third.values())
+    error_of(await gateway.complete(prompt_logprobs=1, stream=True), 400, "prompt_logprobs")
+
+
+async def test_a_seed_is_for_the_first_choice(start: Start) -> None:
+    gateway = await start()
+    await gateway.complete(["one", "two"], max_tokens=1, n=3, seed=2**63 - 2)
+    assert sorted(submit.params.seed for submit in gateway.submits()) == [
+        0,
+        0,
+        2**63 - 2,
+        2**63 - 2,
+        2**63 - 1,
+        2**63 - 1,
+    ]
+
+
+async def test_without_a_tokenizer_only_ids_are_prompts(start: Start, bare: Path) -> None:
+    gateway: Gateway = await start(model=bare)
+    choice = (await gateway.complete([1, 2], max_tokens=2, logprobs=1, echo=True)).json()["choices"][0]
+    assert choice["text"] == "a b " and choice["logprobs"]["tokens"][:3] == [
+        "token_id:1",
+        "token_id:2",
+        f"token_id:{FIRST}",
+    ]
+    assert "token ids" in error_of(await gateway.complete("text"), 400, "prompt")
+    assert "token ids" in error_of(await gateway.chat(), 400, "messages")
+    assert "token ids" in error_of(await gateway.post("/tokenize", prompt="text"), 400)
+
+
+async def test_what_is_no_prompt(start: Start) -> None:
+    gateway = await start()
+    for prompt, says in (
+        ([], "empty"),
+        ([[]], "no tokens"),
+        ("", "no tokens"),
+        ([1, "a"], "mixes"),
+        ([1, [2]], "mixes"),
+    ):
+        assert says in error_of(await gateway.complete(prompt), 400, "prompt")
+
+
+async def test_too_many_outputs(start: Start) -> None:
+    gateway = await start()
+    assert "1024" in error_of(await gateway.complete([[1]] * 9, n=128), 400, "n")
+    assert "1024" in error_of(await gateway.complete([[1]] * 1025), 400, "prompt")
+
+
+async def test_the_first_choice_that_fails_ends_the_others(start: Start) -> None:
+    refused = ends("refused", "", needed_tokens=99, pool_tokens=9)
+
+    def first_only(instance: Any, route: bytes, submit: Any) -> list[Any]:
+        return refused(instance, route, submit) if submit.prompt == (2,) else []
+
+    gateway = await start(first_only)
+    error_of(await gateway.complete([[1], [2]]), 400, None, "context_length_exceeded")
+
+
+async def test_a_limit_on_length(start: Start) -> None:
+    gateway = await start(speak, max_model_len=8)
+    assert (await gateway.complete([1] * 4, max_tokens=4)).status_code == 200
+    said = error_of(await gateway.complete([1] * 4, max_tokens=5), 400, None, "context_length_exceeded")
+    assert "4 prompt tokens" in said and "limit of 8" in said

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+
+from distkv.client.async_client import AsyncClient
+from distkv.gateway.operations.cluster import Cluster
+from distkv.wire.messages.to_rmanager import StatusQuery
+from tests.client.fakes import FakeCluster
+from tests.gateway.parts import silence, speak, started, until
+
+
+@asynccontextmanager
+async def seen(*addresses: str) -> AsyncIterator[Cluster]:
+    async with Cluster([AsyncClient(address) for address in addresses]) as cluster:
+        yield cluster
+
+
+def unused_address() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+
+
+async def test_another_gmanager_is_used_when_one_does_not_answer(checkpoint: Path) -> None:
+    fakes = FakeCluster(speak)
+    async with started(checkpoint, fakes=fakes, gmanager=f"{unused_address()},{fakes.address}") as gateway:
+        assert (await gateway.complete(max_tokens=1)).json()["choices"][0]["text"] == "a "
+
+
+async def test_another_gmanager_is_used_when_one_knows_nobody() -> None:
+    empty, fakes = FakeCluster(), FakeCluster(silence)
+    try:
+        async with seen(empty.address, fakes.address) as cluster:
+            await until(lambda: cluster.ready)
+            assert [one.instance_id for one in cluster.ready] == ["i0"]
+    finally:
+        empty.die()
+        fakes.die()
+
+
+async def test_the_longest_request_is_all_of_one_pool_and_what_the_others_lend() -> None:
+    fakes = FakeCluster(silence, silence)
+    first, second = fakes.gmanager.members
+    fakes.gmanager.members = [
+        msgspec.structs.replace(first, total_blocks=50, lendable_blocks=40),
+        msgspec.structs.replace(second, total_blocks=90, lendable_blocks=85, block_tokens=8),
+    ]
+    try:
+        async with seen(fakes.address) as cluster:
+            assert cluster.pool_tokens == 0
+            await until(lambda: len(cluster.ready) == 2)
+            assert cluster.pool_tokens == max(50 * 16 + 85 * 8, 90 * 8 + 40 * 16)
+    finally:
+        fakes.die()
+
+
+async def test_statuses_are_asked_once_for_all_who_want_them_at_a_time() -> None:
+    fakes = FakeCluster(silence)
+    try:
+        async with seen(fakes.address) as cluster:
+            await until(lambda: cluster.ready)
+            await cluster.statuses()
+            before = len(fakes.instances[0].of(StatusQuery))
+            for _ in range(20):
+                assert [one.instance.instance_id for one in await cluster.statuses()] == ["i0"]
+            assert len(fakes.instances[0].of(StatusQuery)) <= before + 1
+            assert cluster.last_statuses == await cluster.statuses()
+    finally:
+        fakes.die()
