@@ -15,7 +15,7 @@ from distkv.cli.failures import run
 from distkv.cli.main import COMMANDS, command
 from distkv.client.launch import MODULES
 
-BIN = Path(__file__).parents[2] / "bin"
+BIN = Path(__file__).parents[3] / "bin"
 
 
 def completions(program: click.Command, *words: str) -> list[CompletionItem]:
