@@ -9,8 +9,9 @@ import pytest
 import torch
 
 import distkv
+from distkv.engine.device import compute
 from distkv.engine.device.compute import choose_compute, on_cpu
-from distkv.engine.device.device import DEFAULT_POOL_BYTES, HostDevice, OwnLanes, compute
+from distkv.engine.device.device import DEFAULT_POOL_BYTES, HostDevice, OwnLanes
 from distkv.errors import ConfigError
 from distkv.kernels import PanelKv
 
