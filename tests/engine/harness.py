@@ -117,7 +117,7 @@ class Engine:
         self.peers = FakePeers()
         self.runner = StepRunner(self.model, self.pool, self.peers, microbatches)
         self._forward = Forward(self.model, self.pool)
-        self._lane = device.lane()
+        self._stream = device.stream()
         _settle()
         self._step_ids = itertools.count(1)
         self._next_slot = 0
@@ -139,10 +139,10 @@ class Engine:
     def logits(self, *seqs: SeqStep) -> Tensor:
         """float32 [N, vocab], of every row."""
         device = self.model.compute.device
-        with self._lane:
+        with self._stream:
             steps = [(seq, seq.tokens) for seq in seqs]
             batch = prepare(next(self._step_ids), steps, self.pool, self.model.config, self.peers, device)
-            (batch.wanted,) = device.put(torch.arange(len(batch.tokens)))
+            (batch.wanted,) = device.to_device(torch.arange(len(batch.tokens)))
             (hidden,) = self._forward.run([batch])
             return self.model.logits(hidden).cpu()
 
@@ -188,7 +188,7 @@ class Engine:
 
 
 def _settle() -> None:
-    """What the test itself did on a GPU was in no lane."""
+    """What the test itself did on a GPU was in no stream."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from distkv.engine.device.device import Device, OwnLanes
+from distkv.engine.device.device import Device, ThreadStreams
 from distkv.errors import ConfigError
 from distkv.wire.links import host_key
 from distkv.wire.messages.common import DataEndpoint
@@ -28,7 +28,7 @@ class DevicePool:
         self._gather, self._scatter = gather_blocks, scatter_blocks
         self.slot_bytes, self.num_slots = slot_bytes, num_slots
         self.batch_slots = max(1, STAGING_BYTES // slot_bytes)
-        self._device, self._lanes = device, OwnLanes(device)
+        self._device, self._streams = device, ThreadStreams(device)
         try:
             self.memory = torch.empty(num_slots * slot_bytes, dtype=torch.uint8, device=device.place)
         except torch.OutOfMemoryError as error:
@@ -48,9 +48,9 @@ class DevicePool:
     @contextmanager
     def reading(self, slots: Sequence[int]) -> Iterator[list[memoryview]]:
         """See Pool: a copy."""
-        with self._lanes.mine():
-            (index,) = self._device.put(torch.tensor(slots, dtype=torch.int64))
-            (host,) = self._device.fetch(self._gather(self._slots, index)).wait()
+        with self._streams.current():
+            (index,) = self._device.to_device(torch.tensor(slots, dtype=torch.int64))
+            (host,) = self._device.to_host(self._gather(self._slots, index)).wait()
         yield [host.view(-1).numpy().data]
 
     @contextmanager
@@ -58,8 +58,8 @@ class DevicePool:
         """See Pool: they are copied when the block is left."""
         host = self._device.host(len(slots) * self.slot_bytes)
         yield [host.numpy().data]
-        with self._lanes.mine():
-            (index,) = self._device.put(torch.tensor(slots, dtype=torch.int64))
-            (staging,) = self._device.put(host)
+        with self._streams.current():
+            (index,) = self._device.to_device(torch.tensor(slots, dtype=torch.int64))
+            (staging,) = self._device.to_device(host)
             self._scatter(staging.view(len(slots), self.slot_bytes), self._slots, index)
-            self._device.finish()
+            self._device.synchronize()

@@ -37,7 +37,7 @@ def _num_slots(spec: WorkerSpec, one_slot: int, device: Device) -> int:
         return spec.kv_tokens // spec.block_size
     size_bytes = spec.kv_cache_memory_bytes
     if size_bytes is None:
-        size_bytes = device.room(spec.gpu_memory_utilization)
+        size_bytes = device.kv_budget(spec.gpu_memory_utilization)
     if size_bytes < one_slot:
         chosen = spec.kv_cache_memory_bytes is not None or device.place.type == "cpu"
         raise ConfigError(

@@ -78,9 +78,9 @@ class Worker:
         self._results = results
         self._log = structlog.get_logger()
         started = time.monotonic()
-        with compute.device.lane():
+        with compute.device.stream():
             self._model = Model.load(spec.model, spec.dtype, compute)
-            compute.device.finish()
+            compute.device.synchronize()
             config, dtype, layout = self._model.config, self._model.dtype, compute.backend.layout
             kv = kv_dtype(spec, dtype, compute.device)
             self._memory, memory = make_pool(spec, slot_bytes(config, spec.block_size, kv), compute.device)

@@ -20,7 +20,7 @@ _VALUE = 0.01
 class NoPeers:
     """Peers of an instance that is alone."""
 
-    def creditor(self, instance_id: str, lane: int = 0) -> NoReturn:
+    def creditor(self, instance_id: str, microbatch: int = 0) -> NoReturn:
         """Nobody asks for one."""
         raise AssertionError(f"{instance_id} is no peer")
 

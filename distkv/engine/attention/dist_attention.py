@@ -9,7 +9,7 @@ from torch import Tensor
 
 from distkv.engine.attention.exchange import Exchange
 from distkv.engine.device.compute import Compute
-from distkv.engine.device.device import Fetch
+from distkv.engine.device.device import PendingCopy
 from distkv.engine.step.prepare import Batch
 from distkv.kernels import LayerKv, Partial
 
@@ -27,8 +27,8 @@ class Asked:
 def ask(layer: int, q: Tensor, kv: LayerKv, batch: Batch, compute: Compute, scale: float, window: int | None) -> Asked:
     """Send the queries to whom they concern and attend to the local keys, which are stored. q: [N, Hq, D]."""
     device = compute.device
-    questions = [(one, device.fetch(q[one.rows], aside=True)) for one in batch.exchanges if one.is_open]
-    if device.is_lazy:
+    questions = [(one, device.to_host(q[one.rows], aside=True)) for one in batch.exchanges if one.is_open]
+    if device.is_async:
         # Launched first: the device computes while this thread waits for the queries to leave it.
         local = compute.backend.attend(q, kv, batch.tables, scale, window)
         sent = _send(layer, questions)
@@ -54,10 +54,10 @@ def merged(asked: Asked, batch: Batch, compute: Compute) -> Tensor:
         if answer is None:
             partials.append(exchange.no_answer(asked.q))
         else:
-            out, lse = compute.device.put(*answer)
+            out, lse = compute.device.to_device(*answer)
             partials.append((out, lse))
     return batch.merging.merge(asked.local, partials, compute.backend)
 
 
-def _send(layer: int, questions: list[tuple[Exchange, Fetch]]) -> list[Exchange]:
+def _send(layer: int, questions: list[tuple[Exchange, PendingCopy]]) -> list[Exchange]:
     return [exchange for exchange, queries in questions if exchange.send(layer, *queries.wait())]

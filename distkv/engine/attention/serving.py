@@ -12,7 +12,7 @@ from torch import Tensor
 
 from distkv.engine.attention.bodies import body_of, tensor_of
 from distkv.engine.device.compute import Compute
-from distkv.engine.device.device import OwnLanes
+from distkv.engine.device.device import ThreadStreams
 from distkv.engine.device.pool import KvPool
 from distkv.engine.model.config import ModelConfig
 from distkv.errors import MalformedMessage
@@ -115,7 +115,7 @@ class AttendServer:
     """Computes peers' micro-attention over local sealed rBlocks; waits for nothing remote.
 
     Any thread may call it; a ServedPlan belongs to one link. What a peer sends is checked before it is used:
-    MalformedMessage means that its connection should be dropped. On a GPU each thread has an urgent lane of its own
+    MalformedMessage means that its connection should be dropped. On a GPU each thread has an urgent stream of its own
     beside the step. It need not wait for that: a block is lent after the step that wrote it was reported, and a step is
     reported when the device has done it.
     """
@@ -125,7 +125,7 @@ class AttendServer:
     ) -> None:
         """dtype: of queries."""
         self._pool, self._registry, self._config, self._dtype, self._compute = pool, registry, config, dtype, compute
-        self._lanes = OwnLanes(compute.device, urgent=True)
+        self._streams = ThreadStreams(compute.device, urgent=True)
         self._lock = threading.Lock()
         self._attend_queries = 0
 
@@ -174,18 +174,18 @@ class AttendServer:
         if layer >= self._config.num_layers:
             raise MalformedMessage(f"layer {layer} of a model with {self._config.num_layers} layers")
         device, backend = self._compute.device, self._compute.backend
-        with self._lanes.mine(), ExitStack() as pins:
+        with self._streams.current(), ExitStack() as pins:
             spans = [pins.enter_context(self._registry.pin(entry.span)) for entry in served.plan.entries]
             stale = tuple(index for index, slots in enumerate(spans) if slots is None)
             if served.tables is None or served.stale != stale:
                 served.tables, served.stale = self._tables(served, spans), stale
             window = self._config.windows[layer]
-            (queries,) = device.put(q)
+            (queries,) = device.to_device(q)
             partials = backend.attend(
                 queries, self._pool.layer(layer), served.tables, self._config.scale, window, serving=True
             )
             # Only what has arrived on the host was read while the spans were pinned.
-            out, lse = device.fetch(*partials).wait()
+            out, lse = device.to_host(*partials).wait()
         with self._lock:
             self._attend_queries += served.plan.num_rows
         return stale, out, lse
@@ -193,7 +193,7 @@ class AttendServer:
     def _tables(self, served: ServedPlan, spans: Sequence[tuple[int, ...] | None]) -> KeyTables:
         blocks = tuple(self._blocks(entry, slots) for entry, slots in zip(served.plan.entries, spans, strict=True))
         rows = tuple(range(entry.row, entry.row + entry.num_rows) for entry in served.plan.entries)
-        (positions,) = self._compute.device.put(served.positions)
+        (positions,) = self._compute.device.to_device(served.positions)
         return KeyTables(rows, blocks, positions)
 
     def _blocks(self, entry: AttendEntry, slots: tuple[int, ...] | None) -> KeyBlocks:

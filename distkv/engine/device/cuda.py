@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from distkv.engine.device.device import Captured, Fetch, Run
+from distkv.engine.device.device import Captured, PendingCopy, Run
 
 STEP_BYTES = 3 * 2**29
 """Kept free beside a pool whose size nobody chose: activations, logits, workspaces and what graphs keep."""
@@ -20,27 +20,27 @@ _URGENT = -1
 
 
 @dataclass(frozen=True)
-class _OnItsWay:
+class _CudaCopy:
     hosts: tuple[Tensor, ...]
     arrived: torch.cuda.Event
 
     def wait(self) -> tuple[Tensor, ...]:
-        """See Fetch."""
+        """See PendingCopy."""
         self.arrived.synchronize()
         return self.hosts
 
 
 class CudaDevice:
-    """See Device. A lane is a stream; entering it makes this GPU the thread's current one."""
+    """See Device. Entering a stream makes this GPU the thread's current one."""
 
-    is_lazy = True
+    is_async = True
 
     def __init__(self, index: int) -> None:
         self.place = torch.device("cuda", index)
         self._aside = torch.cuda.Stream(self.place)  # type: ignore[no-untyped-call]
         self._graph_memory: dict[int, Any] = {}
 
-    def put(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def to_device(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """See Device."""
         if len(tensors) == 1 and tensors[0].is_pinned():
             return (tensors[0].to(self.place, non_blocking=True),)
@@ -51,7 +51,7 @@ class CudaDevice:
         there = pinned.to(self.place, non_blocking=True)
         return tuple(_part(there, place, tensor) for tensor, place in zip(tensors, places, strict=True))
 
-    def fetch(self, *tensors: Tensor, aside: bool = False) -> Fetch:
+    def to_host(self, *tensors: Tensor, aside: bool = False) -> PendingCopy:
         """See Device."""
         stream = here = torch.cuda.current_stream(self.place)
         if aside:
@@ -65,24 +65,24 @@ class CudaDevice:
                     tensor.record_stream(stream)
         arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
         arrived.record(stream)
-        return _OnItsWay(hosts, arrived)
+        return _CudaCopy(hosts, arrived)
 
     def host(self, num_bytes: int) -> Tensor:
         """See Device. Pinned; torch keeps what is given back for the next one."""
         return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
 
-    def finish(self) -> None:
+    def synchronize(self) -> None:
         """See Device."""
         torch.cuda.current_stream(self.place).synchronize()
 
-    def lane(self, *, urgent: bool = False) -> AbstractContextManager[object]:
+    def stream(self, *, urgent: bool = False) -> AbstractContextManager[object]:
         """See Device."""
         stream = torch.cuda.Stream(self.place, priority=_URGENT if urgent else 0)  # type: ignore[no-untyped-call]
         return torch.cuda.stream(stream)
 
-    def room(self, share: float) -> int:
+    def kv_budget(self, share: float) -> int:
         """See Device. What is left of the share, less what a step needs for a while; never more than is free."""
-        self.finish()
+        self.synchronize()
         torch.cuda.empty_cache()
         free_bytes, total_bytes = torch.cuda.mem_get_info(self.place)
         taken_bytes = torch.cuda.memory_reserved(self.place)
@@ -93,7 +93,7 @@ class CudaDevice:
         if group not in self._graph_memory:
             self._graph_memory[group] = torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
-        self.finish()
+        self.synchronize()
         # Other threads serve peers meanwhile: only this thread's calls must be fit for capture.
         graph.capture_begin(pool=self._graph_memory[group], capture_error_mode="thread_local")
         try:

@@ -28,7 +28,7 @@ class Captured:
     results: tuple[Tensor, ...]
 
 
-class Fetch(Protocol):
+class PendingCopy(Protocol):
     """A copy on its way to host memory."""
 
     def wait(self) -> tuple[Tensor, ...]:
@@ -36,66 +36,66 @@ class Fetch(Protocol):
 
 
 class Device(Protocol):
-    """place: of tensors that kernels read and write. is_lazy: operations return before they are done, in order within
-    a lane. Threads compute only inside a lane of their own."""
+    """place: of tensors that kernels read and write. is_async: operations return before they are done, in order within
+    a stream. Threads compute only inside a stream of their own."""
 
     place: torch.device
-    is_lazy: bool
+    is_async: bool
 
-    def put(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def to_device(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Host tensors on the device: themselves if that is the host, else copied together; nothing waits for it, and
         they may be changed at once, unless it is one alone that `host` made."""
 
-    def fetch(self, *tensors: Tensor, aside: bool = False) -> Fetch:
+    def to_host(self, *tensors: Tensor, aside: bool = False) -> PendingCopy:
         """Begin to copy tensors of the device, as they are after all operations so far, to the host.
 
-        aside: what comes next in this lane need not wait for the copy.
+        aside: what comes next in this stream need not wait for the copy.
         """
 
     def host(self, num_bytes: int) -> Tensor:
         """uint8 host memory that copies from and to the device are fast with."""
 
-    def finish(self) -> None:
-        """Wait until everything in this lane is done."""
+    def synchronize(self) -> None:
+        """Wait until everything in this stream is done."""
 
-    def lane(self, *, urgent: bool = False) -> AbstractContextManager[object]:
-        """Operations inside are in order with each other, beside those of other lanes. To be entered again and again,
+    def stream(self, *, urgent: bool = False) -> AbstractContextManager[object]:
+        """Operations inside are in order with each other, beside those of other streams. To be entered again and again,
         by one thread. urgent: goes before others where both have work."""
 
-    def room(self, share: float) -> int:
+    def kv_budget(self, share: float) -> int:
         """Bytes that a KV pool may have whose size nobody chose. share: of all memory of a GPU, for this process."""
 
     def capture(self, run: Run, group: int = 0) -> Captured:
         """What does the same as `run` without its cost on the host, with the tensors `run` uses now. `run` has run
-        before in this lane. Raises RuntimeError when that cannot be made.
+        before in this stream. Raises RuntimeError when that cannot be made.
 
         What was captured in a group shares memory: the results of one hold until an earlier one is replayed.
         """
 
 
-class OwnLanes:
-    """A lane of its own for each thread that asks."""
+class ThreadStreams:
+    """A stream of its own for each thread that asks."""
 
     def __init__(self, device: Device, *, urgent: bool = False) -> None:
         self._device, self._urgent = device, urgent
         self._local = threading.local()
 
-    def mine(self) -> AbstractContextManager[object]:
+    def current(self) -> AbstractContextManager[object]:
         """The calling thread's, made when it first asks."""
-        lane: AbstractContextManager[object] | None = getattr(self._local, "lane", None)
-        if lane is None:
-            lane = self._local.lane = self._device.lane(urgent=self._urgent)
-        return lane
+        stream: AbstractContextManager[object] | None = getattr(self._local, "stream", None)
+        if stream is None:
+            stream = self._local.stream = self._device.stream(urgent=self._urgent)
+        return stream
 
 
 @dataclass(frozen=True)
-class Here:
-    """A Fetch of what is on the host."""
+class CompletedCopy:
+    """A PendingCopy of what is on the host."""
 
     tensors: tuple[Tensor, ...]
 
     def wait(self) -> tuple[Tensor, ...]:
-        """See Fetch."""
+        """See PendingCopy."""
         return self.tensors
 
 
@@ -103,28 +103,28 @@ class HostDevice:
     """The Device whose tensors are in main memory; operations are done when they return."""
 
     place = torch.device("cpu")
-    is_lazy = False
+    is_async = False
 
-    def put(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def to_device(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """See Device."""
         return tensors
 
-    def fetch(self, *tensors: Tensor, aside: bool = False) -> Fetch:
+    def to_host(self, *tensors: Tensor, aside: bool = False) -> PendingCopy:
         """See Device."""
-        return Here(tensors)
+        return CompletedCopy(tensors)
 
     def host(self, num_bytes: int) -> Tensor:
         """See Device."""
         return torch.empty(num_bytes, dtype=torch.uint8)
 
-    def finish(self) -> None:
+    def synchronize(self) -> None:
         """See Device."""
 
-    def lane(self, *, urgent: bool = False) -> AbstractContextManager[object]:
+    def stream(self, *, urgent: bool = False) -> AbstractContextManager[object]:
         """See Device."""
         return nullcontext()
 
-    def room(self, share: float) -> int:
+    def kv_budget(self, share: float) -> int:
         """See Device."""
         free_bytes = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         return min(DEFAULT_POOL_BYTES, free_bytes // DEFAULT_POOL_SHARE)

@@ -25,7 +25,7 @@ class Forward:
     def __init__(self, model: Model, pool: KvPool) -> None:
         self._model, self._pool = model, pool
         self._here = model.forward_over([pool.layer(index) for index in range(model.config.num_layers)])
-        self._graphs = StretchGraphs(model, pool) if model.compute.device.is_lazy else None
+        self._graphs = StretchGraphs(model, pool) if model.compute.device.is_async else None
 
     def run(self, batches: Sequence[Batch]) -> list[Tensor]:
         """Last hidden states of the wanted rows of each, [M, hidden].

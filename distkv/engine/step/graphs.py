@@ -25,7 +25,7 @@ NO_SLOT = -1
 
 
 class StretchGraphs:
-    """Makes the stretches of batches; captures those of a size when it first comes. For one thread and one lane.
+    """Makes the stretches of batches; captures those of a size when it first comes. For one thread and one stream.
 
     Each half of a step has tensors of its own. When a capture fails, the reason is logged and nothing is captured any
     more.

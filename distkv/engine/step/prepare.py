@@ -129,7 +129,7 @@ def prepare(
 def _put(device: Device, hosts: tuple[Tensor, ...], holders: Sequence[Exchange | Merging | Pick]) -> tuple[Tensor, ...]:
     """The tensors, and the index tensors that these hold in place of slices, on the device by one copy."""
     indexed = [(holder, holder.rows) for holder in holders if isinstance(holder.rows, Tensor)]
-    there = device.put(*hosts, *(rows for _, rows in indexed))
+    there = device.to_device(*hosts, *(rows for _, rows in indexed))
     for (holder, _), rows in zip(indexed, there[len(hosts) :], strict=True):
         holder.rows = rows
     return there[: len(hosts)]

@@ -45,7 +45,7 @@ class StepRunner:
         """microbatches: 2 computes steps that ask peers in two halves, 1 never does, None where it pays."""
         self._model, self._pool, self._peers, self._microbatches = model, pool, peers, microbatches
         self._device = model.compute.device
-        self._lane = self._device.lane()
+        self._stream = self._device.stream()
         self._forward = Forward(model, pool)
         self._sampled: dict[str, tuple[int, int]] = {}
         self._lost_attempt: dict[str, int] = {}
@@ -65,14 +65,14 @@ class StepRunner:
         for seq, tokens in planned:
             if seq.history:
                 self._histories.write(seq.request_id, seq.start, tokens)
-        with self._lane:
+        with self._stream:
             batches = [
                 prepare(step.step_id, part, self._pool, self._model.config, self._peers, self._device, half)
                 for half, part in enumerate(self._parts(planned))
             ]
             computed = [batch for batch in batches if batch.seqs]
             outcomes = self._outcomes(computed) if computed else {}
-            self._device.finish()
+            self._device.synchronize()
         self.attend_wait_s += sum(batch.waited_s for batch in batches)
         self.steps += 1
         return self._commit(step, batches, outcomes)
@@ -103,7 +103,7 @@ class StepRunner:
             return [planned]
         if self._microbatches is None:
             num_rows = sum(len(tokens) for _, tokens in planned)
-            if not self._device.is_lazy or num_rows < ROWS_WORTH_IT:
+            if not self._device.is_async or num_rows < ROWS_WORTH_IT:
                 return [planned]
         return halves(planned)
 
@@ -117,9 +117,9 @@ class StepRunner:
         ended_s = time.perf_counter()
         # All tokens are chosen where the logits lie, and awaited once.
         chosen = self._chosen(sampled, logits)
-        tokens, rows = self._device.fetch(chosen, _rows(logits, told)).wait()
-        # A lazy device has computed by now, the host's had when the logits came.
-        self.model_s += (time.perf_counter() if self._device.is_lazy else ended_s) - started_s
+        tokens, rows = self._device.to_host(chosen, _rows(logits, told)).wait()
+        # An asynchronous device has computed by now, the host's had when the logits came.
+        self.model_s += (time.perf_counter() if self._device.is_async else ended_s) - started_s
         outcomes = {seq.step.request_id: Outcome() for batch in batches for seq in batch.seqs}
         for (seq, _), token in zip(sampled, tokens.tolist(), strict=True):
             outcomes[seq.step.request_id].token = token

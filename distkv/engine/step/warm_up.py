@@ -18,8 +18,8 @@ _GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
 
 
 def warm_up(runner: StepRunner, pool: KvPool, compute: Compute) -> None:
-    """Steps of all captured sizes and one beyond, over a pool that holds nothing yet, where the device is lazy."""
-    if not compute.device.is_lazy:
+    """Steps of all captured sizes and one beyond, over an empty pool, where the device is asynchronous."""
+    if not compute.device.is_async:
         return
     for rows in (*SIZES, 2 * SIZES[-1]):
         count = min(rows, pool.num_slots * pool.block_tokens)
@@ -28,11 +28,11 @@ def warm_up(runner: StepRunner, pool: KvPool, compute: Compute) -> None:
             request_id=_NAME, version=0, attempt=0, start=0, end=count, tokens=(0,) * count, local=table, sample=_GREEDY
         )
         runner.run(Step(step_id=0, seqs=(seq,)))
-    with compute.device.lane(), torch.inference_mode():
+    with compute.device.stream(), torch.inference_mode():
         layer = pool.layer(0)
-        partial = compute.device.put(*empty_partial(1, layer.kv_heads, layer.head_dim))
+        partial = compute.device.to_device(*empty_partial(1, layer.kv_heads, layer.head_dim))
         for count in _MERGED:
             compute.backend.merge([(partial[0], partial[1])] * count)
-        compute.device.finish()
+        compute.device.synchronize()
     runner.forget([_NAME])
     runner.attend_wait_s, runner.steps, runner.model_s = 0.0, 0, 0.0

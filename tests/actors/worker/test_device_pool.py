@@ -172,7 +172,7 @@ def test_sizes(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     memory, _ = make_pool(spec(kv_tokens=100), 64, host)
     assert isinstance(memory, PoolMemory) and memory.num_slots == 6
     memory.close()
-    monkeypatch.setattr(HostDevice, "room", lambda self, share: int(share * 1000))
+    monkeypatch.setattr(HostDevice, "kv_budget", lambda self, share: int(share * 1000))
     memory, view = make_pool(spec(gpu_memory_utilization=0.5), 64, host)
     assert (memory.num_slots, memory.slot_bytes) == (7, 64) and len(view) == 448
     assert isinstance(memory, PoolMemory)

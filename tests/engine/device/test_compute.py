@@ -11,7 +11,7 @@ import torch
 import distkv
 from distkv.engine.device import compute
 from distkv.engine.device.compute import choose_compute, on_cpu
-from distkv.engine.device.device import DEFAULT_POOL_BYTES, HostDevice, OwnLanes
+from distkv.engine.device.device import DEFAULT_POOL_BYTES, HostDevice, ThreadStreams
 from distkv.errors import ConfigError
 from distkv.kernels import PanelKv
 
@@ -68,15 +68,15 @@ def test_the_cpu_when_it_is_asked_for(two_gpus: None) -> None:
 def test_the_host_as_a_device() -> None:
     device = on_cpu().device
     tensor = torch.arange(3)
-    assert device.put(tensor)[0] is tensor and device.fetch(tensor).wait()[0] is tensor
-    assert 0 < device.room(0.9) <= DEFAULT_POOL_BYTES
-    lanes = OwnLanes(device)
-    assert lanes.mine() is lanes.mine()
+    assert device.to_device(tensor)[0] is tensor and device.to_host(tensor).wait()[0] is tensor
+    assert 0 < device.kv_budget(0.9) <= DEFAULT_POOL_BYTES
+    streams = ThreadStreams(device)
+    assert streams.current() is streams.current()
 
 
 def test_cuda_is_called_in_one_place() -> None:
     """Everything else runs on the host too, and is tested there."""
     root = Path(distkv.__file__).parent
-    files = [file for package in ("engine", "actors") for file in (root / package).glob("*.py")]
+    files = [file for package in ("engine", "actors") for file in (root / package).rglob("*.py")]
     callers = {file.name for file in files if "torch.cuda" in file.read_text(encoding="utf-8")}
     assert callers == {"cuda.py", "compute.py"}

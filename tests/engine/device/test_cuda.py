@@ -42,7 +42,7 @@ def test_tensors_travel_together(packing: CudaDevice, count: int) -> None:
     """And may be changed at once."""
     given = some()[:count]
     kept = [tensor.clone() for tensor in given]
-    there = packing.put(*given)
+    there = packing.to_device(*given)
     for tensor in given:
         tensor.zero_()
     for got, expected in zip(there, kept, strict=True):
@@ -59,23 +59,23 @@ def device() -> CudaDevice:
 @on_gpu
 @pytest.mark.parametrize("aside", [False, True])
 def test_there_and_back(device: CudaDevice, aside: bool) -> None:
-    """A copy that is under way aside is not changed by what comes next in the lane, once it was awaited."""
-    with device.lane():
-        there = device.put(*some()[:3])
+    """A copy that is under way aside is not changed by what comes next in the stream, once it was awaited."""
+    with device.stream():
+        there = device.to_device(*some()[:3])
         assert all(tensor.device == device.place for tensor in there)
         doubled = [tensor + tensor for tensor in there]
-        found = device.fetch(*doubled, aside=aside).wait()
+        found = device.to_host(*doubled, aside=aside).wait()
         for tensor in doubled:
             tensor.zero_()
-        device.finish()
+        device.synchronize()
         assert [tensor.device.type for tensor in found] == ["cpu"] * 3
         assert found[0].tolist() == [0, 2, 4, 6, 8]
 
 
 @on_gpu
 def test_a_graph_reads_what_lies_there_when_it_runs(device: CudaDevice) -> None:
-    with device.lane():
-        (numbers,) = device.put(torch.ones(4))
+    with device.stream():
+        (numbers,) = device.to_device(torch.ones(4))
 
         def run() -> tuple[torch.Tensor]:
             return (numbers + numbers,)
@@ -86,14 +86,14 @@ def test_a_graph_reads_what_lies_there_when_it_runs(device: CudaDevice) -> None:
         numbers.fill_(3)
         doubled.replay()
         again.replay()
-        assert device.fetch(*doubled.results).wait()[0].tolist() == [6.0] * 4
-        assert device.fetch(*again.results).wait()[0].tolist() == [7.0] * 4
+        assert device.to_host(*doubled.results).wait()[0].tolist() == [6.0] * 4
+        assert device.to_host(*again.results).wait()[0].tolist() == [7.0] * 4
 
 
 @on_gpu
 def test_what_cannot_be_captured_is_an_error_and_no_more(device: CudaDevice) -> None:
-    with device.lane():
-        (numbers,) = device.put(torch.ones(4))
+    with device.stream():
+        (numbers,) = device.to_device(torch.ones(4))
         with pytest.raises(RuntimeError):
             device.capture(lambda: (torch.tensor(numbers.sum().item()),))
         assert float((numbers + 1).sum()) == 8
@@ -104,14 +104,14 @@ def test_what_cannot_be_captured_is_an_error_and_no_more(device: CudaDevice) -> 
 def test_tokens_are_those_of_the_host(device: CudaDevice, top_k: int) -> None:
     logits = torch.randn(500, generator=torch.Generator().manual_seed(1)) * 3
     sampling = Sampling(temperature=0.9, top_k=top_k, top_p=0.9, seed=4, min_p=0.01, logit_bias={3: 2.0})
-    with device.lane():
-        (there,) = device.put(logits)
+    with device.stream():
+        (there,) = device.to_device(logits)
         for position in range(20):
             assert int(sample(there, sampling, position)) == int(sample(logits, sampling, position))
 
 
 @on_gpu
 def test_room(device: CudaDevice) -> None:
-    with device.lane():
+    with device.stream():
         total_bytes = torch.cuda.mem_get_info(device.place)[1]
-        assert device.room(0.5) <= total_bytes // 2 - STEP_BYTES
+        assert device.kv_budget(0.5) <= total_bytes // 2 - STEP_BYTES

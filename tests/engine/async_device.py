@@ -9,7 +9,7 @@ from torch import Tensor
 
 from distkv.engine.device.compute import Compute, with_triton
 from distkv.engine.device.cuda import CudaDevice
-from distkv.engine.device.device import Captured, Device, Fetch, Here, HostDevice, Run
+from distkv.engine.device.device import Captured, CompletedCopy, Device, HostDevice, PendingCopy, Run
 from distkv.kernels import Heads, LayerKv, RowKv
 from distkv.kernels.cpu.between import StepwiseBetween
 from distkv.kernels.cpu.linear import TorchLinear
@@ -17,29 +17,29 @@ from distkv.kernels.cpu.ops import TorchOps
 from distkv.kernels.cpu.torch_backend import TorchBackend
 
 
-class LazyHost(HostDevice):
-    """captured: how often `capture` was called; replayed: how often what it returned was. fails: `capture` does. puts,
-    fetches: how many copies were begun."""
+class AsyncHost(HostDevice):
+    """captured: how often `capture` was called; replayed: how often what it returned was. fails: `capture` does.
+    copies_in, copies_out: how many copies to the device and to the host were begun."""
 
-    is_lazy = True
+    is_async = True
 
     def __init__(self) -> None:
-        self.captured = self.replayed = self.puts = self.fetches = 0
+        self.captured = self.replayed = self.copies_in = self.copies_out = 0
         self.fails = False
         self._inside = 0
 
-    def put(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        assert self._inside, "a copy outside of every lane"
-        self.puts += 1
+    def to_device(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        assert self._inside, "a copy outside of every stream"
+        self.copies_in += 1
         return tuple(tensor.clone() for tensor in tensors)
 
-    def fetch(self, *tensors: Tensor, aside: bool = False) -> Fetch:
-        assert self._inside, "a copy outside of every lane"
-        self.fetches += 1
-        return Here(tuple(tensor.clone() for tensor in tensors))
+    def to_host(self, *tensors: Tensor, aside: bool = False) -> PendingCopy:
+        assert self._inside, "a copy outside of every stream"
+        self.copies_out += 1
+        return CompletedCopy(tuple(tensor.clone() for tensor in tensors))
 
-    def lane(self, *, urgent: bool = False) -> AbstractContextManager[object]:
-        return _Lane(self)
+    def stream(self, *, urgent: bool = False) -> AbstractContextManager[object]:
+        return _Stream(self)
 
     def capture(self, run: Run, group: int = 0) -> Captured:
         if self.fails:
@@ -54,8 +54,8 @@ class LazyHost(HostDevice):
         return Captured(replay, captured.results)
 
 
-class _Lane:
-    def __init__(self, device: LazyHost) -> None:
+class _Stream:
+    def __init__(self, device: AsyncHost) -> None:
         self._device = device
 
     def __enter__(self) -> None:
@@ -77,8 +77,8 @@ class RowTorchBackend(TorchBackend):
         return q
 
 
-def lazy_compute(device: LazyHost) -> Compute:
-    """torch on a lazy device."""
+def async_compute(device: AsyncHost) -> Compute:
+    """torch on an asynchronous device."""
     return Compute(
         device=device,
         backend=RowTorchBackend(),
@@ -93,5 +93,5 @@ def lazy_compute(device: LazyHost) -> Compute:
 
 def triton_compute() -> Compute:
     """Triton on the first GPU, or interpreted on the host where there is none."""
-    device: Device = CudaDevice(0) if torch.cuda.is_available() else LazyHost()
+    device: Device = CudaDevice(0) if torch.cuda.is_available() else AsyncHost()
     return with_triton(device)

@@ -12,8 +12,8 @@ from structlog.testing import capture_logs
 from distkv.engine.step.warm_up import warm_up
 from distkv.wire.messages.to_worker import PromptLogprobs, Sampling
 from tests.checkpoints import check_logprobs, prompt_ids, reference_greedy, reference_logits, variant
+from tests.engine.async_device import AsyncHost, async_compute
 from tests.engine.harness import GREEDY, Engine, seq_step
-from tests.engine.lazy import LazyHost, lazy_compute
 from tests.engine.lent import Lent
 
 PROMPT = prompt_ids(50)
@@ -25,16 +25,16 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def device() -> LazyHost:
-    return LazyHost()
+def device() -> AsyncHost:
+    return AsyncHost()
 
 
 @pytest.fixture
-def engine(path: Path, device: LazyHost) -> Engine:
-    return Engine(path, compute=lazy_compute(device), num_slots=128)
+def engine(path: Path, device: AsyncHost) -> Engine:
+    return Engine(path, compute=async_compute(device), num_slots=128)
 
 
-def test_prompt_and_decode(engine: Engine, path: Path, device: LazyHost) -> None:
+def test_prompt_and_decode(engine: Engine, path: Path, device: AsyncHost) -> None:
     """A prompt of 50 rows and decode steps of one: two sizes are captured, each piece once."""
     table = engine.table(60)
     steps = [seq_step(PROMPT, 0, 50, table, sample=GREEDY)]
@@ -51,7 +51,7 @@ def test_every_size_is_the_same_model(engine: Engine, path: Path) -> None:
     torch.testing.assert_close(logits, reference_logits(path, PROMPT), atol=1e-4, rtol=0)
 
 
-def test_large_batches_are_not_captured(engine: Engine, path: Path, device: LazyHost) -> None:
+def test_large_batches_are_not_captured(engine: Engine, path: Path, device: AsyncHost) -> None:
     ids = prompt_ids(65)
     logits = engine.chunked_logits(ids, [65], engine.table(65))
     torch.testing.assert_close(logits, reference_logits(path, ids), atol=1e-4, rtol=0)
@@ -70,7 +70,7 @@ def test_rows_that_fill_up_are_stored_nowhere(engine: Engine) -> None:
     assert values[0, :, 0].isfinite().all() and values[0, :, 1:].isnan().all()
 
 
-def test_without_graphs_it_goes_on(engine: Engine, path: Path, device: LazyHost) -> None:
+def test_without_graphs_it_goes_on(engine: Engine, path: Path, device: AsyncHost) -> None:
     device.fails = True
     with capture_logs() as logs:
         logits = engine.chunked_logits(PROMPT, [20, 30], engine.table(50))
@@ -79,7 +79,7 @@ def test_without_graphs_it_goes_on(engine: Engine, path: Path, device: LazyHost)
     assert device.replayed == 0
 
 
-def test_a_step_waits_once_for_its_tokens(engine: Engine, path: Path, device: LazyHost) -> None:
+def test_a_step_waits_once_for_its_tokens(engine: Engine, path: Path, device: AsyncHost) -> None:
     """Greedy tokens are chosen on the device; rows of logits come along where more is asked."""
     tables = [engine.table(60) for _ in range(2)]
     sampled = Sampling(temperature=0.8, top_k=5, top_p=1.0, seed=1, logprobs=3)
@@ -88,7 +88,7 @@ def test_a_step_waits_once_for_its_tokens(engine: Engine, path: Path, device: La
         seq_step(PROMPT, 0, 50, tables[1], name="b", sample=sampled),
     ]
     first, second = engine.run(*steps)
-    assert (device.fetches, device.puts) == (1, 1)
+    assert (device.copies_out, device.copies_in) == (1, 1)
     assert first.token == reference_greedy(path, PROMPT, 1)[0]
     assert second.token is not None
     check_logprobs(second.logprobs, reference_logits(path, PROMPT)[-1], second.token, 3)
@@ -104,9 +104,9 @@ def test_logprobs_of_a_prompt(engine: Engine, path: Path) -> None:
 
 
 @pytest.mark.parametrize("microbatches", [1, 2])
-def test_peers(path: Path, device: LazyHost, microbatches: int) -> None:
+def test_peers(path: Path, device: AsyncHost, microbatches: int) -> None:
     """Each half has captured tensors of its own: neither disturbs the other."""
-    engine = Engine(path, compute=lazy_compute(device), num_slots=128, microbatches=microbatches)
+    engine = Engine(path, compute=async_compute(device), num_slots=128, microbatches=microbatches)
     steps = [Lent(engine, name, seed) for seed, name in enumerate("abc")]
     ids = prompt_ids(20, seed=8)
     local = seq_step(ids, 0, 20, engine.table(20), name="local", sample=GREEDY)
@@ -120,9 +120,9 @@ def test_peers(path: Path, device: LazyHost, microbatches: int) -> None:
     assert results[1].token == reference_greedy(path, ids, 1)[0]
 
 
-def test_by_itself_only_large_steps_are_halved(path: Path, device: LazyHost, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_by_itself_only_large_steps_are_halved(path: Path, device: AsyncHost, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("distkv.engine.step.runner.ROWS_WORTH_IT", 4)
-    engine = Engine(path, compute=lazy_compute(device), num_slots=128)
+    engine = Engine(path, compute=async_compute(device), num_slots=128)
     lent = Lent(engine)
     for end, asked in (47, {0}), (48, {0, 1}):
         engine.peers.creditors["x"].halves.clear()
@@ -130,7 +130,7 @@ def test_by_itself_only_large_steps_are_halved(path: Path, device: LazyHost, mon
         assert set(engine.peers.creditors["x"].halves) == asked
 
 
-def test_a_warm_start_counts_nothing(engine: Engine, device: LazyHost) -> None:
+def test_a_warm_start_counts_nothing(engine: Engine, device: AsyncHost) -> None:
     warm_up(engine.runner, engine.pool, engine.model.compute)
     pieces = engine.model.config.num_layers + 1
     assert device.captured == 7 * pieces
