@@ -18,10 +18,10 @@ from distkv.client.prompts import check_params, check_prompt, check_request_id, 
 from distkv.config import DEFAULT_GMANAGER, parse_address
 from distkv.errors import InvalidParams
 from distkv.types import Chunk, RequestOutput, SamplingParams, TokenLogprobs
+from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.to_client import Status, TokenChunk
 from distkv.wire.messages.to_rmanager import Submit
-from distkv.wire.originator import Originator
 
 # Of the prompts of one call; more would only wait in the instances' queues, where waiting has a limit.
 MAX_AT_ONCE = 128
@@ -36,14 +36,14 @@ class AsyncClient:
 
     def __init__(self, address: str = DEFAULT_GMANAGER) -> None:
         self.address = parse_address(address)
-        self._origin = Originator(f"client-{os.getpid()}-{secrets.token_hex(3)}")
+        self._envelopes = EnvelopeFactory(f"client-{os.getpid()}-{secrets.token_hex(3)}")
         self._directory: Directory | None = None
         self._book = StatusBook()
         self._live: set[str] = set()
 
     async def __aenter__(self) -> Self:
         if self._directory is None:
-            self._directory = Directory(self.address, self._origin)
+            self._directory = Directory(self.address, self._envelopes)
         return self
 
     async def __aexit__(

@@ -9,11 +9,11 @@ from typing import TypeVar
 
 from distkv.errors import DistKVError, LinkClosed, WireError
 from distkv.wire.channel import ClientChannel
+from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.messages.envelope import FromClient
 from distkv.wire.messages.to_client import Located, Rejected, RequestEnded, Status, TokenChunk
 from distkv.wire.messages.to_gmanager import Locate, MembersQuery
 from distkv.wire.messages.to_rmanager import Cancel, KeepAlive, Members, StatusQuery
-from distkv.wire.originator import Originator
 
 SILENCE_S = 10.0
 T = TypeVar("T", Members, Status, Located)
@@ -37,10 +37,10 @@ class Connection:
     lost: why nothing comes any more, None while something may. Created under the running loop.
     """
 
-    def __init__(self, address: str, origin: Originator, on_members: Callable[[str, Members], None]) -> None:
+    def __init__(self, address: str, envelopes: EnvelopeFactory, on_members: Callable[[str, Members], None]) -> None:
         self.address = address
         self.lost: ConnectionLost | None = None
-        self._origin = origin
+        self._envelopes = envelopes
         self._on_members = on_members
         self._loop = asyncio.get_running_loop()
         self._streams: dict[str, asyncio.Queue[Event]] = {}
@@ -76,7 +76,7 @@ class Connection:
 
     def send(self, body: FromClient) -> bool:
         """Queue a message; False when that is not possible any more."""
-        return self.lost is None and self._channel.send(self._origin.wrap(body))
+        return self.lost is None and self._channel.send(self._envelopes.wrap(body))
 
     def attach(self, request_id: str) -> asyncio.Queue[Event]:
         """What will come for a request, ending with a last chunk, a RequestEnded or a ConnectionLost."""

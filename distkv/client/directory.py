@@ -10,10 +10,10 @@ import msgspec
 
 from distkv.client.connection import Connection, ConnectionLost
 from distkv.errors import ClusterUnreachable, RequestFailed
+from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.to_gmanager import Locate
 from distkv.wire.messages.to_rmanager import Members
-from distkv.wire.originator import Originator
 
 FIRST_CONTACT_S = 3.0
 ANSWER_S = 1.0
@@ -36,9 +36,9 @@ class Directory:
     The list is soft: it is whatever a gManager, or else an instance, said last.
     """
 
-    def __init__(self, address: str, origin: Originator) -> None:
+    def __init__(self, address: str, envelopes: EnvelopeFactory) -> None:
         self.address = address
-        self._origin = origin
+        self._envelopes = envelopes
         self._members: tuple[Member, ...] | None = None
         self._home_answers = True
         self._home_lost = False
@@ -76,7 +76,7 @@ class Directory:
         if known is None or known.lost is not None:
             if known is not None and address == self.address:
                 self._home_lost, self._home_answers = True, False
-            known = Connection(address, self._origin, self._on_members)
+            known = Connection(address, self._envelopes, self._on_members)
             self._connections[address] = known
         return known
 

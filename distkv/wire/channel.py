@@ -20,10 +20,10 @@ from distkv.errors import ConfigError, MalformedMessage, WireError
 from distkv.wire.address import PORT_HINT, join_host_port, split_host_port
 from distkv.wire.codec import MAX_MESSAGE_BYTES, decode_envelope, encode_envelope
 from distkv.wire.connection_watch import ConnectionWatch
+from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.loop_socket import LoopSocket
 from distkv.wire.messages.envelope import Envelope
 from distkv.wire.messages.to_client import Rejected
-from distkv.wire.originator import Originator
 
 MAX_REJECTED_ROUTES = 4096
 POLITE_LINGER_S = 0.5
@@ -43,7 +43,7 @@ class ServerChannel:
         self.address = address
         self.malformed = 0
         self._socket = socket
-        self._origin = Originator(name)
+        self._envelopes = EnvelopeFactory(name)
         self._max_message_bytes = max_message_bytes
         self._rejected: OrderedDict[bytes, None] = OrderedDict()
 
@@ -122,7 +122,7 @@ class ServerChannel:
 
     def _reject(self, route: bytes, reason: str) -> None:
         self.malformed += 1
-        self.send(route, self._origin.wrap(Rejected(reason=reason)))
+        self.send(route, self._envelopes.wrap(Rejected(reason=reason)))
         self._rejected[route] = None
         if len(self._rejected) > MAX_REJECTED_ROUTES:
             self._rejected.popitem(last=False)

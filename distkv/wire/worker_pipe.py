@@ -21,9 +21,9 @@ import zmq
 
 from distkv.errors import LinkClosed, MalformedMessage
 from distkv.wire.codec import decode_envelope, encode_envelope
+from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.loop_socket import LoopSocket
 from distkv.wire.messages.envelope import Envelope, FromWorker
-from distkv.wire.originator import Originator
 
 MAX_PIPE_MESSAGE_BYTES = 64 * 2**20
 
@@ -125,7 +125,7 @@ class ResultWriter:
     """One writing end of the worker. Use and close it in the thread that made it; every thread has its own."""
 
     def __init__(self, address: str) -> None:
-        self._origin = Originator("worker")
+        self._envelopes = EnvelopeFactory("worker")
         # Only the end of a context waits until what was sent has left.
         self._context = zmq.Context()
         self._socket = _private(zmq.PUSH, self._context)
@@ -134,7 +134,7 @@ class ResultWriter:
 
     def send(self, message: FromWorker, cause: str = "") -> None:
         """Send a result; `cause` is the id of the command's envelope. Does not block."""
-        self._socket.send(encode_envelope(self._origin.wrap(message, cause)))
+        self._socket.send(encode_envelope(self._envelopes.wrap(message, cause)))
 
     def close(self) -> None:
         """Close; waits a moment for what was sent before to leave."""

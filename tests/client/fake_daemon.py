@@ -21,9 +21,9 @@ from distkv.cli.options import resolve, setting_options
 from distkv.config import SECTIONS, GatewayConfig, GManagerConfig, InstanceConfig
 from distkv.errors import CheckpointError
 from distkv.wire.channel import ClientChannel
+from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.messages.envelope import Control
 from distkv.wire.messages.to_gmanager import Join
-from distkv.wire.originator import Originator
 from tests.client.fakes import FakeGManager, FakeInstance
 
 
@@ -56,7 +56,7 @@ async def run_instance(config: InstanceConfig, ready: Any, stop: asyncio.Event) 
         server.member(), pid=os.getpid(), worker_pid=worker.pid, total_blocks=(config.kv_tokens or 0) // 16
     )
     channel = ClientChannel.connect(config.gmanager[0])
-    channel.send(Originator(config.instance_id).wrap(Join(member=member, compat="x")))
+    channel.send(EnvelopeFactory(config.instance_id).wrap(Join(member=member, compat="x")))
     ready({"address": server.address, "worker_pid": worker.pid})
     await stop.wait()
     if what == "stays":

@@ -9,6 +9,7 @@ from typing import Any
 from distkv.client.background import BackgroundLoop
 from distkv.errors import LinkClosed
 from distkv.wire.channel import ServerChannel
+from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.envelope import Control
 from distkv.wire.messages.to_client import (
@@ -23,7 +24,6 @@ from distkv.wire.messages.to_client import (
 )
 from distkv.wire.messages.to_gmanager import Locate, MembersQuery
 from distkv.wire.messages.to_rmanager import Cancel, KeepAlive, Members, StatusQuery, Submit
-from distkv.wire.originator import Originator
 
 TOTAL_BLOCKS = 64
 
@@ -35,7 +35,7 @@ class FakeServer:
         self.name = name
         self.seen: list[Any] = []
         self.news = asyncio.Condition()
-        self._origin = Originator(name)
+        self._envelopes = EnvelopeFactory(name)
         self._channel = ServerChannel.bind(f"tcp://127.0.0.1:{port}", name=name)
         self.address = self._channel.address
         self._task = asyncio.create_task(self._serve())
@@ -56,7 +56,7 @@ class FakeServer:
         raise NotImplementedError
 
     def say(self, route: bytes, body: Control, cause: str = "") -> None:
-        self._channel.send(route, self._origin.wrap(body, cause))
+        self._channel.send(route, self._envelopes.wrap(body, cause))
 
     async def wait_for(self, kind: type, count: int = 1) -> list[Any]:
         """The messages of a kind, once there are `count`."""

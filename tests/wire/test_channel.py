@@ -17,11 +17,11 @@ import zmq
 from distkv.errors import ConfigError, LinkClosed, MalformedMessage
 from distkv.wire.channel import MAX_REJECTED_ROUTES, ClientChannel, ServerChannel
 from distkv.wire.codec import decode_envelope, encode_envelope
+from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.messages.envelope import Control, Envelope
 from distkv.wire.messages.to_client import Rejected, TokenChunk
 from distkv.wire.messages.to_gmanager import MembersQuery
 from distkv.wire.messages.to_rmanager import Cancel, KeepAlive
-from distkv.wire.originator import Originator
 
 DEADLINE_S = 10.0
 T = TypeVar("T")
@@ -40,8 +40,8 @@ async def client(server: ServerChannel) -> AsyncIterator[ClientChannel]:
 
 
 @pytest.fixture
-def origin() -> Originator:
-    return Originator("a")
+def envelopes() -> EnvelopeFactory:
+    return EnvelopeFactory("a")
 
 
 async def soon(awaitable: Awaitable[T]) -> T:
@@ -62,8 +62,8 @@ def strangers_socket(address: str, kind: int = zmq.DEALER) -> zmq.Socket[bytes]:
     return socket
 
 
-async def test_ask_and_answer(server: ServerChannel, client: ClientChannel, origin: Originator) -> None:
-    question = origin.wrap(MembersQuery())
+async def test_ask_and_answer(server: ServerChannel, client: ClientChannel, envelopes: EnvelopeFactory) -> None:
+    question = envelopes.wrap(MembersQuery())
     assert client.send(question)
     route, got = await soon(server.recv())
     assert got == question
@@ -72,7 +72,9 @@ async def test_ask_and_answer(server: ServerChannel, client: ClientChannel, orig
     assert (answer.sender, answer.cause) == ("b", question.id)
 
 
-async def test_many_in_order_and_both_ways(server: ServerChannel, client: ClientChannel, origin: Originator) -> None:
+async def test_many_in_order_and_both_ways(
+    server: ServerChannel, client: ClientChannel, envelopes: EnvelopeFactory
+) -> None:
     count = 3000
 
     async def echo() -> None:
@@ -83,16 +85,16 @@ async def test_many_in_order_and_both_ways(server: ServerChannel, client: Client
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(echo())
         for i in range(count):
-            assert client.send(origin.wrap(Cancel(request_id=str(i + 1))))
+            assert client.send(envelopes.wrap(Cancel(request_id=str(i + 1))))
         for i in range(count):
             assert (await soon(client.recv())).body == Cancel(request_id=str(i + 1))
 
 
-async def test_what_is_sent_before_the_server_is_there_arrives(origin: Originator) -> None:
+async def test_what_is_sent_before_the_server_is_there_arrives(envelopes: EnvelopeFactory) -> None:
     async with ServerChannel.bind("tcp://127.0.0.1:0") as placeholder:
         address = placeholder.address
     async with ClientChannel.connect(address) as client:
-        assert client.send(origin.wrap(KeepAlive()))
+        assert client.send(envelopes.wrap(KeepAlive()))
         async with bind_again(address) as server:
             assert (await soon(server.recv()))[1].body == KeepAlive()
 
@@ -112,21 +114,21 @@ async def bind_again(address: str) -> AsyncIterator[ServerChannel]:
         yield server
 
 
-async def test_send_says_when_the_peer_is_gone(server: ServerChannel, origin: Originator) -> None:
+async def test_send_says_when_the_peer_is_gone(server: ServerChannel, envelopes: EnvelopeFactory) -> None:
     client = ClientChannel.connect(server.address)
-    client.send(origin.wrap(KeepAlive()))
+    client.send(envelopes.wrap(KeepAlive()))
     route, _envelope = await soon(server.recv())
     client.abort()
-    await until(lambda: not server.send(route, origin.wrap(KeepAlive())))
-    assert not server.send(b"never seen", origin.wrap(KeepAlive()))
+    await until(lambda: not server.send(route, envelopes.wrap(KeepAlive())))
+    assert not server.send(b"never seen", envelopes.wrap(KeepAlive()))
 
 
-async def test_send_says_when_the_peer_does_not_read(server: ServerChannel, origin: Originator) -> None:
+async def test_send_says_when_the_peer_does_not_read(server: ServerChannel, envelopes: EnvelopeFactory) -> None:
     slow = strangers_socket(server.address)
     try:
-        slow.send(encode_envelope(origin.wrap(KeepAlive())))
+        slow.send(encode_envelope(envelopes.wrap(KeepAlive())))
         route, _envelope = await soon(server.recv())
-        big = origin.wrap(TokenChunk(request_id="r", text="x" * 50_000))
+        big = envelopes.wrap(TokenChunk(request_id="r", text="x" * 50_000))
         for _ in range(100_000):
             if not server.send(route, big):
                 break
@@ -142,12 +144,12 @@ async def test_send_says_when_the_peer_does_not_read(server: ServerChannel, orig
     ids=["empty", "reserved", "noise", "three frames", "two frames"],
 )
 async def test_strangers_are_told_once_and_then_ignored(
-    server: ServerChannel, client: ClientChannel, origin: Originator, frames: list[bytes]
+    server: ServerChannel, client: ClientChannel, envelopes: EnvelopeFactory, frames: list[bytes]
 ) -> None:
     stranger = strangers_socket(server.address)
     try:
         stranger.send_multipart(frames)
-        stranger.send(encode_envelope(origin.wrap(MembersQuery())))
+        stranger.send(encode_envelope(envelopes.wrap(MembersQuery())))
         stranger.send_multipart(frames)
         waiting = asyncio.ensure_future(server.recv())
         await until(lambda: bool(stranger.poll(0)))
@@ -155,7 +157,7 @@ async def test_strangers_are_told_once_and_then_ignored(
         assert isinstance(answer.body, Rejected)
         assert answer.body.reason.startswith("malformed message: ")
         assert answer.sender == "b"
-        client.send(origin.wrap(KeepAlive()))
+        client.send(envelopes.wrap(KeepAlive()))
         assert (await soon(waiting))[1].body == KeepAlive()
         assert server.malformed == 1
     finally:
@@ -169,32 +171,32 @@ async def test_what_is_remembered_of_strangers_is_bounded(server: ServerChannel)
 
 
 async def test_oversized_messages_cost_the_connection_only(
-    server: ServerChannel, client: ClientChannel, origin: Originator
+    server: ServerChannel, client: ClientChannel, envelopes: EnvelopeFactory
 ) -> None:
     dropped = asyncio.Event()
     other = ClientChannel.connect(server.address, on_disconnected=dropped.set)
-    other.send(origin.wrap(TokenChunk(request_id="r", text="x" * 200_000)))
+    other.send(envelopes.wrap(TokenChunk(request_id="r", text="x" * 200_000)))
     await soon(dropped.wait())
     other.abort()
-    client.send(origin.wrap(KeepAlive()))
+    client.send(envelopes.wrap(KeepAlive()))
     assert (await soon(server.recv()))[1].body == KeepAlive()
 
 
 async def test_bytes_that_are_no_zeromq_harm_nobody(
-    server: ServerChannel, client: ClientChannel, origin: Originator
+    server: ServerChannel, client: ClientChannel, envelopes: EnvelopeFactory
 ) -> None:
     host, port = server.address.removeprefix("tcp://").rsplit(":", 1)
     with socket.create_connection((host, int(port))) as stranger:
         stranger.sendall(b"GET / HTTP/1.1\r\n\r\n" * 100)
-        client.send(origin.wrap(KeepAlive()))
+        client.send(envelopes.wrap(KeepAlive()))
         assert (await soon(server.recv()))[1].body == KeepAlive()
 
 
-async def test_a_malformed_answer_raises(origin: Originator) -> None:
+async def test_a_malformed_answer_raises(envelopes: EnvelopeFactory) -> None:
     router: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.ROUTER)
     port = router.bind_to_random_port("tcp://127.0.0.1")
     async with ClientChannel.connect(f"tcp://127.0.0.1:{port}") as client:
-        client.send(origin.wrap(KeepAlive()))
+        client.send(envelopes.wrap(KeepAlive()))
         await until(lambda: bool(router.poll(0)))
         route = router.recv_multipart()[0]
         router.send_multipart([route, b"noise"])
@@ -204,17 +206,19 @@ async def test_a_malformed_answer_raises(origin: Originator) -> None:
     router.close(0)
 
 
-async def test_identity_is_the_route(server: ServerChannel, origin: Originator) -> None:
+async def test_identity_is_the_route(server: ServerChannel, envelopes: EnvelopeFactory) -> None:
     for _life in range(2):
         async with ClientChannel.connect(server.address, identity=b"instance-1") as client:
-            client.send(origin.wrap(KeepAlive()))
+            client.send(envelopes.wrap(KeepAlive()))
             assert (await soon(server.recv()))[0] == b"instance-1"
 
 
-async def test_cancelling_recv_loses_nothing(server: ServerChannel, client: ClientChannel, origin: Originator) -> None:
+async def test_cancelling_recv_loses_nothing(
+    server: ServerChannel, client: ClientChannel, envelopes: EnvelopeFactory
+) -> None:
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(server.recv(), 0.01)
-    client.send(origin.wrap(KeepAlive()))
+    client.send(envelopes.wrap(KeepAlive()))
     assert (await soon(server.recv()))[1].body == KeepAlive()
 
 
@@ -227,7 +231,7 @@ async def test_closing_wakes_those_who_wait() -> None:
     for task in waiting:
         with pytest.raises(LinkClosed, match="closed on this side"):
             await soon(task)
-    assert not client.send(Originator("a").wrap(KeepAlive()))
+    assert not client.send(EnvelopeFactory("a").wrap(KeepAlive()))
     with pytest.raises(LinkClosed):
         await client.recv()
 
@@ -256,7 +260,7 @@ def server_process(address: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
             process.kill()
 
 
-async def test_a_killed_server_is_noticed_at_once_and_met_again(origin: Originator) -> None:
+async def test_a_killed_server_is_noticed_at_once_and_met_again(envelopes: EnvelopeFactory) -> None:
     told: asyncio.Queue[str] = asyncio.Queue()
     with server_process("tcp://127.0.0.1:0") as (process, address):
         client = ClientChannel.connect(
@@ -264,7 +268,7 @@ async def test_a_killed_server_is_noticed_at_once_and_met_again(origin: Originat
         )
         await soon(client.wait_connected())
         assert client.connected
-        client.send(origin.wrap(KeepAlive()))
+        client.send(envelopes.wrap(KeepAlive()))
         await soon(client.recv())
         killed = time.monotonic()
         process.kill()
@@ -273,7 +277,7 @@ async def test_a_killed_server_is_noticed_at_once_and_met_again(origin: Originat
         assert not client.connected
     with server_process(address):
         await soon(client.wait_connected())
-        client.send(origin.wrap(MembersQuery()))
+        client.send(envelopes.wrap(MembersQuery()))
         assert (await soon(client.recv())).body == MembersQuery()
     assert [await soon(told.get()), await soon(told.get())] == ["up", "down"]
     client.close()
@@ -296,21 +300,21 @@ async def test_beyond_loopback_needs_insecure(address: str) -> None:
         ServerChannel.bind(address)
 
 
-async def test_insecure_binds_everywhere(origin: Originator) -> None:
+async def test_insecure_binds_everywhere(envelopes: EnvelopeFactory) -> None:
     async with ServerChannel.bind("tcp://*:*", insecure=True) as server:
         port = server.address.rsplit(":", 1)[1]
         async with ClientChannel.connect(f"tcp://localhost:{port}") as client:
-            client.send(origin.wrap(KeepAlive()))
+            client.send(envelopes.wrap(KeepAlive()))
             await soon(server.recv())
 
 
-async def test_ipv6(origin: Originator) -> None:
+async def test_ipv6(envelopes: EnvelopeFactory) -> None:
     async with (
         ServerChannel.bind("tcp://[::1]:0") as server,
         ClientChannel.connect(server.address) as client,
     ):
         assert server.address.startswith("tcp://[::1]:")
-        client.send(origin.wrap(KeepAlive()))
+        client.send(envelopes.wrap(KeepAlive()))
         await soon(server.recv())
 
 
@@ -326,7 +330,7 @@ async def test_connecting_to_what_is_no_address() -> None:
 
 def test_ids_are_unique() -> None:
     bodies: list[Control] = [KeepAlive()] * 3
-    one, other = Originator("a"), Originator("a")
-    ids = [origin.wrap(body).id for origin in (one, other) for body in bodies]
+    one, other = EnvelopeFactory("a"), EnvelopeFactory("a")
+    ids = [envelopes.wrap(body).id for envelopes in (one, other) for body in bodies]
     assert len(set(ids)) == 6
     assert one.wrap(KeepAlive(), cause="x-1").cause == "x-1"

@@ -12,18 +12,18 @@ import pytest
 import zmq
 
 from distkv.errors import LinkClosed, MalformedMessage
+from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.messages.from_worker import Checksummed, StepResult, WorkerFailed
 from distkv.wire.messages.to_worker import Checksum, Shutdown, Step
-from distkv.wire.originator import Originator
 from distkv.wire.worker_pipe import CommandReader, ResultWriter, WorkerPipe
 
 DEADLINE_S = 10.0
-ORIGIN = Originator("a")
+ENVELOPES = EnvelopeFactory("a")
 
 
 async def test_commands_sent_before_the_worker_exists_arrive_in_order() -> None:
     async with WorkerPipe() as pipe:
-        sent = [ORIGIN.wrap(Step(step_id=i, seqs=()), cause="why") for i in range(500)]
+        sent = [ENVELOPES.wrap(Step(step_id=i, seqs=()), cause="why") for i in range(500)]
         for envelope in sent:
             pipe.send(envelope)
 
@@ -47,12 +47,12 @@ async def test_commands_are_answered_with_their_cause() -> None:
 
         worker = asyncio.create_task(asyncio.to_thread(work))
         for i in range(50):
-            command = ORIGIN.wrap(Step(step_id=i, seqs=()))
+            command = ENVELOPES.wrap(Step(step_id=i, seqs=()))
             pipe.send(command)
             answer = await asyncio.wait_for(pipe.recv(), DEADLINE_S)
             assert answer.cause == command.id and answer.sender == "worker"
             assert answer.body == StepResult(step_id=i, results=())
-        pipe.send(ORIGIN.wrap(Shutdown()))
+        pipe.send(ENVELOPES.wrap(Shutdown()))
         await worker
 
 
@@ -106,9 +106,9 @@ async def test_the_worker_reads_what_was_sent_and_then_learns_that_the_rmanager_
                     reader.recv(DEADLINE_S)
 
     worker = asyncio.create_task(asyncio.to_thread(work))
-    pipe.send(ORIGIN.wrap(Shutdown()))
+    pipe.send(ENVELOPES.wrap(Shutdown()))
     await asyncio.to_thread(connected.wait, DEADLINE_S)
-    pipe.send(ORIGIN.wrap(Checksum(checksum_id=1, slots=(1,))))
+    pipe.send(ENVELOPES.wrap(Checksum(checksum_id=1, slots=(1,))))
     pipe.close()
     ended.set()
     await worker
@@ -123,11 +123,11 @@ def test_a_worker_whose_rmanager_is_dead_already() -> None:
 RMANAGER = """
 import asyncio, sys
 from distkv.wire.messages.to_worker import Shutdown
-from distkv.wire.originator import Originator
+from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.worker_pipe import WorkerPipe
 async def main():
     async with WorkerPipe() as pipe:
-        pipe.send(Originator("a").wrap(Shutdown()))
+        pipe.send(EnvelopeFactory("a").wrap(Shutdown()))
         print(pipe.address, flush=True)
         await pipe.recv()
 asyncio.run(main())
@@ -172,7 +172,7 @@ async def test_closing_wakes_the_reader() -> None:
     pipe.close()
     with pytest.raises(LinkClosed):
         await waiting
-    pipe.send(ORIGIN.wrap(Shutdown()))
+    pipe.send(ENVELOPES.wrap(Shutdown()))
 
 
 async def test_last_words_arrive_though_the_writer_closes_at_once() -> None:

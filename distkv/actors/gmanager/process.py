@@ -16,7 +16,7 @@ from distkv.control.cluster.gmanager import GManager, GManagerSettings
 from distkv.control.commands import Answer, Command, Note, Received, Tick
 from distkv.wire.address import join_host_port
 from distkv.wire.channel import ServerChannel
-from distkv.wire.originator import Originator
+from distkv.wire.envelope_factory import EnvelopeFactory
 
 TICK_S = 0.1
 
@@ -27,7 +27,7 @@ class GManagerActor:
     def __init__(self, config: GManagerConfig, server: ServerChannel, clock: Clock) -> None:
         self._server = server
         self._clock = clock
-        self._origin = Originator("gmanager")
+        self._envelopes = EnvelopeFactory("gmanager")
         self._log = structlog.get_logger()
         self._core = GManager(GManagerSettings(heartbeat_s=config.heartbeat_s, dead_after_s=config.dead_after_s))
 
@@ -46,7 +46,7 @@ class GManagerActor:
         for command in commands:
             match command:
                 case Answer():
-                    self._server.send(command.route, self._origin.wrap(command.body, cause))
+                    self._server.send(command.route, self._envelopes.wrap(command.body, cause))
                 case Note():
                     self._log.info(command.event, cause=cause, **command.fields)
                 case _:

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 import structlog
 
 from distkv.actors.instance.outbound import Outbounds
-from distkv.actors.instance.prompt_intake import Intake
-from distkv.actors.instance.status import StatusDesk
+from distkv.actors.instance.prompt_intake import PromptIntake
+from distkv.actors.instance.status import StatusResponder
 from distkv.actors.instance.trace import Trace
 from distkv.actors.instance.worker_child import WorkerProcess
 from distkv.clock import Clock, MonotonicClock
@@ -20,11 +20,11 @@ from distkv.control.rmanager.state_machine import RManager
 from distkv.errors import ClusterError
 from distkv.text.tokenizer import Tokenizer
 from distkv.wire.channel import ServerChannel
+from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.messages import from_worker as fw
 from distkv.wire.messages import to_rmanager as tr
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.envelope import Envelope
-from distkv.wire.originator import Originator
 
 TICKS_BETWEEN_CHECKS = 20
 
@@ -56,10 +56,10 @@ class InstanceActor:
         self._worker = worker
         self._trace = trace
         self._clock = clock or MonotonicClock()
-        self._origin = Originator(config.instance_id)
+        self._envelopes = EnvelopeFactory(config.instance_id)
         self._log = structlog.get_logger()
-        self._intake = Intake(tokenizer, self._handle, self._answer)
-        self._status = StatusDesk(core, member, worker, server, self._answer)
+        self._intake = PromptIntake(tokenizer, self._handle, self._answer)
+        self._status = StatusResponder(core, member, worker, server, self._answer)
         self._outbounds: Outbounds | None = None
         self._gone_routes: list[bytes] = []
         self._ticks = 0
@@ -193,5 +193,5 @@ class InstanceActor:
         self._outbounds.keep_only(members)
 
     def _answer(self, command: c.Answer, cause: str) -> None:
-        if not self._server.send(command.route, self._origin.wrap(command.body, cause)):
+        if not self._server.send(command.route, self._envelopes.wrap(command.body, cause)):
             self._gone_routes.append(command.route)

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 from distkv.errors import LinkClosed, WireError
 from distkv.wire.channel import ClientChannel
+from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.envelope import Control, Envelope
-from distkv.wire.originator import Originator
 
 OnMessage = Callable[[str, Envelope], None]
 
@@ -22,13 +22,13 @@ class Outbound:
         self,
         address: str,
         name: str,
-        origin: Originator,
+        envelopes: EnvelopeFactory,
         on_message: OnMessage,
         on_lost: Callable[[str], None] | None = None,
         on_connected: Callable[[], None] | None = None,
     ) -> None:
         self.name, self.address = name, address
-        self._origin = origin
+        self._envelopes = envelopes
         self._on_message = on_message
         lost = None if on_lost is None else lambda: on_lost(name)
         self._channel = ClientChannel.connect(address, on_connected=on_connected, on_disconnected=lost)
@@ -39,7 +39,7 @@ class Outbound:
         return self._channel.connected
 
     def send(self, body: Control, cause: str) -> bool:
-        return self._channel.send(self._origin.wrap(body, cause))
+        return self._channel.send(self._envelopes.wrap(body, cause))
 
     async def close(self) -> None:
         self._channel.close()
@@ -64,16 +64,16 @@ class Outbounds:
     def __init__(
         self,
         gmanagers: tuple[str, ...],
-        origin: Originator,
+        envelopes: EnvelopeFactory,
         on_message: OnMessage,
         on_peer_lost: Callable[[str], None],
         on_gmanager: Callable[[], None],
     ) -> None:
-        self._origin = origin
+        self._envelopes = envelopes
         self._on_message = on_message
         self._on_peer_lost = on_peer_lost
         self._gmanagers = [
-            Outbound(address, "gmanager", origin, on_message, on_connected=on_gmanager) for address in gmanagers
+            Outbound(address, "gmanager", envelopes, on_message, on_connected=on_gmanager) for address in gmanagers
         ]
         self._peers: dict[str, Outbound] = {}
         self._closing: set[asyncio.Task[None]] = set()
@@ -92,7 +92,7 @@ class Outbounds:
             self._drop(member.instance_id)
             peer = None
         if peer is None:
-            peer = Outbound(member.address, member.instance_id, self._origin, self._on_message, self._on_peer_lost)
+            peer = Outbound(member.address, member.instance_id, self._envelopes, self._on_message, self._on_peer_lost)
             self._peers[member.instance_id] = peer
         return peer.send(body, cause)
 

@@ -14,7 +14,7 @@ import structlog
 
 from distkv.actors.instance.actor import InstanceActor
 from distkv.actors.instance.outbound import Outbounds
-from distkv.actors.instance.starting import StartingDesk
+from distkv.actors.instance.starting import StartingResponder
 from distkv.actors.instance.trace import Trace
 from distkv.actors.instance.worker_child import WorkerProcess
 from distkv.actors.ticking import every, first_of
@@ -26,9 +26,9 @@ from distkv.text.tokenizer import Tokenizer
 from distkv.text.tokenizer_conversion import convert_tokenizer
 from distkv.wire.address import join_host_port
 from distkv.wire.channel import ServerChannel
+from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.from_worker import WorkerReady
-from distkv.wire.originator import Originator
 
 TICK_S = 0.05
 JOIN_PATIENCE_S = 5.0
@@ -49,21 +49,21 @@ async def run(config: InstanceConfig, ready: Callable[[dict[str, Any]], None], s
         trace = stack.enter_context(Trace(config.trace_file, config.instance_id))
         worker = await WorkerProcess.start(config, incarnation)
         stack.push_async_callback(worker.stop)
-        desk = StartingDesk(config, incarnation, server, worker.pid)
-        stack.push_async_callback(desk.close)
+        responder = StartingResponder(config, incarnation, server, worker.pid)
+        stack.push_async_callback(responder.close)
         tokenizer = asyncio.ensure_future(asyncio.to_thread(Tokenizer.from_dir, config.model, convert_tokenizer))
         stack.push_async_callback(_settled, tokenizer)
-        loaded = await _load(worker, desk, stop)
+        loaded = await _load(worker, responder, stop)
         if loaded is None:
             return 0
         settings = _settings(config, incarnation, loaded)
         member = _member(config, settings, server.address, worker.pid, loaded)
         core = RManager(settings, _decoders(await tokenizer), SystemRandom())
         actor = InstanceActor(config, core, member, loaded.compat, server, worker, await tokenizer, trace)
-        await desk.close()
+        await responder.close()
         outbounds = Outbounds(
             config.gmanager,
-            Originator(config.instance_id),
+            EnvelopeFactory(config.instance_id),
             on_message=actor.on_message,
             on_peer_lost=actor.on_peer_lost,
             on_gmanager=actor.introduce,
@@ -100,10 +100,10 @@ async def _serve(actor: InstanceActor, ready: Callable[[], None], stop: asyncio.
     return await actor.ended()
 
 
-async def _load(worker: WorkerProcess, desk: StartingDesk, stop: asyncio.Event) -> WorkerReady | None:
+async def _load(worker: WorkerProcess, responder: StartingResponder, stop: asyncio.Event) -> WorkerReady | None:
     """Wait for the worker while answering that we are starting; None if told to stop meanwhile."""
     waiting = asyncio.ensure_future(worker.wait_ready())
-    await first_of(waiting, *desk.tasks(), asyncio.ensure_future(stop.wait()))
+    await first_of(waiting, *responder.tasks(), asyncio.ensure_future(stop.wait()))
     return worker.ready
 
 

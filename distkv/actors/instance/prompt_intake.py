@@ -15,7 +15,7 @@ MAX_TOKENIZING = 1024
 MAX_THREADS = 2
 
 
-class Intake:
+class PromptIntake:
     """Hands tokenized requests to `handle`; remembers cancels that overtake them. What cannot be tokenized is refused
     through `answer`."""
 

@@ -9,21 +9,21 @@ from distkv.actors.instance.outbound import Outbound
 from distkv.actors.ticking import every
 from distkv.config import InstanceConfig
 from distkv.wire.channel import ServerChannel
+from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.envelope import Envelope, ToClient
 from distkv.wire.messages.to_client import BlockCounts, Counters, InstanceStatus, Located, RequestEnded, Status
 from distkv.wire.messages.to_gmanager import Join, Locate, MembersQuery
 from distkv.wire.messages.to_rmanager import Members, StatusQuery, Submit
-from distkv.wire.originator import Originator
 
 
-class StartingDesk:
+class StartingResponder:
     """Announces the instance as "starting" and turns requests away as retryable."""
 
     def __init__(self, config: InstanceConfig, incarnation: int, server: ServerChannel, worker_pid: int) -> None:
         self._server = server
         self._heartbeat_s = config.heartbeat_s
-        self._origin = Originator(config.instance_id)
+        self._envelopes = EnvelopeFactory(config.instance_id)
         self._member = Member(
             instance_id=config.instance_id,
             incarnation=incarnation,
@@ -35,7 +35,7 @@ class StartingDesk:
             block_tokens=config.block_size,
         )
         self._gmanagers = [
-            Outbound(address, "gmanager", self._origin, lambda _name, _envelope: None, on_connected=self._announce)
+            Outbound(address, "gmanager", self._envelopes, lambda _name, _envelope: None, on_connected=self._announce)
             for address in config.gmanager
         ]
 
@@ -59,7 +59,7 @@ class StartingDesk:
             route, envelope = await self._server.recv()
             answer = self._answer(envelope)
             if answer is not None:
-                self._server.send(route, self._origin.wrap(answer, envelope.id))
+                self._server.send(route, self._envelopes.wrap(answer, envelope.id))
 
     def _answer(self, envelope: Envelope) -> ToClient | None:
         member = self._member

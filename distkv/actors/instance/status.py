@@ -17,7 +17,7 @@ from distkv.wire.messages.to_worker import StatsQuery
 PATIENCE_S = 0.4
 
 
-class StatusDesk:
+class StatusResponder:
     """Status queries that wait for the worker. counters: the newest heard of."""
 
     def __init__(

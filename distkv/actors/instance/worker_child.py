@@ -13,10 +13,10 @@ from distkv.actors.worker.spec import SPEC_VARIABLE, WorkerSpec
 from distkv.config import InstanceConfig
 from distkv.errors import StartupFailed
 from distkv.wire.address import join_host_port
+from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.messages.envelope import Envelope, ToWorker
 from distkv.wire.messages.from_worker import WorkerFailed, WorkerReady
 from distkv.wire.messages.to_worker import Shutdown, StatsQuery
-from distkv.wire.originator import Originator
 from distkv.wire.worker_pipe import WorkerPipe
 
 STOP_S = 5.0
@@ -29,10 +29,10 @@ LAST_WORDS_S = 0.5
 class WorkerProcess:
     """Owns the child and the pipe. Use `start`, and always `stop`."""
 
-    def __init__(self, pipe: WorkerPipe, child: asyncio.subprocess.Process, origin: Originator) -> None:
+    def __init__(self, pipe: WorkerPipe, child: asyncio.subprocess.Process, envelopes: EnvelopeFactory) -> None:
         self._pipe = pipe
         self._child = child
-        self._origin = origin
+        self._envelopes = envelopes
         self._unanswered = 0
         self.ready: WorkerReady | None = None
 
@@ -74,7 +74,7 @@ class WorkerProcess:
         except BaseException:
             pipe.abort()
             raise
-        return cls(pipe, child, Originator(config.instance_id))
+        return cls(pipe, child, EnvelopeFactory(config.instance_id))
 
     @property
     def pid(self) -> int:
@@ -103,7 +103,7 @@ class WorkerProcess:
 
     def send(self, body: ToWorker, cause: str) -> None:
         """On the ordered channel."""
-        self._pipe.send(self._origin.wrap(body, cause))
+        self._pipe.send(self._envelopes.wrap(body, cause))
 
     async def recv(self) -> Envelope:
         """The next message of the worker."""

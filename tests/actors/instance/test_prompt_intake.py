@@ -1,4 +1,4 @@
-"""Intake: requests wait for their token ids, and a cancel may be faster."""
+"""PromptIntake: requests wait for their token ids, and a cancel may be faster."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from distkv.actors.instance import prompt_intake as intake_module
-from distkv.actors.instance.prompt_intake import MAX_THREADS, Intake
+from distkv.actors.instance.prompt_intake import MAX_THREADS, PromptIntake
 from distkv.control import commands as c
 from distkv.types import SamplingParams
 from distkv.wire.messages.to_client import RequestEnded
@@ -38,14 +38,14 @@ class SlowTokenizer:
         return [len(text)]
 
 
-class Desk:
+class Recorder:
     """An intake and what it hands on."""
 
     def __init__(self, tokenizer: SlowTokenizer | None) -> None:
         self.events: list[c.Event] = []
         self.answers: list[RequestEnded] = []
         self.arrived = asyncio.Event()
-        self.intake = Intake(tokenizer, self._handle, self._answer)  # type: ignore[arg-type]
+        self.intake = PromptIntake(tokenizer, self._handle, self._answer)  # type: ignore[arg-type]
 
     def _handle(self, event: c.Event, cause: str) -> None:
         assert cause == "why"
@@ -74,87 +74,87 @@ async def tokenizer() -> AsyncIterator[SlowTokenizer]:
 
 
 async def test_token_ids_need_no_time(tokenizer: SlowTokenizer) -> None:
-    desk = Desk(tokenizer)
-    desk.submit("r", (1, 2, 3))
-    (event,) = desk.events
+    recorder = Recorder(tokenizer)
+    recorder.submit("r", (1, 2, 3))
+    (event,) = recorder.events
     assert isinstance(event, c.Tokenized) and event.token_ids == (1, 2, 3)
-    assert not desk.intake.cancel("r", b"x"), "it is cancelled where it is handled"
+    assert not recorder.intake.cancel("r", b"x"), "it is cancelled where it is handled"
 
 
 async def test_text_is_tokenized_in_few_threads(tokenizer: SlowTokenizer) -> None:
-    desk = Desk(tokenizer)
+    recorder = Recorder(tokenizer)
     for index in range(5):
-        desk.submit(f"r{index}", "text" * index)
+        recorder.submit(f"r{index}", "text" * index)
     await asyncio.to_thread(tokenizer.started.acquire, timeout=DEADLINE_S)
-    assert desk.events == []
+    assert recorder.events == []
     tokenizer.go.set()
-    await desk.handled(5)
-    lengths = {e.submit.request_id: e.token_ids for e in desk.events if isinstance(e, c.Tokenized)}
+    await recorder.handled(5)
+    lengths = {e.submit.request_id: e.token_ids for e in recorder.events if isinstance(e, c.Tokenized)}
     assert lengths == {f"r{index}": (4 * index,) for index in range(5)}
     assert tokenizer.most <= MAX_THREADS
 
 
 async def test_a_cancel_that_overtakes_comes_right_after_the_request(tokenizer: SlowTokenizer) -> None:
-    desk = Desk(tokenizer)
-    desk.submit("r", "text")
-    desk.submit("r", "texts", route=b"another client")
-    assert desk.intake.cancel("r", b"x")
-    assert not desk.intake.cancel("r", b"a stranger")
+    recorder = Recorder(tokenizer)
+    recorder.submit("r", "text")
+    recorder.submit("r", "texts", route=b"another client")
+    assert recorder.intake.cancel("r", b"x")
+    assert not recorder.intake.cancel("r", b"a stranger")
     tokenizer.go.set()
-    await desk.handled(3)
-    ours = [e for e in desk.events if isinstance(e, c.Tokenized | c.Received) and e.route == b"x"]
+    await recorder.handled(3)
+    ours = [e for e in recorder.events if isinstance(e, c.Tokenized | c.Received) and e.route == b"x"]
     assert isinstance(ours[0], c.Tokenized)
     assert ours[1] == c.Received("client", Cancel(request_id="r"), b"x")
-    assert len([e for e in desk.events if isinstance(e, c.Received)]) == 1
-    assert not desk.intake.cancel("r", b"x")
+    assert len([e for e in recorder.events if isinstance(e, c.Received)]) == 1
+    assert not recorder.intake.cancel("r", b"x")
 
 
 async def test_a_cancel_that_comes_as_tokenization_ends_is_not_swallowed(tokenizer: SlowTokenizer) -> None:
     """While the request is being handled it is no longer the intake's."""
-    desk = Desk(tokenizer)
+    recorder = Recorder(tokenizer)
     taken: list[bool] = []
-    keep = desk.events.append
+    keep = recorder.events.append
 
     def handle_and_cancel(event: c.Event, cause: str) -> None:
         keep(event)
-        desk.arrived.set()
-        taken.append(desk.intake.cancel("r", b"x"))
+        recorder.arrived.set()
+        taken.append(recorder.intake.cancel("r", b"x"))
 
-    desk.intake._handle = handle_and_cancel
-    desk.submit("r", "text")
+    recorder.intake._handle = handle_and_cancel
+    recorder.submit("r", "text")
     tokenizer.go.set()
-    await desk.handled(1)
+    await recorder.handled(1)
     assert taken == [False]
 
 
 async def test_the_same_name_twice_is_refused(tokenizer: SlowTokenizer) -> None:
-    desk = Desk(tokenizer)
-    desk.submit("r", "text")
-    desk.submit("r", "text")
-    (ended,) = desk.answers
+    recorder = Recorder(tokenizer)
+    recorder.submit("r", "text")
+    recorder.submit("r", "text")
+    (ended,) = recorder.answers
     assert ended.kind == "refused" and "running already" in ended.reason
     tokenizer.go.set()
-    await desk.handled(1)
-    assert len(desk.events) == 1
+    await recorder.handled(1)
+    assert len(recorder.events) == 1
 
 
 async def test_too_many_are_turned_away_to_come_back(tokenizer: SlowTokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(intake_module, "MAX_TOKENIZING", 2)
-    desk = Desk(tokenizer)
+    recorder = Recorder(tokenizer)
     for index in range(3):
-        desk.submit(f"r{index}", "text")
-    (ended,) = desk.answers
+        recorder.submit(f"r{index}", "text")
+    (ended,) = recorder.answers
     assert (ended.request_id, ended.kind, ended.retryable) == ("r2", "failed", True)
     tokenizer.go.set()
-    await desk.handled(2)
+    await recorder.handled(2)
 
 
 async def test_a_model_without_a_tokenizer_takes_token_ids_only() -> None:
-    desk = Desk(None)
-    desk.submit("r", "text")
-    (ended,) = desk.answers
+    recorder = Recorder(None)
+    recorder.submit("r", "text")
+    (ended,) = recorder.answers
     assert ended.kind == "refused" and "send the prompt as token ids" in ended.reason
-    assert desk.events == []
+    assert recorder.events == []
 
 
 class BrokenTokenizer:
@@ -171,7 +171,7 @@ async def test_what_the_tokenizer_cannot_encode_is_refused() -> None:
         answers.append(command.body)
         answered.set()
 
-    intake = Intake(BrokenTokenizer(), lambda _event, _cause: None, answer)  # type: ignore[arg-type]
+    intake = PromptIntake(BrokenTokenizer(), lambda _event, _cause: None, answer)  # type: ignore[arg-type]
     intake.submit(Submit(request_id="r", prompt="text", params=SamplingParams()), b"x", "why")
     async with asyncio.timeout(DEADLINE_S):
         await answered.wait()

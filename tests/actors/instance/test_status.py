@@ -1,4 +1,4 @@
-"""StatusDesk: live counters if the worker answers in time, the last ones if not."""
+"""StatusResponder: live counters if the worker answers in time, the last ones if not."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
-from distkv.actors.instance.status import PATIENCE_S, StatusDesk
+from distkv.actors.instance.status import PATIENCE_S, StatusResponder
 from distkv.clock import ManualClock
 from distkv.control.commands import Answer
 from distkv.control.request.output import NoText
@@ -26,7 +26,7 @@ class Asked:
         worker: Any = SimpleNamespace(send=self._send)
         server: Any = SimpleNamespace(malformed=2)
         core = RManager(Settings("a", 1, 4, 16, 100), NoText, Random(0))
-        self.desk = StatusDesk(core, make_member("a", pid=10, worker_pid=11), worker, server, self._answer)
+        self.responder = StatusResponder(core, make_member("a", pid=10, worker_pid=11), worker, server, self._answer)
 
     def _send(self, query: StatsQuery, cause: str) -> None:
         self.queries.append(query.query_id)
@@ -36,7 +36,7 @@ class Asked:
         self.answers.append((answer.route, answer.body, cause))
 
     def ask(self, route: bytes) -> None:
-        self.desk.ask(route, f"asked by {route.decode()}", self.clock.now())
+        self.responder.ask(route, f"asked by {route.decode()}", self.clock.now())
 
 
 def test_each_asker_gets_what_the_worker_says_now() -> None:
@@ -44,7 +44,9 @@ def test_each_asker_gets_what_the_worker_says_now() -> None:
     asked.ask(b"x")
     asked.ask(b"y")
     assert len(set(asked.queries)) == 2 and asked.answers == []
-    asked.desk.on_stats(WorkerStats(query_id=asked.queries[1], counters=WorkerCounters(kv_bytes=7, malformed_frames=1)))
+    asked.responder.on_stats(
+        WorkerStats(query_id=asked.queries[1], counters=WorkerCounters(kv_bytes=7, malformed_frames=1))
+    )
     (answer,) = asked.answers
     route, status, cause = answer
     assert (route, cause) == (b"y", "asked by y")
@@ -55,15 +57,15 @@ def test_each_asker_gets_what_the_worker_says_now() -> None:
 
 def test_a_silent_worker_delays_nobody_for_long() -> None:
     asked = Asked()
-    asked.desk.counters = WorkerCounters(kv_bytes=3)
+    asked.responder.counters = WorkerCounters(kv_bytes=3)
     asked.ask(b"x")
-    asked.desk.tick(asked.clock.advance(PATIENCE_S / 2))
+    asked.responder.tick(asked.clock.advance(PATIENCE_S / 2))
     assert asked.answers == []
     asked.ask(b"y")
-    asked.desk.tick(asked.clock.advance(PATIENCE_S * 0.6))
+    asked.responder.tick(asked.clock.advance(PATIENCE_S * 0.6))
     assert [(route, status.instance.counters.kv_bytes) for route, status, _ in asked.answers] == [(b"x", 3)]
-    asked.desk.on_stats(WorkerStats(query_id=asked.queries[0], counters=WorkerCounters(kv_bytes=9)))
+    asked.responder.on_stats(WorkerStats(query_id=asked.queries[0], counters=WorkerCounters(kv_bytes=9)))
     assert len(asked.answers) == 1, "answered once"
-    assert asked.desk.counters.kv_bytes == 9
-    asked.desk.tick(asked.clock.advance(PATIENCE_S))
+    assert asked.responder.counters.kv_bytes == 9
+    asked.responder.tick(asked.clock.advance(PATIENCE_S))
     assert [(route, status.instance.counters.kv_bytes) for route, status, _ in asked.answers[1:]] == [(b"y", 9)]

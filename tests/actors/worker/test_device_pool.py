@@ -23,12 +23,12 @@ from distkv.engine.attention.serving import SpanRegistry
 from distkv.engine.device.cuda import CudaDevice
 from distkv.engine.device.device import Device, HostDevice
 from distkv.errors import ConfigError, LinkClosed, LinkError
+from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.links import PoolMemory, connect, hello_to, listen, serve_read
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.data import ReadBlocks
 from distkv.wire.messages.from_worker import Checksummed, Pulled
 from distkv.wire.messages.to_worker import Checksum, Pull, Shutdown
-from distkv.wire.originator import Originator
 from distkv.wire.worker_pipe import WorkerPipe
 from tests.actors.links import DEADLINE_S, close_links, identity, model_config, peer_links
 from tests.actors.worker.test_spec import SPEC
@@ -37,7 +37,7 @@ pytest.importorskip("triton", reason="Triton is not installed: it comes with the
 pytestmark = [pytest.mark.gpu] if torch.cuda.is_available() else []
 
 SLOT_BYTES, NUM_SLOTS = 96, 7
-ORIGIN = Originator("a")
+ENVELOPES = EnvelopeFactory("a")
 
 
 @pytest.fixture
@@ -150,7 +150,7 @@ async def test_transfers_in_batches(tmp_path: Path, pool: DevicePool, device: De
                 pull_id=2, source_id="source", source_incarnation=1, source_slots=(1,), slots=(5,), checksums=(7,)
             )
             for command in (pull, Checksum(checksum_id=3, slots=slots), wrong, Shutdown()):
-                transfers.put(ORIGIN.wrap(command))
+                transfers.put(ENVELOPES.wrap(command))
             async with asyncio.timeout(DEADLINE_S):
                 found = [(await pipe.recv()).body for _ in range(3)]
             with pytest.raises(AssertionError, match="Shutdown is no transfer"):

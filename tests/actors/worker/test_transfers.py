@@ -12,15 +12,15 @@ import xxhash
 from distkv.actors.worker.peer_links import PeerLinks
 from distkv.actors.worker.transfers import Transfers
 from distkv.engine.model.config import ModelConfig
+from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.messages.common import SpanRef
 from distkv.wire.messages.envelope import FromWorker
 from distkv.wire.messages.from_worker import Checksummed, Pulled, Revoked
 from distkv.wire.messages.to_worker import Checksum, Pull, Shutdown
-from distkv.wire.originator import Originator
 from distkv.wire.worker_pipe import WorkerPipe
 from tests.actors.links import DEADLINE_S, Worker, close_links, model_config, peer_links, span
 
-ORIGIN = Originator("a")
+ENVELOPES = EnvelopeFactory("a")
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ class Puller:
         self._pipe, self._source = pipe, source
 
     async def ask(self, command: Checksum | Pull) -> FromWorker:
-        self.transfers.put(ORIGIN.wrap(command))
+        self.transfers.put(ENVELOPES.wrap(command))
         return await self.answer()
 
     async def answer(self) -> FromWorker:
@@ -79,7 +79,7 @@ async def puller(config: ModelConfig, source: Worker) -> AsyncIterator[Puller]:
         puller = Puller(config, pipe, source)
         thread = asyncio.create_task(asyncio.to_thread(puller.transfers.run))
         yield puller
-        puller.transfers.put(ORIGIN.wrap(Shutdown()))
+        puller.transfers.put(ENVELOPES.wrap(Shutdown()))
         with pytest.raises(AssertionError, match="Shutdown is no transfer"):
             await thread
         close_links(puller.links)

@@ -8,7 +8,7 @@ import secrets
 from distkv.wire.messages.envelope import Control, Envelope
 
 
-class Originator:
+class EnvelopeFactory:
     """Wraps the messages of one sender; the ids it gives are unique among all senders of that name.
 
     Safe to share between threads.
