@@ -49,48 +49,37 @@ def is_utf8(text: str) -> bool:
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
     """How likely the model found one token: natural logarithms of the softmax of its raw logits, before temperature,
-    penalties, bias and filters.
+    penalties, bias and filters."""
 
-    rank: 1 for the likeliest token. top: (token id, logprob) of the likeliest ones, best first, as many as asked for.
-    """
-
-    token_id: int
-    logprob: float
-    rank: int
-    top: tuple[tuple[int, float], ...] = ()
+    token_id: int  #: the token
+    logprob: float  #: its logprob
+    rank: int  #: from 1, the most likely token
+    top: tuple[tuple[int, float], ...] = ()  #: id and logprob of the most likely tokens, best first
 
 
 class SamplingParams(msgspec.Struct, frozen=True):
-    """How to turn logits into tokens, and when to stop.
+    """How to turn logits into tokens, and when to stop. Raises InvalidParams naming the field.
 
-    max_tokens: most new tokens, ≥ 1. temperature: ≥ 0; 0 is greedy. top_p: (0, 1]. top_k: ≥ 0; 0 is off.
-    min_p: [0, 1]; tokens less likely than this share of the likeliest one's probability are left out; 0 is off.
-    repetition_penalty: > 0; logits of tokens in prompt or output are divided by it if positive, else multiplied.
-    presence_penalty, frequency_penalty: [-2, 2]; subtracted from the logits of tokens in the output, once, or as
-    often as they occur. logit_bias: {token id: bias in [-100, 100]}, added to the logits, at most 1024 ids.
-    seed: 0 ≤ seed < 2**63, or None for one drawn at admission; a seed fixes the noise of every position.
-    stop: a string or strings; the text ends before the first of them. stop_token_ids: ids that end the request
-    besides the model's own. ignore_eos: go on after the model's end token. logprobs: give the logprob of each output
-    token and of this many likeliest ones, 0 to 20. prompt_logprobs: the same for the tokens of the prompt.
-
-    Raises InvalidParams naming the field.
+    Lists are taken for tuples, and one string for `stop`. Bias and penalties apply to the raw logits, in the order
+    bias, repetition, frequency, presence, and also when greedy; then come temperature, top-k, top-p and min-p.
     """
 
-    max_tokens: int = 16
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    seed: int | None = None
-    stop: tuple[str, ...] = ()
-    stop_token_ids: tuple[int, ...] = ()
-    ignore_eos: bool = False
-    min_p: float = 0.0
+    max_tokens: int = 16  #: most new tokens, at least 1
+    temperature: float = 1.0  #: at least 0; 0 is greedy
+    top_p: float = 1.0  #: in (0, 1]: keep the most likely tokens that have this much probability together
+    top_k: int = 0  #: keep this many most likely tokens; 0 is off
+    seed: int | None = None  #: in [0, 2^63): fixes the noise of every position; None draws one at admission
+    stop: tuple[str, ...] = ()  #: up to 64 texts; the output ends before the first of them
+    stop_token_ids: tuple[int, ...] = ()  #: ids that end the request besides the model's own
+    ignore_eos: bool = False  #: go on after the model's end token
+    min_p: float = 0.0  #: in [0, 1]: leave out tokens less likely than this share of the most likely one's probability
+    #: above 0: logits of tokens in prompt or output are divided by it if positive, else multiplied
     repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    logit_bias: dict[int, float] = {}
-    logprobs: int | None = None
-    prompt_logprobs: int | None = None
+    presence_penalty: float = 0.0  #: in [-2, 2]: subtracted from the logits of tokens in the output
+    frequency_penalty: float = 0.0  #: in [-2, 2]: subtracted as often as the token is in the output
+    logit_bias: dict[int, float] = {}  #: up to 1024 tokens: a number in [-100, 100], added to their logits
+    logprobs: int | None = None  #: 0 to 20: give the logprob of each output token and of this many most likely ones
+    prompt_logprobs: int | None = None  #: 0 to 20: the same for the tokens of the prompt
 
     def __post_init__(self) -> None:
         stop: Any = self.stop

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import importlib
 import json
-import pkgutil
 import re
 import shlex
 from collections.abc import Iterator
@@ -22,11 +21,9 @@ from distkv.cli.commands import bench
 from distkv.cli.daemons import gateway, gmanager, instance
 from distkv.client.cluster_status import COUNTERS
 from distkv.config import SECTIONS, Setting, Settings, load_file, settings_of
-from distkv.types import SamplingParams, TokenLogprobs
-from distkv.wire import messages
-from distkv.wire.messages.common import Message, Value
 from distkv.wire.messages.envelope import Envelope
 from distkv.wire.messages.to_client import BlockCounts, InstanceStatus, RequestStatus, SpanStatus
+from tests.wire.golden.field_tables import TABLE, meanings, message_types, table_of
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -36,6 +33,7 @@ PROGRAMS = {
     "distkv-instance": instance.command,
     "distkv-gateway": gateway.command,
 }
+TYPES = message_types()
 LOGGERS = {"info", "warning", "error", "note", "_note"}
 
 
@@ -67,44 +65,34 @@ def section(text: str, heading: str) -> str:
 # --- the protocol
 
 
-def message_types() -> list[type[msgspec.Struct]]:
-    """Every message, every part of one, and what users put into `Submit` and get out of `TokenChunk`."""
-    modules = [
-        importlib.import_module(f"{messages.__name__}.{m.name}") for m in pkgutil.iter_modules(messages.__path__)
-    ]
-    return [SamplingParams, TokenLogprobs] + [
-        kind
-        for module in modules
-        for kind in vars(module).values()
-        if isinstance(kind, type)
-        and issubclass(kind, msgspec.Struct)
-        and kind.__module__ == module.__name__
-        and kind not in (Message, Value)
-    ]
+def section_of(name: str) -> str:
+    return section(text_of("docs/protocol.md"), f"`{name}`")
 
 
-def documented_fields(name: str) -> list[str]:
-    table = rows(section(text_of("docs/protocol.md"), f"`{name}`"))
-    return [cells[0].strip("`") for cells in table[2:]]
-
-
-@pytest.mark.parametrize("kind", message_types(), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", TYPES.values(), ids=TYPES)
 def test_every_message_and_field_is_documented(kind: type[msgspec.Struct]) -> None:
-    assert documented_fields(kind.__name__) == list(kind.__struct_encode_fields__)
-    is_array = "On the wire an array" in section(text_of("docs/protocol.md"), f"`{kind.__name__}`")
-    assert is_array == bool(kind.__struct_config__.array_like)
+    name = kind.__name__
+    table = rows(section_of(name))
+    assert [cells[0].strip("`") for cells in table[2:]] == list(kind.__struct_encode_fields__)
+    assert ("On the wire an array" in section_of(name)) == bool(kind.__struct_config__.array_like)
+    assert [found["name"] for found in TABLE.finditer(section_of(name))] == [name]
+    assert table_of(kind) in section_of(name), "the table is stale; remake it: python -m tests.wire.golden --write"
+
+
+@pytest.mark.parametrize("kind", TYPES.values(), ids=TYPES)
+def test_every_field_says_what_it_means(kind: type[msgspec.Struct]) -> None:
+    left = [name for name in kind.__struct_fields__ if not meanings(kind).get(name)]
+    assert not left, f"give them a `#: meaning` beside the field, in {kind.__module__}"
 
 
 def test_documented_messages_exist() -> None:
     named = re.findall(r"^#### `(\w+)`$", text_of("docs/protocol.md"), re.M)
-    assert sorted(named) == sorted(kind.__name__ for kind in message_types())
+    assert sorted(named) == sorted(TYPES)
 
 
 def test_literal_fields_name_all_their_values() -> None:
-    for kind in message_types():
-        table = {
-            cells[0].strip("`"): cells[1] for cells in rows(section(text_of("docs/protocol.md"), f"`{kind.__name__}`"))
-        }
+    for kind in TYPES.values():
+        table = {cells[0].strip("`"): cells[1] for cells in rows(section_of(kind.__name__))}
         for field in inspect.type_info(kind).fields:  # type: ignore[attr-defined]
             parts = field.type.types if isinstance(field.type, inspect.UnionType) else (field.type,)
             for part in parts:

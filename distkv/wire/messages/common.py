@@ -32,8 +32,8 @@ class Value(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Epoch(msgspec.Struct, frozen=True, array_like=True, order=True, gc=False):
     """Tells grants of a span apart: the creditor's incarnation, and a counter within it. Compared for equality only."""
 
-    incarnation: int
-    counter: int
+    incarnation: int  #: the creditor's incarnation when it granted the span
+    counter: int  #: counts the creditor's grants within that incarnation, from 1
 
 
 ANY_EPOCH = Epoch(0, 0)
@@ -43,8 +43,8 @@ ANY_EPOCH = Epoch(0, 0)
 class SpanRef(Value, frozen=True):
     """One lent span in one epoch."""
 
-    span_id: SpanId
-    epoch: Epoch
+    span_id: SpanId  #: chosen by the debtor; unique among its spans
+    epoch: Epoch  #: given by the creditor in `Granted`
 
     def covers(self, other: SpanRef) -> bool:
         """Whether this names `other`: the same span in the same, or in any, epoch."""
@@ -60,35 +60,35 @@ class DataEndpoint(Value, frozen=True):
     slot_bytes, num_slots: the pool is num_slots rBlocks of slot_bytes each, back to back.
     """
 
-    address: str
-    local: str = ""
-    host_key: str = ""
-    pool_pid: int = 0
-    pool_fd: int = -1
-    slot_bytes: Count = 0
-    num_slots: Count = 0
+    address: str  #: `host:port` of the tensor link listener
+    local: str = ""  #: name of its abstract Unix socket, without the leading zero byte; faster within a host
+    host_key: str = ""  #: boot id, process namespace and user; equal on two workers that can map each other's memory
+    pool_pid: int = 0  #: process that holds the pool
+    pool_fd: int = -1  #: descriptor of the pool's memory file in that process; peers open it through `/proc`
+    slot_bytes: Count = 0  #: bytes of one rBlock, all layers
+    num_slots: Count = 0  #: rBlocks in the pool
 
 
 class Member(Value, frozen=True):
     """One instance as the cluster knows it. `incarnation` grows with every restart of the instance."""
 
-    instance_id: InstanceId
-    incarnation: int
-    address: str
-    role: str = "mixed"
-    state: str = "starting"
-    pid: int = 0
-    worker_pid: int = 0
-    block_tokens: Count = 0
-    total_blocks: Count = 0
-    lendable_blocks: Count = 0
-    free_blocks: Count = 0
-    data: DataEndpoint | None = None
+    instance_id: InstanceId  #: name, unique in the cluster
+    incarnation: int  #: grows with every restart of the instance (wall-clock nanoseconds at its start)
+    address: str  #: `tcp://host:port` of its rManager
+    role: str = "mixed"  #: `mixed`, `prefill` or `decode`; carried and shown, without effect on decisions
+    state: str = "starting"  #: `starting`, `ready`, `draining`, `unreachable` or `dead`
+    pid: int = 0  #: process of the rManager
+    worker_pid: int = 0  #: process of the engine worker
+    block_tokens: Count = 0  #: tokens per rBlock (P)
+    total_blocks: Count = 0  #: rBlocks in its pool
+    lendable_blocks: Count = 0  #: most rBlocks it would lend when idle
+    free_blocks: Count = 0  #: rBlocks free when the list was made
+    data: DataEndpoint | None = None  #: its tensor endpoint; nil until the worker is ready
 
 
 class Run(Value, frozen=True, array_like=True):
     """`num_blocks` rBlocks, logical `first_block` and on, in physical slots `first_slot` and on of one pool."""
 
-    first_block: Count
-    first_slot: Count
-    num_blocks: Count
+    first_block: Count  #: first logical rBlock of the sequence
+    first_slot: Count  #: slot it lies in
+    num_blocks: Count  #: how many follow, both ways counted by one

@@ -11,12 +11,12 @@ from distkv.wire.messages.common import Count, InstanceId, Message, SpanRef, Val
 class Hello(Message, frozen=True):
     """First frame of a link, from the end that connects. expects: the incarnation it wants to talk to."""
 
-    protocol: int
-    instance_id: InstanceId
-    incarnation: int
-    compat: str
-    expects_id: InstanceId
-    expects_incarnation: int
+    protocol: int  #: protocol version, 1
+    instance_id: InstanceId  #: who connects
+    incarnation: int  #: its life
+    compat: str  #: as in `Join`; must be equal
+    expects_id: InstanceId  #: who it wants to talk to
+    expects_incarnation: int  #: which life of it
 
 
 class Welcome(Message, frozen=True):
@@ -26,19 +26,21 @@ class Welcome(Message, frozen=True):
     cannot be mapped.
     """
 
-    instance_id: InstanceId
-    incarnation: int
-    slot_bytes: Count
-    num_slots: Count
+    instance_id: InstanceId  #: who accepted
+    incarnation: int  #: its life
+    slot_bytes: Count  #: bytes of one rBlock of its pool
+    num_slots: Count  #: rBlocks of its pool
+    #: random name of the pool's memory file, by which a peer knows that it has mapped the right one; empty if it
+    #: cannot be mapped
     pool_token: str = ""
 
 
 class Denied(Message, frozen=True):
     """Answer to `Hello`, or to a frame out of order: the link ends here."""
 
-    field: str
-    expected: str
-    got: str
+    field: str  #: what differs
+    expected: str  #: what it should have been
+    got: str  #: what it was
 
 
 class AttendEntry(Value, frozen=True, array_like=True):
@@ -47,13 +49,13 @@ class AttendEntry(Value, frozen=True, array_like=True):
     first_position: position in its sequence of the first key there; all these keys are full rBlocks.
     """
 
-    request_id: str
-    span: SpanRef
-    index: Count
-    num_blocks: Count
-    first_position: Count
-    row: Count
-    num_rows: Count
+    request_id: str  #: the sequence
+    span: SpanRef  #: the span, epoch included
+    index: Count  #: position in the span of the first rBlock
+    num_blocks: Count  #: rBlocks to attend over, all of them full
+    first_position: Count  #: position in the sequence of the first key there
+    row: Count  #: first query row
+    num_rows: Count  #: query rows
 
 
 class AttendPlan(Message, frozen=True):
@@ -62,16 +64,16 @@ class AttendPlan(Message, frozen=True):
     The plan holds until the next one on the same link.
     """
 
-    step_id: Count
-    num_rows: Count
-    entries: tuple[AttendEntry, ...]
+    step_id: Count  #: the debtor's Step
+    num_rows: Count  #: query rows (R)
+    entries: tuple[AttendEntry, ...]  #: what the rows attend to
 
 
 class Attend(Message, frozen=True):
     """Queries of one layer: body q [num_rows, Hq, D] in the model's dtype. Answered by `Partials`."""
 
-    step_id: Count
-    layer: Count
+    step_id: Count  #: must be that of the plan
+    layer: Count  #: from 0
 
 
 class Partials(Message, frozen=True):
@@ -80,21 +82,22 @@ class Partials(Message, frozen=True):
     stale: indices of entries whose span is gone; their rows are empty partials (0, -inf).
     """
 
-    step_id: Count
-    layer: Count
+    step_id: Count  #: from the question
+    layer: Count  #: from the question
+    #: indices of entries whose span is not there in that life; their sequences have lost this creditor
     stale: tuple[int, ...] = ()
 
 
 class ReadBlocks(Message, frozen=True):
     """Send these slots of the pool, whole. Answered by `Blocks`; stands in for a one-sided read."""
 
-    slots: tuple[int, ...]
+    slots: tuple[int, ...]  #: slots of the owner's pool
 
 
 class Blocks(Message, frozen=True):
     """Body: the slots of `ReadBlocks`, back to back."""
 
-    num_blocks: Count
+    num_blocks: Count  #: how many
 
 
 DataMessage = Hello | Welcome | Denied | AttendPlan | Attend | Partials | ReadBlocks | Blocks

@@ -72,7 +72,7 @@ class Envelope(Value, frozen=True):
     cause: the id of the message that made the sender send this one, "" if none did.
     """
 
-    id: str
-    sender: str
-    body: Control
-    cause: str = ""
+    id: str  #: unique among all messages of this sender's name
+    sender: str  #: an instance id, `gmanager`, `worker`, or a client's name
+    body: Control  #: the message; its `type` key is the name in the headings below
+    cause: str = ""  #: id of the message that made the sender send this one; empty if none did

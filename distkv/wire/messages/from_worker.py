@@ -16,14 +16,14 @@ class WorkerReady(Message, frozen=True):
     max_positions: positions the model was made for.
     """
 
-    pid: int
-    compat: str
-    data: DataEndpoint
-    block_tokens: Count
-    num_slots: Count
-    eos_token_ids: tuple[int, ...]
-    vocab_size: Count
-    max_positions: Count
+    pid: int  #: the worker's process
+    compat: str  #: as in `Join`
+    data: DataEndpoint  #: its tensor endpoint
+    block_tokens: Count  #: tokens per rBlock
+    num_slots: Count  #: rBlocks in the pool
+    eos_token_ids: tuple[int, ...]  #: ids that end a text for this model
+    vocab_size: Count  #: token ids must be below it
+    max_positions: Count  #: positions the model was made for, in tokens
 
 
 class SeqResult(Value, frozen=True, omit_defaults=True):
@@ -34,65 +34,67 @@ class SeqResult(Value, frozen=True, omit_defaults=True):
     prompt_logprobs: those the step asked for, in order.
     """
 
-    request_id: RequestId
-    attempt: Count
+    request_id: RequestId  #: the sequence
+    attempt: Count  #: from the Step
+    #: ok: the range is computed; lost: partials of some creditor were missing, nothing of the range counts; void: an
+    #: earlier Step of this life was lost
     status: Literal["ok", "lost", "void"]
-    token: int | None = None
-    lost: tuple[InstanceId, ...] = ()
-    logprobs: TokenLogprobs | None = None
-    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    token: int | None = None  #: the sample, if one was wanted
+    lost: tuple[InstanceId, ...] = ()  #: creditors whose partials were missing
+    logprobs: TokenLogprobs | None = None  #: of `token`, if asked for
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()  #: those that the Step asked for, in order
 
 
 class WorkerCounters(Value, frozen=True):
     """Since the worker started; see Counters."""
 
-    attend_queries: Count = 0
-    query_bytes: Count = 0
-    kv_bytes: Count = 0
-    checksum_refusals: Count = 0
-    malformed_frames: Count = 0
-    attend_wait_s: Seconds = 0.0
-    steps: Count = 0
-    model_s: Seconds = 0.0
+    attend_queries: Count = 0  #: as in `Counters`
+    query_bytes: Count = 0  #: as in `Counters`
+    kv_bytes: Count = 0  #: as in `Counters`
+    checksum_refusals: Count = 0  #: as in `Counters`
+    malformed_frames: Count = 0  #: tensor links dropped for what they sent
+    attend_wait_s: Seconds = 0.0  #: time that steps stood still for creditors' partials
+    steps: Count = 0  #: as in `Counters`
+    model_s: Seconds = 0.0  #: as in `Counters`
 
 
 class StepResult(Message, frozen=True):
     """Step `step_id` is done. compute_s: time from its start to its end in the worker."""
 
-    step_id: Count
-    results: tuple[SeqResult, ...]
-    compute_s: Seconds = 0.0
-    counters: WorkerCounters = WorkerCounters()
+    step_id: Count  #: from the Step
+    results: tuple[SeqResult, ...]  #: one per sequence, in the order of the Step
+    compute_s: Seconds = 0.0  #: seconds from the start to the end of the Step in the worker
+    counters: WorkerCounters = WorkerCounters()  #: as of now
 
 
 class Checksummed(Message, frozen=True):
     """Checksums of the slots of `Checksum`, in order."""
 
-    checksum_id: Count
-    checksums: tuple[int, ...]
+    checksum_id: Count  #: from the question
+    checksums: tuple[int, ...]  #: XXH3 (64 bit) of the slots, in order
 
 
 class Pulled(Message, frozen=True):
     """A pull ended; with `problem` set none of its blocks may be used."""
 
-    pull_id: Count
-    problem: str = ""
+    pull_id: Count  #: from the question
+    problem: str = ""  #: why none of the rBlocks may be used; empty if all are verified
 
 
 class Revoked(Message, frozen=True):
     """Nobody reads or fills the span any more: its slots may be used again."""
 
-    span: SpanRef
+    span: SpanRef  #: from the question
 
 
 class WorkerStats(Message, frozen=True):
     """Answer to `StatsQuery`."""
 
-    query_id: Count
-    counters: WorkerCounters
+    query_id: Count  #: from the question
+    counters: WorkerCounters  #: as of now
 
 
 class WorkerFailed(Message, frozen=True):
     """The worker cannot go on and is about to exit; the instance ends with it."""
 
-    reason: str
+    reason: str  #: one sentence

@@ -11,16 +11,16 @@ from distkv.wire.messages.common import Count, InstanceId, Message, RequestId, S
 class Located(Message, frozen=True):
     """The instance that should serve the request; empty when none is ready, and `reason` says why."""
 
-    request_id: RequestId
-    instance_id: str = ""
-    address: str = ""
-    reason: str = ""
+    request_id: RequestId  #: from the question
+    instance_id: str = ""  #: where to submit; empty when no instance is ready
+    address: str = ""  #: `tcp://host:port` of its rManager
+    reason: str = ""  #: why there is none
 
 
 class Rejected(Message, frozen=True):
     """What came on this connection was no message of the protocol; nothing more is read from it."""
 
-    reason: str
+    reason: str  #: what is wrong with it, naming the path of the field
 
 
 class TokenChunk(Message, frozen=True):
@@ -31,13 +31,18 @@ class TokenChunk(Message, frozen=True):
     seconds between arrival and the first step of the request.
     """
 
-    request_id: RequestId
-    token_ids: tuple[int, ...] = ()
+    request_id: RequestId  #: the request
+    token_ids: tuple[int, ...] = ()  #: new tokens since the chunk before
+    #: new text; characters split over tokens and possible beginnings of stop strings are held back until they are
+    #: certain
     text: str = ""
-    finish_reason: FinishReason | None = None
-    prompt_tokens: Count = 0
-    logprobs: tuple[TokenLogprobs, ...] | None = None
+    finish_reason: FinishReason | None = None  #: `stop`, `length` or `abort` in the last chunk, nil before
+    prompt_tokens: Count = 0  #: tokens of the prompt
+    logprobs: tuple[TokenLogprobs, ...] | None = None  #: one for each of `token_ids`, if asked for
+    #: of the next tokens of the prompt, if asked for; nil for the very first, which nothing predicts
     prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
+    #: with the first output token: from the arrival of the request to the sending of the first Step that computed
+    #: anything for it
     queue_s: Seconds | None = None
 
 
@@ -48,22 +53,25 @@ class RequestEnded(Message, frozen=True):
     failed: it was lost; `retryable` says whether another try can help.
     """
 
-    request_id: RequestId
+    request_id: RequestId  #: the request
+    #: refused: it can never be served; failed: it was accepted or could have been, and is lost
     kind: Literal["refused", "failed"]
-    reason: str
-    retryable: bool = False
-    needed_tokens: Count = 0
+    reason: str  #: one sentence; empty when the two counts say it
+    retryable: bool = False  #: whether another try can help
+    needed_tokens: Count = 0  #: prompt + max_tokens, when they are the reason of a refusal
+    #: what the instance and all peers that could lend at that moment have together; or `max_model_len`, as `reason`
+    #: says
     pool_tokens: Count = 0
 
 
 class BlockCounts(Value, frozen=True):
     """Slots of one pool by state; total = free + local + lent + reserved."""
 
-    total: Count = 0
-    free: Count = 0
-    local: Count = 0
-    lent: Count = 0
-    reserved: Count = 0
+    total: Count = 0  #: rBlocks in the pool
+    free: Count = 0  #: in nobody's use
+    local: Count = 0  #: hold, or are kept for, rBlocks of requests served here
+    lent: Count = 0  #: hold verified rBlocks of debtors
+    reserved: Count = 0  #: granted to debtors, not filled yet
 
 
 class Counters(Value, frozen=True):
@@ -76,59 +84,62 @@ class Counters(Value, frozen=True):
     only the end can be seen, to sampled tokens.
     """
 
-    attend_queries: Count = 0
+    attend_queries: Count = 0  #: queries (token × layer) attended for peers
+    #: bytes of plans and queries sent to creditors and of partials received, without frame headers
     query_bytes: Count = 0
-    kv_bytes: Count = 0
-    recomputed_tokens: Count = 0
-    preemptions: Count = 0
-    moved_blocks: Count = 0
-    refusals: Count = 0
-    lease_expiries: Count = 0
-    checksum_refusals: Count = 0
-    malformed_messages: Count = 0
-    prompt_tokens: Count = 0
-    generation_tokens: Count = 0
-    attend_wait_s: Seconds = 0.0
-    plan_s: Seconds = 0.0
-    steps: Count = 0
+    kv_bytes: Count = 0  #: KV bytes pulled into this pool
+    recomputed_tokens: Count = 0  #: tokens whose KV was computed again after a loss or a preemption
+    preemptions: Count = 0  #: requests stopped for want of memory, to start over
+    moved_blocks: Count = 0  #: rBlocks that left for a creditor
+    refusals: Count = 0  #: times a creditor refused this instance
+    lease_expiries: Count = 0  #: leases that ran out, given and taken
+    checksum_refusals: Count = 0  #: rBlocks whose checksum did not match
+    malformed_messages: Count = 0  #: messages and tensor links refused for what they held
+    prompt_tokens: Count = 0  #: prompt tokens of accepted requests
+    generation_tokens: Count = 0  #: tokens generated
+    attend_wait_s: Seconds = 0.0  #: time that steps stood still for creditors' partials
+    plan_s: Seconds = 0.0  #: time the rManager took to decide
+    steps: Count = 0  #: steps that the worker ran
+    #: time that steps spent in the model, from embedding to logits; on GPUs, where only the end can be seen, to
+    #: sampled tokens
     model_s: Seconds = 0.0
 
 
 class InstanceStatus(Value, frozen=True):
     """One instance in `distkv status --json`."""
 
-    instance_id: InstanceId
-    role: str
-    state: str
-    pid: int
-    worker_pid: int
-    block_tokens: Count
-    blocks: BlockCounts
-    borrowed_blocks: Count
-    running: Count
-    waiting: Count
-    counters: Counters
+    instance_id: InstanceId  #: its name
+    role: str  #: as in `Member`
+    state: str  #: as in `Member`
+    pid: int  #: process of the rManager
+    worker_pid: int  #: process of the engine worker
+    block_tokens: Count  #: tokens per rBlock
+    blocks: BlockCounts  #: its pool
+    borrowed_blocks: Count  #: rBlocks granted to it by others, filled or not
+    running: Count  #: requests in the batch
+    waiting: Count  #: requests that wait for memory
+    counters: Counters  #: see `Counters`
 
 
 class SpanStatus(Value, frozen=True):
     """`num_tokens` tokens of a request from `first_token` on lie on an instance."""
 
-    instance_id: InstanceId
-    first_token: Count
-    num_tokens: Count
+    instance_id: InstanceId  #: where their KV lies
+    first_token: Count  #: position of the first of them
+    num_tokens: Count  #: how many
 
 
 class RequestStatus(Value, frozen=True):
     """One live request: its debtor, its tokens so far, and where their KV lies."""
 
-    request_id: RequestId
-    instance_id: InstanceId
-    num_tokens: Count
-    spans: tuple[SpanStatus, ...]
+    request_id: RequestId  #: its id
+    instance_id: InstanceId  #: the debtor
+    num_tokens: Count  #: prompt and output so far, in tokens
+    spans: tuple[SpanStatus, ...]  #: where the KV lies, ascending; positions not computed yet have no span
 
 
 class Status(Message, frozen=True):
     """One rManager's answer to `StatusQuery`."""
 
-    instance: InstanceStatus
-    requests: tuple[RequestStatus, ...] = ()
+    instance: InstanceStatus  #: the instance
+    requests: tuple[RequestStatus, ...] = ()  #: the requests it serves, oldest first

@@ -12,15 +12,15 @@ from distkv.wire.messages.common import Count, InstanceId, Member, Message, Requ
 class Join(Message, frozen=True):
     """An instance is there (sent at start, when its state changes, and when a gManager does not know it)."""
 
-    member: Member
-    compat: str
+    member: Member  #: the sender
+    compat: str  #: hash of model, dtype, rBlock layout and protocol version; empty while loading
 
 
 class Leave(Message, frozen=True):
     """An instance ends in good order; it owes and lends nothing any more."""
 
-    instance_id: InstanceId
-    incarnation: int
+    instance_id: InstanceId  #: the sender
+    incarnation: int  #: the life that ends
 
 
 class RequestPlacementEntry(Value, frozen=True):
@@ -29,17 +29,17 @@ class RequestPlacementEntry(Value, frozen=True):
     num_blocks is absolute; 0 means gone.
     """
 
-    req_id: RequestId
-    inst_id: InstanceId
-    num_blocks: Count
-    local: bool
+    req_id: RequestId  #: the request
+    inst_id: InstanceId  #: the instance whose slots are counted, which is the sender
+    num_blocks: Count  #: absolute number of rBlocks; 0 means gone
+    local: bool  #: true from the request's debtor, false from a creditor
 
 
 class Debtor(Value, frozen=True, array_like=True):
     """How many rBlocks an instance has borrowed from the sender of a heartbeat (000, Fig. 4)."""
 
-    instance_id: InstanceId
-    num_blocks: Count
+    instance_id: InstanceId  #: the debtor
+    num_blocks: Count  #: rBlocks granted to it, filled or not
 
 
 class Heartbeat(Message, frozen=True):
@@ -49,38 +49,38 @@ class Heartbeat(Message, frozen=True):
     waiting_blocks: rBlocks that waiting requests need. step_s: time of recent steps, smoothed.
     """
 
-    instance_id: InstanceId
-    incarnation: int
-    seq: Count
-    base: Count
-    full: bool
-    entries: tuple[RequestPlacementEntry, ...] = ()
-    debtors: tuple[Debtor, ...] = ()
-    state: str = "ready"
-    total_blocks: Count = 0
-    free_blocks: Count = 0
-    lendable_blocks: Count = 0
-    running: Count = 0
-    waiting: Count = 0
-    waiting_blocks: Count = 0
-    step_s: Seconds = 0.0
+    instance_id: InstanceId  #: the sender
+    incarnation: int  #: its life
+    seq: Count  #: grows by one with every heartbeat of that life
+    base: Count  #: `entries` holds what changed since this heartbeat, the newest that was acknowledged; 0 when `full`
+    full: bool  #: `entries` is complete and replaces what is known
+    entries: tuple[RequestPlacementEntry, ...] = ()  #: the placement of requests here
+    debtors: tuple[Debtor, ...] = ()  #: the loans given, by debtor
+    state: str = "ready"  #: `ready` or `draining`
+    total_blocks: Count = 0  #: rBlocks in the pool
+    free_blocks: Count = 0  #: rBlocks in nobody's use
+    lendable_blocks: Count = 0  #: rBlocks a debtor could be granted now; 0 unless ready
+    running: Count = 0  #: requests in the batch
+    waiting: Count = 0  #: requests that wait for memory
+    waiting_blocks: Count = 0  #: rBlocks that the waiting requests lack
+    step_s: Seconds = 0.0  #: recent time per step in seconds, exponential mean
 
 
 class Refusal(Value, frozen=True, array_like=True):
     """A creditor that said no, and how much it said to have free."""
 
-    instance_id: InstanceId
-    free_blocks: Count
+    instance_id: InstanceId  #: the creditor that refused, or granted less than asked
+    free_blocks: Count  #: what it said to have left to lend, in rBlocks
 
 
 class BorrowQuery(Message, frozen=True):
     """A debtor looks for `num_blocks`; what it was refused since its last query updates the ledger (000 §4.4)."""
 
-    instance_id: InstanceId
-    borrow_id: str
-    num_blocks: Count
-    refusals: tuple[Refusal, ...] = ()
-    exclude: tuple[InstanceId, ...] = ()
+    instance_id: InstanceId  #: the debtor
+    borrow_id: str  #: names this borrow; repeated in the answer
+    num_blocks: Count  #: rBlocks still missing
+    refusals: tuple[Refusal, ...] = ()  #: refusals heard during this borrow; they correct the ledger before it is read
+    exclude: tuple[InstanceId, ...] = ()  #: instances not to be named, such as the creditor that wants its memory back
 
 
 class MembersQuery(Message, frozen=True):
@@ -90,6 +90,6 @@ class MembersQuery(Message, frozen=True):
 class Locate(Message, frozen=True):
     """Which instance should serve a request of about this many tokens? Answered by `Located`."""
 
-    request_id: RequestId
-    num_tokens: Count = 0
-    exclude: tuple[InstanceId, ...] = ()
+    request_id: RequestId  #: the request; repeated in the answer
+    num_tokens: Count = 0  #: estimate of prompt + max_tokens; 0 is unknown
+    exclude: tuple[InstanceId, ...] = ()  #: instances that failed this request before

@@ -26,35 +26,36 @@ from distkv.wire.messages.common import (
 class Members(Message, frozen=True):
     """The member list, whole; everyone caches it. `version` grows while one gManager runs."""
 
-    version: Count
-    members: tuple[Member, ...] = ()
+    version: Count  #: grows within one life of the sender
+    members: tuple[Member, ...] = ()  #: all known instances, dead ones for five minutes
 
 
 class JoinRefused(Message, frozen=True):
     """The instance cannot be part of this cluster; `reason` says what differs."""
 
-    reason: str
+    reason: str  #: one sentence saying what differs
 
 
 class HeartbeatAck(Message, frozen=True):
     """Heartbeat `seq` is in the ledger. `want_full`: it was not, send everything. `want_join`: who are you?"""
 
-    seq: Count
-    want_full: bool = False
-    want_join: bool = False
+    seq: Count  #: the heartbeat that is meant
+    want_full: bool = False  #: it was not taken in; send everything next time
+    want_join: bool = False  #: the sender is unknown; send `Join`
 
 
 class Candidate(Value, frozen=True, array_like=True):
     """A possible creditor and what it was last known to have free to lend."""
 
-    instance_id: InstanceId
-    free_blocks: Count
+    instance_id: InstanceId  #: an instance that may lend
+    free_blocks: Count  #: what it was last known to have to lend, in rBlocks; may be stale
 
 
 class Creditors(Message, frozen=True):
     """Up to three candidates, best first: cheapest to reach, then most free (000 §4.4)."""
 
-    borrow_id: str
+    borrow_id: str  #: from the query
+    #: up to three; those on the debtor's host first, then the ones with most to lend
     candidates: tuple[Candidate, ...] = ()
 
 
@@ -67,36 +68,36 @@ class TryMoveKvcache(Message, frozen=True):
     The debtor names the span, so asking twice grants once. ttl_s: the lease it wants.
     """
 
-    span_id: SpanId
-    request_id: RequestId
-    debtor_id: InstanceId
-    debtor_incarnation: int
-    num_blocks: Count
-    ttl_s: Seconds
+    span_id: SpanId  #: name of the span that would come about
+    request_id: RequestId  #: the request it is for
+    debtor_id: InstanceId  #: the asking instance; must be the envelope's sender
+    debtor_incarnation: int  #: its life; loans to a former life are taken back
+    num_blocks: Count  #: rBlocks wanted
+    ttl_s: Seconds  #: lease wanted, seconds
 
 
 class Granted(Message, frozen=True):
     """`slots` of the creditor are reserved, in order, under a lease of `ttl_s`; may be fewer than asked for."""
 
-    span_id: SpanId
-    epoch: Epoch
-    slots: tuple[int, ...]
-    ttl_s: Seconds
+    span_id: SpanId  #: from the question
+    epoch: Epoch  #: the life of the span that begins
+    slots: tuple[int, ...]  #: the creditor's slots, in span order; may be fewer than asked
+    ttl_s: Seconds  #: lease granted, seconds; at most the creditor's own `lease_s`
 
 
 class Refused(Message, frozen=True):
     """Nothing is reserved; `free_blocks` is what could be lent now."""
 
-    span_id: SpanId
-    reason: str
-    free_blocks: Count
+    span_id: SpanId  #: from the question
+    reason: str  #: one sentence
+    free_blocks: Count  #: rBlocks that could be lent now
 
 
 class ReadyBlock(Value, frozen=True, array_like=True):
     """A sealed rBlock: the slot of the source's pool it lies in, and the checksum its debtor computed for it."""
 
-    slot: Count
-    checksum: int
+    slot: Count  #: where the rBlock lies in the source's pool
+    checksum: int  #: XXH3 (64 bit, unsigned) of its bytes, from the debtor's table
 
 
 class BlocksReady(Message, frozen=True):
@@ -106,11 +107,11 @@ class BlocksReady(Message, frozen=True):
     for word, when no answer comes: a receiver that is still reading stays silent, one that has them answers again.
     """
 
-    span: SpanRef
-    index: Count
-    source_id: InstanceId
-    source_incarnation: int
-    blocks: tuple[ReadyBlock, ...]
+    span: SpanRef  #: the span they go into
+    index: Count  #: position in the span of the first of them; positions are filled in order
+    source_id: InstanceId  #: instance whose pool they lie in: the debtor, or a former creditor when a span is re-homed
+    source_incarnation: int  #: its life
+    blocks: tuple[ReadyBlock, ...]  #: the rBlocks, in span order
 
 
 class Complete(Message, frozen=True):
@@ -119,44 +120,44 @@ class Complete(Message, frozen=True):
     With `problem` set nothing was taken over: a read failed, or a checksum did not match.
     """
 
-    span: SpanRef
-    index: Count
-    num_blocks: Count
-    problem: str = ""
+    span: SpanRef  #: the span
+    index: Count  #: from the question
+    num_blocks: Count  #: rBlocks read and verified; they are part of the span now
+    problem: str = ""  #: why nothing was taken over; empty if all went well
 
 
 class Renew(Message, frozen=True):
     """Leases to keep for another `ttl_s`; answered by `Renewed`."""
 
-    renewal: Count
-    spans: tuple[SpanRef, ...]
-    ttl_s: Seconds
+    renewal: Count  #: names this renewal; repeated in the answer
+    spans: tuple[SpanRef, ...]  #: spans to keep
+    ttl_s: Seconds  #: for how long from receipt, seconds
 
 
 class Renewed(Message, frozen=True):
     """Renewal `renewal` holds for all its spans but `refused`, which are gone."""
 
-    renewal: Count
-    refused: tuple[SpanRef, ...] = ()
+    renewal: Count  #: from the question
+    refused: tuple[SpanRef, ...] = ()  #: spans that are unknown, another debtor's, in another life, or being taken back
 
 
 class Release(Message, frozen=True):
     """The debtor needs the span no more; answered by `Released` when its last reader is done."""
 
-    span: SpanRef
+    span: SpanRef  #: the span; with epoch `[0, 0]` in whatever life it is
 
 
 class Released(Message, frozen=True):
     """The span is gone and nobody reads on its behalf."""
 
-    span: SpanRef
+    span: SpanRef  #: from the question
 
 
 class Reclaim(Message, frozen=True):
     """The creditor wants the span back within `deadline_s`; after that it may refuse to renew."""
 
-    span: SpanRef
-    deadline_s: Seconds
+    span: SpanRef  #: the span wanted back
+    deadline_s: Seconds  #: seconds until the creditor is gone
 
 
 # --- from clients
@@ -168,16 +169,17 @@ class Submit(Message, frozen=True):
     timeout_s: how long the request may wait for memory before it fails as retryable.
     """
 
-    request_id: RequestId
-    prompt: str | tuple[int, ...]
-    params: SamplingParams
+    request_id: RequestId  #: chosen by the client; no running request of the instance may have it
+    prompt: str | tuple[int, ...]  #: text, or token ids that are taken as they are
+    params: SamplingParams  #: how to sample and when to stop, see below
+    #: seconds the request may wait for memory before it fails as retryable; nil is no limit
     timeout_s: Seconds | None = None
 
 
 class Cancel(Message, frozen=True):
     """Stop a request; answered by a last chunk with finish_reason "abort" if it was still running."""
 
-    request_id: RequestId
+    request_id: RequestId  #: the request
 
 
 class KeepAlive(Message, frozen=True):

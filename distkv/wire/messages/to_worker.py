@@ -18,16 +18,17 @@ class Sampling(Value, frozen=True, omit_defaults=True):
     tell the logprobs of, besides the chosen one's; None for none at all.
     """
 
-    temperature: float
-    top_k: int
-    top_p: float
-    seed: int
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    logit_bias: dict[int, float] = msgspec.field(default_factory=dict)
-    prompt_tokens: Count = 0
+    temperature: float  #: 0 is greedy
+    top_k: int  #: keep this many tokens; 0 is off
+    top_p: float  #: keep this much probability, in (0, 1]
+    seed: int  #: fixed when the request is admitted
+    min_p: float = 0.0  #: see `SamplingParams`, as for the next four
+    repetition_penalty: float = 1.0  #: on the logits of all tokens before
+    presence_penalty: float = 0.0  #: on those of the tokens from `prompt_tokens` on
+    frequency_penalty: float = 0.0  #: likewise
+    logit_bias: dict[int, float] = msgspec.field(default_factory=dict)  #: all ids are in the vocabulary
+    prompt_tokens: Count = 0  #: tokens of the prompt; those behind it are output
+    #: likeliest tokens to tell the logprobs of, besides the chosen one's; nil for none at all
     logprobs: Count | None = None
 
 
@@ -35,20 +36,20 @@ class PromptLogprobs(Value, frozen=True):
     """The logprobs of prompt tokens `token_ids`, at positions `first` and on, are wanted, each with those of the `top`
     likeliest tokens there. The row before a position predicts it, so `first` is above the step's `start`."""
 
-    first: Count
-    token_ids: tuple[int, ...]
-    top: Count
+    first: Count  #: position of the first of them
+    token_ids: tuple[int, ...]  #: the ids at `first` and on
+    top: Count  #: likeliest tokens to tell besides, for each
 
 
 class RemoteSpan(Value, frozen=True):
     """Logical rBlocks [first_block, first_block + num_blocks) of a sequence lie in a span of a creditor,
     at positions [index, index + num_blocks) of it."""
 
-    instance_id: InstanceId
-    span: SpanRef
-    index: Count
-    first_block: Count
-    num_blocks: Count
+    instance_id: InstanceId  #: the creditor
+    span: SpanRef  #: the span they lie in
+    index: Count  #: position in the span of the first of them
+    first_block: Count  #: first logical rBlock of the sequence
+    num_blocks: Count  #: how many
 
 
 class SeqStep(Value, frozen=True, omit_defaults=True):
@@ -62,50 +63,52 @@ class SeqStep(Value, frozen=True, omit_defaults=True):
     for penalties; the same in all steps of a request. prompt_logprobs: given when some are wanted of these rows.
     """
 
-    request_id: RequestId
-    version: Count
-    attempt: Count
-    start: Count
-    end: Count
+    request_id: RequestId  #: the sequence
+    version: Count  #: placement version; grows whenever an rBlock of the sequence changes place
+    attempt: Count  #: grows whenever Steps of the sequence were lost or taken back; Steps of a lost life are void
+    start: Count  #: first position to compute
+    end: Count  #: position after the last
+    #: ids of these positions; one fewer when the last is the token the worker sampled for it just before
     tokens: tuple[int, ...]
+    #: where its own rBlocks with positions below `end` lie, ascending, those written by this Step included
     local: tuple[Run, ...]
-    remote: tuple[RemoteSpan, ...] = ()
-    sample: Sampling | None = None
-    history: bool = False
-    prompt_logprobs: PromptLogprobs | None = None
+    remote: tuple[RemoteSpan, ...] = ()  #: where its borrowed ones lie, ascending
+    sample: Sampling | None = None  #: how to sample position `end`; nil when no token is wanted
+    history: bool = False  #: keep the ids by position until `Forget`, for penalties; the same in all Steps of a request
+    prompt_logprobs: PromptLogprobs | None = None  #: those to tell that were not told yet
 
 
 class Step(Message, frozen=True):
     """One forward pass over a batch; answered by `StepResult`."""
 
-    step_id: Count
-    seqs: tuple[SeqStep, ...]
+    step_id: Count  #: grows by one
+    seqs: tuple[SeqStep, ...]  #: the sequences; queries of each see the keys at positions up to their own
 
 
 class Forget(Message, frozen=True):
     """Drop what is remembered of these requests; no later Step names them in the same attempt."""
 
-    request_ids: tuple[RequestId, ...]
+    request_ids: tuple[RequestId, ...]  #: requests to forget
 
 
 class Checksum(Message, frozen=True):
     """Checksum these slots of the own pool; answered by `Checksummed`."""
 
-    checksum_id: Count
-    slots: tuple[int, ...]
+    checksum_id: Count  #: names this seal
+    slots: tuple[int, ...]  #: slots of the own pool
 
 
 class Grant(Message, frozen=True):
     """A span exists from now on: peers may attend over what was pulled into its slots."""
 
-    span: SpanRef
-    slots: tuple[int, ...]
+    span: SpanRef  #: the span
+    slots: tuple[int, ...]  #: its slots, in span order
 
 
 class Revoke(Message, frozen=True):
     """A span exists no more for new readers; answered by `Revoked` when no one reads or fills it."""
 
-    span: SpanRef
+    span: SpanRef  #: the span
 
 
 class Pull(Message, frozen=True):
@@ -114,25 +117,26 @@ class Pull(Message, frozen=True):
     span: the own span they go into (it is pinned meanwhile), or None when the blocks come home to their debtor.
     """
 
-    pull_id: Count
-    source_id: InstanceId
-    source_incarnation: int
-    source_slots: tuple[int, ...]
-    slots: tuple[int, ...]
-    checksums: tuple[int, ...]
+    pull_id: Count  #: names this pull
+    source_id: InstanceId  #: instance to read from
+    source_incarnation: int  #: its life; another life is not read
+    source_slots: tuple[int, ...]  #: slots there
+    slots: tuple[int, ...]  #: slots here, same order
+    checksums: tuple[int, ...]  #: what each must have after the copy, same order
+    #: the lent span they go into, pinned meanwhile; nil when blocks come home to their debtor
     span: SpanRef | None = None
 
 
 class Peers(Message, frozen=True):
     """The live members and their tensor endpoints; replaces the list before it."""
 
-    members: tuple[Member, ...]
+    members: tuple[Member, ...]  #: live peers with a tensor endpoint
 
 
 class StatsQuery(Message, frozen=True):
     """Answered at once by `WorkerStats`."""
 
-    query_id: Count
+    query_id: Count  #: repeated in the answer
 
 
 class Shutdown(Message, frozen=True):
