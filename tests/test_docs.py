@@ -21,6 +21,7 @@ from distkv.cli.commands import bench
 from distkv.cli.daemons import gateway, gmanager, instance
 from distkv.client.cluster_status import COUNTERS
 from distkv.config import SECTIONS, Setting, Settings, load_file, settings_of
+from distkv.events import ClusterEvent
 from distkv.wire.messages.envelope import Envelope
 from distkv.wire.messages.to_client import BlockCounts, InstanceStatus, RequestStatus, SpanStatus
 from tests.wire.golden.field_tables import TABLE, meanings, message_types, table_of
@@ -34,7 +35,7 @@ PROGRAMS = {
     "distkv-gateway": gateway.command,
 }
 TYPES = message_types()
-LOGGERS = {"info", "warning", "error", "note", "_note"}
+LOGGERS = {"info", "warning", "error"}
 
 
 def text_of(name: str) -> str:
@@ -159,6 +160,8 @@ def test_status_example_has_every_field() -> None:
 
 def logged_events() -> Iterator[tuple[str, str]]:
     """(event, where) of every line that the processes of a cluster log."""
+    for kind in ClusterEvent.__subclasses__():
+        yield str(kind.__struct_config__.tag), f"events.{kind.__name__}"
     package = Path(distkv.__file__).parent
     for path in sorted(set(package.rglob("*.py")) - set((package / "demo").rglob("*.py"))):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from distkv.events import ClusterEvent
 from distkv.wire.messages.envelope import Contract, Control, FromGManager, ToClient, ToGManager, ToWorker
 from distkv.wire.messages.to_rmanager import Submit
 
@@ -88,11 +89,10 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
-    """A fact for the log and the trace; `fields` never hold prompts or tokens."""
+class Publish:
+    """Make known what happened: a line of the log."""
 
-    event: str
-    fields: dict[str, object]
+    event: ClusterEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,4 +103,4 @@ class Exit:
     reason: str
 
 
-Command = TellWorker | TellGManager | TellPeer | Answer | Note | Exit
+Command = TellWorker | TellGManager | TellPeer | Answer | Publish | Exit

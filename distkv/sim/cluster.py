@@ -15,6 +15,7 @@ from distkv.control.cluster.gmanager import GManager, GManagerSettings
 from distkv.control.request.output import NoText
 from distkv.control.rmanager.state import Settings
 from distkv.control.rmanager.state_machine import RManager
+from distkv.events import ClusterEvent
 from distkv.sim.fake_worker import VOCAB, FakeWorker
 from distkv.types import SamplingParams, TokenLogprobs
 from distkv.wire.messages import from_worker as fw
@@ -73,7 +74,7 @@ class SimCluster:
         self.outcomes: dict[str, Outcome] = defaultdict(Outcome)
         self.owner: dict[str, str] = {}
         self.gm: GManager | None = GManager(GManagerSettings())
-        self.notes: list[tuple[str, c.Note]] = []
+        self.events: list[tuple[str, ClusterEvent]] = []
         self.sent: list[tuple[str, c.Command]] = []
         self.leaving: list[str] = []
         for index, slots in enumerate(pools):
@@ -256,8 +257,8 @@ class SimCluster:
                     self._send((name, "ask", command.instance_id), command.body)
                 case c.Answer():
                     self._answer(name, command)
-                case c.Note():
-                    self.notes.append((name, command))
+                case c.Publish():
+                    self.events.append((name, command.event))
                 case c.Exit():
                     node.exited = command
                     self.leaving.append(name)

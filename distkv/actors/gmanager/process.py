@@ -13,7 +13,7 @@ from distkv.actors.ticking import every, first_of
 from distkv.clock import Clock, MonotonicClock
 from distkv.config import GManagerConfig
 from distkv.control.cluster.gmanager import GManager, GManagerSettings
-from distkv.control.commands import Answer, Command, Note, Received, Tick
+from distkv.control.commands import Answer, Command, Publish, Received, Tick
 from distkv.wire.address import join_host_port
 from distkv.wire.channel import ServerChannel
 from distkv.wire.envelope_factory import EnvelopeFactory
@@ -47,8 +47,8 @@ class GManagerActor:
             match command:
                 case Answer():
                     self._server.send(command.route, self._envelopes.wrap(command.body, cause))
-                case Note():
-                    self._log.info(command.event, cause=cause, **command.fields)
+                case Publish():
+                    self._log.info(command.event.name, cause=cause, **command.event.fields())
                 case _:
                     raise AssertionError(f"a gManager never issues {command}")
 

@@ -184,8 +184,8 @@ class InstanceActor:
                         self._outbounds.tell_peer(members[command.instance_id], command.body, cause)
                 case c.Answer():
                     self._answer(command, cause)
-                case c.Note():
-                    self._log.info(command.event, cause=cause, **command.fields)
+                case c.Publish():
+                    self._log.info(command.event.name, cause=cause, **command.event.fields())
                 case c.Exit():
                     self._log.info("exiting", reason=command.reason)
                     if not self._end.done():

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 import msgspec
 
+from distkv import events
 from distkv.control.cluster.ledger import Entry, Ledger
-from distkv.control.commands import Answer, Command, Note, Received, Tick
+from distkv.control.commands import Answer, Command, Publish, Received, Tick
 from distkv.types import InstanceState
 from distkv.wire.messages import to_gmanager as tg
 from distkv.wire.messages.common import Member
@@ -69,7 +70,7 @@ class GManager:
             case tg.Locate():
                 self._locate(body, route, now)
             case _:
-                self._note("unexpected_message", sender=event.sender, type=type(body).__name__)
+                self._publish(events.UnexpectedMessage(sender=event.sender, type=type(body).__name__))
 
     # --- membership
 
@@ -86,10 +87,10 @@ class GManager:
         elif entry is not None and member.incarnation < entry.member.incarnation:
             refusal = f"a newer process serves as {member.instance_id} already (pid {entry.member.pid})"
         elif entry is not None and member.incarnation > entry.member.incarnation and self._alive(entry, now):
-            self._note("replaced", instance=member.instance_id, old_pid=entry.member.pid, new_pid=member.pid)
+            self._publish(events.Replaced(instance=member.instance_id, old_pid=entry.member.pid, new_pid=member.pid))
         if refusal:
             self._commands.append(Answer(route, JoinRefused(reason=refusal)))
-            self._note("join_refused", instance=member.instance_id, reason=refusal)
+            self._publish(events.JoinRefused(instance=member.instance_id, reason=refusal))
             if entry is not None and entry.member.incarnation == member.incarnation and not entry.compat:
                 del self.ledger.entries[member.instance_id]  # known only as one that was starting
             return
@@ -97,7 +98,7 @@ class GManager:
         if entry is None or entry.member.incarnation != member.incarnation:
             entry = Entry(member, now, route)
             self.ledger.entries[member.instance_id] = entry
-            self._note("joined", instance=member.instance_id, pid=member.pid, blocks=member.total_blocks)
+            self._publish(events.Joined(instance=member.instance_id, pid=member.pid, blocks=member.total_blocks))
         entry.member, entry.route, entry.last_heard, entry.compat = member, route, now, join.compat
         if entry.heartbeat is None:
             entry.lendable = member.lendable_blocks
@@ -108,7 +109,7 @@ class GManager:
         entry = self.ledger.entries.get(leave.instance_id)
         if entry is not None and entry.member.incarnation == leave.incarnation:
             entry.member = msgspec.structs.replace(entry.member, state="dead")
-            self._note("left", instance=leave.instance_id)
+            self._publish(events.Left(instance=leave.instance_id))
 
     def _heartbeat(self, heartbeat: tg.Heartbeat, route: bytes, now: float) -> None:
         entry = self.ledger.entries.get(heartbeat.instance_id)
@@ -128,7 +129,7 @@ class GManager:
         if states != self._states or self._news:
             for instance_id, state in states.items():
                 if self._states.get(instance_id) != state:
-                    self._note("instance_state", instance=instance_id, state=state)
+                    self._publish(events.InstanceStateChanged(instance=instance_id, state=state))
                     if state == "dead":
                         self.ledger.forget(instance_id)
             self._states, self._news = states, False
@@ -206,8 +207,8 @@ class GManager:
             and self._state(instance_id, now) != "dead"
         )
 
-    def _note(self, event: str, **fields: object) -> None:
-        self._commands.append(Note(event, fields))
+    def _publish(self, event: events.ClusterEvent) -> None:
+        self._commands.append(Publish(event))
 
 
 def _is_near(member: Member, host_key: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from distkv import events
 from distkv.control.commands import Answer, TellPeer, TellWorker
 from distkv.control.loan.lending import Loan
 from distkv.control.rmanager.state import Instance
@@ -44,7 +45,7 @@ class Creditor:
         if isinstance(answer, Granted) and is_new:
             loan = instance.loans.loans[ask.span_id]
             instance.emit(TellWorker(Grant(span=loan.span, slots=loan.slots)))
-            instance.note("lent", request_id=ask.request_id, debtor=sender, blocks=len(loan.slots))
+            instance.publish(events.Lent(request_id=ask.request_id, debtor=sender, blocks=len(loan.slots)))
         instance.emit(Answer(route, answer))
 
     def on_blocks_ready(self, sender: str, route: bytes, message: BlocksReady) -> None:
@@ -127,7 +128,7 @@ class Creditor:
         """Take back what nobody renewed."""
         for loan in self._instance.loans.expired(now):
             self._instance.tally.lease_expiries += 1
-            self._instance.note("lease_expired", request_id=loan.request_id, debtor=loan.debtor_id)
+            self._instance.publish(events.LeaseExpired(request_id=loan.request_id, debtor=loan.debtor_id))
             self._revoke(loan, tell_debtor=False)
 
     def _revoke(self, loan: Loan, tell_debtor: bool) -> None:

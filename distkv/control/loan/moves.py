@@ -6,6 +6,7 @@ place is free when no step names it any more.
 
 from __future__ import annotations
 
+from distkv import events
 from distkv.control.commands import TellPeer, TellWorker
 from distkv.control.loan.debts import DebtBook
 from distkv.control.request.placement import Block, Debt
@@ -79,8 +80,8 @@ class Mover:
             return
         count, debt.exposed = debt.exposed, 0
         if message.problem or message.num_blocks != count:
-            self._instance.note(
-                "move_failed", request_id=seq.request_id, creditor=debt.creditor_id, problem=message.problem
+            self._instance.publish(
+                events.MoveFailed(request_id=seq.request_id, creditor=debt.creditor_id, problem=message.problem)
             )
             debt.failures += 1
             if debt.failures >= MAX_FAILURES:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
+from distkv import events
 from distkv.control.commands import Answer, TellWorker, Tokenized
 from distkv.control.loan.debts import DebtBook
 from distkv.control.request.output import Decoder, OutputText
@@ -71,7 +72,7 @@ class Requests:
         )
         self._instance.sequences[seq.request_id] = seq
         self._instance.tally.prompt_tokens += seq.prompt_tokens
-        self._instance.note("accepted", request_id=seq.request_id, prompt_tokens=seq.prompt_tokens)
+        self._instance.publish(events.Accepted(request_id=seq.request_id, prompt_tokens=seq.prompt_tokens))
 
     def _refusal(self, submit: Submit, token_ids: tuple[int, ...]) -> RequestEnded | None:
         instance, settings = self._instance, self._instance.settings
@@ -164,7 +165,9 @@ class Requests:
         )
         if finish is not None:
             self._end(seq, now)
-            self._instance.note("finished", request_id=seq.request_id, reason=finish, generated=seq.num_generated)
+            self._instance.publish(
+                events.Finished(request_id=seq.request_id, reason=finish, generated=seq.num_generated)
+            )
 
     def cancel(self, request_id: str, now: float, route: bytes | None = None) -> None:
         """Stop a request wherever it is; only the client that sent it may (route None: it is gone)."""
@@ -174,14 +177,14 @@ class Requests:
         if route is not None:
             self._send(seq, finish_reason="abort")
         self._end(seq, now)
-        self._instance.note("cancelled", request_id=request_id)
+        self._instance.publish(events.Cancelled(request_id=request_id))
 
     def fail(self, seq: Sequence, reason: str, now: float, retryable: bool = True) -> None:
         """End a request without (all of) its answer."""
         ended = RequestEnded(request_id=seq.request_id, kind="failed", reason=reason, retryable=retryable)
         self._instance.emit(Answer(seq.route, ended))
         self._end(seq, now)
-        self._instance.note("failed", request_id=seq.request_id, reason=reason)
+        self._instance.publish(events.Failed(request_id=seq.request_id, reason=reason))
 
     def _send(self, seq: Sequence, **fields: Any) -> None:
         """A TokenChunk with these fields besides those that all have."""

@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from distkv.control.blocks import BlockPool, SlotState
-from distkv.control.commands import Command, Note
+from distkv.control.commands import Command, Publish
 from distkv.control.loan.borrowing import Borrower
 from distkv.control.loan.lending import LoanBook
 from distkv.control.request.placement import Debt
 from distkv.control.request.sequence import SeqState, Sequence
 from distkv.control.schedule.scheduler import Batcher
+from distkv.events import ClusterEvent
 from distkv.types import InstanceState
 from distkv.wire.messages.common import Member
 
@@ -112,9 +113,9 @@ class Instance:
         """Have the actor carry this out, in order."""
         self.commands.append(command)
 
-    def note(self, event: str, **fields: object) -> None:
-        """Have the actor log a fact."""
-        self.commands.append(Note(event, fields))
+    def publish(self, event: ClusterEvent) -> None:
+        """Have the actor make known what happened."""
+        self.commands.append(Publish(event))
 
     def running(self) -> list[Sequence]:
         return [s for s in self.sequences.values() if s.state is SeqState.RUNNING]

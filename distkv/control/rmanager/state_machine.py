@@ -13,6 +13,7 @@ from collections.abc import Callable
 from random import Random
 from typing import assert_never
 
+from distkv import events
 from distkv.control import commands as c
 from distkv.control.loan.creditor import Creditor
 from distkv.control.loan.debts import DebtBook
@@ -134,7 +135,7 @@ class RManager:
             case tg.Locate():
                 self.instance.emit(c.Answer(route, self._peers.located(body.request_id)))
             case _:
-                self.instance.note("unexpected_message", sender=sender, type=type(body).__name__)
+                self.instance.publish(events.UnexpectedMessage(sender=sender, type=type(body).__name__))
 
     def _join(self) -> None:
         if self._peers.own is not None:
@@ -169,13 +170,13 @@ class RManager:
                 continue
             self.instance.batcher.take_back(seq)
             blocks = self._debts.lose(seq, debt)
-            self.instance.note(
-                "span_lost", request_id=seq.request_id, creditor=debt.creditor_id, blocks=blocks, why=why
+            self.instance.publish(
+                events.SpanLost(request_id=seq.request_id, creditor=debt.creditor_id, blocks=blocks, why=why)
             )
 
     def _peer_lost(self, instance_id: str, now: float, but_incarnation: int | None = None) -> None:
         instance = self.instance
-        instance.note("peer_lost", peer=instance_id, new_life=but_incarnation is not None)
+        instance.publish(events.PeerLost(peer=instance_id, restarted=but_incarnation is not None))
         lost = [(s, d) for s in instance.sequences.values() for d in s.debts if d.creditor_id == instance_id]
         self._lose_all(lost, "the creditor is gone")
         instance.borrower.on_peer_lost(instance_id, now)
@@ -227,7 +228,9 @@ class RManager:
             return
         self.instance.state = "draining"
         self._drain_until = now + timeout_s
-        self.instance.note("draining", running=len(self.instance.running()), loans=len(self.instance.loans.loans))
+        self.instance.publish(
+            events.Draining(running=len(self.instance.running()), loans=len(self.instance.loans.loans))
+        )
         for seq in list(self.instance.sequences.values()):
             if seq.num_generated == 0 and seq.state is SeqState.WAITING and not seq.blocks:
                 self._requests.fail(seq, f"instance {self.instance.settings.instance_id} is draining", now)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from random import Random
 
+from distkv import events
 from distkv.control.blocks import SlotState
 from distkv.control.loan.borrowing import Borrow, Purpose
 from distkv.control.loan.debts import DebtBook
@@ -255,7 +256,7 @@ class Memory:
 
     def _preempt(self, seq: Sequence, now: float) -> None:
         self._instance.tally.preemptions += 1
-        self._instance.note("preempted", request_id=seq.request_id, num_tokens=len(seq.tokens))
+        self._instance.publish(events.Preempted(request_id=seq.request_id, num_tokens=len(seq.tokens)))
         self.restart(seq, now)
         seq.retry_at = now + self._backoff(seq.retries)
 

@@ -6,6 +6,7 @@ import json
 import time
 from pathlib import Path
 
+from distkv import events
 from distkv.actors.instance.trace import Trace
 from distkv.control import commands as c
 from distkv.types import SamplingParams
@@ -31,7 +32,7 @@ def test_one_line_per_message_with_its_facts(tmp_path: Path) -> None:
         trace.sent(c.TellPeer("b", ASK))
         trace.sent(c.TellWorker(Step(step_id=7, seqs=(step,))))
         trace.sent(c.TellGManager(BorrowQuery(instance_id="a", borrow_id="q", num_blocks=3)))
-        trace.sent(c.Note("lent", {}))
+        trace.sent(c.Publish(events.Draining(running=0, loans=0)))
         trace.sent(c.Exit(0, "drained"))
         trace.received("b", Released(span=SPAN))
     written = lines(path)

@@ -6,9 +6,10 @@ from typing import Any, TypeVar
 
 import pytest
 
+from distkv import events
 from distkv.clock import ManualClock
 from distkv.control.cluster.gmanager import FORGET_DEAD_S, GManager, GManagerSettings
-from distkv.control.commands import Answer, Command, Note, Received, Tick
+from distkv.control.commands import Answer, Command, Publish, Received, Tick
 from distkv.wire.messages import to_gmanager as tg
 from distkv.wire.messages.common import DataEndpoint, Member
 from distkv.wire.messages.envelope import Control
@@ -17,6 +18,7 @@ from distkv.wire.messages.to_rmanager import Creditors, HeartbeatAck, JoinRefuse
 from tests.control.parts import make_member
 
 M = TypeVar("M")
+E = TypeVar("E", bound=events.ClusterEvent)
 
 
 class Managed:
@@ -56,8 +58,9 @@ class Managed:
             and route in (None, command.route.decode())
         ]
 
-    def notes(self, event: str) -> list[dict[str, object]]:
-        return [command.fields for command in self.commands if isinstance(command, Note) and command.event == event]
+    def events(self, kind: type[E]) -> list[E]:
+        published = [command.event for command in self.commands if isinstance(command, Publish)]
+        return [event for event in published if isinstance(event, kind)]
 
     def states(self) -> dict[str, str]:
         return {member.instance_id: member.state for member in self.gm.members(self.clock.now()).members}
@@ -89,7 +92,7 @@ def test_a_new_instance_is_told_to_everyone_once(managed: Managed) -> None:
     for route in ("a", "b"):
         (members,) = managed.answers(Members, route)
         assert [member.instance_id for member in members.members] == ["a", "b"]
-    assert managed.notes("joined") == [{"instance": "b", "pid": 0, "blocks": 8}]
+    assert managed.events(events.Joined) == [events.Joined(instance="b", pid=0, blocks=8)]
 
 
 def test_every_join_is_answered(managed: Managed) -> None:
@@ -119,7 +122,7 @@ def test_a_new_life_replaces_the_old_one_and_is_not_replaced_by_it(managed: Mana
     managed.join("a", incarnation=1, pid=10)
     managed.beat("a", debtors=(tg.Debtor("b", 3),))
     managed.join("a", incarnation=2, pid=11)
-    assert managed.notes("replaced") == [{"instance": "a", "old_pid": 10, "new_pid": 11}]
+    assert managed.events(events.Replaced) == [events.Replaced(instance="a", old_pid=10, new_pid=11)]
     assert managed.gm.ledger.debts() == {}, "what the old life lent is gone"
     managed.join("a", incarnation=1, pid=10)
     (refused,) = managed.answers(JoinRefused)
@@ -152,7 +155,9 @@ def test_silence_makes_an_instance_unreachable_then_dead_then_forgotten(managed:
     managed.tick(1.4)
     managed.beat("b")
     assert managed.tick(0.1) != [] and managed.states() == {"a": "unreachable", "b": "ready"}
-    assert managed.notes("instance_state") == [{"instance": "a", "state": "unreachable"}]
+    assert managed.events(events.InstanceStateChanged) == [
+        events.InstanceStateChanged(instance="a", state="unreachable")
+    ]
     assert len(managed.answers(Members, "b")) == 1
     assert managed.tick(0.0) == [], "told once"
     assert managed.gm.ledger.debts() and managed.gm.ledger.placement()
@@ -175,7 +180,7 @@ def test_one_that_leaves_is_dead_at_once_but_only_in_this_life(managed: Managed)
     assert managed.states()["a"] == "ready"
     managed.hear("a", tg.Leave(instance_id="a", incarnation=1))
     assert managed.states() == {"a": "dead", "b": "ready"}
-    assert len(managed.answers(Members, "b")) == 1 and managed.notes("left")
+    assert len(managed.answers(Members, "b")) == 1 and managed.events(events.Left)
     managed.join("a", incarnation=2)
     assert managed.states() == {"a": "ready", "b": "ready"}
 
@@ -199,7 +204,7 @@ def test_members_show_what_is_free_now(managed: Managed) -> None:
 
 def test_what_it_does_not_expect_is_noted(managed: Managed) -> None:
     managed.hear("a", HeartbeatAck(seq=1))
-    assert managed.notes("unexpected_message") == [{"sender": "a", "type": "HeartbeatAck"}]
+    assert managed.events(events.UnexpectedMessage) == [events.UnexpectedMessage(sender="a", type="HeartbeatAck")]
 
 
 # --- where requests go

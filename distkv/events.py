@@ -1,0 +1,164 @@
+"""What happens to a cluster, one frozen type per kind of event: the lines of its log, and what a dashboard will follow.
+
+The name of an event is its tag; its fields never hold prompts, outputs or token ids.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from distkv.types import FinishReason, InstanceState
+
+
+class ClusterEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", gc=False):
+    """Base of all events. Fields that name an instance hold its id; `blocks` counts rBlocks."""
+
+    @property
+    def name(self) -> str:
+        """What the log calls it."""
+        return str(self.__struct_config__.tag)
+
+    def fields(self) -> dict[str, Any]:
+        """What the log says of it besides its name."""
+        return msgspec.structs.asdict(self)
+
+
+# --- seen by the gManager
+
+
+class Joined(ClusterEvent, frozen=True, tag="joined"):
+    """An instance is new, or in a new incarnation."""
+
+    instance: str
+    pid: int
+    blocks: int
+
+
+class Replaced(ClusterEvent, frozen=True, tag="replaced"):
+    """A new incarnation came while the one before it still seemed to live."""
+
+    instance: str
+    old_pid: int
+    new_pid: int
+
+
+class JoinRefused(ClusterEvent, frozen=True, tag="join_refused"):
+    """An instance does not fit this cluster."""
+
+    instance: str
+    reason: str
+
+
+class InstanceStateChanged(ClusterEvent, frozen=True, tag="instance_state"):
+    """An instance is in this state from now on."""
+
+    instance: str
+    state: InstanceState
+
+
+class Left(ClusterEvent, frozen=True, tag="left"):
+    """An instance has drained and said goodbye."""
+
+    instance: str
+
+
+# --- seen by an rManager: requests it owns
+
+
+class Accepted(ClusterEvent, frozen=True, tag="accepted"):
+    """A request will be served."""
+
+    request_id: str
+    prompt_tokens: int
+
+
+class Finished(ClusterEvent, frozen=True, tag="finished"):
+    """A request has all of its answer; `generated` counts tokens."""
+
+    request_id: str
+    reason: FinishReason
+    generated: int
+
+
+class Cancelled(ClusterEvent, frozen=True, tag="cancelled"):
+    """A request was stopped by its client, or because nobody is there to read the answer."""
+
+    request_id: str
+
+
+class Failed(ClusterEvent, frozen=True, tag="failed"):
+    """A request ended without (all of) its answer."""
+
+    request_id: str
+    reason: str
+
+
+class Preempted(ClusterEvent, frozen=True, tag="preempted"):
+    """A request gave up its memory and will start over; it has `num_tokens` by now."""
+
+    request_id: str
+    num_tokens: int
+
+
+# --- seen by an rManager: loans
+
+
+class Lent(ClusterEvent, frozen=True, tag="lent"):
+    """As creditor: a span was granted."""
+
+    request_id: str
+    debtor: str
+    blocks: int
+
+
+class LeaseExpired(ClusterEvent, frozen=True, tag="lease_expired"):
+    """As creditor: a debtor stopped renewing; its span is taken back."""
+
+    request_id: str
+    debtor: str
+
+
+class MoveFailed(ClusterEvent, frozen=True, tag="move_failed"):
+    """As debtor: a creditor could not take blocks over."""
+
+    request_id: str
+    creditor: str
+    problem: str
+
+
+class SpanLost(ClusterEvent, frozen=True, tag="span_lost"):
+    """As debtor: `blocks` of a request at a creditor are lost and are computed again."""
+
+    request_id: str
+    creditor: str
+    blocks: int
+    why: str
+
+
+# --- seen by an rManager: itself and its peers
+
+
+class PeerLost(ClusterEvent, frozen=True, tag="peer_lost"):
+    """A peer is gone; `restarted` if a new incarnation of it is known already."""
+
+    peer: str
+    restarted: bool
+
+
+class Draining(ClusterEvent, frozen=True, tag="draining"):
+    """A drain begins, with so many requests running and spans lent."""
+
+    running: int
+    loans: int
+
+
+# --- seen by both
+
+
+class UnexpectedMessage(ClusterEvent, frozen=True, tag="unexpected_message"):
+    """A message that nobody waits for."""
+
+    sender: str
+    type: str
