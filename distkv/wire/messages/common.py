@@ -30,7 +30,7 @@ class Value(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Epoch(msgspec.Struct, frozen=True, array_like=True, order=True, gc=False):
-    """Tells grants of a span apart: the creditor's incarnation, and a counter within it. Compared for equality only."""
+    """Which grant of a span is meant. Two epochs are compared for equality only."""
 
     incarnation: int  #: the creditor's incarnation when it granted the span
     counter: int  #: counts the creditor's grants within that incarnation, from 1
@@ -52,13 +52,7 @@ class SpanRef(Value, frozen=True):
 
 
 class DataEndpoint(Value, frozen=True):
-    """How to reach a worker's tensors.
-
-    address: host:port of its tensor link listener. local: its abstract Unix socket, faster within a host.
-    host_key: equal on two workers that can map each other's memory.
-    pool_pid, pool_fd: the process and descriptor that hold the pool's memory there (mapped read-only by peers).
-    slot_bytes, num_slots: the pool is num_slots rBlocks of slot_bytes each, back to back.
-    """
+    """How to reach the tensors of a worker."""
 
     address: str  #: `host:port` of the tensor link listener
     local: str = ""  #: name of its abstract Unix socket, without the leading zero byte; faster within a host
@@ -70,7 +64,7 @@ class DataEndpoint(Value, frozen=True):
 
 
 class Member(Value, frozen=True):
-    """One instance as the cluster knows it. `incarnation` grows with every restart of the instance."""
+    """One instance, as the cluster knows it."""
 
     instance_id: InstanceId  #: name, unique in the cluster
     incarnation: int  #: grows with every restart of the instance (wall-clock nanoseconds at its start)
@@ -83,11 +77,11 @@ class Member(Value, frozen=True):
     total_blocks: Count = 0  #: rBlocks in its pool
     lendable_blocks: Count = 0  #: most rBlocks it would lend when idle
     free_blocks: Count = 0  #: rBlocks free when the list was made
-    data: DataEndpoint | None = None  #: its tensor endpoint; nil until the worker is ready
+    data: DataEndpoint | None = None  #: its tensor endpoint; None until the worker is ready
 
 
 class Run(Value, frozen=True, array_like=True):
-    """`num_blocks` rBlocks, logical `first_block` and on, in physical slots `first_slot` and on of one pool."""
+    """Neighbouring rBlocks of a sequence that are neighbours in the pool too."""
 
     first_block: Count  #: first logical rBlock of the sequence
     first_slot: Count  #: slot it lies in

@@ -9,25 +9,21 @@ from distkv.wire.messages.common import Count, InstanceId, Message, SpanRef, Val
 
 
 class Hello(Message, frozen=True):
-    """First frame of a link, from the end that connects. expects: the incarnation it wants to talk to."""
+    """First frame of a link, from the end that connects. Answered by `Welcome` or `Denied`."""
 
     protocol: int  #: protocol version, 1
-    instance_id: InstanceId  #: who connects
-    incarnation: int  #: its life
+    instance_id: InstanceId  #: instance that connects
+    incarnation: int  #: its incarnation
     compat: str  #: as in `Join`; must be equal
-    expects_id: InstanceId  #: who it wants to talk to
-    expects_incarnation: int  #: which life of it
+    expects_id: InstanceId  #: instance that it means to reach
+    expects_incarnation: int  #: incarnation of that instance
 
 
 class Welcome(Message, frozen=True):
-    """Answer to `Hello`: go on. slot_bytes, num_slots describe the accepting end's pool.
+    """Answer to `Hello`: the link is open."""
 
-    pool_token: the random name of the pool's memory, by which a peer that maps it knows that it is this one; "" if it
-    cannot be mapped.
-    """
-
-    instance_id: InstanceId  #: who accepted
-    incarnation: int  #: its life
+    instance_id: InstanceId  #: instance that accepts
+    incarnation: int  #: its incarnation
     slot_bytes: Count  #: bytes of one rBlock of its pool
     num_slots: Count  #: rBlocks of its pool
     #: random name of the pool's memory file, by which a peer knows that it has mapped the right one; empty if it
@@ -44,10 +40,7 @@ class Denied(Message, frozen=True):
 
 
 class AttendEntry(Value, frozen=True, array_like=True):
-    """Query rows [row, row + num_rows) of the layer's q attend to rBlocks [index, index + num_blocks) of a span.
-
-    first_position: position in its sequence of the first key there; all these keys are full rBlocks.
-    """
+    """Query rows [row, row + num_rows) of the layer's q attend to rBlocks [index, index + num_blocks) of a span."""
 
     request_id: str  #: the sequence
     span: SpanRef  #: the span, epoch included
@@ -77,14 +70,12 @@ class Attend(Message, frozen=True):
 
 
 class Partials(Message, frozen=True):
-    """Partials of one layer, entry by entry: body out float32 [R, Hq, D], then lse float32 [R, Hq] (natural log).
+    """Partials of one layer, entry by entry: body out float32 [R, Hq, D], then lse float32 [R, Hq] (natural log)."""
 
-    stale: indices of entries whose span is gone; their rows are empty partials (0, -inf).
-    """
-
-    step_id: Count  #: from the question
-    layer: Count  #: from the question
-    #: indices of entries whose span is not there in that life; their sequences have lost this creditor
+    step_id: Count  #: as in `Attend`
+    layer: Count  #: as in `Attend`
+    #: indices of entries whose span does not exist in that epoch: their rows are empty partials (0, -inf), and their
+    #: sequences have lost this creditor
     stale: tuple[int, ...] = ()
 
 

@@ -68,9 +68,7 @@ Control = ToGManager | FromGManager | Contract | FromClient | ToClient | ToWorke
 
 
 class Envelope(Value, frozen=True):
-    """id: unique at its sender. sender: an instance id, "gmanager", "worker" or a client's name.
-    cause: the id of the message that made the sender send this one, "" if none did.
-    """
+    """One message of the control plane, with its sender and what caused it."""
 
     id: str  #: unique among all messages of this sender's name
     sender: str  #: an instance id, `gmanager`, `worker`, or a client's name

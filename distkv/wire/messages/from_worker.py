@@ -9,12 +9,7 @@ from distkv.wire.messages.common import Count, DataEndpoint, InstanceId, Message
 
 
 class WorkerReady(Message, frozen=True):
-    """Weights are loaded, the pool exists, tensor links are accepted.
-
-    compat: hash of model, dtype, block layout and protocol. block_tokens, num_slots: the pool's shape.
-    eos_token_ids: ids that end a text for this model. vocab_size: ids must be below it.
-    max_positions: positions the model was made for.
-    """
+    """Weights are loaded, the pool exists, tensor links are accepted."""
 
     pid: int  #: the worker's process
     compat: str  #: as in `Join`
@@ -27,41 +22,36 @@ class WorkerReady(Message, frozen=True):
 
 
 class SeqResult(Value, frozen=True, omit_defaults=True):
-    """What a step did for one sequence.
-
-    ok: its range is computed, `token` is the sample if one was wanted. lost: partials of `lost` creditors were missing;
-    nothing of the range counts. void: an earlier step of the same attempt was lost. logprobs: of `token`, if asked for.
-    prompt_logprobs: those the step asked for, in order.
-    """
+    """What a step did for one sequence."""
 
     request_id: RequestId  #: the sequence
     attempt: Count  #: from the Step
     #: ok: the range is computed; lost: partials of some creditor were missing, nothing of the range counts; void: an
-    #: earlier Step of this life was lost
+    #: earlier Step of this attempt was lost
     status: Literal["ok", "lost", "void"]
-    token: int | None = None  #: the sample, if one was wanted
+    token: int | None = None  #: the token sampled, if `sample` was set
     lost: tuple[InstanceId, ...] = ()  #: creditors whose partials were missing
-    logprobs: TokenLogprobs | None = None  #: of `token`, if asked for
-    prompt_logprobs: tuple[TokenLogprobs, ...] = ()  #: those that the Step asked for, in order
+    logprobs: TokenLogprobs | None = None  #: those of `token`, if `sample.logprobs` was set
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()  #: those that the Step requested, in order
 
 
 class WorkerCounters(Value, frozen=True):
-    """Since the worker started; see Counters."""
+    """Counts since the worker started."""
 
     attend_queries: Count = 0  #: as in `Counters`
     query_bytes: Count = 0  #: as in `Counters`
     kv_bytes: Count = 0  #: as in `Counters`
     checksum_refusals: Count = 0  #: as in `Counters`
     malformed_frames: Count = 0  #: tensor links dropped for what they sent
-    attend_wait_s: Seconds = 0.0  #: time that steps stood still for creditors' partials
+    attend_wait_s: Seconds = 0.0  #: time that steps waited for creditors' partials
     steps: Count = 0  #: as in `Counters`
     model_s: Seconds = 0.0  #: as in `Counters`
 
 
 class StepResult(Message, frozen=True):
-    """Step `step_id` is done. compute_s: time from its start to its end in the worker."""
+    """Answer to `Step`, in the order of the Steps."""
 
-    step_id: Count  #: from the Step
+    step_id: Count  #: as in `Step`
     results: tuple[SeqResult, ...]  #: one per sequence, in the order of the Step
     compute_s: Seconds = 0.0  #: seconds from the start to the end of the Step in the worker
     counters: WorkerCounters = WorkerCounters()  #: as of now
@@ -70,27 +60,27 @@ class StepResult(Message, frozen=True):
 class Checksummed(Message, frozen=True):
     """Checksums of the slots of `Checksum`, in order."""
 
-    checksum_id: Count  #: from the question
+    checksum_id: Count  #: as in `Checksum`
     checksums: tuple[int, ...]  #: XXH3 (64 bit) of the slots, in order
 
 
 class Pulled(Message, frozen=True):
     """A pull ended; with `problem` set none of its blocks may be used."""
 
-    pull_id: Count  #: from the question
+    pull_id: Count  #: as in `Pull`
     problem: str = ""  #: why none of the rBlocks may be used; empty if all are verified
 
 
 class Revoked(Message, frozen=True):
     """Nobody reads or fills the span any more: its slots may be used again."""
 
-    span: SpanRef  #: from the question
+    span: SpanRef  #: as in `Revoke`
 
 
 class WorkerStats(Message, frozen=True):
     """Answer to `StatsQuery`."""
 
-    query_id: Count  #: from the question
+    query_id: Count  #: as in `StatsQuery`
     counters: WorkerCounters  #: as of now
 
 

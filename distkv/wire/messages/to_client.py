@@ -11,7 +11,7 @@ from distkv.wire.messages.common import Count, InstanceId, Message, RequestId, S
 class Located(Message, frozen=True):
     """The instance that should serve the request; empty when none is ready, and `reason` says why."""
 
-    request_id: RequestId  #: from the question
+    request_id: RequestId  #: as in `Locate`
     instance_id: str = ""  #: where to submit; empty when no instance is ready
     address: str = ""  #: `tcp://host:port` of its rManager
     reason: str = ""  #: why there is none
@@ -26,9 +26,7 @@ class Rejected(Message, frozen=True):
 class TokenChunk(Message, frozen=True):
     """New output of a request, in order; the last chunk has a finish_reason.
 
-    logprobs: one for each of token_ids, if asked for. prompt_logprobs: for the next tokens of the prompt, if asked for;
-    they come before the first output, and the prompt's first token has none. queue_s: with the first output token, the
-    seconds between arrival and the first step of the request.
+    Chunks with prompt_logprobs have no tokens and come before the first that has some.
     """
 
     request_id: RequestId  #: the request
@@ -36,10 +34,10 @@ class TokenChunk(Message, frozen=True):
     #: new text; characters split over tokens and possible beginnings of stop strings are held back until they are
     #: certain
     text: str = ""
-    finish_reason: FinishReason | None = None  #: `stop`, `length` or `abort` in the last chunk, nil before
+    finish_reason: FinishReason | None = None  #: `stop`, `length` or `abort` in the last chunk, None before
     prompt_tokens: Count = 0  #: tokens of the prompt
-    logprobs: tuple[TokenLogprobs, ...] | None = None  #: one for each of `token_ids`, if asked for
-    #: of the next tokens of the prompt, if asked for; nil for the very first, which nothing predicts
+    logprobs: tuple[TokenLogprobs, ...] | None = None  #: one for each of `token_ids`, if requested
+    #: those of the next tokens of the prompt, if requested; None for the very first, which nothing predicts
     prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
     #: with the first output token: from the arrival of the request to the sending of the first Step that computed
     #: anything for it
@@ -47,11 +45,7 @@ class TokenChunk(Message, frozen=True):
 
 
 class RequestEnded(Message, frozen=True):
-    """A request ended without (all of) its answer.
-
-    refused: it can never be served; `needed_tokens` and `pool_tokens` say why (both 0: `reason` alone does).
-    failed: it was lost; `retryable` says whether another try can help.
-    """
+    """A request ended without (all of) its answer; the last message about it."""
 
     request_id: RequestId  #: the request
     #: refused: it can never be served; failed: it was accepted or could have been, and is lost
@@ -75,21 +69,14 @@ class BlockCounts(Value, frozen=True):
 
 
 class Counters(Value, frozen=True):
-    """Since the instance started.
-
-    attend_queries: queries (token × layer) this instance attended for peers. query_bytes: queries sent to creditors and
-    partials received. kv_bytes: KV bytes pulled into this pool. recomputed_tokens: tokens whose KV was computed again.
-    attend_wait_s: time that steps stood still for creditors' partials. plan_s: time the rManager took to decide.
-    steps: that the worker ran. model_s: time that they spent in the model, from embedding to logits; on GPUs, where
-    only the end can be seen, to sampled tokens.
-    """
+    """Counts since the instance started."""
 
     attend_queries: Count = 0  #: queries (token × layer) attended for peers
     #: bytes of plans and queries sent to creditors and of partials received, without frame headers
     query_bytes: Count = 0
     kv_bytes: Count = 0  #: KV bytes pulled into this pool
     recomputed_tokens: Count = 0  #: tokens whose KV was computed again after a loss or a preemption
-    preemptions: Count = 0  #: requests stopped for want of memory, to start over
+    preemptions: Count = 0  #: requests stopped for lack of memory, to start over
     moved_blocks: Count = 0  #: rBlocks that left for a creditor
     refusals: Count = 0  #: times a creditor refused this instance
     lease_expiries: Count = 0  #: leases that ran out, given and taken
@@ -97,7 +84,7 @@ class Counters(Value, frozen=True):
     malformed_messages: Count = 0  #: messages and tensor links refused for what they held
     prompt_tokens: Count = 0  #: prompt tokens of accepted requests
     generation_tokens: Count = 0  #: tokens generated
-    attend_wait_s: Seconds = 0.0  #: time that steps stood still for creditors' partials
+    attend_wait_s: Seconds = 0.0  #: time that steps waited for creditors' partials
     plan_s: Seconds = 0.0  #: time the rManager took to decide
     steps: Count = 0  #: steps that the worker ran
     #: time that steps spent in the model, from embedding to logits; on GPUs, where only the end can be seen, to
@@ -122,7 +109,7 @@ class InstanceStatus(Value, frozen=True):
 
 
 class SpanStatus(Value, frozen=True):
-    """`num_tokens` tokens of a request from `first_token` on lie on an instance."""
+    """A run of a request's tokens on one instance."""
 
     instance_id: InstanceId  #: where their KV lies
     first_token: Count  #: position of the first of them

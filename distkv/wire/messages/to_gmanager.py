@@ -20,18 +20,15 @@ class Leave(Message, frozen=True):
     """An instance ends in good order; it owes and lends nothing any more."""
 
     instance_id: InstanceId  #: the sender
-    incarnation: int  #: the life that ends
+    incarnation: int  #: its incarnation, which ends
 
 
 class RequestPlacementEntry(Value, frozen=True):
-    """How many rBlocks of a request lie on an instance; `local` on its debtor, not on a creditor (001, Listing 1).
-
-    num_blocks is absolute; 0 means gone.
-    """
+    """How many rBlocks of a request lie on an instance (001, Listing 1)."""
 
     req_id: RequestId  #: the request
     inst_id: InstanceId  #: the instance whose slots are counted, which is the sender
-    num_blocks: Count  #: absolute number of rBlocks; 0 means gone
+    num_blocks: Count  #: absolute number of rBlocks; 0 if there are none any more
     local: bool  #: true from the request's debtor, false from a creditor
 
 
@@ -43,15 +40,11 @@ class Debtor(Value, frozen=True, array_like=True):
 
 
 class Heartbeat(Message, frozen=True):
-    """State of one instance, every period (000 §4.4; 001 §6.1).
-
-    entries: those changed since heartbeat `base`, the last one acknowledged; all of them if `full`.
-    waiting_blocks: rBlocks that waiting requests need. step_s: time of recent steps, smoothed.
-    """
+    """State of one instance, every period; newest wins, all numbers are absolute (000 §4.4; 001 §6.1)."""
 
     instance_id: InstanceId  #: the sender
-    incarnation: int  #: its life
-    seq: Count  #: grows by one with every heartbeat of that life
+    incarnation: int  #: its incarnation
+    seq: Count  #: grows by one with every heartbeat of an incarnation
     base: Count  #: `entries` holds what changed since this heartbeat, the newest that was acknowledged; 0 when `full`
     full: bool  #: `entries` is complete and replaces what is known
     entries: tuple[RequestPlacementEntry, ...] = ()  #: the placement of requests here
@@ -67,10 +60,10 @@ class Heartbeat(Message, frozen=True):
 
 
 class Refusal(Value, frozen=True, array_like=True):
-    """A creditor that said no, and how much it said to have free."""
+    """A creditor that refused, and how much it reported as lendable."""
 
-    instance_id: InstanceId  #: the creditor that refused, or granted less than asked
-    free_blocks: Count  #: what it said to have left to lend, in rBlocks
+    instance_id: InstanceId  #: the creditor that refused, or granted less than requested
+    free_blocks: Count  #: rBlocks it reported as still lendable
 
 
 class BorrowQuery(Message, frozen=True):
@@ -79,8 +72,8 @@ class BorrowQuery(Message, frozen=True):
     instance_id: InstanceId  #: the debtor
     borrow_id: str  #: names this borrow; repeated in the answer
     num_blocks: Count  #: rBlocks still missing
-    refusals: tuple[Refusal, ...] = ()  #: refusals heard during this borrow; they correct the ledger before it is read
-    exclude: tuple[InstanceId, ...] = ()  #: instances not to be named, such as the creditor that wants its memory back
+    refusals: tuple[Refusal, ...] = ()  #: refusals during this borrow; they correct the ledger before it is read
+    exclude: tuple[InstanceId, ...] = ()  #: instances to leave out, such as the creditor that reclaims its memory
 
 
 class MembersQuery(Message, frozen=True):

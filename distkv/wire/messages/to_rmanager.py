@@ -26,7 +26,7 @@ from distkv.wire.messages.common import (
 class Members(Message, frozen=True):
     """The member list, whole; everyone caches it. `version` grows while one gManager runs."""
 
-    version: Count  #: grows within one life of the sender
+    version: Count  #: grows within one incarnation of the sender
     members: tuple[Member, ...] = ()  #: all known instances, dead ones for five minutes
 
 
@@ -37,7 +37,7 @@ class JoinRefused(Message, frozen=True):
 
 
 class HeartbeatAck(Message, frozen=True):
-    """Heartbeat `seq` is in the ledger. `want_full`: it was not, send everything. `want_join`: who are you?"""
+    """Answer to a `Heartbeat`; may be lost."""
 
     seq: Count  #: the heartbeat that is meant
     want_full: bool = False  #: it was not taken in; send everything next time
@@ -45,7 +45,7 @@ class HeartbeatAck(Message, frozen=True):
 
 
 class Candidate(Value, frozen=True, array_like=True):
-    """A possible creditor and what it was last known to have free to lend."""
+    """An instance that may lend, and how much it could by its last heartbeat."""
 
     instance_id: InstanceId  #: an instance that may lend
     free_blocks: Count  #: what it was last known to have to lend, in rBlocks; may be stale
@@ -65,30 +65,30 @@ class Creditors(Message, frozen=True):
 class TryMoveKvcache(Message, frozen=True):
     """Reserve up to `num_blocks` rBlocks for `request_id` before any byte moves (001, Listing 1).
 
-    The debtor names the span, so asking twice grants once. ttl_s: the lease it wants.
+    The debtor names the span, so sending it twice grants once.
     """
 
     span_id: SpanId  #: name of the span that would come about
     request_id: RequestId  #: the request it is for
     debtor_id: InstanceId  #: the asking instance; must be the envelope's sender
-    debtor_incarnation: int  #: its life; loans to a former life are taken back
-    num_blocks: Count  #: rBlocks wanted
-    ttl_s: Seconds  #: lease wanted, seconds
+    debtor_incarnation: int  #: its incarnation; loans to a former one are taken back
+    num_blocks: Count  #: rBlocks requested
+    ttl_s: Seconds  #: lease requested, seconds
 
 
 class Granted(Message, frozen=True):
     """`slots` of the creditor are reserved, in order, under a lease of `ttl_s`; may be fewer than asked for."""
 
-    span_id: SpanId  #: from the question
-    epoch: Epoch  #: the life of the span that begins
-    slots: tuple[int, ...]  #: the creditor's slots, in span order; may be fewer than asked
+    span_id: SpanId  #: as in `TryMoveKvcache`
+    epoch: Epoch  #: of this grant
+    slots: tuple[int, ...]  #: the creditor's slots, in span order; may be fewer than requested
     ttl_s: Seconds  #: lease granted, seconds; at most the creditor's own `lease_s`
 
 
 class Refused(Message, frozen=True):
     """Nothing is reserved; `free_blocks` is what could be lent now."""
 
-    span_id: SpanId  #: from the question
+    span_id: SpanId  #: as in `TryMoveKvcache`
     reason: str  #: one sentence
     free_blocks: Count  #: rBlocks that could be lent now
 
@@ -109,8 +109,8 @@ class BlocksReady(Message, frozen=True):
 
     span: SpanRef  #: the span they go into
     index: Count  #: position in the span of the first of them; positions are filled in order
-    source_id: InstanceId  #: instance whose pool they lie in: the debtor, or a former creditor when a span is re-homed
-    source_incarnation: int  #: its life
+    source_id: InstanceId  #: instance whose pool they lie in: the debtor, or a former creditor when a span moves on
+    source_incarnation: int  #: its incarnation
     blocks: tuple[ReadyBlock, ...]  #: the rBlocks, in span order
 
 
@@ -121,7 +121,7 @@ class Complete(Message, frozen=True):
     """
 
     span: SpanRef  #: the span
-    index: Count  #: from the question
+    index: Count  #: as in `BlocksReady`
     num_blocks: Count  #: rBlocks read and verified; they are part of the span now
     problem: str = ""  #: why nothing was taken over; empty if all went well
 
@@ -137,42 +137,41 @@ class Renew(Message, frozen=True):
 class Renewed(Message, frozen=True):
     """Renewal `renewal` holds for all its spans but `refused`, which are gone."""
 
-    renewal: Count  #: from the question
-    refused: tuple[SpanRef, ...] = ()  #: spans that are unknown, another debtor's, in another life, or being taken back
+    renewal: Count  #: as in `Renew`
+    refused: tuple[
+        SpanRef, ...
+    ] = ()  #: spans that are unknown, another debtor's, of another epoch, or being taken back
 
 
 class Release(Message, frozen=True):
     """The debtor needs the span no more; answered by `Released` when its last reader is done."""
 
-    span: SpanRef  #: the span; with epoch `[0, 0]` in whatever life it is
+    span: SpanRef  #: the span; epoch `[0, 0]` stands for any
 
 
 class Released(Message, frozen=True):
     """The span is gone and nobody reads on its behalf."""
 
-    span: SpanRef  #: from the question
+    span: SpanRef  #: as in `Release`
 
 
 class Reclaim(Message, frozen=True):
-    """The creditor wants the span back within `deadline_s`; after that it may refuse to renew."""
+    """The debtor must release the span within `deadline_s`; after that the creditor may refuse to renew."""
 
-    span: SpanRef  #: the span wanted back
-    deadline_s: Seconds  #: seconds until the creditor is gone
+    span: SpanRef  #: the span to give back
+    deadline_s: Seconds  #: seconds until the creditor exits
 
 
 # --- from clients
 
 
 class Submit(Message, frozen=True):
-    """Serve a prompt: text, or token ids that are taken as they are. Answered by `TokenChunk`s or one `RequestEnded`.
-
-    timeout_s: how long the request may wait for memory before it fails as retryable.
-    """
+    """Serve a prompt. Answered by `TokenChunk`s, the last with a finish_reason, or by one `RequestEnded`."""
 
     request_id: RequestId  #: chosen by the client; no running request of the instance may have it
     prompt: str | tuple[int, ...]  #: text, or token ids that are taken as they are
     params: SamplingParams  #: how to sample and when to stop, see below
-    #: seconds the request may wait for memory before it fails as retryable; nil is no limit
+    #: seconds the request may wait for memory before it fails as retryable; None is no limit
     timeout_s: Seconds | None = None
 
 
@@ -183,8 +182,8 @@ class Cancel(Message, frozen=True):
 
 
 class KeepAlive(Message, frozen=True):
-    """The client is there; one that stays silent has its requests cancelled."""
+    """The client still runs; one that stays silent has its requests cancelled."""
 
 
 class StatusQuery(Message, frozen=True):
-    """What are you doing? Answered by `Status`."""
+    """Answered by `Status`."""

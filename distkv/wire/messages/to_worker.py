@@ -12,11 +12,7 @@ from distkv.wire.messages.common import Count, InstanceId, Member, Message, Requ
 
 
 class Sampling(Value, frozen=True, omit_defaults=True):
-    """How to choose the next token; the noise is a pure function of (seed, position). See SamplingParams.
-
-    prompt_tokens: tokens of the prompt; those behind it are output. logprobs: how many of the likeliest tokens to
-    tell the logprobs of, besides the chosen one's; None for none at all.
-    """
+    """How to choose the next token; the noise is a pure function of (seed, position). See SamplingParams."""
 
     temperature: float  #: 0 is greedy
     top_k: int  #: keep this many tokens; 0 is off
@@ -28,22 +24,21 @@ class Sampling(Value, frozen=True, omit_defaults=True):
     frequency_penalty: float = 0.0  #: likewise
     logit_bias: dict[int, float] = msgspec.field(default_factory=dict)  #: all ids are in the vocabulary
     prompt_tokens: Count = 0  #: tokens of the prompt; those behind it are output
-    #: likeliest tokens to tell the logprobs of, besides the chosen one's; nil for none at all
+    #: how many most likely tokens to give the logprobs of, besides the chosen one's; None for none at all
     logprobs: Count | None = None
 
 
 class PromptLogprobs(Value, frozen=True):
-    """The logprobs of prompt tokens `token_ids`, at positions `first` and on, are wanted, each with those of the `top`
-    likeliest tokens there. The row before a position predicts it, so `first` is above the step's `start`."""
+    """Prompt tokens whose logprobs are wanted. The row before a position predicts it, so `first` is above the Step's
+    `start`."""
 
     first: Count  #: position of the first of them
     token_ids: tuple[int, ...]  #: the ids at `first` and on
-    top: Count  #: likeliest tokens to tell besides, for each
+    top: Count  #: how many most likely tokens to give besides, for each
 
 
 class RemoteSpan(Value, frozen=True):
-    """Logical rBlocks [first_block, first_block + num_blocks) of a sequence lie in a span of a creditor,
-    at positions [index, index + num_blocks) of it."""
+    """rBlocks of a sequence that lie in a span of a creditor."""
 
     instance_id: InstanceId  #: the creditor
     span: SpanRef  #: the span they lie in
@@ -53,19 +48,11 @@ class RemoteSpan(Value, frozen=True):
 
 
 class SeqStep(Value, frozen=True, omit_defaults=True):
-    """Compute tokens [start, end) of one sequence, attending to everything before each of them.
-
-    tokens: their ids; one fewer than end - start when the last is the token the worker sampled for this sequence just
-    before. version: placement version, grows whenever a block of the sequence changes place. attempt: grows whenever
-    steps of the sequence were lost; a lost attempt stays void, a new one starts afresh. local: where the sequence's own
-    rBlocks that hold positions < end lie, ascending, those written by this step included. remote: its borrowed ones,
-    ascending. sample: given when position `end` is wanted. history: the worker is to remember the ids by position,
-    for penalties; the same in all steps of a request. prompt_logprobs: given when some are wanted of these rows.
-    """
+    """Compute positions [start, end) of one sequence, each attending to itself and everything before it."""
 
     request_id: RequestId  #: the sequence
     version: Count  #: placement version; grows whenever an rBlock of the sequence changes place
-    attempt: Count  #: grows whenever Steps of the sequence were lost or taken back; Steps of a lost life are void
+    attempt: Count  #: grows whenever Steps of the sequence were lost or withdrawn; Steps of a lost attempt are void
     start: Count  #: first position to compute
     end: Count  #: position after the last
     #: ids of these positions; one fewer when the last is the token the worker sampled for it just before
@@ -73,9 +60,9 @@ class SeqStep(Value, frozen=True, omit_defaults=True):
     #: where its own rBlocks with positions below `end` lie, ascending, those written by this Step included
     local: tuple[Run, ...]
     remote: tuple[RemoteSpan, ...] = ()  #: where its borrowed ones lie, ascending
-    sample: Sampling | None = None  #: how to sample position `end`; nil when no token is wanted
+    sample: Sampling | None = None  #: how to sample position `end`; None when no token is wanted
     history: bool = False  #: keep the ids by position until `Forget`, for penalties; the same in all Steps of a request
-    prompt_logprobs: PromptLogprobs | None = None  #: those to tell that were not told yet
+    prompt_logprobs: PromptLogprobs | None = None  #: those to return that were not returned yet
 
 
 class Step(Message, frozen=True):
@@ -86,7 +73,7 @@ class Step(Message, frozen=True):
 
 
 class Forget(Message, frozen=True):
-    """Drop what is remembered of these requests; no later Step names them in the same attempt."""
+    """Drop what is kept of these requests; no later Step names them in the same attempt."""
 
     request_ids: tuple[RequestId, ...]  #: requests to forget
 
@@ -94,7 +81,7 @@ class Forget(Message, frozen=True):
 class Checksum(Message, frozen=True):
     """Checksum these slots of the own pool; answered by `Checksummed`."""
 
-    checksum_id: Count  #: names this seal
+    checksum_id: Count  #: names this command
     slots: tuple[int, ...]  #: slots of the own pool
 
 
@@ -112,18 +99,15 @@ class Revoke(Message, frozen=True):
 
 
 class Pull(Message, frozen=True):
-    """Read rBlocks from a peer's pool into the own pool and verify each against its checksum; answered by `Pulled`.
-
-    span: the own span they go into (it is pinned meanwhile), or None when the blocks come home to their debtor.
-    """
+    """Read rBlocks from a peer's pool into the own pool and verify each against its checksum; answered by `Pulled`."""
 
     pull_id: Count  #: names this pull
     source_id: InstanceId  #: instance to read from
-    source_incarnation: int  #: its life; another life is not read
+    source_incarnation: int  #: its incarnation; another one is not read
     source_slots: tuple[int, ...]  #: slots there
     slots: tuple[int, ...]  #: slots here, same order
     checksums: tuple[int, ...]  #: what each must have after the copy, same order
-    #: the lent span they go into, pinned meanwhile; nil when blocks come home to their debtor
+    #: the lent span they go into, pinned meanwhile; None when their debtor takes them back
     span: SpanRef | None = None
 
 
