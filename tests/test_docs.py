@@ -144,7 +144,7 @@ def setting_row(setting: Setting) -> list[str]:
 def test_settings_table(heading: str, schema: type[Settings]) -> None:
     expected = [setting_row(setting) for setting in settings_of(schema).values()]
     shown = "\n".join("| " + " | ".join(row) + " |" for row in expected)
-    assert rows(section(text_of("docs/operations.md"), heading))[2:] == expected, f"the table should be\n{shown}"
+    assert rows(section(text_of("docs/configuration.md"), heading))[2:] == expected, f"the table should be\n{shown}"
 
 
 def test_status_example_has_every_field() -> None:
