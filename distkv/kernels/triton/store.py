@@ -22,8 +22,7 @@ def store_heads(heads: Heads, kv: RowKv, slots: Tensor, offsets: Tensor) -> Tens
     """See distkv.kernels.Backend.store: `Heads.finished` and `RowKv.write`, rounded where they round.
 
     heads.rows, cos and sin may be strided over tokens; D is even. K and V of tokens with a negative slot are stored
-    nowhere: rows that only fill up a captured graph have it. Checksums are not made here but of whole rBlocks, by
-    `copy.block_checksums`: most rBlocks never move, and one that does is sealed long after its first token.
+    nowhere: rows that only fill up a captured graph have it.
     """
     rows, dim = heads.rows, heads.head_dim
     q = torch.empty(len(rows), heads.num_heads, dim, dtype=rows.dtype, device=rows.device)

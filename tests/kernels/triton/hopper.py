@@ -21,7 +21,7 @@ from triton.runtime.jit import JITFunction
 
 from distkv.kernels import Heads, KeyBlocks, KeyTables, RowKv
 from distkv.kernels.triton.backend import TritonBackend
-from distkv.kernels.triton.copy import block_checksums, gather_blocks, scatter_blocks
+from distkv.kernels.triton.copy import gather_blocks, scatter_blocks
 from distkv.kernels.triton.ops import TritonOps
 from distkv.kernels.triton.prefill import prefill_attention
 from distkv.kernels.triton.tables import device_tables
@@ -130,7 +130,6 @@ def beside_attention(
     TritonOps().silu_mul(rows)
     pool = kv.k.view(1, -1).view(torch.uint8)
     scatter_blocks(gather_blocks(pool, place[:1]), pool, place[:1])
-    block_checksums(pool, place[:1])
 
 
 if __name__ == "__main__":
