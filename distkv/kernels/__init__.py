@@ -3,17 +3,17 @@
 `reference` says what is computed, `backend` how backends are called, `layout` how K and V lie in memory.
 """
 
-from distkv.kernels.backend import Backend, KeyTables
-from distkv.kernels.blocks import KeyBlocks
-from distkv.kernels.heads import Heads
+from distkv.kernels.backend import AttentionMetadata, Backend
+from distkv.kernels.block_table import BlockTable
+from distkv.kernels.fused_qkv import FusedQkv
 from distkv.kernels.layout import LayerKv, PanelKv, RowKv
 from distkv.kernels.merge import Partial, empty_partial, merge
 
 __all__ = [
+    "AttentionMetadata",
     "Backend",
-    "Heads",
-    "KeyBlocks",
-    "KeyTables",
+    "BlockTable",
+    "FusedQkv",
     "LayerKv",
     "PanelKv",
     "Partial",

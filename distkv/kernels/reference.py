@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from distkv.kernels.blocks import KeyBlocks
+from distkv.kernels.block_table import BlockTable
 from distkv.kernels.merge import Partial, empty_partial
 
 
@@ -15,7 +15,7 @@ def micro_attention(
     q: Tensor,
     k_pool: Tensor,
     v_pool: Tensor,
-    blocks: KeyBlocks,
+    blocks: BlockTable,
     q_positions: Tensor,
     scale: float,
     window: int | None = None,

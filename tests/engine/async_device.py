@@ -10,8 +10,8 @@ from torch import Tensor
 from distkv.engine.device.compute import Compute, with_triton
 from distkv.engine.device.cuda import CudaDevice
 from distkv.engine.device.device import Captured, CompletedCopy, Device, HostDevice, PendingCopy, Run
-from distkv.kernels import Heads, LayerKv, RowKv
-from distkv.kernels.cpu.between import StepwiseBetween
+from distkv.kernels import FusedQkv, LayerKv, RowKv
+from distkv.kernels.cpu.layer_tail import StepwiseLayerTail
 from distkv.kernels.cpu.linear import TorchLinear
 from distkv.kernels.cpu.ops import TorchOps
 from distkv.kernels.cpu.torch_backend import TorchBackend
@@ -70,8 +70,8 @@ class RowTorchBackend(TorchBackend):
 
     layout: type[LayerKv] = RowKv
 
-    def store(self, heads: Heads, kv: LayerKv, slots: Tensor, offsets: Tensor) -> Tensor:
-        q, k, v = heads.finished()
+    def store(self, qkv: FusedQkv, kv: LayerKv, slots: Tensor, offsets: Tensor) -> Tensor:
+        q, k, v = qkv.rotated()
         stored = slots >= 0
         kv.write(slots[stored], offsets[stored], k[stored], v[stored])
         return q
@@ -85,7 +85,7 @@ def async_compute(device: AsyncHost) -> Compute:
         level="torch",
         why="for a test",
         ops=TorchOps(),
-        between=lambda weights: StepwiseBetween(weights, TorchOps()),
+        layer_tail=lambda weights: StepwiseLayerTail(weights, TorchOps()),
         make_linears=lambda _dtype: TorchLinear,
         linears=lambda _dtype: "torch",
     )

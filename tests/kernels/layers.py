@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from distkv.kernels import Backend, KeyBlocks, LayerKv
+from distkv.kernels import Backend, BlockTable, LayerKv
 
 
 def device_of(backend: Backend) -> torch.device:
@@ -26,7 +26,7 @@ def layer_of(backend: Backend, k: Tensor, v: Tensor) -> LayerKv:
 
 
 def poisoned_pool(
-    num_slots: int, kv_heads: int, block_tokens: int, dim: int, blocks: KeyBlocks, dtype: torch.dtype, seed: int = 0
+    num_slots: int, kv_heads: int, block_tokens: int, dim: int, blocks: BlockTable, dtype: torch.dtype, seed: int = 0
 ) -> tuple[Tensor, Tensor]:
     """K and V [slots, Hkv, P, D] in which only existing keys of `blocks` are numbers."""
     generator = torch.Generator().manual_seed(seed)

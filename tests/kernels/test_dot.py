@@ -9,7 +9,7 @@ import subprocess
 import pytest
 import torch
 
-from distkv.kernels import Backend, KeyBlocks, KeyTables, reference
+from distkv.kernels import AttentionMetadata, Backend, BlockTable, reference
 from distkv.kernels.cpu.dispatch import available
 from distkv.kernels.cpu.library import PATH, Native
 from distkv.kernels.cpu.native_backend import NativeBackend
@@ -44,10 +44,10 @@ def test_decode(dot_backend: Backend, num_keys: int, heads: int, kv_heads: int, 
     exist = num_keys - 16 * (num_slots - 1)
     for half in (k, v):
         half[slots[-1], :, exist:] = torch.nan
-    blocks = KeyBlocks(tuple(slots), tuple(range(0, 16 * num_slots, 16)), num_keys, 16)
+    blocks = BlockTable(tuple(slots), tuple(range(0, 16 * num_slots, 16)), num_keys, 16)
     q, positions = torch.randn(1, heads, dim, generator=generator).bfloat16(), torch.tensor([num_keys - 1])
-    tables = KeyTables((range(1),), (blocks,), positions)
-    out, lse = dot_backend.attend(q, layer_of(dot_backend, k, v), tables, dim**-0.5, window)
+    metadata = AttentionMetadata((range(1),), (blocks,), positions)
+    out, lse = dot_backend.attend(q, layer_of(dot_backend, k, v), metadata, dim**-0.5, window)
     expected_out, expected_lse = reference.micro_attention(q, k, v, blocks, positions, dim**-0.5, window)
     assert (out.double() - expected_out).norm() <= RELATIVE * expected_out.norm()
     torch.testing.assert_close(lse.double(), expected_lse, rtol=RELATIVE, atol=RELATIVE)

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distkv.kernels import Backend, KeyBlocks, Partial, empty_partial, merge
+from distkv.kernels import Backend, BlockTable, Partial, empty_partial, merge
 from distkv.kernels.reference import micro_attention
 from tests.kernels.layers import device_of
 
@@ -72,7 +72,7 @@ def test_any_partition_of_the_keys_merges_to_the_whole(owners: list[str], seed: 
     q_positions = torch.tensor([0, 7, 11])
 
     def attend(slots: list[int]) -> Partial:
-        blocks = KeyBlocks(tuple(slots), tuple(2 * slot for slot in slots), 11, 2)
+        blocks = BlockTable(tuple(slots), tuple(2 * slot for slot in slots), 11, 2)
         return micro_attention(q, k, v, blocks, q_positions, 0.5, None)
 
     parts = [attend([slot for slot in range(6) if owners[slot] == owner]) for owner in "abc"]

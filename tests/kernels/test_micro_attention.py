@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from distkv.kernels import Backend, KeyBlocks, KeyTables, reference
+from distkv.kernels import AttentionMetadata, Backend, BlockTable, reference
 from distkv.kernels.cpu import torch_backend
 from tests.kernels.layers import device_of, layer_of, poisoned_pool
 
@@ -24,7 +24,7 @@ def tolerance(backend: Backend, dtype: torch.dtype) -> float:
 def check(
     backend: Backend,
     q_positions: list[int],
-    blocks: KeyBlocks,
+    blocks: BlockTable,
     *,
     num_slots: int,
     heads: int = 4,
@@ -38,9 +38,9 @@ def check(
     q = torch.randn(len(q_positions), heads, dim, generator=torch.Generator().manual_seed(1)).to(dtype)
     positions = torch.tensor(q_positions, dtype=torch.int64)
     device = device_of(backend)
-    tables = KeyTables((range(len(q)),), (blocks,), positions.to(device))
+    metadata = AttentionMetadata((range(len(q)),), (blocks,), positions.to(device))
     slopes = None if alibi is None else alibi.to(device)
-    out, lse = backend.attend(q.to(device), layer_of(backend, k, v), tables, dim**-0.5, window, slopes)
+    out, lse = backend.attend(q.to(device), layer_of(backend, k, v), metadata, dim**-0.5, window, slopes)
     expected_out, expected_lse = reference.micro_attention(q, k, v, blocks, positions, dim**-0.5, window, alibi)
     assert out.dtype == lse.dtype == torch.float32
     close = dict(atol=tolerance(backend, dtype), rtol=tolerance(backend, dtype), check_device=False)
@@ -55,7 +55,7 @@ def check(
 def test_head_groups_and_storage_types(
     backend: Backend, dtype: torch.dtype, heads: int, kv_heads: int, dim: int
 ) -> None:
-    blocks = KeyBlocks((5, 1, 3), (0, 4, 8), 11, 4)
+    blocks = BlockTable((5, 1, 3), (0, 4, 8), 11, 4)
     for q_positions in ([10], [7, 8, 9, 10]):
         check(backend, q_positions, blocks, num_slots=7, heads=heads, kv_heads=kv_heads, dim=dim, dtype=dtype)
 
@@ -64,11 +64,11 @@ def test_head_groups_and_storage_types(
 @pytest.mark.parametrize("num_keys", [1, 4, 5, 12])
 @pytest.mark.parametrize("window", [None, 1, 3, 100])
 def test_one_token(backend: Backend, slots: tuple[int, ...], num_keys: int, window: int | None) -> None:
-    check(backend, [num_keys - 1], KeyBlocks(slots, (0, 4, 8), num_keys, 4), num_slots=6, window=window)
+    check(backend, [num_keys - 1], BlockTable(slots, (0, 4, 8), num_keys, 4), num_slots=6, window=window)
 
 
 def test_keys_elsewhere_in_the_sequence(backend: Backend) -> None:
-    gaps = KeyBlocks((0, 4, 2), (4, 20, 28), 32, 4)
+    gaps = BlockTable((0, 4, 2), (4, 20, 28), 32, 4)
     check(backend, [3, 4, 22, 27, 31, 40], gaps, num_slots=5)
     check(backend, [3, 4, 22, 27, 31, 40], gaps, num_slots=5, window=9)
 
@@ -76,15 +76,15 @@ def test_keys_elsewhere_in_the_sequence(backend: Backend) -> None:
 @pytest.mark.parametrize(
     ("q_positions", "blocks", "window"),
     [
-        ([5], KeyBlocks((), (), 0, 4), None),
-        ([5], KeyBlocks((1,), (0,), 0, 4), None),
-        ([3, 2], KeyBlocks((1,), (4,), 8, 4), None),
-        ([30, 31], KeyBlocks((1,), (4,), 8, 4), 8),
+        ([5], BlockTable((), (), 0, 4), None),
+        ([5], BlockTable((1,), (0,), 0, 4), None),
+        ([3, 2], BlockTable((1,), (4,), 8, 4), None),
+        ([30, 31], BlockTable((1,), (4,), 8, 4), 8),
     ],
     ids=["no blocks", "no keys", "all keys later", "all keys outside the window"],
 )
 def test_queries_without_keys_give_the_empty_partial(
-    backend: Backend, q_positions: list[int], blocks: KeyBlocks, window: int | None
+    backend: Backend, q_positions: list[int], blocks: BlockTable, window: int | None
 ) -> None:
     out, lse = check(backend, q_positions, blocks, num_slots=2, window=window)
     assert not out.any()
@@ -92,7 +92,7 @@ def test_queries_without_keys_give_the_empty_partial(
 
 
 def test_no_queries(backend: Backend) -> None:
-    out, lse = check(backend, [], KeyBlocks((0,), (0,), 4, 4), num_slots=1)
+    out, lse = check(backend, [], BlockTable((0,), (0,), 4, 4), num_slots=1)
     assert out.shape == (0, 4, 8)
     assert lse.shape == (0, 4)
 
@@ -107,7 +107,7 @@ def test_shapes_of_real_models(
 ) -> None:
     shape = dict(num_slots=9, heads=heads, kv_heads=kv_heads, dim=dim, dtype=dtype)
     num_keys = 3 * block_tokens - 5
-    blocks = KeyBlocks((7, 2, 4), tuple(range(0, 3 * block_tokens, block_tokens)), num_keys, block_tokens)
+    blocks = BlockTable((7, 2, 4), tuple(range(0, 3 * block_tokens, block_tokens)), num_keys, block_tokens)
     check(backend, [num_keys - 1], blocks, **shape)
     check(backend, [num_keys - 1], blocks, window=block_tokens + 3, **shape)
     check(backend, [5, num_keys - 2, num_keys - 1], blocks, window=19, **shape)
@@ -118,14 +118,14 @@ def test_alibi(backend: Backend, window: int | None) -> None:
     slopes = torch.tensor([0.5, 0.25, 0.125, 2.0])
     for block_tokens, dim in ((4, 8), (16, 32)):
         starts = tuple(range(0, 3 * block_tokens, block_tokens))
-        blocks = KeyBlocks((2, 0, 1), starts, 3 * block_tokens - 1, block_tokens)
+        blocks = BlockTable((2, 0, 1), starts, 3 * block_tokens - 1, block_tokens)
         for q_positions in ([blocks.num_keys - 1], [3, 5, blocks.num_keys - 1]):
             check(backend, q_positions, blocks, num_slots=3, dim=dim, window=window, alibi=slopes)
 
 
 def test_long_keys_are_cut_for_the_threads_and_merged(backend: Backend) -> None:
     slots = torch.randperm(300, generator=torch.Generator().manual_seed(0)).tolist()
-    blocks = KeyBlocks(tuple(slots), tuple(range(0, 4800, 16)), 4791, 16)
+    blocks = BlockTable(tuple(slots), tuple(range(0, 4800, 16)), 4791, 16)
     check(backend, [4790], blocks, num_slots=300, heads=2, kv_heads=1, dim=32, dtype=torch.bfloat16)
     check(backend, [4700, 4790], blocks, num_slots=300, heads=2, kv_heads=1, dim=32, dtype=torch.bfloat16)
 
@@ -137,12 +137,12 @@ def test_sequences_of_one_call_share_rows_and_come_out_in_order(backend: Backend
     positions = torch.tensor([70, 71, 72, 95, 40])
     rows = (range(0, 3), range(0, 3), range(3, 4), range(4, 4), range(4, 5))
     blocks = tuple(
-        KeyBlocks(slots, starts, 96, 16)
+        BlockTable(slots, starts, 96, 16)
         for slots, starts in [((0, 3), (0, 16)), ((1,), (64,)), ((5, 2), (0, 48)), ((4,), (0,)), ((), ())]
     )
     device = device_of(backend)
-    tables = KeyTables(rows, blocks, positions.to(device))
-    out, lse = backend.attend(q.to(device), layer_of(backend, k, v), tables, 0.2)
+    metadata = AttentionMetadata(rows, blocks, positions.to(device))
+    out, lse = backend.attend(q.to(device), layer_of(backend, k, v), metadata, 0.2)
     parts = [
         reference.micro_attention(q[r.start : r.stop], k, v, b, positions[r.start : r.stop], 0.2)
         for r, b in zip(rows, blocks, strict=True)
@@ -173,7 +173,9 @@ def test_any_blocks_and_queries(
     starts = tuple(block_tokens * block for block in sorted(positions))
     slots = torch.randperm(12, generator=torch.Generator().manual_seed(seed))[: len(starts)].tolist()
     num_keys = starts[-1] + block_tokens - min(cut, block_tokens - 1)
-    check(backend, queries, KeyBlocks(tuple(slots), starts, num_keys, block_tokens), num_slots=12, dim=4, window=window)
+    check(
+        backend, queries, BlockTable(tuple(slots), starts, num_keys, block_tokens), num_slots=12, dim=4, window=window
+    )
 
 
 @pytest.mark.parametrize("window", [None, 7])
@@ -184,13 +186,13 @@ def test_tiles_of_the_torch_backend_change_nothing(
     monkeypatch.setattr(torch_backend, "_TILE_KEY_ELEMENTS", key_elements)
     monkeypatch.setattr(torch_backend, "_TILE_SCORES", scores)
     backend = torch_backend.TorchBackend()
-    blocks = KeyBlocks(tuple(range(8)), tuple(range(0, 32, 4)), 30, 4)
+    blocks = BlockTable(tuple(range(8)), tuple(range(0, 32, 4)), 30, 4)
     check(backend, list(range(17, 30)), blocks, num_slots=9, window=window)
     check(backend, [29], blocks, num_slots=9, window=window)
 
 
 def test_runs_become_blocks_up_to_the_last_key() -> None:
-    blocks = KeyBlocks.of_runs([(0, 7, 2), (5, 1, 3)], num_keys=25, block_tokens=4)
+    blocks = BlockTable.from_runs([(0, 7, 2), (5, 1, 3)], num_keys=25, block_tokens=4)
     assert blocks.slots == (7, 8, 1, 2)
     assert blocks.slot_array.tolist() == list(blocks.slots)
     assert blocks.positions == (0, 4, 20, 24)

@@ -1,4 +1,4 @@
-"""Norm, rotation and storage of a layer's heads in one pass, against the same in torch."""
+"""Norm, rotation and storage of a fused QKV projection in one pass, against the same in torch."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import dataclasses
 import pytest
 import torch
 
-from distkv.kernels import Backend, Heads
+from distkv.kernels import Backend, FusedQkv
 from tests.kernels.layers import device_of, layer_of
 
 NUM_SLOTS, HEADS, KV_HEADS = 5, 4, 2
 
 
-def heads_of(num_rows: int, dim: int, dtype: torch.dtype, *, norm: bool) -> Heads:
+def qkv_of(num_rows: int, dim: int, dtype: torch.dtype, *, norm: bool) -> FusedQkv:
     """Rows of a wider projection: they do not follow each other."""
     generator = torch.Generator().manual_seed(num_rows)
 
@@ -23,12 +23,12 @@ def heads_of(num_rows: int, dim: int, dtype: torch.dtype, *, norm: bool) -> Head
     rows = draw(num_rows, (HEADS + 2 * KV_HEADS) * dim + 6)[:, : (HEADS + 2 * KV_HEADS) * dim]
     angle = torch.rand(num_rows, dim // 2, generator=generator).repeat(1, 2) * 6
     norms = (draw(dim), draw(dim)) if norm else (None, None)
-    return Heads(rows, HEADS, angle.cos().to(dtype), angle.sin().to(dtype), *norms, eps=1e-6)
+    return FusedQkv(rows, HEADS, angle.cos().to(dtype), angle.sin().to(dtype), *norms, eps=1e-6)
 
 
-def heads_on(heads: Heads, device: torch.device) -> Heads:
-    moved = {name: value.to(device) for name, value in vars(heads).items() if isinstance(value, torch.Tensor)}
-    return dataclasses.replace(heads, **moved)
+def qkv_on(qkv: FusedQkv, device: torch.device) -> FusedQkv:
+    moved = {name: value.to(device) for name, value in vars(qkv).items() if isinstance(value, torch.Tensor)}
+    return dataclasses.replace(qkv, **moved)
 
 
 @pytest.mark.parametrize("norm", [False, True])
@@ -37,14 +37,14 @@ def heads_on(heads: Heads, device: torch.device) -> Heads:
 def test_queries_and_stored_tokens(
     backend: Backend, block_tokens: int, dim: int, num_rows: int, dtype: torch.dtype, norm: bool
 ) -> None:
-    heads = heads_of(num_rows, dim, dtype, norm=norm)
+    qkv = qkv_of(num_rows, dim, dtype, norm=norm)
     empty = torch.full((NUM_SLOTS, KV_HEADS, block_tokens, dim), torch.nan, dtype=dtype)
     kv = layer_of(backend, empty, empty)
     places = torch.randperm(NUM_SLOTS * block_tokens, generator=torch.Generator().manual_seed(0))[:num_rows]
     slots, offsets = places // block_tokens, places % block_tokens
     device = device_of(backend)
-    q = backend.store(heads_on(heads, device), kv, slots.to(device), offsets.to(device))
-    wanted_q, wanted_k, wanted_v = heads.finished()
+    q = backend.store(qkv_on(qkv, device), kv, slots.to(device), offsets.to(device))
+    wanted_q, wanted_k, wanted_v = qkv.rotated()
     # A norm's sum in another order moves its result by a unit in the last place; all else is the same arithmetic.
     close = dict(rtol=4 * torch.finfo(dtype).eps, atol=4 * torch.finfo(dtype).eps) if norm else dict(rtol=0, atol=0)
     if dtype == torch.float32:

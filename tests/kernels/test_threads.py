@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from distkv.kernels import KeyBlocks, KeyTables
+from distkv.kernels import AttentionMetadata, BlockTable
 from distkv.kernels.cpu.dispatch import choose
 from distkv.kernels.cpu.native_backend import NativeBackend
 from tests.kernels.layers import layer_of
@@ -29,10 +29,10 @@ def backend() -> Iterator[NativeBackend]:
 def test_callers_at_the_same_time_get_their_own_results(backend: NativeBackend) -> None:
     generator = torch.Generator().manual_seed(0)
     k, v = (torch.randn(64, 2, 16, 32, generator=generator) for _ in range(2))
-    kv, blocks = layer_of(backend, k, v), KeyBlocks(tuple(range(64)), tuple(range(0, 1024, 16)), 1024, 16)
+    kv, blocks = layer_of(backend, k, v), BlockTable(tuple(range(64)), tuple(range(0, 1024, 16)), 1024, 16)
     queries = [torch.randn(rows, 8, 32, generator=generator) for rows in (1, 1, 5, 40)]
-    asked = [KeyTables((range(len(q)),), (blocks,), torch.arange(1024 - len(q), 1024)) for q in queries]
-    alone = [backend.attend(q, kv, tables, 0.2) for q, tables in zip(queries, asked, strict=True)]
+    asked = [AttentionMetadata((range(len(q)),), (blocks,), torch.arange(1024 - len(q), 1024)) for q in queries]
+    alone = [backend.attend(q, kv, metadata, 0.2) for q, metadata in zip(queries, asked, strict=True)]
     wrong: list[int] = []
     start = threading.Barrier(CALLERS)
 

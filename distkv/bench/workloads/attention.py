@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from distkv.kernels import Backend, KeyBlocks, KeyTables, PanelKv, Partial
+from distkv.kernels import AttentionMetadata, Backend, BlockTable, PanelKv, Partial
 from distkv.kernels.cpu.library import Native
 
 BLOCK_TOKENS = 16
@@ -44,7 +44,7 @@ class Keys:
         memory = _noise(blocks * 2 * shape.kv_heads * panel).view(blocks, 2, shape.kv_heads, panel)
         self.kv = PanelKv.of(memory[:, 0], memory[:, 1], shape.dim, BLOCK_TOKENS)
         slots = torch.randperm(blocks, generator=torch.Generator().manual_seed(0)).tolist()
-        self.blocks = KeyBlocks(tuple(slots), tuple(range(0, num_keys, BLOCK_TOKENS)), num_keys, BLOCK_TOKENS)
+        self.blocks = BlockTable(tuple(slots), tuple(range(0, num_keys, BLOCK_TOKENS)), num_keys, BLOCK_TOKENS)
         size = (1, shape.kv_heads, num_keys, shape.dim)
         self.contiguous = tuple(_noise(num_keys * shape.kv_heads * shape.dim).view(size) for _ in range(2))
 
@@ -62,8 +62,8 @@ class Keys:
         """Attention of the last `num_rows` tokens."""
         q, scale = self.queries(num_rows), self.shape.dim**-0.5
         positions = torch.arange(self.num_keys - num_rows, self.num_keys)
-        tables = KeyTables((range(num_rows),), (self.blocks,), positions)
-        return partial(backend.attend, q, self.kv, tables, scale)
+        metadata = AttentionMetadata((range(num_rows),), (self.blocks,), positions)
+        return partial(backend.attend, q, self.kv, metadata, scale)
 
     def flash_decode(self) -> Callable[[], object]:
         """torch's fused kernel over contiguous keys, the query heads of a group as rows of one head."""

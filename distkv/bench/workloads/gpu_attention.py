@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from distkv.bench.workloads.attention import BLOCK_TOKENS, Shape
-from distkv.kernels import Backend, KeyBlocks, KeyTables, RowKv
+from distkv.kernels import AttentionMetadata, Backend, BlockTable, RowKv
 
 SDPA = {
     "torch flash": SDPBackend.FLASH_ATTENTION,
@@ -61,12 +61,12 @@ class PagedBatch:
         """Attention of the last `rows` tokens of each sequence."""
         count, keys = self.cells.sequences, self.cells.keys
         starts = tuple(range(0, keys, BLOCK_TOKENS))
-        tables = KeyTables(
+        metadata = AttentionMetadata(
             tuple(range(i * rows, (i + 1) * rows) for i in range(count)),
-            tuple(KeyBlocks(tuple(slots), starts, keys, BLOCK_TOKENS) for slots in self.slots.tolist()),
+            tuple(BlockTable(tuple(slots), starts, keys, BLOCK_TOKENS) for slots in self.slots.tolist()),
             torch.arange(keys - rows, keys, device=self._device).repeat(count),
         )
-        return partial(backend.attend, self.queries(rows), self.kv, tables, self.shape.dim**-0.5)
+        return partial(backend.attend, self.queries(rows), self.kv, metadata, self.shape.dim**-0.5)
 
     def sdpa(self, rows: int) -> dict[str, Callable[[], Tensor]]:
         """torch's fused kernels that take this shape, over contiguous keys; causal for more than one row."""

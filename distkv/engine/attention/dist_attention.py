@@ -30,11 +30,11 @@ def ask(layer: int, q: Tensor, kv: LayerKv, batch: Batch, compute: Compute, scal
     questions = [(one, device.to_host(q[one.rows], aside=True)) for one in batch.exchanges if one.is_open]
     if device.is_async:
         # Launched first: the device computes while this thread waits for the queries to leave it.
-        local = compute.backend.attend(q, kv, batch.tables, scale, window)
+        local = compute.backend.attend(q, kv, batch.metadata, scale, window)
         sent = _send(layer, questions)
     else:
         sent = _send(layer, questions)
-        local = compute.backend.attend(q, kv, batch.tables, scale, window)
+        local = compute.backend.attend(q, kv, batch.metadata, scale, window)
     return Asked(layer, q, local, sent)
 
 

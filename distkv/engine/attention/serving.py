@@ -16,7 +16,7 @@ from distkv.engine.device.device import ThreadStreams
 from distkv.engine.device.pool import KvPool
 from distkv.engine.model.config import ModelConfig
 from distkv.errors import MalformedMessage
-from distkv.kernels import KeyBlocks, KeyTables
+from distkv.kernels import AttentionMetadata, BlockTable
 from distkv.wire.messages.common import SpanRef
 from distkv.wire.messages.data import Attend, AttendEntry, AttendPlan, Partials
 
@@ -102,13 +102,13 @@ def _both(first: Callable[[], None], second: Callable[[], None]) -> Callable[[],
 class ServedPlan:
     """An accepted AttendPlan; it holds on its link until the next one. Made by `AttendServer.accept`.
 
-    tables: what its entries read, once asked; stale: those that were gone then.
+    metadata: what its entries read, once asked; stale: those that were gone then.
     """
 
     plan: AttendPlan
     positions: Tensor
     stale: tuple[int, ...] = ()
-    tables: KeyTables | None = None
+    metadata: AttentionMetadata | None = None
 
 
 class AttendServer:
@@ -177,12 +177,12 @@ class AttendServer:
         with self._streams.current(), ExitStack() as pins:
             spans = [pins.enter_context(self._registry.pin(entry.span)) for entry in served.plan.entries]
             stale = tuple(index for index, slots in enumerate(spans) if slots is None)
-            if served.tables is None or served.stale != stale:
-                served.tables, served.stale = self._tables(served, spans), stale
+            if served.metadata is None or served.stale != stale:
+                served.metadata, served.stale = self._metadata(served, spans), stale
             window = self._config.windows[layer]
             (queries,) = device.to_device(q)
             partials = backend.attend(
-                queries, self._pool.layer(layer), served.tables, self._config.scale, window, serving=True
+                queries, self._pool.layer(layer), served.metadata, self._config.scale, window, serving=True
             )
             # Only what has arrived on the host was read while the spans were pinned.
             out, lse = device.to_host(*partials).wait()
@@ -190,20 +190,20 @@ class AttendServer:
             self._attend_queries += served.plan.num_rows
         return stale, out, lse
 
-    def _tables(self, served: ServedPlan, spans: Sequence[tuple[int, ...] | None]) -> KeyTables:
+    def _metadata(self, served: ServedPlan, spans: Sequence[tuple[int, ...] | None]) -> AttentionMetadata:
         blocks = tuple(self._blocks(entry, slots) for entry, slots in zip(served.plan.entries, spans, strict=True))
         rows = tuple(range(entry.row, entry.row + entry.num_rows) for entry in served.plan.entries)
         (positions,) = self._compute.device.to_device(served.positions)
-        return KeyTables(rows, blocks, positions)
+        return AttentionMetadata(rows, blocks, positions)
 
-    def _blocks(self, entry: AttendEntry, slots: tuple[int, ...] | None) -> KeyBlocks:
+    def _blocks(self, entry: AttendEntry, slots: tuple[int, ...] | None) -> BlockTable:
         tokens = self._pool.block_tokens
         if slots is None:
-            return KeyBlocks((), (), 0, tokens)
+            return BlockTable((), (), 0, tokens)
         _check_within(entry, slots)
         end = entry.first_position + entry.num_blocks * tokens
         lent = slots[entry.index : entry.index + entry.num_blocks]
-        return KeyBlocks(lent, tuple(range(entry.first_position, end, tokens)), end, tokens)
+        return BlockTable(lent, tuple(range(entry.first_position, end, tokens)), end, tokens)
 
 
 def _check_within(entry: AttendEntry, slots: tuple[int, ...]) -> None:

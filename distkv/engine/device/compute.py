@@ -14,8 +14,8 @@ from distkv.engine.device.device import Device, HostDevice
 from distkv.errors import ConfigError
 from distkv.kernels import Backend
 from distkv.kernels.cpu.backends import backend_of
-from distkv.kernels.cpu.between import Between, BetweenWeights, StepwiseBetween, between_of
 from distkv.kernels.cpu.dispatch import Choice, choose
+from distkv.kernels.cpu.layer_tail import LayerTail, LayerTailWeights, StepwiseLayerTail, layer_tail_of
 from distkv.kernels.cpu.library import Native
 from distkv.kernels.cpu.linear import MakeLinear, TorchLinear, linear_kind, linear_maker
 from distkv.kernels.cpu.ops import Ops, ops_of
@@ -26,15 +26,15 @@ _INSTALL = "pip install 'distkv[gpu]'"
 
 @dataclass(frozen=True)
 class Compute:
-    """level: of the CPU, or "triton"; why it was chosen, in words. between: makes the stretch after one layer's
-    attention. native: the library of functions for CPUs, where it computes."""
+    """level: of the CPU, or "triton"; why it was chosen, in words. layer_tail: makes what follows one
+    layer's attention. native: the library of functions for CPUs, where it computes."""
 
     device: Device
     backend: Backend
     level: str
     why: str
     ops: Ops
-    between: Callable[[BetweenWeights], Between]
+    layer_tail: Callable[[LayerTailWeights], LayerTail]
     make_linears: Callable[[torch.dtype], MakeLinear]
     linears: Callable[[torch.dtype], str]
     native: Native | None = None
@@ -49,7 +49,7 @@ def on_cpu(choice: Choice | None = None) -> Compute:
         level=choice.level,
         why=choice.why,
         ops=ops_of(choice),
-        between=partial(between_of, choice),
+        layer_tail=partial(layer_tail_of, choice),
         make_linears=partial(linear_maker, choice),
         linears=partial(linear_kind, choice),
         native=choice.native,
@@ -70,7 +70,7 @@ def with_triton(device: Device, why: str = "asked for") -> Compute:
         level="triton",
         why=why,
         ops=ops,
-        between=lambda weights: StepwiseBetween(weights, ops),
+        layer_tail=lambda weights: StepwiseLayerTail(weights, ops),
         make_linears=lambda _dtype: TorchLinear,
         linears=lambda _dtype: "cublas" if is_gpu else "torch",
     )

@@ -12,14 +12,14 @@ from distkv.engine.device.compute import Compute, on_cpu
 from distkv.engine.model.config import ModelConfig
 from distkv.engine.model.rope import Rope
 from distkv.engine.model.weights import Weights, load_weights
-from distkv.kernels import KeyTables, LayerKv
-from distkv.kernels.cpu.between import BetweenWeights
+from distkv.kernels import AttentionMetadata, LayerKv
+from distkv.kernels.cpu.layer_tail import LayerTailWeights
 from distkv.kernels.cpu.layers import LocalLayer, NativeLayers
-from distkv.kernels.heads import Heads
+from distkv.kernels.fused_qkv import FusedQkv
 
-LocalForward = Callable[[Tensor, KeyTables, Tensor, Tensor, Tensor], Tensor]
-"""(tokens, tables, slots, offsets, rows) → last hidden states of these rows, where all keys lie in one pool and new
-ones go to these slots and offsets. All int64; tables: of all N tokens, sequence by sequence."""
+LocalForward = Callable[[Tensor, AttentionMetadata, Tensor, Tensor, Tensor], Tensor]
+"""(tokens, metadata, slots, offsets, rows) → last hidden states of these rows, where all keys lie in one pool and new
+ones go to these slots and offsets. All int64; metadata: of all N tokens, sequence by sequence."""
 
 
 class Model:
@@ -29,7 +29,7 @@ class Model:
         self.config, self.weights, self.compute = config, weights, compute
         self.dtype = weights.embed.dtype
         self._stretches = tuple(_stretches(weights, config.rms_norm_eps))
-        self._betweens = tuple(map(compute.between, self._stretches))
+        self._layer_tails = tuple(map(compute.layer_tail, self._stretches))
         self._rope = Rope(config.rope, config.head_dim, self.dtype, compute.device.place)
 
     @classmethod
@@ -40,25 +40,25 @@ class Model:
         compute = compute or on_cpu()
         return cls(config, load_weights(model_dir, config, dtype, compute), compute)
 
-    def begin(self, tokens: Tensor, positions: Tensor) -> tuple[Tensor, Heads]:
-        """Residual stream [N, hidden] and heads of the first layer. tokens, positions: int64 [N], of any sequences one
-        after another."""
+    def begin(self, tokens: Tensor, positions: Tensor) -> tuple[Tensor, FusedQkv]:
+        """Residual stream [N, hidden] and fused QKV of the first layer. tokens, positions: int64 [N], of any sequences
+        one after another."""
         first = self.weights.layers[0]
         x = self.weights.embed[tokens]
         normal = self.compute.ops.rms_norm(x, first.attention_norm, self.config.rms_norm_eps)
-        return x, self._heads(0, first.qkv(normal), *self._rope.angles(positions))
+        return x, self._qkv(0, first.qkv(normal), *self._rope.angles(positions))
 
-    def between(self, layer: int, x: Tensor, attended: Tensor, heads: Heads) -> tuple[Tensor, Heads]:
-        """The rest of a layer that is not the last: residual stream after it, and the next layer's heads.
+    def between(self, layer: int, x: Tensor, attended: Tensor, qkv: FusedQkv) -> tuple[Tensor, FusedQkv]:
+        """The rest of a layer that is not the last: residual stream after it, and the next layer's fused QKV.
 
-        x: which may be overwritten, and heads: what came before its attention. attended: [N, Hq, D], of the attention.
+        x: which may be overwritten, and qkv: what came before its attention. attended: [N, Hq, D], of the attention.
         """
-        x, found = self._betweens[layer](x, attended)
-        return x, self._heads(layer + 1, found, heads.cos, heads.sin)
+        x, found = self._layer_tails[layer](x, attended)
+        return x, self._qkv(layer + 1, found, qkv.cos, qkv.sin)
 
     def end(self, x: Tensor, attended: Tensor) -> Tensor:
         """The rest of the last layer: last hidden states, for `logits`."""
-        return self._betweens[-1](x, attended)[1]
+        return self._layer_tails[-1](x, attended)[1]
 
     def forward_over(self, kvs: Sequence[LayerKv]) -> LocalForward | None:
         """A forward pass over the layers of one pool without a stop between them, where the native library can."""
@@ -69,8 +69,10 @@ class Model:
             return None
         run = NativeLayers(native, layers, config.scale)
 
-        def forward(tokens: Tensor, tables: KeyTables, slots: Tensor, offsets: Tensor, rows: Tensor) -> Tensor:
-            return run(*self.begin(tokens, tables.positions), tables, slots, offsets, rows)
+        def forward(
+            tokens: Tensor, metadata: AttentionMetadata, slots: Tensor, offsets: Tensor, rows: Tensor
+        ) -> Tensor:
+            return run(*self.begin(tokens, metadata.positions), metadata, slots, offsets, rows)
 
         return forward
 
@@ -78,14 +80,14 @@ class Model:
         """float32 [M, vocab] from last hidden states, or some rows of them: many rows of logits are large."""
         return self.weights.lm_head(hidden).float()
 
-    def _heads(self, layer: int, found: Tensor, cos: Tensor, sin: Tensor) -> Heads:
+    def _qkv(self, layer: int, found: Tensor, cos: Tensor, sin: Tensor) -> FusedQkv:
         weights, config = self.weights.layers[layer], self.config
-        return Heads(found, config.num_heads, cos, sin, weights.q_norm, weights.k_norm, config.rms_norm_eps)
+        return FusedQkv(found, config.num_heads, cos, sin, weights.q_norm, weights.k_norm, config.rms_norm_eps)
 
 
-def _stretches(weights: Weights, eps: float) -> Iterator[BetweenWeights]:
+def _stretches(weights: Weights, eps: float) -> Iterator[LayerTailWeights]:
     for layer, following in zip_longest(weights.layers, weights.layers[1:]):
-        yield BetweenWeights(
+        yield LayerTailWeights(
             o=layer.o,
             mlp_norm=layer.mlp_norm,
             gate_up=layer.gate_up,

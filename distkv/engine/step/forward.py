@@ -34,7 +34,7 @@ class Forward:
         """
         if len(batches) == 1 and self._here is not None and not batches[0].exchanges:
             (batch,) = batches
-            return [self._here(batch.tokens, batch.tables, batch.slots, batch.offsets, batch.wanted)]
+            return [self._here(batch.tokens, batch.metadata, batch.slots, batch.offsets, batch.wanted)]
         passes = [self._layers(batch, self._stretches(batch, half)) for half, batch in enumerate(batches)]
         found: list[Tensor] = []
         while not found:

@@ -17,7 +17,7 @@ from distkv.engine.device.pool import KvPool
 from distkv.engine.model.decoder import Model
 from distkv.engine.step.pieces import EagerStretches, Stretches
 from distkv.engine.step.prepare import Batch
-from distkv.kernels import Heads
+from distkv.kernels import FusedQkv
 
 SIZES = (1, 2, 4, 8, 16, 32, 64)
 NO_SLOT = -1
@@ -72,7 +72,7 @@ class _Pieces:
         self.between: list[Captured] = []
         for layer in range(config.num_layers - 1):
             # Of what came before a layer's attention the next one needs the angles.
-            before = Heads(self.attended, config.num_heads, cos, sin)
+            before = FusedQkv(self.attended, config.num_heads, cos, sin)
             self.between.append(self._capture(partial(self._between, layer, x, before)))
             _, x = self.between[-1].results
         self.end = self._capture(lambda: (model.end(x, self.attended),))
@@ -82,15 +82,15 @@ class _Pieces:
         return self._model.compute.device.capture(run, self._half)
 
     def _begin(self) -> tuple[Tensor, ...]:
-        x, heads = self._model.begin(self.numbers[0], self.numbers[1])
-        return self._stored(0, heads), x, heads.cos, heads.sin
+        x, qkv = self._model.begin(self.numbers[0], self.numbers[1])
+        return self._stored(0, qkv), x, qkv.cos, qkv.sin
 
-    def _between(self, layer: int, x: Tensor, before: Heads) -> tuple[Tensor, ...]:
-        x, heads = self._model.between(layer, x, self.attended, before)
-        return self._stored(layer + 1, heads), x
+    def _between(self, layer: int, x: Tensor, before: FusedQkv) -> tuple[Tensor, ...]:
+        x, qkv = self._model.between(layer, x, self.attended, before)
+        return self._stored(layer + 1, qkv), x
 
-    def _stored(self, layer: int, heads: Heads) -> Tensor:
-        return self._model.compute.backend.store(heads, self._pool.layer(layer), self.numbers[2], self.numbers[3])
+    def _stored(self, layer: int, qkv: FusedQkv) -> Tensor:
+        return self._model.compute.backend.store(qkv, self._pool.layer(layer), self.numbers[2], self.numbers[3])
 
 
 class GraphedStretches:

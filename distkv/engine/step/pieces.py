@@ -9,7 +9,7 @@ from torch import Tensor
 from distkv.engine.device.pool import KvPool
 from distkv.engine.model.decoder import Model
 from distkv.engine.step.prepare import Batch
-from distkv.kernels import Heads
+from distkv.kernels import FusedQkv
 
 
 class Stretches(Protocol):
@@ -35,19 +35,19 @@ class EagerStretches:
     def begin(self) -> Tensor:
         """See Stretches."""
         batch = self._batch
-        self._x, self._heads = self._model.begin(batch.tokens, batch.positions)
-        return self._store(0, self._heads)
+        self._x, self._qkv = self._model.begin(batch.tokens, batch.positions)
+        return self._store(0, self._qkv)
 
     def between(self, layer: int, attended: Tensor) -> Tensor:
         """See Stretches."""
-        self._x, self._heads = self._model.between(layer, self._x, attended, self._heads)
-        return self._store(layer + 1, self._heads)
+        self._x, self._qkv = self._model.between(layer, self._x, attended, self._qkv)
+        return self._store(layer + 1, self._qkv)
 
     def end(self, attended: Tensor) -> Tensor:
         """See Stretches."""
         wanted = self._batch.wanted
         return self._model.end(self._x[wanted], attended[wanted])
 
-    def _store(self, layer: int, heads: Heads) -> Tensor:
+    def _store(self, layer: int, qkv: FusedQkv) -> Tensor:
         batch = self._batch
-        return self._model.compute.backend.store(heads, self._pool.layer(layer), batch.slots, batch.offsets)
+        return self._model.compute.backend.store(qkv, self._pool.layer(layer), batch.slots, batch.offsets)

@@ -16,7 +16,7 @@ from distkv.engine.device.device import Device, HostDevice
 from distkv.engine.device.pool import KvPool
 from distkv.engine.model.config import ModelConfig
 from distkv.errors import LinkError, MalformedMessage
-from distkv.kernels import KeyBlocks, KeyTables
+from distkv.kernels import AttentionMetadata, BlockTable
 from distkv.wire.messages.data import AttendEntry, AttendPlan
 from distkv.wire.messages.to_worker import RemoteSpan, SeqStep
 
@@ -32,7 +32,7 @@ class BatchSeq:
 
     step: SeqStep
     tokens: Sequence[int]
-    local: KeyBlocks
+    local: BlockTable
     spans: list[RemoteSpan]
     rows: slice = field(default_factory=lambda: slice(0, 0))
     remote: list[tuple[Exchange, int]] = field(default_factory=list)
@@ -46,7 +46,7 @@ class Batch:
 
     tokens, positions: int64 [N]. slots, offsets: int64 [N], where the K and V of each row are stored. wanted: int64
     [M], rows whose last hidden states are wanted: one for each sequence that wants a token, in order, then all that
-    predict prompt tokens whose logprobs are wanted. tables: which rows read which local blocks. seqs: those that have
+    predict prompt tokens whose logprobs are wanted. metadata: which rows read which local blocks. seqs: those that have
     rows. unreachable: those that lost a creditor before the first layer; they have none. merging: of what peers answer,
     if they are asked. waited_s: how long its layers stood still for partials.
     """
@@ -56,7 +56,7 @@ class Batch:
     slots: Tensor
     offsets: Tensor
     wanted: Tensor
-    tables: KeyTables
+    metadata: AttentionMetadata
     seqs: list[BatchSeq]
     exchanges: list[Exchange]
     unreachable: list[BatchSeq]
@@ -116,7 +116,7 @@ def prepare(
         slots=slots,
         offsets=offsets,
         wanted=rows,
-        tables=KeyTables(
+        metadata=AttentionMetadata(
             tuple(range(seq.rows.start, seq.rows.stop) for seq in seqs), tuple(seq.local for seq in seqs), there
         ),
         seqs=seqs,
@@ -139,7 +139,7 @@ def _seq(step: SeqStep, tokens: Sequence[int], pool: KvPool, config: ModelConfig
     runs = [(run.first_block, run.first_slot, run.num_blocks) for run in step.local]
     if any(first_slot + num_blocks > pool.num_slots for _, first_slot, num_blocks in runs):
         raise MalformedMessage(f"{step.request_id}: {step.local} leaves a pool of {pool.num_slots} slots")
-    local = KeyBlocks.of_runs(runs, step.end, pool.block_tokens)
+    local = BlockTable.from_runs(runs, step.end, pool.block_tokens)
     spans = [span for span in step.remote if _is_visible(span, step, config, pool.block_tokens)]
     first_local = local.positions[0] if len(local) else 0
     place = sum(span.first_block * pool.block_tokens < first_local for span in spans)

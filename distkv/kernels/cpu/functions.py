@@ -51,7 +51,7 @@ class LinearPart(Structure):
     _fields_ = [("packed", c_void_p), ("bias", c_void_p), ("k", c_int32), ("n", c_int32)]
 
 
-class BetweenCall(Structure):
+class LayerTailCall(Structure):
     """As in native/between.h."""
 
     _fields_ = [
@@ -96,7 +96,7 @@ OF_LEVEL: dict[str, Signature] = {
     "abi": (c_int, ()),
     "attend": (c_int, (POINTER(AttendCall),)),
     "store": (None, (POINTER(StoreCall),)),
-    "between": (c_int, (POINTER(BetweenCall),)),
+    "between": (c_int, (POINTER(LayerTailCall),)),
     "layers": (c_int, (POINTER(LayersCall),)),
     "stream": (c_float, (c_void_p, c_int64)),
     "merge": (None, (c_void_p, c_void_p, c_int, c_int64, c_int, c_void_p, c_void_p)),

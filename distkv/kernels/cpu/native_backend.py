@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from distkv.kernels.backend import KeyTables
+from distkv.kernels.backend import AttentionMetadata
 from distkv.kernels.cpu.functions import AttendCall, AttendSeq, StoreCall
 from distkv.kernels.cpu.library import Native
-from distkv.kernels.heads import Heads
+from distkv.kernels.fused_qkv import FusedQkv
 from distkv.kernels.layout import LayerKv, PanelKv
 from distkv.kernels.merge import Partial
 
@@ -32,7 +32,7 @@ class NativeBackend:
         self,
         q: Tensor,
         kv: LayerKv,
-        tables: KeyTables,
+        metadata: AttentionMetadata,
         scale: float,
         window: int | None = None,
         alibi: Tensor | None = None,
@@ -43,22 +43,22 @@ class NativeBackend:
         heads, dim = q.shape[1:]
         if q.stride(2) != 1 or q.stride(1) != dim:
             q = q.contiguous()
-        memo = sequences_of(tables)
-        out = torch.empty(memo.num_rows, heads, dim)
-        lse = torch.empty(memo.num_rows, heads)
+        seqs = sequences_of(metadata)
+        out = torch.empty(seqs.num_rows, heads, dim)
+        lse = torch.empty(seqs.num_rows, heads)
         call = AttendCall(
             q=q.data_ptr(),
-            q_positions=tables.positions.data_ptr(),
+            q_positions=metadata.positions.data_ptr(),
             k=kv.k.data_ptr(),
             v=kv.v.data_ptr(),
             alibi=0 if alibi is None else alibi.data_ptr(),
             out=out.data_ptr(),
             lse=lse.data_ptr(),
-            seqs=memo.address,
+            seqs=seqs.address,
             q_stride=q.stride(0),
             slot_bytes=kv.k.stride(0) * kv.k.element_size(),
             window=window or 0,
-            num_seqs=memo.count,
+            num_seqs=seqs.count,
             q_type=DTYPES[q.dtype],
             kv_type=DTYPES[kv.k.dtype],
             pair=kv.k.shape[4],
@@ -85,16 +85,16 @@ class NativeBackend:
         self._merge(outs, lses, len(parts), lse.numel(), out.shape[-1], out.data_ptr(), lse.data_ptr())
         return out, lse
 
-    def store(self, heads: Heads, kv: LayerKv, slots: Tensor, offsets: Tensor) -> Tensor:
+    def store(self, qkv: FusedQkv, kv: LayerKv, slots: Tensor, offsets: Tensor) -> Tensor:
         """See Backend."""
-        rows = heads.rows
-        q = torch.empty(len(rows), heads.num_heads, heads.head_dim, dtype=rows.dtype)
+        rows = qkv.rows
+        q = torch.empty(len(rows), qkv.num_heads, qkv.head_dim, dtype=rows.dtype)
         call = StoreCall(
             rows=rows.data_ptr(),
-            cos=heads.cos.data_ptr(),
-            sin=heads.sin.data_ptr(),
-            q_norm=0 if heads.q_norm is None else heads.q_norm.data_ptr(),
-            k_norm=0 if heads.k_norm is None else heads.k_norm.data_ptr(),
+            cos=qkv.cos.data_ptr(),
+            sin=qkv.sin.data_ptr(),
+            q_norm=0 if qkv.q_norm is None else qkv.q_norm.data_ptr(),
+            k_norm=0 if qkv.k_norm is None else qkv.k_norm.data_ptr(),
             q=q.data_ptr(),
             k=kv.k.data_ptr(),
             v=kv.v.data_ptr(),
@@ -105,11 +105,11 @@ class NativeBackend:
             slot_bytes=kv.k.stride(0) * kv.k.element_size(),
             type=DTYPES[rows.dtype],
             pair=kv.k.shape[4],
-            heads=heads.num_heads,
+            heads=qkv.num_heads,
             kv_heads=kv.kv_heads,
-            dim=heads.head_dim,
+            dim=qkv.head_dim,
             block_tokens=kv.block_tokens,
-            eps=heads.eps,
+            eps=qkv.eps,
         )
         self._store(ctypes.byref(call))
         return q
@@ -118,12 +118,14 @@ class NativeBackend:
 class Sequences:
     """The sequences of a call as the library wants them; keeps what it points to alive."""
 
-    def __init__(self, tables: KeyTables) -> None:
-        self.count = len(tables.rows)
+    def __init__(self, metadata: AttentionMetadata) -> None:
+        self.count = len(metadata.rows)
         self.num_rows = 0
-        self._kept = [(blocks.slot_index, blocks.starts) for blocks in tables.blocks]
+        self._kept = [(blocks.slot_index, blocks.starts) for blocks in metadata.block_tables]
         self._seqs = (AttendSeq * self.count)()
-        for seq, rows, blocks, (slots, starts) in zip(self._seqs, tables.rows, tables.blocks, self._kept, strict=True):
+        for seq, rows, blocks, (slots, starts) in zip(
+            self._seqs, metadata.rows, metadata.block_tables, self._kept, strict=True
+        ):
             seq.slots, seq.positions = slots.data_ptr(), starts.data_ptr()
             seq.num_blocks, seq.num_keys = len(blocks), blocks.num_keys
             seq.first_row, seq.num_rows, seq.out_row = rows.start, len(rows), self.num_rows
@@ -131,9 +133,9 @@ class Sequences:
         self.address = ctypes.addressof(self._seqs)
 
 
-def sequences_of(tables: KeyTables) -> Sequences:
+def sequences_of(metadata: AttentionMetadata) -> Sequences:
     """Made once per table."""
-    found: Sequences | None = tables.memo.get("native")
+    found: Sequences | None = metadata.prepared.get("native")
     if found is None:
-        found = tables.memo["native"] = Sequences(tables)
+        found = metadata.prepared["native"] = Sequences(metadata)
     return found

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from distkv.kernels.backend import KeyTables
-from distkv.kernels.blocks import KeyBlocks
-from distkv.kernels.heads import Heads
+from distkv.kernels.backend import AttentionMetadata
+from distkv.kernels.block_table import BlockTable
+from distkv.kernels.fused_qkv import FusedQkv
 from distkv.kernels.layout import LayerKv, PanelKv
 from distkv.kernels.merge import Partial, empty_partial, merge
 
@@ -33,7 +33,7 @@ class TorchBackend:
         self,
         q: Tensor,
         kv: LayerKv,
-        tables: KeyTables,
+        metadata: AttentionMetadata,
         scale: float,
         window: int | None = None,
         alibi: Tensor | None = None,
@@ -43,9 +43,9 @@ class TorchBackend:
         """See Backend."""
         parts = [
             _attend_blocks(
-                q[rows.start : rows.stop], kv, blocks, tables.positions[rows.start : rows.stop], scale, window, alibi
+                q[rows.start : rows.stop], kv, blocks, metadata.positions[rows.start : rows.stop], scale, window, alibi
             )
-            for rows, blocks in zip(tables.rows, tables.blocks, strict=True)
+            for rows, blocks in zip(metadata.rows, metadata.block_tables, strict=True)
         ]
         if len(parts) == 1:
             return parts[0]
@@ -56,9 +56,9 @@ class TorchBackend:
         """See Backend."""
         return merge(partials)
 
-    def store(self, heads: Heads, kv: LayerKv, slots: Tensor, offsets: Tensor) -> Tensor:
+    def store(self, qkv: FusedQkv, kv: LayerKv, slots: Tensor, offsets: Tensor) -> Tensor:
         """See Backend."""
-        q, k, v = heads.finished()
+        q, k, v = qkv.rotated()
         kv.write(slots, offsets, k, v)
         return q
 
@@ -66,7 +66,7 @@ class TorchBackend:
 def _attend_blocks(
     q: Tensor,
     kv: LayerKv,
-    blocks: KeyBlocks,
+    blocks: BlockTable,
     q_positions: Tensor,
     scale: float,
     window: int | None,
@@ -109,7 +109,7 @@ def _head_major(blocks: Tensor) -> Tensor:
 
 
 def _attend(
-    q: Tensor, q_positions: Tensor, k: Tensor, v: Tensor, tile: KeyBlocks, window: int | None, alibi: Tensor | None
+    q: Tensor, q_positions: Tensor, k: Tensor, v: Tensor, tile: BlockTable, window: int | None, alibi: Tensor | None
 ) -> Partial:
     """One tile of queries, already scaled, over one tile of keys. q: float32 [T, Hq, D]. k, v: float32 [Hkv, S, D]."""
     num_rows, num_heads, head_dim = q.shape

@@ -10,16 +10,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from distkv.kernels.backend import KeyTables
-from distkv.kernels.heads import Heads
+from distkv.kernels.backend import AttentionMetadata
+from distkv.kernels.fused_qkv import FusedQkv
 from distkv.kernels.layout import LayerKv, RowKv
 from distkv.kernels.merge import Partial
 from distkv.kernels.triton.decode import decode_attention
 from distkv.kernels.triton.merge import merge_partials
+from distkv.kernels.triton.metadata import Column, DeviceMetadata, device_metadata, to_device
 from distkv.kernels.triton.plan import DecodePlan, decode_plan
 from distkv.kernels.triton.prefill import prefill_attention
-from distkv.kernels.triton.store import store_heads
-from distkv.kernels.triton.tables import Column, DeviceTables, device_tables, to_device
+from distkv.kernels.triton.store import store_qkv
 from distkv.kernels.triton.templates import Shape, count_sms
 from distkv.kernels.triton.tuned import TunedTable
 
@@ -29,7 +29,7 @@ _DECODE_ROWS = 2
 
 @dataclass(frozen=True)
 class _Entries:
-    """Which entries of the tables go where. decode: indices. prefill: int32 on the device."""
+    """Which entries of the metadata go where. decode: indices. prefill: int32 on the device."""
 
     decode: NDArray[np.intp]
     prefill: Tensor | None
@@ -55,7 +55,7 @@ class TritonBackend:
         self,
         q: Tensor,
         kv: LayerKv,
-        tables: KeyTables,
+        metadata: AttentionMetadata,
         scale: float,
         window: int | None = None,
         alibi: Tensor | None = None,
@@ -63,9 +63,9 @@ class TritonBackend:
         serving: bool = False,
     ) -> Partial:
         """See Backend. A peer's queries go before the own step if the stream they are on does."""
-        if not tables.rows:
+        if not metadata.rows:
             return q.new_empty(q[:0].shape, dtype=torch.float32), q.new_empty(q[:0, :, 0].shape, dtype=torch.float32)
-        there = device_tables(tables, q.device)
+        there = device_metadata(metadata, q.device)
         entries = _entries(there)
         if q.stride()[1:] != (q.shape[2], 1):
             q = q.contiguous()
@@ -85,33 +85,33 @@ class TritonBackend:
         """See Backend."""
         return merge_partials(partials)
 
-    def store(self, heads: Heads, kv: LayerKv, slots: Tensor, offsets: Tensor) -> Tensor:
+    def store(self, qkv: FusedQkv, kv: LayerKv, slots: Tensor, offsets: Tensor) -> Tensor:
         """See Backend."""
         assert isinstance(kv, RowKv)
-        return store_heads(heads, kv, slots, offsets)
+        return store_qkv(qkv, kv, slots, offsets)
 
-    def _plan(self, tables: DeviceTables, entries: _Entries, shape: Shape, window: int | None) -> DecodePlan | None:
+    def _plan(self, metadata: DeviceMetadata, entries: _Entries, shape: Shape, window: int | None) -> DecodePlan | None:
         if not len(entries.decode):
             return None
         key = ("decode", shape, window)
-        plan: DecodePlan | None = tables.plans.get(key)
+        plan: DecodePlan | None = metadata.plans.get(key)
         if plan is None:
-            longest = int(tables.host[entries.decode, Column.NUM_KEYS].max())
-            num_rows = int(tables.host[entries.decode, Column.NUM_ROWS].sum())
+            longest = int(metadata.host[entries.decode, Column.NUM_KEYS].max())
+            num_rows = int(metadata.host[entries.decode, Column.NUM_ROWS].sum())
             config = self._tuned.config(shape, min(longest, window or longest), num_rows)
-            plan = decode_plan(tables, entries.decode, shape, config, count_sms(tables.slots.device), window)
-            tables.plans[key] = plan
+            plan = decode_plan(metadata, entries.decode, shape, config, count_sms(metadata.slots.device), window)
+            metadata.plans[key] = plan
         return plan
 
 
-def _entries(tables: DeviceTables) -> _Entries:
-    found: _Entries | None = tables.plans.get("entries")
+def _entries(metadata: DeviceMetadata) -> _Entries:
+    found: _Entries | None = metadata.plans.get("entries")
     if found is None:
-        rows = tables.host[:, Column.NUM_ROWS]
+        rows = metadata.host[:, Column.NUM_ROWS]
         long = np.flatnonzero(rows > _DECODE_ROWS)
-        found = tables.plans["entries"] = _Entries(
+        found = metadata.plans["entries"] = _Entries(
             decode=np.flatnonzero((rows > 0) & (rows <= _DECODE_ROWS)),
-            prefill=to_device(long.astype(np.int32), tables.slots.device) if len(long) else None,
+            prefill=to_device(long.astype(np.int32), metadata.slots.device) if len(long) else None,
             prefill_rows=int(rows.max(initial=0)),
         )
     return found

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from distkv.kernels.triton.casts import DOT_TYPES, widened
 from distkv.kernels.triton.merge import reduce_parts
+from distkv.kernels.triton.metadata import DeviceMetadata, keys_before
 from distkv.kernels.triton.plan import DecodePlan
-from distkv.kernels.triton.tables import DeviceTables, keys_before
 from distkv.kernels.triton.templates import Template
 
 _LOG2_E = tl.constexpr(math.log2(math.e))
@@ -28,7 +28,7 @@ def decode_attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    tables: DeviceTables,
+    metadata: DeviceMetadata,
     plan: DecodePlan,
     out: Tensor,
     lse: Tensor,
@@ -39,7 +39,7 @@ def decode_attention(
     """Attend with the rows of `plan`; see distkv.kernels.Backend for what is computed.
 
     q: [N, Hq, D], rows may be strided. k, v: [slots, Hkv, P, D], strided alike over slots. out: float32
-    [R + parts, Hq, D] and lse: float32 [R + parts, Hq], where R = tables.num_out_rows and parts = plan.num_parts: the
+    [R + parts, Hq, D] and lse: float32 [R + parts, Hq], where R = metadata.num_out_rows and parts = plan.num_parts: the
     plan's rows get their results, rows from R on are scratch.
     """
     shape, config = plan.shape, plan.config
@@ -54,9 +54,9 @@ def decode_attention(
         lse,
         plan.items,
         plan.counters,
-        tables.slots,
-        tables.starts,
-        tables.positions,
+        metadata.slots,
+        metadata.starts,
+        metadata.positions,
         alibi,
         scale * _LOG2_E.value,
         q.stride(0),

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from distkv.kernels.triton.tables import Column, DeviceTables, to_device
+from distkv.kernels.triton.metadata import Column, DeviceMetadata, to_device
 from distkv.kernels.triton.templates import Config, Shape, Template, divide
 
 _OF_ENTRY = [Column.FIRST_BLOCK, Column.NUM_BLOCKS, Column.NUM_KEYS, Column.FIRST_POSITION, Column.GAPS]
@@ -49,15 +49,15 @@ class DecodePlan:
 
 
 def decode_plan(
-    tables: DeviceTables,
+    metadata: DeviceMetadata,
     entries: NDArray[np.intp],
     shape: Shape,
     config: Config,
     num_sms: int,
     window: int | None = None,
 ) -> DecodePlan:
-    """Every row of `entries`, which are indices into the tables and have at least one row."""
-    host = tables.host[entries]
+    """Every row of `entries`, which are indices into the metadata and have at least one row."""
+    host = metadata.host[entries]
     counts = host[:, Column.NUM_ROWS]
     rows = np.repeat(host, counts, axis=0)
     place = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -67,7 +67,7 @@ def decode_plan(
 
     num_parts = np.maximum(-(-keys // keys_per_item), 1)
     scratch = np.where(num_parts > 1, num_parts, 0)
-    first_part = tables.num_out_rows + np.cumsum(scratch) - scratch
+    first_part = metadata.num_out_rows + np.cumsum(scratch) - scratch
     is_split = num_parts > 1
     row_table = np.column_stack(
         [
@@ -89,7 +89,7 @@ def decode_plan(
 
     num_counters = len(split_rows) * shape.programs_per_item
     packed = np.concatenate([items.ravel(), split_rows.ravel(), np.zeros(-(-num_counters // 2), np.int64)])
-    there = to_device(packed, tables.slots.device)
+    there = to_device(packed, metadata.slots.device)
     return DecodePlan(
         shape=shape,
         config=config,

@@ -15,8 +15,8 @@ import triton.language as tl
 from torch import Tensor
 
 from distkv.kernels.triton.casts import DOT_TYPES, widened
+from distkv.kernels.triton.metadata import Column, DeviceMetadata, keys_before
 from distkv.kernels.triton.prefill_tiles import Tiles, device_limits, key_splits, prefill_tiles
-from distkv.kernels.triton.tables import Column, DeviceTables, keys_before
 from distkv.kernels.triton.templates import Shape
 
 _LOG2_E = tl.constexpr(math.log2(math.e))
@@ -41,7 +41,7 @@ def prefill_attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    tables: DeviceTables,
+    metadata: DeviceMetadata,
     entries: Tensor,
     max_rows: int,
     out: Tensor,
@@ -56,7 +56,7 @@ def prefill_attention(
     """Attention of the rows of some entries over their keys, written to their rows of out and lse.
 
     q: [N, Hq, D]; the numbers of a row lie without gaps. k, v: [slots, Hkv, P, D], strided alike over slots and
-    without gaps inside a slot. entries: int32 [E'] on the device, which of the tables' entries; max_rows: the rows of
+    without gaps inside a slot. entries: int32 [E'] on the device, which entries of the metadata; max_rows: the rows of
     the longest of them. out: float32 [R, Hq, D]; lse: float32 [R, Hq], natural log. window, alibi: see
     `reference.micro_attention`; alibi is float32 [Hq]. tiles, splits: for measurements; None chooses.
 
@@ -72,11 +72,11 @@ def prefill_attention(
     tiles = tiles or prefill_tiles(shape, max_rows * group, alibi is not None, shared_bytes)
     grid = (triton.cdiv(max_rows * group, tiles.rows), shape.kv_heads, len(entries))
     if splits is None:
-        splits = key_splits(math.prod(grid), num_sms * (8 // tiles.num_warps), tiles.keys, tables)
+        splits = key_splits(math.prod(grid), num_sms * (8 // tiles.num_warps), tiles.keys, metadata)
     common = dict(HEADS=shape.heads, D=shape.head_dim, BLOCK_D=triton.next_power_of_2(max(shape.head_dim, 16)))
     part_out, part_lse = out, lse
     if splits > 1:
-        part_out = torch.empty(splits, tables.num_out_rows, *out.shape[1:], dtype=out.dtype, device=out.device)
+        part_out = torch.empty(splits, metadata.num_out_rows, *out.shape[1:], dtype=out.dtype, device=out.device)
         part_lse = torch.empty(part_out.shape[:-1], dtype=lse.dtype, device=lse.device)
     _prefill[(grid[0] * splits, *grid[1:])](
         q,
@@ -84,10 +84,10 @@ def prefill_attention(
         v,
         part_out,
         part_lse,
-        tables.slots,
-        tables.starts,
-        tables.entries,
-        tables.positions,
+        metadata.slots,
+        metadata.starts,
+        metadata.entries,
+        metadata.positions,
         entries,
         alibi,
         scale * _LOG2_E.value,
@@ -95,7 +95,7 @@ def prefill_attention(
         q.stride(0),
         k.stride(0),
         splits,
-        tables.num_out_rows,
+        metadata.num_out_rows,
         KV_HEADS=shape.kv_heads,
         P=shape.block_tokens,
         WINDOWED=window is not None,
@@ -108,7 +108,7 @@ def prefill_attention(
     )
     if splits > 1:
         _merge_splits[(triton.cdiv(max_rows * shape.heads, _MERGED_PAIRS), len(entries))](
-            part_out, part_lse, out, lse, tables.entries, entries, splits, tables.num_out_rows,
+            part_out, part_lse, out, lse, metadata.entries, entries, splits, metadata.num_out_rows,
             PAIRS=_MERGED_PAIRS, **common,
         )  # fmt: skip
 

@@ -8,7 +8,7 @@ from functools import cache
 import torch
 import triton
 
-from distkv.kernels.triton.tables import Column, DeviceTables
+from distkv.kernels.triton.metadata import Column, DeviceMetadata
 from distkv.kernels.triton.templates import Shape
 
 HOPPER_SHARED_BYTES = 227 << 10
@@ -61,9 +61,9 @@ def device_limits(device: torch.device) -> tuple[int, int]:
     return properties.multi_processor_count, shared_bytes
 
 
-def key_splits(programs: int, wanted: int, tile_keys: int, tables: DeviceTables) -> int:
+def key_splits(programs: int, wanted: int, tile_keys: int, metadata: DeviceMetadata) -> int:
     """Into how many parts the keys are divided, so that about `wanted` programs run."""
     if 2 * programs > wanted:
         return 1
-    longest = int(tables.host[:, Column.NUM_KEYS].max())
+    longest = int(metadata.host[:, Column.NUM_KEYS].max())
     return max(1, min(wanted // programs, longest // (_LEAST_TILES * tile_keys)))

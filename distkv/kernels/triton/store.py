@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from distkv.kernels.heads import Heads
+from distkv.kernels.fused_qkv import FusedQkv
 from distkv.kernels.layout import RowKv
 from distkv.kernels.triton.casts import rounded
 
@@ -18,36 +18,36 @@ _PROGRAM_PAIRS = 512
 _FP8_MAX = tl.constexpr(torch.finfo(torch.float8_e4m3fn).max)
 
 
-def store_heads(heads: Heads, kv: RowKv, slots: Tensor, offsets: Tensor) -> Tensor:
-    """See distkv.kernels.Backend.store: `Heads.finished` and `RowKv.write`, rounded where they round.
+def store_qkv(qkv: FusedQkv, kv: RowKv, slots: Tensor, offsets: Tensor) -> Tensor:
+    """See distkv.kernels.Backend.store: `FusedQkv.rotated` and `RowKv.write`, rounded where they round.
 
-    heads.rows, cos and sin may be strided over tokens; D is even. K and V of tokens with a negative slot are stored
+    qkv.rows, cos and sin may be strided over tokens; D is even. K and V of tokens with a negative slot are stored
     nowhere: rows that only fill up a captured graph have it.
     """
-    rows, dim = heads.rows, heads.head_dim
-    q = torch.empty(len(rows), heads.num_heads, dim, dtype=rows.dtype, device=rows.device)
+    rows, dim = qkv.rows, qkv.head_dim
+    q = torch.empty(len(rows), qkv.num_heads, dim, dtype=rows.dtype, device=rows.device)
     if not len(rows):
         return q
     half = triton.next_power_of_2(dim // 2)
     tile = max(1, _PROGRAM_PAIRS // half)
-    q_tiles, kv_tiles = triton.cdiv(heads.num_heads, tile), triton.cdiv(kv.kv_heads, tile)
+    q_tiles, kv_tiles = triton.cdiv(qkv.num_heads, tile), triton.cdiv(kv.kv_heads, tile)
     _store[(len(rows), q_tiles + kv_tiles)](
         rows,
-        heads.cos,
-        heads.sin,
-        heads.q_norm,
-        heads.k_norm,
+        qkv.cos,
+        qkv.sin,
+        qkv.q_norm,
+        qkv.k_norm,
         q,
         kv.k,
         kv.v,
         slots,
         offsets,
         rows.stride(0),
-        heads.cos.stride(0),
-        heads.sin.stride(0),
+        qkv.cos.stride(0),
+        qkv.sin.stride(0),
         kv.k.stride(0),
-        heads.eps,
-        HEADS=heads.num_heads,
+        qkv.eps,
+        HEADS=qkv.num_heads,
         KV_HEADS=kv.kv_heads,
         D=dim,
         P=kv.block_tokens,
@@ -97,13 +97,13 @@ def _store(  # type: ignore[no-untyped-def]
     is_number = i < D // 2
     # cos and sin are read once per head: one row of them would have to go to all threads by way of shared memory.
     same = tl.zeros([TILE, 1, 1], tl.int32)
-    turn = tl.load(cos + row * cos_stride + same + place, mask=is_number, other=0.0).to(tl.float32)
-    other_turn = tl.load(sin + row * sin_stride + same + place, mask=is_number, other=0.0).to(tl.float32)
-    other_turn = tl.where(half == 0, -other_turn, other_turn)
+    cos_values = tl.load(cos + row * cos_stride + same + place, mask=is_number, other=0.0).to(tl.float32)
+    sin_values = tl.load(sin + row * sin_stride + same + place, mask=is_number, other=0.0).to(tl.float32)
+    sin_values = tl.where(half == 0, -sin_values, sin_values)
     if tile < Q_TILES:
         head = (tile * TILE + tl.arange(0, TILE))[:, None, None]
         mask = (head < HEADS) & is_number
-        x = _turned(rows + head * D, place, other_place, mask, turn, other_turn, q_norm, same, eps, D)
+        x = _rotated(rows + head * D, place, other_place, mask, cos_values, sin_values, q_norm, same, eps, D)
         tl.store(q + (row * HEADS + head) * D + place, rounded(x, q.dtype.element_ty), mask=mask)
     else:
         head = ((tile - Q_TILES) * TILE + tl.arange(0, TILE))[:, None, None]
@@ -111,7 +111,7 @@ def _store(  # type: ignore[no-untyped-def]
         mask = (head < tl.where(slot >= 0, KV_HEADS, 0)) & is_number
         target = slot * slot_stride + tl.load(offsets + row) * D + head * (P * D) + place
         keys = rows + (HEADS + head) * D
-        x = _turned(keys, place, other_place, mask, turn, other_turn, k_norm, same, eps, D)
+        x = _rotated(keys, place, other_place, mask, cos_values, sin_values, k_norm, same, eps, D)
         value = tl.load(keys + KV_HEADS * D + place, mask=mask, other=0.0).to(tl.float32)
         dtype: tl.constexpr = k.dtype.element_ty
         if dtype == tl.float8e4nv:
@@ -122,8 +122,8 @@ def _store(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _turned(  # type: ignore[no-untyped-def]
-    x, place, other_place, mask, turn, other_turn, gain, same, eps, D: tl.constexpr
+def _rotated(  # type: ignore[no-untyped-def]
+    x, place, other_place, mask, cos_values, sin_values, gain, same, eps, D: tl.constexpr
 ):
     """Heads normed, if there is a gain, and rotated: float32 with numbers of x's type."""
     dtype: tl.constexpr = x.dtype.element_ty
@@ -137,5 +137,5 @@ def _turned(  # type: ignore[no-untyped-def]
             gain + same + other_place, mask=mask, other=0.0
         )
         number, other = rounded(number, dtype).to(tl.float32), rounded(other, dtype).to(tl.float32)
-    turned = rounded(number * turn, dtype).to(tl.float32) + rounded(other * other_turn, dtype).to(tl.float32)
-    return rounded(turned, dtype).to(tl.float32)
+    rotated = rounded(number * cos_values, dtype).to(tl.float32) + rounded(other * sin_values, dtype).to(tl.float32)
+    return rounded(rotated, dtype).to(tl.float32)

@@ -20,7 +20,7 @@ import triton
 
 from distkv.kernels.triton.templates import Config, Shape, heuristic
 
-_SOURCES = ("casts.py", "decode.py", "merge.py", "plan.py", "tables.py", "templates.py")
+_SOURCES = ("casts.py", "decode.py", "merge.py", "plan.py", "metadata.py", "templates.py")
 
 
 class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from triton.testing import do_bench
 
-from distkv.kernels.backend import KeyTables
-from distkv.kernels.blocks import KeyBlocks
+from distkv.kernels.backend import AttentionMetadata
+from distkv.kernels.block_table import BlockTable
 from distkv.kernels.triton.decode import decode_attention
+from distkv.kernels.triton.metadata import device_metadata
 from distkv.kernels.triton.plan import decode_plan
-from distkv.kernels.triton.tables import device_tables
 from distkv.kernels.triton.templates import Config, Shape, count_sms
 from distkv.kernels.triton.tuned import Case, TunedTable, best_of, candidates
 
@@ -56,19 +56,19 @@ def _decode_of(shape: Shape, keys: int, rows: int, device: torch.device) -> Call
     kv_shape = (2, rows * blocks, shape.kv_heads, tokens, shape.head_dim)
     k, v = torch.randn(kv_shape, dtype=torch.bfloat16, device=device).to(getattr(torch, shape.kv_dtype))
     q = torch.randn(rows, shape.heads, shape.head_dim, device=device).to(getattr(torch, shape.q_dtype))
-    tables = device_tables(
-        KeyTables(
+    metadata = device_metadata(
+        AttentionMetadata(
             tuple(range(row, row + 1) for row in range(rows)),
-            tuple(KeyBlocks(tuple(slots), starts, keys, tokens) for slots in places.tolist()),
+            tuple(BlockTable(tuple(slots), starts, keys, tokens) for slots in places.tolist()),
             torch.full((rows,), keys - 1),
         ),
         device,
     )
 
     def runner(config: Config) -> Callable[[], None]:
-        plan = decode_plan(tables, np.arange(rows), shape, config, count_sms(device))
+        plan = decode_plan(metadata, np.arange(rows), shape, config, count_sms(device))
         out = torch.empty(rows + plan.num_parts, shape.heads, shape.head_dim, device=device)
         lse = torch.empty(rows + plan.num_parts, shape.heads, device=device)
-        return lambda: decode_attention(q, k, v, tables, plan, out, lse, shape.head_dim**-0.5)
+        return lambda: decode_attention(q, k, v, metadata, plan, out, lse, shape.head_dim**-0.5)
 
     return runner

@@ -9,7 +9,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from distkv.engine.model.rope import Rope, inverse_frequencies
 from distkv.engine.model.rope_config import parse_rope
-from distkv.kernels import Heads
+from distkv.kernels import FusedQkv
 from tests.checkpoints import LINEAR, LLAMA3, YARN
 
 SETTINGS: list[dict[str, Any]] = [
@@ -48,7 +48,7 @@ def test_rotation_is_that_of_transformers() -> None:
     expected = apply_rotary_pos_emb(x[None], x[None], cos, sin, unsqueeze_dim=2)[0][0]
     ours = parse_rope({"rope_scaling": YARN}, config.max_position_embeddings, "config.json")
     cos, sin = Rope(ours, 16, torch.float32).angles(positions)
-    queries, keys, _ = Heads(torch.cat((x, x[:, :1]), dim=1).flatten(1), 2, cos, sin).finished()
+    queries, keys, _ = FusedQkv(torch.cat((x, x[:, :1]), dim=1).flatten(1), 2, cos, sin).rotated()
     torch.testing.assert_close(torch.cat((queries, keys[:, :1]), dim=1), expected)
 
 

@@ -19,12 +19,12 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from distkv.kernels import Heads, KeyBlocks, KeyTables, RowKv
+from distkv.kernels import AttentionMetadata, BlockTable, FusedQkv, RowKv
 from distkv.kernels.triton.backend import TritonBackend
 from distkv.kernels.triton.copy import gather_blocks, scatter_blocks
+from distkv.kernels.triton.metadata import device_metadata
 from distkv.kernels.triton.ops import TritonOps
 from distkv.kernels.triton.prefill import prefill_attention
-from distkv.kernels.triton.tables import device_tables
 
 CASES: dict[str, dict[str, Any]] = {
     "llama": dict(lengths=(4096, 5003, 30_011)),
@@ -103,11 +103,11 @@ def attend(
     slopes = torch.zeros(heads) if alibi else None
     for num_keys in lengths:
         starts = tuple(range(0, num_keys, block_tokens))
-        blocks = KeyBlocks((0,) * len(starts), starts, num_keys, block_tokens)
-        tables = KeyTables((range(1), range(1, 301)), (blocks, blocks), torch.zeros(301, dtype=torch.int64))
-        part = backend.attend(q, kv, tables, 0.1, None, slopes)
+        blocks = BlockTable((0,) * len(starts), starts, num_keys, block_tokens)
+        metadata = AttentionMetadata((range(1), range(1, 301)), (blocks, blocks), torch.zeros(301, dtype=torch.int64))
+        part = backend.attend(q, kv, metadata, 0.1, None, slopes)
         backend.merge([part, part, part])
-        many = device_tables(tables, q.device), torch.ones(1, dtype=torch.int32), 300
+        many = device_metadata(metadata, q.device), torch.ones(1, dtype=torch.int32), 300
         prefill_attention(q, kv.k, kv.v, *many, *part, 0.1, None, slopes, splits=2)
 
 
@@ -125,7 +125,7 @@ def beside_attention(
     kv = RowKv(*torch.zeros(2, 1, kv_heads, block_tokens, dim).to(kv_dtype))
     rows, angle = torch.zeros(3, (heads + 2 * kv_heads) * dim, dtype=q_dtype), torch.zeros(3, dim, dtype=q_dtype)
     place = torch.zeros(3, dtype=torch.int64)
-    TritonBackend().store(Heads(rows, heads, angle, angle, angle[0], angle[0]), kv, place, place)
+    TritonBackend().store(FusedQkv(rows, heads, angle, angle, angle[0], angle[0]), kv, place, place)
     TritonOps().add_rms_norm(rows, rows, rows[0], 1e-5)
     TritonOps().silu_mul(rows)
     pool = kv.k.view(1, -1).view(torch.uint8)

@@ -9,15 +9,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from distkv.kernels import KeyBlocks, KeyTables, Partial, reference
+from distkv.kernels import AttentionMetadata, BlockTable, Partial, reference
 from tests.kernels.layers import poisoned_pool
 from tests.kernels.triton.types import of_all_types
 
 pytest.importorskip("triton", reason="Triton is not installed: it comes with the extra 'gpu'")
 
 from distkv.kernels.triton.decode import decode_attention
+from distkv.kernels.triton.metadata import device_metadata
 from distkv.kernels.triton.plan import DecodePlan, decode_plan
-from distkv.kernels.triton.tables import device_tables
 from distkv.kernels.triton.templates import Config, Shape, Template, heuristic
 
 NUM_SMS = {Template.ONE_PASS: 1, Template.SPLIT: 30, Template.DEEP_SPLIT: 9999}
@@ -48,7 +48,7 @@ class Call:
         for keys, count in zip(lengths, counts, strict=True):
             starts = [block_tokens * (first_block + i + gap_blocks * (i > count // 2)) for i in range(count)]
             end = starts[-1] + keys - (count - 1) * block_tokens if starts else 0
-            self.blocks.append(KeyBlocks(tuple(next(slots) for _ in starts), tuple(starts), end, block_tokens))
+            self.blocks.append(BlockTable(tuple(next(slots) for _ in starts), tuple(starts), end, block_tokens))
         pools = [
             poisoned_pool(sum(counts) + 3, kv_heads, block_tokens, dim, blocks, torch.float32, seed)
             for seed, blocks in enumerate(self.blocks)
@@ -62,12 +62,12 @@ class Call:
         self.q = torch.randn(len(lengths), heads, dim, generator=numbers).to(q_dtype)
         self.scale, self.device = dim**-0.5, device
         rows = tuple(range(row, row + 1) for row in range(len(lengths)))
-        self.tables = device_tables(KeyTables(rows, tuple(self.blocks), self.positions.to(device)), device)
+        self.metadata = device_metadata(AttentionMetadata(rows, tuple(self.blocks), self.positions.to(device)), device)
 
     def plan(self, template: Template, config: Config | None = None, window: int | None = None) -> DecodePlan:
         shape = Shape.of(self.q, self.k)
         config = config or Config(16, *[getattr(heuristic(shape), f) for f in ("num_warps", "num_stages")], 3)
-        plan = decode_plan(self.tables, np.arange(len(self.q)), shape, config, NUM_SMS[template], window)
+        plan = decode_plan(self.metadata, np.arange(len(self.q)), shape, config, NUM_SMS[template], window)
         assert plan.template is template
         return plan
 
@@ -77,7 +77,7 @@ class Call:
         lse = torch.full((rows, self.q.shape[1]), torch.nan, device=self.device)
         q, k, v = (tensor.to(self.device) for tensor in (self.q, self.k, self.v))
         slopes = None if alibi is None else alibi.to(self.device)
-        decode_attention(q, k, v, self.tables, plan, out, lse, self.scale, window, slopes)
+        decode_attention(q, k, v, self.metadata, plan, out, lse, self.scale, window, slopes)
         return out[: len(self.q)].cpu(), lse[: len(self.q)].cpu()
 
     def check(self, partial: Partial, tolerance: float, window: int | None = None, alibi: Tensor | None = None) -> None:

@@ -8,28 +8,28 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distkv.kernels import KeyBlocks, KeyTables
+from distkv.kernels import AttentionMetadata, BlockTable
 
 pytest.importorskip("triton", reason="Triton is not installed: it comes with the extra 'gpu'")
 
+from distkv.kernels.triton.metadata import DeviceMetadata, device_metadata
 from distkv.kernels.triton.plan import DecodePlan, decode_plan
-from distkv.kernels.triton.tables import DeviceTables, device_tables
 from distkv.kernels.triton.templates import Config, Shape, Template
 
 SHAPE = Shape(4, 2, 64, 16, "float32", "float32")
 CONFIG = Config(tile_keys=16, num_warps=4, num_stages=3, programs_per_sm=3)
 
 
-def tables_of(keys: list[int], rows: list[int]) -> DeviceTables:
+def metadata_of(keys: list[int], rows: list[int]) -> DeviceMetadata:
     """Entry i has keys[i] keys and rows[i] rows."""
     ends = np.cumsum(rows)
-    blocks = [KeyBlocks(tuple(range(n)), tuple(range(0, 16 * n, 16)), k, 16) for k in keys for n in [-(-k // 16)]]
+    blocks = [BlockTable(tuple(range(n)), tuple(range(0, 16 * n, 16)), k, 16) for k in keys for n in [-(-k // 16)]]
     ranges = tuple(range(end - count, end) for end, count in zip(ends.tolist(), rows, strict=True))
-    return device_tables(KeyTables(ranges, tuple(blocks), torch.zeros(int(ends[-1]))), torch.device("cpu"))
+    return device_metadata(AttentionMetadata(ranges, tuple(blocks), torch.zeros(int(ends[-1]))), torch.device("cpu"))
 
 
 def plan_of(keys: list[int], rows: list[int], window: int | None = None, num_sms: int = 4) -> DecodePlan:
-    return decode_plan(tables_of(keys, rows), np.arange(len(keys)), SHAPE, CONFIG, num_sms, window)
+    return decode_plan(metadata_of(keys, rows), np.arange(len(keys)), SHAPE, CONFIG, num_sms, window)
 
 
 @given(
@@ -77,6 +77,6 @@ def test_a_window_bounds_the_work() -> None:
 
 
 def test_only_some_entries() -> None:
-    plan = decode_plan(tables_of([30, 40, 50], [2, 9, 1]), np.array([0, 2]), SHAPE, CONFIG, 4)
+    plan = decode_plan(metadata_of([30, 40, 50], [2, 9, 1]), np.array([0, 2]), SHAPE, CONFIG, 4)
     assert sorted(item[5] for item in plan.items.tolist()) == [0, 1, 11]
     assert sorted(item[6] for item in plan.items.tolist()) == [0, 1, 11]

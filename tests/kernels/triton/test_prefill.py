@@ -8,15 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from distkv.kernels import KeyBlocks, KeyTables, reference
+from distkv.kernels import AttentionMetadata, BlockTable, reference
 from tests.kernels.layers import poisoned_pool
 from tests.kernels.triton.types import of_all_types
 
 pytest.importorskip("triton", reason="Triton is not installed: it comes with the extra 'gpu'")
 
+from distkv.kernels.triton.metadata import device_metadata
 from distkv.kernels.triton.prefill import prefill_attention
 from distkv.kernels.triton.prefill_tiles import HOPPER_SHARED_BYTES, Tiles, key_splits, prefill_tiles
-from distkv.kernels.triton.tables import device_tables
 from distkv.kernels.triton.templates import Shape
 
 SMALL = Tiles(16, 16, 4, 1)
@@ -30,7 +30,7 @@ class Call:
 
     def __init__(
         self,
-        entries: list[tuple[KeyBlocks, list[int]]],
+        entries: list[tuple[BlockTable, list[int]]],
         *,
         heads: int = 4,
         kv_heads: int = 2,
@@ -74,7 +74,7 @@ class Call:
             q,
             pool[:, 1, 0],
             pool[:, 1, 1],
-            device_tables(KeyTables(self.rows, self.blocks, torch.cat(self.positions).to(device)), device),
+            device_metadata(AttentionMetadata(self.rows, self.blocks, torch.cat(self.positions).to(device)), device),
             torch.tensor(entries, dtype=torch.int32, device=device),
             max(len(self.rows[entry]) for entry in entries),
             out,
@@ -97,12 +97,12 @@ class Call:
                 torch.testing.assert_close(one, other, atol=tolerance, rtol=tolerance)
 
 
-def chunk(first: int, end: int, block_tokens: int = 16, first_slot: int = 0) -> tuple[KeyBlocks, list[int]]:
+def chunk(first: int, end: int, block_tokens: int = 16, first_slot: int = 0) -> tuple[BlockTable, list[int]]:
     """Keys [0, end) in shuffled slots, and queries at [first, end)."""
     count = -(-end // block_tokens)
     slots = first_slot + torch.randperm(count, generator=torch.Generator().manual_seed(end))
     starts = tuple(range(0, count * block_tokens, block_tokens))
-    return KeyBlocks(tuple(slots.tolist()), starts, end, block_tokens), list(range(first, end))
+    return BlockTable(tuple(slots.tolist()), starts, end, block_tokens), list(range(first, end))
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_a_chunk_of_a_prompt(device: torch.device, window: int | None, alibi: Te
 @pytest.mark.parametrize("window", [None, 30])
 def test_positions_in_any_order_and_blocks_with_gaps(device: torch.device, window: int | None) -> None:
     far = 1 << 36
-    blocks = KeyBlocks((3, 0, 4, 1), tuple(far + start for start in (32, 48, 96, 128)), far + 139, 16)
+    blocks = BlockTable((3, 0, 4, 1), tuple(far + start for start in (32, 48, 96, 128)), far + 139, 16)
     positions = [far + place for place in (138, 40, 31, 95, 96, 200, 48, 0, 120, 64, 139)]
     call = Call([(blocks, positions)])
     call.check(device, window=window)
@@ -124,7 +124,9 @@ def test_positions_in_any_order_and_blocks_with_gaps(device: torch.device, windo
 
 @pytest.mark.parametrize("splits", [1, 2])
 def test_only_rows_of_the_entries_asked_for_are_written(device: torch.device, splits: int) -> None:
-    call = Call([chunk(20, 40), chunk(3, 9, first_slot=3), (KeyBlocks((), (), 0, 16), [5]), chunk(0, 17, first_slot=4)])
+    call = Call(
+        [chunk(20, 40), chunk(3, 9, first_slot=3), (BlockTable((), (), 0, 16), [5]), chunk(0, 17, first_slot=4)]
+    )
     call.check(device, entries=[3, 0, 2], splits=splits)
     call.check(device, entries=[1], splits=splits)
 
@@ -132,7 +134,9 @@ def test_only_rows_of_the_entries_asked_for_are_written(device: torch.device, sp
 @pytest.mark.parametrize("window", [None, 45])
 @pytest.mark.parametrize("splits", [2, 9])
 def test_keys_divided_between_programs(device: torch.device, splits: int, window: int | None) -> None:
-    Call([chunk(90, 96), (KeyBlocks((6,), (80,), 96, 16), [3, 79, 80, 90])]).check(device, window=window, splits=splits)
+    Call([chunk(90, 96), (BlockTable((6,), (80,), 96, 16), [3, 79, 80, 90])]).check(
+        device, window=window, splits=splits
+    )
 
 
 @of_all_types
@@ -195,7 +199,7 @@ def test_any_blocks_queries_and_tiles(
 ) -> None:
     starts = tuple(block_tokens * place for place in sorted(places))
     num_keys = starts[-1] + block_tokens - min(cut, block_tokens - 1)
-    blocks = KeyBlocks(tuple(range(len(starts), 0, -1)), starts, num_keys, block_tokens)
+    blocks = BlockTable(tuple(range(len(starts), 0, -1)), starts, num_keys, block_tokens)
     Call([(blocks, queries)], dim=4).check(device, window=window, tiles=tiles, splits=splits)
 
 
@@ -219,9 +223,11 @@ def test_tiles_fit_the_device(dim: int, kv_dtype: str, shared_bytes: int) -> Non
 
 
 def test_keys_are_divided_only_where_programs_are_few() -> None:
-    tables = device_tables(KeyTables((range(9),), chunk(1000, 1024)[:1], torch.arange(9)), torch.device("cpu"))
-    assert key_splits(programs=67, wanted=132, tile_keys=64, tables=tables) == 1
-    assert key_splits(programs=50, wanted=132, tile_keys=64, tables=tables) == 2
-    assert key_splits(programs=8, wanted=132, tile_keys=64, tables=tables) == 4
-    assert key_splits(programs=8, wanted=132, tile_keys=128, tables=tables) == 2
-    assert key_splits(programs=8, wanted=132, tile_keys=1024, tables=tables) == 1
+    metadata = device_metadata(
+        AttentionMetadata((range(9),), chunk(1000, 1024)[:1], torch.arange(9)), torch.device("cpu")
+    )
+    assert key_splits(programs=67, wanted=132, tile_keys=64, metadata=metadata) == 1
+    assert key_splits(programs=50, wanted=132, tile_keys=64, metadata=metadata) == 2
+    assert key_splits(programs=8, wanted=132, tile_keys=64, metadata=metadata) == 4
+    assert key_splits(programs=8, wanted=132, tile_keys=128, metadata=metadata) == 2
+    assert key_splits(programs=8, wanted=132, tile_keys=1024, metadata=metadata) == 1

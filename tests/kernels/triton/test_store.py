@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from distkv.kernels import Heads, RowKv
+from distkv.kernels import FusedQkv, RowKv
 
 pytest.importorskip("triton", reason="Triton is not installed: it comes with the extra 'gpu'")
 
-from distkv.kernels.triton.store import store_heads
+from distkv.kernels.triton.store import store_qkv
 
 NUM_SLOTS = 6
 
@@ -36,7 +36,7 @@ def check(
     norm: bool = False,
     factors: tuple[float, ...] = (1.0, 1.0),
 ) -> None:
-    """The same as `Heads.finished` and `RowKv.write`, number by number, and nothing else is written."""
+    """The same as `FusedQkv.rotated` and `RowKv.write`, number by number, and nothing else is written."""
     num_rows, width = len(factors), (heads + 2 * kv_heads) * dim
     rows = draw(num_rows, width + 8, dtype=dtype, device=device)
     rows = rows.mul_(torch.tensor(factors, device=device)[:, None])[:, :width]
@@ -44,12 +44,12 @@ def check(
     gains = [draw(dim, dtype=dtype, device=device, seed=seed) for seed in (2, 3)] if norm else (None, None)
     # The rows of cos and sin lie side by side, as if they were cut from one table.
     cos, sin = torch.cat((angles.cos(), angles.sin()), 1).split(dim, 1)
-    some = Heads(rows, heads, cos, sin, *gains, eps=1e-6)
+    some = FusedQkv(rows, heads, cos, sin, *gains, eps=1e-6)
     kv, wanted = (pool_of(kv_heads, block_tokens, dim, kv_dtype or dtype, device) for _ in range(2))
     places = torch.randperm(NUM_SLOTS * block_tokens, generator=torch.Generator().manual_seed(4))[:num_rows].to(device)
     slots, offsets = places // block_tokens, places % block_tokens
-    q = store_heads(some, kv, slots, offsets)
-    wanted_q, k, v = some.finished()
+    q = store_qkv(some, kv, slots, offsets)
+    wanted_q, k, v = some.rotated()
     wanted.write(slots, offsets, k, v)
     # A norm's sum in another order moves a number by a unit or two in the last place.
     for got, expected in ((q, wanted_q), (kv.k, wanted.k), (kv.v, wanted.v)):
@@ -88,14 +88,14 @@ def test_tokens_without_a_slot_are_stored_nowhere(device: torch.device) -> None:
     angles = torch.ones(3, 32, device=device)
     kv = pool_of(2, 4, 32, torch.float32, device)
     slots, offsets = torch.tensor([-1, 2, -1], device=device), torch.tensor([0, 3, 1], device=device)
-    q = store_heads(Heads(numbers, 4, angles, angles), kv, slots, offsets)
-    torch.testing.assert_close(q, Heads(numbers, 4, angles, angles).finished()[0])
+    q = store_qkv(FusedQkv(numbers, 4, angles, angles), kv, slots, offsets)
+    torch.testing.assert_close(q, FusedQkv(numbers, 4, angles, angles).rotated()[0])
     written = (kv.k != 96) | (kv.v != 96)
     assert written[2, :, 3].all() and written.sum() == 2 * 32
 
 
 def test_no_rows(device: torch.device) -> None:
     angles = torch.zeros(0, 32, device=device)
-    some = Heads(torch.zeros(0, 8 * 32, device=device), 4, angles, angles)
+    some = FusedQkv(torch.zeros(0, 8 * 32, device=device), 4, angles, angles)
     none = torch.zeros(0, dtype=torch.int64, device=device)
-    assert store_heads(some, pool_of(2, 4, 32, torch.float32, device), none, none).shape == (0, 4, 32)
+    assert store_qkv(some, pool_of(2, 4, 32, torch.float32, device), none, none).shape == (0, 4, 32)

@@ -1,4 +1,4 @@
-"""What lies between two attentions, and whole stacks of layers, in one native call: as the same step by step."""
+"""The tail of a layer, and whole stacks of layers, in one native call: as the same step by step."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from distkv.kernels import Heads, KeyBlocks, KeyTables
-from distkv.kernels.cpu.between import BetweenWeights, NativeBetween, StepwiseBetween, between_of
+from distkv.kernels import AttentionMetadata, BlockTable, FusedQkv
 from distkv.kernels.cpu.dispatch import TORCH, Choice, available, choose
+from distkv.kernels.cpu.layer_tail import LayerTailWeights, NativeLayerTail, StepwiseLayerTail, layer_tail_of
 from distkv.kernels.cpu.layers import LocalLayer, NativeLayers
 from distkv.kernels.cpu.linear import NativeLinear, TorchLinear
 from distkv.kernels.cpu.native_backend import NativeBackend
@@ -23,13 +23,13 @@ QKV = (HEADS + 2 * KV_HEADS) * DIM
 BLOCK, SLOTS = 16, 7
 
 
-def weights_of(choice: Choice, dtype: torch.dtype, *, last: bool, biased: bool, seed: int = 0) -> BetweenWeights:
+def weights_of(choice: Choice, dtype: torch.dtype, *, last: bool, biased: bool, seed: int = 0) -> LayerTailWeights:
     def linear(out: int, width: int, part: int) -> NativeLinear | TorchLinear:
         weight = random(out, width, dtype=torch.float32, seed=seed + part).div(width**0.5).to(dtype)
         bias = random(out, dtype=dtype, seed=seed + part + 50) if biased else None
         return TorchLinear(weight, bias) if choice.native is None else NativeLinear(choice.native, weight, bias)
 
-    return BetweenWeights(
+    return LayerTailWeights(
         o=linear(HIDDEN, HEADS * DIM, 1),
         mlp_norm=random(HIDDEN, dtype=dtype, seed=seed + 2),
         gate_up=linear(2 * INNER, HIDDEN, 3),
@@ -46,13 +46,13 @@ def weights_of(choice: Choice, dtype: torch.dtype, *, last: bool, biased: bool, 
 def test_one_call_is_the_same_as_many(level: CpuKernels, last: bool, biased: bool, dtype: torch.dtype) -> None:
     choice = choose(level)
     weights = weights_of(choice, dtype, last=last, biased=biased)
-    between = between_of(choice, weights)
-    assert isinstance(between, NativeBetween)
+    tail = layer_tail_of(choice, weights)
+    assert isinstance(tail, NativeLayerTail)
     for rows in (0, 1, 2, 13, 300):
         x = random(rows, HIDDEN, dtype=dtype, seed=rows)
         attended = random(rows, HEADS, DIM, dtype=torch.float32, seed=rows + 1)
-        expected = StepwiseBetween(weights, ops_of(choice))(x.clone(), attended)
-        found = between(x, attended)
+        expected = StepwiseLayerTail(weights, ops_of(choice))(x.clone(), attended)
+        found = tail(x, attended)
         assert torch.equal(found[0], expected[0]) and torch.equal(found[1], expected[1])
         assert found[1].shape == (rows, HIDDEN if last else QKV)
 
@@ -63,15 +63,17 @@ def test_it_is_what_torch_computes(level: CpuKernels, dtype: torch.dtype) -> Non
     """Up to roundings of sums on the way, each of which may move what follows by a unit in the last place."""
     x, attended = random(5, HIDDEN, dtype=dtype), random(5, HEADS, DIM, dtype=torch.float32, seed=1)
     plain = weights_of(choose(TORCH), dtype, last=False, biased=True)
-    expected = StepwiseBetween(plain, TorchOps())(x, attended)
-    native = between_of(choose(level), weights_of(choose(level), dtype, last=False, biased=True))
+    expected = StepwiseLayerTail(plain, TorchOps())(x, attended)
+    native = layer_tail_of(choose(level), weights_of(choose(level), dtype, last=False, biased=True))
     for ours, theirs in zip(native(x.clone(), attended), expected, strict=True):
         assert (ours.double() - theirs.double()).abs().max() <= 4 * TOLERANCE[dtype] * theirs.double().abs().max()
 
 
 def test_without_the_library_it_goes_step_by_step() -> None:
     choice = choose(TORCH)
-    assert isinstance(between_of(choice, weights_of(choice, torch.float32, last=True, biased=False)), StepwiseBetween)
+    assert isinstance(
+        layer_tail_of(choice, weights_of(choice, torch.float32, last=True, biased=False)), StepwiseLayerTail
+    )
 
 
 def stack_of(choice: Choice, dtype: torch.dtype, *, norm: bool) -> list[LocalLayer]:
@@ -87,16 +89,21 @@ def stack_of(choice: Choice, dtype: torch.dtype, *, norm: bool) -> list[LocalLay
 
 
 def step_by_step(
-    backend: NativeBackend, layers: list[LocalLayer], x: Tensor, heads: Heads, tables: KeyTables, places: Tensor
+    backend: NativeBackend,
+    layers: list[LocalLayer],
+    x: Tensor,
+    qkv: FusedQkv,
+    metadata: AttentionMetadata,
+    places: Tensor,
 ) -> Tensor:
     """The residual stream goes on for all rows; returns the normed hidden states of all."""
     choice = choose(backend.name)  # type: ignore[arg-type]
-    found = heads.rows
+    found = qkv.rows
     for layer in layers:
-        now = Heads(found, HEADS, heads.cos, heads.sin, layer.q_norm, layer.k_norm, EPS)
+        now = FusedQkv(found, HEADS, qkv.cos, qkv.sin, layer.q_norm, layer.k_norm, EPS)
         q = backend.store(now, layer.kv, places // BLOCK, places % BLOCK)
-        out, _ = backend.attend(q, layer.kv, tables, 0.3, layer.window)
-        x, found = StepwiseBetween(layer.between, ops_of(choice))(x, out)
+        out, _ = backend.attend(q, layer.kv, metadata, 0.3, layer.window)
+        x, found = StepwiseLayerTail(layer.tail, ops_of(choice))(x, out)
     return found
 
 
@@ -110,7 +117,7 @@ def test_all_layers_in_one_call_are_the_same_as_each_by_itself(
     assert choice.native is not None
     backend = NativeBackend(choice.native)
     # Two sequences: one goes on behind 20 keys with 5 rows, one has a row behind 33 keys.
-    blocks = (KeyBlocks((4, 1), (0, 16), 25, BLOCK), KeyBlocks((0, 6, 2), (0, 16, 32), 34, BLOCK))
+    blocks = (BlockTable((4, 1), (0, 16), 25, BLOCK), BlockTable((0, 6, 2), (0, 16, 32), 34, BLOCK))
     positions = torch.tensor([20, 21, 22, 23, 24, 33])
     places = torch.tensor([1 * BLOCK + offset for offset in range(4, 9)] + [2 * BLOCK + 1])
     angle = random(6, DIM // 2, dtype=torch.float32, seed=7).repeat(1, 2)
@@ -118,15 +125,15 @@ def test_all_layers_in_one_call_are_the_same_as_each_by_itself(
     for whole in (False, True):
         layers = stack_of(choice, dtype, norm=norm)
         assert NativeLayers.can_run(layers)
-        tables = KeyTables((range(0, 5), range(5, 6)), blocks, positions)
+        metadata = AttentionMetadata((range(0, 5), range(5, 6)), blocks, positions)
         x, found = random(6, HIDDEN, dtype=dtype), random(6, QKV, dtype=dtype, seed=1)
-        heads = Heads(found, HEADS, angle.cos().to(dtype), angle.sin().to(dtype), eps=EPS)
+        qkv = FusedQkv(found, HEADS, angle.cos().to(dtype), angle.sin().to(dtype), eps=EPS)
         if whole:
             wanted = torch.tensor([4, 5])
             run = NativeLayers(choice.native, layers, 0.3)
-            results.append(run(x, heads, tables, places // BLOCK, places % BLOCK, wanted))
+            results.append(run(x, qkv, metadata, places // BLOCK, places % BLOCK, wanted))
         else:
-            results.append(step_by_step(backend, layers, x, heads, tables, places)[[4, 5]])
+            results.append(step_by_step(backend, layers, x, qkv, metadata, places)[[4, 5]])
         results.append(torch.stack([layer.kv.keys(slice(None)) for layer in layers]))
         results.append(torch.stack([layer.kv.values(slice(None)) for layer in layers]))
     # After the last attention it computes only the wanted rows, and sums of fewer rows may round differently.

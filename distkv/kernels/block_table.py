@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class KeyBlocks:
+class BlockTable:
     """B rBlocks of one sequence in ascending order of position; they need not follow each other without gaps.
 
     slots[i]: the pool's slot of block i. positions[i]: position in the sequence of its first key.
@@ -30,7 +30,7 @@ class KeyBlocks:
     block_tokens: int
 
     @classmethod
-    def of_runs(cls, runs: Iterable[tuple[int, int, int]], num_keys: int, block_tokens: int) -> KeyBlocks:
+    def from_runs(cls, runs: Iterable[tuple[int, int, int]], num_keys: int, block_tokens: int) -> BlockTable:
         """From runs (first_block, first_slot, num_blocks), ascending; blocks that start at num_keys or later are left
         out."""
         slots: list[int] = []
@@ -57,26 +57,26 @@ class KeyBlocks:
             return 0
         return (blocks - 1) * self.block_tokens + min(self.block_tokens, position - self.positions[blocks - 1])
 
-    def within(self, start: int, end: int) -> KeyBlocks:
+    def within(self, start: int, end: int) -> BlockTable:
         """Only the blocks that hold keys at positions in [start, end)."""
         first = bisect_left(self.positions, start - self.block_tokens + 1)
         last = bisect_left(self.positions, min(end, self.num_keys))
         return self._cut(first, max(first, last))
 
-    def tiles(self, tile_blocks: int) -> tuple[KeyBlocks, ...]:
+    def tiles(self, tile_blocks: int) -> tuple[BlockTable, ...]:
         """Cut into pieces of at most `tile_blocks` blocks."""
         if len(self.slots) <= tile_blocks:
             return (self,)
-        cache: dict[int, tuple[KeyBlocks, ...]] = self.__dict__.setdefault("_tiles", {})
+        cache: dict[int, tuple[BlockTable, ...]] = self.__dict__.setdefault("_tiles", {})
         if tile_blocks not in cache:
             starts = range(0, len(self.slots), tile_blocks)
             cache[tile_blocks] = tuple(self._cut(start, start + tile_blocks) for start in starts)
         return cache[tile_blocks]
 
-    def _cut(self, first: int, last: int) -> KeyBlocks:
+    def _cut(self, first: int, last: int) -> BlockTable:
         if first == 0 and last >= len(self.slots):
             return self
-        return KeyBlocks(self.slots[first:last], self.positions[first:last], self.num_keys, self.block_tokens)
+        return BlockTable(self.slots[first:last], self.positions[first:last], self.num_keys, self.block_tokens)
 
     @cached_property
     def first_slot(self) -> int | None:

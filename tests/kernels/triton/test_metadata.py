@@ -1,4 +1,4 @@
-"""What the kernels read of the tables, against the tables themselves."""
+"""Attention metadata as kernels read it, against the block tables it was made of."""
 
 from __future__ import annotations
 
@@ -7,26 +7,28 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distkv.kernels import KeyBlocks, KeyTables
+from distkv.kernels import AttentionMetadata, BlockTable
 
 pytest.importorskip("triton", reason="Triton is not installed: it comes with the extra 'gpu'")
 
 import triton
 import triton.language as tl
 
-from distkv.kernels.triton.tables import Column, device_tables, keys_before
+from distkv.kernels.triton.metadata import Column, device_metadata, keys_before
 
-GAPS = KeyBlocks((4, 0, 7), (8, 12, 32), 34, 4)
-WHOLE = KeyBlocks((9, 2), (1 << 40, (1 << 40) + 4), (1 << 40) + 7, 4)
-NONE = KeyBlocks((), (), 0, 4)
+GAPS = BlockTable((4, 0, 7), (8, 12, 32), 34, 4)
+WHOLE = BlockTable((9, 2), (1 << 40, (1 << 40) + 4), (1 << 40) + 7, 4)
+NONE = BlockTable((), (), 0, 4)
 
 
-def tables_of(*blocks: KeyBlocks) -> KeyTables:
-    return KeyTables(tuple(range(i, i + 2) for i in range(len(blocks))), blocks, torch.zeros(9, dtype=torch.int64))
+def metadata_of(*blocks: BlockTable) -> AttentionMetadata:
+    return AttentionMetadata(
+        tuple(range(i, i + 2) for i in range(len(blocks))), blocks, torch.zeros(9, dtype=torch.int64)
+    )
 
 
 def test_entries_follow_each_other_in_one_copy(device: torch.device) -> None:
-    there = device_tables(tables_of(GAPS, NONE, WHOLE), device)
+    there = device_metadata(metadata_of(GAPS, NONE, WHOLE), device)
     assert there.slots.tolist() == [4, 0, 7, 9, 2]
     assert there.starts.tolist() == [0, 4, 24, 0, 4]
     assert there.entries.tolist() == there.host.tolist()
@@ -47,8 +49,8 @@ def test_entries_follow_each_other_in_one_copy(device: torch.device) -> None:
 
 
 def test_layers_share_what_the_first_made(device: torch.device) -> None:
-    tables = tables_of(GAPS)
-    assert device_tables(tables, device) is device_tables(tables, device)
+    metadata = metadata_of(GAPS)
+    assert device_metadata(metadata, device) is device_metadata(metadata, device)
 
 
 @triton.jit
@@ -70,8 +72,8 @@ def test_keys_before_a_position(
 ) -> None:
     starts = tuple(place * block_tokens for place in sorted(places))
     num_keys = starts[-1] + block_tokens - min(cut, block_tokens - 1)
-    blocks = KeyBlocks(tuple(range(len(starts))), starts, num_keys, block_tokens)
-    there = device_tables(tables_of(blocks), device)
+    blocks = BlockTable(tuple(range(len(starts))), starts, num_keys, block_tokens)
+    there = device_metadata(metadata_of(blocks), device)
     answers = torch.full((len(asked),), -1, dtype=torch.int32, device=device)
     entry = there.host[0].tolist()
     numbers = [entry[column] for column in (Column.NUM_BLOCKS, Column.NUM_KEYS, Column.GAPS)]

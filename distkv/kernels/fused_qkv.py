@@ -1,4 +1,4 @@
-"""What a layer's projection gives, before attention."""
+"""The output of a layer's QKV projection, before rotary embedding and attention."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Heads:
+class FusedQkv:
     """Queries, keys and values of N tokens, not rotated yet.
 
     rows: [N, (Hq + 2·Hkv)·D]: query heads, key heads, value heads. cos, sin: [N, D] in the model's dtype. q_norm,
@@ -29,14 +29,14 @@ class Heads:
         """D."""
         return self.cos.shape[1]
 
-    def finished(self) -> tuple[Tensor, Tensor, Tensor]:
+    def rotated(self) -> tuple[Tensor, Tensor, Tensor]:
         """q [N, Hq, D] and k [N, Hkv, D], normed and rotated, and v [N, Hkv, D]; rounds where transformers rounds."""
         heads = self.rows.view(len(self.rows), -1, self.head_dim)
         kv_heads = (heads.shape[1] - self.num_heads) // 2
         q, k, v = torch.split(heads, [self.num_heads, kv_heads, kv_heads], dim=1)
-        return self._turned(q, self.q_norm), self._turned(k, self.k_norm), v
+        return self._rotated(q, self.q_norm), self._rotated(k, self.k_norm), v
 
-    def _turned(self, x: Tensor, gain: Tensor | None) -> Tensor:
+    def _rotated(self, x: Tensor, gain: Tensor | None) -> Tensor:
         if gain is not None:
             wide = x.float()
             x = gain * (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)).to(x.dtype)

@@ -1,4 +1,4 @@
-"""What a decoder does between two attentions: the rest of one layer and the projections of the next."""
+"""The tail of a layer: everything from its attention to the projections of the next layer."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from distkv.kernels.cpu.dispatch import Choice
-from distkv.kernels.cpu.functions import BetweenCall, LinearPart
+from distkv.kernels.cpu.functions import LayerTailCall, LinearPart
 from distkv.kernels.cpu.library import Native
 from distkv.kernels.cpu.linear import Linear, NativeLinear
 from distkv.kernels.cpu.native_backend import DTYPES
 from distkv.kernels.cpu.ops import Ops, ops_of
 
 
-class Between(Protocol):
+class LayerTail(Protocol):
     """Rounds where transformers rounds."""
 
     def __call__(self, x: Tensor, attended: Tensor) -> tuple[Tensor, Tensor]:
@@ -29,8 +29,9 @@ class Between(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class BetweenWeights:
-    """What the stretch after one layer's attention computes with. next_qkv: None after the last layer."""
+class LayerTailWeights:
+    """What the tail of a layer computes with. next_norm, next_qkv: the first norm and projection of the next layer;
+    after the last layer the final norm, and None."""
 
     o: Linear
     mlp_norm: Tensor
@@ -41,22 +42,22 @@ class BetweenWeights:
     eps: float
 
 
-def between_of(choice: Choice, weights: BetweenWeights) -> Between:
+def layer_tail_of(choice: Choice, weights: LayerTailWeights) -> LayerTail:
     """One native call where all linear layers are the native library's, else step by step."""
     linears = (weights.o, weights.gate_up, weights.down, weights.next_qkv)
     if choice.native is not None and all(one is None or isinstance(one, NativeLinear) for one in linears):
-        return NativeBetween(choice.native, weights)
-    return StepwiseBetween(weights, ops_of(choice))
+        return NativeLayerTail(choice.native, weights)
+    return StepwiseLayerTail(weights, ops_of(choice))
 
 
-class StepwiseBetween:
-    """A Between of separate calls."""
+class StepwiseLayerTail:
+    """A LayerTail of separate calls."""
 
-    def __init__(self, weights: BetweenWeights, ops: Ops) -> None:
+    def __init__(self, weights: LayerTailWeights, ops: Ops) -> None:
         self._weights, self._ops = weights, ops
 
     def __call__(self, x: Tensor, attended: Tensor) -> tuple[Tensor, Tensor]:
-        """See Between."""
+        """See LayerTail."""
         ops, weights = self._ops, self._weights
         projected = weights.o(attended.to(x.dtype).flatten(1))
         x, normal = ops.add_rms_norm(x, projected, weights.mlp_norm, weights.eps)
@@ -65,12 +66,12 @@ class StepwiseBetween:
         return x, normal if weights.next_qkv is None else weights.next_qkv(normal)
 
 
-class NativeBetween:
-    """A Between of one native call; see native/between.h. It writes into x. Raises MemoryError."""
+class NativeLayerTail:
+    """A LayerTail of one native call; see native/between.h. It writes into x. Raises MemoryError."""
 
-    def __init__(self, native: Native, weights: BetweenWeights) -> None:
+    def __init__(self, native: Native, weights: LayerTailWeights) -> None:
         self._run, self._weights = native.between, weights
-        self._call = BetweenCall(
+        self._call = LayerTailCall(
             mlp_norm=weights.mlp_norm.data_ptr(),
             next_norm=weights.next_norm.data_ptr(),
             o=part_of(weights.o),
@@ -83,8 +84,8 @@ class NativeBetween:
         self._width = self._call.next.n if weights.next_qkv is not None else self._call.o.n
 
     def __call__(self, x: Tensor, attended: Tensor) -> tuple[Tensor, Tensor]:
-        """See Between."""
-        call = BetweenCall.from_buffer_copy(self._call)
+        """See LayerTail."""
+        call = LayerTailCall.from_buffer_copy(self._call)
         out = torch.empty(len(x), self._width, dtype=x.dtype)
         call.attended, call.x, call.out = attended.data_ptr(), x.data_ptr(), out.data_ptr()
         call.rows = len(x)

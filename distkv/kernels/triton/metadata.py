@@ -1,4 +1,4 @@
-"""The tables of a call on the device: copied once per step, read by every layer's kernels."""
+"""The attention metadata of a call on the device: copied once per step, read by every layer's kernels."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import triton.language as tl
 from numpy.typing import NDArray
 from torch import Tensor
 
-from distkv.kernels.backend import KeyTables
+from distkv.kernels.backend import AttentionMetadata
 
 
 class Column(IntEnum):
-    """What DeviceTables.entries says of an entry, an element of KeyTables.rows and .blocks."""
+    """What DeviceMetadata.entries says of an entry, an element of AttentionMetadata.rows and .block_tables."""
 
     FIRST_BLOCK = 0  # its first block in `slots` and `starts`
     NUM_BLOCKS = 1
-    NUM_KEYS = 2  # how many keys exist: those at indices below; see KeyBlocks for "index"
+    NUM_KEYS = 2  # how many keys exist: those at indices below; see BlockTable for "index"
     FIRST_ROW = 3  # its first query row, in q and positions
     NUM_ROWS = 4
     OUT_ROW = 5  # its first row in out and lse
@@ -30,13 +30,13 @@ class Column(IntEnum):
 
 
 @dataclass(frozen=True)
-class DeviceTables:
-    """KeyTables as kernels read them. E entries, at least one, of B blocks in all.
+class DeviceMetadata:
+    """AttentionMetadata as kernels read them. E entries, at least one, of B blocks in all.
 
     slots: int32 [B]. starts: int32 [B], position of each block's first key less the FIRST_POSITION of its entry.
     entries: int64 [E, len(Column)]; `host` holds the same numbers for decisions at launch. positions: int64 [N].
-    num_out_rows: R, rows of all entries together. block_tokens: P. plans: what launches make of the tables, once for
-    all layers. Tables serve one stream at a time.
+    num_out_rows: R, rows of all entries together. block_tokens: P. plans: what launches derive from it, once for all
+    layers. It serves one stream at a time.
 
     The key at index i of an entry lies in slot slots[FIRST_BLOCK + i // P], place i % P, and has position
     FIRST_POSITION + starts[FIRST_BLOCK + i // P] + i % P. It exists if i < NUM_KEYS. Keys that a query sees are one
@@ -53,11 +53,11 @@ class DeviceTables:
     plans: dict[Any, Any] = field(default_factory=dict)
 
 
-def device_tables(tables: KeyTables, device: torch.device) -> DeviceTables:
-    """The tables on `device`, made at the first call of a step and then kept in `tables.memo`."""
-    found: DeviceTables | None = tables.memo.get("triton")
+def device_metadata(metadata: AttentionMetadata, device: torch.device) -> DeviceMetadata:
+    """The metadata on `device`, made at the first call of a step and then kept in `metadata.prepared`."""
+    found: DeviceMetadata | None = metadata.prepared.get("triton")
     if found is None:
-        found = tables.memo["triton"] = _copied(tables, device)
+        found = metadata.prepared["triton"] = _copied(metadata, device)
     return found
 
 
@@ -66,36 +66,36 @@ def to_device(numbers: NDArray[Any], device: torch.device) -> Tensor:
     return torch.tensor(numbers, pin_memory=device.type == "cuda").to(device, non_blocking=True)
 
 
-def _copied(tables: KeyTables, device: torch.device) -> DeviceTables:
-    host = _entries(tables)
+def _copied(metadata: AttentionMetadata, device: torch.device) -> DeviceMetadata:
+    host = _entries(metadata)
     num_blocks = int(host[:, Column.NUM_BLOCKS].sum())
     numbers = np.empty(2 * host.size + 2 * num_blocks, dtype=np.int32)
     numbers[: 2 * host.size] = host.reshape(-1).view(np.int32)
     slots, starts = numbers[2 * host.size :].reshape(2, num_blocks)
-    np.concatenate([blocks.slot_array for blocks in tables.blocks], out=slots)
-    block_tokens = tables.blocks[0].block_tokens
+    np.concatenate([blocks.slot_array for blocks in metadata.block_tables], out=slots)
+    block_tokens = metadata.block_tables[0].block_tokens
     first_block = host[:, Column.FIRST_BLOCK]
     starts[:] = (np.arange(num_blocks) - np.repeat(first_block, host[:, Column.NUM_BLOCKS])) * block_tokens
     for entry in np.flatnonzero(host[:, Column.GAPS]):
-        positions = np.array(tables.blocks[entry].positions, dtype=np.int64)
+        positions = np.array(metadata.block_tables[entry].positions, dtype=np.int64)
         starts[first_block[entry] : first_block[entry] + len(positions)] = positions - positions[0]
     there = to_device(numbers, device)
     on_device = there[2 * host.size :].view(2, num_blocks)
-    return DeviceTables(
+    return DeviceMetadata(
         slots=on_device[0],
         starts=on_device[1],
         entries=there[: 2 * host.size].view(torch.int64).view(host.shape),
-        positions=tables.positions.to(device, non_blocking=True),
+        positions=metadata.positions.to(device, non_blocking=True),
         host=host,
         num_out_rows=int(host[:, Column.NUM_ROWS].sum()),
         block_tokens=block_tokens,
     )
 
 
-def _entries(tables: KeyTables) -> NDArray[np.int64]:
-    entries = np.zeros((len(tables.rows), len(Column)), dtype=np.int64)
+def _entries(metadata: AttentionMetadata) -> NDArray[np.int64]:
+    entries = np.zeros((len(metadata.rows), len(Column)), dtype=np.int64)
     first_block = out_row = 0
-    for entry, rows, blocks in zip(entries, tables.rows, tables.blocks, strict=True):
+    for entry, rows, blocks in zip(entries, metadata.rows, metadata.block_tables, strict=True):
         first, last = (blocks.positions[0], blocks.positions[-1]) if len(blocks) else (0, 0)
         entry[Column.FIRST_BLOCK] = first_block
         entry[Column.NUM_BLOCKS] = len(blocks)
