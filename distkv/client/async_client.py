@@ -1,26 +1,27 @@
-"""The asynchronous client: what users import, and what the blocking client and the command line stand on."""
+"""The asynchronous client: what users import, and what the blocking client and the command line use."""
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import os
 import secrets
 import time
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterator
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
-from distkv.client.attempt import run_request
 from distkv.client.cluster_status import StatusBook, as_dict
 from distkv.client.directory import Directory
+from distkv.client.dispatch import Dispatch
+from distkv.client.owned_tasks import gather_limited
 from distkv.client.prompts import check_params, check_prompt, check_request_id, check_timeout
 from distkv.config import DEFAULT_GMANAGER, parse_address
 from distkv.errors import InvalidParams
 from distkv.types import Chunk, RequestOutput, SamplingParams, TokenLogprobs
 from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.messages.common import Member
-from distkv.wire.messages.to_client import Status, TokenChunk
+from distkv.wire.messages.to_client import Status
 from distkv.wire.messages.to_rmanager import Submit
 
 # Of the prompts of one call; more would only wait in the instances' queues, where waiting has a limit.
@@ -55,7 +56,7 @@ class AsyncClient:
         """Cancel what still runs and disconnect; safe to call twice."""
         directory, self._directory = self._directory, None
         if directory is not None:
-            await directory.close()
+            await directory.aclose()
 
     @property
     def address_answers(self) -> bool:
@@ -75,8 +76,8 @@ class AsyncClient:
         timeout_s: how long the request may wait for memory. Raises RequestRefused when the cluster can never serve
         it, RequestFailed when it was lost (retryable or not), InvalidParams and TypeError before anything is sent.
         """
-        async with aclosing(self._chunks(prompt, params, request_id, timeout_s)) as chunks:
-            async for name, chunk in chunks:
+        with self._dispatched(prompt, params, request_id, timeout_s) as (name, request):
+            while (chunk := await request.next_chunk()) is not None:
                 yield Chunk(
                     request_id=name,
                     token_ids=list(chunk.token_ids),
@@ -103,9 +104,9 @@ class AsyncClient:
         logprobs: list[TokenLogprobs] = []
         prompt_logprobs: list[TokenLogprobs | None] = []
         text: list[str] = []
-        last, first_s, prompt_tokens = None, 0.0, 0
-        async with aclosing(self._chunks(prompt, params, request_id, timeout_s)) as chunks:
-            async for name, chunk in chunks:
+        finish_reason, first_s, prompt_tokens = None, 0.0, 0
+        with self._dispatched(prompt, params, request_id, timeout_s) as (name, request):
+            while (chunk := await request.next_chunk()) is not None:
                 if chunk.token_ids and not ids:
                     first_s = time.monotonic() - started_s
                 ids.extend(chunk.token_ids)
@@ -113,13 +114,13 @@ class AsyncClient:
                 prompt_logprobs.extend(chunk.prompt_logprobs or ())
                 text.append(chunk.text)
                 prompt_tokens = chunk.prompt_tokens or prompt_tokens
-                last = name, chunk.finish_reason
-        assert last is not None and last[1] is not None
+                finish_reason = chunk.finish_reason
+        assert finish_reason is not None
         return RequestOutput(
-            request_id=last[0],
+            request_id=name,
             token_ids=ids,
             text="".join(text),
-            finish_reason=last[1],
+            finish_reason=finish_reason,
             prompt_tokens=prompt_tokens,
             time_to_first_token_s=first_s,
             latency_s=time.monotonic() - started_s,
@@ -141,19 +142,8 @@ class AsyncClient:
         for prompt, one in zip(all_prompts, each, strict=True):
             check_prompt(prompt)
             check_params(one)
-        places = asyncio.Semaphore(MAX_AT_ONCE)
-
-        async def submit(prompt: Any, one: SamplingParams | None) -> RequestOutput:
-            async with places:
-                return await self.submit(prompt, one)
-
-        tasks = [asyncio.create_task(submit(prompt, one)) for prompt, one in zip(all_prompts, each, strict=True)]
-        try:
-            return list(await asyncio.gather(*tasks))
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        works = [partial(self.submit, prompt, one) for prompt, one in zip(all_prompts, each, strict=True)]
+        return await gather_limited(works, MAX_AT_ONCE)
 
     async def members(self) -> tuple[Member, ...]:
         """The members of the cluster, as it last said if nobody answers now."""
@@ -173,9 +163,11 @@ class AsyncClient:
             raise RuntimeError("the client is not open; use it as 'async with AsyncClient(address) as client'")
         return self._directory
 
-    async def _chunks(
+    @contextlib.contextmanager
+    def _dispatched(
         self, prompt: object, params: object, request_id: str | None, timeout_s: float | None
-    ) -> AsyncGenerator[tuple[str, TokenChunk], None]:
+    ) -> Iterator[tuple[str, Dispatch]]:
+        """A request and its id; leaving the block cancels it."""
         directory = self._open()
         submit = Submit(
             request_id=check_request_id(request_id),
@@ -188,8 +180,7 @@ class AsyncClient:
             raise InvalidParams("request_id", "an id that no running request has", name)
         self._live.add(name)
         try:
-            async with aclosing(run_request(directory, submit)) as chunks:
-                async for chunk in chunks:
-                    yield name, chunk
+            with Dispatch(directory, submit) as request:
+                yield name, request
         finally:
             self._live.discard(name)

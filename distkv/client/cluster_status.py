@@ -25,10 +25,11 @@ class StatusBook:
     async def collect(self, directory: Directory, members: Sequence[Member]) -> tuple[Status, ...]:
         """One status per member, ordered by id ("i2" before "i10"), within ANSWER_S."""
         ordered = sorted(members, key=lambda member: (len(member.instance_id), member.instance_id))
-        found = await asyncio.gather(*(self._ask(directory, member) for member in ordered))
+        async with asyncio.TaskGroup() as group:
+            asked = [group.create_task(self._ask(directory, member)) for member in ordered]
         known = {member.instance_id for member in members}
         self._last = {name: last for name, last in self._last.items() if name in known}
-        return tuple(found)
+        return tuple(task.result() for task in asked)
 
     async def _ask(self, directory: Directory, member: Member) -> Status:
         if member.state != "dead":

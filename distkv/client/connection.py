@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 from typing import TypeVar
 
+from distkv.client.owned_tasks import OwnedTasks
 from distkv.errors import DistKVError, LinkClosed, WireError
 from distkv.wire.channel import ClientChannel
 from distkv.wire.envelope_factory import EnvelopeFactory
@@ -34,10 +34,13 @@ Event = TokenChunk | RequestEnded | ConnectionLost
 class Connection:
     """Lives until it is lost or closed; a lost one is replaced, never repaired: its requests are gone with it.
 
-    lost: why nothing comes any more, None while something may. Created under the running loop.
+    lost: why nothing comes any more, None while something may. tasks: own the one that reads, which ends when the
+    connection is lost or closed. Created under the running loop.
     """
 
-    def __init__(self, address: str, envelopes: EnvelopeFactory, on_members: Callable[[str, Members], None]) -> None:
+    def __init__(
+        self, address: str, envelopes: EnvelopeFactory, on_members: Callable[[str, Members], None], tasks: OwnedTasks
+    ) -> None:
         self.address = address
         self.lost: ConnectionLost | None = None
         self._envelopes = envelopes
@@ -47,7 +50,7 @@ class Connection:
         self._waiting: dict[str, list[asyncio.Future[Answer]]] = {}
         self._heard_s = self._loop.time()
         self._channel = ClientChannel.connect(address, on_disconnected=self._on_disconnected)
-        self._reader = asyncio.create_task(self._read(), name=f"read {address}")
+        tasks.start(self._read(), name=f"read {address}")
 
     @property
     def streams(self) -> int:
@@ -89,14 +92,14 @@ class Connection:
         return events
 
     def detach(self, request_id: str, *, cancel: bool) -> None:
-        """Forget a request; with `cancel` the instance is told to stop it."""
+        """Forget a request; with `cancel` the instance stops it."""
         if self._streams.pop(request_id, None) is not None and cancel:
             self.send(Cancel(request_id=request_id))
 
     def keep_alive(self, *, ask_members: bool) -> None:
-        """Call every second: says that we are there, and asks for a sign of life while requests wait for answers.
+        """Call every second: sends KeepAlive, and a query that must be answered, while requests wait for output.
 
-        ask_members: ask in any case, because the gManager does not say who is there.
+        ask_members: send the query in any case, because the gManager does not answer it.
         """
         silent_s = self._loop.time() - self._heard_s
         if self._streams and silent_s > SILENCE_S:
@@ -107,14 +110,11 @@ class Connection:
         if self._streams or ask_members:
             self.send(MembersQuery())
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Cancel what still runs here and disconnect."""
         for request_id in self._streams:
             self.send(Cancel(request_id=request_id))
         self._lose(ConnectionLost("closed by this client"))
-        self._reader.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._reader
 
     async def _ask(self, body: FromClient, kind: type[T], key: str, timeout_s: float) -> T:
         if self.lost is not None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import NamedTuple
 
 import msgspec
 
 from distkv.client.connection import Connection, ConnectionLost
+from distkv.client.owned_tasks import OwnedTasks
 from distkv.errors import ClusterUnreachable, RequestFailed
 from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.messages.common import Member
@@ -33,7 +33,8 @@ class Target(NamedTuple):
 class Directory:
     """The client's connections and its cached member list, refreshed every second while it is open.
 
-    The list is soft: it is whatever a gManager, or else an instance, said last.
+    The list is soft: it is whatever a gManager, or else an instance, sent last. All tasks of the client are owned here:
+    the one that refreshes the list, and one that reads each connection.
     """
 
     def __init__(self, address: str, envelopes: EnvelopeFactory) -> None:
@@ -47,23 +48,22 @@ class Directory:
         self._suspects: dict[str, float] = {}
         self._connections: dict[str, Connection] = {}
         self._loop = asyncio.get_running_loop()
+        self._tasks = OwnedTasks()
         self._home()
-        self._refresher = asyncio.create_task(self._refresh(), name=f"members of {address}")
+        self._tasks.start(self._refresh(), name=f"members of {address}")
 
     @property
     def home_answers(self) -> bool:
         """Whether the address that was given answered when it was last asked."""
         return self._home_answers
 
-    async def close(self) -> None:
-        """Cancel all requests and end every connection."""
+    async def aclose(self) -> None:
+        """Cancel all requests, end every connection, and return when all tasks have ended."""
         self._closed = True
-        self._refresher.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._refresher
         for connection in self._connections.values():
-            await connection.close()
+            connection.close()
         self._connections.clear()
+        await self._tasks.aclose()
 
     def connection(self, address: str) -> Connection:
         """The connection to an address, a new one if there is none or it was lost.
@@ -76,7 +76,7 @@ class Directory:
         if known is None or known.lost is not None:
             if known is not None and address == self.address:
                 self._home_lost, self._home_answers = True, False
-            known = Connection(address, self._envelopes, self._on_members)
+            known = Connection(address, self._envelopes, self._on_members, self._tasks)
             self._connections[address] = known
         return known
 
@@ -150,7 +150,7 @@ class Directory:
     def _on_members(self, address: str, members: Members) -> None:
         now_s = self._loop.time()
         if address != self.address:
-            # Instances repeat what a gManager told them a moment ago.
+            # Instances repeat what a gManager sent them a moment ago.
             if not self._home_answers and members.members:
                 self._members = members.members
             return
@@ -158,8 +158,8 @@ class Directory:
             self._home_lost, self._rebuilt_at_s = False, now_s + REBUILD_S
         carried: tuple[Member, ...] = ()
         if now_s < self._rebuilt_at_s:
-            told = {member.instance_id for member in members.members}
-            carried = tuple(member for member in self._members or () if member.instance_id not in told)
+            known = {member.instance_id for member in members.members}
+            carried = tuple(member for member in self._members or () if member.instance_id not in known)
         self._members = members.members + carried
 
     async def _refresh(self) -> None:
@@ -167,14 +167,14 @@ class Directory:
             due_s = self._loop.time() + REFRESH_S
             if self._members is not None:
                 await self._ask_home()
-                await self._drop_idle()
+                self._drop_idle()
             await asyncio.sleep(due_s - self._loop.time())
             for connection in list(self._connections.values()):
                 connection.keep_alive(ask_members=not self._home_answers)
 
-    async def _drop_idle(self) -> None:
+    def _drop_idle(self) -> None:
         wanted = {member.address for member in self._members or ()}
         for address, connection in list(self._connections.items()):
             if address != self.address and not connection.streams and (address not in wanted or connection.lost):
                 del self._connections[address]
-                await connection.close()
+                connection.close()

@@ -1,0 +1,140 @@
+"""One request's way to an instance: find one, submit, take its chunks, go to another one if that instance is gone."""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import NamedTuple, Self
+
+import msgspec
+
+from distkv.client.connection import Connection, ConnectionLost, Event
+from distkv.client.directory import ANSWER_S, Directory, Target
+from distkv.client.prompts import estimate_tokens
+from distkv.errors import RequestFailed, RequestRefused
+from distkv.wire.messages.to_client import RequestEnded, TokenChunk
+from distkv.wire.messages.to_gmanager import Locate
+from distkv.wire.messages.to_rmanager import Submit
+
+MAX_DISPATCHES = 4
+# An instance that says no so soon did not try: it drains, or is too full even to queue.
+AT_ONCE_S = 1.0
+
+
+class _Submission(NamedTuple):
+    """A request at an instance; `events` is what comes for it."""
+
+    target: Target
+    connection: Connection
+    request_id: str
+    events: asyncio.Queue[Event]
+    started_s: float
+
+
+class Dispatch:
+    """Gets one request served by the cluster; use it as `with Dispatch(...) as request`. Leaving cancels the request.
+
+    A request that fails before its first output because its instance died, cannot be reached or drains is sent to
+    another one, MAX_DISPATCHES times in all.
+    """
+
+    def __init__(self, directory: Directory, submit: Submit) -> None:
+        self._directory, self._submit = directory, submit
+        self._submission: _Submission | None = None
+        self._excluded: tuple[str, ...] = ()
+        self._failure: RequestFailed | None = None
+        self._has_output = self._ended = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._detach(cancel=True)
+
+    async def next_chunk(self) -> TokenChunk | None:
+        """The next chunk; None after the one with the finish reason.
+
+        Raises RequestRefused, RequestFailed, ClusterUnreachable; the request is over then.
+        """
+        while not self._ended:
+            submission = self._submission or await self._submit_somewhere()
+            match await submission.events.get():
+                case TokenChunk() as chunk:
+                    self._has_output = True
+                    if chunk.finish_reason is not None:
+                        self._ended = True
+                        self._detach()
+                    return chunk
+                case RequestEnded(kind="refused") as refused:
+                    self._detach()
+                    raise RequestRefused(refused.needed_tokens, refused.pool_tokens, refused.reason)
+                case RequestEnded() as failed:
+                    self._detach()
+                    await self._on_failed(submission, failed)
+                case ConnectionLost() as lost:
+                    self._detach()
+                    self._on_lost(submission, lost)
+        return None
+
+    async def _submit_somewhere(self) -> _Submission:
+        """Submit to an instance that was not tried. Raises the last failure when there is none, or no try is left."""
+        tried = len(self._excluded)
+        if self._failure is not None and tried == MAX_DISPATCHES:
+            raise self._failure
+        # The first instance may still know the id, so another one gets its own.
+        name = self._submit.request_id if not tried else f"{self._submit.request_id}~{tried}"
+        num_tokens = estimate_tokens(self._submit.prompt, self._submit.params)
+        try:
+            target = await self._directory.locate(
+                Locate(request_id=name, num_tokens=num_tokens, exclude=self._excluded)
+            )
+        except RequestFailed as nowhere:
+            raise self._failure or nowhere from None
+        try:
+            connection = self._directory.connection(target.address)
+        except ConnectionLost as closed:
+            raise RequestFailed(False, closed.why) from None
+        started_s = asyncio.get_running_loop().time()
+        events = connection.attach(name)
+        self._submission = _Submission(target, connection, name, events, started_s)
+        try:
+            await connection.established(ANSWER_S)
+            if not connection.send(msgspec.structs.replace(self._submit, request_id=name)):
+                raise ConnectionLost("its queue is full")
+        except ConnectionLost as lost:
+            events.put_nowait(lost)
+        return self._submission
+
+    async def _on_failed(self, submission: _Submission, failed: RequestEnded) -> None:
+        """Exclude an instance that could not take the request. Raises RequestFailed when it did begin."""
+        instance_id = submission.target.instance_id
+        failure = RequestFailed(failed.retryable, f"{instance_id}: {failed.reason}")
+        if self._has_output or not failed.retryable:
+            raise failure
+        waited_s = asyncio.get_running_loop().time() - submission.started_s
+        if waited_s >= AT_ONCE_S and await self._directory.is_ready(instance_id):
+            raise failure
+        self._exclude(submission, failure)
+
+    def _on_lost(self, submission: _Submission, lost: ConnectionLost) -> None:
+        """Exclude an instance that is gone. Raises RequestFailed when output of it came, or it rejected the message."""
+        instance_id, address = submission.target
+        if lost.rejected:
+            raise RequestFailed(False, f"instance {instance_id}: {lost.why}")
+        self._directory.suspect(instance_id)
+        failure = RequestFailed(True, f"instance {instance_id} at {address}: {lost.why}")
+        if self._has_output:
+            raise failure
+        self._exclude(submission, failure)
+
+    def _exclude(self, submission: _Submission, failure: RequestFailed) -> None:
+        self._failure = failure
+        self._excluded += (submission.target.instance_id,)
+
+    def _detach(self, *, cancel: bool = False) -> None:
+        """Forget the submission; with `cancel` the instance stops working on it."""
+        submission, self._submission = self._submission, None
+        if submission is not None:
+            submission.connection.detach(submission.request_id, cancel=cancel)

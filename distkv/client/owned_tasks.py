@@ -1,0 +1,69 @@
+"""Tasks of an object that is used without a task group around it: the object owns them, and its `aclose` ends them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import structlog
+
+T = TypeVar("T")
+
+
+class OwnedTasks:
+    """Runs tasks until `aclose`, which the owner awaits; or use it in `async with`.
+
+    A task that ends with an exception is a bug of ours, and is logged at once.
+    """
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Run `work` as a task. Call it under the running loop."""
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._on_done)
+
+    async def aclose(self) -> None:
+        """Cancel all tasks and return when they have ended; safe to call twice. A caller that is cancelled itself
+        stays cancelled."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            structlog.get_logger().error("a task failed unexpectedly", task=task.get_name(), exc_info=error)
+
+
+async def gather_limited(works: Sequence[Callable[[], Awaitable[T]]], limit: int) -> list[T]:
+    """What all of them return, in order, `limit` running at the same time.
+
+    The first that fails cancels the others, and its error is raised once they have ended.
+    """
+    places = asyncio.Semaphore(limit)
+
+    async def run(work: Callable[[], Awaitable[T]]) -> T:
+        async with places:
+            return await work()
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(run(work)) for work in works]
+    except BaseExceptionGroup as failed:
+        raise failed.exceptions[0] from None
+    return [task.result() for task in tasks]
