@@ -10,7 +10,7 @@ from distkv.client.owned_tasks import OwnedTasks
 from distkv.errors import DistKVError, LinkClosed, WireError
 from distkv.wire.channel import ClientChannel
 from distkv.wire.envelope_factory import EnvelopeFactory
-from distkv.wire.messages.envelope import FromClient
+from distkv.wire.messages.envelope import ClientRequest
 from distkv.wire.messages.to_client import Located, Rejected, RequestEnded, Status, TokenChunk
 from distkv.wire.messages.to_gmanager import Locate, MembersQuery
 from distkv.wire.messages.to_rmanager import Cancel, KeepAlive, Members, StatusQuery
@@ -77,7 +77,7 @@ class Connection:
         """Ask where a request should go. Raises as `members`."""
         return await self._ask(query, Located, "locate " + query.request_id, timeout_s)
 
-    def send(self, body: FromClient) -> bool:
+    def send(self, body: ClientRequest) -> bool:
         """Queue a message; False when that is not possible any more."""
         return self.lost is None and self._channel.send(self._envelopes.wrap(body))
 
@@ -116,7 +116,7 @@ class Connection:
             self.send(Cancel(request_id=request_id))
         self._lose(ConnectionLost("closed by this client"))
 
-    async def _ask(self, body: FromClient, kind: type[T], key: str, timeout_s: float) -> T:
+    async def _ask(self, body: ClientRequest, kind: type[T], key: str, timeout_s: float) -> T:
         if self.lost is not None:
             raise self.lost
         answer: asyncio.Future[Answer] = self._loop.create_future()

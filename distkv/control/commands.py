@@ -9,17 +9,62 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from distkv.events import ClusterEvent
-from distkv.wire.messages.envelope import Contract, Control, FromGManager, ToClient, ToGManager, ToWorker
-from distkv.wire.messages.to_rmanager import Submit
+from distkv.wire.messages.envelope import GManagerAnswer, PeerAnswer, PeerRequest, ToClient, ToGManager, ToWorker
+from distkv.wire.messages.from_worker import Checksummed, Pulled, Revoked, StepResult
+from distkv.wire.messages.to_gmanager import Locate, MembersQuery
+from distkv.wire.messages.to_rmanager import Cancel, Creditors, HeartbeatAck, KeepAlive, Members, Submit
 
 
 @dataclass(frozen=True, slots=True)
-class Received:
-    """A message. `route` leads back to its sender; b"" for the worker and for answers on our own connections."""
+class FromWorker:
+    """By the pipe of the own engine worker."""
 
-    sender: str
-    body: Control
-    route: bytes = b""
+    message: StepResult | Checksummed | Pulled | Revoked
+
+
+@dataclass(frozen=True, slots=True)
+class FromGManager:
+    """By our own connection to a gManager."""
+
+    message: Members | HeartbeatAck | Creditors
+
+
+@dataclass(frozen=True, slots=True)
+class PeerAnswered:
+    """By our own connection to a peer: `peer_id` is whom we called."""
+
+    peer_id: str
+    message: PeerAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class PeerRequested:
+    """By our public port, from somebody who says to be the peer `claimed_sender`.
+
+    Nothing proves that yet; an authenticated identity will stand here. What is known is `route`, which answers take and
+    which nobody else can use while the sender keeps its connection's identity to itself.
+    """
+
+    claimed_sender: str
+    route: bytes
+    message: PeerRequest
+
+
+@dataclass(frozen=True, slots=True)
+class ClientRequested:
+    """By our public port: a client is known by its route."""
+
+    route: bytes
+    message: Cancel | KeepAlive | MembersQuery | Locate
+
+
+@dataclass(frozen=True, slots=True)
+class GManagerRequested:
+    """By a gManager's port, from an rManager or a client; `claimed_sender` as in PeerRequested."""
+
+    claimed_sender: str
+    route: bytes
+    message: ToGManager
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +102,19 @@ class DrainRequested:
     timeout_s: float
 
 
-Event = Received | Tokenized | Tick | PeerDisconnected | ClientGone | DrainRequested
+Event = (
+    FromWorker
+    | FromGManager
+    | PeerAnswered
+    | PeerRequested
+    | ClientRequested
+    | Tokenized
+    | Tick
+    | PeerDisconnected
+    | ClientGone
+    | DrainRequested
+)
+"""What happens to an rManager: one type per channel, so that the sender is what the channel knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +134,7 @@ class TellPeer:
     """On our own connection to a peer's rManager: ordered; its answers come back on it."""
 
     instance_id: str
-    body: Contract
+    body: PeerRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +142,7 @@ class Answer:
     """Back along the route a message came by: to a client, or to an instance that asked."""
 
     route: bytes
-    body: ToClient | Contract | FromGManager
+    body: ToClient | PeerAnswer | GManagerAnswer
 
 
 @dataclass(frozen=True, slots=True)

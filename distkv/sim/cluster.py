@@ -118,7 +118,7 @@ class SimCluster:
         name = self.owner[request_id]
         if self.nodes[name].alive:
             route = b"client:" + request_id.encode()
-            self._handle(name, c.Received(f"client-{request_id}", tr.Cancel(request_id=request_id), route))
+            self._handle(name, c.ClientRequested(route, tr.Cancel(request_id=request_id)))
 
     def kill(self, name: str) -> None:
         """The instance dies; peers see its connections break."""
@@ -195,7 +195,7 @@ class SimCluster:
                 for request_id, owner in self.owner.items():
                     if owner == name and not self.outcomes[request_id].done:
                         route = b"client:" + request_id.encode()
-                        self._handle(name, c.Received(f"client-{request_id}", tr.KeepAlive(), route))
+                        self._handle(name, c.ClientRequested(route, tr.KeepAlive()))
                 self._handle(name, c.Tick())
         if self.gm is not None:
             self._gm_commands(self.gm.handle(c.Tick(), now))
@@ -211,7 +211,7 @@ class SimCluster:
         message = self.queues[key].popleft()
         if target == "gm":
             if self.gm is not None:
-                event = c.Received(source, message, source.encode())  # type: ignore[arg-type]
+                event = c.GManagerRequested(source, source.encode(), message)  # type: ignore[arg-type]
                 self._gm_commands(self.gm.handle(event, self.clock.now()))
         elif kind == "main" and isinstance(message, tw.Revoke):
             # Closed at once; answered by the transfer thread, behind the pulls that were asked for before.
@@ -221,9 +221,13 @@ class SimCluster:
             for reply in self.nodes[target].worker.handle(message):
                 self._send((target, "from-" + kind, target), reply)
         elif kind.startswith("from-"):
-            self._handle(target, c.Received("worker", message))  # type: ignore[arg-type]
+            self._handle(target, c.FromWorker(message))  # type: ignore[arg-type]
+        elif source == "gm":
+            self._handle(target, c.FromGManager(message))  # type: ignore[arg-type]
+        elif kind == "answer":
+            self._handle(target, c.PeerAnswered(source, message))  # type: ignore[arg-type]
         else:
-            self._handle(target, c.Received(source, message, f"peer:{source}".encode()))  # type: ignore[arg-type]
+            self._handle(target, c.PeerRequested(source, f"peer:{source}".encode(), message))  # type: ignore[arg-type]
         return True
 
     def _blocked(self, target: str) -> bool:

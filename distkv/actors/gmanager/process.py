@@ -13,10 +13,12 @@ from distkv.actors.ticking import every, first_of
 from distkv.clock import Clock, MonotonicClock
 from distkv.config import GManagerConfig
 from distkv.control.cluster.gmanager import GManager, GManagerSettings
-from distkv.control.commands import Answer, Command, Publish, Received, Tick
+from distkv.control.commands import Answer, Command, GManagerRequested, Publish, Tick
+from distkv.events import UnexpectedMessage
 from distkv.wire.address import join_host_port
 from distkv.wire.channel import ServerChannel
 from distkv.wire.envelope_factory import EnvelopeFactory
+from distkv.wire.messages.envelope import ToGManager
 
 TICK_S = 0.1
 
@@ -35,8 +37,12 @@ class GManagerActor:
         """Answer messages until cancelled."""
         while True:
             route, envelope = await self._server.recv()
-            event = Received(envelope.sender, envelope.body, route)
-            self._carry_out(self._core.handle(event, self._clock.now()), envelope.id)
+            if not isinstance(envelope.body, ToGManager):
+                event = UnexpectedMessage(sender=envelope.sender, type=type(envelope.body).__name__)
+                self._log.info(event.name, **event.fields())
+                continue
+            request = GManagerRequested(envelope.sender, route, envelope.body)
+            self._carry_out(self._core.handle(request, self._clock.now()), envelope.id)
 
     def tick(self) -> None:
         """Let time pass for the state machine."""

@@ -18,10 +18,12 @@ from distkv.config import InstanceConfig
 from distkv.control import commands as c
 from distkv.control.rmanager.state_machine import RManager
 from distkv.errors import ClusterError
+from distkv.events import UnexpectedMessage
 from distkv.text.tokenizer import Tokenizer
 from distkv.wire.channel import ServerChannel
 from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.messages import from_worker as fw
+from distkv.wire.messages import to_gmanager as tg
 from distkv.wire.messages import to_rmanager as tr
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.envelope import Envelope
@@ -105,8 +107,12 @@ class InstanceActor:
                     pass
                 case tr.StatusQuery():
                     self._status.ask(route, envelope.id, self._clock.now())
+                case tr.Cancel() | tr.KeepAlive() | tg.MembersQuery() | tg.Locate() as message:
+                    self._receive(envelope.sender, envelope, c.ClientRequested(route, message))
+                case (tr.TryMoveKvcache() | tr.BlocksReady() | tr.Renew() | tr.Release() | tr.Reclaim()) as message:
+                    self._receive(envelope.sender, envelope, c.PeerRequested(envelope.sender, route, message))
                 case _:
-                    self._receive(envelope.sender, envelope, route)
+                    self._unexpected(envelope.sender, envelope)
 
     async def read_worker(self) -> None:
         """Messages of the own engine worker."""
@@ -117,10 +123,12 @@ class InstanceActor:
                     raise InstanceGone(f"the engine worker failed: {reason}")
                 case fw.WorkerStats():
                     self._status.on_stats(envelope.body)
+                case fw.StepResult() | fw.Checksummed() | fw.Pulled() | fw.Revoked() as message:
+                    if isinstance(message, fw.StepResult):
+                        self._status.counters = message.counters
+                    self._receive("worker", envelope, c.FromWorker(message))
                 case _:
-                    if isinstance(envelope.body, fw.StepResult):
-                        self._status.counters = envelope.body.counters
-                    self._receive("worker", envelope, b"")
+                    self._unexpected("worker", envelope)
 
     async def watch_worker(self) -> None:
         """Raise InstanceGone when the worker ends."""
@@ -134,25 +142,41 @@ class InstanceActor:
         if not self._end.done():
             raise InstanceGone(f"the engine worker hangs: {how}")
 
-    def on_message(self, name: str, envelope: Envelope) -> None:
-        """An answer on one of our own connections."""
-        if isinstance(envelope.body, tr.JoinRefused):
-            if not self._end.done():
-                self._end.set_exception(InstanceGone(f"the gManager refused this instance: {envelope.body.reason}"))
-            return
-        self._receive(name, envelope, b"")
-        if isinstance(envelope.body, tr.Members) and any(
-            m.incarnation == self._member.incarnation and m.state == "ready" for m in envelope.body.members
-        ):
-            self.joined.set()
+    def on_gmanager_message(self, name: str, envelope: Envelope) -> None:
+        """A message on our own connection to a gManager."""
+        match envelope.body:
+            case tr.JoinRefused(reason=reason):
+                if not self._end.done():
+                    self._end.set_exception(InstanceGone(f"the gManager refused this instance: {reason}"))
+            case tr.Members() | tr.HeartbeatAck() | tr.Creditors() as message:
+                self._receive(name, envelope, c.FromGManager(message))
+                if isinstance(message, tr.Members) and self._is_in(message):
+                    self.joined.set()
+            case _:
+                self._unexpected(name, envelope)
+
+    def _is_in(self, message: tr.Members) -> bool:
+        return any(m.incarnation == self._member.incarnation and m.state == "ready" for m in message.members)
+
+    def on_peer_message(self, peer_id: str, envelope: Envelope) -> None:
+        """An answer on our own connection to a peer."""
+        match envelope.body:
+            case tr.Granted() | tr.Refused() | tr.Complete() | tr.Renewed() | tr.Released() as message:
+                self._receive(peer_id, envelope, c.PeerAnswered(peer_id, message))
+            case _:
+                self._unexpected(peer_id, envelope)
 
     def on_peer_lost(self, instance_id: str) -> None:
         """The connection to a peer broke."""
         self._handle(c.PeerDisconnected(instance_id), "")
 
-    def _receive(self, sender: str, envelope: Envelope, route: bytes) -> None:
+    def _receive(self, sender: str, envelope: Envelope, event: c.Event) -> None:
         self._trace.received(sender, envelope.body)
-        self._handle(c.Received(sender, envelope.body, route), envelope.id)
+        self._handle(event, envelope.id)
+
+    def _unexpected(self, sender: str, envelope: Envelope) -> None:
+        event = UnexpectedMessage(sender=sender, type=type(envelope.body).__name__)
+        self._log.info(event.name, **event.fields())
 
     # --- out
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 from collections.abc import Callable
 
 from distkv.errors import LinkClosed, WireError
@@ -31,7 +32,9 @@ class Outbound:
         self._envelopes = envelopes
         self._on_message = on_message
         lost = None if on_lost is None else lambda: on_lost(name)
-        self._channel = ClientChannel.connect(address, on_connected=on_connected, on_disconnected=lost)
+        # Secret, and the same for all its connections: the server takes what is ours only from this route.
+        identity = b"i" + secrets.token_bytes(16)
+        self._channel = ClientChannel.connect(address, identity, on_connected=on_connected, on_disconnected=lost)
         self._reader = asyncio.create_task(self._read(), name=f"read {name}")
 
     @property
@@ -65,15 +68,17 @@ class Outbounds:
         self,
         gmanagers: tuple[str, ...],
         envelopes: EnvelopeFactory,
-        on_message: OnMessage,
+        on_gmanager_message: OnMessage,
+        on_peer_message: OnMessage,
         on_peer_lost: Callable[[str], None],
         on_gmanager: Callable[[], None],
     ) -> None:
         self._envelopes = envelopes
-        self._on_message = on_message
+        self._on_peer_message = on_peer_message
         self._on_peer_lost = on_peer_lost
         self._gmanagers = [
-            Outbound(address, "gmanager", envelopes, on_message, on_connected=on_gmanager) for address in gmanagers
+            Outbound(address, "gmanager", envelopes, on_gmanager_message, on_connected=on_gmanager)
+            for address in gmanagers
         ]
         self._peers: dict[str, Outbound] = {}
         self._closing: set[asyncio.Task[None]] = set()
@@ -92,7 +97,9 @@ class Outbounds:
             self._drop(member.instance_id)
             peer = None
         if peer is None:
-            peer = Outbound(member.address, member.instance_id, self._envelopes, self._on_message, self._on_peer_lost)
+            peer = Outbound(
+                member.address, member.instance_id, self._envelopes, self._on_peer_message, self._on_peer_lost
+            )
             self._peers[member.instance_id] = peer
         return peer.send(body, cause)
 

@@ -64,7 +64,8 @@ async def run(config: InstanceConfig, ready: Callable[[dict[str, Any]], None], s
         outbounds = Outbounds(
             config.gmanager,
             EnvelopeFactory(config.instance_id),
-            on_message=actor.on_message,
+            on_gmanager_message=actor.on_gmanager_message,
+            on_peer_message=actor.on_peer_message,
             on_peer_lost=actor.on_peer_lost,
             on_gmanager=actor.introduce,
         )

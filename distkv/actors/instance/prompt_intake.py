@@ -71,7 +71,7 @@ class PromptIntake:
             self._cancelled.discard(key)
         self._handle(c.Tokenized(submit, tuple(ids), route), cause)
         if is_cancelled:
-            self._handle(c.Received("client", Cancel(request_id=submit.request_id), route), cause)
+            self._handle(c.ClientRequested(route, Cancel(request_id=submit.request_id)), cause)
 
     def _refuse(self, key: tuple[bytes, str], reason: str, cause: str, *, retryable: bool = False) -> None:
         route, request_id = key

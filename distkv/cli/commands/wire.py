@@ -24,9 +24,10 @@ HINT = "a capture begins where a message begins; --format says how its bytes are
 PRIVATE = PRIVATE_FIELDS | {"stop_token_ids", "logit_bias", "logprobs", "prompt_logprobs"}
 DIRECTIONS = {
     "rManager or client → gManager": envelope.ToGManager,
-    "gManager → rManager or client": envelope.FromGManager,
-    "rManager → rManager": envelope.Contract,
-    "client → rManager or gManager": envelope.FromClient,
+    "gManager → rManager": envelope.GManagerAnswer,
+    "rManager → peer": envelope.PeerRequest,
+    "peer → rManager, in answer": envelope.PeerAnswer,
+    "client → rManager or gManager": envelope.ClientRequest,
     "rManager or gManager → client": envelope.ToClient,
     "rManager → its worker": envelope.ToWorker,
     "worker → its rManager": envelope.FromWorker,

@@ -7,15 +7,17 @@ commands = gm.handle(event, now)
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import assert_never
 
 import msgspec
 
 from distkv import events
 from distkv.control.cluster.ledger import Entry, Ledger
-from distkv.control.commands import Answer, Command, Publish, Received, Tick
+from distkv.control.commands import Answer, Command, GManagerRequested, Publish, Tick
 from distkv.types import InstanceState
 from distkv.wire.messages import to_gmanager as tg
 from distkv.wire.messages.common import Member
+from distkv.wire.messages.envelope import ToGManager
 from distkv.wire.messages.to_client import Located
 from distkv.wire.messages.to_rmanager import Candidate, Creditors, HeartbeatAck, JoinRefused, Members
 
@@ -42,10 +44,10 @@ class GManager:
         self._news = False
         self._commands: list[Command] = []
 
-    def handle(self, event: Received | Tick, now: float) -> list[Command]:
+    def handle(self, event: GManagerRequested | Tick, now: float) -> list[Command]:
         """Take one event at time `now` (s, monotonic); returns what to do, in order."""
-        if isinstance(event, Received):
-            self._receive(event, now)
+        if isinstance(event, GManagerRequested):
+            self._requested(event.route, event.message, now)
         self._watch(now)
         issued, self._commands = self._commands, []
         return issued
@@ -54,8 +56,7 @@ class GManager:
         """The member list as of now."""
         return Members(version=self._version, members=tuple(self._present(i, now) for i in sorted(self.ledger.entries)))
 
-    def _receive(self, event: Received, now: float) -> None:
-        body, route = event.body, event.route
+    def _requested(self, route: bytes, body: ToGManager, now: float) -> None:
         match body:
             case tg.Join():
                 self._join(body, route, now)
@@ -70,7 +71,7 @@ class GManager:
             case tg.Locate():
                 self._locate(body, route, now)
             case _:
-                self._publish(events.UnexpectedMessage(sender=event.sender, type=type(body).__name__))
+                assert_never(body)
 
     # --- membership
 

@@ -110,7 +110,7 @@ class Borrower:
 
     def on_granted(self, sender: str, message: Granted, now: float) -> bool:
         """A creditor granted; false if nobody asked (any more) and the span must be given back."""
-        borrow = self._asking(message.span_id)
+        borrow = self._asking(sender, message.span_id)
         if borrow is None:
             return False
         missing = borrow.num_blocks - borrow.granted
@@ -118,14 +118,14 @@ class Borrower:
         borrow.rounds = 0
         if len(slots) < missing:
             borrow.refusals[sender] = 0  # it gave all it has
-        valid_until = borrow.sent_at + message.ttl_s - self._lease_margin_s
+        valid_until = borrow.sent_at + min(message.ttl_s, self._lease_s) - self._lease_margin_s
         borrow.grants.append(Debt(SpanRef(span_id=message.span_id, epoch=message.epoch), sender, slots, valid_until))
         self._ask_next(borrow, now)
         return True
 
     def on_refused(self, sender: str, message: Refused, now: float) -> None:
         """A creditor refused."""
-        borrow = self._asking(message.span_id)
+        borrow = self._asking(sender, message.span_id)
         if borrow is not None:
             self.refusals += 1
             borrow.refusals[sender] = message.free_blocks
@@ -203,9 +203,9 @@ class Borrower:
             del self.active[borrow.borrow_id]
             self.finished.append(borrow)
 
-    def _asking(self, span_id: str) -> Borrow | None:
+    def _asking(self, creditor_id: str, span_id: str) -> Borrow | None:
         for borrow in self.active.values():
-            if borrow.asked and borrow.span_id == span_id:
+            if borrow.asked == creditor_id and borrow.span_id == span_id:
                 return borrow
         return None
 

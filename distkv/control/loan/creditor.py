@@ -6,7 +6,6 @@ from distkv import events
 from distkv.control.commands import Answer, TellPeer, TellWorker
 from distkv.control.loan.lending import Loan
 from distkv.control.rmanager.state import Instance
-from distkv.wire.messages.envelope import Contract
 from distkv.wire.messages.from_worker import Pulled, Revoked
 from distkv.wire.messages.to_rmanager import (
     BlocksReady,
@@ -28,12 +27,10 @@ class Creditor:
 
     def __init__(self, instance: Instance) -> None:
         self._instance = instance
-        self._routes: dict[str, bytes] = {}
         self._pulls: dict[int, tuple[Loan, BlocksReady]] = {}
 
     def on_try_move(self, sender: str, route: bytes, ask: TryMoveKvcache, now: float) -> None:
         """Reserve, or refuse with what is free."""
-        self._routes[sender] = route
         instance = self._instance
         if instance.state != "ready" or ask.debtor_id != sender:
             reason = (
@@ -41,17 +38,22 @@ class Creditor:
             )
             instance.emit(Answer(route, Refused(span_id=ask.span_id, reason=reason, free_blocks=0)))
             return
-        answer, is_new = instance.loans.try_grant(ask, instance.lendable(), now)
+        answer, is_new = instance.loans.try_grant(route, ask, instance.lendable(), now)
         if isinstance(answer, Granted) and is_new:
             loan = instance.loans.loans[ask.span_id]
             instance.emit(TellWorker(Grant(span=loan.span, slots=loan.slots)))
             instance.publish(events.Lent(request_id=ask.request_id, debtor=sender, blocks=len(loan.slots)))
         instance.emit(Answer(route, answer))
 
-    def on_blocks_ready(self, sender: str, route: bytes, message: BlocksReady) -> None:
-        """Have the worker pull what a debtor exposes."""
-        self._routes[sender] = route
+    def on_blocks_ready(self, route: bytes, message: BlocksReady) -> None:
+        """Have the worker pull what a debtor has ready."""
         instance = self._instance
+        if (loan := instance.loans.get(message.span)) is not None and loan.route != route:
+            problem = "the span is another debtor's"
+            instance.emit(
+                Answer(route, Complete(span=message.span, index=message.index, num_blocks=0, problem=problem))
+            )
+            return
         if instance.loans.is_reading(message):
             return
         if (again := instance.loans.answer_again(message)) is not None:
@@ -89,20 +91,18 @@ class Creditor:
         if not loan.revoking:
             done = 0 if message.problem else len(expose.blocks)
             answer = Complete(span=loan.span, index=expose.index, num_blocks=done, problem=message.problem)
-            self._answer(loan.debtor_id, answer)
+            self._instance.emit(Answer(loan.route, answer))
         return True
 
-    def on_renew(self, sender: str, route: bytes, message: Renew, now: float) -> None:
+    def on_renew(self, route: bytes, message: Renew, now: float) -> None:
         """Extend the leases that still hold."""
-        self._routes[sender] = route
-        refused = self._instance.loans.renew(message.spans, sender, message.ttl_s, now)
+        refused = self._instance.loans.renew(message.spans, route, message.ttl_s, now)
         self._instance.emit(Answer(route, Renewed(renewal=message.renewal, refused=refused)))
 
-    def on_release(self, sender: str, route: bytes, message: Release) -> None:
-        """The debtor gives a span back, or never wanted it."""
-        self._routes[sender] = route
+    def on_release(self, route: bytes, message: Release) -> None:
+        """The debtor gives a span back, or never wanted it. Of anybody else's span nothing is said and nothing done."""
         loan = self._instance.loans.loans.get(message.span.span_id)
-        if loan is None or loan.debtor_id != sender or not message.span.covers(loan.span):
+        if loan is None or loan.route != route or not message.span.covers(loan.span):
             self._instance.emit(Answer(route, Released(span=message.span)))
         else:
             self._revoke(loan, tell_debtor=True)
@@ -111,7 +111,7 @@ class Creditor:
         """Nobody uses the span any more."""
         loan = self._instance.loans.revoked(message.span)
         if loan is not None and loan.tell_debtor:
-            self._answer(loan.debtor_id, Released(span=loan.span))
+            self._instance.emit(Answer(loan.route, Released(span=loan.span)))
 
     def on_debtor_lost(self, debtor_id: str, but_incarnation: int | None = None) -> None:
         """An instance, or its life before this one, is gone: so are its debts."""
@@ -134,8 +134,3 @@ class Creditor:
     def _revoke(self, loan: Loan, tell_debtor: bool) -> None:
         if self._instance.loans.revoke(loan, tell_debtor):
             self._instance.emit(TellWorker(Revoke(span=loan.span)))
-
-    def _answer(self, debtor_id: str, body: Contract) -> None:
-        route = self._routes.get(debtor_id)
-        if route is not None:
-            self._instance.emit(Answer(route, body))

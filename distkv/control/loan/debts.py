@@ -18,6 +18,7 @@ class Closing:
     """A span given back whose creditor may still be reading `slots` of ours."""
 
     slots: list[int]
+    span: SpanRef
     creditor_id: str
     until: float
 
@@ -53,18 +54,19 @@ class DebtBook:
             (seq, debt) for seq in self._instance.sequences.values() for debt in seq.debts if now >= debt.valid_until
         ]
 
-    def on_renewed(self, message: Renewed) -> list[tuple[Sequence, Debt]]:
+    def on_renewed(self, creditor_id: str, message: Renewed) -> list[tuple[Sequence, Debt]]:
         """Leases hold on from when the renewal was sent; returns debts whose renewal was refused."""
-        renewal = self._renewals.pop(message.renewal, None)
-        if renewal is None:
+        renewal = self._renewals.get(message.renewal)
+        if renewal is None or renewal[1] != creditor_id:
             return []
-        sent_at, _, spans = renewal
+        sent_at, _, spans = self._renewals.pop(message.renewal)
         settings = self._instance.settings
-        held = set(_keys(spans)) - set(_keys(message.refused))
+        refused = [span for span in message.refused if span in spans]
+        held = set(_keys(spans)) - set(_keys(refused))
         for debt in self._instance.all_debts():
             if (debt.span.span_id, debt.span.epoch) in held:
                 debt.valid_until = sent_at + settings.lease_s - settings.lease_margin_s
-        return [found for span in message.refused if (found := self.find(span)) is not None]
+        return [found for span in refused if (found := self.find(span)) is not None]
 
     def _renew(self, now: float) -> None:
         lease_s = self._instance.settings.lease_s
@@ -130,13 +132,15 @@ class DebtBook:
             read = [b.slot for b in debt.blocks[debt.filled : debt.filled + debt.exposed] if b.slot is not None]
             if read:
                 until = now + self._instance.settings.lease_s
-                self.closing[debt.span.span_id] = Closing(read, debt.creditor_id, until)
+                self.closing[debt.span.span_id] = Closing(read, debt.span, debt.creditor_id, until)
         debts, seq.debts = seq.debts, []
         self._instance.defer(None, slots, lambda: self.give_back(debts))
 
-    def on_released(self, span: SpanRef) -> None:
+    def on_released(self, creditor_id: str, span: SpanRef) -> None:
         """A creditor is done with a span we gave back."""
-        self._close(span.span_id)
+        closing = self.closing.get(span.span_id)
+        if closing is not None and closing.creditor_id == creditor_id and closing.span == span:
+            self._close(span.span_id)
 
     def on_peer_lost(self, instance_id: str) -> None:
         """Nobody reads for a dead creditor."""

@@ -16,12 +16,16 @@ from distkv.wire.messages.to_rmanager import BlocksReady, Complete, Granted, Ref
 
 @dataclass(slots=True, eq=False)
 class Loan:
-    """One lent span. [0, filled) of its slots are LENT, the others RESERVED, all until `Revoked`."""
+    """One lent span. [0, filled) of its slots are LENT, the others RESERVED, all until `Revoked`.
+
+    route: it was asked for by this route; nobody else may use, renew or release it.
+    """
 
     span: SpanRef
     request_id: str
     debtor_id: str
     debtor_incarnation: int
+    route: bytes
     slots: tuple[int, ...]
     expires_at: float
     filled: int = 0
@@ -47,15 +51,15 @@ class LoanBook:
         return sum(len(loan.slots) for loan in self.loans.values())
 
     def get(self, span: SpanRef) -> Loan | None:
-        """The loan of this span in this life, unless it is being revoked."""
+        """The loan of this span in this epoch, unless it is being revoked."""
         loan = self.loans.get(span.span_id)
         return loan if loan is not None and loan.span == span and not loan.revoking else None
 
-    def try_grant(self, ask: TryMoveKvcache, lendable: int, now: float) -> tuple[Granted | Refused, bool]:
+    def try_grant(self, route: bytes, ask: TryMoveKvcache, lendable: int, now: float) -> tuple[Granted | Refused, bool]:
         """Reserve what can be lent of what is asked; the flag says whether the worker must hear of a new span."""
         held = self.loans.get(ask.span_id)
         if held is not None:
-            if held.revoking or held.debtor_id != ask.debtor_id:
+            if held.revoking or held.debtor_id != ask.debtor_id or held.route != route:
                 why = "the span is being revoked" if held.revoking else "the span is another debtor's"
                 return Refused(span_id=ask.span_id, reason=why, free_blocks=lendable), False
             ttl_s = max(0.0, held.expires_at - now)
@@ -72,6 +76,7 @@ class LoanBook:
             request_id=ask.request_id,
             debtor_id=ask.debtor_id,
             debtor_incarnation=ask.debtor_incarnation,
+            route=route,
             slots=tuple(slots),
             expires_at=now + ttl_s,
         )
@@ -110,12 +115,12 @@ class LoanBook:
             self._pool.change(loan.slots[loan.filled : loan.filled + count], SlotState.RESERVED, SlotState.LENT)
             loan.filled += count
 
-    def renew(self, spans: tuple[SpanRef, ...], debtor_id: str, ttl_s: float, now: float) -> tuple[SpanRef, ...]:
+    def renew(self, spans: tuple[SpanRef, ...], route: bytes, ttl_s: float, now: float) -> tuple[SpanRef, ...]:
         """Extend leases; returns those refused: unknown, another's, or on its way back."""
         refused = []
         for span in spans:
             loan = self.get(span)
-            if loan is None or loan.debtor_id != debtor_id:
+            if loan is None or loan.route != route:
                 refused.append(span)
             else:
                 loan.expires_at = now + min(ttl_s, self._max_lease_s)
@@ -132,7 +137,7 @@ class LoanBook:
     def revoked(self, span: SpanRef) -> Loan | None:
         """The worker says nobody uses the span: its slots are free."""
         loan = self.loans.get(span.span_id)
-        if loan is None or loan.span != span:
+        if loan is None or loan.span != span or not loan.revoking:
             return None
         del self.loans[span.span_id]
         self._pool.free(loan.slots[: loan.filled], SlotState.LENT)

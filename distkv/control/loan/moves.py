@@ -63,20 +63,20 @@ class Mover:
 
     def on_checksummed(self, message: Checksummed) -> None:
         """Checksums are there."""
-        for (block, slot), checksum in zip(
-            self._checksums.pop(message.checksum_id, ()), message.checksums, strict=False
-        ):
+        asked = self._checksums.pop(message.checksum_id, [])
+        for block, _ in asked:
             block.sealing = False
+        for (block, slot), checksum in zip(asked, message.checksums, strict=False):
             if block.slot == slot and block.sealed:
                 block.checksum = checksum
 
-    def on_complete(self, message: Complete) -> None:
+    def on_complete(self, creditor_id: str, message: Complete) -> None:
         """A creditor has taken blocks over, or could not."""
         found = self._debts.find(message.span)
         if found is None:
             return
         seq, debt = found
-        if message.index != debt.filled or not debt.exposed:
+        if debt.creditor_id != creditor_id or message.index != debt.filled or not debt.exposed:
             return
         count, debt.exposed = debt.exposed, 0
         if message.problem or message.num_blocks != count:

@@ -36,13 +36,17 @@ class Recaller:
         self._debts = debts
         self._pulls: dict[int, Homecoming] = {}
 
-    def on_reclaim(self, message: Reclaim, now: float) -> None:
+    def on_reclaim(self, creditor_id: str, message: Reclaim, now: float) -> None:
         """Begin to empty the span, or go on with it; blocks not yet computed lose the place they had there."""
         found = self._debts.find(message.span)
         if found is None:
             return
         seq, debt = found
-        if debt.exposed or any(coming.debt is debt for coming in self._pulls.values()):
+        if (
+            debt.creditor_id != creditor_id
+            or debt.exposed
+            or any(coming.debt is debt for coming in self._pulls.values())
+        ):
             return
         self._debts.abandon(seq, debt)
         placed = [b for b in debt.blocks if b.debt is debt and b.placed]

@@ -122,13 +122,16 @@ class Requests:
     def on_result(self, message: StepResult, now: float) -> None:
         """Commit what a step did."""
         step = self._instance.batcher.finished(message.step_id)
+        if step is None:
+            self._instance.publish(events.UnexpectedMessage(sender="worker", type="StepResult"))
+            return
         for result in message.results:
             self._commit(step, result, now)
         self._instance.settle()
 
     def _commit(self, step: InFlight, result: SeqResult, now: float) -> None:
-        part = step.planned.get(result.request_id)
-        if part is None:
+        part = step.planned.pop(result.request_id, None)
+        if part is None or result.attempt != part.attempt:
             return
         seq = part.seq
         if self._instance.sequences.get(seq.request_id) is not seq or part.attempt != seq.attempt:

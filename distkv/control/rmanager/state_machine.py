@@ -34,6 +34,7 @@ from distkv.wire.messages import to_gmanager as tg
 from distkv.wire.messages import to_rmanager as tr
 from distkv.wire.messages import to_worker as tw
 from distkv.wire.messages.common import Member
+from distkv.wire.messages.envelope import PeerAnswer
 
 
 class RManager:
@@ -57,8 +58,17 @@ class RManager:
     def handle(self, event: c.Event, now: float) -> list[c.Command]:
         """Take one event at time `now` (s, monotonic); returns what to do, in order."""
         match event:
-            case c.Received():
-                self._receive(event, now)
+            case c.FromWorker():
+                self._from_worker(event.message, now)
+            case c.FromGManager():
+                self._from_gmanager(event.message, now)
+            case c.PeerAnswered():
+                self._peers.heard_from(event.peer_id)
+                self._peer_answered(event.peer_id, event.message, now)
+            case c.PeerRequested():
+                self._peer_requested(event, now)
+            case c.ClientRequested():
+                self._client_requested(event, now)
             case c.Tokenized():
                 self._clients[event.route] = now
                 self._requests.submit(event, now)
@@ -79,63 +89,83 @@ class RManager:
         issued, self.instance.commands = self.instance.commands, []
         return issued
 
-    # --- messages
+    # --- messages, by the channel they may come by
 
-    def _receive(self, event: c.Received, now: float) -> None:
-        self._peers.heard_from(event.sender)
-        sender, route, body = event.sender, event.route, event.body
-        match body:
+    def _from_worker(self, message: fw.StepResult | fw.Checksummed | fw.Pulled | fw.Revoked, now: float) -> None:
+        match message:
             case fw.StepResult():
-                self._heartbeats.on_step(body.compute_s)
-                self._requests.on_result(body, now)
+                self._heartbeats.on_step(message.compute_s)
+                self._requests.on_result(message, now)
             case fw.Checksummed():
-                self._mover.on_checksummed(body)
+                self._mover.on_checksummed(message)
             case fw.Pulled():
-                if not self._creditor.on_pulled(body):
-                    self._recaller.on_pulled(body)
+                if not self._creditor.on_pulled(message):
+                    self._recaller.on_pulled(message)
             case fw.Revoked():
-                self._creditor.on_revoked(body)
+                self._creditor.on_revoked(message)
+            case _:
+                assert_never(message)
+
+    def _from_gmanager(self, message: tr.Members | tr.HeartbeatAck | tr.Creditors, now: float) -> None:
+        match message:
+            case tr.Members():
+                self._members(message.members, now)
+            case tr.HeartbeatAck():
+                self._heartbeats.on_ack(message)
+                if message.want_join:
+                    self._join()
+            case tr.Creditors():
+                self.instance.borrower.on_creditors(message, now)
+            case _:
+                assert_never(message)
+
+    def _peer_answered(self, peer_id: str, message: PeerAnswer, now: float) -> None:
+        match message:
+            case tr.Granted():
+                if not self.instance.borrower.on_granted(peer_id, message, now):
+                    self._debts.give_back_unwanted(peer_id, message)
+            case tr.Refused():
+                self.instance.borrower.on_refused(peer_id, message, now)
+            case tr.Complete():
+                self._mover.on_complete(peer_id, message)
+            case tr.Renewed():
+                self._lose_all(self._debts.on_renewed(peer_id, message), "its renewal was refused")
+            case tr.Released():
+                self._debts.on_released(peer_id, message.span)
+            case _:
+                assert_never(message)
+
+    def _peer_requested(self, event: c.PeerRequested, now: float) -> None:
+        sender, route, message = event.claimed_sender, event.route, event.message
+        match message:
             case tr.TryMoveKvcache():
-                self._creditor.on_try_move(sender, route, body, now)
+                self._creditor.on_try_move(sender, route, message, now)
                 self._heartbeats.on_asked()
             case tr.BlocksReady():
-                self._creditor.on_blocks_ready(sender, route, body)
+                self._creditor.on_blocks_ready(route, message)
             case tr.Renew():
-                self._creditor.on_renew(sender, route, body, now)
+                self._creditor.on_renew(route, message, now)
             case tr.Release():
-                self._creditor.on_release(sender, route, body)
-            case tr.Granted():
-                if not self.instance.borrower.on_granted(sender, body, now):
-                    self._debts.give_back_unwanted(sender, body)
-            case tr.Refused():
-                self.instance.borrower.on_refused(sender, body, now)
-            case tr.Complete():
-                self._mover.on_complete(body)
-            case tr.Renewed():
-                self._lose_all(self._debts.on_renewed(body), "its renewal was refused")
-            case tr.Released():
-                self._debts.on_released(body.span)
+                self._creditor.on_release(route, message)
             case tr.Reclaim():
-                self._recaller.on_reclaim(body, now)
-            case tr.Creditors():
-                self.instance.borrower.on_creditors(body, now)
-            case tr.HeartbeatAck():
-                self._heartbeats.on_ack(body)
-                if body.want_join:
-                    self._join()
-            case tr.Members():
-                self._members(body.members, now)
+                self._recaller.on_reclaim(sender, message, now)
+            case _:
+                assert_never(message)
+
+    def _client_requested(self, event: c.ClientRequested, now: float) -> None:
+        route, message = event.route, event.message
+        match message:
             case tr.Cancel():
-                self._requests.cancel(body.request_id, now, route)
+                self._requests.cancel(message.request_id, now, route)
             case tr.KeepAlive():
                 if route in self._clients:
                     self._clients[route] = now
             case tg.MembersQuery():
                 self.instance.emit(c.Answer(route, self._peers.members_message()))
             case tg.Locate():
-                self.instance.emit(c.Answer(route, self._peers.located(body.request_id)))
+                self.instance.emit(c.Answer(route, self._peers.located(message.request_id)))
             case _:
-                self.instance.publish(events.UnexpectedMessage(sender=sender, type=type(body).__name__))
+                assert_never(message)
 
     def _join(self) -> None:
         if self._peers.own is not None:

@@ -102,11 +102,11 @@ class Batcher:
         parts = [step.planned.get(seq.request_id) for step in self.in_flight]
         return any(part is not None and part.seq is seq and part.attempt == seq.attempt for part in parts)
 
-    def finished(self, step_id: int) -> InFlight:
-        """The result of the oldest step in flight is back."""
-        step = self.in_flight.popleft()
-        assert step.step_id == step_id, f"expected the result of step {step.step_id}, got {step_id}"
-        return step
+    def finished(self, step_id: int) -> InFlight | None:
+        """The result of a step is back. None unless it is the oldest one in flight: results come in order, once."""
+        if not self.in_flight or self.in_flight[0].step_id != step_id:
+            return None
+        return self.in_flight.popleft()
 
     def take_back(self, seq: Sequence) -> None:
         """Undo what the steps in flight do for a sequence: its ranges are to do again, in a new life."""

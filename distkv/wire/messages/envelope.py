@@ -13,22 +13,18 @@ ToGManager = (
     | to_gmanager.MembersQuery
     | to_gmanager.Locate
 )
-FromGManager = (
-    to_rmanager.Members | to_rmanager.JoinRefused | to_rmanager.HeartbeatAck | to_rmanager.Creditors | to_client.Located
+"""What may come by a gManager's port: of rManagers and clients."""
+GManagerAnswer = to_rmanager.Members | to_rmanager.JoinRefused | to_rmanager.HeartbeatAck | to_rmanager.Creditors
+"""What may come by an rManager's own connection to a gManager."""
+PeerRequest = (
+    to_rmanager.TryMoveKvcache | to_rmanager.BlocksReady | to_rmanager.Renew | to_rmanager.Release | to_rmanager.Reclaim
 )
-Contract = (
-    to_rmanager.TryMoveKvcache
-    | to_rmanager.Granted
-    | to_rmanager.Refused
-    | to_rmanager.BlocksReady
-    | to_rmanager.Complete
-    | to_rmanager.Renew
-    | to_rmanager.Renewed
-    | to_rmanager.Release
-    | to_rmanager.Released
-    | to_rmanager.Reclaim
+"""What a peer says by its own connection to an rManager's port."""
+PeerAnswer = (
+    to_rmanager.Granted | to_rmanager.Refused | to_rmanager.Complete | to_rmanager.Renewed | to_rmanager.Released
 )
-FromClient = (
+"""What may come by an rManager's own connection to a peer."""
+ClientRequest = (
     to_rmanager.Submit
     | to_rmanager.Cancel
     | to_rmanager.KeepAlive
@@ -36,6 +32,9 @@ FromClient = (
     | to_gmanager.MembersQuery
     | to_gmanager.Locate
 )
+"""What a client says by its connection to an rManager's port."""
+ToRManager = PeerRequest | ClientRequest
+"""What may come by an rManager's port."""
 ToClient = (
     to_client.Located
     | to_client.TokenChunk
@@ -44,6 +43,7 @@ ToClient = (
     | to_client.Rejected
     | to_rmanager.Members
 )
+"""What may come by a client's connection, to a gManager or an rManager."""
 ToWorker = (
     to_worker.Step
     | to_worker.Forget
@@ -55,6 +55,7 @@ ToWorker = (
     | to_worker.StatsQuery
     | to_worker.Shutdown
 )
+"""What may come by the pipe to an engine worker."""
 FromWorker = (
     from_worker.WorkerReady
     | from_worker.StepResult
@@ -64,7 +65,8 @@ FromWorker = (
     | from_worker.WorkerStats
     | from_worker.WorkerFailed
 )
-Control = ToGManager | FromGManager | Contract | FromClient | ToClient | ToWorker | FromWorker
+"""What may come by the pipe from an engine worker."""
+Control = ToGManager | GManagerAnswer | ToRManager | PeerAnswer | ToClient | ToWorker | FromWorker
 
 
 class Envelope(Value, frozen=True):

@@ -102,10 +102,10 @@ async def test_a_cancel_that_overtakes_comes_right_after_the_request(tokenizer: 
     assert not recorder.intake.cancel("r", b"a stranger")
     tokenizer.go.set()
     await recorder.handled(3)
-    ours = [e for e in recorder.events if isinstance(e, c.Tokenized | c.Received) and e.route == b"x"]
+    ours = [e for e in recorder.events if isinstance(e, c.Tokenized | c.ClientRequested) and e.route == b"x"]
     assert isinstance(ours[0], c.Tokenized)
-    assert ours[1] == c.Received("client", Cancel(request_id="r"), b"x")
-    assert len([e for e in recorder.events if isinstance(e, c.Received)]) == 1
+    assert ours[1] == c.ClientRequested(b"x", Cancel(request_id="r"))
+    assert len([e for e in recorder.events if isinstance(e, c.ClientRequested)]) == 1
     assert not recorder.intake.cancel("r", b"x")
 
 

@@ -64,7 +64,7 @@ def test_every_message_is_shown(decode, name):
 def test_arrays_get_the_names_of_their_fields(decode):
     (shown,) = decode(GOLDEN["Granted"])
     assert shown["fields"]["epoch"] == {"incarnation": 1763690001000000000, "counter": 3}
-    assert (shown["sender"], shown["direction"]) == ("i1", ["rManager → rManager"])
+    assert (shown["sender"], shown["direction"]) == ("i1", ["peer → rManager, in answer"])
 
 
 @pytest.mark.parametrize(

@@ -68,9 +68,9 @@ def test_a_renewal_counts_from_its_sending(
     (renew,) = issued(instance, Renew)
     assert renew.spans == (debt.span,) and renew.ttl_s == LEASE_S
     clock.advance(0.9)
-    assert debts.on_renewed(Renewed(renewal=renew.renewal)) == []
+    assert debts.on_renewed("p", Renewed(renewal=renew.renewal)) == []
     assert debt.valid_until == 100.0 + LEASE_S - MARGIN_S
-    assert debts.on_renewed(Renewed(renewal=renew.renewal, refused=(debt.span,))) == [], "an answer counts once"
+    assert debts.on_renewed("p", Renewed(renewal=renew.renewal, refused=(debt.span,))) == [], "an answer counts once"
 
 
 def test_leases_are_renewed_four_times_in_their_time(
@@ -100,12 +100,12 @@ def test_a_refused_renewal_is_a_loss_the_others_hold(
     debts.tick(clock.now())
     (renew,) = issued(instance, Renew)
     assert set(renew.spans) == {gone.span, kept.span}
-    assert debts.on_renewed(Renewed(renewal=renew.renewal, refused=(gone.span,))) == [(seq, gone)]
+    assert debts.on_renewed("p", Renewed(renewal=renew.renewal, refused=(gone.span,))) == [(seq, gone)]
     assert kept.valid_until == 103.5 and gone.valid_until == 103.5
     unknown = SpanRef(span_id="else", epoch=Epoch(1, 1))
     debts.tick(clock.advance(1.0))
     (renew,) = issued(instance, Renew)
-    assert debts.on_renewed(Renewed(renewal=renew.renewal, refused=(unknown,))) == []
+    assert debts.on_renewed("p", Renewed(renewal=renew.renewal, refused=(unknown,))) == []
     assert kept.valid_until == 104.5
 
 
@@ -117,7 +117,9 @@ def test_grants_still_being_collected_are_renewed_too(
     borrow.grants.append(held)
     debts.tick(clock.now())
     (renew,) = issued(instance, Renew)
-    debts.on_renewed(Renewed(renewal=renew.renewal))
+    debts.on_renewed("p", Renewed(renewal=renew.renewal))
+    assert held.valid_until == 103.0, "only who was asked can answer"
+    debts.on_renewed("q", Renewed(renewal=renew.renewal))
     assert held.valid_until == 103.5
 
 
@@ -202,9 +204,12 @@ def test_memory_of_an_ended_request_is_free_when_its_steps_and_readers_are_done(
     assert sorted(debts.closing_slots()) == sorted(being_read)
     assert instance.pool.num_free == instance.pool.num_slots - 2
     validate(instance, debts)
-    debts.on_released(read.span)
+    debts.on_released("p", read.span)
+    debts.on_released("q", SpanRef(span_id=read.span.span_id, epoch=Epoch(9, 9)))
+    assert sorted(debts.closing_slots()) == sorted(being_read), "only the span's creditor is done with it"
+    debts.on_released("q", read.span)
     assert debts.closing_slots() == [] and instance.pool.num_free == instance.pool.num_slots
-    debts.on_released(read.span)
+    debts.on_released("q", read.span)
 
 
 @pytest.mark.parametrize("how", ["lease", "death"])

@@ -40,15 +40,15 @@ def book(pool: BlockPool) -> LoanBook:
 
 
 def grant(book: LoanBook, request: TryMoveKvcache, lendable: int = 8, now: float = 0.0) -> Loan:
-    answer, is_new = book.try_grant(request, lendable, now)
+    answer, is_new = book.try_grant(b"d", request, lendable, now)
     assert isinstance(answer, Granted) and is_new
     return book.loans[request.span_id]
 
 
 def test_first_come_first_served_up_to_what_is_lendable(book: LoanBook, pool: BlockPool) -> None:
-    first, _ = book.try_grant(ask("a", 3), 5, 0.0)
-    second, _ = book.try_grant(ask("b", 3), 2, 0.0)
-    third, _ = book.try_grant(ask("c", 1), 0, 0.0)
+    first, _ = book.try_grant(b"d", ask("a", 3), 5, 0.0)
+    second, _ = book.try_grant(b"d", ask("b", 3), 2, 0.0)
+    third, _ = book.try_grant(b"d", ask("c", 1), 0, 0.0)
     assert isinstance(first, Granted) and first.slots == (0, 1, 2)
     assert isinstance(second, Granted) and second.slots == (3, 4)
     assert third == Refused(span_id="c", reason="nothing to lend", free_blocks=0)
@@ -57,8 +57,8 @@ def test_first_come_first_served_up_to_what_is_lendable(book: LoanBook, pool: Bl
 
 
 def test_asking_twice_grants_once(book: LoanBook, pool: BlockPool) -> None:
-    first, _ = book.try_grant(ask(num_blocks=3), 8, 0.0)
-    again, is_new = book.try_grant(ask(num_blocks=3), 8, 1.0)
+    first, _ = book.try_grant(b"d", ask(num_blocks=3), 8, 0.0)
+    again, is_new = book.try_grant(b"d", ask(num_blocks=3), 8, 1.0)
     assert isinstance(first, Granted) and isinstance(again, Granted)
     assert (again.slots, again.epoch, is_new) == (first.slots, first.epoch, False)
     assert again.ttl_s == LEASE_S - 1.0
@@ -67,13 +67,13 @@ def test_asking_twice_grants_once(book: LoanBook, pool: BlockPool) -> None:
 
 def test_a_span_belongs_to_its_debtor_and_ends_once(book: LoanBook) -> None:
     loan = grant(book, ask())
-    foreign, _ = book.try_grant(ask(debtor="x"), 5, 0.0)
+    foreign, _ = book.try_grant(b"x", ask(debtor="x"), 5, 0.0)
     assert isinstance(foreign, Refused) and "another debtor" in foreign.reason
-    assert book.renew((loan.span,), "x", LEASE_S, 1.0) == (loan.span,)
+    assert book.renew((loan.span,), b"x", LEASE_S, 1.0) == (loan.span,)
     assert book.revoke(loan, tell_debtor=False) and not book.revoke(loan, tell_debtor=True)
-    ending, _ = book.try_grant(ask(), 5, 0.0)
+    ending, _ = book.try_grant(b"d", ask(), 5, 0.0)
     assert isinstance(ending, Refused) and "revoked" in ending.reason
-    assert book.renew((loan.span,), "d", LEASE_S, 1.0) == (loan.span,)
+    assert book.renew((loan.span,), b"d", LEASE_S, 1.0) == (loan.span,)
     ended = book.revoked(loan.span)
     assert ended is loan and ended.tell_debtor
     assert book.revoked(loan.span) is None
@@ -86,7 +86,7 @@ def test_a_new_life_of_a_span_is_not_the_old_one(book: LoanBook) -> None:
     new = grant(book, ask())
     assert new.span.epoch == Epoch(3, 2) != old.span.epoch
     assert book.get(old.span) is None and book.get(new.span) is new
-    assert book.renew((old.span, new.span), "d", LEASE_S, 1.0) == (old.span,)
+    assert book.renew((old.span, new.span), b"d", LEASE_S, 1.0) == (old.span,)
     assert book.start_pull(expose(old.span, 0, 1)) == "no such span in this life"
     assert book.revoked(old.span) is None and book.get(new.span) is new
 
@@ -130,7 +130,7 @@ def test_leases_are_counted_from_receipt_and_never_longer_than_allowed(book: Loa
     long = grant(book, ask("b", 1, ttl_s=99.0), now=clock.now())
     assert (short.expires_at, long.expires_at) == (11.0, 14.0)
     assert book.expired(clock.advance(1.0)) == [short]
-    assert book.renew((short.span, long.span), "d", 99.0, clock.now()) == ()
+    assert book.renew((short.span, long.span), b"d", 99.0, clock.now()) == ()
     assert book.expired(clock.advance(LEASE_S - 0.01)) == []
     assert book.expired(clock.advance(0.01)) == [short, long]
     book.revoke(short, tell_debtor=False)
@@ -165,7 +165,9 @@ class Lending(RuleBasedStateMachine):
         lendable = max(0, min(self.pool.num_free, self.cap - self.book.num_blocks))
         span_id, free = f"s{number}", self.pool.num_free
         known = self.book.loans.get(span_id)
-        answer, is_new = self.book.try_grant(ask(span_id, blocks, debtor, ttl_s=ttl_s), lendable, self.clock.now())
+        answer, is_new = self.book.try_grant(
+            debtor.encode(), ask(span_id, blocks, debtor, ttl_s=ttl_s), lendable, self.clock.now()
+        )
         if is_new:
             assert known is None and isinstance(answer, Granted)
             assert len(answer.slots) == min(blocks, lendable) > 0
@@ -194,7 +196,7 @@ class Lending(RuleBasedStateMachine):
     @rule(data=st.data(), debtor=st.sampled_from("xyz"), ttl_s=st.floats(0, 9))
     def renew(self, data: st.DataObject, debtor: str, ttl_s: float) -> None:
         loan = self.loan(data)
-        refused = self.book.renew((loan.span,), debtor, ttl_s, self.clock.now())
+        refused = self.book.renew((loan.span,), debtor.encode(), ttl_s, self.clock.now())
         assert refused == ((loan.span,) if loan.revoking or loan.debtor_id != debtor else ())
         if not refused:
             self.deadlines[loan.span.span_id] = self.clock.now() + min(ttl_s, LEASE_S)

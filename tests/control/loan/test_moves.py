@@ -45,7 +45,9 @@ class Moving:
 
     def complete(self, debt: Debt, expose: BlocksReady, problem: str = "") -> None:
         count = 0 if problem else len(expose.blocks)
-        self.mover.on_complete(Complete(span=debt.span, index=expose.index, num_blocks=count, problem=problem))
+        self.mover.on_complete(
+            debt.creditor_id, Complete(span=debt.span, index=expose.index, num_blocks=count, problem=problem)
+        )
 
     def check(self) -> None:
         validate(self.instance, self.debts)
@@ -223,7 +225,7 @@ def test_a_source_that_is_no_member_is_not_named() -> None:
 def test_answers_to_nothing_change_nothing(index: int) -> None:
     moving = Moving()
     debt = lend(moving.seq, "p", 2)
-    moving.mover.on_complete(Complete(span=debt.span, index=index, num_blocks=1))
+    moving.mover.on_complete("p", Complete(span=debt.span, index=index, num_blocks=1))
     del moving.seq.debts[0]
-    moving.mover.on_complete(Complete(span=debt.span, index=0, num_blocks=1))
+    moving.mover.on_complete("p", Complete(span=debt.span, index=0, num_blocks=1))
     assert debt.filled == 0 and moving.instance.tally.moved_blocks == 0

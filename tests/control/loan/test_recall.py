@@ -35,7 +35,7 @@ class Recalling:
         self.instance.commands.clear()
 
     def reclaim(self) -> None:
-        self.recaller.on_reclaim(Reclaim(span=self.debt.span, deadline_s=5.0), self.clock.now())
+        self.recaller.on_reclaim("p", Reclaim(span=self.debt.span, deadline_s=5.0), self.clock.now())
 
     def pull(self) -> Pull:
         (pull,) = issued(self.instance, Pull)
@@ -125,5 +125,5 @@ def test_blocks_still_on_their_way_there_stay() -> None:
 def test_a_reclaim_of_something_else() -> None:
     recalling = Recalling(free=8)
     other = SpanRef(span_id=recalling.debt.span.span_id, epoch=Epoch(9, 9))
-    recalling.recaller.on_reclaim(Reclaim(span=other, deadline_s=1.0), 10.0)
+    recalling.recaller.on_reclaim("p", Reclaim(span=other, deadline_s=1.0), 10.0)
     assert recalling.instance.commands == []

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from distkv.clock import ManualClock
 from distkv.control.cluster.gmanager import GManager, GManagerSettings
-from distkv.control.commands import Answer, Received
+from distkv.control.commands import Answer, GManagerRequested
 from distkv.control.request.sequence import SeqState
 from distkv.control.rmanager.heartbeats import EARLY_S, KEPT_HEARTBEATS, Heartbeats
 from distkv.wire.messages.to_gmanager import Heartbeat, Join
@@ -86,7 +86,7 @@ def test_what_is_lent_is_told_by_request_and_by_debtor() -> None:
         ask = TryMoveKvcache(
             span_id=span_id, request_id=request_id, debtor_id="p", debtor_incarnation=1, num_blocks=2, ttl_s=4.0
         )
-        assert isinstance(instance.loans.try_grant(ask, instance.lendable(), 0.0)[0], Granted)
+        assert isinstance(instance.loans.try_grant(b"d", ask, instance.lendable(), 0.0)[0], Granted)
     heartbeats = Heartbeats(instance)
     heartbeat = heartbeats.build(3)
     assert entries(heartbeat) == {("a", False): 4, ("b", False): 2}
@@ -178,7 +178,7 @@ class Telling(RuleBasedStateMachine):
         ask = TryMoveKvcache(
             span_id=span, request_id=name, debtor_id=name * 2, debtor_incarnation=1, num_blocks=blocks, ttl_s=4.0
         )
-        self.instance.loans.try_grant(ask, self.instance.lendable(), self.clock.now())
+        self.instance.loans.try_grant(b"d", ask, self.instance.lendable(), self.clock.now())
 
     @rule(span=st.sampled_from("stu"))
     def given_back(self, span: str) -> None:
@@ -201,7 +201,7 @@ class Telling(RuleBasedStateMachine):
             self.hear(message)
 
     def hear(self, message: Heartbeat | Join) -> None:
-        for command in self.gm.handle(Received("me", message, b"me"), self.clock.advance(0.01)):
+        for command in self.gm.handle(GManagerRequested("me", b"me", message), self.clock.advance(0.01)):
             if isinstance(command, Answer) and isinstance(command.body, HeartbeatAck):
                 self.to_rm.append(command.body)
 

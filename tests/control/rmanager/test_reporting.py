@@ -16,7 +16,7 @@ def test_slots_and_counters() -> None:
     place(instance, seq, lend(seq, "p", 2))
     add_sequence(instance, "w", 4, SeqState.WAITING)
     ask = TryMoveKvcache(span_id="s", request_id="x", debtor_id="q", debtor_incarnation=1, num_blocks=3, ttl_s=4.0)
-    instance.loans.try_grant(ask, instance.lendable(), 0.0)
+    instance.loans.try_grant(b"d", ask, instance.lendable(), 0.0)
     instance.tally.preemptions = 2
     instance.borrower.refusals = 5
     worker = WorkerCounters(kv_bytes=7, malformed_frames=1, attend_wait_s=0.5, steps=9, model_s=1.5)
