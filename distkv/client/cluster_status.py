@@ -11,9 +11,8 @@ import msgspec
 from distkv.client.connection import ConnectionLost
 from distkv.client.directory import ANSWER_S, Directory
 from distkv.wire.messages.common import Member
-from distkv.wire.messages.to_client import BlockCounts, Counters, InstanceStatus, Status
-
-COUNTERS = ("attend_queries", "query_bytes", "kv_bytes", "recomputed_tokens")
+from distkv.wire.messages.counters import COUNTERS
+from distkv.wire.messages.to_client import BlockCounts, InstanceStatus, Status
 
 
 class StatusBook:
@@ -45,18 +44,13 @@ class StatusBook:
     def _silent(self, member: Member) -> InstanceStatus:
         last = self._last.get(member.instance_id)
         total, free = member.total_blocks, min(member.free_blocks, member.total_blocks)
-        return InstanceStatus(
-            instance_id=member.instance_id,
-            role=member.role,
+        return InstanceStatus.of(
+            member,
             state="dead" if member.state == "dead" else "unreachable",
-            pid=member.pid,
-            worker_pid=member.worker_pid,
-            block_tokens=member.block_tokens,
             blocks=last.blocks if last else BlockCounts(total=total, free=free, local=total - free),
             borrowed_blocks=last.borrowed_blocks if last else 0,
             running=last.running if last else 0,
             waiting=last.waiting if last else 0,
-            counters=Counters(),
         )
 
 
@@ -66,7 +60,7 @@ def as_dict(statuses: Iterable[Status]) -> dict[str, Any]:
     requests: list[dict[str, Any]] = []
     for status in statuses:
         instance = msgspec.to_builtins(status.instance)
-        instance["counters"] = {name: instance["counters"][name] for name in COUNTERS}
+        instance["counters"] = {one.name: instance["counters"][one.name] for one in COUNTERS if one.in_status}
         instances.append(instance)
         for request in status.requests:
             spans = [msgspec.to_builtins(span) for span in request.spans]

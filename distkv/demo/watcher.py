@@ -12,7 +12,7 @@ import msgspec
 from distkv.client.blocking import Client
 from distkv.demo.placement import Placement, find
 from distkv.errors import ClusterUnreachable
-from distkv.wire.messages.to_client import Counters
+from distkv.wire.messages.counters import Counters
 
 PERIOD_S = 0.1
 

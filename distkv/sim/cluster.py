@@ -18,11 +18,11 @@ from distkv.control.rmanager.state_machine import RManager
 from distkv.events import ClusterEvent
 from distkv.sim.fake_worker import VOCAB, FakeWorker
 from distkv.types import SamplingParams, TokenLogprobs
-from distkv.wire.messages import from_worker as fw
 from distkv.wire.messages import to_client as tc
 from distkv.wire.messages import to_rmanager as tr
 from distkv.wire.messages import to_worker as tw
 from distkv.wire.messages.common import Member
+from distkv.wire.messages.counters import Counters
 
 BLOCK = 4
 TICK_S = 0.05
@@ -297,7 +297,7 @@ class SimCluster:
         """Tokens of a request by instance."""
         held: dict[str, int] = defaultdict(int)
         node = self.nodes[self.owner[request_id]]
-        for request in node.rm.status(fw.WorkerCounters(), 0.0, 0, 0, "mixed").requests:
+        for request in node.rm.status(node.member, Counters()).requests:
             if request.request_id == request_id:
                 for span in request.spans:
                     held[span.instance_id] += span.num_tokens

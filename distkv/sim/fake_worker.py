@@ -14,6 +14,7 @@ from collections.abc import Sequence as Seq
 from distkv.types import TokenLogprobs
 from distkv.wire.messages import from_worker as fw
 from distkv.wire.messages import to_worker as tw
+from distkv.wire.messages.counters import Counters
 
 VOCAB = 1000
 Entry = tuple[str, int, int]  # request, position, token
@@ -53,7 +54,7 @@ class FakeWorker:
         self.last_token: dict[str, int] = {}
         self.lost_attempt: dict[str, int] = {}
         self.histories: dict[str, dict[int, int]] = {}
-        self.counters = fw.WorkerCounters()
+        self.counters = Counters()
 
     def checksum(self, slot: int) -> int:
         digest = hashlib.blake2b(repr(self.pool[slot]).encode(), digest_size=8).digest()

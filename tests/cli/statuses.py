@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.to_client import (
     BlockCounts,
-    Counters,
     InstanceStatus,
     RequestStatus,
     SpanStatus,

@@ -11,10 +11,10 @@ from distkv.errors import LinkClosed
 from distkv.wire.channel import ServerChannel
 from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.messages.common import Member
+from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.envelope import Control
 from distkv.wire.messages.to_client import (
     BlockCounts,
-    Counters,
     InstanceStatus,
     Located,
     RequestStatus,

@@ -11,7 +11,8 @@ from distkv.demo.placement import BAR_CELLS, EMPTY, FULL, Placement, draw, find
 from distkv.demo.screen import printable
 from distkv.demo.story import Options
 from distkv.errors import InvalidParams
-from distkv.wire.messages.to_client import BlockCounts, Counters, InstanceStatus, RequestStatus, SpanStatus, Status
+from distkv.wire.messages.counters import Counters
+from distkv.wire.messages.to_client import BlockCounts, InstanceStatus, RequestStatus, SpanStatus, Status
 
 
 def instance(name: str, *requests: RequestStatus) -> Status:

@@ -10,6 +10,7 @@ import torch
 from structlog.testing import capture_logs
 
 from distkv.engine.step.warm_up import warm_up
+from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.to_worker import PromptLogprobs, Sampling
 from tests.checkpoints import check_logprobs, prompt_ids, reference_greedy, reference_logits, variant
 from tests.engine.async_device import AsyncHost, async_compute
@@ -134,7 +135,7 @@ def test_a_warm_start_counts_nothing(engine: Engine, device: AsyncHost) -> None:
     warm_up(engine.runner, engine.pool, engine.model.compute)
     pieces = engine.model.config.num_layers + 1
     assert device.captured == 7 * pieces
-    assert (engine.runner.steps, engine.runner.model_s) == (0, 0.0)
+    assert engine.runner.counters == Counters()
     engine.run(seq_step(PROMPT, 0, 50, engine.table(50), sample=GREEDY))
     assert device.captured == 7 * pieces, "nothing is left to capture"
 

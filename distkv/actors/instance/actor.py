@@ -125,7 +125,7 @@ class InstanceActor:
                     self._status.on_stats(envelope.body)
                 case fw.StepResult() | fw.Checksummed() | fw.Pulled() | fw.Revoked() as message:
                     if isinstance(message, fw.StepResult):
-                        self._status.counters = message.counters
+                        self._status.worker_counters = message.counters
                     self._receive("worker", envelope, c.FromWorker(message))
                 case _:
                     self._unexpected("worker", envelope)
@@ -190,7 +190,7 @@ class InstanceActor:
     def _decide(self, event: c.Event, cause: str) -> None:
         started_s = time.perf_counter()
         commands = self._core.handle(event, self._clock.now())
-        self._status.plan_s += time.perf_counter() - started_s
+        self._status.counters.plan_s += time.perf_counter() - started_s
         self._carry_out(commands, cause)
 
     def _carry_out(self, commands: Iterable[c.Command], cause: str) -> None:

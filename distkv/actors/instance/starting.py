@@ -12,7 +12,7 @@ from distkv.wire.channel import ServerChannel
 from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.envelope import Envelope, ToClient
-from distkv.wire.messages.to_client import BlockCounts, Counters, InstanceStatus, Located, RequestEnded, Status
+from distkv.wire.messages.to_client import InstanceStatus, Located, RequestEnded, Status
 from distkv.wire.messages.to_gmanager import Join, Locate, MembersQuery
 from distkv.wire.messages.to_rmanager import Members, StatusQuery, Submit
 
@@ -66,21 +66,7 @@ class StartingResponder:
         reason = f"instance {member.instance_id} is starting"
         match envelope.body:
             case StatusQuery():
-                return Status(
-                    instance=InstanceStatus(
-                        instance_id=member.instance_id,
-                        role=member.role,
-                        state=member.state,
-                        pid=member.pid,
-                        worker_pid=member.worker_pid,
-                        block_tokens=member.block_tokens,
-                        blocks=BlockCounts(),
-                        borrowed_blocks=0,
-                        running=0,
-                        waiting=0,
-                        counters=Counters(),
-                    )
-                )
+                return Status(instance=InstanceStatus.of(member, state="starting"))
             case MembersQuery():
                 return Members(version=0, members=(member,))
             case Locate(request_id=request_id):

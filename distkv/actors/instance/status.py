@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import msgspec
-
 from distkv.actors.instance.worker_child import WorkerProcess
 from distkv.control.commands import Answer
 from distkv.control.rmanager.state_machine import RManager
 from distkv.wire.channel import ServerChannel
 from distkv.wire.messages.common import Member
-from distkv.wire.messages.from_worker import WorkerCounters, WorkerStats
+from distkv.wire.messages.counters import Counters, total
+from distkv.wire.messages.from_worker import WorkerStats
 from distkv.wire.messages.to_worker import StatsQuery
 
 PATIENCE_S = 0.4
 
 
 class StatusResponder:
-    """Status queries that wait for the worker. counters: the newest heard of."""
+    """Status queries that wait for the worker.
+
+    counters: what this process counts beside control. worker_counters: the newest heard of.
+    """
 
     def __init__(
         self,
@@ -28,8 +30,8 @@ class StatusResponder:
         server: ServerChannel,
         answer: Callable[[Answer, str], None],
     ) -> None:
-        self.counters = WorkerCounters()
-        self.plan_s = 0.0
+        self.counters = Counters()
+        self.worker_counters = Counters()
         self._core = core
         self._member = member
         self._worker = worker
@@ -46,7 +48,7 @@ class StatusResponder:
 
     def on_stats(self, stats: WorkerStats) -> None:
         """The worker answered."""
-        self.counters = stats.counters
+        self.worker_counters = stats.counters
         self._reply(stats.query_id)
 
     def tick(self, now: float) -> None:
@@ -59,8 +61,6 @@ class StatusResponder:
         asked = self._asked.pop(query_id, None)
         if asked is not None:
             route, cause, _ = asked
-            member = self._member
-            malformed = self.counters.malformed_frames + self._server.malformed
-            counters = msgspec.structs.replace(self.counters, malformed_frames=malformed)
-            status = self._core.status(counters, self.plan_s, member.pid, member.worker_pid, member.role)
+            own = Counters(malformed_messages=self._server.malformed)
+            status = self._core.status(self._member, total(self.worker_counters, self.counters, own))
             self._answer(Answer(route, status), cause)

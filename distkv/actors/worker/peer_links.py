@@ -11,6 +11,7 @@ from distkv.engine.model.config import ModelConfig
 from distkv.errors import LinkClosed, LinkError, WireError
 from distkv.wire.links import LinkIdentity, TensorLink, Transport, connect, hello_to
 from distkv.wire.messages.common import Member
+from distkv.wire.messages.counters import Counters
 
 CONNECT_TIMEOUT_S = 1.0
 
@@ -18,13 +19,13 @@ CONNECT_TIMEOUT_S = 1.0
 class PeerLinks:
     """Opens links by the newest member list. `creditor` is for the step thread, `source` for the transfer thread.
 
-    query_bytes: bytes of plans, queries and partials that passed.
+    counters: query_bytes of plans, queries and partials that passed.
     """
 
     def __init__(
         self, identity: LinkIdentity, config: ModelConfig, attend_timeout_s: float, transport: Transport
     ) -> None:
-        self.query_bytes = 0
+        self.counters = Counters()
         self._identity = identity
         self._config = config
         self._attend_timeout_s = attend_timeout_s
@@ -113,4 +114,4 @@ class PeerLinks:
         return link
 
     def _count(self, num_bytes: int) -> None:
-        self.query_bytes += num_bytes
+        self.counters.query_bytes += num_bytes

@@ -40,6 +40,7 @@ from distkv.log import about, configure
 from distkv.wire.links import LinkIdentity, listen
 from distkv.wire.messages import from_worker as fw
 from distkv.wire.messages import to_worker as tw
+from distkv.wire.messages.counters import Counters, total
 from distkv.wire.messages.envelope import Envelope, ToWorker
 from distkv.wire.worker_pipe import CommandReader, ResultWriter
 
@@ -168,17 +169,9 @@ class Worker:
                     )
                 results.send(result, envelope.id)
 
-    def _counters(self) -> fw.WorkerCounters:
-        return fw.WorkerCounters(
-            attend_queries=self._server.attend_queries,
-            query_bytes=self._peers.query_bytes,
-            kv_bytes=self._transfers.kv_bytes,
-            checksum_refusals=self._transfers.checksum_refusals,
-            malformed_frames=self._serving.malformed,
-            attend_wait_s=self._runner.attend_wait_s,
-            steps=self._runner.steps,
-            model_s=self._runner.model_s,
-        )
+    def _counters(self) -> Counters:
+        parts = (self._runner, self._peers, self._server, self._serving, self._transfers)
+        return total(*(part.counters for part in parts))
 
     def _start(self, name: str, target: Callable[[], None]) -> None:
         def guarded() -> None:

@@ -13,6 +13,7 @@ import structlog
 from distkv.engine.attention.serving import AttendServer, ServedPlan
 from distkv.errors import LinkClosed, LinkError, LinkTimeout, MalformedMessage, WireError
 from distkv.wire.links import LinkListener, Pool, TensorLink, deny, serve_read
+from distkv.wire.messages.counters import Counters, total
 from distkv.wire.messages.data import Attend, AttendPlan, ReadBlocks
 
 ACCEPT_S = 1.0
@@ -26,13 +27,13 @@ class Serving:
         self._listener = listener
         self._server = server
         self._memory = memory
-        self._malformed = 0
+        self._counters = Counters()
         self._log = structlog.get_logger()
 
     @property
-    def malformed(self) -> int:
-        """Links dropped for what they sent, before or after the handshake."""
-        return self._malformed + self._listener.malformed
+    def counters(self) -> Counters:
+        """malformed_messages: links dropped for what they sent, before or after the handshake."""
+        return total(self._counters, Counters(malformed_messages=self._listener.malformed))
 
     def run(self) -> None:
         """Accept links for ever."""
@@ -51,7 +52,7 @@ class Serving:
         except LinkError as error:
             self._log.warning("a peer stopped reading", peer=link.peer, why=str(error))
         except WireError as error:
-            self._malformed += 1
+            self._counters.malformed_messages += 1
             self._log.warning("a peer sent nonsense", peer=link.peer, why=str(error))
         except Exception as error:
             self._log.error("serving failed", peer=link.peer, why=f"{type(error).__name__}: {error}", exc_info=True)

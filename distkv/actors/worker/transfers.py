@@ -17,6 +17,7 @@ from distkv.errors import LinkError, WireError
 from distkv.log import about
 from distkv.wire.links import Pool
 from distkv.wire.messages.common import SpanRef
+from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.envelope import Envelope
 from distkv.wire.messages.from_worker import Checksummed, Pulled, Revoked
 from distkv.wire.messages.to_worker import Checksum, Pull
@@ -29,8 +30,7 @@ class Transfers:
     def __init__(
         self, pipe_address: str, peers: PeerLinks, registry: SpanRegistry, memory: Pool, read_timeout_s: float
     ) -> None:
-        self.kv_bytes = 0
-        self.checksum_refusals = 0
+        self.counters = Counters()
         self._pipe_address = pipe_address
         self._peers = peers
         self._registry = registry
@@ -86,9 +86,9 @@ class Transfers:
         except (LinkError, WireError) as error:
             self._peers.drop_source(pull.source_id)
             return Pulled(pull_id=pull.pull_id, problem=str(error))
-        self.kv_bytes += len(pull.slots) * self._memory.slot_bytes
+        self.counters.kv_bytes += len(pull.slots) * self._memory.slot_bytes
         if wrong:
-            self.checksum_refusals += wrong
+            self.counters.checksum_refusals += wrong
             structlog.get_logger().error("checksums do not match", source=pull.source_id, blocks=wrong)
             return Pulled(pull_id=pull.pull_id, problem=f"{wrong} of {len(pull.slots)} checksums do not match")
         return Pulled(pull_id=pull.pull_id)

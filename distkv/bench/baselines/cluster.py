@@ -11,7 +11,7 @@ from distkv.bench.baselines.cases import Answer, Case
 from distkv.client.async_client import AsyncClient
 from distkv.client.local_cluster import LocalCluster
 from distkv.types import SamplingParams
-from distkv.wire.messages.to_client import Counters
+from distkv.wire.messages.counters import Counters
 
 OUTSIDE_TOKENS = 192
 

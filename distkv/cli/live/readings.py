@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from distkv.wire.messages.to_client import Counters, Status
+from distkv.wire.messages.counters import Counters
+from distkv.wire.messages.to_client import Status
 
 SILENT = ("unreachable", "dead")
 

@@ -14,6 +14,7 @@ from distkv.control.commands import Command, TellGManager, TellPeer
 from distkv.control.request.placement import Debt
 from distkv.control.request.sequence import Sequence
 from distkv.wire.messages.common import ANY_EPOCH, Member, SpanRef
+from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.to_gmanager import BorrowQuery, Refusal
 from distkv.wire.messages.to_rmanager import Candidate, Creditors, Granted, Refused, Release, TryMoveKvcache
 
@@ -65,6 +66,7 @@ class Borrower:
         lease_margin_s: float,
         emit: Callable[[Command], None],
         creditors: Callable[[], Iterable[Member]],
+        counters: Counters,
     ) -> None:
         self._instance_id = instance_id
         self._incarnation = incarnation
@@ -72,10 +74,10 @@ class Borrower:
         self._lease_margin_s = lease_margin_s
         self._emit = emit
         self._creditors = creditors
+        self._counters = counters
         self._counter = 0
         self.active: dict[str, Borrow] = {}
         self.finished: list[Borrow] = []
-        self.refusals = 0
 
     def start(
         self, seq: Sequence, purpose: Purpose, num_blocks: int, now: float, exclude: Iterable[str] = ()
@@ -127,7 +129,7 @@ class Borrower:
         """A creditor refused."""
         borrow = self._asking(sender, message.span_id)
         if borrow is not None:
-            self.refusals += 1
+            self._counters.refusals += 1
             borrow.refusals[sender] = message.free_blocks
             self._ask_next(borrow, now)
 

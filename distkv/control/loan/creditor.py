@@ -127,7 +127,7 @@ class Creditor:
     def tick(self, now: float) -> None:
         """Take back what nobody renewed."""
         for loan in self._instance.loans.expired(now):
-            self._instance.tally.lease_expiries += 1
+            self._instance.counters.lease_expiries += 1
             self._instance.publish(events.LeaseExpired(request_id=loan.request_id, debtor=loan.debtor_id))
             self._revoke(loan, tell_debtor=False)
 

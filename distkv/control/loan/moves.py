@@ -90,7 +90,7 @@ class Mover:
         moved = debt.blocks[debt.filled : debt.filled + count]
         debt.filled += count
         debt.failures = 0
-        self._instance.tally.moved_blocks += count
+        self._instance.counters.moved_blocks += count
         self._take_over(seq, moved)
 
     def _source(self, block: Block) -> str | None:

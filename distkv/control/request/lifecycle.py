@@ -71,7 +71,7 @@ class Requests:
             attempt=self._ending.get(submit.request_id, -1) + 1,
         )
         self._instance.sequences[seq.request_id] = seq
-        self._instance.tally.prompt_tokens += seq.prompt_tokens
+        self._instance.counters.prompt_tokens += seq.prompt_tokens
         self._instance.publish(events.Accepted(request_id=seq.request_id, prompt_tokens=seq.prompt_tokens))
 
     def _refusal(self, submit: Submit, token_ids: tuple[int, ...]) -> RequestEnded | None:
@@ -143,7 +143,7 @@ class Requests:
             return
         if result.status == "void":  # the loss that voided it was handled in this life's end already
             return
-        self._instance.tally.recomputed_tokens += max(0, min(part.end, seq.high_water) - part.start)
+        self._instance.counters.recomputed_tokens += max(0, min(part.end, seq.high_water) - part.start)
         seq.high_water = max(seq.high_water, part.end)
         for number in range(part.start // seq.block_tokens, part.end // seq.block_tokens):
             seq.seal(seq.blocks[number])
@@ -156,7 +156,7 @@ class Requests:
         is_first = len(seq.tokens) == seq.prompt_tokens
         seq.tokens.append(token_id)
         seq.pending -= 1
-        self._instance.tally.generation_tokens += 1
+        self._instance.counters.generation_tokens += 1
         text, finish = seq.output.push(token_id)
         self._send(
             seq,

@@ -5,22 +5,17 @@ from __future__ import annotations
 from distkv.control.blocks import SlotState
 from distkv.control.request.sequence import SeqState, Sequence
 from distkv.control.rmanager.state import Instance
-from distkv.wire.messages.from_worker import WorkerCounters
-from distkv.wire.messages.to_client import BlockCounts, Counters, InstanceStatus, RequestStatus, SpanStatus
+from distkv.wire.messages.common import Member
+from distkv.wire.messages.counters import Counters, total
+from distkv.wire.messages.to_client import BlockCounts, InstanceStatus, RequestStatus, SpanStatus
 
 
-def instance_status(
-    instance: Instance, worker: WorkerCounters, plan_s: float, pid: int, worker_pid: int, role: str
-) -> InstanceStatus:
-    """Numbers of one instance, as of now."""
-    pool, tally = instance.pool, instance.tally
-    return InstanceStatus(
-        instance_id=instance.settings.instance_id,
-        role=role,
+def instance_status(instance: Instance, member: Member, others: Counters) -> InstanceStatus:
+    """Numbers of one instance, as of now. member: its own entry. others: what counted besides control."""
+    pool = instance.pool
+    return InstanceStatus.of(
+        member,
         state=instance.state,
-        pid=pid,
-        worker_pid=worker_pid,
-        block_tokens=instance.settings.block_tokens,
         blocks=BlockCounts(
             total=pool.num_slots,
             free=pool.num_free,
@@ -31,24 +26,7 @@ def instance_status(
         borrowed_blocks=sum(debt.capacity for debt in instance.all_debts()),
         running=len(instance.running()),
         waiting=sum(1 for s in instance.sequences.values() if s.state is not SeqState.RUNNING),
-        counters=Counters(
-            attend_queries=worker.attend_queries,
-            query_bytes=worker.query_bytes,
-            kv_bytes=worker.kv_bytes,
-            recomputed_tokens=tally.recomputed_tokens,
-            preemptions=tally.preemptions,
-            moved_blocks=tally.moved_blocks,
-            refusals=instance.borrower.refusals,
-            lease_expiries=tally.lease_expiries,
-            checksum_refusals=worker.checksum_refusals,
-            malformed_messages=worker.malformed_frames,
-            prompt_tokens=tally.prompt_tokens,
-            generation_tokens=tally.generation_tokens,
-            attend_wait_s=worker.attend_wait_s,
-            plan_s=plan_s,
-            steps=worker.steps,
-            model_s=worker.model_s,
-        ),
+        counters=total(instance.counters, others),
     )
 
 

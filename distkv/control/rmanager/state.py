@@ -20,6 +20,7 @@ from distkv.control.schedule.scheduler import Batcher
 from distkv.events import ClusterEvent
 from distkv.types import InstanceState
 from distkv.wire.messages.common import Member
+from distkv.wire.messages.counters import Counters
 
 GONE = float("-inf")
 
@@ -53,18 +54,6 @@ class Settings:
 
 
 @dataclass(slots=True)
-class Tally:
-    """Counts since start that control keeps; the worker keeps those of tensors."""
-
-    recomputed_tokens: int = 0
-    preemptions: int = 0
-    moved_blocks: int = 0
-    lease_expiries: int = 0
-    prompt_tokens: int = 0
-    generation_tokens: int = 0
-
-
-@dataclass(slots=True)
 class Deferred:
     """Memory that steps in flight may still name: given up once step `step_id` is answered."""
 
@@ -78,6 +67,7 @@ class Deferred:
 class Instance:
     """Shared state of one rManager.
 
+    counters: what control counts; the worker counts what concerns tensors.
     suspects: peers not to borrow from until they are heard again, and when they count as lost; GONE once they do.
     """
 
@@ -90,7 +80,7 @@ class Instance:
     members: dict[str, Member] = field(default_factory=dict)
     suspects: dict[str, float] = field(default_factory=dict)
     state: InstanceState = "ready"
-    tally: Tally = field(default_factory=Tally)
+    counters: Counters = field(default_factory=Counters)
     commands: list[Command] = field(default_factory=list)
     deferred: deque[Deferred] = field(default_factory=deque)
     _last_id: int = 0
@@ -101,7 +91,7 @@ class Instance:
         self.loans = LoanBook(self.pool, s.incarnation, s.lease_s)
         self.batcher = Batcher(s.block_tokens, s.max_num_seqs, s.max_num_batched_tokens, self.take_slot)
         self.borrower = Borrower(
-            s.instance_id, s.incarnation, s.lease_s, s.lease_margin_s, self.emit, self.possible_creditors
+            s.instance_id, s.incarnation, s.lease_s, s.lease_margin_s, self.emit, self.possible_creditors, self.counters
         )
 
     def next_id(self) -> int:

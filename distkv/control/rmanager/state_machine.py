@@ -34,6 +34,7 @@ from distkv.wire.messages import to_gmanager as tg
 from distkv.wire.messages import to_rmanager as tr
 from distkv.wire.messages import to_worker as tw
 from distkv.wire.messages.common import Member
+from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.envelope import PeerAnswer
 
 
@@ -222,7 +223,7 @@ class RManager:
             self._peers.silent(instance_id, now)
         self._creditor.tick(now)
         expired = self._debts.tick(now)
-        self.instance.tally.lease_expiries += len(expired)
+        self.instance.counters.lease_expiries += len(expired)
         self._lose_all(expired, "its lease ran out")
         self._requests.tick(now)
         for route, seen in list(self._clients.items()):
@@ -293,10 +294,10 @@ class RManager:
         self._join()
         return self._issue()
 
-    def status(self, counters: fw.WorkerCounters, plan_s: float, pid: int, worker_pid: int, role: str) -> tc.Status:
-        """The instance as `distkv status` shows it; `counters` are the worker's, just read. plan_s: see Counters."""
+    def status(self, member: Member, others: Counters) -> tc.Status:
+        """The instance as `distkv status` shows it. member: its own entry. others: what counted besides control."""
         return tc.Status(
-            instance=instance_status(self.instance, counters, plan_s, pid, worker_pid, role),
+            instance=instance_status(self.instance, member, others),
             requests=request_statuses(self.instance),
         )
 

@@ -255,7 +255,7 @@ class Memory:
             self._preempt(max(running, key=lambda s: s.age), now)
 
     def _preempt(self, seq: Sequence, now: float) -> None:
-        self._instance.tally.preemptions += 1
+        self._instance.counters.preemptions += 1
         self._instance.publish(events.Preempted(request_id=seq.request_id, num_tokens=len(seq.tokens)))
         self.restart(seq, now)
         seq.retry_at = now + self._backoff(seq.retries)

@@ -18,6 +18,7 @@ from distkv.engine.model.config import ModelConfig
 from distkv.errors import MalformedMessage
 from distkv.kernels import AttentionMetadata, BlockTable
 from distkv.wire.messages.common import SpanRef
+from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.data import Attend, AttendEntry, AttendPlan, Partials
 
 MAX_ANSWER_BYTES = 1 << 30
@@ -127,12 +128,7 @@ class AttendServer:
         self._pool, self._registry, self._config, self._dtype, self._compute = pool, registry, config, dtype, compute
         self._streams = ThreadStreams(compute.device, urgent=True)
         self._lock = threading.Lock()
-        self._attend_queries = 0
-
-    @property
-    def attend_queries(self) -> int:
-        """Queries (token × layer) attended for peers so far."""
-        return self._attend_queries
+        self.counters = Counters()
 
     def accept(self, plan: AttendPlan, body: bytes | bytearray | memoryview) -> ServedPlan:
         """Check a plan. body: int64 [num_rows], the position of each query row. Raises MalformedMessage."""
@@ -187,7 +183,7 @@ class AttendServer:
             # Only what has arrived on the host was read while the spans were pinned.
             out, lse = device.to_host(*partials).wait()
         with self._lock:
-            self._attend_queries += served.plan.num_rows
+            self.counters.attend_queries += served.plan.num_rows
         return stale, out, lse
 
     def _metadata(self, served: ServedPlan, spans: Sequence[tuple[int, ...] | None]) -> AttentionMetadata:

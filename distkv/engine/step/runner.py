@@ -20,6 +20,7 @@ from distkv.engine.step.prepare import Batch, BatchSeq, prepare
 from distkv.engine.step.sampler import is_plain, likeliest, sample
 from distkv.errors import MalformedMessage
 from distkv.types import TokenLogprobs
+from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.from_worker import SeqResult
 from distkv.wire.messages.to_worker import Sampling, SeqStep, Step
 
@@ -37,8 +38,8 @@ class StepRunner:
     """One model over one pool. Used by one thread.
 
     Remembers, per request, the last token it sampled (a Step sent ahead leaves it out), the last of its lives that lost
-    a creditor (later steps of that life are void), and all its ids if it has penalties. attend_wait_s, steps,
-    model_s: see Counters.
+    a creditor (later steps of that life are void), and all its ids if it has penalties. counters: attend_wait_s,
+    steps and model_s.
     """
 
     def __init__(self, model: Model, pool: KvPool, peers: Peers, microbatches: int | None = None) -> None:
@@ -50,9 +51,7 @@ class StepRunner:
         self._sampled: dict[str, tuple[int, int]] = {}
         self._lost_attempt: dict[str, int] = {}
         self._histories = Histories()
-        self.attend_wait_s = 0.0
-        self.steps = 0
-        self.model_s = 0.0
+        self.counters = Counters()
 
     @torch.inference_mode()
     def run(self, step: Step) -> tuple[SeqResult, ...]:
@@ -73,8 +72,8 @@ class StepRunner:
             computed = [batch for batch in batches if batch.seqs]
             outcomes = self._outcomes(computed) if computed else {}
             self._device.synchronize()
-        self.attend_wait_s += sum(batch.waited_s for batch in batches)
-        self.steps += 1
+        self.counters.attend_wait_s += sum(batch.waited_s for batch in batches)
+        self.counters.steps += 1
         return self._commit(step, batches, outcomes)
 
     def forget(self, request_ids: Iterable[str]) -> None:
@@ -119,7 +118,7 @@ class StepRunner:
         chosen = self._chosen(sampled, logits)
         tokens, rows = self._device.to_host(chosen, _rows(logits, told)).wait()
         # An asynchronous device has computed by now, the host's had when the logits came.
-        self.model_s += (time.perf_counter() if self._device.is_async else ended_s) - started_s
+        self.counters.model_s += (time.perf_counter() if self._device.is_async else ended_s) - started_s
         outcomes = {seq.step.request_id: Outcome() for batch in batches for seq in batch.seqs}
         for (seq, _), token in zip(sampled, tokens.tolist(), strict=True):
             outcomes[seq.step.request_id].token = token

@@ -10,6 +10,7 @@ from distkv.engine.step.graphs import SIZES
 from distkv.engine.step.runner import StepRunner
 from distkv.kernels import empty_partial
 from distkv.wire.messages.common import Run
+from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.to_worker import Sampling, SeqStep, Step
 
 _NAME = "warm-up"
@@ -35,4 +36,4 @@ def warm_up(runner: StepRunner, pool: KvPool, compute: Compute) -> None:
             compute.backend.merge([(partial[0], partial[1])] * count)
         compute.device.synchronize()
     runner.forget([_NAME])
-    runner.attend_wait_s, runner.steps, runner.model_s = 0.0, 0, 0.0
+    runner.counters = Counters()

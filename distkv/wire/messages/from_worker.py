@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
+import msgspec
+
 from distkv.types import TokenLogprobs
 from distkv.wire.messages.common import Count, DataEndpoint, InstanceId, Message, RequestId, Seconds, SpanRef, Value
+from distkv.wire.messages.counters import Counters
 
 
 class WorkerReady(Message, frozen=True):
@@ -35,26 +38,13 @@ class SeqResult(Value, frozen=True, omit_defaults=True):
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()  #: those that the Step requested, in order
 
 
-class WorkerCounters(Value, frozen=True):
-    """Counts since the worker started."""
-
-    attend_queries: Count = 0  #: as in `Counters`
-    query_bytes: Count = 0  #: as in `Counters`
-    kv_bytes: Count = 0  #: as in `Counters`
-    checksum_refusals: Count = 0  #: as in `Counters`
-    malformed_frames: Count = 0  #: tensor links dropped for what they sent
-    attend_wait_s: Seconds = 0.0  #: time that steps waited for creditors' partials
-    steps: Count = 0  #: as in `Counters`
-    model_s: Seconds = 0.0  #: as in `Counters`
-
-
 class StepResult(Message, frozen=True):
     """Answer to `Step`, in the order of the Steps."""
 
     step_id: Count  #: as in `Step`
     results: tuple[SeqResult, ...]  #: one per sequence, in the order of the Step
     compute_s: Seconds = 0.0  #: seconds from the start to the end of the Step in the worker
-    counters: WorkerCounters = WorkerCounters()  #: as of now
+    counters: Counters = msgspec.field(default_factory=Counters)  #: what the worker counted so far
 
 
 class Checksummed(Message, frozen=True):
@@ -78,10 +68,10 @@ class Revoked(Message, frozen=True):
 
 
 class WorkerStats(Message, frozen=True):
-    """Answer to `StatsQuery`."""
+    """Answer to `StatsQuery`: what the worker counted."""
 
     query_id: Count  #: as in `StatsQuery`
-    counters: WorkerCounters  #: as of now
+    counters: Counters  #: what the worker counted so far
 
 
 class WorkerFailed(Message, frozen=True):

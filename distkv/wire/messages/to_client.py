@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from distkv.types import FinishReason, TokenLogprobs
-from distkv.wire.messages.common import Count, InstanceId, Message, RequestId, Seconds, Value
+from distkv.types import FinishReason, InstanceState, TokenLogprobs
+from distkv.wire.messages.common import Count, InstanceId, Member, Message, RequestId, Seconds, Value
+from distkv.wire.messages.counters import Counters
 
 
 class Located(Message, frozen=True):
@@ -68,32 +69,8 @@ class BlockCounts(Value, frozen=True):
     reserved: Count = 0  #: granted to debtors, not filled yet
 
 
-class Counters(Value, frozen=True):
-    """Counts since the instance started."""
-
-    attend_queries: Count = 0  #: queries (token × layer) attended for peers
-    #: bytes of plans and queries sent to creditors and of partials received, without frame headers
-    query_bytes: Count = 0
-    kv_bytes: Count = 0  #: KV bytes pulled into this pool
-    recomputed_tokens: Count = 0  #: tokens whose KV was computed again after a loss or a preemption
-    preemptions: Count = 0  #: requests stopped for lack of memory, to start over
-    moved_blocks: Count = 0  #: rBlocks that left for a creditor
-    refusals: Count = 0  #: times a creditor refused this instance
-    lease_expiries: Count = 0  #: leases that ran out, given and taken
-    checksum_refusals: Count = 0  #: rBlocks whose checksum did not match
-    malformed_messages: Count = 0  #: messages and tensor links refused for what they held
-    prompt_tokens: Count = 0  #: prompt tokens of accepted requests
-    generation_tokens: Count = 0  #: tokens generated
-    attend_wait_s: Seconds = 0.0  #: time that steps waited for creditors' partials
-    plan_s: Seconds = 0.0  #: time the rManager took to decide
-    steps: Count = 0  #: steps that the worker ran
-    #: time that steps spent in the model, from embedding to logits; on GPUs, where only the end can be seen, to
-    #: sampled tokens
-    model_s: Seconds = 0.0
-
-
 class InstanceStatus(Value, frozen=True):
-    """One instance in `distkv status --json`."""
+    """One instance in `distkv status --json`. Made by `of`, from what its member entry says already."""
 
     instance_id: InstanceId  #: its name
     role: str  #: as in `Member`
@@ -106,6 +83,33 @@ class InstanceStatus(Value, frozen=True):
     running: Count  #: requests in the batch
     waiting: Count  #: requests that wait for memory
     counters: Counters  #: see `Counters`
+
+    @classmethod
+    def of(
+        cls,
+        member: Member,
+        *,
+        state: InstanceState,
+        blocks: BlockCounts | None = None,
+        borrowed_blocks: int = 0,
+        running: int = 0,
+        waiting: int = 0,
+        counters: Counters | None = None,
+    ) -> InstanceStatus:
+        """An instance in this state, with the numbers that are known of it."""
+        return cls(
+            instance_id=member.instance_id,
+            role=member.role,
+            state=state,
+            pid=member.pid,
+            worker_pid=member.worker_pid,
+            block_tokens=member.block_tokens,
+            blocks=blocks or BlockCounts(),
+            borrowed_blocks=borrowed_blocks,
+            running=running,
+            waiting=waiting,
+            counters=counters or Counters(),
+        )
 
 
 class SpanStatus(Value, frozen=True):

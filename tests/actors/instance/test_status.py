@@ -12,7 +12,8 @@ from distkv.control.commands import Answer
 from distkv.control.request.output import NoText
 from distkv.control.rmanager.state import Settings
 from distkv.control.rmanager.state_machine import RManager
-from distkv.wire.messages.from_worker import WorkerCounters, WorkerStats
+from distkv.wire.messages.counters import Counters
+from distkv.wire.messages.from_worker import WorkerStats
 from distkv.wire.messages.to_client import Status
 from distkv.wire.messages.to_worker import StatsQuery
 from tests.control.parts import make_member
@@ -45,7 +46,7 @@ def test_each_asker_gets_what_the_worker_says_now() -> None:
     asked.ask(b"y")
     assert len(set(asked.queries)) == 2 and asked.answers == []
     asked.responder.on_stats(
-        WorkerStats(query_id=asked.queries[1], counters=WorkerCounters(kv_bytes=7, malformed_frames=1))
+        WorkerStats(query_id=asked.queries[1], counters=Counters(kv_bytes=7, malformed_messages=1))
     )
     (answer,) = asked.answers
     route, status, cause = answer
@@ -57,15 +58,15 @@ def test_each_asker_gets_what_the_worker_says_now() -> None:
 
 def test_a_silent_worker_delays_nobody_for_long() -> None:
     asked = Asked()
-    asked.responder.counters = WorkerCounters(kv_bytes=3)
+    asked.responder.worker_counters = Counters(kv_bytes=3)
     asked.ask(b"x")
     asked.responder.tick(asked.clock.advance(PATIENCE_S / 2))
     assert asked.answers == []
     asked.ask(b"y")
     asked.responder.tick(asked.clock.advance(PATIENCE_S * 0.6))
     assert [(route, status.instance.counters.kv_bytes) for route, status, _ in asked.answers] == [(b"x", 3)]
-    asked.responder.on_stats(WorkerStats(query_id=asked.queries[0], counters=WorkerCounters(kv_bytes=9)))
+    asked.responder.on_stats(WorkerStats(query_id=asked.queries[0], counters=Counters(kv_bytes=9)))
     assert len(asked.answers) == 1, "answered once"
-    assert asked.responder.counters.kv_bytes == 9
+    assert asked.responder.worker_counters.kv_bytes == 9
     asked.responder.tick(asked.clock.advance(PATIENCE_S))
     assert [(route, status.instance.counters.kv_bytes) for route, status, _ in asked.answers[1:]] == [(b"y", 9)]

@@ -54,7 +54,7 @@ def test_one_link_serves_all_steps_and_its_bytes_are_counted(links: PeerLinks, c
     assert torch.isfinite(ask(links, config)).all()
     assert links.creditor("lender") is first
     heads, dim = config.num_heads, config.head_dim
-    assert links.query_bytes == 8 + 4 * heads * dim + 4 * heads * (dim + 1)
+    assert links.counters.query_bytes == 8 + 4 * heads * dim + 4 * heads * (dim + 1)
 
 
 def test_each_half_has_a_link_of_its_own(links: PeerLinks, config: ModelConfig) -> None:

@@ -139,10 +139,10 @@ def until_counted(worker: Worker, other: TensorLink) -> int:
     for _ in range(10_000):
         other.send(ReadBlocks(slots=(0,)))
         assert other.recv(DEADLINE_S)[0] == Blocks(num_blocks=1)
-        if worker.serving.malformed:
+        if worker.serving.counters.malformed_messages:
             break
     other.close()
-    return worker.serving.malformed
+    return worker.serving.counters.malformed_messages
 
 
 def test_a_wrong_life_is_not_let_in(worker: Worker) -> None:
@@ -157,4 +157,4 @@ def test_a_peer_that_goes_away_is_no_error(worker: Worker, link: TensorLink) -> 
     other.send(ReadBlocks(slots=(0,)))
     assert other.recv(DEADLINE_S)[0] == Blocks(num_blocks=1)
     other.close()
-    assert worker.serving.malformed == 0
+    assert worker.serving.counters.malformed_messages == 0

@@ -98,8 +98,8 @@ async def test_blocks_arrive_where_they_belong(puller: Puller, source: Worker, i
     answer = await puller.pull(into)
     assert answer.problem == ""
     assert [puller.worker.slot(slot) for slot in into] == [source.slot(1 + i) for i in range(3)]
-    assert puller.transfers.kv_bytes == 3 * source.memory.slot_bytes
-    assert puller.transfers.checksum_refusals == 0
+    assert puller.transfers.counters.kv_bytes == 3 * source.memory.slot_bytes
+    assert puller.transfers.counters.checksum_refusals == 0
 
 
 async def test_into_a_span_it_is_pinned_meanwhile(puller: Puller) -> None:
@@ -137,9 +137,9 @@ async def test_a_wrong_checksum_is_refused_and_counted(puller: Puller, source: W
         source.listener.faults.corrupt("read")
     answer = await puller.pull((4, 5), spoil=how == "at the debtor")
     assert answer.problem == "1 of 2 checksums do not match"
-    assert puller.transfers.checksum_refusals == 1
+    assert puller.transfers.counters.checksum_refusals == 1
     assert (await puller.pull((4, 5))).problem == ""
-    assert puller.transfers.checksum_refusals == 1
+    assert puller.transfers.counters.checksum_refusals == 1
 
 
 async def test_a_source_that_does_not_answer_in_time(puller: Puller, source: Worker) -> None:
@@ -159,7 +159,7 @@ async def test_a_source_that_died(puller: Puller, source: Worker) -> None:
     for _ in range(2):
         answer = await puller.pull((4,))
         assert answer.problem
-    assert puller.transfers.kv_bytes == source.memory.slot_bytes
+    assert puller.transfers.counters.kv_bytes == source.memory.slot_bytes
 
 
 async def test_a_source_in_another_life(puller: Puller, source: Worker) -> None:

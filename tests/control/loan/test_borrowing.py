@@ -83,7 +83,7 @@ def test_refusals_are_told_in_the_next_query_and_who_is_empty_is_not_asked_again
     asking.refuse("q", asking.asked(), 2)
     assert asking.query().refusals == (Refusal("p", 0), Refusal("q", 2))
     asking.candidates(borrow, ("p", 9), ("q", 2))
-    assert asking.instance.borrower.refusals == 2
+    assert asking.instance.counters.refusals == 2
     assert borrow.asked == "q"
     asking.refuse("q", asking.asked(), 0)
     assert asking.query().num_blocks == 4

@@ -67,7 +67,7 @@ def test_from_seal_to_the_new_place() -> None:
     moving.complete(debt, expose)
     assert debt.filled == 2 and debt.exposed == 0 and moving.seq.version == version + 1
     assert all(block.placed and block.slot is None for block in debt.blocks)
-    assert moving.instance.tally.moved_blocks == 2
+    assert moving.instance.counters.moved_blocks == 2
     assert moving.instance.pool.num_free == 5 + 2, "what they left is free: no step names it"
     moving.check()
 
@@ -140,7 +140,7 @@ def test_an_expose_without_an_answer_is_sent_again_word_for_word() -> None:
     assert moving.expose() == first
     moving.complete(debt, first)
     moving.complete(debt, first)
-    assert debt.filled == 2 and moving.instance.tally.moved_blocks == 2, "the second answer changes nothing"
+    assert debt.filled == 2 and moving.instance.counters.moved_blocks == 2, "the second answer changes nothing"
 
 
 def test_a_debt_that_cannot_be_filled_is_given_up_after_some_tries() -> None:
@@ -228,4 +228,4 @@ def test_answers_to_nothing_change_nothing(index: int) -> None:
     moving.mover.on_complete("p", Complete(span=debt.span, index=index, num_blocks=1))
     del moving.seq.debts[0]
     moving.mover.on_complete("p", Complete(span=debt.span, index=0, num_blocks=1))
-    assert debt.filled == 0 and moving.instance.tally.moved_blocks == 0
+    assert debt.filled == 0 and moving.instance.counters.moved_blocks == 0

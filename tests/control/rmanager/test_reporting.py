@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from distkv.control.request.sequence import SeqState
 from distkv.control.rmanager.reporting import instance_status, request_statuses
-from distkv.wire.messages.from_worker import WorkerCounters
+from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.to_rmanager import TryMoveKvcache
-from tests.control.parts import add_sequence, compute, lend, make_instance, place
+from tests.control.parts import add_sequence, compute, lend, make_instance, make_member, place
 
 
 def test_slots_and_counters() -> None:
@@ -17,10 +17,10 @@ def test_slots_and_counters() -> None:
     add_sequence(instance, "w", 4, SeqState.WAITING)
     ask = TryMoveKvcache(span_id="s", request_id="x", debtor_id="q", debtor_incarnation=1, num_blocks=3, ttl_s=4.0)
     instance.loans.try_grant(b"d", ask, instance.lendable(), 0.0)
-    instance.tally.preemptions = 2
-    instance.borrower.refusals = 5
-    worker = WorkerCounters(kv_bytes=7, malformed_frames=1, attend_wait_s=0.5, steps=9, model_s=1.5)
-    status = instance_status(instance, worker, 0.25, 11, 12, "mixed")
+    instance.counters.preemptions = 2
+    instance.counters.refusals = 5
+    others = Counters(kv_bytes=7, malformed_messages=1, attend_wait_s=0.5, steps=9, model_s=1.5, plan_s=0.25)
+    status = instance_status(instance, make_member("me", pid=11, worker_pid=12), others)
     assert (status.blocks.total, status.blocks.local, status.blocks.reserved, status.blocks.lent) == (16, 3, 3, 0)
     assert status.blocks.free == 10
     assert (status.borrowed_blocks, status.running, status.waiting) == (2, 1, 1)

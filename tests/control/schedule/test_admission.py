@@ -272,7 +272,7 @@ def test_what_holds_memory_and_cannot_go_on_makes_way_for_an_aged_older_request(
     assert holder.state is WAITING and holder.blocks == [] and list(holder.todo) == [(0, 32)]
     remembering.admit()
     assert old.state is RUNNING
-    assert remembering.instance.tally.preemptions == 1
+    assert remembering.instance.counters.preemptions == 1
 
 
 def test_a_younger_request_makes_no_older_one_give_up() -> None:
@@ -327,7 +327,7 @@ def test_when_nobody_lends_the_youngest_is_preempted_and_all_of_its_memory_is_fr
     assert young.blocks == [] and list(young.todo) == [(0, 17)] and young.attempt == 1
     assert remembering.instance.pool.num_free == 2
     assert [release.span.span_id for release in issued(remembering.instance, Release)] == ["young-p-0"]
-    assert remembering.instance.tally.preemptions == 1
+    assert remembering.instance.counters.preemptions == 1
     assert young.retry_at > remembering.clock.now()
 
 
@@ -343,7 +343,7 @@ def test_nobody_is_preempted_when_a_slot_came_free_meanwhile() -> None:
     del remembering.instance.sequences["b"]
     remembering.debts.drop(other, remembering.clock.now())
     remembering.make_room()
-    assert seq.state is RUNNING and remembering.instance.tally.preemptions == 0
+    assert seq.state is RUNNING and remembering.instance.counters.preemptions == 0
 
 
 def test_alone_and_without_peers_the_youngest_is_preempted_at_once() -> None:

@@ -157,7 +157,7 @@ def test_stale_entries_are_empty_partials_beside_good_ones(served: Server) -> No
     assert not out[2:4].any()
     assert torch.isneginf(lse[2:4]).all()
     assert torch.isfinite(lse[[0, 1, 4]]).all()
-    assert served.server.attend_queries == 2
+    assert served.server.counters.attend_queries == 2
 
 
 def test_spans_are_pinned_only_while_they_are_read(served: Server) -> None:

@@ -112,7 +112,7 @@ def test_one_plan_per_creditor_and_step_with_each_row_once(tmp_path: Path) -> No
         ("plan", 0),
         *[(kind, layer) for layer in range(layers) for kind in ("send", "collect")],
     ]
-    assert engine.peers.creditors["y"].server.attend_queries == 3 * layers
+    assert engine.peers.creditors["y"].server.counters.attend_queries == 3 * layers
 
 
 def test_spans_out_of_every_window_are_not_asked(tmp_path: Path) -> None:

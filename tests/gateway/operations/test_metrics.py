@@ -9,7 +9,9 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from distkv.gateway.operations.cluster_metrics import ClusterCollector
-from distkv.wire.messages.to_client import BlockCounts, Counters, InstanceStatus, Status
+from distkv.wire.messages.common import Member
+from distkv.wire.messages.counters import Counters
+from distkv.wire.messages.to_client import BlockCounts, InstanceStatus, Status
 from tests.gateway.parts import MODEL, ends, silence
 
 Start = Callable[..., Any]
@@ -118,32 +120,9 @@ async def test_paths_that_users_invent_make_no_series(start: Start) -> None:
 
 def test_every_counter_of_an_instance_is_a_metric() -> None:
     counters = Counters(**{name: index + 1 for index, name in enumerate(Counters.__struct_fields__)})
-    instance = InstanceStatus(
-        instance_id="i0",
-        role="mixed",
-        state="ready",
-        pid=1,
-        worker_pid=2,
-        block_tokens=16,
-        blocks=BlockCounts(),
-        borrowed_blocks=0,
-        running=0,
-        waiting=0,
-        counters=counters,
-    )
-    silent = InstanceStatus(
-        instance_id="i1",
-        role="mixed",
-        state="dead",
-        pid=1,
-        worker_pid=2,
-        block_tokens=16,
-        blocks=BlockCounts(total=4, free=1, local=3),
-        borrowed_blocks=0,
-        running=0,
-        waiting=0,
-        counters=Counters(),
-    )
+    instance = InstanceStatus.of(Member(instance_id="i0", incarnation=1, address=""), state="ready", counters=counters)
+    blocks = BlockCounts(total=4, free=1, local=3)
+    silent = InstanceStatus.of(Member(instance_id="i1", incarnation=1, address=""), state="dead", blocks=blocks)
     statuses = (Status(instance=instance), Status(instance=silent))
     families = list(ClusterCollector("m", lambda: statuses).collect())
     told = [sample.value for family in families if family.type == "counter" for sample in family.samples]

@@ -9,10 +9,11 @@ from __future__ import annotations
 from distkv.types import SamplingParams, TokenLogprobs
 from distkv.wire.messages import data, from_worker, to_client, to_gmanager, to_rmanager, to_worker
 from distkv.wire.messages.common import ANY_EPOCH, DataEndpoint, Epoch, Member, Run, SpanRef
+from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.data import AttendEntry, DataMessage
 from distkv.wire.messages.envelope import Control, Envelope
-from distkv.wire.messages.from_worker import SeqResult, WorkerCounters
-from distkv.wire.messages.to_client import BlockCounts, Counters, InstanceStatus, RequestStatus, SpanStatus
+from distkv.wire.messages.from_worker import SeqResult
+from distkv.wire.messages.to_client import BlockCounts, InstanceStatus, RequestStatus, SpanStatus
 from distkv.wire.messages.to_gmanager import Debtor, Refusal, RequestPlacementEntry
 from distkv.wire.messages.to_rmanager import Candidate, ReadyBlock
 from distkv.wire.messages.to_worker import PromptLogprobs, RemoteSpan, Sampling, SeqStep
@@ -62,12 +63,12 @@ PARAMS = SamplingParams(
     logprobs=1,
     prompt_logprobs=0,
 )
-COUNTERS = WorkerCounters(
+COUNTERS = Counters(
     attend_queries=5120,
     query_bytes=65536,
     kv_bytes=163840,
     checksum_refusals=1,
-    malformed_frames=2,
+    malformed_messages=2,
     attend_wait_s=0.75,
     steps=512,
     model_s=6.5,

@@ -1,7 +1,8 @@
 """The field tables of docs/protocol.md, made from the message types.
 
-Name, type and default of a field are those of its annotation; its meaning is the `#:` comment behind the field, or on
-the lines above it. A table stands between `<!-- fields of NAME -->` and `<!-- end of fields -->`.
+Name, type and default of a field are those of its annotation; its meaning is the description in that, or the `#:`
+comment behind the field, or on the lines above it. A table stands between `<!-- fields of NAME -->` and
+`<!-- end of fields -->`.
 """
 
 from __future__ import annotations
@@ -63,9 +64,9 @@ def table_of(kind: type[msgspec.Struct]) -> str:
 
 
 def meanings(kind: type[msgspec.Struct]) -> dict[str, str]:
-    """Field → what its `#:` comment says, of the fields that have one."""
+    """Field → what its description or its `#:` comment says, of the fields that have one."""
     lines, classes = _source_of(kind.__module__)
-    found = {}
+    found = _descriptions(kind)
     for node in classes[kind.__name__].body:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             _, mark, meaning = lines[(node.end_lineno or node.lineno) - 1].partition(MEANING)
@@ -77,6 +78,15 @@ def meanings(kind: type[msgspec.Struct]) -> dict[str, str]:
             if comment:
                 found[node.target.id] = " ".join(comment)
     return found
+
+
+def _descriptions(kind: type[msgspec.Struct]) -> dict[str, str]:
+    info = inspect.type_info(kind)
+    assert isinstance(info, inspect.StructType)
+    noted = {
+        one.name: (one.type.extra_json_schema or {}) for one in info.fields if isinstance(one.type, inspect.Metadata)
+    }
+    return {name: notes["description"] for name, notes in noted.items() if "description" in notes}
 
 
 @functools.cache
@@ -118,6 +128,8 @@ def _default(value: object) -> str:
 def _named(kind: inspect.Type) -> str:
     """A type in words."""
     match kind:
+        case inspect.Metadata(type=inner):
+            return _named(inner)
         case inspect.StrType():
             return "text"
         case inspect.BoolType():
