@@ -64,6 +64,15 @@ class Left(ClusterEvent, frozen=True, tag="left"):
     instance: str
 
 
+class MovePlanned(ClusterEvent, frozen=True, tag="move_planned"):
+    """The policy would have `blocks` of a request go from its debtor to a creditor."""
+
+    request_id: str
+    debtor: str
+    creditor: str
+    blocks: int
+
+
 # --- seen by an rManager: requests it owns
 
 

@@ -1,4 +1,5 @@
-"""The gManager's decisions: membership, dispatch, creditor recommendations. Its state is soft; it owns no memory.
+"""The gManager: membership, and answers to who asks. Its state is soft; it owns no memory. A policy decides where
+requests go, who is recommended to debtors, and what is planned.
 
 gm = GManager(settings)
 commands = gm.handle(event, now)
@@ -13,6 +14,8 @@ import msgspec
 
 from distkv import events
 from distkv.control.cluster.ledger import Entry, Ledger
+from distkv.control.cluster.policy.interface import InstanceView
+from distkv.control.cluster.policy.registry import policy_named
 from distkv.control.commands import Answer, Command, GManagerRequested, Publish, Tick
 from distkv.types import InstanceState
 from distkv.wire.messages import to_gmanager as tg
@@ -21,40 +24,47 @@ from distkv.wire.messages.envelope import ToGManager
 from distkv.wire.messages.to_client import Located
 from distkv.wire.messages.to_rmanager import Candidate, Creditors, HeartbeatAck, JoinRefused, Members
 
-MAX_CANDIDATES = 3
 FORGET_DEAD_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
 class GManagerSettings:
-    """heartbeat_s: the period instances keep. dead_after_s: silence after which an instance counts as dead."""
+    """heartbeat_s: the period instances keep. dead_after_s: silence after which an instance counts as dead.
+    policy: name of one in `policy/registry.py`."""
 
     heartbeat_s: float = 0.5
     dead_after_s: float = 4.0
+    policy: str = "contract"
 
 
 class GManager:
     """State machine of the gManager."""
 
     def __init__(self, settings: GManagerSettings) -> None:
+        """Raises ConfigError for an unknown policy."""
         self._settings = settings
+        self._policy = policy_named(settings.policy)
         self.ledger = Ledger()
-        self._version = 0
-        self._states: dict[str, InstanceState] = {}
-        self._news = False
+        self.version = 0
+        self._states: dict[str, InstanceState] = {}  # as of the last broadcast
+        self._members_changed = False
+        self._next_plan = 0.0
         self._commands: list[Command] = []
 
     def handle(self, event: GManagerRequested | Tick, now: float) -> list[Command]:
         """Take one event at time `now` (s, monotonic); returns what to do, in order."""
         if isinstance(event, GManagerRequested):
             self._requested(event.route, event.message, now)
-        self._watch(now)
+        self._update_states(now)
+        if now >= self._next_plan:
+            self._next_plan = now + self._settings.heartbeat_s
+            self._plan(now)
         issued, self._commands = self._commands, []
         return issued
 
     def members(self, now: float) -> Members:
         """The member list as of now."""
-        return Members(version=self._version, members=tuple(self._present(i, now) for i in sorted(self.ledger.entries)))
+        return Members(version=self.version, members=tuple(self._present(i, now) for i in sorted(self.ledger.entries)))
 
     def _requested(self, route: bytes, body: ToGManager, now: float) -> None:
         match body:
@@ -65,11 +75,11 @@ class GManager:
             case tg.Heartbeat():
                 self._heartbeat(body, route, now)
             case tg.BorrowQuery():
-                self._borrow_query(body, route, now)
+                self._recommend(body, route, now)
             case tg.MembersQuery():
                 self._commands.append(Answer(route, self.members(now)))
             case tg.Locate():
-                self._locate(body, route, now)
+                self._dispatch(body, route, now)
             case _:
                 assert_never(body)
 
@@ -95,7 +105,7 @@ class GManager:
             if entry is not None and entry.member.incarnation == member.incarnation and not entry.compat:
                 del self.ledger.entries[member.instance_id]  # known only as one that was starting
             return
-        self._news = self._news or entry is None or entry.member != member
+        self._members_changed = self._members_changed or entry is None or entry.member != member
         if entry is None or entry.member.incarnation != member.incarnation:
             entry = Entry(member, now, route)
             self.ledger.entries[member.instance_id] = entry
@@ -103,7 +113,7 @@ class GManager:
         entry.member, entry.route, entry.last_heard, entry.compat = member, route, now, join.compat
         if entry.heartbeat is None:
             entry.lendable = member.lendable_blocks
-        if not self._news:
+        if not self._members_changed:
             self._commands.append(Answer(route, self.members(now)))
 
     def _leave(self, leave: tg.Leave) -> None:
@@ -121,68 +131,61 @@ class GManager:
             taken = self.ledger.apply(heartbeat, now)
             self._commands.append(Answer(route, HeartbeatAck(seq=heartbeat.seq, want_full=not taken)))
 
-    def _watch(self, now: float) -> None:
-        """Tell everyone when an instance is new or changes; what a dead one held is gone with it."""
+    def _update_states(self, now: float) -> None:
+        """Send the member list to all when an instance is new or changes; what a dead one held is gone with it."""
         for instance_id, entry in list(self.ledger.entries.items()):
             if now - entry.last_heard >= FORGET_DEAD_S:
                 del self.ledger.entries[instance_id]
         states = {i: self._state(i, now) for i in self.ledger.entries}
-        if states != self._states or self._news:
-            for instance_id, state in states.items():
-                if self._states.get(instance_id) != state:
-                    self._publish(events.InstanceStateChanged(instance=instance_id, state=state))
-                    if state == "dead":
-                        self.ledger.forget(instance_id)
-            self._states, self._news = states, False
+        for instance_id, state in states.items():
+            if state == "dead":
+                self.ledger.forget(instance_id)
+            if self._states.get(instance_id) != state:
+                self._publish(events.InstanceStateChanged(instance=instance_id, state=state))
+        if states != self._states or self._members_changed:
+            self._states, self._members_changed = states, False
             self._broadcast(now)
 
     def _broadcast(self, now: float) -> None:
-        self._version += 1
+        self.version += 1
         members = self.members(now)
         for instance_id, entry in self.ledger.entries.items():
             if self._state(instance_id, now) != "dead":
                 self._commands.append(Answer(entry.route, members))
 
-    # --- recommendations
+    # --- what the policy decides
 
-    def _borrow_query(self, query: tg.BorrowQuery, route: bytes, now: float) -> None:
-        """Candidates by locality, then availability (000 §4.4)."""
+    def _dispatch(self, locate: tg.Locate, route: bytes, now: float) -> None:
+        chosen = self._policy.dispatch(locate, self._views(now))
+        if chosen is None:
+            states = ", ".join(f"{i} {self._state(i, now)}" for i in sorted(self.ledger.entries)) or "none has joined"
+            answer = Located(request_id=locate.request_id, reason=f"no instance is ready ({states})")
+        else:
+            address = self.ledger.entries[chosen.instance_id].member.address
+            answer = Located(request_id=locate.request_id, instance_id=chosen.instance_id, address=address)
+            self.ledger.promise(chosen.instance_id, chosen.blocks_for(locate.num_tokens))
+        self._commands.append(Answer(route, answer))
+
+    def _recommend(self, query: tg.BorrowQuery, route: bytes, now: float) -> None:
         for refusal in query.refusals:
             self.ledger.refused(refusal.instance_id, refusal.free_blocks)
-        debtor = self.ledger.entries.get(query.instance_id)
-        host = "" if debtor is None or debtor.member.data is None else debtor.member.data.host_key
-        skip = {query.instance_id, *query.exclude}
-        able = [
-            (instance_id, entry)
-            for instance_id, entry in self.ledger.entries.items()
-            if instance_id not in skip and entry.lendable > 0 and self._state(instance_id, now) == "ready"
-        ]
-        able.sort(key=lambda item: (not _is_near(item[1].member, host), -item[1].lendable, item[0]))
-        chosen = tuple(Candidate(instance_id, entry.lendable) for instance_id, entry in able[:MAX_CANDIDATES])
-        self._commands.append(Answer(route, Creditors(borrow_id=query.borrow_id, candidates=chosen)))
+        creditors = self._policy.recommend(query, self._views(now))
+        candidates = tuple(Candidate(view.instance_id, view.lendable_blocks) for view in creditors)
+        self._commands.append(Answer(route, Creditors(borrow_id=query.borrow_id, candidates=candidates)))
 
-    def _locate(self, locate: tg.Locate, route: bytes, now: float) -> None:
-        """Best first: nobody waits there; it fits locally, then the fewest requests; else the most free memory."""
-        ready = [
-            (instance_id, entry)
-            for instance_id, entry in self.ledger.entries.items()
-            if self._state(instance_id, now) == "ready" and instance_id not in locate.exclude
-        ]
-        if not ready:
-            states = ", ".join(f"{i} {self._state(i, now)}" for i in sorted(self.ledger.entries)) or "none has joined"
-            reason = f"no instance is ready ({states})"
-            self._commands.append(Answer(route, Located(request_id=locate.request_id, reason=reason)))
-            return
-        needed = {i: -(-locate.num_tokens // max(1, entry.member.block_tokens)) for i, entry in ready}
-        instance_id, entry = max(ready, key=lambda item: _fitness(item[1], needed[item[0]], item[0]))
-        entry.promised_blocks += needed[instance_id]
-        entry.promised_requests += 1
-        self._commands.append(
-            Answer(
-                route,
-                Located(request_id=locate.request_id, instance_id=instance_id, address=entry.member.address),
+    def _plan(self, now: float) -> None:
+        for move in self._policy.plan(self._views(now)):
+            self._publish(
+                events.MovePlanned(
+                    request_id=move.request_id,
+                    debtor=move.debtor_id,
+                    creditor=move.creditor_id,
+                    blocks=move.num_blocks,
+                )
             )
-        )
+
+    def _views(self, now: float) -> list[InstanceView]:
+        return [entry.view(self._state(instance_id, now)) for instance_id, entry in self.ledger.entries.items()]
 
     # --- helpers
 
@@ -211,13 +214,15 @@ class GManager:
     def _publish(self, event: events.ClusterEvent) -> None:
         self._commands.append(Publish(event))
 
+    # --- checks
 
-def _is_near(member: Member, host_key: str) -> bool:
-    return bool(host_key) and member.data is not None and member.data.host_key == host_key
-
-
-def _fitness(entry: Entry, needed: int, instance_id: str) -> tuple[bool, bool, int, int, list[int]]:
-    """Sorts instances, the best last; equal ones by name."""
-    fits = entry.free_blocks >= needed
-    by_name = [-ord(char) for char in instance_id]
-    return entry.waiting == 0, fits, -entry.load if fits else 0, entry.free_blocks, by_name
+    def validate(self, now: float) -> None:
+        """Every invariant, `now` being the time of the last event."""
+        self.ledger.validate(now)
+        assert not self._members_changed, "members changed and nobody was told"
+        assert self._states.keys() == self.ledger.entries.keys(), "states of others than those in the ledger"
+        assert self.version > 0 or not self._states, "a member list without a version"
+        for instance_id, state in self._states.items():
+            assert state == self._state(instance_id, now), f"{instance_id} is not {state} any more"
+            entry = self.ledger.entries[instance_id]
+            assert state != "dead" or entry.is_empty, f"{instance_id} is dead and holds something"

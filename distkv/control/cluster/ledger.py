@@ -6,10 +6,14 @@ Soft state, built from heartbeats alone; it may be stale and is rebuilt from ful
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import cast, get_args
 
+from distkv.control.cluster.policy.interface import InstanceView
 from distkv.types import InstanceState
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.to_gmanager import Heartbeat, RequestPlacementEntry
+
+STATES = frozenset(get_args(InstanceState))
 
 
 @dataclass(slots=True)
@@ -41,6 +45,41 @@ class Entry:
     @property
     def waiting(self) -> int:
         return 0 if self.heartbeat is None else self.heartbeat.waiting
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is known to lie there, to be lendable, or to be on its way."""
+        counts = self.lendable, self.promised_blocks, self.promised_requests
+        return self.heartbeat is None and not self.placement and not any(counts)
+
+    def view(self, state: InstanceState) -> InstanceView:
+        """What policies see."""
+        return InstanceView(
+            instance_id=self.member.instance_id,
+            state=state,
+            host_key="" if self.member.data is None else self.member.data.host_key,
+            block_tokens=self.member.block_tokens,
+            free_blocks=self.free_blocks,
+            lendable_blocks=self.lendable,
+            waiting=self.waiting,
+            load=self.load,
+        )
+
+    def validate(self, instance_id: str, now: float) -> None:
+        """What is known is of this instance, in this incarnation, and nothing is placed that no heartbeat told of."""
+        assert self.member.instance_id == instance_id, f"{self.member.instance_id} is filed as {instance_id}"
+        assert self.last_heard <= now, f"{instance_id} was heard in the future"
+        assert min(self.lendable, self.promised_blocks, self.promised_requests) >= 0, f"{instance_id}: a count below 0"
+        beat = self.heartbeat
+        if beat is None:
+            assert not self.placement, f"{instance_id} holds blocks without a heartbeat"
+            return
+        assert (beat.instance_id, beat.incarnation) == (instance_id, self.member.incarnation), (
+            f"{instance_id} has the heartbeat of another"
+        )
+        for key, placed in self.placement.items():
+            assert key == (placed.req_id, placed.local), f"{instance_id}: {placed} is filed as {key}"
+            assert placed.num_blocks > 0, f"{instance_id}: an empty placement is kept"
 
 
 class Ledger:
@@ -80,6 +119,12 @@ class Ledger:
         entry.heartbeat, entry.placement = None, {}
         entry.lendable = entry.promised_blocks = entry.promised_requests = 0
 
+    def promise(self, instance_id: str, num_blocks: int) -> None:
+        """A request of so many blocks is on its way there."""
+        entry = self.entries[instance_id]
+        entry.promised_blocks += num_blocks
+        entry.promised_requests += 1
+
     def refused(self, instance_id: str, free_blocks: int) -> None:
         """A debtor was told how much is free there: newer than the last heartbeat."""
         if instance_id in self.entries:
@@ -94,7 +139,7 @@ class Ledger:
         if silent_s >= 3 * heartbeat_s and entry.heartbeat is not None:  # one that loads may be too busy to say so
             return "unreachable"
         reported = entry.member.state if entry.heartbeat is None else entry.heartbeat.state
-        return reported  # type: ignore[return-value]
+        return cast(InstanceState, reported) if reported in STATES else "starting"  # of a later version
 
     def debts(self) -> dict[tuple[str, str], int]:
         """(debtor, creditor) -> blocks, as creditors report them."""
@@ -105,6 +150,11 @@ class Ledger:
             for debtor in entry.heartbeat.debtors
             if debtor.num_blocks
         }
+
+    def validate(self, now: float) -> None:
+        """Every entry, as of `now`."""
+        for instance_id, entry in self.entries.items():
+            entry.validate(instance_id, now)
 
     def placement(self) -> dict[str, dict[str, int]]:
         """request -> instance -> blocks: the request placement map."""

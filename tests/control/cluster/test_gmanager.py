@@ -32,10 +32,12 @@ class Managed:
 
     def hear(self, sender: str, body: ToGManager) -> list[Command]:
         self.commands = self.gm.handle(GManagerRequested(sender, sender.encode(), body), self.clock.now())
+        self.gm.validate(self.clock.now())
         return self.commands
 
     def tick(self, seconds: float = 0.0) -> list[Command]:
         self.commands = self.gm.handle(Tick(), self.clock.advance(seconds))
+        self.gm.validate(self.clock.now())
         return self.commands
 
     def join(self, name: str, compat: str = "model", **fields: Any) -> list[Command]:

@@ -1,0 +1,138 @@
+"""GManager.validate: each check can fail."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from distkv.control.cluster.gmanager import GManager
+from distkv.wire.messages import to_gmanager as tg
+from tests.control.cluster.test_gmanager import Managed
+from tests.control.parts import make_member
+
+ENTRY = tg.RequestPlacementEntry(req_id="r", inst_id="a", num_blocks=2, local=True)
+
+
+@pytest.fixture
+def managed() -> Managed:
+    """`a` holds blocks and lends, `b` has left."""
+    managed = Managed()
+    for name in "ab":
+        managed.join(name)
+        managed.beat(name, entries=(msgspec.structs.replace(ENTRY, inst_id=name),), debtors=(tg.Debtor("x", 2),))
+    managed.hear("b", tg.Leave(instance_id="b", incarnation=1))
+    assert managed.states() == {"a": "ready", "b": "dead"}
+    return managed
+
+
+def rename(gm: GManager) -> None:
+    gm.ledger.entries["a"].member = make_member("c")
+
+
+def hear_in_the_future(gm: GManager) -> None:
+    gm.ledger.entries["a"].last_heard = 1e6
+
+
+def promise_less_than_nothing(gm: GManager) -> None:
+    gm.ledger.promise("a", -1)
+
+
+def lend_less_than_nothing(gm: GManager) -> None:
+    gm.ledger.refused("a", -1)
+
+
+def place_without_heartbeat(gm: GManager) -> None:
+    gm.ledger.entries["a"].heartbeat = None
+
+
+def change_incarnation(gm: GManager) -> None:
+    gm.ledger.entries["a"].member = make_member("a", incarnation=2)
+
+
+def hear_as_another(gm: GManager) -> None:
+    entry = gm.ledger.entries["a"]
+    assert entry.heartbeat is not None
+    entry.heartbeat = msgspec.structs.replace(entry.heartbeat, instance_id="b")
+
+
+def misfile_placement(gm: GManager) -> None:
+    gm.ledger.entries["a"].placement["r", False] = ENTRY
+
+
+def keep_empty_placement(gm: GManager) -> None:
+    gm.ledger.entries["a"].placement["r", True] = msgspec.structs.replace(ENTRY, num_blocks=0)
+
+
+def forget_an_instance(gm: GManager) -> None:
+    del gm.ledger.entries["b"]
+
+
+def change_state_unseen(gm: GManager) -> None:
+    gm.ledger.entries["a"].last_heard -= 2.0
+
+
+def lend_from_the_dead(gm: GManager) -> None:
+    gm.ledger.refused("b", 3)
+
+
+def place_on_the_dead(gm: GManager) -> None:
+    gm.ledger.apply(
+        tg.Heartbeat(instance_id="b", incarnation=1, seq=9, base=0, full=True),
+        gm.ledger.entries["b"].last_heard,
+    )
+
+
+def lose_the_version(gm: GManager) -> None:
+    gm.version = 0
+
+
+@pytest.mark.parametrize(
+    ("damage", "complaint"),
+    [
+        (rename, "c is filed as a"),
+        (hear_in_the_future, "a was heard in the future"),
+        (promise_less_than_nothing, "a: a count below 0"),
+        (lend_less_than_nothing, "a: a count below 0"),
+        (place_without_heartbeat, "a holds blocks without a heartbeat"),
+        (change_incarnation, "a has the heartbeat of another"),
+        (hear_as_another, "a has the heartbeat of another"),
+        (misfile_placement, "is filed as ('r', False)"),
+        (keep_empty_placement, "a: an empty placement is kept"),
+        (forget_an_instance, "states of others"),
+        (change_state_unseen, "a is not ready any more"),
+        (lend_from_the_dead, "b is dead and holds something"),
+        (place_on_the_dead, "b is dead and holds something"),
+        (lose_the_version, "a member list without a version"),
+    ],
+)
+def test_each_check_can_fail(managed: Managed, damage: Callable[[GManager], None], complaint: str) -> None:
+    managed.gm.validate(managed.clock.now())
+    damage(managed.gm)
+    with pytest.raises(AssertionError, match=re.escape(complaint)):
+        managed.gm.validate(managed.clock.now())
+
+
+def test_members_that_changed_are_sent_within_the_same_event(managed: Managed) -> None:
+    gm = managed.gm
+    gm._join(tg.Join(member=make_member("c"), compat="model"), b"c", managed.clock.now())
+    with pytest.raises(AssertionError, match="members changed and nobody was told"):
+        gm.validate(managed.clock.now())
+    managed.tick()
+
+
+def test_the_dead_hold_nothing_whatever_comes_late(managed: Managed) -> None:
+    """A heartbeat behind the Leave, a refusal that names it, a join that says it is dead."""
+    managed.beat("b", entries=(msgspec.structs.replace(ENTRY, inst_id="b"),))
+    managed.hear("a", tg.BorrowQuery(instance_id="a", borrow_id="q", num_blocks=1, refusals=(tg.Refusal("b", 3),)))
+    managed.join("b", state="dead")
+    assert managed.states() == {"a": "ready", "b": "dead"}
+    assert managed.gm.ledger.entries["b"].is_empty
+
+
+def test_a_state_of_a_later_version_neither_serves_nor_lends(managed: Managed) -> None:
+    managed.beat("a", state="hibernating")
+    assert managed.states()["a"] == "starting"
+    assert managed.locate().instance_id == "" and managed.candidates("x") == []
