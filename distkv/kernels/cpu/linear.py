@@ -60,7 +60,8 @@ class TorchLinear:
 
     def __call__(self, x: Tensor, /) -> Tensor:
         """See Linear."""
-        return F.linear(x, self._weight, self._bias)
+        # On CPUs with AMX, oneDNN pads rows of odd width with what stands behind them, and 0 times NaN is NaN.
+        return F.linear(x.contiguous(), self._weight, self._bias)
 
 
 class OneDnnLinear:
