@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from distkv.client.async_client import AsyncClient
     from distkv.client.blocking import Client
-    from distkv.client.local_cluster import LocalCluster
+    from distkv.client.local.cluster import LocalCluster
     from distkv.errors import (
         CheckpointError,
         ClusterError,
@@ -38,7 +38,7 @@ _HOME = {
     "ConfigError": "distkv.errors",
     "DistKVError": "distkv.errors",
     "InvalidParams": "distkv.errors",
-    "LocalCluster": "distkv.client.local_cluster",
+    "LocalCluster": "distkv.client.local.cluster",
     "RequestError": "distkv.errors",
     "RequestFailed": "distkv.errors",
     "RequestOutput": "distkv.types",

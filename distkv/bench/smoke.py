@@ -21,7 +21,7 @@ from distkv.bench.harness.command import Measured, Say, benchmark
 from distkv.bench.harness.contenders import Timing, Transformers, ask_cluster, require_transformers
 from distkv.bench.harness.machine import machine_facts, versions_of
 from distkv.bench.harness.report import Goal, Report, results
-from distkv.client.local_cluster import LocalCluster
+from distkv.client.local.cluster import LocalCluster
 from distkv.demo.random_checkpoint import make_checkpoint
 
 INSTANCES = 3

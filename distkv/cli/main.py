@@ -10,7 +10,7 @@ import click
 from click.shell_completion import CompletionItem
 
 import distkv
-from distkv.cli.failures import run
+from distkv.cli.exit_codes import run
 
 COMMANDS = {
     "up": "Start a cluster on this machine and watch it.",

@@ -15,7 +15,7 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 from msgspec import inspect
 
-from distkv.cli.values import ParamType
+from distkv.cli.param_types import ParamType
 from distkv.config import (
     DEFAULT_GMANAGER,
     SECTIONS,

@@ -5,6 +5,6 @@ from __future__ import annotations
 import sys
 
 from distkv.cli.commands.demo import command
-from distkv.cli.failures import run
+from distkv.cli.exit_codes import run
 
 sys.exit(run(command))

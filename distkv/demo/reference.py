@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from distkv.client import launch
+from distkv.client.local import launch
 from distkv.errors import DistKVError
 
 TIMEOUT_S = 600.0

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from distkv.client.child import how_it_ended
-from distkv.client.local_cluster import LocalCluster
+from distkv.client.local.child import how_it_ended
+from distkv.client.local.cluster import LocalCluster
 from distkv.config import DEMO_MODEL, model_dir
 from distkv.demo import reference
 from distkv.demo.asking import LEAST_DOCUMENT_TOKENS, QUESTION_TOKENS, Ask, Own, plan

@@ -12,7 +12,7 @@ from distkv.bench.baselines import setup
 from distkv.bench.baselines.cases import FULL, Answer, Case
 from distkv.bench.baselines.checkpoints import MODELS, checkpoint
 from distkv.bench.baselines.goals import goals_of, outside_goal
-from distkv.cli.failures import run
+from distkv.cli.exit_codes import run
 
 DECODE = Case("decode", 8192, 32, goal={"b": 1.8})
 

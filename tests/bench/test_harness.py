@@ -13,7 +13,7 @@ from distkv.bench.harness.alternate import Samples, alternate, paired_ratio
 from distkv.bench.harness.command import Measured, benchmark
 from distkv.bench.harness.machine import machine_facts, versions_of
 from distkv.bench.harness.report import Goal, Report, Result, results, show, write_json
-from distkv.cli.failures import run
+from distkv.cli.exit_codes import run
 
 SAMPLES: Samples = {"decode": {"ours": [90.0, 100.0, 120.0], "theirs": [45.0, 50.0, 60.0]}, "wait": {"ours": [0.5]}}
 UNITS = {"decode": "tokens/s", "wait": "s"}

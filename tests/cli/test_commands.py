@@ -12,10 +12,10 @@ import pytest
 
 import distkv
 from distkv.cli.commands import bench
-from distkv.cli.failures import run
+from distkv.cli.exit_codes import run
 from distkv.cli.main import COMMANDS, command
 from distkv.client import directory
-from distkv.client.launch import MODULES
+from distkv.client.local.launch import MODULES
 from distkv.wire.messages.to_client import RequestEnded
 from tests.client.fakes import count_up
 from tests.test_torch_free import loaded_by

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 import pytest
 
-from distkv.cli.failures import run
+from distkv.cli.exit_codes import run
 from distkv.cli.options import resolve, setting_options
 from distkv.config import GManagerConfig, InstanceConfig, Settings
 

@@ -14,8 +14,8 @@ from typing import Any
 import psutil
 
 from distkv import AsyncClient, Client, LocalCluster, RequestFailed, SamplingParams
-from distkv.client.child import wait_ready
-from distkv.client.local_cluster import InstanceHandle
+from distkv.client.local.child import wait_ready
+from distkv.client.local.cluster import InstanceHandle
 from distkv.types import Chunk
 from distkv.wire.messages.to_client import Status
 from tests.conftest import LASTING

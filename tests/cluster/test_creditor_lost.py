@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from distkv.client.local_cluster import InstanceHandle
+from distkv.client.local.cluster import InstanceHandle
 from tests.checkpoints import prompt_ids
 from tests.cluster.driving import (
     BLOCK_TOKENS,

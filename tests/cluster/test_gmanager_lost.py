@@ -7,9 +7,9 @@ import signal
 import time
 
 from distkv import AsyncClient, SamplingParams
-from distkv.client import launch
-from distkv.client.child import wait_ready
-from distkv.client.local_cluster import InstanceHandle
+from distkv.client.local import launch
+from distkv.client.local.child import wait_ready
+from distkv.client.local.cluster import InstanceHandle
 from tests.checkpoints import prompt_ids
 from tests.cluster.driving import driving, eventually, exit_of
 from tests.conftest import LASTING

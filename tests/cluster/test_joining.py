@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from distkv import StartupFailed
-from distkv.client import launch
-from distkv.client.child import wait_ready
-from distkv.client.local_cluster import InstanceHandle
+from distkv.client.local import launch
+from distkv.client.local.child import wait_ready
+from distkv.client.local.cluster import InstanceHandle
 from distkv.demo.random_checkpoint import make_checkpoint
 from tests.checkpoints import prompt_ids
 from tests.cluster.driving import driving, eventually, exit_of

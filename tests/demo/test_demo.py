@@ -16,17 +16,17 @@ import psutil
 import pytest
 
 from distkv.cli.commands.demo import command
-from distkv.cli.failures import run
+from distkv.cli.exit_codes import run
 from distkv.config import DEMO_MODEL, model_dir
 
 SMALL = ("--kv-tokens", "256")
 FAKES = """
 import sys
 from distkv.cli.commands.demo import command
-from distkv.cli.failures import run
-from distkv.client import launch
+from distkv.cli.exit_codes import run
+from distkv.client.local import launch
 from distkv.demo import story
-launch.MODULES = {"gmanager": "tests.client.fake_gmanager", "instance": "tests.client.fake_instance"}
+launch.MODULES = {"gmanager": "tests.client.local.fake_gmanager", "instance": "tests.client.local.fake_instance"}
 story.DEMO_MODEL = sys.argv.pop(1)
 """
 RUN = "sys.exit(run(command, sys.argv[1:]))"

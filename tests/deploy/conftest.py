@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from distkv.client import launch
+from distkv.client.local import launch
 from distkv.demo.random_checkpoint import make_checkpoint
 from tests.checkpoints import TEXT
 

@@ -9,7 +9,7 @@ import click
 import pytest
 
 from distkv.cli.daemons import gateway, gmanager, instance
-from distkv.cli.failures import run
+from distkv.cli.exit_codes import run
 from distkv.config import SECTIONS, build, load_file, settings_of
 from distkv.errors import ConfigError
 

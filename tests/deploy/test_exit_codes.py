@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from distkv.cli.daemons import gateway, gmanager, instance
-from distkv.cli.failures import run
+from distkv.cli.exit_codes import run
 from tests.deploy.conftest import Start, listening, log_of, told
 
 COMMANDS = {"gmanager": gmanager.command, "instance": instance.command, "gateway": gateway.command}

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 
 from distkv.config import GatewayConfig, build
-from distkv.gateway import server
+from distkv.gateway import process
 from distkv.types import TokenLogprobs
 from distkv.wire.messages.to_client import RequestEnded, TokenChunk
 from distkv.wire.messages.to_rmanager import Submit
@@ -70,7 +70,7 @@ async def started(
         config = build(GatewayConfig, values | {"drain_wait_s": 0.0, "shutdown_timeout_s": 5.0} | settings)
         stop = asyncio.Event()
         facts: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        task = asyncio.create_task(server.run(config, facts.set_result, stop))
+        task = asyncio.create_task(process.run(config, facts.set_result, stop))
         try:
             await asyncio.wait({task, facts}, return_when=asyncio.FIRST_COMPLETED)
             if task.done():

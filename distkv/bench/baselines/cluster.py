@@ -9,7 +9,7 @@ from pathlib import Path
 
 from distkv.bench.baselines.cases import Answer, Case
 from distkv.client.async_client import AsyncClient
-from distkv.client.local_cluster import LocalCluster
+from distkv.client.local.cluster import LocalCluster
 from distkv.types import SamplingParams
 from distkv.wire.messages.counters import Counters
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from distkv.bench.exam.cells import digest_of, digest_of_model
 from distkv.bench.exam.kept import Answers, Kept
 from distkv.bench.harness.command import Say
-from distkv.client.local_cluster import LocalCluster
+from distkv.client.local.cluster import LocalCluster
 from distkv.types import SamplingParams
 
 SPREAD_OVER = 4

@@ -12,7 +12,7 @@ from typing import Any
 import click
 import msgspec
 
-from distkv.client.local_cluster import LocalCluster
+from distkv.client.local.cluster import LocalCluster
 from distkv.types import SamplingParams
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 import distkv.bench
-from distkv.cli.interrupts import signals_interrupt
+from distkv.cli.signals import signals_interrupt
 from distkv.config import nearest
 
 HELP = """Run a benchmark. It ends with a table, and says the machine and versions it ran on.

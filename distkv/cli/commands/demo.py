@@ -8,8 +8,8 @@ from typing import Any
 import click
 from rich.console import Console
 
-from distkv.cli.interrupts import signals_interrupt
-from distkv.cli.values import CountType
+from distkv.cli.param_types import CountType
+from distkv.cli.signals import signals_interrupt
 
 HELP = """Start three instances with small KV memory, give them a document that none of them could hold alone, and ask
 for facts in it. Shows the answers as they come, where the KV lies, what moved, how fast it went, and that the tokens

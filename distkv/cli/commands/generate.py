@@ -12,9 +12,9 @@ from typing import Any
 import click
 import msgspec
 
-from distkv.cli.interrupts import signals_interrupt
 from distkv.cli.options import address_option
-from distkv.cli.values import CountType, LogitBiasType
+from distkv.cli.param_types import CountType, LogitBiasType
+from distkv.cli.signals import signals_interrupt
 from distkv.client.blocking import Client
 from distkv.types import RequestOutput, SamplingParams, TokenLogprobs
 

@@ -11,9 +11,9 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from distkv.cli.interrupts import signals_interrupt
-from distkv.cli.live.picture import STATE_STYLE
+from distkv.cli.live.dashboard import STATE_STYLE
 from distkv.cli.options import address_option
+from distkv.cli.signals import signals_interrupt
 from distkv.client.blocking import Client
 from distkv.wire.messages.to_client import Status
 

@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from distkv.cli.interrupts import signals_interrupt
-from distkv.cli.live.picture import picture
-from distkv.cli.live.watching import PERIOD_S, Watch, fitted, is_live, keys
+from distkv.cli.live.dashboard import picture
+from distkv.cli.live.polling import PERIOD_S, Watch, fitted, is_live, keys
 from distkv.cli.options import address_option
+from distkv.cli.signals import signals_interrupt
 from distkv.client.blocking import Client
 
 TURN_S = 0.02

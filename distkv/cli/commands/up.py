@@ -17,11 +17,11 @@ from click.core import ParameterSource
 from rich.console import Console
 from rich.live import Live
 
-from distkv.cli.interrupts import signals_interrupt
-from distkv.cli.live.watching import PERIOD_S, Watch, fitted, is_live
+from distkv.cli.live.polling import PERIOD_S, Watch, fitted, is_live
 from distkv.cli.options import CONFIG_PATH, given, setting_option, setting_options
-from distkv.client.child import how_it_ended
-from distkv.client.local_cluster import LocalCluster
+from distkv.cli.signals import signals_interrupt
+from distkv.client.local.child import how_it_ended
+from distkv.client.local.cluster import LocalCluster
 from distkv.config import DEMO_MODEL, GatewayConfig, InstanceConfig, load_table, model_dir, parse_count, settings_of
 from distkv.errors import ConfigError
 

@@ -13,7 +13,7 @@ import click
 import structlog
 import uvloop
 
-from distkv.cli.daemons.notify import ServiceManager
+from distkv.cli.daemons.service_manager import ServiceManager
 from distkv.errors import ConfigError, DistKVError
 
 Ready = Callable[[dict[str, Any]], None]

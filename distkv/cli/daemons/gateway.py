@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from distkv.cli.daemons.daemon_command import Daemon, daemon_command
-from distkv.cli.failures import run
+from distkv.cli.exit_codes import run
 from distkv.config import GatewayConfig, model_dir
 
 # Beyond drain_wait_s and shutdown_timeout_s: closing connections.
@@ -23,7 +23,7 @@ Examples:
 
 
 def _prepare(config: GatewayConfig) -> Daemon:
-    from distkv.gateway.server import run as run_gateway
+    from distkv.gateway.process import run as run_gateway
 
     model_dir(config.model)
     return Daemon("gateway", config, run_gateway, config.drain_wait_s + config.shutdown_timeout_s + DRAIN_GRACE_S)

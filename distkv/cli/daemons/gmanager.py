@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from distkv.cli.daemons.daemon_command import Daemon, daemon_command
-from distkv.cli.failures import run
+from distkv.cli.exit_codes import run
 from distkv.config import GManagerConfig
 
 DRAIN_S = 5.0

@@ -10,17 +10,17 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from distkv.gateway.api.answers import Completion, CompletionChoice, CompletionLogprobs, Usage
-from distkv.gateway.api.body import decode, read_body
-from distkv.gateway.api.errors import invalid
-from distkv.gateway.api.generating import Choice
-from distkv.gateway.api.outputs import job, respond
-from distkv.gateway.api.requests import REFUSED_COMPLETION, CompletionRequest
-from distkv.gateway.api.sampling import check_common, choices_of, sampling_params
-from distkv.gateway.api.token_texts import TokenTexts
+from distkv.gateway.api.service import Service
+from distkv.gateway.generation.choices import Choice
+from distkv.gateway.generation.response import job, respond
+from distkv.gateway.generation.sampling import check_common, choices_of, sampling_params
+from distkv.gateway.generation.token_texts import TokenTexts
 from distkv.gateway.operations.request_log import facts_of
 from distkv.gateway.prompting.prompts import completion_prompts, echo_text
-from distkv.gateway.service import Service
+from distkv.gateway.schema.body import decode, read_body
+from distkv.gateway.schema.errors import invalid
+from distkv.gateway.schema.requests import REFUSED_COMPLETION, CompletionRequest
+from distkv.gateway.schema.responses import Completion, CompletionChoice, CompletionLogprobs, Usage
 from distkv.types import Chunk, TokenLogprobs
 
 DEFAULT_MAX_TOKENS = 16

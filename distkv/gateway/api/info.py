@@ -12,10 +12,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from distkv import __version__
-from distkv.gateway.api.answers import Health, ModelCard, ModelList, Version
-from distkv.gateway.api.errors import RETRY_AFTER_S
-from distkv.gateway.api.openapi import document
-from distkv.gateway.service import Service, answer
+from distkv.gateway.api.service import Service, answer
+from distkv.gateway.schema.errors import RETRY_AFTER_S
+from distkv.gateway.schema.openapi import document
+from distkv.gateway.schema.responses import Health, ModelCard, ModelList, Version
 
 
 class Info:

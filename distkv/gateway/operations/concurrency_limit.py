@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from distkv.gateway.api.errors import ApiError, unavailable
+from distkv.gateway.schema.errors import ApiError, unavailable
 
 
 class Gate:

@@ -10,10 +10,10 @@ import structlog
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from distkv.gateway.api.errors import ApiError, internal
 from distkv.gateway.operations.concurrency_limit import Gate
 from distkv.gateway.operations.metrics import Metrics
 from distkv.gateway.operations.request_log import RequestFacts, attach, request_id_from
+from distkv.gateway.schema.errors import ApiError, internal
 from distkv.log import about
 
 OPEN_PATHS = frozenset({"/health", "/live", "/version", "/metrics", "/openapi.json"})

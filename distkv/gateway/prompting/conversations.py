@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from distkv.gateway.api.errors import invalid
-from distkv.gateway.api.requests import Message
-from distkv.gateway.prompting.model import ServedModel
+from distkv.gateway.prompting.served_model import ServedModel
+from distkv.gateway.schema.errors import invalid
+from distkv.gateway.schema.requests import Message
 from distkv.text.chat_template import TemplateFailed
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from distkv.gateway.api.errors import invalid
-from distkv.gateway.api.requests import CompletionRequest
-from distkv.gateway.api.sampling import MAX_OUTPUTS
-from distkv.gateway.prompting.model import ServedModel
+from distkv.gateway.generation.sampling import MAX_OUTPUTS
+from distkv.gateway.prompting.served_model import ServedModel
+from distkv.gateway.schema.errors import invalid
+from distkv.gateway.schema.requests import CompletionRequest
 
 
 @dataclass(frozen=True)

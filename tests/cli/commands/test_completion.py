@@ -11,9 +11,9 @@ import pytest
 from click.shell_completion import CompletionItem, ShellComplete
 
 from distkv.cli.commands.completion import PROGRAMS, SHELLS, script
-from distkv.cli.failures import run
+from distkv.cli.exit_codes import run
 from distkv.cli.main import COMMANDS, command
-from distkv.client.launch import MODULES
+from distkv.client.local.launch import MODULES
 
 BIN = Path(__file__).parents[3] / "bin"
 

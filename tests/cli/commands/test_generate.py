@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from distkv.cli.commands import generate
-from distkv.cli.failures import run
+from distkv.cli.exit_codes import run
 from distkv.cli.main import command
 from distkv.client.prompts import MAX_PROMPT_BYTES
 from distkv.types import SamplingParams, TokenLogprobs

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from distkv.cli.failures import run
+from distkv.cli.exit_codes import run
 from distkv.cli.main import command
 from distkv.client import directory
 from tests.cli.terminal import on_terminal

@@ -13,15 +13,15 @@ import psutil
 import pytest
 
 from distkv.cli.commands.up import command
-from distkv.cli.failures import run
+from distkv.cli.exit_codes import run
 from tests.cli.terminal import on_terminal
 
 PROGRAM = """
 import sys
-from distkv.cli.failures import run
+from distkv.cli.exit_codes import run
 from distkv.cli.commands.up import command
-from distkv.client import launch
-launch.MODULES = {section: f"tests.client.fake_{section}" for section in launch.MODULES}
+from distkv.client.local import launch
+launch.MODULES = {section: f"tests.client.local.fake_{section}" for section in launch.MODULES}
 sys.exit(run(command, sys.argv[1:]))
 """
 

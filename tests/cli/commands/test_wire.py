@@ -12,7 +12,7 @@ import sys
 import msgpack
 import pytest
 
-from distkv.cli.failures import run
+from distkv.cli.exit_codes import run
 from distkv.cli.main import command
 from distkv.wire.channel import ClientChannel, ServerChannel
 from distkv.wire.links.frames import MAGIC

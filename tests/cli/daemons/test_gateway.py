@@ -14,8 +14,8 @@ import pytest
 from click.testing import CliRunner
 
 from distkv.cli.daemons.gateway import command
-from distkv.client import launch
-from distkv.client.child import Child, wait_ready
+from distkv.client.local import launch
+from distkv.client.local.child import Child, wait_ready
 from distkv.demo.random_checkpoint import make_checkpoint
 from distkv.errors import StartupFailed
 from tests.checkpoints import TEXT

@@ -1,0 +1,152 @@
+"""The picture of a running cluster: pure functions from what its instances said to what a terminal shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal, TypeVar
+
+import msgspec
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from distkv.cli.live.samples import Loan, Sample, loans, rates
+from distkv.wire.messages.to_client import BlockCounts, InstanceStatus, RequestStatus
+
+STATE_STYLE = {"ready": "green", "starting": "yellow", "draining": "yellow", "unreachable": "red", "dead": "red"}
+# Slots of a pool, in the order of the bar: state, style, sign, sign where only ASCII can be shown.
+SLOTS = (
+    ("local", "cyan", "█", "#"),
+    ("lent", "magenta", "▓", "%"),
+    ("reserved", "yellow", "▒", "+"),
+    ("free", "dim", "·", "."),
+)
+WIDE, MEDIUM = 72, 48
+BAR_CELLS = (8, 24)
+ID_CELLS = 20
+T = TypeVar("T")
+
+
+class View(msgspec.Struct, frozen=True):
+    """What to show. before: an earlier sample, for throughput. notes: sentences about what is wrong."""
+
+    title: str
+    now: Sample
+    before: Sample | None = None
+    notes: tuple[str, ...] = ()
+
+
+def picture(view: View, *, width: int, height: int | None = None, ascii_only: bool = False) -> Group:
+    """Instances, loans and requests within `width` cells and `height` lines; None shows all of them."""
+    style = Style(width, ascii_only)
+    heads = [style.line(view.title, "bold"), *(style.line(note, "red") for note in view.notes)]
+    totals = _totals(view)
+    parts: list[RenderableType] = [*heads, *map(style.line, ["   ".join(totals)] if width >= WIDE else totals)]
+    instances = [status.instance for status in view.now.statuses]
+    requests = [request for status in view.now.statuses for request in status.requests]
+    left = height - len(parts) if height is not None else 10**6
+
+    def section(rows: Sequence[T], most: int, draw: Callable[[Sequence[T], Style], Sequence[RenderableType]]) -> int:
+        """Draw the first rows that have room, below an empty line and a head; returns the lines that are left."""
+        if not rows or left < 3:
+            return left
+        shown = rows if len(rows) <= most else rows[: max(1, most - 1)]
+        more = len(rows) - len(shown)
+        told = [style.line(f"and {more} more", "dim")] if more and most > 1 else []
+        parts.extend(["", *draw(shown, style), *told])
+        return left - 2 - len(shown) - len(told)
+
+    left = section(instances, max(1, min(left - 2, left // 2)), _instances)
+    left = section(loans(view.now.statuses), max(1, (left - 4) // 3), _loans)
+    left = section(requests, left - 2, _requests)
+    return Group(*parts)
+
+
+class Style(msgspec.Struct, frozen=True):
+    """What a terminal can show."""
+
+    width: int
+    ascii_only: bool
+
+    @property
+    def overflow(self) -> Literal["crop", "ellipsis"]:
+        return "crop" if self.ascii_only else "ellipsis"
+
+    def line(self, text: str, style: str = "") -> Text:
+        return Text(text, style=style, no_wrap=True, overflow=self.overflow)
+
+    def table(self, *, heads: bool = True) -> Table:
+        return Table(box=None, padding=(0, 1, 0, 0), header_style="bold", show_header=heads)
+
+
+def _totals(view: View) -> list[str]:
+    instances = [status.instance for status in view.now.statuses]
+    rate = rates(view.before, view.now) if view.before is not None else None
+    speed = "-, generated -" if rate is None else f"{rate.prompt:,.0f}, generated {rate.generated:,.1f}"
+    running, waiting = sum(one.running for one in instances), sum(one.waiting for one in instances)
+    return [f"tokens/s: prompt {speed}", f"requests: {running} running, {waiting} waiting"]
+
+
+def _instances(instances: Sequence[InstanceStatus], style: Style) -> list[RenderableType]:
+    table, width = style.table(), style.width
+    id_cells = max(8, min(ID_CELLS, width - 66))
+    table.add_column("id", no_wrap=True, overflow=style.overflow, max_width=id_cells)
+    table.add_column("state", no_wrap=True)
+    table.add_column("pool in use", no_wrap=True)
+    counts = ("free", "local", "lent", "borrowed") if width >= WIDE else ("free",) if width >= MEDIUM else ()
+    signs = {name: (plain if style.ascii_only else sign, colour) for name, colour, sign, plain in SLOTS}
+    for name in counts:
+        # The signs of the bar are explained where they cost no line.
+        table.add_column(Text.assemble(signs.get(name, ""), name), justify="right", no_wrap=True)
+    for name in ("run", "wait") if width >= MEDIUM else ():
+        table.add_column(name, justify="right", no_wrap=True)
+    names = min(max(len(one.instance_id) for one in instances), id_cells)
+    least, most = BAR_CELLS
+    cells = max(least, min(most, width - 60 - names)) if width >= WIDE else least
+    for one in instances:
+        numbers = [*(_count(one, name) for name in counts), *((one.running, one.waiting) if width >= MEDIUM else ())]
+        state = Text(one.state, style=STATE_STYLE.get(one.state, ""))
+        table.add_row(Text(one.instance_id), state, pool_bar(one.blocks, cells, style.ascii_only), *map(str, numbers))
+    return [table]
+
+
+def _count(instance: InstanceStatus, name: str) -> int:
+    return instance.borrowed_blocks if name == "borrowed" else int(getattr(instance.blocks, name))
+
+
+def pool_bar(blocks: BlockCounts, cells: int, ascii_only: bool = False) -> Text:
+    """The slots of a pool by state as a bar of `cells`, and the share in use."""
+    bar, end, drawn = Text(no_wrap=True), 0, 0
+    total = max(blocks.total, 1)
+    for name, style, sign, plain in SLOTS:
+        end += getattr(blocks, name)
+        reach = min(cells, round(end * cells / total))
+        bar.append((plain if ascii_only else sign) * (reach - drawn), style)
+        drawn = max(drawn, reach)
+    used = (blocks.total - blocks.free) / total if blocks.total else 0.0
+    return bar.append(" " * (cells - drawn) + f" {used:4.0%}")
+
+
+def _loans(lent: Sequence[Loan], style: Style) -> list[RenderableType]:
+    table = style.table(heads=False)
+    for column in range(4):
+        table.add_column(justify="right" if column else "left", no_wrap=True)
+    arrow = "->" if style.ascii_only else "→"
+    for one in lent:
+        requests = f"{one.requests} request" + ("s" if one.requests != 1 else "")
+        table.add_row(
+            Text(f"{one.creditor} {arrow} {one.debtor}"), f"{one.blocks} rBlocks", f"{one.tokens:,} tokens", requests
+        )
+    return [style.line("loans", "bold"), table]
+
+
+def _requests(requests: Sequence[RequestStatus], style: Style) -> list[RenderableType]:
+    table = style.table()
+    table.add_column("request", no_wrap=True, overflow=style.overflow, max_width=max(8, style.width // 4))
+    table.add_column("at", no_wrap=True, overflow=style.overflow, max_width=ID_CELLS)
+    table.add_column("tokens", justify="right", no_wrap=True)
+    table.add_column("KV lies at (tokens)", no_wrap=True, overflow=style.overflow)
+    for request in requests:
+        spans = ", ".join(f"{span.instance_id} {span.num_tokens:,}" for span in request.spans) or "nowhere yet"
+        table.add_row(Text(request.request_id), Text(request.instance_id), f"{request.num_tokens:,}", Text(spans))
+    return [table]

@@ -1,0 +1,252 @@
+"""A whole cluster on this machine: the real daemons as child processes."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from distkv.client.blocking import Client
+from distkv.client.local import launch
+from distkv.client.local.child import Child, stop, wait_ready
+from distkv.client.local.handles import GatewayHandle, GManagerHandle, InstanceHandle
+from distkv.config import DEMO_MODEL, model_dir
+from distkv.errors import ClusterUnreachable, ConfigError, StartupFailed
+from distkv.types import Chunk, RequestOutput, SamplingParams
+
+GMANAGER_STOP_S = 5.0
+RESTARTS = 3
+C = TypeVar("C", bound=Child)
+
+
+class LocalCluster:
+    """A gManager, `instances` instances ("i0", "i1", ...) and a gateway on loopback, ready once it is constructed.
+
+    model: a checkpoint directory; "demo" is the small model that comes with distkv. kv_tokens: KV pool of every
+    instance, or one number each; rounded down to whole rBlocks. dtype: of weights and KV. threads: CPU threads of each
+    engine; None shares the machine's. port: of the gManager, 0 is automatic. gateway: whether to serve HTTP too, at
+    `http_url`; http_port: its port, 0 is automatic. start_timeout_s, stop_timeout_s: bounds on starting, and on
+    draining in `close`. log_dir: keeps the processes' logs there; None deletes them. instance_options: more settings of
+    every instance, or a list with one mapping for each; gmanager_options, gateway_options: of these two. common:
+    settings for every process that has them; the cores of cpu_affinity are shared out.
+
+    Use it in `with`, or `close` it; the processes also end when this one does, however it ends. The death of an
+    instance or of the gateway ends nothing else. Raises ConfigError, and StartupFailed with the last lines of the log.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] = DEMO_MODEL,
+        instances: int = 1,
+        kv_tokens: int | Sequence[int] | None = None,
+        dtype: str = "auto",
+        threads: int | None = None,
+        *,
+        block_size: int = 16,
+        port: int = 0,
+        gateway: bool = True,
+        http_port: int = 0,
+        start_timeout_s: float = 180.0,
+        stop_timeout_s: float = 15.0,
+        log_dir: str | os.PathLike[str] | None = None,
+        instance_options: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+        gmanager_options: Mapping[str, Any] | None = None,
+        gateway_options: Mapping[str, Any] | None = None,
+        **common: Any,
+    ) -> None:
+        sizes = launch.pool_sizes(kv_tokens, instances)
+        model_dir(os.fspath(model))
+        if gateway_options and not gateway:
+            raise ConfigError("gateway_options", "are given, and gateway is false")
+        sections = ("gmanager", "instance", *(["gateway"] if gateway else []))
+        split = launch.split_common({"log_json": False} | common, sections)
+        self._gmanager_settings: dict[str, Any] = {"port": port} | split["gmanager"] | dict(gmanager_options or {})
+        self._gateway_settings: dict[str, Any] | None = None
+        if gateway:
+            # Nobody balances load over it, so nobody has to see that it leaves before it does.
+            settings = {"model": os.fspath(model), "port": http_port, "drain_wait_s": 0.0}
+            self._gateway_settings = settings | split["gateway"] | dict(gateway_options or {})
+            launch.command("gateway", self._gateway_settings)
+        shared: dict[str, Any] = {"model": os.fspath(model), "dtype": dtype, "block_size": block_size} | split[
+            "instance"
+        ]
+        cores = launch.shares_of_cores(shared.pop("cpu_affinity", None), instances)
+        own = _each(instance_options, instances)
+        self._instance_settings = [
+            shared
+            | {"kv_tokens": size, "threads": threads, "cpu_affinity": share}
+            | more
+            | {"instance_id": f"i{index}", "port": 0}
+            for index, (size, share, more) in enumerate(zip(sizes, cores, own, strict=True))
+        ]
+        for settings in self._instance_settings:
+            if settings["threads"] is None and settings["cpu_affinity"] is None:
+                settings["threads"] = launch.share_of_cpus(instances)
+            launch.command("instance", settings)
+        self.stop_timeout_s = stop_timeout_s
+        self.gmanager: GManagerHandle
+        self.gateway: GatewayHandle | None = None
+        self.instances: list[InstanceHandle] = []
+        self._children: list[Child] = []
+        self._clients: list[Client] = []
+        self._owner_pid = os.getpid()
+        self._closed = False
+        self._kept_logs = log_dir is not None
+        self.log_dir = Path(log_dir) if log_dir is not None else Path(tempfile.mkdtemp(prefix="distkv-"))
+        self._client: Client | None = None
+        atexit.register(self.close)
+        try:
+            self._make_log_dir()
+            self._start(time.monotonic() + start_timeout_s)
+        except BaseException:
+            self.close(stop_timeout_s=0)
+            raise
+
+    @property
+    def address(self) -> str:
+        """The gManager's address."""
+        return self.gmanager.address
+
+    @property
+    def http_url(self) -> str:
+        """Where the gateway serves HTTP, "http://127.0.0.1:PORT". Raises RuntimeError when there is none."""
+        if self.gateway is None:
+            raise RuntimeError("the cluster has no gateway: it was started with gateway=False")
+        return self.gateway.url
+
+    def generate(
+        self, prompts: list[str] | list[list[int]] | str, params: SamplingParams | list[SamplingParams] | None = None
+    ) -> list[RequestOutput]:
+        """The outputs of several prompts, in their order, served at the same time; params are for all or one each."""
+        return self._own_client().generate(prompts, params)
+
+    def stream(
+        self, prompt: str | list[int], params: SamplingParams | None = None, *, request_id: str | None = None
+    ) -> Iterator[Chunk]:
+        """Yield one prompt's output as it comes; leaving the loop cancels the request."""
+        return self._own_client().stream(prompt, params, request_id=request_id)
+
+    def status(self) -> dict[str, Any]:
+        """The dict of `distkv status --json`."""
+        return self._own_client().status()
+
+    def client(self) -> Client:
+        """Another client of this cluster; it is closed with the cluster, or before by you."""
+        client = Client(self.address)
+        self._clients.append(client)
+        return client
+
+    def restart_gmanager(self, timeout_s: float = 30.0) -> None:
+        """Start a new gManager at the address of the one before, which is killed if it still runs."""
+        self.gmanager.kill()
+        deadline_s = time.monotonic() + timeout_s
+        settings = self._gmanager_settings | {"port": int(self.address.rpartition(":")[2])}
+        for attempt in range(RESTARTS):
+            # An outgoing connection may hold the port for a moment while nobody listens there.
+            gmanager = self._spawn(GManagerHandle, "gmanager", "gManager", settings)
+            try:
+                wait_ready([gmanager], deadline_s)
+            except StartupFailed:
+                gmanager.kill()
+                if attempt == RESTARTS - 1 or time.monotonic() > deadline_s:
+                    raise
+            else:
+                self.gmanager = gmanager
+                return
+
+    def close(self, *, stop_timeout_s: float | None = None) -> None:
+        """Drain and end every process, within stop_timeout_s; 0 kills. Safe to call twice; does not raise for those
+        that died before."""
+        if self._closed or os.getpid() != self._owner_pid:
+            return
+        self._closed = True
+        atexit.unregister(self.close)
+        limit_s = self.stop_timeout_s if stop_timeout_s is None else stop_timeout_s
+        try:
+            for client in self._clients:
+                client.close()
+            if limit_s > 0:
+                serving = [*([self.gateway] if self.gateway else []), *self.instances]
+                stop(serving, limit_s)
+                stop([child for child in self._children if child not in serving], GMANAGER_STOP_S)
+        finally:
+            for child in self._children:
+                child.close()
+            if not self._kept_logs:
+                shutil.rmtree(self.log_dir, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _make_log_dir(self) -> None:
+        try:
+            self.log_dir.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError("log_dir", f"cannot make {self.log_dir}: {error.strerror}") from None
+
+    def _start(self, deadline_s: float) -> None:
+        self.gmanager = self._spawn(GManagerHandle, "gmanager", "gManager", self._gmanager_settings)
+        wait_ready([self.gmanager], deadline_s)
+        wired = {"gmanager": self.address}
+        for settings in self._instance_settings:
+            name = settings["instance_id"]
+            self.instances.append(self._spawn(InstanceHandle, "instance", f"instance {name}", settings | wired))
+        if self._gateway_settings is not None:
+            self.gateway = self._spawn(GatewayHandle, "gateway", "gateway", self._gateway_settings | wired)
+        wait_ready([*self.instances, *([self.gateway] if self.gateway else [])], deadline_s)
+        self._wait_until(self._unready_instances, deadline_s)
+        self._wait_until(self._unready_gateway, deadline_s)
+
+    def _unready_instances(self) -> set[str]:
+        ready: set[str] = set()
+        with contextlib.suppress(ClusterUnreachable):
+            ready = {m.instance_id for m in self._own_client().members() if m.state == "ready"}
+        return {handle.instance_id for handle in self.instances} - ready
+
+    def _unready_gateway(self) -> set[str]:
+        return {self.gateway.name} if self.gateway is not None and not self.gateway.serves() else set()
+
+    def _wait_until(self, unready: Callable[[], set[str]], deadline_s: float) -> None:
+        """Wait until the cluster takes all for ready, though they said so themselves before."""
+        while late := unready():
+            for child in self._children:
+                if not child.alive:
+                    raise child.failure()
+            if time.monotonic() > deadline_s:
+                raise StartupFailed(
+                    ", ".join(sorted(late)), "the cluster does not call it ready in time", self.gmanager.last_log()
+                )
+            time.sleep(0.02)
+
+    def _spawn(self, kind: type[C], section: str, name: str, settings: Mapping[str, Any]) -> C:
+        log = self.log_dir / f"{settings.get('instance_id', section)}.log"
+        child = kind(name, launch.command(section, settings), log, launch.environment(section, settings))
+        self._children.append(child)
+        return child
+
+    def _own_client(self) -> Client:
+        if self._closed:
+            raise RuntimeError("the cluster is closed")
+        if self._client is None:
+            self._client = self.client()
+        return self._client
+
+
+def _each(options: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None, instances: int) -> list[dict[str, Any]]:
+    if options is None or isinstance(options, Mapping):
+        return [dict(options or {}) for _ in range(instances)]
+    if len(options) != instances:
+        raise ConfigError("instance_options", f"expected one mapping per instance ({instances}), got {len(options)}")
+    return [dict(one) for one in options]

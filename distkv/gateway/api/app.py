@@ -1,0 +1,65 @@
+"""The gateway as an ASGI application."""
+
+from __future__ import annotations
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from distkv.errors import DistKVError
+from distkv.gateway.api.chat import Chats
+from distkv.gateway.api.completions import Completions
+from distkv.gateway.api.info import Info
+from distkv.gateway.api.service import Service
+from distkv.gateway.api.tokenization import Tokenizing
+from distkv.gateway.operations.middleware import Front, Guard
+from distkv.gateway.schema.errors import ApiError, internal
+
+
+def make_app(service: Service) -> ASGIApp:
+    """All endpoints, with what happens around them."""
+    info, tokenizing = Info(service), Tokenizing(service)
+    routes = [
+        Route("/health", info.health),
+        Route("/live", info.live),
+        Route("/version", info.version),
+        Route("/metrics", info.metrics),
+        Route("/openapi.json", info.openapi),
+        Route("/v1/models", info.models),
+        Route("/v1/models/{model_id:path}", info.model),
+        Route("/v1/completions", Completions(service).create, methods=["POST"]),
+        Route("/v1/chat/completions", Chats(service).create, methods=["POST"]),
+        Route("/tokenize", tokenizing.tokenize, methods=["POST"]),
+        Route("/detokenize", tokenizing.detokenize, methods=["POST"]),
+    ]
+
+    def on_http_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        messages = {404: f"there is no {request.url.path[:200]} here", 405: f"{request.method} is not allowed here"}
+        code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
+        answer = ApiError(error.status_code, messages.get(error.status_code, error.detail), code=code).response()
+        answer.headers.update(error.headers or {})
+        return answer
+
+    def on_error(request: Request, error: Exception) -> Response:
+        return service.explain(error).response()
+
+    def on_bug(request: Request, error: Exception) -> Response:
+        # Starlette raises it again after this answer, and Front logs it.
+        return internal().response()
+
+    app = Starlette(
+        routes=routes,
+        exception_handlers={
+            HTTPException: on_http_error,
+            ApiError: on_error,
+            DistKVError: on_error,
+            Exception: on_bug,
+        },
+    )
+    app.router.redirect_slashes = False
+    guarded = Guard(app, service.config.api_key, service.gate)
+    return Front(guarded, service.metrics, frozenset(route.path for route in routes))

@@ -1,0 +1,77 @@
+"""What the endpoints share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+import structlog
+from starlette.responses import Response
+
+from distkv.config import GatewayConfig
+from distkv.gateway.generation.choices import Generation
+from distkv.gateway.operations.cluster import Cluster
+from distkv.gateway.operations.concurrency_limit import Gate
+from distkv.gateway.operations.metrics import Metrics
+from distkv.gateway.prompting.served_model import ServedModel
+from distkv.gateway.schema.errors import ApiError, from_cluster, internal, invalid, unavailable
+
+
+@dataclass(frozen=True)
+class Service:
+    """One gateway's parts."""
+
+    config: GatewayConfig
+    model: ServedModel
+    cluster: Cluster
+    gate: Gate
+    metrics: Metrics
+
+    @property
+    def max_model_len(self) -> int:
+        """The longest request in tokens, prompt and output together; 0 when no instance is ready."""
+        return min(self.cluster.pool_tokens, self.config.max_model_len or self.cluster.pool_tokens)
+
+    def room(self, prompt_tokens: int) -> int:
+        """The output that fits beside a prompt, within what the model was made for if the prompt is. Raises ApiError:
+        400 when the prompt alone is too long, 503 when no instance is ready."""
+        most = self.max_model_len
+        if not most:
+            raise unavailable("no instance is ready to serve the request", "no_ready_instance")
+        if prompt_tokens < self.model.max_positions:
+            most = min(most, self.model.max_positions)
+        if prompt_tokens >= most:
+            raise self._too_long(prompt_tokens, 1, most)
+        return most - prompt_tokens
+
+    def check_length(self, prompt_tokens: int, max_tokens: int) -> None:
+        """Raise ApiError 400 for a request over --max-model-len; what the pool can hold is checked by the cluster."""
+        most = self.config.max_model_len
+        if most is not None and prompt_tokens + max_tokens > most:
+            raise self._too_long(prompt_tokens, max_tokens, most)
+
+    def _too_long(self, prompt_tokens: int, max_tokens: int, most: int) -> ApiError:
+        return invalid(
+            f"the request needs {prompt_tokens} prompt tokens and {max_tokens} output tokens, over the limit of {most}",
+            code="context_length_exceeded",
+        )
+
+    @property
+    def generation(self) -> Generation:
+        """Runs requests on the cluster."""
+        return Generation(self.cluster, self.metrics, self.config.request_timeout_s)
+
+    def explain(self, error: Exception) -> ApiError:
+        """An error as the user should see it. One that nobody foresaw is logged."""
+        known = from_cluster(error, draining=not self.gate.is_open)
+        if known is None:
+            structlog.get_logger().error("request failed unexpectedly", exc_info=error)
+            return internal()
+        if known.status >= 500:
+            structlog.get_logger().warning("request failed", reason=str(error))
+        return known
+
+
+def answer(body: msgspec.Struct, status: int = 200) -> Response:
+    """A JSON answer."""
+    return Response(msgspec.json.encode(body), status, media_type="application/json")

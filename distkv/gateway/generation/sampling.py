@@ -1,0 +1,111 @@
+"""How a request asks for tokens: its own parameters, the model's defaults, and what fits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from distkv.errors import ConfigError, InvalidParams
+from distkv.gateway.generation.choices import Choice
+from distkv.gateway.schema.errors import invalid
+from distkv.gateway.schema.requests import SamplingRequest
+from distkv.types import SamplingParams
+
+MAX_OUTPUTS = 1024
+
+_PLAIN = (
+    "temperature",
+    "top_p",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "ignore_eos",
+    "prompt_logprobs",
+)
+_FROM_MODEL = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+
+
+def model_defaults(model_dir: Path) -> dict[str, Any]:
+    """Sampling defaults of generation_config.json, {} if there is none. Raises ConfigError.
+
+    As vLLM does, `do_sample` is not looked at: greedy decoding is asked for with temperature 0.
+    """
+    file = model_dir / "generation_config.json"
+    if not file.exists():
+        return {}
+    try:
+        raw = msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
+    except (OSError, msgspec.DecodeError) as error:
+        raise ConfigError("model", f"{file} cannot be read: {error}") from None
+    found = {name: raw[name] for name in _FROM_MODEL if raw.get(name) is not None}
+    if raw.get("max_new_tokens") is not None:
+        found["max_tokens"] = raw["max_new_tokens"]
+    try:
+        SamplingParams(**found)
+    except InvalidParams as error:
+        raise ConfigError("model", f"{file}: {error}", "--generation-config none ignores this file") from None
+    return found
+
+
+def sampling_params(
+    request: SamplingRequest,
+    defaults: Mapping[str, Any],
+    *,
+    max_tokens: int,
+    logprobs: int | None,
+    prompt_logprobs: int | None = None,
+) -> SamplingParams:
+    """What the cluster is asked. Raises ApiError 400 naming the field as the user knows it."""
+    values = {name: getattr(request, name) for name in _PLAIN if getattr(request, name) is not None}
+    if request.top_k is not None:
+        values["top_k"] = max(0, request.top_k)
+    if request.stop:
+        values["stop"] = request.stop
+    if request.stop_token_ids:
+        values["stop_token_ids"] = tuple(request.stop_token_ids)
+    if request.logit_bias:
+        values["logit_bias"] = {_token_id(key): bias for key, bias in request.logit_bias.items()}
+    if request.seed is not None:
+        values["seed"] = request.seed % 2**63
+    if prompt_logprobs is not None:
+        values["prompt_logprobs"] = max(prompt_logprobs, values.get("prompt_logprobs", 0))
+    inherited = {name: value for name, value in defaults.items() if name != "max_tokens"}
+    try:
+        return SamplingParams(**(inherited | values | {"max_tokens": max_tokens, "logprobs": logprobs}))
+    except InvalidParams as error:
+        raise invalid(str(error), error.field) from None
+
+
+def choices_of(prompts: Sequence[list[int]], params: SamplingParams, n: int, **how: bool) -> list[Choice]:
+    """n choices of every prompt. With a seed, choice i of a prompt has seed + i. Raises ApiError 400 for too many."""
+    if n * len(prompts) > MAX_OUTPUTS:
+        raise invalid(f"n: {n} for {len(prompts)} prompts are over the limit of {MAX_OUTPUTS} outputs", "n")
+    return [
+        Choice(number * n + index, number, prompt, _seeded(params, index), **how)
+        for number, prompt in enumerate(prompts)
+        for index in range(n)
+    ]
+
+
+def check_common(asked: SamplingRequest) -> None:
+    """Raise ApiError 400 for what cannot go together."""
+    if asked.stream_options is not None and not asked.stream:
+        raise invalid("stream_options: only allowed with stream", "stream_options")
+    if asked.prompt_logprobs is not None and asked.stream:
+        raise invalid("prompt_logprobs: not available with stream; echo and logprobs are", "prompt_logprobs")
+
+
+def _seeded(params: SamplingParams, index: int) -> SamplingParams:
+    if params.seed is None or index == 0:
+        return params
+    return msgspec.structs.replace(params, seed=(params.seed + index) % 2**63)
+
+
+def _token_id(key: str) -> int:
+    if not key.isascii() or not key.isdecimal():
+        raise invalid(f"logit_bias: expected token ids as keys, got {key!r}", "logit_bias")
+    return int(key[:20])

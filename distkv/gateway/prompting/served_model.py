@@ -1,0 +1,76 @@
+"""The model as the gateway needs it: its names, tokenizer, chat template and sampling defaults, but no weights."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from distkv.config import GatewayConfig, model_dir
+from distkv.engine.model.config import ModelConfig
+from distkv.errors import ConfigError
+from distkv.gateway.generation.sampling import model_defaults
+from distkv.gateway.schema.errors import ApiError, invalid
+from distkv.text.chat_template import ChatTemplate
+from distkv.text.tokenizer import Tokenizer
+from distkv.text.tokenizer_conversion import convert_tokenizer
+from distkv.types import is_utf8
+
+_THREADS = 2
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """names: what users may call it; the first one is what answers say. tokenizer, template: None if it has none.
+    defaults: of sampling, by field of SamplingParams. max_positions: tokens it was made for, 0 if it does not say.
+    """
+
+    names: tuple[str, ...]
+    tokenizer: Tokenizer | None
+    template: ChatTemplate | None
+    defaults: Mapping[str, Any]
+    max_positions: int
+    _threads: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_THREADS))
+
+    @classmethod
+    def load(cls, config: GatewayConfig) -> ServedModel:
+        """Read the files of `config.model`; blocks. Raises ConfigError, CheckpointError."""
+        path = model_dir(config.model)
+        names = config.served_model_name or (config.model,)
+        if not all(names):
+            raise ConfigError("served_model_name", "has an empty name")
+        return cls(
+            names=names,
+            tokenizer=Tokenizer.from_dir(path, convert_tokenizer),
+            template=ChatTemplate.of_model(path, config.chat_template),
+            defaults=model_defaults(path) if config.generation_config == "auto" else {},
+            max_positions=ModelConfig.from_dir(path).max_positions,
+        )
+
+    def check_name(self, name: str | None) -> None:
+        """Raise ApiError 404 unless the model is called so; no name is this one's."""
+        if name is not None and name not in self.names:
+            known = ", ".join(self.names)
+            raise ApiError(
+                404, f"the model {name!r} does not exist; served here: {known}", param="model", code="model_not_found"
+            )
+
+    async def encode(self, text: str, param: str, *, add_special_tokens: bool) -> list[int]:
+        """Token ids of a text, made in a thread. Raises ApiError 400 naming `param`."""
+        tokenizer = self.need_tokenizer(param)
+        if not is_utf8(text):
+            raise invalid(f"{param}: has characters that UTF-8 cannot encode (lone surrogates)", param)
+        return await self.in_thread(lambda: tokenizer.encode(text, add_special_tokens=add_special_tokens))
+
+    async def in_thread(self, work: Callable[[], T]) -> T:
+        """What `work` returns, computed beside the event loop; only a few at a time."""
+        async with self._threads:
+            return await asyncio.to_thread(work)
+
+    def need_tokenizer(self, param: str | None = None) -> Tokenizer:
+        """The tokenizer. Raises ApiError 400 if the model has none."""
+        if self.tokenizer is None:
+            raise invalid("the model has no tokenizer: give the prompt as token ids", param)
+        return self.tokenizer

@@ -1,0 +1,77 @@
+"""Request bodies: read within a limit, decoded strictly, and errors that name the field."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+
+from distkv.gateway.schema.errors import ApiError, invalid
+
+READ_S = 60.0
+_PLACE = re.compile(r"^(?P<what>.*?)(?: - at `(?:key in )?\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+async def read_body(request: Request, limit_bytes: int) -> bytes:
+    """The whole body, however it is sent. Raises ApiError 413 as soon as it is over the limit, 408 if it takes long."""
+    announced = request.headers.get("content-length", "")
+    if announced.isdecimal() and int(announced) > limit_bytes:
+        raise _too_large(limit_bytes)
+    parts: list[bytes] = []
+    size_bytes = 0
+    try:
+        async with asyncio.timeout(READ_S):
+            async for part in request.stream():
+                size_bytes += len(part)
+                if size_bytes > limit_bytes:
+                    raise _too_large(limit_bytes)
+                parts.append(part)
+    except TimeoutError:
+        raise ApiError(408, f"the body did not come within {READ_S:.0f} s", close=True) from None
+    except ClientDisconnect:
+        raise ApiError(499, "the client is gone", close=True) from None
+    return b"".join(parts)
+
+
+def _too_large(limit_bytes: int) -> ApiError:
+    return ApiError(413, f"the body is over the limit of {limit_bytes} bytes", code="body_too_large", close=True)
+
+
+def decode(body: bytes, kind: type[S], refused: Mapping[str, tuple[Any, ...]]) -> S:
+    """A checked request. Raises ApiError 400 naming the field that is wrong.
+
+    refused: fields that would change the answer and that are not supported, each with the values that ask for nothing.
+    Other unknown fields are ignored.
+    """
+    try:
+        raw = msgspec.json.decode(body, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise invalid(f"the body is no JSON object: {error}", code="invalid_json") from None
+    for name, harmless in refused.items():
+        if raw.get(name) is not None and not any(_same(raw[name], value) for value in harmless):
+            raise invalid(f"{name} is not supported by this server", name, "unsupported_parameter")
+    try:
+        return msgspec.convert(raw, kind, strict=True)
+    except (msgspec.ValidationError, OverflowError) as error:
+        what, path = place_of(str(error))
+        raise invalid(f"{path}: {what}" if path else what, path or None) from None
+
+
+def place_of(message: str) -> tuple[str, str]:
+    """(what is wrong, the field's path) of a message of msgspec."""
+    found = _PLACE.match(message)
+    assert found is not None
+    what, path = found["what"], found["path"] or ""
+    missing = re.search(r"missing required field `(\w+)`", what)
+    if missing:
+        path = f"{path}.{missing[1]}" if path else missing[1]
+    return what, path
+
+
+def _same(value: Any, harmless: Any) -> bool:
+    return bool(value == harmless and isinstance(value, bool) == isinstance(harmless, bool))

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from distkv.cli.live.dashboard import View, picture, pool_bar
+from distkv.cli.live.samples import Sample
+from distkv.wire.messages.to_client import BlockCounts
+from tests.cli.statuses import request, status
+
+
+def lines(view: View, *, width: int = 80, height: int | None = None, ascii_only: bool = False) -> list[str]:
+    """The picture as a terminal of that width shows it."""
+    console = Console(file=io.StringIO(), width=width, height=height or 100, markup=False, highlight=False)
+    with console.capture() as captured:
+        console.print(picture(view, width=width, height=height, ascii_only=ascii_only))
+    return [line.rstrip() for line in captured.get().splitlines()]
+
+
+def busy(instances: int = 4, requests: int = 3, name: str = "i") -> View:
+    """Every instance lends to the one before it and runs some requests."""
+    names = [f"{name}{index}" for index in range(instances)]
+    now = tuple(
+        status(
+            one,
+            blocks=(8, 16, 6, 2),
+            prompt=3000,
+            generated=500,
+            running=requests,
+            waiting=1,
+            borrowed=6,
+            requests=tuple(
+                request(f"req-{one}-{k:032d}", one, (names[(index + 1) % instances], 512), (one, 1000))
+                for k in range(requests)
+            ),
+        )
+        for index, one in enumerate(names)
+    )
+    before = tuple(status(one, prompt=1000, generated=480) for one in names)
+    return View("distkv at tcp://127.0.0.1:7070", Sample(12.0, now), Sample(10.0, before))
+
+
+def test_it_says_how_every_instance_is_who_lends_and_what_runs():
+    shown = lines(busy(2, 1))
+    assert shown[0] == "distkv at tcp://127.0.0.1:7070"
+    assert shown[1] == "tokens/s: prompt 2,000, generated 20.0   requests: 2 running, 2 waiting"
+    assert " ".join(shown[3].split()) == "id state pool in use ·free █local ▓lent borrowed run wait"
+    assert shown[4].split() == ["i0", "ready", "█████████▓▓▓▒▒····", "75%", "8", "16", "6", "6", "1", "1"]
+    assert shown[6:9] == ["", "loans", "i0 → i1 32 rBlocks 512 tokens 1 request"]
+    assert shown[11].startswith("request") and shown[12].endswith("i0  1,512 i1 512, i0 1,000")
+    assert shown[12].startswith("req-i0-") and "…" in shown[12]
+
+
+def test_an_idle_cluster_has_no_loans_and_no_requests():
+    shown = lines(View("t", Sample(1.0, (status("i0"),))))
+    assert len(shown) == 5
+    assert shown[1] == "tokens/s: prompt -, generated -   requests: 0 running, 0 waiting"
+
+
+def test_a_cluster_that_is_not_there_is_a_note():
+    shown = lines(View("t", Sample(1.0), notes=("nobody answers",)))
+    assert shown == ["t", "nobody answers", "tokens/s: prompt -, generated -   requests: 0 running, 0 waiting"]
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 80, 200])
+@pytest.mark.parametrize("height", [6, 12, 24, 60])
+@pytest.mark.parametrize(("instances", "requests"), [(1, 0), (4, 3), (30, 5)])
+def test_it_fits_every_terminal(width, height, instances, requests):
+    view = busy(instances, requests, name="a-rather-long-name-of-a-host-")
+    shown = lines(view, width=width, height=height)
+    assert len(shown) <= height
+    assert max(map(len, shown)) <= width
+
+
+def test_four_instances_with_loans_and_requests_fit_80_columns_and_24_lines():
+    shown = lines(busy(), height=24)
+    text = "\n".join(shown)
+    assert len(shown) <= 24
+    assert all(f"\ni{index} ready" in text for index in range(4))
+    assert "i3 → i2 96 rBlocks" in text
+    assert shown[-1].startswith("and ") and shown[-1].endswith(" more")
+
+
+def test_narrow_terminals_see_less():
+    assert "borrowed" not in lines(busy(), width=60)[4] and "run" in lines(busy(), width=60)[4]
+    assert lines(busy(), width=40)[4].split() == ["id", "state", "pool", "in", "use"]
+
+
+def test_plain_terminals_get_plain_signs():
+    assert all(line.isascii() for line in lines(busy(), width=120, ascii_only=True))
+
+
+def test_names_are_not_markup():
+    view = View("t", Sample(1.0, (status("[red]x[/red]", requests=(request("[bold]", "i0", ("[x]", 5)),)),)))
+    text = "\n".join(lines(view, width=120))
+    assert "[red]x[/red]" in text and "[bold]" in text and "[x] 5" in text
+
+
+@pytest.mark.parametrize(
+    ("blocks", "bar"),
+    [
+        (BlockCounts(), "             0%"),
+        (BlockCounts(total=10, free=10), "··········    0%"),
+        (BlockCounts(total=10, local=10), "██████████  100%"),
+        (BlockCounts(total=8, free=2, local=2, lent=3, reserved=1), "██▓▓▓▓▒▒··   75%"),
+        (BlockCounts(total=1000, free=999, local=1), "··········    0%"),
+    ],
+)
+def test_the_bar_of_a_pool(blocks, bar):
+    shown = pool_bar(blocks, 10).plain
+    assert len(shown) == 15
+    assert shown.split() == bar.split()

@@ -1,3 +1,0 @@
-from tests.client.fake_daemon import main
-
-main("gateway")

@@ -1,0 +1,3 @@
+from tests.client.local.fake_daemon import main
+
+main("instance")

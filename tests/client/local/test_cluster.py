@@ -1,0 +1,261 @@
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from distkv import ConfigError, LocalCluster, SamplingParams, StartupFailed
+from distkv.client.local import launch
+
+FAKES = {
+    "gmanager": "tests.client.local.fake_gmanager",
+    "instance": "tests.client.local.fake_instance",
+    "gateway": "tests.client.local.fake_gateway",
+}
+without_gateway = functools.partial(LocalCluster, gateway=False)
+TWO = SamplingParams(max_tokens=2)
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """Makes the fakes' model directories."""
+    monkeypatch.setattr(launch, "MODULES", FAKES)
+
+    def make(kind: str) -> Path:
+        (tmp_path / kind).mkdir(exist_ok=True)
+        (tmp_path / kind / "config.json").touch()
+        return tmp_path / kind
+
+    return make
+
+
+def gone(pids: list[int]) -> bool:
+    _, left = psutil.wait_procs([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], timeout=15)
+    return not [one for one in left if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+
+
+def pids(cluster: LocalCluster) -> list[int]:
+    return [cluster.gmanager.pid, *(one.pid for one in cluster.instances), *workers(cluster)]
+
+
+def workers(cluster: LocalCluster) -> list[int]:
+    return [one.facts["worker_pid"] for one in cluster.instances]
+
+
+def test_it_serves_and_leaves_nothing_behind(model):
+    with without_gateway(model=model("x"), instances=2, kv_tokens=[160, 320], dtype="float32", threads=1) as cluster:
+        assert [one.instance_id for one in cluster.instances] == ["i0", "i1"]
+        assert [out.text for out in cluster.generate(["a", "b"], TWO)] == ["0 1 ", "0 1 "]
+        assert [chunk.text for chunk in cluster.stream("a", TWO)] == ["0 ", "1 "]
+        assert [one["instance_id"] for one in cluster.status()["instances"]] == ["i0", "i1"]
+        assert {one.instance_id: one.total_blocks for one in cluster.client().members()} == {"i0": 10, "i1": 20}
+        assert cluster.address == cluster.gmanager.address
+        log_dir, all_pids = cluster.log_dir, pids(cluster)
+        assert log_dir.is_dir()
+    assert gone(all_pids)
+    assert not log_dir.exists()
+    with pytest.raises(RuntimeError, match="closed"):
+        cluster.status()
+    cluster.close()
+
+
+async def test_it_works_while_a_loop_runs_in_the_calling_thread(model):
+    assert asyncio.get_running_loop().is_running()
+    with without_gateway(model("x"), kv_tokens=160) as cluster:
+        assert cluster.generate(["a"], TWO)[0].finish_reason == "length"
+
+
+def test_the_death_of_an_instance_ends_nothing_else(model):
+    with without_gateway(model("x"), instances=2, kv_tokens=160) as cluster:
+        worker = workers(cluster)[0]
+        cluster.instances[0].kill()
+        assert cluster.instances[0].exit_code == -signal.SIGKILL
+        assert gone([worker])
+        assert cluster.generate(["a"], TWO)[0].text == "0 1 "
+        assert [one["state"] for one in cluster.status()["instances"]] == ["unreachable", "ready"]
+
+
+def test_the_worker_of_an_instance_killed_by_others_ends_too(model):
+    with without_gateway(model("x"), kv_tokens=160) as cluster:
+        (worker,) = workers(cluster)
+        os.kill(cluster.instances[0].pid, signal.SIGKILL)
+        os.waitid(os.P_PID, cluster.instances[0].pid, os.WEXITED | os.WNOWAIT)
+        assert not cluster.instances[0].alive
+        assert gone([worker])
+
+
+def test_requests_outlive_the_gmanager_and_it_can_come_back(model):
+    with without_gateway(model("x"), kv_tokens=160) as cluster:
+        address = cluster.address
+        cluster.gmanager.kill()
+        assert cluster.generate(["a"], TWO)[0].text == "0 1 "
+        cluster.restart_gmanager()
+        assert cluster.address == address and cluster.gmanager.alive
+        assert cluster.generate(["a"], TWO)[0].text == "0 1 "
+
+
+def test_a_stopped_process_is_killed_in_the_end(model):
+    cluster = without_gateway(model("x"), kv_tokens=160, stop_timeout_s=0.2)
+    all_pids = pids(cluster)
+    os.kill(cluster.instances[0].pid, signal.SIGSTOP)
+    cluster.close()
+    assert gone(all_pids)
+
+
+def test_one_that_ignores_its_stop_event_is_ended(model):
+    cluster = without_gateway(model("stays"), kv_tokens=160, shutdown_timeout_s=0.1)
+    all_pids = pids(cluster)
+    cluster.close()
+    assert gone(all_pids)
+    assert cluster.instances[0].process.returncode == 1
+
+
+def test_a_start_that_fails_says_why_and_leaves_nothing(model):
+    with pytest.raises(StartupFailed, match=r"instance i[01] did not start: it exited with code 1(.|\n)*no weights"):
+        without_gateway(model("dies"), instances=2, kv_tokens=160)
+
+
+def test_a_start_has_a_deadline(model):
+    with pytest.raises(StartupFailed, match="not ready in time"):
+        without_gateway(model("hangs"), kv_tokens=160, start_timeout_s=2.0)
+
+
+def test_a_gateway_serves_http_beside_the_instances(model, tmp_path):
+    options = {"gateway_options": {"api_key": ["one", "two"]}, "log_dir": tmp_path / "logs"}
+    with LocalCluster(model("x"), kv_tokens=160, **options) as cluster:
+        assert cluster.http_url.startswith("http://127.0.0.1:")
+        with urllib.request.urlopen(f"{cluster.http_url}/health", timeout=10) as answer:
+            assert answer.status == 200
+        facts = cluster.gateway.facts
+        assert (facts["gmanager"], facts["keys"]) == (cluster.address, 2)
+        all_pids = [*pids(cluster), cluster.gateway.pid]
+    assert gone(all_pids)
+    assert cluster.gateway.process.returncode == 0
+    assert sorted(path.name for path in (tmp_path / "logs").iterdir()) == ["gateway.log", "gmanager.log", "i0.log"]
+
+
+def test_keys_are_not_on_the_command_line():
+    settings = {"model": "m", "api_key": ["one", "two"]}
+    assert not [word for word in launch.command("gateway", settings) if "one" in word]
+    assert launch.environment("gateway", settings)["DISTKV_API_KEY"] == "one,two"
+
+
+def test_the_death_of_the_gateway_ends_nothing_else(model):
+    with LocalCluster(model("x"), kv_tokens=160) as cluster:
+        cluster.gateway.kill()
+        assert cluster.generate(["a"], TWO)[0].text == "0 1 "
+        assert cluster.instances[0].alive and cluster.gmanager.alive
+        with pytest.raises(urllib.error.URLError):
+            urllib.request.urlopen(f"{cluster.http_url}/health", timeout=10)
+
+
+def test_a_gateway_whose_port_is_taken_says_so(model):
+    with LocalCluster(model("x"), kv_tokens=160) as cluster:
+        taken = int(cluster.http_url.rpartition(":")[2])
+        with pytest.raises(StartupFailed, match=r"gateway did not start: it exited with code 1(.|\n)*in use"):
+            LocalCluster(model("x"), kv_tokens=160, http_port=taken)
+
+
+def test_without_a_gateway_there_is_no_url(model):
+    with without_gateway(model("x"), kv_tokens=160) as cluster, pytest.raises(RuntimeError, match="gateway=False"):
+        _ = cluster.http_url
+
+
+def test_logs_are_kept_where_the_user_wants_them(model, tmp_path):
+    with without_gateway(model("x"), kv_tokens=160, log_dir=tmp_path / "logs"):
+        pass
+    assert sorted(path.name for path in (tmp_path / "logs").iterdir()) == ["gmanager.log", "i0.log"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"instances": 0}, "instances: expected an integer ≥ 1"),
+        ({"kv_tokens": [1, 2, 3], "instances": 2}, "one per instance"),
+        ({"kv_tokens": 8}, "less than one rBlock"),
+        ({"kv_tokens": 1.5}, "kv_tokens: expected an integer or one per instance"),
+        ({"kv_tokens": "64"}, "kv_tokens: expected an integer or one per instance"),
+        ({"threads": 0}, "threads: expected an integer ≥ 1"),
+        ({"dtype": "int8"}, "dtype: expected one of"),
+        ({"cpu_affinity": "0-"}, "cpu_affinity: expected cores such as 0-3,6, got '0-'"),
+        ({"cpu_affinity": 3}, "cpu_affinity: expected a text"),
+        ({"cpu_affinity": "0-3", "threads": 3, "instances": 2}, "threads: 3 are more than the 2 cores"),
+        ({"cpu_kernels": "mmx"}, "cpu_kernels: expected one of auto"),
+        ({"max_num_seq": 3}, "max_num_seq: unknown setting .did you mean max_num_seqs"),
+        ({"instance_options": {"max_num_seq": 3}}, "did you mean max_num_seqs"),
+        ({"instance_options": [{}, {}, {}], "instances": 2}, "one mapping per instance"),
+        ({"http_port": 70000}, "port: expected an integer from 0 to 65535"),
+        ({"gateway_options": {"api_keys": "x"}}, "did you mean api_key"),
+        ({"gateway": False, "gateway_options": {"api_key": "x"}}, "gateway is false"),
+        ({"gateway": False, "max_body_bytes": 3}, "max_body_bytes: unknown setting"),
+    ],
+)
+def test_wrong_arguments_start_nothing(model, arguments, told):
+    with pytest.raises(ConfigError, match=told):
+        LocalCluster(model("x"), **arguments)
+
+
+def test_a_directory_that_is_no_model_starts_nothing(tmp_path):
+    with pytest.raises(ConfigError, match="there is no directory"):
+        LocalCluster(tmp_path / "none")
+    with pytest.raises(ConfigError, match=r"has no config\.json"):
+        LocalCluster(tmp_path)
+
+
+def test_instances_share_the_cores():
+    assert launch.shares_of_cores("0-4,9", 3) == ["0,1", "2,3", "4,9"]
+    assert launch.shares_of_cores("4,5,6", 2) == ["4", "5,6"]
+    assert launch.shares_of_cores("3,1", 3) == ["3", "3", "1"]
+    assert launch.shares_of_cores("7", 2) == ["7", "7"]
+    assert launch.shares_of_cores(None, 2) == launch.shares_of_cores("auto", 2) == [None, None]
+
+
+def test_settings_reach_the_processes_that_have_them(model):
+    command = launch.command("instance", {"model": "m", "kv_tokens": "1K", "insecure": True, "gmanager": "a:1,b:2"})
+    assert command[4:] == ["--model=m", "--kv-tokens=1024", "--insecure", "--gmanager=a:1,b:2"]
+    common = {"heartbeat_s": 0.1, "lease_s": 2, "request_timeout_s": 9}
+    assert launch.split_common(common, ("gmanager", "instance", "gateway")) == {
+        "gmanager": {"heartbeat_s": 0.1},
+        "instance": common,
+        "gateway": {"request_timeout_s": 9},
+    }
+
+
+def test_the_environment_does_not_configure_a_local_cluster(monkeypatch):
+    monkeypatch.setenv("DISTKV_KV_CACHE_MEMORY_BYTES", "4G")
+    monkeypatch.setenv("DISTKV_CONFIG", "nowhere.toml")
+    assert not [name for name in launch.environment() if name in ("DISTKV_KV_CACHE_MEMORY_BYTES", "DISTKV_CONFIG")]
+
+
+def test_children_end_when_their_parent_is_killed(model):
+    program = (
+        "import sys, time\n"
+        "from distkv import LocalCluster\n"
+        "from distkv.client.local import launch\n"
+        f"launch.MODULES = {FAKES!r}\n"
+        f"cluster = LocalCluster({str(model('x'))!r}, instances=2, kv_tokens=160, gateway=False)\n"
+        "print(cluster.log_dir, cluster.gmanager.pid, *(one.pid for one in cluster.instances), flush=True)\n"
+        "time.sleep(100)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    with parent.stdout:
+        log_dir, *children = parent.stdout.readline().split()
+    parent.kill()
+    parent.wait()
+    assert gone([int(pid) for pid in children])
+    for worker in psutil.Process().children():
+        worker.kill()
+    for file in Path(log_dir).iterdir():
+        file.unlink()
+    Path(log_dir).rmdir()

@@ -1,0 +1,81 @@
+"""docs/gateway.md says what the gateway does, and its examples run."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distkv import LocalCluster
+from distkv.gateway.schema.openapi import OPERATIONS
+from distkv.gateway.schema.requests import (
+    REFUSED_CHAT,
+    REFUSED_COMPLETION,
+    REFUSED_TEXT,
+    ChatRequest,
+    CompletionRequest,
+)
+from tests.gateway.operations.test_metrics import Start, scrape
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs" / "gateway.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```(\w*)\n(.*?)```", PAGE, re.DOTALL)
+
+
+def test_every_field_is_told() -> None:
+    named = set(re.findall(r"`(\w+)`", PAGE))
+    taken = {*CompletionRequest.__struct_fields__, *ChatRequest.__struct_fields__}
+    assert taken <= named
+    assert {*REFUSED_COMPLETION, *REFUSED_CHAT, *REFUSED_TEXT} <= named
+
+
+def test_every_endpoint_is_told() -> None:
+    for one in OPERATIONS:
+        assert f"`{one.method.upper()} {one.path}`" in PAGE
+
+
+def test_every_code_is_told() -> None:
+    source = "".join(path.read_text() for path in (ROOT / "distkv" / "gateway").glob("*.py"))
+    codes = set(re.findall(r'code="(\w+)"', source)) | set(re.findall(r'unavailable\([^)]*"(\w+)"', source))
+    assert codes and all(f"`{code}`" in PAGE for code in codes)
+
+
+async def test_every_metric_is_told(start: Start) -> None:
+    gateway = await start()
+    await gateway.complete()
+    kinds, _ = await scrape(gateway)
+    for name, kind in kinds.items():
+        if not name.startswith("process_"):
+            written = f"`{name}_total`" if kind == "counter" else f"`{name}`"
+            assert any(written in line and f"| {kind} |" in line for line in PAGE.splitlines()), written
+
+
+def here(text: str, cluster: LocalCluster) -> str:
+    return text.replace("http://127.0.0.1:8000", cluster.http_url)
+
+
+def test_the_python_example_runs(lasting: LocalCluster) -> None:
+    (code,) = [text for language, text in BLOCKS if language == "python"]
+    done = subprocess.run(
+        [sys.executable, "-c", here(code, lasting)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"\d+ tokens\n\[None, -", done.stdout)
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
+def test_the_curl_examples_run(lasting: LocalCluster) -> None:
+    (text,) = [text for language, text in BLOCKS if language == "console"]
+    answers: list[Any] = []
+    for line in here(text, lasting).splitlines():
+        command = line.removeprefix("$ ")
+        answers.append(
+            subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=True).stdout
+        )
+    whole, stream, tokens = answers
+    assert '"finish_reason":"length"' in whole and stream.endswith("data: [DONE]\n\n") and '"count":' in tokens

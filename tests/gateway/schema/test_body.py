@@ -1,0 +1,130 @@
+"""Bodies that are wrong get 400 with the field's name, never 422; those that are too large 413."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from distkv.gateway.schema.requests import REFUSED_CHAT, REFUSED_COMPLETION
+from tests.gateway.parts import error_of
+
+Start = Callable[..., Any]
+
+
+NO_OBJECTS = (b"", b"{", b"[]", b"null", b'"x"', b"\xff", b'{"prompt": "\\ud800"}', b"[" * 5000, b'{"n": 1e999}')
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"])
+async def test_what_is_no_json_object(start: Start, path: str) -> None:
+    gateway = await start()
+    for body in NO_OBJECTS:
+        error_of(await gateway.http.post(path, content=body), 400, None, "invalid_json")
+
+
+IMPOSSIBLE: tuple[tuple[str, Any], ...] = (
+    ("max_tokens", "7"),
+    ("max_tokens", -1),
+    ("max_tokens", 2**31),
+    ("max_tokens", 2**70),
+    ("max_tokens", 1.5),
+    ("temperature", -0.1),
+    ("temperature", "hot"),
+    ("top_p", 0),
+    ("top_p", 1.1),
+    ("top_k", -2),
+    ("min_p", 2),
+    ("n", 0),
+    ("n", 129),
+    ("n", True),
+    ("stop", [""]),
+    ("stop", ["x"] * 65),
+    ("seed", 2**63),
+    ("presence_penalty", 2.5),
+    ("frequency_penalty", -2.5),
+    ("repetition_penalty", 0),
+    ("logprobs", 21),
+    ("best_of", 2),
+    ("stream_options", {"include_usage": True}),
+    ("logit_bias", {"x": 1}),
+    ("logit_bias", {"-1": 1}),
+    ("logit_bias", {"1.0": 1}),
+    ("logit_bias", {str(2**31): 1}),
+    ("logit_bias", {"²": 1}),
+    ("logit_bias", {"9" * 5000: 1}),
+)
+
+
+async def test_values_that_cannot_be(start: Start) -> None:
+    gateway = await start()
+    for field, value in IMPOSSIBLE:
+        code = "unsupported_parameter" if field == "best_of" else None
+        assert field in error_of(await gateway.complete(**{field: value}), 400, field, code)
+    assert not gateway.submits()
+
+
+async def test_places_within_a_field_are_named(start: Start) -> None:
+    gateway = await start()
+    error_of(await gateway.complete(logit_bias={"1": 101}), 400, "logit_bias[...]")
+    error_of(await gateway.complete(stop_token_ids=[1, -1]), 400, "stop_token_ids[1]")
+    error_of(
+        await gateway.complete(stream=True, stream_options={"include_usage": 1}), 400, "stream_options.include_usage"
+    )
+    error_of(await gateway.post("/v1/completions", model="tiny"), 400, "prompt")
+    error_of(await gateway.post("/detokenize"), 400, "tokens")
+
+
+WANTED: dict[str, Any] = {
+    "response_format": {"type": "json_object"},
+    "tools": [{"type": "function", "function": {"name": "f"}}],
+    "modalities": ["text", "audio"],
+    "suffix": "end",
+    "use_beam_search": True,
+    "min_tokens": 5,
+    "tool_choice": "auto",
+    "truncate_prompt_tokens": 5,
+}
+
+
+async def test_what_would_change_the_answer_is_refused(start: Start) -> None:
+    gateway = await start()
+    for name, value in WANTED.items():
+        if name in REFUSED_COMPLETION:
+            error_of(await gateway.complete(**{name: value}), 400, name, "unsupported_parameter")
+        if name in REFUSED_CHAT:
+            error_of(await gateway.chat(**{name: value}), 400, name, "unsupported_parameter")
+    assert not gateway.submits()
+
+
+async def test_what_asks_for_nothing_is_ignored(start: Start) -> None:
+    gateway = await start()
+    harmless = {"user": "me", "metadata": {"a": "b"}, "store": True, "service_tier": "auto", "nonsense": 1}
+    neutral = {name: values[0] for name, values in REFUSED_CHAT.items() if values} | dict.fromkeys(REFUSED_CHAT)
+    answer = await gateway.chat(max_tokens=1, **harmless, **neutral)
+    assert answer.status_code == 200, answer.text
+    neutral = {name: values[0] for name, values in REFUSED_COMPLETION.items() if values}
+    assert (await gateway.complete(max_tokens=1, **harmless, **neutral)).status_code == 200
+
+
+async def test_null_is_the_default(start: Start) -> None:
+    gateway = await start()
+    names = ("max_tokens", "n", "stream", "stream_options", "stop", "logprobs", "temperature", "top_p", "seed", "echo")
+    answer = await gateway.complete(**dict.fromkeys(names))
+    assert answer.status_code == 200 and answer.json()["usage"]["completion_tokens"] == 16
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_bodies_over_the_limit(start: Start, chunked: bool) -> None:
+    gateway = await start(max_body_bytes=1000)
+    body = json.dumps({"prompt": "x" * 1000}).encode()
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for begin in range(0, len(body), 100):
+            yield body[begin : begin + 100]
+
+    answer = await gateway.http.post("/v1/completions", content=pieces() if chunked else body)
+    assert "1000 bytes" in error_of(answer, 413, None, "body_too_large")
+    fits = json.dumps({"prompt": "x", "max_tokens": 1, "user": "x" * 900}).encode()
+    assert (await gateway.http.post("/v1/completions", content=fits)).status_code == 200
