@@ -27,7 +27,12 @@ from distkv.wire.messages.to_client import BlockCounts, InstanceStatus, RequestS
 from tests.wire.golden.field_tables import TABLE, meanings, message_types, table_of
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CHANGELOG.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "distkv").rglob("*.md")),
+]
 PROGRAMS = {
     "distkv": main.command,
     "distkv-gmanager": gmanager.command,
@@ -257,7 +262,36 @@ def test_links_lead_somewhere(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_files_that_are_named_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    named = set(re.findall(r"`((?:[\w.]+/)*[\w.]+\.py|(?:bin|configs|docs|distkv|tests)/[\w./-]*)`", text))
-    places = (ROOT, ROOT / "distkv", ROOT / "distkv/control")
+    files = r"(?:[\w.]+/)*[\w.]+\.py|(?:bin|configs|docs|distkv|tests)/[\w./-]*|(?:\w+/)+"
+    named = set(re.findall(rf"`({files})`", text)) | set(re.findall(r"(?<![\w/])bin/[\w-]+", text))
+    places = [ROOT, ROOT / "distkv", ROOT / "distkv/control"]
+    if page.is_relative_to(ROOT / "distkv"):
+        places += [page.parent, *(place for place in page.parent.iterdir() if place.is_dir())]
     missing = sorted(name for name in named if not any((place / name).exists() for place in places))
     assert not missing, f"{page.name} names {missing}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_modules_that_are_named_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    named = set(re.findall(r"(?<![\w./-])((?:distkv|tests)(?:\.\w+)+)\b(?!@|/)", text))
+    missing = sorted(name for name in named if not is_importable(name))
+    assert not missing, f"{page.name} names {missing}"
+
+
+def is_importable(dotted: str) -> bool:
+    """Whether this is a module, or something in one."""
+    module, _, attributes = dotted, "", []
+    while module:
+        try:
+            found: object = importlib.import_module(module)
+        except ModuleNotFoundError:
+            module, _, attribute = module.rpartition(".")
+            attributes.insert(0, attribute)
+            continue
+        for attribute in attributes:
+            if not hasattr(found, attribute):
+                return False
+            found = getattr(found, attribute)
+        return True
+    return False
