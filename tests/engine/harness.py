@@ -10,18 +10,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from distkv.engine.attention.bodies import body_of, tensor_of
-from distkv.engine.attention.remote import CreditorLink
+from distkv.engine.attention.creditor_link import CreditorLink
 from distkv.engine.attention.serving import AttendServer, ServedPlan, SpanRegistry
 from distkv.engine.device.compute import Compute
 from distkv.engine.device.pool import KvPool, slot_bytes
 from distkv.engine.model.decoder import Model
+from distkv.engine.step.batch import PlannedSeq
 from distkv.engine.step.forward import Forward
 from distkv.engine.step.prepare import prepare
 from distkv.engine.step.runner import StepRunner
 from distkv.errors import LinkClosed
 from distkv.wire.messages.common import Epoch, Run, SpanRef
-from distkv.wire.messages.data import Attend, AttendPlan
+from distkv.wire.messages.counters import Counters
+from distkv.wire.messages.data import Attend, AttendPlan, DataMessage
 from distkv.wire.messages.from_worker import SeqResult
 from distkv.wire.messages.to_worker import RemoteSpan, Sampling, SeqStep, Step
 
@@ -29,8 +30,8 @@ GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
 
 
 class Creditor:
-    """A peer in the same process, with faults on demand: `fail_at` names the call that raises LinkError, in `fail_half`
-    or in any. calls: of all halves, as they came."""
+    """A peer in the same process, with faults on demand: `fail_at` names the call that raises LinkError, in
+    `fail_microbatch` or in any. calls: of all microbatches, as they came."""
 
     def __init__(self, name: str, engine: Engine) -> None:
         self.name, self.engine = name, engine
@@ -39,58 +40,58 @@ class Creditor:
             engine.pool, self.registry, engine.model.config, engine.model.dtype, engine.model.compute
         )
         self.fail_at: tuple[str, int] | None = None
-        self.fail_half: int | None = None
+        self.fail_microbatch: int | None = None
         self.calls: list[tuple[str, int]] = []
-        self.halves: list[int] = []
+        self.microbatches: list[int] = []
         self.plans: list[AttendPlan] = []
 
-    def call(self, half: int, kind: str, layer: int) -> None:
+    def call(self, microbatch: int, kind: str, layer: int) -> None:
         self.calls.append((kind, layer))
-        self.halves.append(half)
-        if self.fail_at == (kind, layer) and self.fail_half in (None, half):
+        self.microbatches.append(microbatch)
+        if self.fail_at == (kind, layer) and self.fail_microbatch in (None, microbatch):
             raise LinkClosed(self.name, "the test says so")
 
 
-class Link:
-    """A link to a creditor, of one half of steps; its answers are computed when they are collected."""
+class Frames:
+    """Frames to and from a creditor, of one microbatch of steps; its partials are computed when they are received."""
 
-    def __init__(self, creditor: Creditor, half: int) -> None:
-        self._creditor, self._half = creditor, half
+    def __init__(self, creditor: Creditor, microbatch: int) -> None:
+        self._creditor, self._microbatch = creditor, microbatch
         self._served: ServedPlan | None = None
-        self._question: Tensor = torch.empty(0)
+        self._queries: tuple[Attend, bytes] | None = None
 
-    def plan(self, plan: AttendPlan, positions: Tensor) -> None:
-        self._creditor.call(self._half, "plan", 0)
-        self._creditor.plans.append(plan)
-        self._served = self._creditor.server.accept(plan, body_of(positions))
+    def send(self, header: DataMessage, *buffers: memoryview) -> None:
+        body = b"".join(buffers)
+        if isinstance(header, AttendPlan):
+            self._creditor.call(self._microbatch, "plan", 0)
+            self._creditor.plans.append(header)
+            self._served = self._creditor.server.accept(header, body)
+        else:
+            assert isinstance(header, Attend) and self._queries is None
+            self._creditor.call(self._microbatch, "send", header.layer)
+            self._queries = header, body
 
-    def send(self, layer: int, q: Tensor) -> None:
-        self._creditor.call(self._half, "send", layer)
-        self._question = q.clone()
-
-    def collect(self, layer: int) -> tuple[Tensor, Tensor, tuple[int, ...]]:
-        self._creditor.call(self._half, "collect", layer)
-        assert self._served is not None
-        header = Attend(step_id=self._served.plan.step_id, layer=layer)
-        answer, out, lse = self._creditor.server.answer(self._served, header, body_of(self._question))
-        rows = sum(entry.num_rows for entry in self._served.plan.entries)
-        config = self._creditor.engine.model.config
-        return (
-            tensor_of(out, torch.float32, (rows, config.num_heads, config.head_dim)),
-            tensor_of(lse, torch.float32, (rows, config.num_heads)),
-            answer.stale,
-        )
+    def recv(self, timeout_s: float) -> tuple[DataMessage, bytes | bytearray | memoryview]:
+        assert self._served is not None and self._queries is not None
+        (header, body), self._queries = self._queries, None
+        self._creditor.call(self._microbatch, "collect", header.layer)
+        partials, out, lse = self._creditor.server.answer(self._served, header, body)
+        return partials, b"".join((out, lse))
 
 
 class FakePeers:
     def __init__(self) -> None:
         self.creditors: dict[str, Creditor] = {}
-        self._links: dict[tuple[str, int], Link] = {}
+        self._links: dict[tuple[str, int], CreditorLink] = {}
 
-    def creditor(self, instance_id: str, half: int = 0) -> CreditorLink:
+    def creditor(self, instance_id: str, microbatch: int = 0) -> CreditorLink:
         if instance_id not in self.creditors:
             raise LinkClosed(instance_id, "never reached")
-        return self._links.setdefault((instance_id, half), Link(self.creditors[instance_id], half))
+        link = self._links.get((instance_id, microbatch))
+        if link is None or link.broken:
+            link = CreditorLink(Frames(self.creditors[instance_id], microbatch), instance_id, 1.0, Counters())
+            self._links[instance_id, microbatch] = link
+        return link
 
 
 class Engine:
@@ -140,10 +141,10 @@ class Engine:
         """float32 [N, vocab], of every row."""
         device = self.model.compute.device
         with self._stream:
-            steps = [(seq, seq.tokens) for seq in seqs]
-            batch = prepare(next(self._step_ids), steps, self.pool, self.model.config, self.peers, device)
+            planned = [PlannedSeq(seq, seq.tokens) for seq in seqs]
+            batch = prepare(next(self._step_ids), planned, self.pool, self.model.config, self.peers, device)
             (batch.wanted,) = device.to_device(torch.arange(len(batch.tokens)))
-            (hidden,) = self._forward.run([batch])
+            (hidden,) = self._forward([batch], Counters())
             return self.model.logits(hidden).cpu()
 
     def chunked_logits(self, ids: Sequence[int], chunks: Sequence[int], table: tuple[Run, ...]) -> Tensor:

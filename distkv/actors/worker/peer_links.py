@@ -1,4 +1,4 @@
-"""The worker's own links to its peers: one per creditor and half for the step thread, one per source for transfers."""
+"""The worker's links to its peers: one per creditor and microbatch for steps, one per source for transfers."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import threading
 
 import structlog
 
-from distkv.engine.attention.remote import CreditorLink, FramedCreditor
-from distkv.engine.model.config import ModelConfig
+from distkv.engine.attention.creditor_link import CreditorLink
 from distkv.errors import LinkClosed, LinkError, WireError
 from distkv.wire.links import LinkIdentity, TensorLink, Transport, connect, hello_to
 from distkv.wire.messages.common import Member
@@ -22,17 +21,14 @@ class PeerLinks:
     counters: query_bytes of plans, queries and partials that passed.
     """
 
-    def __init__(
-        self, identity: LinkIdentity, config: ModelConfig, attend_timeout_s: float, transport: Transport
-    ) -> None:
+    def __init__(self, identity: LinkIdentity, attend_timeout_s: float, transport: Transport) -> None:
         self.counters = Counters()
         self._identity = identity
-        self._config = config
         self._attend_timeout_s = attend_timeout_s
         self._transport: Transport = transport
         self._lock = threading.Lock()
         self._members: dict[str, Member] = {}
-        self._creditors: dict[tuple[str, int], tuple[int, TensorLink, FramedCreditor]] = {}
+        self._creditors: dict[tuple[str, int], tuple[int, TensorLink, CreditorLink]] = {}
         self._sources: dict[str, tuple[int, TensorLink]] = {}
         self._log = structlog.get_logger()
 
@@ -47,9 +43,9 @@ class PeerLinks:
             if member is None or member.incarnation != incarnation:
                 link.abort()
 
-    def creditor(self, instance_id: str, half: int = 0) -> CreditorLink:
-        """A usable link for micro-attention, one for each half. Raises LinkError."""
-        known = self._creditors.get((instance_id, half))
+    def creditor(self, instance_id: str, microbatch: int = 0) -> CreditorLink:
+        """A usable link for micro-attention, one for each microbatch. Raises LinkError."""
+        known = self._creditors.get((instance_id, microbatch))
         member = self._member(instance_id)
         if known is not None:
             incarnation, link, creditor = known
@@ -57,18 +53,11 @@ class PeerLinks:
                 return creditor
             link.abort()
             with self._lock:
-                del self._creditors[instance_id, half]
+                del self._creditors[instance_id, microbatch]
         link = self._open(member)
-        creditor = FramedCreditor(
-            link,
-            instance_id,
-            self._config.num_heads,
-            self._config.head_dim,
-            self._attend_timeout_s,
-            self._count,
-        )
+        creditor = CreditorLink(link, instance_id, self._attend_timeout_s, self.counters)
         with self._lock:
-            self._creditors[instance_id, half] = (member.incarnation, link, creditor)
+            self._creditors[instance_id, microbatch] = (member.incarnation, link, creditor)
         return creditor
 
     def source(self, instance_id: str, incarnation: int) -> TensorLink:
@@ -112,6 +101,3 @@ class PeerLinks:
             raise
         self._log.info("linked", peer=member.instance_id, transport=link.transport)
         return link
-
-    def _count(self, num_bytes: int) -> None:
-        self.counters.query_bytes += num_bytes

@@ -90,7 +90,7 @@ class Worker:
         self._registry = SpanRegistry()
         self._server = AttendServer(self._pool, self._registry, config, dtype, compute)
         self._identity = LinkIdentity(instance_id=spec.instance_id, incarnation=spec.incarnation, compat=self._compat)
-        self._peers = PeerLinks(self._identity, config, spec.attend_timeout_s, spec.tensor_transport)
+        self._peers = PeerLinks(self._identity, spec.attend_timeout_s, spec.tensor_transport)
         self._runner = StepRunner(self._model, self._pool, self._peers, spec.microbatches)
         warm_up(self._runner, self._pool, compute)
         self._steps: queue.SimpleQueue[Envelope] = queue.SimpleQueue()

@@ -1,63 +1,73 @@
-"""DistAttention of one layer over a whole batch (000 §4.2), in two halves: what is asked of peers comes in between."""
+"""DistAttention of one layer over a microbatch (000 §4.2). Queries travel to where keys lie, partials come back."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from distkv.engine.attention.exchange import Exchange
-from distkv.engine.device.compute import Compute
-from distkv.engine.device.device import PendingCopy
-from distkv.engine.step.prepare import Batch
-from distkv.kernels import LayerKv, Partial
+from distkv.engine.attention.creditor_link import CreditorLink
+from distkv.engine.device.device import Device, PendingCopy
+from distkv.engine.device.pool import KvPool
+from distkv.engine.model.decoder import Model
+from distkv.engine.step.batch import Batch
+from distkv.engine.step.pieces import Pieces
+from distkv.kernels import Partial, empty_partial
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """Queries under way to peers, and the partials over local keys."""
-
-    layer: int
-    q: Tensor
-    local: Partial
-    exchanges: list[Exchange]
-
-
-def ask(layer: int, q: Tensor, kv: LayerKv, batch: Batch, compute: Compute, scale: float, window: int | None) -> Asked:
-    """Send the queries to whom they concern and attend to the local keys, which are stored. q: [N, Hq, D]."""
-    device = compute.device
-    questions = [(one, device.to_host(q[one.rows], aside=True)) for one in batch.exchanges if one.is_open]
-    if device.is_async:
-        # Launched first: the device computes while this thread waits for the queries to leave it.
-        local = compute.backend.attend(q, kv, batch.metadata, scale, window)
-        sent = _send(layer, questions)
-    else:
-        sent = _send(layer, questions)
-        local = compute.backend.attend(q, kv, batch.metadata, scale, window)
-    return Asked(layer, q, local, sent)
-
-
-def merged(asked: Asked, batch: Batch, compute: Compute) -> Tensor:
-    """Wait for the answers; attention over all keys, wherever they lie, float32 [N, Hq, D].
+def dist_attention(
+    layer: int, pieces: Pieces, batch: Batch, model: Model, pool: KvPool
+) -> Generator[None, None, Tensor]:
+    """Attention over all keys, wherever they lie, float32 [N, Hq, D]; its one pause is the other microbatches' turn.
 
     Rows of sequences that lost a creditor hold numbers that mean nothing.
     """
-    if batch.merging is None:
-        return asked.local[0]
+    config, compute = model.config, model.compute
+    q = pieces.store(layer)
+    queries = send_queries(layer, q, batch.links, compute.device)
+    local = compute.backend.attend(q, pool.layer(layer), batch.metadata, config.scale, config.windows[layer])
+    queries.complete()
+    yield
+    partials = collect_partials(layer, q, batch, compute.device)
+    return local[0] if batch.merge_plan is None else batch.merge_plan.merge(local, partials, compute.backend)
+
+
+@dataclass(frozen=True, slots=True)
+class QueriesOnTheWay:
+    """Queries that a device copies to the host, from where they go to creditors."""
+
+    layer: int
+    copies: Sequence[tuple[CreditorLink, PendingCopy]]
+
+    def complete(self) -> None:
+        """Send those that were not sent yet."""
+        for link, copy in self.copies:
+            link.send(self.layer, *copy.wait())
+
+
+def send_queries(layer: int, q: Tensor, links: Sequence[CreditorLink], device: Device) -> QueriesOnTheWay:
+    """Send each creditor its rows of q. On an asynchronous device they only begin to leave it: what is launched next
+    computes while the host waits for them to arrive."""
+    queries = QueriesOnTheWay(layer, [(one, device.to_host(q[one.rows], aside=True)) for one in links if one.is_open])
+    if device.is_async:
+        return queries
+    queries.complete()
+    return QueriesOnTheWay(layer, ())
+
+
+def collect_partials(layer: int, q: Tensor, batch: Batch, device: Device) -> list[Partial]:
+    """The partials from each creditor, on the device. What will not come is empty: nothing of its sequences counts."""
     started_s = time.perf_counter()
-    answers = {id(one): one.collect(asked.layer) for one in asked.exchanges}
+    found = [link.collect(layer) for link in batch.links]
     batch.waited_s += time.perf_counter() - started_s
-    partials: list[Partial] = []
-    for exchange in batch.exchanges:
-        answer = answers.get(id(exchange))
-        if answer is None:
-            partials.append(exchange.no_answer(asked.q))
-        else:
-            out, lse = compute.device.to_device(*answer)
-            partials.append((out, lse))
-    return batch.merging.merge(asked.local, partials, compute.backend)
+    return [
+        _placed(partial or empty_partial(link.answer_rows, *q.shape[1:]), device)
+        for link, partial in zip(batch.links, found, strict=True)
+    ]
 
 
-def _send(layer: int, questions: list[tuple[Exchange, PendingCopy]]) -> list[Exchange]:
-    return [exchange for exchange, queries in questions if exchange.send(layer, *queries.wait())]
+def _placed(partial: Partial, device: Device) -> Partial:
+    out, lse = device.to_device(*partial)
+    return out, lse

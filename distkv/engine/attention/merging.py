@@ -1,4 +1,4 @@
-"""Which partials make up each row of a batch, and their merge: once for all sequences, not one by one."""
+"""Which partials make up each row of a microbatch, and their merge: once for all sequences, not one by one."""
 
 from __future__ import annotations
 
@@ -11,43 +11,58 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from distkv.engine.attention.exchange import Exchange
 from distkv.kernels import Backend, Partial
+from distkv.wire.messages.data import AttendPlan
 
 Rows = slice | Tensor
 """Rows of a tensor; a slice, which needs no copy, where they follow each other."""
 
+SeqParts = tuple[slice, list[tuple[int, int]], int]
+"""A sequence with spans on peers: its rows of the microbatch, the (plan, entry) of each of its remote partials in span
+order, and how many of these precede its local one."""
 
-@dataclass(slots=True)
-class Pick:
-    """Rows of one source of partials, or of all of them one after another and an empty row behind: source None."""
+
+@dataclass(frozen=True, slots=True)
+class Gather:
+    """Rows of one source of partials, or of all sources one after another with an empty row behind: source None."""
 
     source: int | None
     rows: Rows
 
 
-@dataclass(slots=True)
-class Merging:
-    """rows: of the batch that have partials of peers. ranks: the first partial of each of them, the second, and so on.
+@dataclass(frozen=True, slots=True)
+class MergePlan:
+    """rows: of the microbatch that have partials of peers. parts: the first partial of each of them, the second, and
+    so on.
 
-    Sources are the local partials of `rows`, then the answer of each exchange of the batch. Each row has its partials
-    in span order, the local one at the place of its first token: results do not depend on who answered first.
+    Sources are the local partials of `rows`, then the partials from each creditor. Each row has its partials in span
+    order, the local one at the place of its first token: results do not depend on who answered first.
     """
 
     rows: Rows
-    ranks: list[Pick]
+    parts: tuple[Gather, ...]
 
-    def merge(self, local: Partial, answers: Sequence[Partial], backend: Backend) -> Tensor:
-        """Attention over all keys, float32 [N, Hq, D]. local: of all rows of the batch; it may be overwritten."""
+    def all_rows(self) -> tuple[Rows, ...]:
+        """`rows` and those of each part."""
+        return self.rows, *(part.rows for part in self.parts)
+
+    def with_rows(self, rows: Rows, *part_rows: Rows) -> MergePlan:
+        """The same with these in place of `all_rows`, which lie on another device."""
+        parts = zip(self.parts, part_rows, strict=True)
+        return MergePlan(rows, tuple(Gather(part.source, placed) for part, placed in parts))
+
+    def merge(self, local: Partial, remote: Sequence[Partial], backend: Backend) -> Tensor:
+        """Attention over all keys, float32 [N, Hq, D]. local: of all rows of the microbatch; it may be overwritten."""
         out, lse = local
-        sources = [(out[self.rows], lse[self.rows]), *answers]
+        sources = [(out[self.rows], lse[self.rows]), *remote]
         everything: Partial | None = None
         partials: list[Partial] = []
-        for rank in self.ranks:
-            if rank.source is None:
-                everything = everything or _joined(sources)
-            outs, lses = everything if rank.source is None and everything else sources[rank.source or 0]
-            partials.append((outs[rank.rows], lses[rank.rows]))
+        for part in self.parts:
+            if part.source is None:
+                outs, lses = everything = everything or _joined(sources)
+            else:
+                outs, lses = sources[part.source]
+            partials.append((outs[part.rows], lses[part.rows]))
         merged = backend.merge(partials)[0]
         if self.rows == slice(0, len(out)):
             return merged
@@ -55,29 +70,30 @@ class Merging:
         return out
 
 
-def merging_of(seqs: Sequence[tuple[slice, list[tuple[Exchange, int]], int]], exchanges: Sequence[Exchange]) -> Merging:
-    """seqs: of each sequence with spans on peers its rows of the batch, which entries of which exchanges answer it, in
-    span order, and how many of these precede its local part. Index tensors are on the host."""
-    num_local = sum(rows.stop - rows.start for rows, _, _ in seqs)
-    ends = list(accumulate((exchange.answer_rows for exchange in exchanges), initial=num_local))
-    place = {id(exchange): start for exchange, start in zip(exchanges, ends, strict=False)}
-    runs: list[list[int]] = []
-    local = 0
-    for rows, remote, local_place in seqs:
-        starts = [place[id(exchange)] + exchange.first_row(entry) for exchange, entry in remote]
-        starts.insert(local_place, local)
-        runs.append(starts)
-        local += rows.stop - rows.start
+def merge_plan_of(seqs: Sequence[SeqParts], plans: Sequence[AttendPlan]) -> MergePlan:
+    """plans: in the order in which their partials are given to `merge`. Index tensors are on the host."""
     counts = [rows.stop - rows.start for rows, _, _ in seqs]
-    ranks = [
+    local_starts = list(accumulate(counts, initial=0))
+    ends = [local_starts[-1]]
+    entry_starts: list[list[int]] = []
+    for plan in plans:
+        *starts, end = accumulate((entry.num_rows for entry in plan.entries), initial=ends[-1])
+        entry_starts.append(starts)
+        ends.append(end)
+    starts_of_seqs: list[list[int]] = []
+    for (_, remote, local_place), local_start in zip(seqs, local_starts, strict=False):
+        starts = [entry_starts[plan][entry] for plan, entry in remote]
+        starts.insert(local_place, local_start)
+        starts_of_seqs.append(starts)
+    parts = [
         np.concatenate([
-            np.arange(starts[rank], starts[rank] + count) if rank < len(starts) else np.full(count, ends[-1])
-            for starts, count in zip(runs, counts, strict=True)
+            np.arange(starts[part], starts[part] + count) if part < len(starts) else np.full(count, ends[-1])
+            for starts, count in zip(starts_of_seqs, counts, strict=True)
         ])
-        for rank in range(max(map(len, runs)))
+        for part in range(max(map(len, starts_of_seqs)))
     ]  # fmt: skip
     own_rows = np.concatenate([np.arange(rows.start, rows.stop) for rows, _, _ in seqs])
-    return Merging(rows_of(own_rows), [_pick(rank, [0, *ends]) for rank in ranks])
+    return MergePlan(rows_of(own_rows), tuple(_gather(part, [0, *ends]) for part in parts))
 
 
 def rows_of(index: NDArray[np.int64]) -> Rows:
@@ -88,15 +104,15 @@ def rows_of(index: NDArray[np.int64]) -> Rows:
     return torch.from_numpy(index)
 
 
-def _pick(index: NDArray[np.int64], starts: list[int]) -> Pick:
+def _gather(index: NDArray[np.int64], starts: list[int]) -> Gather:
     """starts: of each source among all of them, and where the last one ends."""
     rows = rows_of(index)
     if isinstance(rows, slice):
         for source, (start, end) in enumerate(pairwise(starts)):
             if start <= rows.start and rows.stop <= end:
-                return Pick(source, slice(rows.start - start, rows.stop - start))
-        return Pick(None, torch.from_numpy(index))
-    return Pick(None, rows)
+                return Gather(source, slice(rows.start - start, rows.stop - start))
+        return Gather(None, torch.from_numpy(index))
+    return Gather(None, rows)
 
 
 def _joined(sources: Sequence[Partial]) -> Partial:

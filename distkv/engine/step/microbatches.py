@@ -1,4 +1,4 @@
-"""A step cut in two, so that one half computes while the other waits for partials of peers."""
+"""A step cut into microbatches, so that one computes while the other waits for partials of peers."""
 
 from __future__ import annotations
 
@@ -6,43 +6,51 @@ from collections.abc import Sequence
 
 import msgspec
 
-from distkv.wire.messages.to_worker import PromptLogprobs, SeqStep
-
-Planned = tuple[SeqStep, Sequence[int]]
-"""A sequence of a step, and all its token ids."""
+from distkv.engine.device.device import Device
+from distkv.engine.step.batch import PlannedSeq
+from distkv.wire.messages.to_worker import PromptLogprobs
 
 ROWS_WORTH_IT = 256
 """On a GPU: half of them still keep the matrix units busy. Fewer would read the weights twice for nothing."""
 
 
-def halves(planned: Sequence[Planned]) -> list[list[Planned]]:
-    """Two halves of about as many rows, the first before the second; a sequence is cut if need be. One part if there is
-    but one row."""
-    num_rows = sum(len(tokens) for _, tokens in planned)
-    first: list[Planned] = []
-    second: list[Planned] = []
+def microbatches(planned: Sequence[PlannedSeq], device: Device, number: int | None = None) -> list[list[PlannedSeq]]:
+    """number: 2 cuts every step that has keys on peers, 1 none, None where it pays on this device."""
+    if number == 1 or not any(seq.step.remote for seq in planned):
+        return [list(planned)]
+    if number is None and not (device.is_async and sum(len(seq.tokens) for seq in planned) >= ROWS_WORTH_IT):
+        return [list(planned)]
+    return cut_in_two(planned)
+
+
+def cut_in_two(planned: Sequence[PlannedSeq]) -> list[list[PlannedSeq]]:
+    """Two microbatches of about as many rows, the first before the second; a sequence is cut if need be. One if there
+    is but one row."""
+    num_rows = sum(len(seq.tokens) for seq in planned)
+    first: list[PlannedSeq] = []
+    second: list[PlannedSeq] = []
     left = num_rows // 2
-    for step, tokens in planned:
-        if len(tokens) <= left:
-            first.append((step, tokens))
+    for seq in planned:
+        if len(seq.tokens) <= left:
+            first.append(seq)
         elif left:
-            before, after = _cut(step, tokens, left)
+            before, after = _cut(seq, left)
             first.append(before)
             second.append(after)
         else:
-            second.append((step, tokens))
-        left -= min(left, len(tokens))
-    return [half for half in (first, second) if half]
+            second.append(seq)
+        left -= min(left, len(seq.tokens))
+    return [microbatch for microbatch in (first, second) if microbatch]
 
 
-def _cut(step: SeqStep, tokens: Sequence[int], num_rows: int) -> tuple[Planned, Planned]:
+def _cut(seq: PlannedSeq, num_rows: int) -> tuple[PlannedSeq, PlannedSeq]:
     """Two chunks, one after the other. A token is sampled by the second."""
+    step, tokens = seq.step, seq.tokens
     middle = step.start + num_rows
     before, after = _cut_logprobs(step.prompt_logprobs, middle)
-    return (
-        (msgspec.structs.replace(step, end=middle, sample=None, prompt_logprobs=before), tokens[:num_rows]),
-        (msgspec.structs.replace(step, start=middle, prompt_logprobs=after), tokens[num_rows:]),
-    )
+    first = msgspec.structs.replace(step, end=middle, sample=None, prompt_logprobs=before)
+    second = msgspec.structs.replace(step, start=middle, prompt_logprobs=after)
+    return PlannedSeq(first, tokens[:num_rows], seq.lost), PlannedSeq(second, tokens[num_rows:], seq.lost)
 
 
 def _cut_logprobs(wanted: PromptLogprobs | None, middle: int) -> tuple[PromptLogprobs | None, PromptLogprobs | None]:

@@ -30,7 +30,7 @@ from distkv.wire.messages.data import ReadBlocks
 from distkv.wire.messages.from_worker import Checksummed, Pulled
 from distkv.wire.messages.to_worker import Checksum, Pull, Shutdown
 from distkv.wire.worker_pipe import WorkerPipe
-from tests.actors.links import DEADLINE_S, close_links, identity, model_config, peer_links
+from tests.actors.links import DEADLINE_S, close_links, identity, peer_links
 from tests.actors.worker.test_spec import SPEC
 
 pytest.importorskip("triton", reason="Triton is not installed: it comes with the extra 'gpu'")
@@ -130,7 +130,7 @@ async def test_transfers_in_batches(tmp_path: Path, pool: DevicePool, device: De
     """Five slots where staging has room for two: sealed, pulled, verified; then one with a wrong checksum."""
     own = DevicePool(SLOT_BYTES, NUM_SLOTS, device)
     own.memory.zero_()
-    links = peer_links("puller", model_config(tmp_path))
+    links = peer_links("puller")
     source_slots, slots = (4, 5, 6, 1, 0), (0, 2, 1, 6, 3)
     sums = tuple(xxhash.xxh3_64_intdigest(slot(pool, number)) for number in source_slots)
     with served(pool) as member:

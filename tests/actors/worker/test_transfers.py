@@ -41,7 +41,7 @@ class Puller:
 
     def __init__(self, config: ModelConfig, pipe: WorkerPipe, source: Worker) -> None:
         self.worker = Worker("puller", config)
-        self.links: PeerLinks = peer_links("puller", config)
+        self.links: PeerLinks = peer_links("puller")
         self.links.update((source.member,))
         self.transfers = Transfers(pipe.address, self.links, self.worker.registry, self.worker.memory, 0.2)
         self._pipe, self._source = pipe, source

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
 
 import pytest
 import torch
 
-from distkv.engine.attention.exchange import Exchange
-from distkv.engine.attention.merging import Merging, Pick, merging_of, rows_of
-from distkv.engine.attention.remote import CreditorLink
+from distkv.engine.attention.merging import Gather, MergePlan, SeqParts, merge_plan_of, rows_of
 from distkv.kernels import Partial, merge
 from distkv.kernels.cpu.torch_backend import TorchBackend
 from distkv.wire.messages.common import Epoch, SpanRef
@@ -19,15 +16,14 @@ from distkv.wire.messages.data import AttendEntry, AttendPlan
 HEADS, DIM = 2, 4
 
 
-def exchange(*rows: int) -> Exchange:
+def plan(*rows: int) -> AttendPlan:
     """With an entry of so many rows each."""
     ref = SpanRef(span_id="s", epoch=Epoch(1, 1))
     entries = tuple(
         AttendEntry(request_id="r", span=ref, index=0, num_blocks=1, first_position=0, row=0, num_rows=count)
         for count in rows
     )
-    plan = AttendPlan(step_id=1, num_rows=sum(rows), entries=entries)
-    return Exchange("x", cast(CreditorLink, None), plan, slice(0, 1), [set() for _ in rows])
+    return AttendPlan(step_id=1, num_rows=sum(rows), entries=entries)
 
 
 def partial(num_rows: int, seed: int) -> Partial:
@@ -39,41 +35,52 @@ def part(of: Partial, start: int, count: int) -> Partial:
     return of[0][start : start + count], of[1][start : start + count]
 
 
-X, Y = exchange(2, 3), exchange(3, 1)
-SEQS = [(slice(0, 2), [(X, 0)], 1), (slice(2, 5), [(Y, 0), (X, 1)], 1), (slice(7, 8), [(Y, 1)], 0)]
+X, Y = 0, 1
+PLANS = [plan(2, 3), plan(3, 1)]
+FIRST_ROW = {(X, 0): 0, (X, 1): 2, (Y, 0): 0, (Y, 1): 3}
+SEQS: list[SeqParts] = [(slice(0, 2), [(X, 0)], 1), (slice(2, 5), [(Y, 0), (X, 1)], 1), (slice(7, 8), [(Y, 1)], 0)]
 
 
-def check(seqs: Sequence[tuple[slice, list[tuple[Exchange, int]], int]], merging: Merging, num_rows: int) -> None:
-    local, answers = partial(num_rows, 0), {id(X): partial(5, 1), id(Y): partial(4, 2)}
+def check(seqs: Sequence[SeqParts], merge_plan: MergePlan, num_rows: int) -> None:
+    local, remote_partials = partial(num_rows, 0), [partial(5, 1), partial(4, 2)]
     expected = local[0].clone()
     for rows, remote, place in seqs:
         count = rows.stop - rows.start
-        parts = [part(answers[id(one)], one.first_row(entry), count) for one, entry in remote]
+        parts = [part(remote_partials[source[0]], FIRST_ROW[source], count) for source in remote]
         parts.insert(place, part(local, rows.start, count))
         expected[rows] = merge(parts)[0]
-    found = merging.merge(local, list(answers.values()), TorchBackend())
+    found = merge_plan.merge(local, remote_partials, TorchBackend())
     torch.testing.assert_close(found, expected, atol=0, rtol=0)
 
 
 def test_a_mixed_batch() -> None:
     """Rows 5 and 6 are local alone; the sequences have two, three and two partials."""
-    merging = merging_of(SEQS, [X, Y])
-    assert len(merging.ranks) == 3
-    check(SEQS, merging, 8)
+    merge_plan = merge_plan_of(SEQS, PLANS)
+    assert len(merge_plan.parts) == 3
+    check(SEQS, merge_plan, 8)
 
 
 @pytest.mark.parametrize("seq", SEQS, ids=["before", "between", "behind"])
-def test_one_sequence_needs_no_index(seq: tuple[slice, list[tuple[Exchange, int]], int]) -> None:
-    merging = merging_of([seq], [X, Y])
-    assert isinstance(merging.rows, slice) and all(isinstance(rank.rows, slice) for rank in merging.ranks)
-    check([seq], merging, 8)
+def test_one_sequence_needs_no_index(seq: SeqParts) -> None:
+    merge_plan = merge_plan_of([seq], PLANS)
+    assert all(isinstance(rows, slice) for rows in merge_plan.all_rows())
+    check([seq], merge_plan, 8)
 
 
 def test_where_all_rows_have_partials_nothing_is_put_back() -> None:
-    seqs = [(slice(0, 3), [(X, 1)], 1)]
-    merging = merging_of(seqs, [X, Y])
-    assert merging == Merging(slice(0, 3), [Pick(1, slice(2, 5)), Pick(0, slice(0, 3))])
-    check(seqs, merging, 3)
+    seqs: list[SeqParts] = [(slice(0, 3), [(X, 1)], 1)]
+    merge_plan = merge_plan_of(seqs, PLANS)
+    assert merge_plan == MergePlan(slice(0, 3), (Gather(1, slice(2, 5)), Gather(0, slice(0, 3))))
+    check(seqs, merge_plan, 3)
+
+
+def test_index_tensors_can_be_placed_elsewhere() -> None:
+    merge_plan = merge_plan_of(SEQS, PLANS)
+    moved = [rows.clone() if isinstance(rows, torch.Tensor) else rows for rows in merge_plan.all_rows()]
+    placed = merge_plan.with_rows(*moved)
+    assert all(one is other for one, other in zip(placed.all_rows(), moved, strict=True))
+    assert [part.source for part in placed.parts] == [part.source for part in merge_plan.parts]
+    check(SEQS, placed, 8)
 
 
 def test_rows_that_follow_each_other() -> None:

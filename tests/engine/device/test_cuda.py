@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from distkv.engine.device.cuda import STEP_BYTES, CudaDevice
-from distkv.engine.step.sampler import sample
+from distkv.engine.sampling.distribution import sample
 from distkv.wire.messages.to_worker import Sampling
 
 

@@ -1,4 +1,4 @@
-"""Steps computed in two halves: which rows are in which, and that nothing else changes."""
+"""Steps computed in two microbatches: which rows are in which, and that nothing else changes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from distkv.engine.step.microbatches import halves
+from distkv.engine.step.batch import PlannedSeq
+from distkv.engine.step.microbatches import cut_in_two
 from distkv.wire.messages.common import Run
 from distkv.wire.messages.from_worker import SeqResult
 from distkv.wire.messages.to_worker import PromptLogprobs, Sampling, SeqStep
@@ -15,11 +16,11 @@ from tests.engine.harness import GREEDY, Engine, seq_step
 from tests.engine.lent import Lent
 
 
-def planned(*sizes: int) -> list[tuple[SeqStep, tuple[int, ...]]]:
+def planned(*sizes: int) -> list[PlannedSeq]:
     """Sequences of so many rows each, from position 10 on."""
     ids = tuple(range(100))
     steps = [seq_step(ids, 10, 10 + size, (Run(0, 0, 9),), name=str(n), sample=GREEDY) for n, size in enumerate(sizes)]
-    return [(step, step.tokens) for step in steps]
+    return [PlannedSeq(step, step.tokens) for step in steps]
 
 
 @pytest.mark.parametrize(
@@ -32,12 +33,13 @@ def planned(*sizes: int) -> list[tuple[SeqStep, tuple[int, ...]]]:
         ([1, 7, 2], [[("0", 10, 11), ("1", 10, 14)], [("1", 14, 17), ("2", 10, 12)]]),
     ],
 )
-def test_halves_have_as_many_rows(sizes: list[int], expected: list[list[tuple[str, int, int]]]) -> None:
-    found = halves(planned(*sizes))
-    assert [[(step.request_id, step.start, step.end) for step, _ in half] for half in found] == expected
-    for half in found:
-        for step, tokens in half:
-            assert list(tokens) == list(range(step.start, step.end))
+def test_microbatches_have_as_many_rows(sizes: list[int], expected: list[list[tuple[str, int, int]]]) -> None:
+    found = cut_in_two(planned(*sizes))
+    assert [[(one.step.request_id, one.step.start, one.step.end) for one in part] for part in found] == expected
+    for part in found:
+        for one in part:
+            step = one.step
+            assert list(one.tokens) == list(range(step.start, step.end))
             assert (step.sample is not None) == (step.end == 10 + sizes[int(step.request_id)])
 
 
@@ -51,13 +53,13 @@ def test_halves_have_as_many_rows(sizes: list[int], expected: list[list[tuple[st
         (13, 3, (13, 2), (15, 1)),
     ],
 )
-def test_logprobs_are_wanted_of_the_half_that_predicts(
+def test_logprobs_are_wanted_of_the_microbatch_that_predicts(
     first: int, count: int, before: tuple[int, int] | None, after: tuple[int, int] | None
 ) -> None:
     """Rows [10, 14) predict positions up to 14."""
     wanted = PromptLogprobs(first=first, token_ids=tuple(range(first, first + count)), top=2)
     step = seq_step(range(100), 10, 18, (Run(0, 0, 9),), prompt_logprobs=wanted)
-    found = [half[0][0].prompt_logprobs for half in halves([(step, step.tokens)])]
+    found = [part[0].step.prompt_logprobs for part in cut_in_two([PlannedSeq(step, step.tokens)])]
     for one, expected in zip(found, (before, after), strict=True):
         assert (one and (one.first, len(one.token_ids))) == expected
         assert one is None or one.token_ids == tuple(range(one.first, one.first + len(one.token_ids)))
@@ -75,13 +77,13 @@ def batch(engine: Engine) -> list[SeqStep]:
     ]
 
 
-def run(path: Path, microbatches: int, fail_at: tuple[str, int] | None = None, half: int | None = None) -> Engine:
+def run(path: Path, microbatches: int, fail_at: tuple[str, int] | None = None, microbatch: int | None = None) -> Engine:
     engine = Engine(path, num_slots=128, microbatches=microbatches)
     steps = batch(engine)
     creditor = engine.peers.creditors["x"]
-    creditor.fail_at, creditor.fail_half = fail_at, half
+    creditor.fail_at, creditor.fail_microbatch = fail_at, microbatch
     creditor.calls.clear()
-    creditor.halves.clear()
+    creditor.microbatches.clear()
     engine.results = engine.run(*steps)
     return engine
 
@@ -91,38 +93,38 @@ def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return variant(tmp_path_factory.mktemp("checkpoint"), request.param)
 
 
-def test_two_halves_find_what_one_step_finds(path: Path) -> None:
-    whole, halved = run(path, 1), run(path, 2)
-    assert [result.status for result in halved.results] == ["ok"] * 4
-    assert [result.token for result in halved.results] == [result.token for result in whole.results]
+def test_two_microbatches_find_what_one_step_finds(path: Path) -> None:
+    whole, cut = run(path, 1), run(path, 2)
+    assert [result.status for result in cut.results] == ["ok"] * 4
+    assert [result.token for result in cut.results] == [result.token for result in whole.results]
     assert whole.results[3].token == int(reference_logits(path, prompt_ids(50, 7))[-1].argmax())
-    ours, theirs = halved.results[2].logprobs, whole.results[2].logprobs
+    ours, theirs = cut.results[2].logprobs, whole.results[2].logprobs
     assert ours is not None and theirs is not None
     assert ours.logprob == pytest.approx(theirs.logprob, abs=1e-4) and ours.rank == theirs.rank
 
 
-def test_one_half_waits_while_the_other_computes(tmp_path: Path) -> None:
-    """A half has sent its queries before the answers of the other are waited for."""
+def test_one_waits_while_the_other_computes(tmp_path: Path) -> None:
+    """A microbatch has sent its queries before the partials of the other are waited for."""
     path = variant(tmp_path, "llama")
     creditor = run(path, 2).peers.creditors["x"]
     layers = creditor.engine.model.config.num_layers
-    turns = list(zip(creditor.calls, creditor.halves, strict=True))
+    turns = list(zip(creditor.calls, creditor.microbatches, strict=True))
     assert [turn for turn in turns if turn[0][0] == "send"] == [
-        (("send", layer), half) for layer in range(layers) for half in (0, 1)
+        (("send", layer), microbatch) for layer in range(layers) for microbatch in (0, 1)
     ]
     for layer in range(layers):
         assert turns.index((("send", layer), 1)) < turns.index((("collect", layer), 0))
-    assert set(run(path, 1).peers.creditors["x"].halves) == {0}
+    assert set(run(path, 1).peers.creditors["x"].microbatches) == {0}
 
 
 @pytest.mark.parametrize("fault", [("plan", 0), ("send", 0), ("collect", 1)], ids=str)
-@pytest.mark.parametrize("half", [0, 1])
-def test_a_creditor_lost_in_one_half(tmp_path: Path, fault: tuple[str, int], half: int) -> None:
-    """Lost are the sequences that have rows in that half: `b` has in both."""
+@pytest.mark.parametrize("microbatch", [0, 1])
+def test_a_creditor_lost_in_one_microbatch(tmp_path: Path, fault: tuple[str, int], microbatch: int) -> None:
+    """Lost are the sequences that have rows in that microbatch: `b` has in both."""
     path = variant(tmp_path, "llama")
-    results = run(path, 2, fault, half).results
+    results = run(path, 2, fault, microbatch).results
     fine = {result.request_id: result.token for result in run(path, 1).results}
-    hit = {0: {"a", "b"}, 1: {"b", "c"}}[half]
+    hit = {0: {"a", "b"}, 1: {"b", "c"}}[microbatch]
     for result in results:
         if result.request_id in hit:
             assert (result.status, result.lost, result.token) == ("lost", ("x",), None)
@@ -130,7 +132,7 @@ def test_a_creditor_lost_in_one_half(tmp_path: Path, fault: tuple[str, int], hal
             assert (result.status, result.token) == ("ok", fine[result.request_id])
 
 
-def test_an_unreachable_creditor_loses_in_both_halves(path: Path) -> None:
+def test_an_unreachable_creditor_loses_in_both(path: Path) -> None:
     engine = Engine(path, num_slots=128, microbatches=2)
     steps = batch(engine)
     del engine.peers.creditors["y"]
@@ -140,7 +142,7 @@ def test_an_unreachable_creditor_loses_in_both_halves(path: Path) -> None:
 
 
 def test_a_cut_prompt_and_its_logprobs(tmp_path: Path) -> None:
-    """The second half attends to keys that the first one stores in the same step."""
+    """The second microbatch attends to keys that the first one stores in the same step."""
     path = variant(tmp_path, "llama")
     engine = Engine(path, num_slots=128, microbatches=2)
     lent = Lent(engine)

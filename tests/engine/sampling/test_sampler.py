@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from distkv.engine.step import logprobs
+from distkv.engine.sampling import logprobs
 from distkv.errors import MalformedMessage
 from distkv.wire.messages.from_worker import SeqResult
 from distkv.wire.messages.to_worker import PromptLogprobs, Sampling

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from distkv.engine.step.history import Histories
+from distkv.engine.sampling.history import Histories
 from distkv.errors import MalformedMessage
 
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from distkv.engine.step import logprobs
-from distkv.engine.step.logprobs import logprobs_in_slices, logprobs_of
+from distkv.engine.sampling import logprobs
+from distkv.engine.sampling.logprobs import logprobs_in_slices, logprobs_of
 
 
 def rows(count: int, vocab: int = 50, seed: int = 0) -> Tensor:

@@ -17,7 +17,7 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from distkv.engine.step.sampler import noise, sample
+from distkv.engine.sampling.distribution import noise, sample
 from distkv.wire.messages.to_worker import Sampling
 
 

@@ -1,4 +1,4 @@
-"""Steps on a device that is not the host: captured stretches, copies, and the order of everything."""
+"""Steps on a device that is not the host: captured pieces, copies, and the order of everything."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_logprobs_of_a_prompt(engine: Engine, path: Path) -> None:
 
 @pytest.mark.parametrize("microbatches", [1, 2])
 def test_peers(path: Path, device: AsyncHost, microbatches: int) -> None:
-    """Each half has captured tensors of its own: neither disturbs the other."""
+    """Each microbatch has captured tensors of its own: neither disturbs the other."""
     engine = Engine(path, compute=async_compute(device), num_slots=128, microbatches=microbatches)
     steps = [Lent(engine, name, seed) for seed, name in enumerate("abc")]
     ids = prompt_ids(20, seed=8)
@@ -121,14 +121,14 @@ def test_peers(path: Path, device: AsyncHost, microbatches: int) -> None:
     assert results[1].token == reference_greedy(path, ids, 1)[0]
 
 
-def test_by_itself_only_large_steps_are_halved(path: Path, device: AsyncHost, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("distkv.engine.step.runner.ROWS_WORTH_IT", 4)
+def test_by_itself_only_large_steps_are_cut(path: Path, device: AsyncHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("distkv.engine.step.microbatches.ROWS_WORTH_IT", 4)
     engine = Engine(path, compute=async_compute(device), num_slots=128)
     lent = Lent(engine)
-    for end, asked in (47, {0}), (48, {0, 1}):
-        engine.peers.creditors["x"].halves.clear()
+    for end, used in (47, {0}), (48, {0, 1}):
+        engine.peers.creditors["x"].microbatches.clear()
         engine.run(lent.step(44, end))
-        assert set(engine.peers.creditors["x"].halves) == asked
+        assert set(engine.peers.creditors["x"].microbatches) == used
 
 
 def test_a_warm_start_counts_nothing(engine: Engine, device: AsyncHost) -> None:

@@ -1,0 +1,137 @@
+"""A debtor's end of the link to one creditor: queries go out, partials come back. Actors hand it frames, no sockets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import structlog
+import torch
+from torch import Tensor
+
+from distkv.engine.attention.bodies import body_of, tensor_of
+from distkv.engine.attention.merging import Rows
+from distkv.errors import LinkClosed, LinkError, WireError
+from distkv.kernels import Partial
+from distkv.wire.messages.counters import Counters
+from distkv.wire.messages.data import Attend, AttendPlan, DataMessage, Denied, Partials
+
+
+class FrameLink(Protocol):
+    """Frames to and from one peer, in order. Both methods raise LinkError or WireError."""
+
+    def send(self, header: DataMessage, *buffers: memoryview) -> None:
+        """Send a header and its body, the buffers one after another."""
+
+    def recv(self, timeout_s: float) -> tuple[DataMessage, bytes | bytearray | memoryview]:
+        """The next frame. Raises LinkTimeout when none comes in time. The body is valid until the next `recv`; the
+        partials made of it share its memory."""
+
+
+class Peers(Protocol):
+    """Finds creditors."""
+
+    def creditor(self, instance_id: str, microbatch: int = 0) -> CreditorLink:
+        """A usable link to an instance; each microbatch of a step has its own, for their queries overlap. Raises
+        LinkError when it cannot be reached."""
+
+
+class CreditorLink:
+    """Attention of one microbatch over the spans that it has on one creditor. Used by one thread, from step to step.
+
+    A step begins with a plan; then each layer sends queries and collects their partials. No method raises LinkError:
+    the first failure loses the plan's sequences, is logged, and ends the link. So does an answer that is late or not
+    the expected one: what comes after it could be taken for another layer's. `broken` is true from then on, nothing is
+    sent or received any more, and whoever opened the link should abort it.
+    """
+
+    def __init__(self, link: FrameLink, creditor_id: str, attend_timeout_s: float, counters: Counters) -> None:
+        """attend_timeout_s: how long one `collect` waits. counters: query_bytes are added to these."""
+        self.broken = False
+        self._link, self._creditor_id, self._attend_timeout_s = link, creditor_id, attend_timeout_s
+        self._counters = counters
+        self._plan = AttendPlan(step_id=0, num_rows=0, entries=())
+        self._rows: Rows = slice(0, 0)
+        self._lost: Sequence[set[str]] = ()
+        self._awaited_heads: tuple[int, ...] | None = None
+
+    @property
+    def rows(self) -> Rows:
+        """Which rows of the microbatch the plan sends."""
+        return self._rows
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the creditor can be asked, and a sequence of the plan still counts."""
+        return not self.broken and not all(self._lost)
+
+    @property
+    def answer_rows(self) -> int:
+        """Rows of the partials of one layer."""
+        return sum(entry.num_rows for entry in self._plan.entries)
+
+    def begin(self, plan: AttendPlan, positions: Tensor, rows: Rows, lost: Sequence[set[str]]) -> None:
+        """Send the plan of a step.
+
+        positions: int64 [R], of each row that travels; on the host. lost: per entry of the plan, the creditors that
+        failed its sequence: this one is added when the entry is stale or the link fails.
+        """
+        self._plan, self._rows, self._lost, self._awaited_heads = plan, rows, lost, None
+        self._send(plan, positions)
+
+    def send(self, layer: int, q: Tensor) -> None:
+        """Send the queries of a layer, [R, Hq, D] in the model's dtype, on the host."""
+        self._send(Attend(step_id=self._plan.step_id, layer=layer), q)
+        self._awaited_heads = q.shape[1:]
+
+    def collect(self, layer: int) -> Partial | None:
+        """Wait for the partials of what was sent last, entry by entry: out float32 [ΣR, Hq, D], lse float32 [ΣR, Hq];
+        on the host, valid until the next call. None when nothing was sent or none will come."""
+        if self.broken or self._awaited_heads is None:
+            return None
+        (heads, dim), self._awaited_heads = self._awaited_heads, None
+        rows = self.answer_rows
+        try:
+            header, body = self._link.recv(self._attend_timeout_s)
+            stale = self._stale(layer, header)
+            flat = tensor_of(body, torch.float32, (rows * heads * (dim + 1),))
+        except (LinkError, WireError) as error:
+            self._fail(error)
+            return None
+        self._counters.query_bytes += flat.nbytes
+        for entry in stale:
+            self._lost[entry].add(self._creditor_id)
+        return flat[: rows * heads * dim].view(rows, heads, dim), flat[rows * heads * dim :].view(rows, heads)
+
+    def _send(self, header: AttendPlan | Attend, tensor: Tensor) -> None:
+        if self.broken:
+            self._fail(LinkClosed(self._creditor_id, "the link failed before"))
+            return
+        body = body_of(tensor)
+        try:
+            self._link.send(header, body)
+        except (LinkError, WireError) as error:
+            self._fail(error)
+        else:
+            self._counters.query_bytes += body.nbytes
+
+    def _stale(self, layer: int, header: DataMessage) -> tuple[int, ...]:
+        """The entries that were gone, of the answer that was to come. Raises LinkClosed when it is another one."""
+        step_id, num_entries = self._plan.step_id, len(self._plan.entries)
+        match header:
+            case Partials(stale=stale) if header.step_id == step_id and header.layer == layer:
+                if all(0 <= entry < num_entries for entry in stale):
+                    return stale
+                problem = f"named entries {stale} of {num_entries}"
+            case Denied(field=field, expected=expected, got=got):
+                problem = f"denied: {field} should be {expected}, was {got}"
+            case _:
+                problem = f"sent {header!r} instead of the partials of step {step_id}, layer {layer}"
+        raise LinkClosed(self._creditor_id, problem)
+
+    def _fail(self, error: LinkError | WireError) -> None:
+        if not self.broken:
+            structlog.get_logger().warning("a creditor failed", peer=self._creditor_id, why=str(error))
+        self.broken = True
+        for lost in self._lost:
+            lost.add(self._creditor_id)

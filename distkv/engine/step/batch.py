@@ -1,0 +1,67 @@
+"""What a step computes with: the planned sequences, and the tensors of a microbatch of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from distkv.engine.attention.creditor_link import CreditorLink
+from distkv.engine.attention.merging import MergePlan
+from distkv.kernels import AttentionMetadata, BlockTable
+from distkv.wire.messages.to_worker import RemoteSpan, SeqStep
+
+
+@dataclass(slots=True)
+class PlannedSeq:
+    """A sequence of a step, or the part of it in one microbatch, and all its token ids.
+
+    lost: creditors that failed it, in any microbatch; once there is one, nothing of the sequence counts.
+    """
+
+    step: SeqStep
+    tokens: Sequence[int]
+    lost: set[str] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class BatchSeq:
+    """One sequence of a microbatch.
+
+    rows: its rows. local: its own keys at positions < end. spans: the borrowed ones that its queries can see,
+    ascending. remote: the (plan, entry) that the partial over each of them comes from. local_place: how many of them
+    precede the local part in span order. lost: see PlannedSeq.
+    """
+
+    step: SeqStep
+    tokens: Sequence[int]
+    lost: set[str]
+    local: BlockTable
+    spans: list[RemoteSpan]
+    local_place: int
+    rows: slice = field(default_factory=lambda: slice(0, 0))
+    remote: list[tuple[int, int]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Batch:
+    """A microbatch, ready to be computed. Tensors are on the device.
+
+    tokens, positions: int64 [N]. slots, offsets: int64 [N], where the K and V of each row are stored. wanted: int64
+    [M], rows whose last hidden states are wanted: one for each sequence that wants a token, in order, then all that
+    predict prompt tokens whose logprobs are wanted. metadata: which rows read which local blocks. seqs: those that have
+    rows: who lost a creditor before has none. links: to the creditors of their spans. merge_plan: of their partials,
+    None without links. waited_s: how long its layers stood still for partials.
+    """
+
+    tokens: Tensor
+    positions: Tensor
+    slots: Tensor
+    offsets: Tensor
+    wanted: Tensor
+    metadata: AttentionMetadata
+    seqs: list[BatchSeq]
+    links: list[CreditorLink]
+    merge_plan: MergePlan | None
+    waited_s: float = 0.0

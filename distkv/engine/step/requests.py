@@ -1,0 +1,81 @@
+"""What a worker remembers of requests from step to step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from distkv.engine.sampling.history import Histories
+from distkv.engine.sampling.sampler import SequenceOutput
+from distkv.engine.step.batch import PlannedSeq
+from distkv.errors import MalformedMessage
+from distkv.wire.messages.from_worker import SeqResult
+from distkv.wire.messages.to_worker import SeqStep, Step
+
+
+class Requests:
+    """Per request: the last token that was sampled, which a Step sent ahead leaves out; the last attempt that lost a
+    creditor, for later steps of that attempt are void; and all its ids if it has penalties."""
+
+    def __init__(self, histories: Histories) -> None:
+        self._histories = histories
+        self._sampled: dict[str, tuple[int, int]] = {}
+        self._lost_attempt: dict[str, int] = {}
+
+    def plan(self, step: Step) -> list[PlannedSeq]:
+        """The sequences that count, with all their tokens. Raises MalformedMessage when the step contradicts itself or
+        the steps before."""
+        planned = [PlannedSeq(seq, self._tokens(seq)) for seq in step.seqs if not self._is_void(seq)]
+        for one in planned:
+            if one.step.history:
+                self._histories.write(one.step.request_id, one.step.start, one.tokens)
+        return planned
+
+    def commit(
+        self, step: Step, planned: Sequence[PlannedSeq], outputs: Mapping[str, SequenceOutput]
+    ) -> tuple[SeqResult, ...]:
+        """Remember what was sampled and what was lost. Results are in the order of the step's sequences."""
+        lost = {one.step.request_id: one.lost for one in planned}
+        return tuple(
+            self._committed(seq, lost[seq.request_id], outputs)
+            if seq.request_id in lost
+            else SeqResult(request_id=seq.request_id, attempt=seq.attempt, status="void")
+            for seq in step.seqs
+        )
+
+    def forget(self, request_ids: Iterable[str]) -> None:
+        """Drop what is remembered of these requests."""
+        for request_id in request_ids:
+            self._sampled.pop(request_id, None)
+            self._lost_attempt.pop(request_id, None)
+            self._histories.forget(request_id)
+
+    def _is_void(self, seq: SeqStep) -> bool:
+        return seq.attempt <= self._lost_attempt.get(seq.request_id, -1)
+
+    def _tokens(self, seq: SeqStep) -> tuple[int, ...]:
+        missing = seq.end - seq.start - len(seq.tokens)
+        if missing == 0 and seq.tokens:
+            return seq.tokens
+        position, token = self._sampled.get(seq.request_id, (-1, -1))
+        if missing != 1 or position != seq.end - 1:
+            raise MalformedMessage(
+                f"{seq.request_id}: {len(seq.tokens)} tokens for [{seq.start}, {seq.end}), last sampled was {position}"
+            )
+        return (*seq.tokens, token)
+
+    def _committed(self, seq: SeqStep, lost: set[str], outputs: Mapping[str, SequenceOutput]) -> SeqResult:
+        name, attempt = seq.request_id, seq.attempt
+        if lost:
+            self._lost_attempt[name] = attempt
+            return SeqResult(request_id=name, attempt=attempt, status="lost", lost=tuple(sorted(lost)))
+        output = outputs[name]
+        if output.token is not None:
+            self._sampled[name] = (seq.end, output.token)
+        return SeqResult(
+            request_id=name,
+            attempt=attempt,
+            status="ok",
+            token=output.token,
+            logprobs=output.logprobs,
+            prompt_logprobs=output.prompt_logprobs,
+        )
