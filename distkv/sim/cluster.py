@@ -1,6 +1,6 @@
 """A whole cluster of state machines in one thread, under a manual clock and a seeded network.
 
-Messages of one channel stay in order; which channel delivers next is drawn. Time moves only when told.
+Messages of one channel stay in order; which channel delivers next is drawn. Time moves only by hand.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from distkv.clock import ManualClock
 from distkv.control import commands as c
 from distkv.control.cluster.gmanager import GManager, GManagerSettings
 from distkv.control.request.output import NoText
-from distkv.control.rmanager.state import Settings
+from distkv.control.rmanager.state import RManagerSettings
 from distkv.control.rmanager.state_machine import RManager
 from distkv.events import ClusterEvent
 from distkv.sim.fake_worker import VOCAB, FakeWorker
@@ -76,7 +76,7 @@ class SimCluster:
         self.gm: GManager | None = GManager(GManagerSettings())
         self.events: list[tuple[str, ClusterEvent]] = []
         self.sent: list[tuple[str, c.Command]] = []
-        self.leaving: list[str] = []
+        self.outgoing: list[str] = []
         for index, slots in enumerate(pools):
             self.start(f"i{index}", slots)
         self.run(1.0)
@@ -84,7 +84,7 @@ class SimCluster:
     # --- what a test does
 
     def start(self, name: str, slots: int, incarnation: int = 1) -> None:
-        settings = Settings(
+        settings = RManagerSettings(
             instance_id=name,
             incarnation=incarnation,
             block_tokens=BLOCK,
@@ -174,9 +174,9 @@ class SimCluster:
         self.run(seconds)
         for name, node in self.nodes.items():
             if node.alive:
-                pool = node.rm.instance.pool
+                pool = node.rm.state.pool
                 assert pool.num_free == pool.num_slots, f"{name}: {pool.num_free} of {pool.num_slots} free"
-                assert not node.rm.instance.loans.loans
+                assert not node.rm.state.loans.loans
         self.run(1.0)
         assert self.gm is not None
         assert self.gm.ledger.debts() == {} and self.gm.ledger.placement() == {}
@@ -188,8 +188,8 @@ class SimCluster:
 
     def tick(self) -> None:
         now = self.clock.advance(TICK_S)
-        while self.leaving:
-            self.kill(self.leaving.pop())
+        while self.outgoing:
+            self.kill(self.outgoing.pop())
         for name, node in list(self.nodes.items()):
             if node.alive and not node.frozen:
                 for request_id, owner in self.owner.items():
@@ -265,7 +265,7 @@ class SimCluster:
                     self.events.append((name, command.event))
                 case c.Exit():
                     node.exited = command
-                    self.leaving.append(name)
+                    self.outgoing.append(name)
 
     def _answer(self, name: str, command: c.Answer) -> None:
         kind, _, who = command.route.decode().partition(":")

@@ -10,7 +10,7 @@ from distkv.control.request.output import NoText, OutputText
 from distkv.control.request.placement import Debt
 from distkv.control.request.ranges import Ranges
 from distkv.control.request.sequence import SeqState, Sequence
-from distkv.control.rmanager.state import Instance, Settings
+from distkv.control.rmanager.state import RManagerSettings, RManagerState
 from distkv.types import SamplingParams
 from distkv.wire.messages.common import DataEndpoint, Epoch, Member, SpanRef
 
@@ -31,18 +31,22 @@ def make_member(name: str, incarnation: int = 1, free_blocks: int = 8, **fields:
     )
 
 
-def make_instance(num_blocks: int = 16, peers: Seq[str] = ("p", "q"), **settings: Any) -> Instance:
-    instance = Instance(
-        Settings(
+def make_state(num_blocks: int = 16, peers: Seq[str] = ("p", "q"), **settings: Any) -> RManagerState:
+    state = RManagerState(
+        RManagerSettings(
             instance_id="me", incarnation=7, block_tokens=BLOCK, num_blocks=num_blocks, vocab_size=1000, **settings
         )
     )
-    instance.members.update({name: make_member(name) for name in peers})
-    return instance
+    state.members.update({name: make_member(name) for name in peers})
+    return state
 
 
 def add_sequence(
-    instance: Instance, request_id: str = "r", num_tokens: int = 8, state: SeqState = SeqState.RUNNING, **fields: Any
+    state: RManagerState,
+    request_id: str = "r",
+    num_tokens: int = 8,
+    seq_state: SeqState = SeqState.RUNNING,
+    **fields: Any,
 ) -> Sequence:
     """A request of `num_tokens` prompt tokens that has no memory yet."""
     params = fields.pop("params", SamplingParams(max_tokens=fields.pop("max_tokens", 8), temperature=0.0))
@@ -54,26 +58,26 @@ def add_sequence(
         tokens=list(range(num_tokens)),
         prompt_tokens=num_tokens,
         output=OutputText(NoText(), params, frozenset()),
-        block_tokens=instance.settings.block_tokens,
-        todo=Ranges([(0, num_tokens)]),
-        state=state,
+        block_tokens=state.settings.block_tokens,
+        uncomputed=Ranges([(0, num_tokens)]),
+        state=seq_state,
         **{"arrival": 0.0} | fields,
     )
     seq.cover(num_tokens)
-    instance.sequences[request_id] = seq
+    state.sequences[request_id] = seq
     return seq
 
 
-def compute(instance: Instance, seq: Sequence) -> None:
-    """Give every block that lies nowhere a slot and let all of its prompt be computed and sealed."""
+def compute(state: RManagerState, seq: Sequence) -> None:
+    """Give every block that lies nowhere a slot and let all of its prompt be computed and full."""
     for block in seq.blocks:
-        if block.slot is None and not block.placed and block.debt is None:
-            slot = instance.take_slot()
+        if block.slot is None and not block.arrived and block.debt is None:
+            slot = state.take_slot()
             assert slot is not None
             seq.put(block, slot)
-    seq.todo = Ranges()
+    seq.uncomputed = Ranges()
     for block in seq.blocks[: seq.length // seq.block_tokens]:
-        seq.seal(block)
+        seq.mark_full(block)
 
 
 def lend(seq: Sequence, creditor: str, num_blocks: int, valid_until: float = 10.0, at: int = 0) -> Debt:
@@ -86,24 +90,24 @@ def lend(seq: Sequence, creditor: str, num_blocks: int, valid_until: float = 10.
     return debt
 
 
-def place(instance: Instance, seq: Sequence, debt: Debt) -> None:
+def place(state: RManagerState, seq: Sequence, debt: Debt) -> None:
     """All blocks of the debt lie at the creditor."""
     freed = []
     for block in debt.blocks[debt.filled :]:
         block.checksum = 1000 + block.number
         slot, _ = seq.settle_at_creditor(block)
         freed += [] if slot is None else [slot]
-    debt.filled, debt.exposed = len(debt.blocks), 0
+    debt.filled, debt.num_ready = len(debt.blocks), 0
     seq.version += 1
-    instance.defer(seq, freed)
+    state.defer(seq, freed)
 
 
-def issued(instance: Instance, kind: type[M]) -> list[M]:
+def issued(state: RManagerState, kind: type[M]) -> list[M]:
     """Bodies of this type among the commands since the last call, which takes them all."""
-    bodies = [getattr(command, "body", command) for command in instance.commands]
-    instance.commands.clear()
+    bodies = [getattr(command, "body", command) for command in state.commands]
+    state.commands.clear()
     return [body for body in bodies if isinstance(body, kind)]
 
 
-def validate(instance: Instance, debts: DebtBook | None = None) -> None:
-    instance.validate(debts.closing_slots() if debts else ())
+def validate(state: RManagerState, debts: DebtBook | None = None) -> None:
+    state.validate(debts.closing_slots() if debts else ())

@@ -102,7 +102,7 @@ def test_creditor_killed_mid_decode(seed: int) -> None:
     cluster.kill(victim)
     cluster.finish()
     check(cluster, "r", prompt(75 * BLOCK), 40)
-    assert abs(cluster.nodes["i0"].rm.instance.counters.recomputed_tokens - spans[victim]) <= BLOCK
+    assert abs(cluster.nodes["i0"].rm.state.counters.recomputed_tokens - spans[victim]) <= BLOCK
     cluster.settle()
 
 
@@ -175,7 +175,7 @@ def test_drain_gives_loans_back_or_finds_them_another_home() -> None:
     assert victim not in cluster.spans("r")
     cluster.finish()
     check(cluster, "r", prompt(120), 60)
-    assert cluster.nodes["i0"].rm.instance.counters.recomputed_tokens == 0
+    assert cluster.nodes["i0"].rm.state.counters.recomputed_tokens == 0
     cluster.settle()
 
 
@@ -255,7 +255,7 @@ def test_logprobs_of_a_prompt_are_told_once_however_often_it_is_computed() -> No
         assert outcome.prompt_logprobs == [None, *(logprobs_at(i, tokens[i], 0) for i in range(1, len(tokens)))]
         assert outcome.logprobs == [logprobs_at(len(tokens) + i, one, 2) for i, one in enumerate(outcome.tokens)]
         assert outcome.queue_s is not None and outcome.queue_s >= 0
-    assert cluster.nodes["i0"].rm.instance.counters.recomputed_tokens > 0
+    assert cluster.nodes["i0"].rm.state.counters.recomputed_tokens > 0
     cluster.settle()
     assert all(not node.worker.histories for node in cluster.nodes.values()), "Forget drops what was remembered"
 

@@ -87,7 +87,7 @@ class InstanceActor:
         self._status.tick(now)
         self._handle(c.Tick(), "")
         self._ticks += 1
-        if self._ticks % TICKS_BETWEEN_CHECKS == 0 and not self._core.instance.sequences:
+        if self._ticks % TICKS_BETWEEN_CHECKS == 0 and not self._core.state.sequences:
             self._core.validate()
 
     async def ended(self) -> int:
@@ -195,7 +195,7 @@ class InstanceActor:
 
     def _carry_out(self, commands: Iterable[c.Command], cause: str) -> None:
         assert self._outbounds is not None
-        members = self._core.instance.members
+        members = self._core.state.members
         for command in commands:
             self._trace.sent(command)
             match command:

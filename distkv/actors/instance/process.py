@@ -20,7 +20,7 @@ from distkv.actors.instance.worker_child import WorkerProcess
 from distkv.actors.ticking import every, first_of
 from distkv.config import InstanceConfig
 from distkv.control.request.output import Decoder, NoText
-from distkv.control.rmanager.state import Settings
+from distkv.control.rmanager.state import RManagerSettings
 from distkv.control.rmanager.state_machine import RManager
 from distkv.text.tokenizer import Tokenizer
 from distkv.text.tokenizer_conversion import convert_tokenizer
@@ -108,14 +108,14 @@ async def _load(worker: WorkerProcess, responder: StartingResponder, stop: async
     return worker.ready
 
 
-def _settings(config: InstanceConfig, incarnation: int, loaded: WorkerReady) -> Settings:
+def _settings(config: InstanceConfig, incarnation: int, loaded: WorkerReady) -> RManagerSettings:
     if config.max_model_len is not None and config.max_model_len > loaded.max_positions:
         structlog.get_logger().warning(
             "max_model_len is beyond what the model was made for",
             max_model_len=config.max_model_len,
             max_positions=loaded.max_positions,
         )
-    return Settings(
+    return RManagerSettings(
         instance_id=config.instance_id,
         incarnation=incarnation,
         block_tokens=loaded.block_tokens,
@@ -134,7 +134,9 @@ def _settings(config: InstanceConfig, incarnation: int, loaded: WorkerReady) -> 
     )
 
 
-def _member(config: InstanceConfig, settings: Settings, address: str, worker_pid: int, loaded: WorkerReady) -> Member:
+def _member(
+    config: InstanceConfig, settings: RManagerSettings, address: str, worker_pid: int, loaded: WorkerReady
+) -> Member:
     return Member(
         instance_id=settings.instance_id,
         incarnation=settings.incarnation,

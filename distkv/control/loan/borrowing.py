@@ -25,11 +25,11 @@ MAX_ROUNDS = 3
 
 class Purpose(Enum):
     """place: blocks that have no place yet; all or nothing. relieve: move blocks out to make room; any number helps.
-    rehome: the creditor wants its memory back; any number helps."""
+    reclaim: the creditor wants its memory back; any number helps."""
 
     PLACE = "place"
     RELIEVE = "relieve"
-    REHOME = "rehome"
+    RECLAIM = "reclaim"
 
 
 @dataclass(slots=True, eq=False)
@@ -44,7 +44,7 @@ class Borrow:
     grants: list[Debt] = field(default_factory=list)
     candidates: list[Candidate] = field(default_factory=list)
     refusals: dict[str, int] = field(default_factory=dict)
-    asked: str = ""
+    trying: str = ""
     span_id: str = ""
     sent_at: float = 0.0
     querying: bool = False
@@ -56,7 +56,7 @@ class Borrow:
 
 
 class Borrower:
-    """All borrows under way. `finish(borrow, now)` is called when one has all it asked for or nobody is left to ask."""
+    """All borrows under way. One that has all it wants, or nobody left to ask, is in `finished`."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class Borrower:
         for borrow in [*self.active.values(), *self.finished]:
             borrow.grants = [debt for debt in borrow.grants if debt.creditor_id != instance_id]
             borrow.candidates = [c for c in borrow.candidates if c.instance_id != instance_id]
-            if borrow.asked == instance_id and borrow.borrow_id in self.active:
+            if borrow.trying == instance_id and borrow.borrow_id in self.active:
                 borrow.refusals[instance_id] = 0
                 self._ask_next(borrow, now)
 
@@ -148,16 +148,16 @@ class Borrower:
         for borrow in list(self.active.values()):
             if borrow.querying and now - borrow.sent_at >= QUERY_TIMEOUT_S:
                 self._consider(borrow, self._cached_candidates(), now)
-            elif borrow.asked and now - borrow.sent_at >= TRY_TIMEOUT_S:
+            elif borrow.trying and now - borrow.sent_at >= TRY_TIMEOUT_S:
                 self._withdraw(borrow)
-                silent.append(borrow.asked)
-                borrow.refusals[borrow.asked] = 0
+                silent.append(borrow.trying)
+                borrow.refusals[borrow.trying] = 0
                 self._ask_next(borrow, now)
         return silent
 
     def _query(self, borrow: Borrow, now: float) -> None:
         borrow.rounds += 1
-        borrow.querying, borrow.asked, borrow.sent_at = True, "", now
+        borrow.querying, borrow.trying, borrow.sent_at = True, "", now
         refusals = tuple(Refusal(creditor, free) for creditor, free in sorted(borrow.refusals.items()))
         self._emit(
             TellGManager(
@@ -185,11 +185,11 @@ class Borrower:
         return [Candidate(m.instance_id, m.free_blocks) for m in members]
 
     def _ask_next(self, borrow: Borrow, now: float) -> None:
-        borrow.asked = ""
+        borrow.trying = ""
         missing = borrow.num_blocks - borrow.granted
         if missing > 0 and borrow.candidates:
             creditor = borrow.candidates.pop(0)
-            borrow.asked, borrow.span_id, borrow.sent_at = creditor.instance_id, self._next_id("span"), now
+            borrow.trying, borrow.span_id, borrow.sent_at = creditor.instance_id, self._next_id("span"), now
             ask = TryMoveKvcache(
                 span_id=borrow.span_id,
                 request_id=borrow.seq.request_id,
@@ -207,14 +207,14 @@ class Borrower:
 
     def _asking(self, creditor_id: str, span_id: str) -> Borrow | None:
         for borrow in self.active.values():
-            if borrow.asked == creditor_id and borrow.span_id == span_id:
+            if borrow.trying == creditor_id and borrow.span_id == span_id:
                 return borrow
         return None
 
     def _withdraw(self, borrow: Borrow) -> None:
         """The creditor may have granted, or may yet: say that the span is not wanted, whatever its epoch."""
-        if borrow.asked:
-            self._emit(TellPeer(borrow.asked, Release(span=SpanRef(span_id=borrow.span_id, epoch=ANY_EPOCH))))
+        if borrow.trying:
+            self._emit(TellPeer(borrow.trying, Release(span=SpanRef(span_id=borrow.span_id, epoch=ANY_EPOCH))))
 
     def _next_id(self, kind: str) -> str:
         self._counter += 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from distkv import events
 from distkv.control.commands import Answer, TellPeer, TellWorker
 from distkv.control.loan.lending import Loan
-from distkv.control.rmanager.state import Instance
+from distkv.control.rmanager.state import RManagerState
 from distkv.wire.messages.from_worker import Pulled, Revoked
 from distkv.wire.messages.to_rmanager import (
     BlocksReady,
@@ -25,49 +25,47 @@ from distkv.wire.messages.to_worker import Grant, Pull, Revoke
 class Creditor:
     """Answers debtors; every loan it ends goes through the worker, which knows when the last reader is done."""
 
-    def __init__(self, instance: Instance) -> None:
-        self._instance = instance
+    def __init__(self, state: RManagerState) -> None:
+        self._state = state
         self._pulls: dict[int, tuple[Loan, BlocksReady]] = {}
 
     def on_try_move(self, sender: str, route: bytes, ask: TryMoveKvcache, now: float) -> None:
         """Reserve, or refuse with what is free."""
-        instance = self._instance
-        if instance.state != "ready" or ask.debtor_id != sender:
+        state = self._state
+        if state.lifecycle != "ready" or ask.debtor_id != sender:
             reason = (
-                f"this instance is {instance.state}" if instance.state != "ready" else "not the debtor's own asking"
+                f"this instance is {state.lifecycle}" if state.lifecycle != "ready" else "not the debtor's own asking"
             )
-            instance.emit(Answer(route, Refused(span_id=ask.span_id, reason=reason, free_blocks=0)))
+            state.emit(Answer(route, Refused(span_id=ask.span_id, reason=reason, free_blocks=0)))
             return
-        answer, is_new = instance.loans.try_grant(route, ask, instance.lendable(), now)
+        answer, is_new = state.loans.try_grant(route, ask, state.lendable(), now)
         if isinstance(answer, Granted) and is_new:
-            loan = instance.loans.loans[ask.span_id]
-            instance.emit(TellWorker(Grant(span=loan.span, slots=loan.slots)))
-            instance.publish(events.Lent(request_id=ask.request_id, debtor=sender, blocks=len(loan.slots)))
-        instance.emit(Answer(route, answer))
+            loan = state.loans.loans[ask.span_id]
+            state.emit(TellWorker(Grant(span=loan.span, slots=loan.slots)))
+            state.publish(events.Lent(request_id=ask.request_id, debtor=sender, blocks=len(loan.slots)))
+        state.emit(Answer(route, answer))
 
     def on_blocks_ready(self, route: bytes, message: BlocksReady) -> None:
         """Have the worker pull what a debtor has ready."""
-        instance = self._instance
-        if (loan := instance.loans.get(message.span)) is not None and loan.route != route:
+        state = self._state
+        if (loan := state.loans.get(message.span)) is not None and loan.route != route:
             problem = "the span is another debtor's"
-            instance.emit(
-                Answer(route, Complete(span=message.span, index=message.index, num_blocks=0, problem=problem))
-            )
+            state.emit(Answer(route, Complete(span=message.span, index=message.index, num_blocks=0, problem=problem)))
             return
-        if instance.loans.is_reading(message):
+        if state.loans.is_reading(message):
             return
-        if (again := instance.loans.answer_again(message)) is not None:
-            instance.emit(Answer(route, again))
+        if (again := state.loans.answer_again(message)) is not None:
+            state.emit(Answer(route, again))
             return
-        started = instance.loans.start_pull(message)
+        started = state.loans.start_pull(message)
         if isinstance(started, str):
             answer = Complete(span=message.span, index=message.index, num_blocks=0, problem=started)
-            instance.emit(Answer(route, answer))
+            state.emit(Answer(route, answer))
             return
         loan, slots = started
-        pull_id = instance.next_id()
+        pull_id = state.next_id()
         self._pulls[pull_id] = (loan, message)
-        instance.emit(
+        state.emit(
             TellWorker(
                 Pull(
                     pull_id=pull_id,
@@ -86,51 +84,51 @@ class Creditor:
         pull = self._pulls.pop(message.pull_id, None)
         if pull is None:
             return False
-        loan, expose = pull
-        self._instance.loans.end_pull(loan, ok=not message.problem)
+        loan, ready = pull
+        self._state.loans.end_pull(loan, ok=not message.problem)
         if not loan.revoking:
-            done = 0 if message.problem else len(expose.blocks)
-            answer = Complete(span=loan.span, index=expose.index, num_blocks=done, problem=message.problem)
-            self._instance.emit(Answer(loan.route, answer))
+            done = 0 if message.problem else len(ready.blocks)
+            answer = Complete(span=loan.span, index=ready.index, num_blocks=done, problem=message.problem)
+            self._state.emit(Answer(loan.route, answer))
         return True
 
     def on_renew(self, route: bytes, message: Renew, now: float) -> None:
         """Extend the leases that still hold."""
-        refused = self._instance.loans.renew(message.spans, route, message.ttl_s, now)
-        self._instance.emit(Answer(route, Renewed(renewal=message.renewal, refused=refused)))
+        refused = self._state.loans.renew(message.spans, route, message.ttl_s, now)
+        self._state.emit(Answer(route, Renewed(renewal=message.renewal, refused=refused)))
 
     def on_release(self, route: bytes, message: Release) -> None:
         """The debtor gives a span back, or never wanted it. Of anybody else's span nothing is said and nothing done."""
-        loan = self._instance.loans.loans.get(message.span.span_id)
+        loan = self._state.loans.loans.get(message.span.span_id)
         if loan is None or loan.route != route or not message.span.covers(loan.span):
-            self._instance.emit(Answer(route, Released(span=message.span)))
+            self._state.emit(Answer(route, Released(span=message.span)))
         else:
             self._revoke(loan, tell_debtor=True)
 
     def on_revoked(self, message: Revoked) -> None:
         """Nobody uses the span any more."""
-        loan = self._instance.loans.revoked(message.span)
+        loan = self._state.loans.revoked(message.span)
         if loan is not None and loan.tell_debtor:
-            self._instance.emit(Answer(loan.route, Released(span=loan.span)))
+            self._state.emit(Answer(loan.route, Released(span=loan.span)))
 
     def on_debtor_lost(self, debtor_id: str, but_incarnation: int | None = None) -> None:
         """An instance, or its life before this one, is gone: so are its debts."""
-        for loan in self._instance.loans.of_debtor(debtor_id, but_incarnation):
+        for loan in self._state.loans.of_debtor(debtor_id, but_incarnation):
             self._revoke(loan, tell_debtor=False)
 
     def reclaim_all(self, deadline_s: float) -> None:
         """Ask every debtor to take its blocks elsewhere."""
-        for loan in self._instance.loans.loans.values():
+        for loan in self._state.loans.loans.values():
             if not loan.revoking:
-                self._instance.emit(TellPeer(loan.debtor_id, Reclaim(span=loan.span, deadline_s=deadline_s)))
+                self._state.emit(TellPeer(loan.debtor_id, Reclaim(span=loan.span, deadline_s=deadline_s)))
 
     def tick(self, now: float) -> None:
         """Take back what nobody renewed."""
-        for loan in self._instance.loans.expired(now):
-            self._instance.counters.lease_expiries += 1
-            self._instance.publish(events.LeaseExpired(request_id=loan.request_id, debtor=loan.debtor_id))
+        for loan in self._state.loans.expired(now):
+            self._state.counters.lease_expiries += 1
+            self._state.publish(events.LeaseExpired(request_id=loan.request_id, debtor=loan.debtor_id))
             self._revoke(loan, tell_debtor=False)
 
     def _revoke(self, loan: Loan, tell_debtor: bool) -> None:
-        if self._instance.loans.revoke(loan, tell_debtor):
-            self._instance.emit(TellWorker(Revoke(span=loan.span)))
+        if self._state.loans.revoke(loan, tell_debtor):
+            self._state.emit(TellWorker(Revoke(span=loan.span)))

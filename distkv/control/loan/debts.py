@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from distkv.control.commands import TellPeer
 from distkv.control.request.placement import Debt
 from distkv.control.request.sequence import Sequence
-from distkv.control.rmanager.state import Instance
+from distkv.control.rmanager.state import RManagerState
 from distkv.wire.messages.common import SpanRef
 from distkv.wire.messages.to_rmanager import Granted, Release, Renew, Renewed
 
@@ -26,15 +26,15 @@ class Closing:
 class DebtBook:
     """Debts of all sequences of one instance."""
 
-    def __init__(self, instance: Instance) -> None:
-        self._instance = instance
+    def __init__(self, state: RManagerState) -> None:
+        self._state = state
         self._renewals: dict[int, tuple[float, str, tuple[SpanRef, ...]]] = {}
         self._next_renewal = 0.0
         self.closing: dict[str, Closing] = {}
 
     def find(self, span: SpanRef) -> tuple[Sequence, Debt] | None:
         """The sequence and debt of a span in this life."""
-        for seq in self._instance.sequences.values():
+        for seq in self._state.sequences.values():
             for debt in seq.debts:
                 if debt.span == span:
                     return seq, debt
@@ -45,14 +45,12 @@ class DebtBook:
     def tick(self, now: float) -> list[tuple[Sequence, Debt]]:
         """Renew leases that are due; returns debts whose lease has run out."""
         if now >= self._next_renewal:
-            self._next_renewal = now + self._instance.settings.lease_s / 4
+            self._next_renewal = now + self._state.settings.lease_s / 4
             self._renew(now)
         for span_id, closing in list(self.closing.items()):
             if now >= closing.until:
                 self._close(span_id)
-        return [
-            (seq, debt) for seq in self._instance.sequences.values() for debt in seq.debts if now >= debt.valid_until
-        ]
+        return [(seq, debt) for seq in self._state.sequences.values() for debt in seq.debts if now >= debt.valid_until]
 
     def on_renewed(self, creditor_id: str, message: Renewed) -> list[tuple[Sequence, Debt]]:
         """Leases hold on from when the renewal was sent; returns debts whose renewal was refused."""
@@ -60,24 +58,24 @@ class DebtBook:
         if renewal is None or renewal[1] != creditor_id:
             return []
         sent_at, _, spans = self._renewals.pop(message.renewal)
-        settings = self._instance.settings
+        settings = self._state.settings
         refused = [span for span in message.refused if span in spans]
         held = set(_keys(spans)) - set(_keys(refused))
-        for debt in self._instance.all_debts():
+        for debt in self._state.all_debts():
             if (debt.span.span_id, debt.span.epoch) in held:
                 debt.valid_until = sent_at + settings.lease_s - settings.lease_margin_s
         return [found for span in refused if (found := self.find(span)) is not None]
 
     def _renew(self, now: float) -> None:
-        lease_s = self._instance.settings.lease_s
+        lease_s = self._state.settings.lease_s
         self._renewals = {k: v for k, v in self._renewals.items() if now - v[0] < lease_s}
         by_creditor: dict[str, list[SpanRef]] = {}
-        for debt in self._instance.all_debts():
+        for debt in self._state.all_debts():
             by_creditor.setdefault(debt.creditor_id, []).append(debt.span)
         for creditor_id, spans in by_creditor.items():
-            renewal = self._instance.next_id()
+            renewal = self._state.next_id()
             self._renewals[renewal] = (now, creditor_id, tuple(spans))
-            self._instance.emit(TellPeer(creditor_id, Renew(renewal=renewal, spans=tuple(spans), ttl_s=lease_s)))
+            self._state.emit(TellPeer(creditor_id, Renew(renewal=renewal, spans=tuple(spans), ttl_s=lease_s)))
 
     # --- endings
 
@@ -87,7 +85,7 @@ class DebtBook:
             if block.debt is debt:
                 seq.unassign(block)
         del debt.blocks[debt.filled :]
-        debt.exposed = 0
+        debt.num_ready = 0
         debt.slots = debt.slots[: debt.filled]
         self.release_if_empty(seq, debt)
 
@@ -98,17 +96,17 @@ class DebtBook:
         """
         seq.unsettled = True
         lost = sum([seq.lose(block, debt) for block in debt.blocks])
-        debt.exposed = 0
+        debt.num_ready = 0
         seq.debts.remove(debt)
-        self._instance.emit(TellPeer(debt.creditor_id, Release(span=debt.span)))
+        self._state.emit(TellPeer(debt.creditor_id, Release(span=debt.span)))
         return lost
 
     def release_if_empty(self, seq: Sequence, debt: Debt) -> None:
         """Give a span back, when no step in flight names it, once no block lies in it or is to go there."""
-        if debt not in seq.debts or any(b.debt is debt or b.home is debt for b in debt.blocks):
+        if debt not in seq.debts or any(b.debt is debt or b.moving_from is debt for b in debt.blocks):
             return
         seq.debts.remove(debt)
-        self._instance.defer(seq, [], lambda: self._release(debt))
+        self._state.defer(seq, [], lambda: self._release(debt))
 
     def give_back(self, debts: Iterable[Debt]) -> None:
         """Release grants that were never used."""
@@ -118,23 +116,23 @@ class DebtBook:
     def give_back_unwanted(self, creditor_id: str, granted: Granted) -> None:
         """A grant came after nobody waited for it any more."""
         span = SpanRef(span_id=granted.span_id, epoch=granted.epoch)
-        self._instance.emit(TellPeer(creditor_id, Release(span=span)))
+        self._state.emit(TellPeer(creditor_id, Release(span=span)))
 
     def drop(self, seq: Sequence, now: float) -> None:
         """The sequence ends or starts over: all its memory is free when its last step and the last reader are done."""
-        slots = seq.spare
-        seq.spare = []
+        slots = seq.unassigned_slots
+        seq.unassigned_slots = []
         for block in seq.clear():
             reading = block.debt is not None and self._is_read(block.debt, block.index)
             if block.slot is not None and not reading:
                 slots.append(block.slot)
         for debt in seq.debts:
-            read = [b.slot for b in debt.blocks[debt.filled : debt.filled + debt.exposed] if b.slot is not None]
+            read = [b.slot for b in debt.blocks[debt.filled : debt.filled + debt.num_ready] if b.slot is not None]
             if read:
-                until = now + self._instance.settings.lease_s
+                until = now + self._state.settings.lease_s
                 self.closing[debt.span.span_id] = Closing(read, debt.span, debt.creditor_id, until)
         debts, seq.debts = seq.debts, []
-        self._instance.defer(None, slots, lambda: self.give_back(debts))
+        self._state.defer(None, slots, lambda: self.give_back(debts))
 
     def on_released(self, creditor_id: str, span: SpanRef) -> None:
         """A creditor is done with a span we gave back."""
@@ -153,15 +151,15 @@ class DebtBook:
         return [slot for closing in self.closing.values() for slot in closing.slots]
 
     def _is_read(self, debt: Debt, index: int) -> bool:
-        return debt.filled <= index < debt.filled + debt.exposed
+        return debt.filled <= index < debt.filled + debt.num_ready
 
     def _release(self, debt: Debt) -> None:
-        self._instance.emit(TellPeer(debt.creditor_id, Release(span=debt.span)))
+        self._state.emit(TellPeer(debt.creditor_id, Release(span=debt.span)))
 
     def _close(self, span_id: str) -> None:
         closing = self.closing.pop(span_id, None)
         if closing is not None:
-            self._instance.defer(None, closing.slots)
+            self._state.defer(None, closing.slots)
 
 
 def _keys(spans: Iterable[SpanRef]) -> list[tuple[str, object]]:

@@ -30,7 +30,7 @@ class Loan:
     expires_at: float
     filled: int = 0
     pulling: int = 0
-    asked: BlocksReady | None = None
+    blocks_ready: BlocksReady | None = None
     revoking: bool = False
     tell_debtor: bool = False
 
@@ -82,31 +82,31 @@ class LoanBook:
         )
         return Granted(span_id=ask.span_id, epoch=span.epoch, slots=tuple(slots), ttl_s=ttl_s), True
 
-    def answer_again(self, expose: BlocksReady) -> Complete | None:
+    def answer_again(self, ready: BlocksReady) -> Complete | None:
         """The answer to an `BlocksReady` whose blocks were taken over already: the one given then was lost."""
-        loan = self.get(expose.span)
-        if loan is None or loan.asked != expose or loan.filled != expose.index + len(expose.blocks):
+        loan = self.get(ready.span)
+        if loan is None or loan.blocks_ready != ready or loan.filled != ready.index + len(ready.blocks):
             return None
-        return Complete(span=expose.span, index=expose.index, num_blocks=len(expose.blocks))
+        return Complete(span=ready.span, index=ready.index, num_blocks=len(ready.blocks))
 
-    def is_reading(self, expose: BlocksReady) -> bool:
+    def is_reading(self, ready: BlocksReady) -> bool:
         """Whether just these blocks are being read, so that the answer is on its way."""
-        loan = self.get(expose.span)
-        return loan is not None and loan.pulling > 0 and loan.asked == expose
+        loan = self.get(ready.span)
+        return loan is not None and loan.pulling > 0 and loan.blocks_ready == ready
 
-    def start_pull(self, expose: BlocksReady) -> tuple[Loan, tuple[int, ...]] | str:
-        """The slots that exposed blocks go into, or why they cannot be taken."""
-        loan = self.get(expose.span)
+    def start_pull(self, ready: BlocksReady) -> tuple[Loan, tuple[int, ...]] | str:
+        """The slots that blocks that lie ready go into, or why they cannot be taken."""
+        loan = self.get(ready.span)
         if loan is None:
-            return "no such span in this life"
+            return "no such span in this epoch"
         if loan.pulling:
             return "the blocks before are still being read"
-        if expose.index != loan.filled or not expose.blocks:
-            return f"expected blocks from position {loan.filled} on, got {expose.index}"
-        if expose.index + len(expose.blocks) > len(loan.slots):
-            return f"{len(expose.blocks)} blocks at {expose.index} do not fit into {len(loan.slots)}"
-        loan.pulling, loan.asked = len(expose.blocks), expose
-        return loan, loan.slots[expose.index : expose.index + loan.pulling]
+        if ready.index != loan.filled or not ready.blocks:
+            return f"expected blocks from position {loan.filled} on, got {ready.index}"
+        if ready.index + len(ready.blocks) > len(loan.slots):
+            return f"{len(ready.blocks)} blocks at {ready.index} do not fit into {len(loan.slots)}"
+        loan.pulling, loan.blocks_ready = len(ready.blocks), ready
+        return loan, loan.slots[ready.index : ready.index + loan.pulling]
 
     def end_pull(self, loan: Loan, ok: bool) -> None:
         """A pull is over; if it went well its blocks are part of the span."""

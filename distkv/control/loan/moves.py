@@ -1,7 +1,7 @@
 """How rBlocks leave for creditors (PROTOCOL, "Life of a lent block").
 
-A move is seal → expose → the destination pulls and verifies → `Complete` → the next step uses the new place → the old
-place is free when no step names it any more.
+A move is checksum → `BlocksReady` → the destination pulls and verifies → `Complete` → the next step uses the new
+place → the old place is free when no step names it any more.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from distkv.control.commands import TellPeer, TellWorker
 from distkv.control.loan.debts import DebtBook
 from distkv.control.request.placement import Block, Debt
 from distkv.control.request.sequence import Sequence
-from distkv.control.rmanager.state import Instance
+from distkv.control.rmanager.state import RManagerState
 from distkv.wire.messages.from_worker import Checksummed
 from distkv.wire.messages.to_rmanager import BlocksReady, Complete, ReadyBlock
 from distkv.wire.messages.to_worker import Checksum
 
 MAX_READY_BLOCKS = 32
-MAX_SEALED_AHEAD = 2 * MAX_READY_BLOCKS
+MAX_CHECKSUMMED_AHEAD = 2 * MAX_READY_BLOCKS
 ASK_AGAIN_S = 1.5
 """An `BlocksReady` or its answer may be lost with a connection; a creditor that is still reading ignores the second."""
 MAX_FAILURES = 3
@@ -26,30 +26,30 @@ MAX_FAILURES = 3
 class Mover:
     """Moves of one instance's sequences."""
 
-    def __init__(self, instance: Instance, debts: DebtBook) -> None:
-        self._instance = instance
+    def __init__(self, state: RManagerState, debts: DebtBook) -> None:
+        self._state = state
         self._debts = debts
         self._checksums: dict[int, list[tuple[Block, int]]] = {}
 
     def advance(self, seq: Sequence, now: float) -> None:
-        """Seal and expose what is ready to leave."""
-        to_seal = [
+        """Checksum what is full, and say what lies ready."""
+        to_checksum = [
             block
             for debt in seq.debts
-            for block in debt.blocks[debt.filled : debt.filled + MAX_SEALED_AHEAD]
-            if block.slot is not None and block.sealed and block.checksum is None and not block.sealing
+            for block in debt.blocks[debt.filled : debt.filled + MAX_CHECKSUMMED_AHEAD]
+            if block.slot is not None and block.full and block.checksum is None and not block.checksumming
         ]
-        if to_seal:
-            self._seal(to_seal)
+        if to_checksum:
+            self._checksum(to_checksum)
         for debt in seq.debts:
-            if not debt.exposed:
-                self._expose_ready(debt, now)
-            elif debt.asked is not None and now - debt.asked_at >= ASK_AGAIN_S:
-                debt.asked_at = now
-                self._instance.emit(TellPeer(debt.creditor_id, debt.asked))
+            if not debt.num_ready:
+                self._offer(debt, now)
+            elif debt.blocks_ready is not None and now - debt.blocks_ready_sent_at >= ASK_AGAIN_S:
+                debt.blocks_ready_sent_at = now
+                self._state.emit(TellPeer(debt.creditor_id, debt.blocks_ready))
 
-    def _expose_ready(self, debt: Debt, now: float) -> None:
-        """BlocksReady the next blocks of a debt that lie ready at one place."""
+    def _offer(self, debt: Debt, now: float) -> None:
+        """Say which of the next blocks of a debt lie ready, all at one place."""
         ready: list[Block] = []
         source: str | None = None
         for block in debt.blocks[debt.filled : debt.filled + MAX_READY_BLOCKS]:
@@ -59,15 +59,15 @@ class Mover:
             source = lies_at
             ready.append(block)
         if source is not None:
-            self._expose(debt, ready, source, now)
+            self._send_ready(debt, ready, source, now)
 
     def on_checksummed(self, message: Checksummed) -> None:
         """Checksums are there."""
-        asked = self._checksums.pop(message.checksum_id, [])
-        for block, _ in asked:
-            block.sealing = False
-        for (block, slot), checksum in zip(asked, message.checksums, strict=False):
-            if block.slot == slot and block.sealed:
+        pairs = self._checksums.pop(message.checksum_id, [])
+        for block, _ in pairs:
+            block.checksumming = False
+        for (block, slot), checksum in zip(pairs, message.checksums, strict=False):
+            if block.slot == slot and block.full:
                 block.checksum = checksum
 
     def on_complete(self, creditor_id: str, message: Complete) -> None:
@@ -76,11 +76,11 @@ class Mover:
         if found is None:
             return
         seq, debt = found
-        if debt.creditor_id != creditor_id or message.index != debt.filled or not debt.exposed:
+        if debt.creditor_id != creditor_id or message.index != debt.filled or not debt.num_ready:
             return
-        count, debt.exposed = debt.exposed, 0
+        count, debt.num_ready = debt.num_ready, 0
         if message.problem or message.num_blocks != count:
-            self._instance.publish(
+            self._state.publish(
                 events.MoveFailed(request_id=seq.request_id, creditor=debt.creditor_id, problem=message.problem)
             )
             debt.failures += 1
@@ -90,54 +90,54 @@ class Mover:
         moved = debt.blocks[debt.filled : debt.filled + count]
         debt.filled += count
         debt.failures = 0
-        self._instance.counters.moved_blocks += count
+        self._state.counters.moved_blocks += count
         self._take_over(seq, moved)
 
     def _source(self, block: Block) -> str | None:
-        if block.slot is not None and block.sealed:
-            return self._instance.settings.instance_id
-        return block.home.creditor_id if block.home is not None else None
+        if block.slot is not None and block.full:
+            return self._state.settings.instance_id
+        return block.moving_from.creditor_id if block.moving_from is not None else None
 
-    def _seal(self, blocks: list[Block]) -> None:
-        checksum_id = self._instance.next_id()
+    def _checksum(self, blocks: list[Block]) -> None:
+        checksum_id = self._state.next_id()
         pairs = [(block, block.slot) for block in blocks if block.slot is not None]
         for block, _ in pairs:
-            block.sealing = True
+            block.checksumming = True
         self._checksums[checksum_id] = pairs
-        self._instance.emit(TellWorker(Checksum(checksum_id=checksum_id, slots=tuple(slot for _, slot in pairs))))
+        self._state.emit(TellWorker(Checksum(checksum_id=checksum_id, slots=tuple(slot for _, slot in pairs))))
 
-    def _expose(self, debt: Debt, blocks: list[Block], source: str, now: float) -> None:
-        own = self._instance.settings
-        member = self._instance.members.get(source)
+    def _send_ready(self, debt: Debt, blocks: list[Block], source: str, now: float) -> None:
+        own = self._state.settings
+        member = self._state.members.get(source)
         if source != own.instance_id and member is None:
             return
-        exposed = []
+        ready = []
         for block in blocks:
-            slot = block.slot if block.home is None else block.home.slots[block.home_index]
+            slot = block.slot if block.moving_from is None else block.moving_from.slots[block.moving_from_index]
             assert slot is not None and block.checksum is not None
-            exposed.append(ReadyBlock(slot, block.checksum))
-        expose = BlocksReady(
+            ready.append(ReadyBlock(slot, block.checksum))
+        message = BlocksReady(
             span=debt.span,
             index=debt.filled,
             source_id=source,
             source_incarnation=own.incarnation if member is None else member.incarnation,
-            blocks=tuple(exposed),
+            blocks=tuple(ready),
         )
-        debt.exposed, debt.asked, debt.asked_at = len(exposed), expose, now
-        self._instance.emit(TellPeer(debt.creditor_id, expose))
+        debt.num_ready, debt.blocks_ready, debt.blocks_ready_sent_at = len(ready), message, now
+        self._state.emit(TellPeer(debt.creditor_id, message))
 
     def _take_over(self, seq: Sequence, moved: list[Block]) -> None:
         """The moved blocks lie at their creditor now; what they leave is free when no step names it."""
-        freed, homes = [], []
+        freed, left = [], []
         for block in moved:
-            slot, home = seq.settle_at_creditor(block)
+            slot, debt = seq.settle_at_creditor(block)
             if slot is not None:
                 freed.append(slot)
-            if home is not None:
-                homes.append(home)
-            seq.todo.remove(*seq.span_of(block))
+            if debt is not None:
+                left.append(debt)
+            seq.uncomputed.remove(*seq.span_of(block))
         seq.version += 1
-        for home in homes:
-            self._debts.release_if_empty(seq, home)
+        for debt in left:
+            self._debts.release_if_empty(seq, debt)
         if freed:
-            self._instance.defer(seq, freed)
+            self._state.defer(seq, freed)

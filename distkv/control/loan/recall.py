@@ -1,4 +1,4 @@
-"""A creditor wants its memory back: its blocks come home, or go to another creditor (000 §4.6, PROTOCOL `Reclaim`).
+"""A creditor wants its memory back (`Reclaim`): the debtor recalls its blocks, or moves them on (000 §4.6).
 
 What finds no place by the deadline is lost when the creditor refuses the next renewal, and is computed again.
 """
@@ -13,15 +13,15 @@ from distkv.control.loan.borrowing import Purpose
 from distkv.control.loan.debts import DebtBook
 from distkv.control.request.placement import Block, Debt
 from distkv.control.request.sequence import Sequence
-from distkv.control.rmanager.state import Instance
+from distkv.control.rmanager.state import RManagerState
 from distkv.wire.messages.from_worker import Pulled
 from distkv.wire.messages.to_rmanager import Reclaim
 from distkv.wire.messages.to_worker import Pull
 
 
 @dataclass(slots=True, eq=False)
-class Homecoming:
-    """Blocks being pulled home; the slots are this record's until the pull ends."""
+class Recall:
+    """Blocks being pulled back; the slots are this record's until the pull ends."""
 
     seq: Sequence
     debt: Debt
@@ -31,10 +31,10 @@ class Homecoming:
 class Recaller:
     """Answers reclaims of one instance's creditors."""
 
-    def __init__(self, instance: Instance, debts: DebtBook) -> None:
-        self._instance = instance
+    def __init__(self, state: RManagerState, debts: DebtBook) -> None:
+        self._state = state
         self._debts = debts
-        self._pulls: dict[int, Homecoming] = {}
+        self._pulls: dict[int, Recall] = {}
 
     def on_reclaim(self, creditor_id: str, message: Reclaim, now: float) -> None:
         """Begin to empty the span, or go on with it; blocks not yet computed lose the place they had there."""
@@ -44,45 +44,45 @@ class Recaller:
         seq, debt = found
         if (
             debt.creditor_id != creditor_id
-            or debt.exposed
-            or any(coming.debt is debt for coming in self._pulls.values())
+            or debt.num_ready
+            or any(recall.debt is debt for recall in self._pulls.values())
         ):
             return
         self._debts.abandon(seq, debt)
-        placed = [b for b in debt.blocks if b.debt is debt and b.placed]
-        room = self._instance.pool.num_free - len(self._instance.running())
-        slots = self._instance.pool.allocate(min(len(placed), max(0, room)), SlotState.LOCAL) or []
+        placed = [b for b in debt.blocks if b.debt is debt and b.arrived]
+        room = self._state.pool.num_free - len(self._state.running())
+        slots = self._state.pool.allocate(min(len(placed), max(0, room)), SlotState.LOCAL) or []
         if slots:
-            self._pull_home(seq, debt, placed[len(placed) - len(slots) :], slots)
+            self._pull_back(seq, debt, placed[len(placed) - len(slots) :], slots)
         rest = len(placed) - len(slots)
-        if rest and self._instance.borrower.of(seq, Purpose.REHOME) is None:
-            self._instance.borrower.start(seq, Purpose.REHOME, rest, now, exclude=[debt.creditor_id])
+        if rest and self._state.borrower.of(seq, Purpose.RECLAIM) is None:
+            self._state.borrower.start(seq, Purpose.RECLAIM, rest, now, exclude=[debt.creditor_id])
 
     def on_pulled(self, message: Pulled) -> bool:
-        """A pull home is over; false if it was none of ours."""
-        coming = self._pulls.pop(message.pull_id, None)
-        if coming is None:
+        """A pull of ours is over; false if it was none of ours."""
+        recall = self._pulls.pop(message.pull_id, None)
+        if recall is None:
             return False
         unused = []
-        for block, slot in coming.pairs:
-            current = block.number < len(coming.seq.blocks) and coming.seq.blocks[block.number] is block
-            if message.problem or not current or block.debt is not coming.debt or not block.placed:
+        for block, slot in recall.pairs:
+            current = block.number < len(recall.seq.blocks) and recall.seq.blocks[block.number] is block
+            if message.problem or not current or block.debt is not recall.debt or not block.arrived:
                 unused.append(slot)
             else:
-                coming.seq.settle_here(block, slot)
-        self._instance.pool.free(unused, SlotState.LOCAL)
-        self._debts.release_if_empty(coming.seq, coming.debt)
+                recall.seq.settle_here(block, slot)
+        self._state.pool.free(unused, SlotState.LOCAL)
+        self._debts.release_if_empty(recall.seq, recall.debt)
         return True
 
     def slots(self) -> list[int]:
-        """Slots that blocks on their way home go into."""
-        return [slot for coming in self._pulls.values() for _, slot in coming.pairs]
+        """Slots that blocks on their way back go into."""
+        return [slot for recall in self._pulls.values() for _, slot in recall.pairs]
 
-    def _pull_home(self, seq: Sequence, debt: Debt, blocks: list[Block], slots: list[int]) -> None:
-        member = self._instance.members[debt.creditor_id]
-        pull_id = self._instance.next_id()
-        self._pulls[pull_id] = Homecoming(seq, debt, list(zip(blocks, slots, strict=True)))
-        self._instance.emit(
+    def _pull_back(self, seq: Sequence, debt: Debt, blocks: list[Block], slots: list[int]) -> None:
+        member = self._state.members[debt.creditor_id]
+        pull_id = self._state.next_id()
+        self._pulls[pull_id] = Recall(seq, debt, list(zip(blocks, slots, strict=True)))
+        self._state.emit(
             TellWorker(
                 Pull(
                     pull_id=pull_id,

@@ -12,8 +12,8 @@ from distkv.control.loan.debts import DebtBook
 from distkv.control.request.output import Decoder, OutputText
 from distkv.control.request.ranges import Ranges
 from distkv.control.request.sequence import Sequence
-from distkv.control.rmanager.state import Instance
-from distkv.control.schedule.admission import Memory
+from distkv.control.rmanager.state import RManagerState
+from distkv.control.schedule.admission import Admission
 from distkv.control.schedule.scheduler import InFlight
 from distkv.types import TokenLogprobs
 from distkv.wire.messages.from_worker import SeqResult, StepResult
@@ -22,7 +22,7 @@ from distkv.wire.messages.to_rmanager import Submit
 from distkv.wire.messages.to_worker import Forget
 
 
-class Requests:
+class RequestLifecycle:
     """Takes requests in, turns step results into chunks, ends requests.
 
     on_lost(seq, creditor_ids): a step missed partials of these creditors.
@@ -30,15 +30,15 @@ class Requests:
 
     def __init__(
         self,
-        instance: Instance,
-        memory: Memory,
+        state: RManagerState,
+        admission: Admission,
         debts: DebtBook,
         make_decoder: Callable[[], Decoder],
         entropy: Random,
         on_lost: Callable[[Sequence, tuple[str, ...]], None],
     ) -> None:
-        self._instance = instance
-        self._memory = memory
+        self._state = state
+        self._admission = admission
         self._debts = debts
         self._make_decoder = make_decoder
         self._entropy = entropy
@@ -52,9 +52,9 @@ class Requests:
         submit, route = event.submit, event.route
         refusal = self._refusal(submit, event.token_ids)
         if refusal is not None:
-            self._instance.emit(Answer(route, refusal))
+            self._state.emit(Answer(route, refusal))
             return
-        settings, params = self._instance.settings, submit.params
+        settings, params = self._state.settings, submit.params
         seq = Sequence(
             request_id=submit.request_id,
             route=route,
@@ -66,19 +66,19 @@ class Requests:
             output=OutputText(self._make_decoder(), params, settings.eos_token_ids),
             block_tokens=settings.block_tokens,
             deadline=None if submit.timeout_s is None else now + submit.timeout_s,
-            todo=Ranges([(0, len(event.token_ids))]),
+            uncomputed=Ranges([(0, len(event.token_ids))]),
             # Steps of an ended request of the same name may be in flight; none of their outcomes is this one's.
             attempt=self._ending.get(submit.request_id, -1) + 1,
         )
-        self._instance.sequences[seq.request_id] = seq
-        self._instance.counters.prompt_tokens += seq.prompt_tokens
-        self._instance.publish(events.Accepted(request_id=seq.request_id, prompt_tokens=seq.prompt_tokens))
+        self._state.sequences[seq.request_id] = seq
+        self._state.counters.prompt_tokens += seq.prompt_tokens
+        self._state.publish(events.Accepted(request_id=seq.request_id, prompt_tokens=seq.prompt_tokens))
 
     def _refusal(self, submit: Submit, token_ids: tuple[int, ...]) -> RequestEnded | None:
-        instance, settings = self._instance, self._instance.settings
+        state, settings = self._state, self._state.settings
         wanted = len(token_ids) + submit.params.max_tokens
         reason, most = "", 0
-        if submit.request_id in instance.sequences:
+        if submit.request_id in state.sequences:
             reason = f"a request with the id {submit.request_id!r} is running already"
         elif not token_ids:
             reason = "the prompt has no tokens"
@@ -99,10 +99,10 @@ class Requests:
                 needed_tokens=wanted if most else 0,
                 pool_tokens=most,
             )
-        if instance.state != "ready":
-            reason = f"instance {settings.instance_id} is {instance.state}"
+        if state.lifecycle != "ready":
+            reason = f"instance {settings.instance_id} is {state.lifecycle}"
             return RequestEnded(request_id=submit.request_id, kind="failed", reason=reason, retryable=True)
-        pool_blocks = instance.cluster_blocks()
+        pool_blocks = state.cluster_blocks()
         if self._blocks_for(wanted) > pool_blocks:
             return RequestEnded(
                 request_id=submit.request_id,
@@ -115,39 +115,39 @@ class Requests:
 
     def _blocks_for(self, num_tokens: int) -> int:
         """rBlocks for a request of so many tokens in all; the KV of the last one is never needed."""
-        return max(1, -(-(num_tokens - 1) // self._instance.settings.block_tokens))
+        return max(1, -(-(num_tokens - 1) // self._state.settings.block_tokens))
 
     # --- out
 
     def on_result(self, message: StepResult, now: float) -> None:
         """Commit what a step did."""
-        step = self._instance.batcher.finished(message.step_id)
+        step = self._state.scheduler.finished(message.step_id)
         if step is None:
-            self._instance.publish(events.UnexpectedMessage(sender="worker", type="StepResult"))
+            self._state.publish(events.UnexpectedMessage(sender="worker", type="StepResult"))
             return
         for result in message.results:
             self._commit(step, result, now)
-        self._instance.settle()
+        self._state.settle()
 
     def _commit(self, step: InFlight, result: SeqResult, now: float) -> None:
         part = step.planned.pop(result.request_id, None)
         if part is None or result.attempt != part.attempt:
             return
         seq = part.seq
-        if self._instance.sequences.get(seq.request_id) is not seq or part.attempt != seq.attempt:
+        if self._state.sequences.get(seq.request_id) is not seq or part.attempt != seq.attempt:
             return
         if result.status == "lost":
-            self._instance.batcher.take_back(seq)
-            seq.todo.add(part.start, part.end)
+            self._state.scheduler.take_back(seq)
+            seq.uncomputed.add(part.start, part.end)
             self._on_lost(seq, result.lost)
             return
         if result.status == "void":  # the loss that voided it was handled in this life's end already
             return
-        self._instance.counters.recomputed_tokens += max(0, min(part.end, seq.high_water) - part.start)
+        self._state.counters.recomputed_tokens += max(0, min(part.end, seq.high_water) - part.start)
         seq.high_water = max(seq.high_water, part.end)
         for number in range(part.start // seq.block_tokens, part.end // seq.block_tokens):
-            seq.seal(seq.blocks[number])
-        if seq.report is not None and (news := seq.report.tell(part.asked, result.prompt_logprobs)):
+            seq.mark_full(seq.blocks[number])
+        if seq.report is not None and (news := seq.report.take(part.prompt_logprobs, result.prompt_logprobs)):
             self._send(seq, prompt_logprobs=news)
         if part.sampled and result.token is not None:
             self._append(seq, result.token, result.logprobs, now)
@@ -156,7 +156,7 @@ class Requests:
         is_first = len(seq.tokens) == seq.prompt_tokens
         seq.tokens.append(token_id)
         seq.pending -= 1
-        self._instance.counters.generation_tokens += 1
+        self._state.counters.generation_tokens += 1
         text, finish = seq.output.push(token_id)
         self._send(
             seq,
@@ -168,55 +168,53 @@ class Requests:
         )
         if finish is not None:
             self._end(seq, now)
-            self._instance.publish(
-                events.Finished(request_id=seq.request_id, reason=finish, generated=seq.num_generated)
-            )
+            self._state.publish(events.Finished(request_id=seq.request_id, reason=finish, generated=seq.num_generated))
 
     def cancel(self, request_id: str, now: float, route: bytes | None = None) -> None:
         """Stop a request wherever it is; only the client that sent it may (route None: it is gone)."""
-        seq = self._instance.sequences.get(request_id)
+        seq = self._state.sequences.get(request_id)
         if seq is None or (route is not None and route != seq.route):
             return
         if route is not None:
             self._send(seq, finish_reason="abort")
         self._end(seq, now)
-        self._instance.publish(events.Cancelled(request_id=request_id))
+        self._state.publish(events.Cancelled(request_id=request_id))
 
     def fail(self, seq: Sequence, reason: str, now: float, retryable: bool = True) -> None:
         """End a request without (all of) its answer."""
         ended = RequestEnded(request_id=seq.request_id, kind="failed", reason=reason, retryable=retryable)
-        self._instance.emit(Answer(seq.route, ended))
+        self._state.emit(Answer(seq.route, ended))
         self._end(seq, now)
-        self._instance.publish(events.Failed(request_id=seq.request_id, reason=reason))
+        self._state.publish(events.Failed(request_id=seq.request_id, reason=reason))
 
     def _send(self, seq: Sequence, **fields: Any) -> None:
         """A TokenChunk with these fields besides those that all have."""
         chunk = TokenChunk(request_id=seq.request_id, prompt_tokens=seq.prompt_tokens, **fields)
-        self._instance.emit(Answer(seq.route, chunk))
+        self._state.emit(Answer(seq.route, chunk))
 
     def _end(self, seq: Sequence, now: float) -> None:
-        del self._instance.sequences[seq.request_id]
-        self._debts.give_back(self._instance.borrower.cancel(seq))
+        del self._state.sequences[seq.request_id]
+        self._debts.give_back(self._state.borrower.cancel(seq))
         self._debts.drop(seq, now)
-        self._memory.forget(seq)
+        self._admission.forget(seq)
         self._ending[seq.request_id] = seq.attempt
-        self._instance.defer(None, [], lambda: self._forget(seq))
+        self._state.defer(None, [], lambda: self._forget(seq))
 
     def _forget(self, seq: Sequence) -> None:
         """The last step that names it is answered: the worker forgets it, unless its name is in use again."""
         name = seq.request_id
         if self._ending.get(name) == seq.attempt:
             del self._ending[name]
-            if name not in self._instance.sequences:
-                self._instance.emit(TellWorker(Forget(request_ids=(name,))))
+            if name not in self._state.sequences:
+                self._state.emit(TellWorker(Forget(request_ids=(name,))))
 
     # --- time
 
     def tick(self, now: float) -> None:
         """End what waits past its deadline, or for memory the live instances do not have."""
-        settings = self._instance.settings
-        for seq in self._memory.waiting():
-            needed, pool_blocks = self._blocks_for(len(seq.tokens) + 1), self._instance.cluster_blocks()
+        settings = self._state.settings
+        for seq in self._admission.waiting():
+            needed, pool_blocks = self._blocks_for(len(seq.tokens) + 1), self._state.cluster_blocks()
             numbers = (
                 f"it needs KV memory for {needed * settings.block_tokens} tokens, live instances together can give "
                 f"{pool_blocks * settings.block_tokens}"
@@ -232,4 +230,4 @@ class Requests:
 
     def waiting_blocks(self) -> int:
         """rBlocks that waiting requests need."""
-        return sum(self._memory.homeless_blocks(seq) for seq in self._memory.waiting())
+        return sum(self._admission.unplaced_blocks(seq) for seq in self._admission.waiting())

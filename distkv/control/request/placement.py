@@ -11,9 +11,9 @@ from distkv.wire.messages.common import Run, SpanRef
 from distkv.wire.messages.to_rmanager import BlocksReady
 from distkv.wire.messages.to_worker import RemoteSpan
 
-Facts = tuple[bool, bool, bool, bool, bool]
-"""What `Census` counts of a block, in its order."""
-NOWHERE: Facts = (False, True, True, False, False)
+Kinds = tuple[bool, bool, bool, bool, bool]
+"""What `BlockCounts` counts of a block, in its order."""
+NOWHERE: Kinds = (False, True, True, False, False)
 
 
 @dataclass(slots=True, eq=False)
@@ -21,7 +21,7 @@ class Debt:
     """A span borrowed for one request, seen from its debtor.
 
     blocks: for each position of the span the rBlock that is to lie, or lies, there. Positions are filled in order;
-    [0, filled) are verified at the creditor, [filled, filled + exposed) it is reading now, as told in `asked`.
+    [0, filled) are verified at the creditor, [filled, filled + num_ready) it is reading now, as `blocks_ready` says.
     """
 
     span: SpanRef
@@ -30,9 +30,9 @@ class Debt:
     valid_until: float
     blocks: list[Block] = field(default_factory=list)
     filled: int = 0
-    exposed: int = 0
-    asked: BlocksReady | None = None
-    asked_at: float = 0.0
+    num_ready: int = 0
+    blocks_ready: BlocksReady | None = None
+    blocks_ready_sent_at: float = 0.0
     failures: int = 0
 
     @property
@@ -44,88 +44,88 @@ class Debt:
 class Block:
     """One logical rBlock of a sequence. Change it through its sequence, which counts.
 
-    slot: where it lies here, if it does. debt, index: the borrowed span it lies in (`placed`) or is to go to.
-    home: the debt it still lies in while it is to go to `debt` (re-homing). sealed: full, every layer written.
+    slot: where it lies here, if it does. debt, index: the borrowed span it lies in (`arrived`) or is to go to.
+    moving_from: the debt it still lies in while it is to go to `debt`. full: every layer written.
     """
 
     number: int
     slot: int | None = None
     debt: Debt | None = None
     index: int = 0
-    placed: bool = False
-    home: Debt | None = None
-    home_index: int = 0
-    sealed: bool = False
-    sealing: bool = False
+    arrived: bool = False
+    moving_from: Debt | None = None
+    moving_from_index: int = 0
+    full: bool = False
+    checksumming: bool = False
     checksum: int | None = None
-    counted: Facts = NOWHERE
+    counted: Kinds = NOWHERE
 
     @property
-    def located(self) -> bool:
+    def has_place(self) -> bool:
         """Whether its KV lies somewhere, or has a place to be computed into."""
-        return self.slot is not None or self.debt is not None or self.home is not None
+        return self.slot is not None or self.debt is not None or self.moving_from is not None
 
     @property
     def movable(self) -> bool:
         """Checksummed, here, and with no other destination."""
-        return self.slot is not None and self.sealed and self.debt is None
+        return self.slot is not None and self.full and self.debt is None
 
-    def whereabouts(self) -> tuple[Debt, int] | None:
+    def location(self) -> tuple[Debt, int] | None:
         """The span and position to attend at when the block is remote."""
         if self.slot is not None:
             return None
-        if self.home is not None:
-            return self.home, self.home_index
-        if self.debt is not None and self.placed:
+        if self.moving_from is not None:
+            return self.moving_from, self.moving_from_index
+        if self.debt is not None and self.arrived:
             return self.debt, self.index
         return None
 
-    def facts(self) -> Facts:
+    def kinds(self) -> Kinds:
         here = self.slot is not None
         return (
             here,
-            not self.located,
-            not here and self.home is None and not self.placed,
+            not self.has_place,
+            not here and self.moving_from is None and not self.arrived,
             here and self.debt is not None,
             self.movable,
         )
 
 
-class Census:
+class BlockCounts:
     """How many blocks of a sequence are what, so that no event looks at all blocks of a long one.
 
-    local: have a slot here. homeless: have no place. uncomputed: will need a slot to be computed in.
-    leaving: have a slot here that will be free again. movable: see Block.
+    local: have a slot here. unplaced: have no place. awaiting_slot: will need a slot to be computed in.
+    outgoing: have a slot here that will be free again. movable: see Block.
     """
 
     def __init__(self) -> None:
-        self.local = self.homeless = self.uncomputed = self.leaving = self.movable = 0
+        self.local = self.unplaced = self.awaiting_slot = self.outgoing = self.movable = 0
 
     def add(self, num_blocks: int) -> None:
         """Count new blocks, which lie nowhere yet."""
-        self.homeless += num_blocks
-        self.uncomputed += num_blocks
+        self.unplaced += num_blocks
+        self.awaiting_slot += num_blocks
 
     def update(self, block: Block) -> None:
         """Count a block that was changed."""
-        was, now = block.counted, block.facts()
+        was, now = block.counted, block.kinds()
         if was == now:
             return
         self.local += now[0] - was[0]
-        self.homeless += now[1] - was[1]
-        self.uncomputed += now[2] - was[2]
-        self.leaving += now[3] - was[3]
+        self.unplaced += now[1] - was[1]
+        self.awaiting_slot += now[2] - was[2]
+        self.outgoing += now[3] - was[3]
         self.movable += now[4] - was[4]
         block.counted = now
 
     def validate(self, blocks: Seq[Block]) -> None:
         """The counts are those of these blocks."""
-        facts = [block.facts() for block in blocks]
-        counts = (self.local, self.homeless, self.uncomputed, self.leaving, self.movable)
+        facts = [block.kinds() for block in blocks]
+        counts = (self.local, self.unplaced, self.awaiting_slot, self.outgoing, self.movable)
         assert counts == tuple(sum(fact[kind] for fact in facts) for kind in range(5)), f"{counts} is off"
 
 
-class Layout:
+class BlockTable:
     """The first blocks of a sequence as runs of neighbours.
 
     A step looks only at blocks from the first one on that changed since the step before it.
@@ -143,7 +143,7 @@ class Layout:
             block = blocks[self._num_blocks]
             if block.slot is not None:
                 self._extend_local(blocks, num_blocks, block.slot)
-            elif (place := block.whereabouts()) is not None:
+            elif (place := block.location()) is not None:
                 self._extend_remote(blocks, num_blocks, *place)
             else:
                 self._num_blocks += 1
@@ -165,7 +165,7 @@ class Layout:
 
     def is_of(self, blocks: Seq[Block]) -> bool:
         """Whether the runs say where the blocks lie now."""
-        return Layout().of(blocks, self._num_blocks) == (tuple(self._local), tuple(self._remote))
+        return BlockTable().of(blocks, self._num_blocks) == (tuple(self._local), tuple(self._remote))
 
     def _extend_local(self, blocks: Seq[Block], num_blocks: int, slot: int) -> None:
         first = number = self._num_blocks
@@ -180,7 +180,7 @@ class Layout:
 
     def _extend_remote(self, blocks: Seq[Block], num_blocks: int, debt: Debt, index: int) -> None:
         first = number = self._num_blocks
-        while number < num_blocks and blocks[number].whereabouts() == (debt, index + number - first):
+        while number < num_blocks and blocks[number].location() == (debt, index + number - first):
             number += 1
         self._num_blocks = number
         count = number - first

@@ -1,14 +1,14 @@
 """What an rManager tells the gManager every period: what changed since the last heartbeat that was acknowledged.
 
 Numbers are absolute, so a lost, repeated or overtaken heartbeat does no harm (001 §6.1). The gManager may know more
-than it acknowledged: all that changed since then is told, also what has changed back.
+than it acknowledged: all that changed since then is sent, also what has changed back.
 """
 
 from __future__ import annotations
 
 from distkv.control.blocks import SlotState
 from distkv.control.request.sequence import SeqState
-from distkv.control.rmanager.state import Instance
+from distkv.control.rmanager.state import RManagerState
 from distkv.wire.messages.to_gmanager import Heartbeat, RequestPlacementEntry
 from distkv.wire.messages.to_rmanager import HeartbeatAck
 
@@ -21,50 +21,50 @@ EARLY_S = 0.1
 class Heartbeats:
     """Builds heartbeats of one instance."""
 
-    def __init__(self, instance: Instance) -> None:
-        self._instance = instance
+    def __init__(self, state: RManagerState) -> None:
+        self._state = state
         self._seq = 0
         self._base = 0
         self._full = True
-        self._told: Placement = {}
-        self._changed_in: dict[tuple[str, bool], int] = {}  # by the heartbeat that told it last
+        self._reported: Placement = {}
+        self._changed_in: dict[tuple[str, bool], int] = {}  # by the heartbeat that reported it last
         self._next_at = 0.0
         self._last_at = 0.0
-        self._told_lendable = 0
+        self._reported_lendable = 0
         self._step_s = 0.0
 
     def on_step(self, compute_s: float) -> None:
         """Remember how long steps take (exponential mean)."""
         self._step_s = compute_s if self._step_s == 0 else 0.9 * self._step_s + 0.1 * compute_s
 
-    def on_asked(self) -> None:
-        """A debtor was told what can be lent, and will tell the gManager."""
-        self._told_lendable = min(self._told_lendable, self._lendable())
+    def on_lendable_reported(self) -> None:
+        """A debtor got to know what can be lent, and passes it on to the gManager."""
+        self._reported_lendable = min(self._reported_lendable, self._lendable())
 
     def due(self, now: float) -> bool:
         """Whether a period has gone by, or memory has come free that others may be waiting for."""
-        early = self._lendable() > self._told_lendable and now >= self._last_at + EARLY_S
+        early = self._lendable() > self._reported_lendable and now >= self._last_at + EARLY_S
         if now < self._next_at and not early:
             return False
-        self._last_at, self._next_at = now, now + self._instance.settings.heartbeat_s
+        self._last_at, self._next_at = now, now + self._state.settings.heartbeat_s
         return True
 
     def build(self, waiting_blocks: int) -> Heartbeat:
         """The next heartbeat."""
-        instance = self._instance
+        state = self._state
         self._seq += 1
         current = self._placement()
-        for key in current.keys() | self._told.keys():
-            if current.get(key) != self._told.get(key):
+        for key in current.keys() | self._reported.keys():
+            if current.get(key) != self._reported.get(key):
                 self._changed_in[key] = self._seq
-        self._told = current
+        self._reported = current
         oldest = self._seq - KEPT_HEARTBEATS
         if self._base < oldest:
             self._full = True
             self._changed_in = {key: seq for key, seq in self._changed_in.items() if seq > oldest}
         changed = current if self._full else {key: current.get(key, 0) for key in self._changed_in}
-        settings = instance.settings
-        self._told_lendable = self._lendable()
+        settings = state.settings
+        self._reported_lendable = self._lendable()
         return Heartbeat(
             instance_id=settings.instance_id,
             incarnation=settings.incarnation,
@@ -75,13 +75,13 @@ class Heartbeats:
                 RequestPlacementEntry(req_id=req, inst_id=settings.instance_id, num_blocks=n, local=local)
                 for (req, local), n in sorted(changed.items())
             ),
-            debtors=instance.loans.debtors(),
-            state=instance.state,
+            debtors=state.loans.debtors(),
+            state=state.lifecycle,
             total_blocks=settings.num_blocks,
-            free_blocks=instance.pool.num_free,
-            lendable_blocks=self._told_lendable,
-            running=len(instance.running()),
-            waiting=sum(1 for s in instance.sequences.values() if s.state is not SeqState.RUNNING),
+            free_blocks=state.pool.num_free,
+            lendable_blocks=self._reported_lendable,
+            running=len(state.running()),
+            waiting=sum(1 for s in state.sequences.values() if s.state is not SeqState.RUNNING),
             waiting_blocks=waiting_blocks,
             step_s=self._step_s,
         )
@@ -96,14 +96,14 @@ class Heartbeats:
             self._changed_in = {key: seq for key, seq in self._changed_in.items() if seq > ack.seq}
 
     def _lendable(self) -> int:
-        return self._instance.lendable() if self._instance.state == "ready" else 0
+        return self._state.lendable() if self._state.lifecycle == "ready" else 0
 
     def _placement(self) -> Placement:
         entries: Placement = {}
-        for seq in self._instance.sequences.values():
+        for seq in self._state.sequences.values():
             if count := seq.num_local_slots:
                 entries[seq.request_id, True] = count
-        for loan in self._instance.loans.loans.values():
+        for loan in self._state.loans.loans.values():
             key = (loan.request_id, False)
             entries[key] = entries.get(key, 0) + len(loan.slots)
         return entries
@@ -111,5 +111,5 @@ class Heartbeats:
     def validate(self) -> None:
         """The pool agrees with what is reported as lent."""
         lent = sum(n for (_, local), n in self._placement().items() if not local)
-        pool = self._instance.pool
+        pool = self._state.pool
         assert lent == pool.count(SlotState.LENT) + pool.count(SlotState.RESERVED)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import msgspec
 
 from distkv.control.commands import TellPeer
-from distkv.control.rmanager.state import GONE, Instance
+from distkv.control.rmanager.state import GONE, RManagerState
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.to_client import Located
 from distkv.wire.messages.to_rmanager import Members, Renew
@@ -28,17 +28,17 @@ class LostPeer:
 class PeerBook:
     """Members other than this instance. A list that lacks somebody proves nothing: the gManager may have restarted."""
 
-    def __init__(self, instance: Instance) -> None:
-        self._instance = instance
+    def __init__(self, state: RManagerState) -> None:
+        self._state = state
         self._version = 0
         self.own: Member | None = None
 
     def update(self, members: tuple[Member, ...]) -> list[LostPeer]:
         """Merge a member list; returns peers that died or began a new life."""
-        known = self._instance.members
+        known = self._state.members
         lost = []
         for member in members:
-            if member.instance_id == self._instance.settings.instance_id:
+            if member.instance_id == self._state.settings.instance_id:
                 continue
             before = known.get(member.instance_id)
             if before is not None and member.incarnation < before.incarnation:
@@ -56,40 +56,40 @@ class PeerBook:
 
     def reachable(self) -> tuple[Member, ...]:
         """Peers that the worker may open tensor links to."""
-        return tuple(m for m in self._instance.members.values() if m.state != "dead" and m.data is not None)
+        return tuple(m for m in self._state.members.values() if m.state != "dead" and m.data is not None)
 
     def suspect(self, instance_id: str, now: float) -> None:
         """Its control connection broke: do not borrow there; it is lost unless it is heard again soon."""
-        suspects = self._instance.suspects
-        if instance_id in self._instance.members:
+        suspects = self._state.suspects
+        if instance_id in self._state.members:
             suspects[instance_id] = min(now + SUSPECT_S, suspects.get(instance_id, now + SUSPECT_S))
 
     def silent(self, instance_id: str, now: float) -> None:
         """It did not answer in time: do not ask it again before it is heard; it is lost if that takes too long."""
-        if instance_id in self._instance.members:
-            self._instance.suspects.setdefault(instance_id, now + SILENT_S)
+        if instance_id in self._state.members:
+            self._state.suspects.setdefault(instance_id, now + SILENT_S)
 
     def heard_from(self, sender: str) -> None:
         """It lives."""
-        self._instance.suspects.pop(sender, None)
+        self._state.suspects.pop(sender, None)
 
-    def knock(self) -> None:
+    def ping(self) -> None:
         """Ask the doubtful whether they are there; any answer clears them."""
-        for instance_id in self._instance.suspects:
-            if instance_id in self._instance.members:
-                knock = Renew(renewal=self._instance.next_id(), spans=(), ttl_s=0.0)
-                self._instance.emit(TellPeer(instance_id, knock))
+        for instance_id in self._state.suspects:
+            if instance_id in self._state.members:
+                ping = Renew(renewal=self._state.next_id(), spans=(), ttl_s=0.0)
+                self._state.emit(TellPeer(instance_id, ping))
 
     def given_up(self, now: float) -> list[str]:
         """Suspects that stayed silent for too long; each is returned once."""
-        gone = [i for i, lost_at in self._instance.suspects.items() if GONE < lost_at <= now]
+        gone = [i for i, lost_at in self._state.suspects.items() if GONE < lost_at <= now]
         for instance_id in gone:
-            self._instance.suspects[instance_id] = GONE
+            self._state.suspects[instance_id] = GONE
         return gone
 
     def members_message(self) -> Members:
         """The list, this instance included."""
-        others = tuple(self._instance.members.values())
+        others = tuple(self._state.members.values())
         return Members(version=self._version, members=others + ((self.own_now(),) if self.own else ()))
 
     def located(self, request_id: str) -> Located:
@@ -102,5 +102,5 @@ class PeerBook:
     def own_now(self) -> Member:
         """This instance as of now."""
         assert self.own is not None
-        free = self._instance.pool.num_free
-        return msgspec.structs.replace(self.own, state=self._instance.state, free_blocks=free)
+        free = self._state.pool.num_free
+        return msgspec.structs.replace(self.own, state=self._state.lifecycle, free_blocks=free)

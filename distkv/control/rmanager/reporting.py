@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from distkv.control.blocks import SlotState
 from distkv.control.request.sequence import SeqState, Sequence
-from distkv.control.rmanager.state import Instance
+from distkv.control.rmanager.state import RManagerState
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.counters import Counters, total
 from distkv.wire.messages.to_client import BlockCounts, InstanceStatus, RequestStatus, SpanStatus
 
 
-def instance_status(instance: Instance, member: Member, others: Counters) -> InstanceStatus:
+def instance_status(state: RManagerState, member: Member, others: Counters) -> InstanceStatus:
     """Numbers of one instance, as of now. member: its own entry. others: what counted besides control."""
-    pool = instance.pool
+    pool = state.pool
     return InstanceStatus.of(
         member,
-        state=instance.state,
+        state=state.lifecycle,
         blocks=BlockCounts(
             total=pool.num_slots,
             free=pool.num_free,
@@ -23,30 +23,30 @@ def instance_status(instance: Instance, member: Member, others: Counters) -> Ins
             lent=pool.count(SlotState.LENT),
             reserved=pool.count(SlotState.RESERVED),
         ),
-        borrowed_blocks=sum(debt.capacity for debt in instance.all_debts()),
-        running=len(instance.running()),
-        waiting=sum(1 for s in instance.sequences.values() if s.state is not SeqState.RUNNING),
-        counters=total(instance.counters, others),
+        borrowed_blocks=sum(debt.capacity for debt in state.all_debts()),
+        running=len(state.running()),
+        waiting=sum(1 for s in state.sequences.values() if s.state is not SeqState.RUNNING),
+        counters=total(state.counters, others),
     )
 
 
-def request_statuses(instance: Instance) -> tuple[RequestStatus, ...]:
+def request_statuses(state: RManagerState) -> tuple[RequestStatus, ...]:
     """Live requests and where their KV lies."""
     return tuple(
         RequestStatus(
             request_id=seq.request_id,
-            instance_id=instance.settings.instance_id,
+            instance_id=state.settings.instance_id,
             num_tokens=len(seq.tokens),
-            spans=_spans(seq, instance.settings.instance_id),
+            spans=_spans(seq, state.settings.instance_id),
         )
-        for seq in sorted(instance.sequences.values(), key=lambda s: s.age)
+        for seq in sorted(state.sequences.values(), key=lambda s: s.age)
     )
 
 
 def _spans(seq: Sequence, own_id: str) -> tuple[SpanStatus, ...]:
     spans: list[SpanStatus] = []
     for block in seq.blocks:
-        place = block.whereabouts()
+        place = block.location()
         if place is None and block.slot is None:
             continue
         where = own_id if place is None else place[0].creditor_id

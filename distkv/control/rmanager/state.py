@@ -16,7 +16,7 @@ from distkv.control.loan.borrowing import Borrower
 from distkv.control.loan.lending import LoanBook
 from distkv.control.request.placement import Debt
 from distkv.control.request.sequence import SeqState, Sequence
-from distkv.control.schedule.scheduler import Batcher
+from distkv.control.schedule.scheduler import Scheduler
 from distkv.events import ClusterEvent
 from distkv.types import InstanceState
 from distkv.wire.messages.common import Member
@@ -26,7 +26,7 @@ GONE = float("-inf")
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class RManagerSettings:
     """Numbers an rManager decides by; resolved, no "auto" left."""
 
     instance_id: str
@@ -55,7 +55,7 @@ class Settings:
 
 @dataclass(slots=True)
 class Deferred:
-    """Memory that steps in flight may still name: given up once step `step_id` is answered."""
+    """Admission that steps in flight may still name: given up once step `step_id` is answered."""
 
     step_id: int
     seq: Sequence | None
@@ -64,22 +64,22 @@ class Deferred:
 
 
 @dataclass(slots=True)
-class Instance:
+class RManagerState:
     """Shared state of one rManager.
 
     counters: what control counts; the worker counts what concerns tensors.
     suspects: peers not to borrow from until they are heard again, and when they count as lost; GONE once they do.
     """
 
-    settings: Settings
+    settings: RManagerSettings
     pool: BlockPool = field(init=False)
     loans: LoanBook = field(init=False)
-    batcher: Batcher = field(init=False)
+    scheduler: Scheduler = field(init=False)
     borrower: Borrower = field(init=False)
     sequences: dict[str, Sequence] = field(default_factory=dict)
     members: dict[str, Member] = field(default_factory=dict)
     suspects: dict[str, float] = field(default_factory=dict)
-    state: InstanceState = "ready"
+    lifecycle: InstanceState = "ready"
     counters: Counters = field(default_factory=Counters)
     commands: list[Command] = field(default_factory=list)
     deferred: deque[Deferred] = field(default_factory=deque)
@@ -89,13 +89,13 @@ class Instance:
         s = self.settings
         self.pool = BlockPool(s.num_blocks)
         self.loans = LoanBook(self.pool, s.incarnation, s.lease_s)
-        self.batcher = Batcher(s.block_tokens, s.max_num_seqs, s.max_num_batched_tokens, self.take_slot)
+        self.scheduler = Scheduler(s.block_tokens, s.max_num_seqs, s.max_num_batched_tokens, self.take_slot)
         self.borrower = Borrower(
             s.instance_id, s.incarnation, s.lease_s, s.lease_margin_s, self.emit, self.possible_creditors, self.counters
         )
 
     def next_id(self) -> int:
-        """A number for a seal, a pull or a renewal; never used twice."""
+        """A number for a checksum, a pull or a renewal; never used twice."""
         self._last_id += 1
         return self._last_id
 
@@ -133,17 +133,17 @@ class Instance:
 
     def defer(self, seq: Sequence | None, slots: Iterable[int], then: Callable[[], None] | None = None) -> None:
         """Give slots back to their sequence, or to the pool if it has ended, when no step in flight names them."""
-        self.deferred.append(Deferred(self.batcher.last_step_id, seq, list(slots), then))
+        self.deferred.append(Deferred(self.scheduler.last_step_id, seq, list(slots), then))
         self.settle()
 
     def settle(self) -> None:
         """Carry out what waited for steps that are answered by now."""
-        while self.deferred and self.deferred[0].step_id <= self.batcher.last_done_id:
+        while self.deferred and self.deferred[0].step_id <= self.scheduler.last_done_id:
             item = self.deferred.popleft()
             seq = item.seq
             if seq is not None and self.sequences.get(seq.request_id) is seq:
                 for slot in item.slots:
-                    insort(seq.spare, slot)
+                    insort(seq.unassigned_slots, slot)
                 self.trim(seq)
             else:
                 self.pool.free(item.slots, SlotState.LOCAL)
@@ -152,13 +152,13 @@ class Instance:
 
     def returning(self, seq: Sequence) -> int:
         """Slots a sequence will have back when what is leaving has left."""
-        return seq.census.leaving + sum(len(item.slots) for item in self.deferred if item.seq is seq)
+        return seq.counts.outgoing + sum(len(item.slots) for item in self.deferred if item.seq is seq)
 
     def trim(self, seq: Sequence) -> None:
-        """Give the pool back the spare slots that a sequence has no use for."""
+        """Give the pool back the unassigned slots that a sequence has no use for."""
         if surplus := seq.surplus:
-            self.pool.free(seq.spare[-surplus:], SlotState.LOCAL)
-            del seq.spare[-surplus:]
+            self.pool.free(seq.unassigned_slots[-surplus:], SlotState.LOCAL)
+            del seq.unassigned_slots[-surplus:]
 
     def all_debts(self) -> list[Debt]:
         """Every span this instance owes, grants still being collected included."""

@@ -19,15 +19,15 @@ from distkv.control.loan.creditor import Creditor
 from distkv.control.loan.debts import DebtBook
 from distkv.control.loan.moves import Mover
 from distkv.control.loan.recall import Recaller
-from distkv.control.request.lifecycle import Requests
+from distkv.control.request.lifecycle import RequestLifecycle
 from distkv.control.request.output import Decoder
 from distkv.control.request.placement import Debt
 from distkv.control.request.sequence import SeqState, Sequence
 from distkv.control.rmanager.heartbeats import Heartbeats
 from distkv.control.rmanager.peers import PeerBook
 from distkv.control.rmanager.reporting import instance_status, request_statuses
-from distkv.control.rmanager.state import Instance, Settings
-from distkv.control.schedule.admission import Memory
+from distkv.control.rmanager.state import RManagerSettings, RManagerState
+from distkv.control.schedule.admission import Admission
 from distkv.wire.messages import from_worker as fw
 from distkv.wire.messages import to_client as tc
 from distkv.wire.messages import to_gmanager as tg
@@ -41,16 +41,18 @@ from distkv.wire.messages.envelope import PeerAnswer
 class RManager:
     """State machine of one instance."""
 
-    def __init__(self, settings: Settings, make_decoder: Callable[[], Decoder], entropy: Random) -> None:
-        self.instance = Instance(settings)
-        self._debts = DebtBook(self.instance)
-        self._mover = Mover(self.instance, self._debts)
-        self._recaller = Recaller(self.instance, self._debts)
-        self._creditor = Creditor(self.instance)
-        self._memory = Memory(self.instance, self._debts, entropy)
-        self._requests = Requests(self.instance, self._memory, self._debts, make_decoder, entropy, self._lost_in_step)
-        self._peers = PeerBook(self.instance)
-        self._heartbeats = Heartbeats(self.instance)
+    def __init__(self, settings: RManagerSettings, make_decoder: Callable[[], Decoder], entropy: Random) -> None:
+        self.state = RManagerState(settings)
+        self._debts = DebtBook(self.state)
+        self._mover = Mover(self.state, self._debts)
+        self._recaller = Recaller(self.state, self._debts)
+        self._creditor = Creditor(self.state)
+        self._admission = Admission(self.state, self._debts, entropy)
+        self._requests = RequestLifecycle(
+            self.state, self._admission, self._debts, make_decoder, entropy, self._lost_in_step
+        )
+        self._peers = PeerBook(self.state)
+        self._heartbeats = Heartbeats(self.state)
         self._clients: dict[bytes, float] = {}
         self._drain_until: float | None = None
         self._left = False
@@ -87,7 +89,7 @@ class RManager:
         return self._issue()
 
     def _issue(self) -> list[c.Command]:
-        issued, self.instance.commands = self.instance.commands, []
+        issued, self.state.commands = self.state.commands, []
         return issued
 
     # --- messages, by the channel they may come by
@@ -116,17 +118,17 @@ class RManager:
                 if message.want_join:
                     self._join()
             case tr.Creditors():
-                self.instance.borrower.on_creditors(message, now)
+                self.state.borrower.on_creditors(message, now)
             case _:
                 assert_never(message)
 
     def _peer_answered(self, peer_id: str, message: PeerAnswer, now: float) -> None:
         match message:
             case tr.Granted():
-                if not self.instance.borrower.on_granted(peer_id, message, now):
+                if not self.state.borrower.on_granted(peer_id, message, now):
                     self._debts.give_back_unwanted(peer_id, message)
             case tr.Refused():
-                self.instance.borrower.on_refused(peer_id, message, now)
+                self.state.borrower.on_refused(peer_id, message, now)
             case tr.Complete():
                 self._mover.on_complete(peer_id, message)
             case tr.Renewed():
@@ -141,7 +143,7 @@ class RManager:
         match message:
             case tr.TryMoveKvcache():
                 self._creditor.on_try_move(sender, route, message, now)
-                self._heartbeats.on_asked()
+                self._heartbeats.on_lendable_reported()
             case tr.BlocksReady():
                 self._creditor.on_blocks_ready(route, message)
             case tr.Renew():
@@ -162,31 +164,31 @@ class RManager:
                 if route in self._clients:
                     self._clients[route] = now
             case tg.MembersQuery():
-                self.instance.emit(c.Answer(route, self._peers.members_message()))
+                self.state.emit(c.Answer(route, self._peers.members_message()))
             case tg.Locate():
-                self.instance.emit(c.Answer(route, self._peers.located(message.request_id)))
+                self.state.emit(c.Answer(route, self._peers.located(message.request_id)))
             case _:
                 assert_never(message)
 
     def _join(self) -> None:
         if self._peers.own is not None:
-            self.instance.emit(c.TellGManager(tg.Join(member=self._peers.own_now(), compat=self._compat)))
+            self.state.emit(c.TellGManager(tg.Join(member=self._peers.own_now(), compat=self._compat)))
 
     def _members(self, members: tuple[Member, ...], now: float) -> None:
         for lost in self._peers.update(members):
             self._peer_lost(lost.instance_id, now, but_incarnation=lost.new_incarnation)
-        self.instance.emit(c.TellWorker(tw.Peers(members=self._peers.reachable())))
+        self.state.emit(c.TellWorker(tw.Peers(members=self._peers.reachable())))
 
     def _client_gone(self, route: bytes, now: float) -> None:
         self._clients.pop(route, None)
-        for seq in [s for s in self.instance.sequences.values() if s.route == route]:
+        for seq in [s for s in self.state.sequences.values() if s.route == route]:
             self._requests.cancel(seq.request_id, now)
 
     def _client_silent(self, route: bytes, now: float) -> None:
         """It may be gone, or only have been busy: then it is told what has become of its requests."""
         del self._clients[route]
-        for seq in [s for s in self.instance.sequences.values() if s.route == route]:
-            silent_s = self.instance.settings.client_timeout_s
+        for seq in [s for s in self.state.sequences.values() if s.route == route]:
+            silent_s = self.state.settings.client_timeout_s
             self._requests.fail(seq, f"nothing was heard of its client for {silent_s:g} s", now)
 
     # --- losses
@@ -199,18 +201,18 @@ class RManager:
         for seq, debt in found:
             if debt not in seq.debts:
                 continue
-            self.instance.batcher.take_back(seq)
+            self.state.scheduler.take_back(seq)
             blocks = self._debts.lose(seq, debt)
-            self.instance.publish(
+            self.state.publish(
                 events.SpanLost(request_id=seq.request_id, creditor=debt.creditor_id, blocks=blocks, why=why)
             )
 
     def _peer_lost(self, instance_id: str, now: float, but_incarnation: int | None = None) -> None:
-        instance = self.instance
-        instance.publish(events.PeerLost(peer=instance_id, restarted=but_incarnation is not None))
-        lost = [(s, d) for s in instance.sequences.values() for d in s.debts if d.creditor_id == instance_id]
+        state = self.state
+        state.publish(events.PeerLost(peer=instance_id, restarted=but_incarnation is not None))
+        lost = [(s, d) for s in state.sequences.values() for d in s.debts if d.creditor_id == instance_id]
         self._lose_all(lost, "the creditor is gone")
-        instance.borrower.on_peer_lost(instance_id, now)
+        state.borrower.on_peer_lost(instance_id, now)
         self._creditor.on_debtor_lost(instance_id, but_incarnation)
         self._debts.on_peer_lost(instance_id)
 
@@ -219,34 +221,34 @@ class RManager:
     def _tick(self, now: float) -> None:
         for instance_id in self._peers.given_up(now):
             self._peer_lost(instance_id, now)
-        for instance_id in self.instance.borrower.tick(now):
+        for instance_id in self.state.borrower.tick(now):
             self._peers.silent(instance_id, now)
         self._creditor.tick(now)
         expired = self._debts.tick(now)
-        self.instance.counters.lease_expiries += len(expired)
+        self.state.counters.lease_expiries += len(expired)
         self._lose_all(expired, "its lease ran out")
         self._requests.tick(now)
         for route, seen in list(self._clients.items()):
-            if now - seen >= self.instance.settings.client_timeout_s:
+            if now - seen >= self.state.settings.client_timeout_s:
                 self._client_silent(route, now)
         if self._heartbeats.due(now):
-            self.instance.emit(c.TellGManager(self._heartbeats.build(self._requests.waiting_blocks())))
-            self._peers.knock()
+            self.state.emit(c.TellGManager(self._heartbeats.build(self._requests.waiting_blocks())))
+            self._peers.ping()
             if self._drain_until is not None and now < self._drain_until:
                 self._creditor.reclaim_all(self._drain_until - now)
 
     def _advance(self, now: float) -> None:
         """Bring everything as far as it can go: grants, losses, admissions, steps, moves."""
-        instance = self.instance
-        while instance.borrower.finished:
-            self._memory.on_borrowed(instance.borrower.finished.pop(0), now)
-        for seq in list(instance.sequences.values()):
-            self._memory.check_places(seq)
-        self._memory.admit(now)
-        while (step := instance.batcher.plan(instance.running(), now)) is not None:
-            instance.emit(c.TellWorker(step))
-        self._memory.make_room(now)
-        for seq in instance.sequences.values():
+        state = self.state
+        while state.borrower.finished:
+            self._admission.on_borrowed(state.borrower.finished.pop(0), now)
+        for seq in list(state.sequences.values()):
+            self._admission.check_places(seq)
+        self._admission.admit(now)
+        while (step := state.scheduler.plan(state.running(), now)) is not None:
+            state.emit(c.TellWorker(step))
+        self._admission.make_room(now)
+        for seq in state.sequences.values():
             if seq.debts:
                 self._mover.advance(seq, now)
         if self._drain_until is not None:
@@ -257,34 +259,32 @@ class RManager:
     def _drain(self, timeout_s: float, now: float) -> None:
         if self._drain_until is not None:
             return
-        self.instance.state = "draining"
+        self.state.lifecycle = "draining"
         self._drain_until = now + timeout_s
-        self.instance.publish(
-            events.Draining(running=len(self.instance.running()), loans=len(self.instance.loans.loans))
-        )
-        for seq in list(self.instance.sequences.values()):
+        self.state.publish(events.Draining(running=len(self.state.running()), loans=len(self.state.loans.loans)))
+        for seq in list(self.state.sequences.values()):
             if seq.num_generated == 0 and seq.state is SeqState.WAITING and not seq.blocks:
-                self._requests.fail(seq, f"instance {self.instance.settings.instance_id} is draining", now)
+                self._requests.fail(seq, f"instance {self.state.settings.instance_id} is draining", now)
         self._creditor.reclaim_all(timeout_s)
 
     def _finish_drain(self, now: float) -> None:
-        instance = self.instance
+        state = self.state
         if self._left:
             return
         assert self._drain_until is not None
-        idle = not instance.sequences and not instance.batcher.in_flight and not instance.deferred
-        if idle and not instance.loans.loans and not self._debts.closing:
+        idle = not state.sequences and not state.scheduler.in_flight and not state.deferred
+        if idle and not state.loans.loans and not self._debts.closing:
             reason = "drained"
         elif now >= self._drain_until:
-            for seq in list(instance.sequences.values()):
-                self._requests.fail(seq, f"instance {instance.settings.instance_id} stopped while draining", now)
-            reason = f"drain timed out with {len(instance.loans.loans)} spans still lent"
+            for seq in list(state.sequences.values()):
+                self._requests.fail(seq, f"instance {state.settings.instance_id} stopped while draining", now)
+            reason = f"drain timed out with {len(state.loans.loans)} spans still lent"
         else:
             return
         self._left = True
-        own = instance.settings
-        instance.emit(c.TellGManager(tg.Leave(instance_id=own.instance_id, incarnation=own.incarnation)))
-        instance.emit(c.Exit(0, reason))
+        own = state.settings
+        state.emit(c.TellGManager(tg.Leave(instance_id=own.instance_id, incarnation=own.incarnation)))
+        state.emit(c.Exit(0, reason))
 
     # --- questions
 
@@ -297,11 +297,11 @@ class RManager:
     def status(self, member: Member, others: Counters) -> tc.Status:
         """The instance as `distkv status` shows it. member: its own entry. others: what counted besides control."""
         return tc.Status(
-            instance=instance_status(self.instance, member, others),
-            requests=request_statuses(self.instance),
+            instance=instance_status(self.state, member, others),
+            requests=request_statuses(self.state),
         )
 
     def validate(self) -> None:
         """Every invariant of one instance."""
-        self.instance.validate(self._debts.closing_slots() + self._recaller.slots())
+        self.state.validate(self._debts.closing_slots() + self._recaller.slots())
         self._heartbeats.validate()

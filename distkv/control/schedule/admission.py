@@ -1,7 +1,7 @@
 """Who gets memory next: admission, growth, making room, preemption (PROTOCOL, "Admission and growth").
 
 Admission reserves every block of a prompt, local and lent, or holds none and waits. A sequence that lost a span is
-admitted the same way for what it lacks. When a running sequence needs a slot and there is none, sealed blocks of the
+admitted the same way for what it lacks. When a running sequence needs a slot and there is none, full blocks of the
 one that holds most are moved out; if nobody lends, the youngest is preempted.
 """
 
@@ -16,7 +16,7 @@ from distkv.control.loan.debts import DebtBook
 from distkv.control.request.placement import Block
 from distkv.control.request.ranges import Ranges
 from distkv.control.request.sequence import SeqState, Sequence
-from distkv.control.rmanager.state import Instance
+from distkv.control.rmanager.state import RManagerState
 
 FIRST_RETRY_S = 0.05
 LONGEST_RETRY_S = 1.0
@@ -26,11 +26,11 @@ SOON_TOKENS = 4
 GIVE_UP_RETRIES = 8
 
 
-class Memory:
+class Admission:
     """Decides which sequences of one instance hold which blocks."""
 
-    def __init__(self, instance: Instance, debts: DebtBook, entropy: Random) -> None:
-        self._instance = instance
+    def __init__(self, state: RManagerState, debts: DebtBook, entropy: Random) -> None:
+        self._state = state
         self._debts = debts
         self._entropy = entropy
         self._relieve_at = 0.0
@@ -47,11 +47,11 @@ class Memory:
         An aged request is not overtaken by younger ones, also while it borrows. Those of them that wait as well and
         hold memory give it up for it.
         """
-        instance = self._instance
-        busy = any(borrow.purpose is Purpose.PLACE for borrow in instance.borrower.active.values())
+        state = self._state
+        busy = any(borrow.purpose is Purpose.PLACE for borrow in state.borrower.active.values())
         aged: Sequence | None = None
         for seq in sorted(self._not_running(), key=lambda s: not s.holds_kv):
-            if len(instance.running()) >= instance.settings.max_num_seqs:
+            if len(state.running()) >= state.settings.max_num_seqs:
                 return
             since = self._waiting_since.setdefault(seq.request_id, now)
             if aged is not None and seq.age > aged.age:
@@ -71,38 +71,38 @@ class Memory:
 
     def _not_running(self) -> list[Sequence]:
         return sorted(
-            (s for s in self._instance.sequences.values() if s.state is not SeqState.RUNNING), key=lambda s: s.age
+            (s for s in self._state.sequences.values() if s.state is not SeqState.RUNNING), key=lambda s: s.age
         )
 
-    def homeless_blocks(self, seq: Sequence) -> int:
+    def unplaced_blocks(self, seq: Sequence) -> int:
         """Blocks it needs a place for before it can go on, beyond the slots it holds or will soon have back."""
         seq.cover(len(seq.tokens))
-        wanted = seq.census.homeless + seq.ends_in_transit
-        return max(0, wanted - len(seq.spare) - self._instance.returning(seq))
+        wanted = seq.counts.unplaced + seq.ends_in_transit
+        return max(0, wanted - len(seq.unassigned_slots) - self._state.returning(seq))
 
     def make_room(self, now: float) -> None:
         """Move blocks out when slots run short; preempt the youngest when a sequence stands still for want of one."""
-        instance = self._instance
+        state = self._state
         stalled = self._stalled()
         if not (stalled or self._short_soon() or self._starving()) or self._relieving():
             return
-        room_is_coming = any(item.slots for item in instance.deferred) or any(s.leaving for s in instance.running())
+        room_is_coming = any(item.slots for item in state.deferred) or any(s.has_outgoing for s in state.running())
         if room_is_coming and not stalled:
             return
         victim = self._fullest()
-        if now >= self._relieve_at and victim is not None and instance.possible_creditors():
-            wanted = min(victim.census.movable, max(LEAST_MOVE_BLOCKS, len(instance.running())))
-            instance.borrower.start(victim, Purpose.RELIEVE, wanted, now)
+        if now >= self._relieve_at and victim is not None and state.possible_creditors():
+            wanted = min(victim.counts.movable, max(LEAST_MOVE_BLOCKS, len(state.running())))
+            state.borrower.start(victim, Purpose.RELIEVE, wanted, now)
             return
-        # What a sequence has in flight may seal blocks that can leave, or end a request: that comes first.
-        stuck = any(not instance.batcher.has_in_flight(s) for s in stalled)
-        if stuck and not room_is_coming and (now >= self._relieve_at or not instance.possible_creditors()):
+        # What a sequence has in flight may fill blocks that can leave, or end a request: that comes first.
+        stuck = any(not state.scheduler.has_in_flight(s) for s in stalled)
+        if stuck and not room_is_coming and (now >= self._relieve_at or not state.possible_creditors()):
             self._preempt_youngest(now)
 
     def on_borrowed(self, borrow: Borrow, now: float) -> None:
         """A borrow is over: use its grants, or give them back."""
         seq = borrow.seq
-        if self._instance.sequences.get(seq.request_id) is not seq:
+        if self._state.sequences.get(seq.request_id) is not seq:
             self._debts.give_back(borrow.grants)
         elif borrow.purpose is Purpose.PLACE:
             self._place(seq, borrow, now)
@@ -117,17 +117,19 @@ class Memory:
             if self._stalled():
                 self._preempt_youngest(now)
         else:
-            blocks = [b for b in seq.blocks if b.placed and b.debt is not None and b.debt.creditor_id in borrow.exclude]
+            blocks = [
+                b for b in seq.blocks if b.arrived and b.debt is not None and b.debt.creditor_id in borrow.exclude
+            ]
             self._hand_over(seq, borrow, blocks)
 
     def restart(self, seq: Sequence, now: float) -> None:
         """Take everything from a sequence; it starts over from its tokens when there is memory again."""
-        instance = self._instance
-        instance.batcher.take_back(seq)
-        self._debts.give_back(instance.borrower.cancel(seq))
+        state = self._state
+        state.scheduler.take_back(seq)
+        self._debts.give_back(state.borrower.cancel(seq))
         seq.state = SeqState.WAITING
         self._debts.drop(seq, now)
-        seq.todo = Ranges([(0, len(seq.tokens))])
+        seq.uncomputed = Ranges([(0, len(seq.tokens))])
         seq.retry_at, seq.retries = now, 0
 
     def check_places(self, seq: Sequence) -> None:
@@ -135,9 +137,9 @@ class Memory:
         if not seq.unsettled or seq.state is not SeqState.RUNNING:
             return
         seq.unsettled = False
-        if not self._instance.batcher.has_in_flight(seq) and (slots := seq.vacate()):
-            self._instance.defer(seq, slots)
-        if self.homeless_blocks(seq):
+        if not self._state.scheduler.has_in_flight(seq) and (slots := seq.vacate()):
+            self._state.defer(seq, slots)
+        if self.unplaced_blocks(seq):
             seq.state = SeqState.WAITING
             seq.retry_at, seq.retries = 0.0, 0
 
@@ -149,48 +151,48 @@ class Memory:
 
     def _acquire(self, seq: Sequence, now: float, may_borrow: bool) -> bool:
         """Reserve what the sequence lacks or begin to borrow it; false if it must wait."""
-        instance = self._instance
-        need = self.homeless_blocks(seq)
-        headroom = len(instance.running())
-        local = min(need, max(0, instance.pool.num_free - headroom))
+        state = self._state
+        need = self.unplaced_blocks(seq)
+        headroom = len(state.running())
+        local = min(need, max(0, state.pool.num_free - headroom))
         remote = need - local
         if remote == 0:
             self._take_local(seq, local)
             self._start(seq)
             return True
-        if not may_borrow or not instance.possible_creditors():
+        if not may_borrow or not state.possible_creditors():
             return False
         self._take_local(seq, local)
-        remote = min(remote, seq.census.homeless) + self._missing_staging(seq)
-        if self._missing_staging(seq) and not seq.census.movable:
+        remote = min(remote, seq.counts.unplaced) + self._missing_staging(seq)
+        if self._missing_staging(seq) and not seq.counts.movable:
             return False
         seq.state = SeqState.ACQUIRING
-        instance.borrower.start(seq, Purpose.PLACE, remote, now)
+        state.borrower.start(seq, Purpose.PLACE, remote, now)
         return True
 
     def _missing_staging(self, seq: Sequence) -> int:
-        """1 if a sealed block must move out first, so that there is a slot to compute the borrowed ones in."""
-        return 0 if seq.spare or self._instance.returning(seq) else 1
+        """1 if a full block must move out first, so that there is a slot to compute the borrowed ones in."""
+        return 0 if seq.unassigned_slots or self._state.returning(seq) else 1
 
     def _take_local(self, seq: Sequence, count: int) -> None:
-        slots = self._instance.pool.allocate(count, SlotState.LOCAL) if count else []
+        slots = self._state.pool.allocate(count, SlotState.LOCAL) if count else []
         assert slots is not None
-        seq.spare = sorted(seq.spare + slots)
+        seq.unassigned_slots = sorted(seq.unassigned_slots + slots)
 
     def _place(self, seq: Sequence, borrow: Borrow, now: float) -> None:
         if seq.state is not SeqState.ACQUIRING:
             self._debts.give_back(borrow.grants)
             return
-        homeless = seq.homeless()
-        remote = min(self.homeless_blocks(seq), len(homeless))
+        unplaced = seq.unplaced()
+        remote = min(self.unplaced_blocks(seq), len(unplaced))
         extra = seq.movable()[: self._missing_staging(seq)]
         if borrow.granted >= remote + self._missing_staging(seq) and len(extra) == self._missing_staging(seq):
-            self._hand_over(seq, borrow, extra + homeless[:remote])
+            self._hand_over(seq, borrow, extra + unplaced[:remote])
             self._start(seq)
             return
         self._debts.give_back(borrow.grants)
-        self._instance.pool.free(seq.spare, SlotState.LOCAL)
-        seq.spare = []
+        self._state.pool.free(seq.unassigned_slots, SlotState.LOCAL)
+        seq.unassigned_slots = []
         seq.state = SeqState.WAITING
         retries = seq.retries + 1
         if seq.blocks and retries >= GIVE_UP_RETRIES and (seq.num_local_slots or seq.debts):
@@ -203,7 +205,7 @@ class Memory:
         seq.retries, seq.starved_since = 0, None
         seq.version += 1
         self._waiting_since.pop(seq.request_id, None)
-        self._instance.trim(seq)
+        self._state.trim(seq)
 
     def _hand_over(self, seq: Sequence, borrow: Borrow, blocks: list[Block]) -> None:
         """Let blocks go to the granted spans, in order; spans that none is left for go back."""
@@ -221,42 +223,42 @@ class Memory:
 
     def _stalled(self) -> list[Sequence]:
         """Running sequences that stand still for want of a slot, with none free or coming back."""
-        instance = self._instance
-        if instance.pool.num_free:
+        state = self._state
+        if state.pool.num_free:
             return []
-        return [s for s in instance.batcher.stalled if s.state is SeqState.RUNNING and not instance.returning(s)]
+        return [s for s in state.scheduler.stalled if s.state is SeqState.RUNNING and not state.returning(s)]
 
     def _short_soon(self) -> bool:
         """Whether fewer slots are free than running sequences need within a few tokens."""
-        block_tokens = self._instance.settings.block_tokens
+        block_tokens = self._state.settings.block_tokens
         soon = [
             s
-            for s in self._instance.running()
-            if not s.spare and s.can_grow and len(s.blocks) * block_tokens - s.length < SOON_TOKENS
+            for s in self._state.running()
+            if not s.unassigned_slots and s.can_grow and len(s.blocks) * block_tokens - s.length < SOON_TOKENS
         ]
-        return self._instance.pool.num_free < len(soon)
+        return self._state.pool.num_free < len(soon)
 
     def _starving(self) -> bool:
         """Whether the oldest waiting request has not even the one slot that it needs to use borrowed memory."""
-        instance = self._instance
-        if instance.pool.num_free > len(instance.running()):
+        state = self._state
+        if state.pool.num_free > len(state.running()):
             return False
-        return any(not s.spare and self.homeless_blocks(s) for s in self.waiting()[:1])
+        return any(not s.unassigned_slots and self.unplaced_blocks(s) for s in self.waiting()[:1])
 
     def _relieving(self) -> bool:
-        return any(borrow.purpose is Purpose.RELIEVE for borrow in self._instance.borrower.active.values())
+        return any(borrow.purpose is Purpose.RELIEVE for borrow in self._state.borrower.active.values())
 
     def _fullest(self) -> Sequence | None:
-        running = [s for s in self._instance.running() if s.census.movable]
-        return max(running, key=lambda s: (s.census.movable, s.age), default=None)
+        running = [s for s in self._state.running() if s.counts.movable]
+        return max(running, key=lambda s: (s.counts.movable, s.age), default=None)
 
     def _preempt_youngest(self, now: float) -> None:
-        if running := self._instance.running():
+        if running := self._state.running():
             self._preempt(max(running, key=lambda s: s.age), now)
 
     def _preempt(self, seq: Sequence, now: float) -> None:
-        self._instance.counters.preemptions += 1
-        self._instance.publish(events.Preempted(request_id=seq.request_id, num_tokens=len(seq.tokens)))
+        self._state.counters.preemptions += 1
+        self._state.publish(events.Preempted(request_id=seq.request_id, num_tokens=len(seq.tokens)))
         self.restart(seq, now)
         seq.retry_at = now + self._backoff(seq.retries)
 

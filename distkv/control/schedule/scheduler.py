@@ -20,19 +20,19 @@ STREAMING_SHARE = 3
 """While rBlocks leave for creditors a chunk takes at most a third of the slots the sequence holds: one third is being
 computed, one is leaving, one is ready for the chunk after."""
 MAX_PROMPT_LOGPROBS = 4096
-"""Most tokens of a prompt whose logprobs one step tells, so that they fit into a message."""
+"""Most tokens of a prompt whose logprobs one step reports, so that they fit into a message."""
 
 
 @dataclass(slots=True)
 class Planned:
-    """One sequence's part in a step that was sent. asked: which logprobs of the prompt it is to tell."""
+    """One sequence's part in a step that was sent. prompt_logprobs: those of the prompt it is to report."""
 
     seq: Sequence
     attempt: int
     start: int
     end: int
     sampled: bool
-    asked: PromptLogprobs | None
+    prompt_logprobs: PromptLogprobs | None
 
 
 @dataclass(slots=True)
@@ -43,7 +43,7 @@ class InFlight:
     planned: dict[str, Planned] = field(default_factory=dict)
 
 
-class Batcher:
+class Scheduler:
     """Plans steps and remembers those in flight.
 
     take_slot(): one more slot for a growing sequence, or None.
@@ -76,8 +76,8 @@ class Batcher:
         if len(self.in_flight) >= MAX_IN_FLIGHT:
             return None
         self.stalled = []
-        candidates = sorted((s for s in running if s.state is SeqState.RUNNING and s.todo), key=lambda s: s.age)
-        decodes = [s for s in candidates if len(s.todo) == 1 and s.todo.first[1] == s.length]
+        candidates = sorted((s for s in running if s.state is SeqState.RUNNING and s.uncomputed), key=lambda s: s.age)
+        decodes = [s for s in candidates if len(s.uncomputed) == 1 and s.uncomputed.first[1] == s.length]
         chunks = [s for s in candidates if s not in decodes]
         step = InFlight(self._last_step_id + 1)
         budget = self._max_tokens
@@ -113,26 +113,26 @@ class Batcher:
         for step in self.in_flight:
             part = step.planned.get(seq.request_id)
             if part is not None and part.seq is seq and part.attempt == seq.attempt:
-                seq.todo.add(part.start, part.end)
+                seq.uncomputed.add(part.start, part.end)
         seq.pending = 0
-        seq.todo.remove(seq.length, seq.length + MAX_IN_FLIGHT + 1)
+        seq.uncomputed.remove(seq.length, seq.length + MAX_IN_FLIGHT + 1)
         seq.attempt += 1
         seq.version += 1
 
     def _plan_sequence(self, seq: Sequence, budget: int, step: InFlight) -> SeqStep | None:
-        start, end = seq.todo.first
+        start, end = seq.uncomputed.first
         end = min(end, start + budget, self._streaming_limit(seq, start))
         if seq.report is not None:
             end = min(end, start + MAX_PROMPT_LOGPROBS)
         end = self._find_room(seq, start, end)
         if end <= start:
-            if not seq.leaving:
+            if not seq.has_outgoing:
                 self.stalled.append(seq)
             return None
-        seq.todo.remove(start, end)
+        seq.uncomputed.remove(start, end)
         sampled = end == seq.length
-        asked = None if seq.report is None else seq.report.ask(seq.tokens, start, end)
-        local, remote = seq.layout(-(-end // self._block_tokens))
+        wanted = None if seq.report is None else seq.report.request(seq.tokens, start, end)
+        local, remote = seq.block_table(-(-end // self._block_tokens))
         part = SeqStep(
             request_id=seq.request_id,
             version=seq.version,
@@ -144,20 +144,20 @@ class Batcher:
             remote=remote,
             sample=seq.sampling if sampled else None,
             history=seq.has_history,
-            prompt_logprobs=asked,
+            prompt_logprobs=wanted,
         )
-        step.planned[seq.request_id] = Planned(seq, seq.attempt, start, end, sampled, asked)
+        step.planned[seq.request_id] = Planned(seq, seq.attempt, start, end, sampled, wanted)
         if sampled:
             seq.pending += 1
             if seq.can_grow:
-                seq.todo.add(seq.length - 1, seq.length)
+                seq.uncomputed.add(seq.length - 1, seq.length)
                 seq.cover(seq.length)
         return part
 
     def _streaming_limit(self, seq: Sequence, start: int) -> int:
         """Where a chunk must end so that rBlocks can leave while the next chunk is computed."""
         first = start // self._block_tokens
-        if not seq.leaving:
+        if not seq.has_outgoing:
             return seq.length
         return (first + max(1, seq.num_local_slots // STREAMING_SHARE)) * self._block_tokens
 
@@ -172,8 +172,8 @@ class Batcher:
 
     def _give_slot(self, seq: Sequence, block: Block) -> bool:
         slot = None
-        if seq.spare:
-            slot = seq.spare.pop(0)
+        if seq.unassigned_slots:
+            slot = seq.unassigned_slots.pop(0)
         elif block.debt is None:
             slot = self._take_slot()
         if slot is not None:

@@ -10,7 +10,7 @@ from distkv.actors.instance.status import PATIENCE_S, StatusResponder
 from distkv.clock import ManualClock
 from distkv.control.commands import Answer
 from distkv.control.request.output import NoText
-from distkv.control.rmanager.state import Settings
+from distkv.control.rmanager.state import RManagerSettings
 from distkv.control.rmanager.state_machine import RManager
 from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.from_worker import WorkerStats
@@ -26,7 +26,7 @@ class Asked:
         self.answers: list[tuple[bytes, Status, str]] = []
         worker: Any = SimpleNamespace(send=self._send)
         server: Any = SimpleNamespace(malformed=2)
-        core = RManager(Settings("a", 1, 4, 16, 100), NoText, Random(0))
+        core = RManager(RManagerSettings("a", 1, 4, 16, 100), NoText, Random(0))
         self.responder = StatusResponder(core, make_member("a", pid=10, worker_pid=11), worker, server, self._answer)
 
     def _send(self, query: StatsQuery, cause: str) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from distkv.clock import ManualClock
 from distkv.control.loan.borrowing import MAX_ROUNDS, QUERY_TIMEOUT_S, TRY_TIMEOUT_S, Borrow, Purpose
 from distkv.control.request.sequence import Sequence
-from distkv.control.rmanager.state import Instance
+from distkv.control.rmanager.state import RManagerState
 from distkv.wire.messages.common import ANY_EPOCH, Epoch
 from distkv.wire.messages.to_gmanager import BorrowQuery, Refusal
 from distkv.wire.messages.to_rmanager import Candidate, Creditors, Granted, Refused, Release, TryMoveKvcache
-from tests.control.parts import add_sequence, issued, make_instance, make_member
+from tests.control.parts import add_sequence, issued, make_member, make_state
 
 LEASE_S, MARGIN_S = 4.0, 0.5
 
@@ -19,19 +19,19 @@ class Asking:
 
     def __init__(self, peers: tuple[str, ...] = ("p", "q", "s")) -> None:
         self.clock = ManualClock(50.0)
-        self.instance: Instance = make_instance(peers=peers)
-        self.borrower = self.instance.borrower
-        self.seq: Sequence = add_sequence(self.instance)
+        self.state: RManagerState = make_state(peers=peers)
+        self.borrower = self.state.borrower
+        self.seq: Sequence = add_sequence(self.state)
 
     def start(self, num_blocks: int, purpose: Purpose = Purpose.PLACE, exclude: tuple[str, ...] = ()) -> Borrow:
         return self.borrower.start(self.seq, purpose, num_blocks, self.clock.now(), exclude)
 
     def query(self) -> BorrowQuery:
-        (query,) = issued(self.instance, BorrowQuery)
+        (query,) = issued(self.state, BorrowQuery)
         return query
 
     def asked(self) -> TryMoveKvcache:
-        (ask,) = issued(self.instance, TryMoveKvcache)
+        (ask,) = issued(self.state, TryMoveKvcache)
         return ask
 
     def candidates(self, borrow: Borrow, *candidates: tuple[str, int]) -> None:
@@ -83,8 +83,8 @@ def test_refusals_are_told_in_the_next_query_and_who_is_empty_is_not_asked_again
     asking.refuse("q", asking.asked(), 2)
     assert asking.query().refusals == (Refusal("p", 0), Refusal("q", 2))
     asking.candidates(borrow, ("p", 9), ("q", 2))
-    assert asking.instance.counters.refusals == 2
-    assert borrow.asked == "q"
+    assert asking.state.counters.refusals == 2
+    assert borrow.trying == "q"
     asking.refuse("q", asking.asked(), 0)
     assert asking.query().num_blocks == 4
     asking.candidates(borrow, ("p", 9), ("q", 9))
@@ -102,26 +102,26 @@ def test_it_gives_up_after_some_rounds() -> None:
 
 
 def test_some_help_is_enough_to_make_room_but_not_to_place() -> None:
-    for purpose, ends in ((Purpose.RELIEVE, True), (Purpose.REHOME, True), (Purpose.PLACE, False)):
+    for purpose, ends in ((Purpose.RELIEVE, True), (Purpose.RECLAIM, True), (Purpose.PLACE, False)):
         asking = Asking()
         borrow = asking.start(4, purpose)
         asking.candidates(borrow, ("p", 2))
         asking.grant("p", asking.asked(), 2)
         assert bool(asking.borrower.finished) is ends
-        assert bool(issued(asking.instance, BorrowQuery)) is not ends
+        assert bool(issued(asking.state, BorrowQuery)) is not ends
 
 
 def test_without_a_gmanager_the_cached_members_are_asked_most_free_first() -> None:
     asking = Asking(peers=())
     for name, free in (("p", 2), ("q", 7)):
-        asking.instance.members[name] = make_member(name, free_blocks=free)
+        asking.state.members[name] = make_member(name, free_blocks=free)
     borrow = asking.start(3)
     assert asking.borrower.tick(asking.clock.advance(QUERY_TIMEOUT_S - 0.01)) == []
     assert borrow.querying
     assert asking.borrower.tick(asking.clock.advance(0.02)) == []
-    assert borrow.asked == "q"
+    assert borrow.trying == "q"
     asking.candidates(borrow, ("p", 9))
-    assert borrow.asked == "q", "an answer that comes late changes nothing"
+    assert borrow.trying == "q", "an answer that comes late changes nothing"
 
 
 def test_unknown_candidates_are_not_asked() -> None:
@@ -129,7 +129,7 @@ def test_unknown_candidates_are_not_asked() -> None:
     borrow = asking.start(1)
     asking.candidates(borrow, ("stranger", 9))
     assert asking.borrower.finished == [borrow]
-    assert issued(asking.instance, TryMoveKvcache) == []
+    assert issued(asking.state, TryMoveKvcache) == []
 
 
 def test_who_does_not_answer_is_told_that_nothing_is_wanted_any_more() -> None:
@@ -138,9 +138,9 @@ def test_who_does_not_answer_is_told_that_nothing_is_wanted_any_more() -> None:
     asking.candidates(borrow, ("p", 9), ("q", 9))
     ask = asking.asked()
     assert asking.borrower.tick(asking.clock.advance(TRY_TIMEOUT_S)) == ["p"]
-    (release,) = issued(asking.instance, Release)
+    (release,) = issued(asking.state, Release)
     assert (release.span.span_id, release.span.epoch) == (ask.span_id, ANY_EPOCH)
-    assert borrow.asked == "q"
+    assert borrow.trying == "q"
     assert not asking.grant("p", ask, 2), "nobody waits for this grant any more"
     assert borrow.grants == []
 
@@ -154,7 +154,7 @@ def test_a_cancelled_borrow_gives_back_what_it_has_and_what_it_may_get() -> None
     assert asking.borrower.of(asking.seq) is borrow
     assert asking.borrower.of(asking.seq, Purpose.RELIEVE) is None
     assert [debt.creditor_id for debt in asking.borrower.cancel(asking.seq)] == ["p"]
-    (release,) = issued(asking.instance, Release)
+    (release,) = issued(asking.state, Release)
     assert release.span.span_id == ask.span_id
     assert asking.borrower.of(asking.seq) is None
     assert not asking.grant("q", ask, 2)
@@ -167,7 +167,7 @@ def test_what_a_dead_peer_granted_is_gone_also_when_the_borrow_is_over() -> None
     asking.grant("p", asking.asked(), 2)
     asking.asked()
     asking.borrower.on_peer_lost("q", asking.clock.now())
-    assert borrow.asked == "s"
+    assert borrow.trying == "s"
     asking.grant("s", asking.asked(), 2)
     assert asking.borrower.finished == [borrow]
     asking.borrower.on_peer_lost("p", asking.clock.now())

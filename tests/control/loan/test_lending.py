@@ -24,7 +24,7 @@ def ask(span_id: str = "s", num_blocks: int = 3, debtor: str = "d", **fields: An
     return TryMoveKvcache(span_id=span_id, debtor_id=debtor, num_blocks=num_blocks, **fields)
 
 
-def expose(span: SpanRef, index: int, count: int, first_slot: int = 0) -> BlocksReady:
+def ready(span: SpanRef, index: int, count: int, first_slot: int = 0) -> BlocksReady:
     blocks = tuple(ReadyBlock(first_slot + i, 77) for i in range(count))
     return BlocksReady(span=span, index=index, source_id="d", source_incarnation=1, blocks=blocks)
 
@@ -87,38 +87,38 @@ def test_a_new_life_of_a_span_is_not_the_old_one(book: LoanBook) -> None:
     assert new.span.epoch == Epoch(3, 2) != old.span.epoch
     assert book.get(old.span) is None and book.get(new.span) is new
     assert book.renew((old.span, new.span), b"d", LEASE_S, 1.0) == (old.span,)
-    assert book.start_pull(expose(old.span, 0, 1)) == "no such span in this life"
+    assert book.start_pull(ready(old.span, 0, 1)) == "no such span in this epoch"
     assert book.revoked(old.span) is None and book.get(new.span) is new
 
 
 def test_pulls_come_in_order_and_count_when_verified(book: LoanBook, pool: BlockPool) -> None:
     loan = grant(book, ask(num_blocks=4))
-    assert "expected blocks from position 0 on" in str(book.start_pull(expose(loan.span, 1, 1)))
-    assert "do not fit" in str(book.start_pull(expose(loan.span, 0, 5)))
-    assert isinstance(book.start_pull(expose(loan.span, 0, 0)), str)
-    assert book.start_pull(expose(loan.span, 0, 2)) == (loan, loan.slots[:2])
-    assert "still being read" in str(book.start_pull(expose(loan.span, 0, 1)))
+    assert "expected blocks from position 0 on" in str(book.start_pull(ready(loan.span, 1, 1)))
+    assert "do not fit" in str(book.start_pull(ready(loan.span, 0, 5)))
+    assert isinstance(book.start_pull(ready(loan.span, 0, 0)), str)
+    assert book.start_pull(ready(loan.span, 0, 2)) == (loan, loan.slots[:2])
+    assert "still being read" in str(book.start_pull(ready(loan.span, 0, 1)))
     book.end_pull(loan, ok=False)
     assert (loan.filled, pool.count(SlotState.LENT)) == (0, 0)
-    assert book.start_pull(expose(loan.span, 0, 2)) == (loan, loan.slots[:2])
+    assert book.start_pull(ready(loan.span, 0, 2)) == (loan, loan.slots[:2])
     book.end_pull(loan, ok=True)
     assert (loan.filled, pool.count(SlotState.LENT), pool.count(SlotState.RESERVED)) == (2, 2, 2)
-    assert book.start_pull(expose(loan.span, 2, 2)) == (loan, loan.slots[2:])
+    assert book.start_pull(ready(loan.span, 2, 2)) == (loan, loan.slots[2:])
     book.validate()
 
 
 def test_an_expose_that_is_asked_again_is_not_pulled_again(book: LoanBook) -> None:
     loan = grant(book, ask(num_blocks=4))
-    first = expose(loan.span, 0, 2)
+    first = ready(loan.span, 0, 2)
     assert not book.is_reading(first) and book.answer_again(first) is None
     book.start_pull(first)
-    assert book.is_reading(first) and not book.is_reading(expose(loan.span, 0, 1))
+    assert book.is_reading(first) and not book.is_reading(ready(loan.span, 0, 1))
     assert book.answer_again(first) is None
     book.end_pull(loan, ok=True)
     again = book.answer_again(first)
     assert again is not None and (again.index, again.num_blocks, again.problem) == (0, 2, "")
-    assert book.answer_again(expose(loan.span, 0, 2, first_slot=5)) is None
-    failed = expose(loan.span, 2, 1)
+    assert book.answer_again(ready(loan.span, 0, 2, first_slot=5)) is None
+    failed = ready(loan.span, 2, 1)
     book.start_pull(failed)
     book.end_pull(loan, ok=False)
     assert book.answer_again(failed) is None and not book.is_reading(failed)
@@ -180,7 +180,7 @@ class Lending(RuleBasedStateMachine):
     def pull(self, data: st.DataObject, offset: int, count: int) -> None:
         loan = self.loan(data)
         index = max(0, loan.filled + offset)
-        started = self.book.start_pull(expose(loan.span, index, count))
+        started = self.book.start_pull(ready(loan.span, index, count))
         fits = index == loan.filled and 0 < count <= len(loan.slots) - index
         assert isinstance(started, str) or (fits and not loan.revoking)
 

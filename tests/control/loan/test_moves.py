@@ -1,4 +1,4 @@
-"""Mover: seal, expose, complete; one block at a time or many, from here or from another creditor."""
+"""Mover: checksum, blocks ready, complete; one block at a time or many, from here or from another creditor."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from distkv.control.loan.debts import DebtBook
 from distkv.control.loan.moves import ASK_AGAIN_S, MAX_FAILURES, MAX_READY_BLOCKS, Mover
 from distkv.control.request.placement import Debt
 from distkv.control.request.sequence import Sequence
-from distkv.control.rmanager.state import Instance
+from distkv.control.rmanager.state import RManagerState
 from distkv.wire.messages.from_worker import Checksummed
 from distkv.wire.messages.to_rmanager import BlocksReady, Complete, ReadyBlock, Release
 from distkv.wire.messages.to_worker import Checksum
-from tests.control.parts import add_sequence, compute, issued, lend, make_instance, place, validate
+from tests.control.parts import add_sequence, compute, issued, lend, make_state, place, validate
 
 
 class Moving:
@@ -21,36 +21,36 @@ class Moving:
 
     def __init__(self, num_blocks: int = 11) -> None:
         self.clock = ManualClock(10.0)
-        self.instance: Instance = make_instance(num_blocks=num_blocks + 5)
-        self.debts = DebtBook(self.instance)
-        self.mover = Mover(self.instance, self.debts)
-        self.seq: Sequence = add_sequence(self.instance, num_tokens=num_blocks * 4 - 2)
-        compute(self.instance, self.seq)
+        self.state: RManagerState = make_state(num_blocks=num_blocks + 5)
+        self.debts = DebtBook(self.state)
+        self.mover = Mover(self.state, self.debts)
+        self.seq: Sequence = add_sequence(self.state, num_tokens=num_blocks * 4 - 2)
+        compute(self.state, self.seq)
 
     def advance(self) -> None:
         self.mover.advance(self.seq, self.clock.now())
 
-    def seal(self) -> Checksum:
+    def checksum(self) -> Checksum:
         """The worker answers the one `Checksum` there is: slot n has checksum 500 + n."""
-        (seal,) = issued(self.instance, Checksum)
+        (command,) = issued(self.state, Checksum)
         self.mover.on_checksummed(
-            Checksummed(checksum_id=seal.checksum_id, checksums=tuple(500 + slot for slot in seal.slots))
+            Checksummed(checksum_id=command.checksum_id, checksums=tuple(500 + slot for slot in command.slots))
         )
         self.advance()
-        return seal
+        return command
 
-    def expose(self) -> BlocksReady:
-        (expose,) = issued(self.instance, BlocksReady)
-        return expose
+    def ready(self) -> BlocksReady:
+        (ready,) = issued(self.state, BlocksReady)
+        return ready
 
-    def complete(self, debt: Debt, expose: BlocksReady, problem: str = "") -> None:
-        count = 0 if problem else len(expose.blocks)
+    def complete(self, debt: Debt, ready: BlocksReady, problem: str = "") -> None:
+        count = 0 if problem else len(ready.blocks)
         self.mover.on_complete(
-            debt.creditor_id, Complete(span=debt.span, index=expose.index, num_blocks=count, problem=problem)
+            debt.creditor_id, Complete(span=debt.span, index=ready.index, num_blocks=count, problem=problem)
         )
 
     def check(self) -> None:
-        validate(self.instance, self.debts)
+        validate(self.state, self.debts)
 
 
 def test_from_seal_to_the_new_place() -> None:
@@ -59,16 +59,16 @@ def test_from_seal_to_the_new_place() -> None:
     slots = [block.slot for block in debt.blocks]
     moving.advance()
     moving.advance()
-    assert list(moving.seal().slots) == slots, "sealed once"
-    expose = moving.expose()
-    assert (expose.span, expose.index, expose.source_id, expose.source_incarnation) == (debt.span, 0, "me", 7)
-    assert expose.blocks == tuple(ReadyBlock(slot, 500 + slot) for slot in slots if slot is not None)
+    assert list(moving.checksum().slots) == slots, "checksummed once"
+    ready = moving.ready()
+    assert (ready.span, ready.index, ready.source_id, ready.source_incarnation) == (debt.span, 0, "me", 7)
+    assert ready.blocks == tuple(ReadyBlock(slot, 500 + slot) for slot in slots if slot is not None)
     version = moving.seq.version
-    moving.complete(debt, expose)
-    assert debt.filled == 2 and debt.exposed == 0 and moving.seq.version == version + 1
-    assert all(block.placed and block.slot is None for block in debt.blocks)
-    assert moving.instance.counters.moved_blocks == 2
-    assert moving.instance.pool.num_free == 5 + 2, "what they left is free: no step names it"
+    moving.complete(debt, ready)
+    assert debt.filled == 2 and debt.num_ready == 0 and moving.seq.version == version + 1
+    assert all(block.arrived and block.slot is None for block in debt.blocks)
+    assert moving.state.counters.moved_blocks == 2
+    assert moving.state.pool.num_free == 5 + 2, "what they left is free: no step names it"
     moving.check()
 
 
@@ -76,16 +76,16 @@ def test_what_they_leave_is_free_after_the_last_step_that_names_it() -> None:
     moving = Moving()
     debt = lend(moving.seq, "p", 2)
     moving.advance()
-    moving.seal()
-    moving.seq.todo.add(moving.seq.length - 1, moving.seq.length)
-    step = moving.instance.batcher.plan(moving.instance.running(), 0.0)
+    moving.checksum()
+    moving.seq.uncomputed.add(moving.seq.length - 1, moving.seq.length)
+    step = moving.state.scheduler.plan(moving.state.running(), 0.0)
     assert step is not None
-    moving.complete(debt, moving.expose())
-    assert moving.instance.pool.num_free == 5
+    moving.complete(debt, moving.ready())
+    assert moving.state.pool.num_free == 5
     moving.check()
-    moving.instance.batcher.finished(step.step_id)
-    moving.instance.settle()
-    assert moving.instance.pool.num_free == 7
+    moving.state.scheduler.finished(step.step_id)
+    moving.state.settle()
+    assert moving.state.pool.num_free == 7
     moving.check()
 
 
@@ -93,69 +93,69 @@ def test_blocks_leave_in_order_as_they_are_computed() -> None:
     moving = Moving()
     debt = lend(moving.seq, "p", 4)
     for block in moving.seq.blocks[1:]:
-        block.sealed = False
-        moving.seq.census.update(block)
+        block.full = False
+        moving.seq.counts.update(block)
     moving.advance()
-    moving.seal()
-    expose = moving.expose()
-    assert len(expose.blocks) == 1
+    moving.checksum()
+    ready = moving.ready()
+    assert len(ready.blocks) == 1
     for number in (2, 3):
-        moving.seq.seal(moving.seq.blocks[number])
-    moving.complete(debt, expose)
+        moving.seq.mark_full(moving.seq.blocks[number])
+    moving.complete(debt, ready)
     moving.advance()
-    moving.seal()
-    assert issued(moving.instance, BlocksReady) == [], "block 1 comes first"
-    moving.seq.seal(moving.seq.blocks[1])
+    moving.checksum()
+    assert issued(moving.state, BlocksReady) == [], "block 1 comes first"
+    moving.seq.mark_full(moving.seq.blocks[1])
     moving.advance()
-    moving.seal()
-    expose = moving.expose()
-    assert (expose.index, len(expose.blocks)) == (1, 3)
+    moving.checksum()
+    ready = moving.ready()
+    assert (ready.index, len(ready.blocks)) == (1, 3)
 
 
 def test_at_most_so_many_at_a_time() -> None:
     moving = Moving(num_blocks=3 * MAX_READY_BLOCKS)
     debt = lend(moving.seq, "p", 3 * MAX_READY_BLOCKS - 1)
     moving.advance()
-    assert len(moving.seal().slots) == 2 * MAX_READY_BLOCKS
-    expose = moving.expose()
-    assert len(expose.blocks) == MAX_READY_BLOCKS
-    moving.complete(debt, expose)
+    assert len(moving.checksum().slots) == 2 * MAX_READY_BLOCKS
+    ready = moving.ready()
+    assert len(ready.blocks) == MAX_READY_BLOCKS
+    moving.complete(debt, ready)
     moving.advance()
-    expose = moving.expose()
-    assert (expose.index, len(expose.blocks)) == (MAX_READY_BLOCKS, MAX_READY_BLOCKS)
+    ready = moving.ready()
+    assert (ready.index, len(ready.blocks)) == (MAX_READY_BLOCKS, MAX_READY_BLOCKS)
 
 
 def test_an_expose_without_an_answer_is_sent_again_word_for_word() -> None:
     moving = Moving()
     debt = lend(moving.seq, "p", 2)
     moving.advance()
-    moving.seal()
-    first = moving.expose()
+    moving.checksum()
+    first = moving.ready()
     moving.clock.advance(ASK_AGAIN_S - 0.01)
     moving.advance()
-    assert issued(moving.instance, BlocksReady) == []
+    assert issued(moving.state, BlocksReady) == []
     moving.clock.advance(0.02)
     moving.advance()
     moving.advance()
-    assert moving.expose() == first
+    assert moving.ready() == first
     moving.complete(debt, first)
     moving.complete(debt, first)
-    assert debt.filled == 2 and moving.instance.counters.moved_blocks == 2, "the second answer changes nothing"
+    assert debt.filled == 2 and moving.state.counters.moved_blocks == 2, "the second answer changes nothing"
 
 
 def test_a_debt_that_cannot_be_filled_is_given_up_after_some_tries() -> None:
     moving = Moving()
     debt = lend(moving.seq, "p", 2)
     moving.advance()
-    moving.seal()
+    moving.checksum()
     for attempt in range(MAX_FAILURES):
-        expose = moving.expose()
+        ready = moving.ready()
         assert debt in moving.seq.debts
-        moving.complete(debt, expose, "a checksum does not match")
+        moving.complete(debt, ready, "a checksum does not match")
         moving.advance()
         assert debt.failures == attempt + 1
     assert moving.seq.debts == []
-    assert [release.span for release in issued(moving.instance, Release)] == [debt.span]
+    assert [release.span for release in issued(moving.state, Release)] == [debt.span]
     assert moving.seq.unsettled and all(block.slot is not None for block in moving.seq.blocks)
     moving.check()
 
@@ -163,12 +163,12 @@ def test_a_debt_that_cannot_be_filled_is_given_up_after_some_tries() -> None:
 def test_a_success_forgives_failures() -> None:
     moving = Moving()
     debt = lend(moving.seq, "p", 3)
-    moving.seq.blocks[2].sealed = False
+    moving.seq.blocks[2].full = False
     moving.advance()
-    moving.seal()
-    moving.complete(debt, moving.expose(), "busy")
+    moving.checksum()
+    moving.complete(debt, moving.ready(), "busy")
     moving.advance()
-    moving.complete(debt, moving.expose())
+    moving.complete(debt, moving.ready())
     assert debt.failures == 0 and debt.filled == 2
 
 
@@ -176,49 +176,49 @@ def test_a_checksum_that_comes_late_is_not_that_of_another_life_of_the_block() -
     moving = Moving()
     debt = lend(moving.seq, "p", 1)
     moving.advance()
-    (seal,) = issued(moving.instance, Checksum)
+    (command,) = issued(moving.state, Checksum)
     block = moving.seq.blocks[0]
-    block.sealed = False
-    moving.mover.on_checksummed(Checksummed(checksum_id=seal.checksum_id, checksums=(1,)))
-    moving.mover.on_checksummed(Checksummed(checksum_id=seal.checksum_id, checksums=(1,)))
-    assert block.checksum is None and not block.sealing and debt.exposed == 0
+    block.full = False
+    moving.mover.on_checksummed(Checksummed(checksum_id=command.checksum_id, checksums=(1,)))
+    moving.mover.on_checksummed(Checksummed(checksum_id=command.checksum_id, checksums=(1,)))
+    assert block.checksum is None and not block.checksumming and debt.num_ready == 0
 
 
 def test_from_one_creditor_to_another() -> None:
     moving = Moving()
     old = lend(moving.seq, "p", 2)
-    place(moving.instance, moving.seq, old)
-    moving.instance.commands.clear()
+    place(moving.state, moving.seq, old)
+    moving.state.commands.clear()
     new = lend(moving.seq, "q", 2)
     moving.advance()
-    expose = moving.expose()
-    assert (expose.source_id, expose.source_incarnation) == ("p", 1)
-    assert expose.blocks == tuple(ReadyBlock(old.slots[i], 1000 + i) for i in (0, 1))
-    assert moving.seq.blocks[0].whereabouts() == (old, 0), "attended at its old place until it has arrived"
-    moving.complete(new, expose)
-    assert moving.seq.blocks[0].whereabouts() == (new, 0)
+    ready = moving.ready()
+    assert (ready.source_id, ready.source_incarnation) == ("p", 1)
+    assert ready.blocks == tuple(ReadyBlock(old.slots[i], 1000 + i) for i in (0, 1))
+    assert moving.seq.blocks[0].location() == (old, 0), "attended at its old place until it has arrived"
+    moving.complete(new, ready)
+    assert moving.seq.blocks[0].location() == (new, 0)
     assert moving.seq.debts == [new]
-    assert [release.span for release in issued(moving.instance, Release)] == [old.span]
+    assert [release.span for release in issued(moving.state, Release)] == [old.span]
     moving.check()
 
 
 def test_one_expose_names_one_source() -> None:
     moving = Moving()
     old = lend(moving.seq, "p", 2)
-    place(moving.instance, moving.seq, old)
+    place(moving.state, moving.seq, old)
     new = lend(moving.seq, "q", 4)
     moving.advance()
-    moving.seal()
-    assert new.exposed == 2 and new.asked is not None and new.asked.source_id == "p"
+    moving.checksum()
+    assert new.num_ready == 2 and new.blocks_ready is not None and new.blocks_ready.source_id == "p"
 
 
 def test_a_source_that_is_no_member_is_not_named() -> None:
     moving = Moving()
-    place(moving.instance, moving.seq, lend(moving.seq, "p", 2))
+    place(moving.state, moving.seq, lend(moving.seq, "p", 2))
     new = lend(moving.seq, "q", 2)
-    del moving.instance.members["p"]
+    del moving.state.members["p"]
     moving.advance()
-    assert issued(moving.instance, BlocksReady) == [] and new.exposed == 0
+    assert issued(moving.state, BlocksReady) == [] and new.num_ready == 0
 
 
 @pytest.mark.parametrize("index", [1, 0])
@@ -228,4 +228,4 @@ def test_answers_to_nothing_change_nothing(index: int) -> None:
     moving.mover.on_complete("p", Complete(span=debt.span, index=index, num_blocks=1))
     del moving.seq.debts[0]
     moving.mover.on_complete("p", Complete(span=debt.span, index=0, num_blocks=1))
-    assert debt.filled == 0 and moving.instance.counters.moved_blocks == 0
+    assert debt.filled == 0 and moving.state.counters.moved_blocks == 0

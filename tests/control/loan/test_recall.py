@@ -1,4 +1,4 @@
-"""Recaller: blocks that their creditor wants to be rid of come home, or find another home."""
+"""Recaller: blocks that their creditor wants to be rid of come back, or go to another creditor."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from distkv.control.loan.debts import DebtBook
 from distkv.control.loan.recall import Recaller
 from distkv.control.request.placement import Debt
 from distkv.control.request.sequence import Sequence
-from distkv.control.rmanager.state import Instance
+from distkv.control.rmanager.state import RManagerState
 from distkv.wire.messages.common import Epoch, SpanRef
 from distkv.wire.messages.from_worker import Pulled
 from distkv.wire.messages.to_rmanager import Reclaim, Release
 from distkv.wire.messages.to_worker import Pull
-from tests.control.parts import add_sequence, compute, issued, lend, make_instance, place
+from tests.control.parts import add_sequence, compute, issued, lend, make_state, place
 
 
 class Recalling:
@@ -21,28 +21,28 @@ class Recalling:
 
     def __init__(self, free: int) -> None:
         self.clock = ManualClock(10.0)
-        self.instance: Instance = make_instance(num_blocks=16)
-        self.debts = DebtBook(self.instance)
-        self.recaller = Recaller(self.instance, self.debts)
-        self.seq: Sequence = add_sequence(self.instance, num_tokens=18)
-        compute(self.instance, self.seq)
+        self.state: RManagerState = make_state(num_blocks=16)
+        self.debts = DebtBook(self.state)
+        self.recaller = Recaller(self.state, self.debts)
+        self.seq: Sequence = add_sequence(self.state, num_tokens=18)
+        compute(self.state, self.seq)
         self.debt: Debt = lend(self.seq, "p", 3)
-        place(self.instance, self.seq, self.debt)
-        while self.instance.pool.num_free > free:
-            other = add_sequence(self.instance, f"x{self.instance.pool.num_free}", 1)
+        place(self.state, self.seq, self.debt)
+        while self.state.pool.num_free > free:
+            other = add_sequence(self.state, f"x{self.state.pool.num_free}", 1)
             other.state = self.seq.state.WAITING
-            compute(self.instance, other)
-        self.instance.commands.clear()
+            compute(self.state, other)
+        self.state.commands.clear()
 
     def reclaim(self) -> None:
         self.recaller.on_reclaim("p", Reclaim(span=self.debt.span, deadline_s=5.0), self.clock.now())
 
     def pull(self) -> Pull:
-        (pull,) = issued(self.instance, Pull)
+        (pull,) = issued(self.state, Pull)
         return pull
 
     def check(self) -> None:
-        self.instance.validate(self.debts.closing_slots() + self.recaller.slots())
+        self.state.validate(self.debts.closing_slots() + self.recaller.slots())
 
 
 def test_all_come_home_when_there_is_room() -> None:
@@ -54,10 +54,10 @@ def test_all_come_home_when_there_is_room() -> None:
     assert sorted(recalling.recaller.slots()) == list(pull.slots)
     recalling.check()
     recalling.reclaim()
-    assert issued(recalling.instance, Pull) == [], "asked again while they are coming"
+    assert issued(recalling.state, Pull) == [], "asked again while they are coming"
     assert recalling.recaller.on_pulled(Pulled(pull_id=pull.pull_id))
     assert [block.slot for block in recalling.seq.blocks[:3]] == list(pull.slots)
-    assert recalling.seq.debts == [] and len(issued(recalling.instance, Release)) == 1
+    assert recalling.seq.debts == [] and len(issued(recalling.state, Release)) == 1
     assert not recalling.recaller.on_pulled(Pulled(pull_id=pull.pull_id))
     recalling.check()
 
@@ -66,7 +66,7 @@ def test_the_others_look_for_another_home() -> None:
     recalling = Recalling(free=3)
     recalling.reclaim()
     assert len(recalling.pull().slots) == 2, "one slot is kept for the running sequence"
-    borrow = recalling.instance.borrower.of(recalling.seq, Purpose.REHOME)
+    borrow = recalling.state.borrower.of(recalling.seq, Purpose.RECLAIM)
     assert borrow is not None and (borrow.num_blocks, borrow.exclude) == (1, frozenset({"p"}))
     recalling.check()
 
@@ -75,18 +75,18 @@ def test_without_room_all_look_for_another_home_and_only_once() -> None:
     recalling = Recalling(free=1)
     recalling.reclaim()
     recalling.reclaim()
-    assert issued(recalling.instance, Pull) == []
-    assert [borrow.num_blocks for borrow in recalling.instance.borrower.active.values()] == [3]
+    assert issued(recalling.state, Pull) == []
+    assert [borrow.num_blocks for borrow in recalling.state.borrower.active.values()] == [3]
 
 
 def test_a_pull_that_fails_gives_its_slots_back_and_is_tried_again() -> None:
     recalling = Recalling(free=8)
-    free = recalling.instance.pool.num_free
+    free = recalling.state.pool.num_free
     recalling.reclaim()
     pull = recalling.pull()
     recalling.recaller.on_pulled(Pulled(pull_id=pull.pull_id, problem="the source is gone"))
-    assert recalling.instance.pool.num_free == free
-    assert all(block.placed for block in recalling.seq.blocks[:3])
+    assert recalling.state.pool.num_free == free
+    assert all(block.arrived for block in recalling.seq.blocks[:3])
     recalling.check()
     recalling.reclaim()
     assert recalling.pull().pull_id != pull.pull_id
@@ -100,7 +100,7 @@ def test_what_ended_or_was_lost_meanwhile_needs_no_slots() -> None:
         if lost:
             recalling.debts.lose(recalling.seq, recalling.debt)
         else:
-            del recalling.instance.sequences["r"]
+            del recalling.state.sequences["r"]
             recalling.debts.drop(recalling.seq, recalling.clock.now())
         recalling.check()
         recalling.recaller.on_pulled(Pulled(pull_id=pull.pull_id))
@@ -112,10 +112,10 @@ def test_blocks_still_on_their_way_there_stay() -> None:
     recalling = Recalling(free=8)
     recalling.debt.slots += (200, 201)
     recalling.seq.assign(recalling.seq.blocks[3], recalling.debt)
-    recalling.debt.exposed = 1
+    recalling.debt.num_ready = 1
     recalling.reclaim()
-    assert issued(recalling.instance, Pull) == [], "what is being read is waited for"
-    recalling.debt.exposed = 0
+    assert issued(recalling.state, Pull) == [], "what is being read is waited for"
+    recalling.debt.num_ready = 0
     recalling.reclaim()
     assert recalling.debt.capacity == 3 and recalling.seq.blocks[3].debt is None
     assert len(recalling.pull().slots) == 3
@@ -126,4 +126,4 @@ def test_a_reclaim_of_something_else() -> None:
     recalling = Recalling(free=8)
     other = SpanRef(span_id=recalling.debt.span.span_id, epoch=Epoch(9, 9))
     recalling.recaller.on_reclaim("p", Reclaim(span=other, deadline_s=1.0), 10.0)
-    assert recalling.instance.commands == []
+    assert recalling.state.commands == []

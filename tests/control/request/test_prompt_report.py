@@ -10,47 +10,47 @@ IDS = [10, 11, 12, 13, 14, 15]
 """Five tokens of prompt and one of output."""
 
 
-def answer(asked: PromptLogprobs | None) -> tuple[TokenLogprobs, ...]:
-    return () if asked is None else tuple(TokenLogprobs(token, -1.0, 1) for token in asked.token_ids)
+def answer(wanted: PromptLogprobs | None) -> tuple[TokenLogprobs, ...]:
+    return () if wanted is None else tuple(TokenLogprobs(token, -1.0, 1) for token in wanted.token_ids)
 
 
-def told(report: PromptReport, start: int, end: int) -> list[int | None]:
-    asked = report.ask(IDS, start, end)
-    return [None if one is None else one.token_id for one in report.tell(asked, answer(asked))]
+def reported(report: PromptReport, start: int, end: int) -> list[int | None]:
+    wanted = report.request(IDS, start, end)
+    return [None if one is None else one.token_id for one in report.take(wanted, answer(wanted))]
 
 
 def test_a_chunk_tells_what_its_rows_predict() -> None:
     report = PromptReport(prompt_tokens=5, top=3)
-    assert report.ask(IDS, 0, 2) == PromptLogprobs(first=1, token_ids=(11, 12), top=3)
-    assert told(report, 0, 2) == [None, 11, 12]
-    assert told(report, 2, 5) == [13, 14], "the last row predicts output"
-    assert told(report, 5, 6) == []
+    assert report.request(IDS, 0, 2) == PromptLogprobs(first=1, token_ids=(11, 12), top=3)
+    assert reported(report, 0, 2) == [None, 11, 12]
+    assert reported(report, 2, 5) == [13, 14], "the last row predicts output"
+    assert reported(report, 5, 6) == []
 
 
 def test_what_is_computed_again_is_told_no_more() -> None:
     report = PromptReport(prompt_tokens=5, top=0)
-    assert told(report, 0, 2) == [None, 11, 12]
-    assert report.ask(IDS, 0, 2) is None
-    assert report.ask(IDS, 0, 4) == PromptLogprobs(first=3, token_ids=(13, 14), top=0)
-    assert told(report, 0, 6) == [13, 14]
-    assert told(report, 0, 6) == []
+    assert reported(report, 0, 2) == [None, 11, 12]
+    assert report.request(IDS, 0, 2) is None
+    assert report.request(IDS, 0, 4) == PromptLogprobs(first=3, token_ids=(13, 14), top=0)
+    assert reported(report, 0, 6) == [13, 14]
+    assert reported(report, 0, 6) == []
 
 
 def test_of_two_steps_in_flight_the_second_may_know_less_than_the_first_told() -> None:
     report = PromptReport(prompt_tokens=5, top=0)
-    first, again = report.ask(IDS, 0, 3), report.ask(IDS, 0, 5)
-    assert len(report.tell(first, answer(first))) == 4
-    assert report.tell(again, answer(again)) == answer(again)[3:]
+    first, again = report.request(IDS, 0, 3), report.request(IDS, 0, 5)
+    assert len(report.take(first, answer(first))) == 4
+    assert report.take(again, answer(again)) == answer(again)[3:]
 
 
 def test_a_prompt_of_one_token_has_only_the_one_that_nothing_predicts() -> None:
     report = PromptReport(prompt_tokens=1, top=0)
-    assert told(report, 0, 1) == [None]
-    assert told(report, 1, 2) == []
+    assert reported(report, 0, 1) == [None]
+    assert reported(report, 1, 2) == []
 
 
 def test_a_gap_is_a_bug() -> None:
     report = PromptReport(prompt_tokens=5, top=0)
-    asked = report.ask(IDS, 2, 4)
-    with pytest.raises(AssertionError, match=r"positions \[1, 3\) would never be told"):
-        report.tell(asked, answer(asked))
+    wanted = report.request(IDS, 2, 4)
+    with pytest.raises(AssertionError, match=r"positions \[1, 3\) would never be reported"):
+        report.take(wanted, answer(wanted))

@@ -15,7 +15,7 @@ from distkv.control.request.sequence import SeqState
 from distkv.control.rmanager.heartbeats import EARLY_S, KEPT_HEARTBEATS, Heartbeats
 from distkv.wire.messages.to_gmanager import Heartbeat, Join
 from distkv.wire.messages.to_rmanager import Granted, HeartbeatAck, TryMoveKvcache
-from tests.control.parts import add_sequence, compute, lend, make_instance, make_member, place
+from tests.control.parts import add_sequence, compute, lend, make_member, make_state, place
 
 
 def entries(heartbeat: Heartbeat) -> dict[tuple[str, bool], int]:
@@ -23,12 +23,12 @@ def entries(heartbeat: Heartbeat) -> dict[tuple[str, bool], int]:
 
 
 def test_the_first_is_full_the_next_tell_changes_once_one_is_acknowledged() -> None:
-    instance = make_instance()
-    heartbeats = Heartbeats(instance)
-    compute(instance, add_sequence(instance, "a", 8))
+    state = make_state()
+    heartbeats = Heartbeats(state)
+    compute(state, add_sequence(state, "a", 8))
     first = heartbeats.build(0)
     assert (first.full, first.seq, first.base, entries(first)) == (True, 1, 0, {("a", True): 2})
-    compute(instance, add_sequence(instance, "b", 4))
+    compute(state, add_sequence(state, "b", 4))
     second = heartbeats.build(0)
     assert second.full and entries(second) == {("a", True): 2, ("b", True): 1}
     heartbeats.on_ack(HeartbeatAck(seq=1))
@@ -39,23 +39,23 @@ def test_the_first_is_full_the_next_tell_changes_once_one_is_acknowledged() -> N
 
 
 def test_what_changed_back_is_told_as_the_gmanager_may_know_more_than_it_acknowledged() -> None:
-    instance = make_instance()
-    heartbeats = Heartbeats(instance)
-    seq = add_sequence(instance, "a", 8)
-    compute(instance, seq)
+    state = make_state()
+    heartbeats = Heartbeats(state)
+    seq = add_sequence(state, "a", 8)
+    compute(state, seq)
     heartbeats.build(0)
     heartbeats.on_ack(HeartbeatAck(seq=1))
-    compute(instance, add_sequence(instance, "short-lived", 4))
+    compute(state, add_sequence(state, "short-lived", 4))
     assert entries(heartbeats.build(0)) == {("short-lived", True): 1}
-    slots = instance.sequences.pop("short-lived").local_slots()
-    instance.defer(None, slots)
+    slots = state.sequences.pop("short-lived").local_slots()
+    state.defer(None, slots)
     assert entries(heartbeats.build(0)) == {("short-lived", True): 0}
 
 
 def test_on_request_everything_is_told() -> None:
-    instance = make_instance()
-    heartbeats = Heartbeats(instance)
-    compute(instance, add_sequence(instance, "a", 8))
+    state = make_state()
+    heartbeats = Heartbeats(state)
+    compute(state, add_sequence(state, "a", 8))
     heartbeats.build(0)
     heartbeats.on_ack(HeartbeatAck(seq=1))
     assert heartbeats.due(0.0) and not heartbeats.due(0.05)
@@ -65,14 +65,14 @@ def test_on_request_everything_is_told() -> None:
 
 
 def test_after_many_unanswered_ones_it_starts_over_and_remembers_no_more_than_it_must() -> None:
-    instance = make_instance()
-    heartbeats = Heartbeats(instance)
+    state = make_state()
+    heartbeats = Heartbeats(state)
     heartbeats.build(0)
     heartbeats.on_ack(HeartbeatAck(seq=1))
     for index in range(3 * KEPT_HEARTBEATS):
-        compute(instance, add_sequence(instance, f"r{index}", 4))
+        compute(state, add_sequence(state, f"r{index}", 4))
         last = heartbeats.build(0)
-        instance.defer(None, instance.sequences.pop(f"r{index}").local_slots())
+        state.defer(None, state.sequences.pop(f"r{index}").local_slots())
     assert last.full and len(heartbeats._changed_in) <= 2 * KEPT_HEARTBEATS
     heartbeats.on_ack(HeartbeatAck(seq=last.seq - KEPT_HEARTBEATS - 1))
     assert heartbeats.build(0).full, "what changed since then is forgotten"
@@ -81,13 +81,13 @@ def test_after_many_unanswered_ones_it_starts_over_and_remembers_no_more_than_it
 
 
 def test_what_is_lent_is_told_by_request_and_by_debtor() -> None:
-    instance = make_instance(num_blocks=16, staging_blocks=1)
+    state = make_state(num_blocks=16, staging_blocks=1)
     for span_id, request_id in (("s", "a"), ("t", "a"), ("u", "b")):
         ask = TryMoveKvcache(
             span_id=span_id, request_id=request_id, debtor_id="p", debtor_incarnation=1, num_blocks=2, ttl_s=4.0
         )
-        assert isinstance(instance.loans.try_grant(b"d", ask, instance.lendable(), 0.0)[0], Granted)
-    heartbeats = Heartbeats(instance)
+        assert isinstance(state.loans.try_grant(b"d", ask, state.lendable(), 0.0)[0], Granted)
+    heartbeats = Heartbeats(state)
     heartbeat = heartbeats.build(3)
     assert entries(heartbeat) == {("a", False): 4, ("b", False): 2}
     assert [(debtor.instance_id, debtor.num_blocks) for debtor in heartbeat.debtors] == [("p", 6)]
@@ -97,44 +97,44 @@ def test_what_is_lent_is_told_by_request_and_by_debtor() -> None:
 
 
 def test_running_and_waiting_and_the_time_of_steps() -> None:
-    instance = make_instance()
-    heartbeats = Heartbeats(instance)
-    add_sequence(instance, "a", 4)
-    add_sequence(instance, "b", 4, SeqState.WAITING)
-    add_sequence(instance, "c", 4, SeqState.ACQUIRING)
+    state = make_state()
+    heartbeats = Heartbeats(state)
+    add_sequence(state, "a", 4)
+    add_sequence(state, "b", 4, SeqState.WAITING)
+    add_sequence(state, "c", 4, SeqState.ACQUIRING)
     heartbeats.on_step(1.0)
     heartbeats.on_step(2.0)
     heartbeat = heartbeats.build(0)
     assert (heartbeat.running, heartbeat.waiting) == (1, 2)
     assert abs(heartbeat.step_s - 1.1) < 1e-9
-    instance.state = "draining"
+    state.lifecycle = "draining"
     assert heartbeats.build(0).lendable_blocks == 0
 
 
 def test_a_period_or_sooner_when_memory_came_free() -> None:
     clock = ManualClock(100.0)
-    instance = make_instance(num_blocks=4, heartbeat_s=0.5)
-    heartbeats = Heartbeats(instance)
-    compute(instance, add_sequence(instance, "a", 12))
+    state = make_state(num_blocks=4, heartbeat_s=0.5)
+    heartbeats = Heartbeats(state)
+    compute(state, add_sequence(state, "a", 12))
     assert heartbeats.due(clock.now())
     heartbeats.build(0)
     assert not heartbeats.due(clock.advance(0.4))
     assert heartbeats.due(clock.advance(0.2))
     heartbeats.build(0)
-    instance.defer(None, instance.sequences.pop("a").local_slots())
+    state.defer(None, state.sequences.pop("a").local_slots())
     assert not heartbeats.due(clock.advance(EARLY_S / 2))
     assert heartbeats.due(clock.advance(EARLY_S))
 
 
 def test_a_debtor_that_was_told_less_makes_more_news() -> None:
     clock = ManualClock(100.0)
-    instance = make_instance(num_blocks=8)
-    heartbeats = Heartbeats(instance)
+    state = make_state(num_blocks=8)
+    heartbeats = Heartbeats(state)
     assert heartbeats.due(clock.now())
     heartbeats.build(0)
-    slots = [instance.take_slot() for _ in range(4)]
-    heartbeats.on_asked()
-    instance.defer(None, [slot for slot in slots if slot is not None])
+    slots = [state.take_slot() for _ in range(4)]
+    heartbeats.on_lendable_reported()
+    state.defer(None, [slot for slot in slots if slot is not None])
     assert heartbeats.due(clock.advance(EARLY_S)), "it told a debtor of less than there is now"
 
 
@@ -145,8 +145,8 @@ class Telling(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.clock = ManualClock(100.0)
-        self.instance = make_instance(num_blocks=64)
-        self.heartbeats = Heartbeats(self.instance)
+        self.state = make_state(num_blocks=64)
+        self.heartbeats = Heartbeats(self.state)
         self.to_gm: deque[Heartbeat | Join] = deque()
         self.to_rm: deque[HeartbeatAck] = deque()
         self.gm = GManager(GManagerSettings(dead_after_s=1e6))
@@ -157,33 +157,33 @@ class Telling(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from("abc"), blocks=st.integers(1, 4))
     def request(self, name: str, blocks: int) -> None:
-        if name not in self.instance.sequences:
-            compute(self.instance, add_sequence(self.instance, name, blocks * 4))
+        if name not in self.state.sequences:
+            compute(self.state, add_sequence(self.state, name, blocks * 4))
 
     @rule(name=st.sampled_from("abc"), blocks=st.integers(1, 4))
     def some_of_it_leaves(self, name: str, blocks: int) -> None:
-        seq = self.instance.sequences.get(name)
+        seq = self.state.sequences.get(name)
         movable = [] if seq is None else seq.movable()[:blocks]
         if seq is not None and movable and movable[-1].number - movable[0].number < blocks:
-            place(self.instance, seq, lend(seq, "p", len(movable), at=movable[0].number))
+            place(self.state, seq, lend(seq, "p", len(movable), at=movable[0].number))
 
     @rule(name=st.sampled_from("abc"))
     def ended(self, name: str) -> None:
-        seq = self.instance.sequences.pop(name, None)
+        seq = self.state.sequences.pop(name, None)
         if seq is not None:
-            self.instance.defer(None, seq.local_slots())
+            self.state.defer(None, seq.local_slots())
 
     @rule(span=st.sampled_from("stu"), name=st.sampled_from("xy"), blocks=st.integers(1, 3))
     def lent(self, span: str, name: str, blocks: int) -> None:
         ask = TryMoveKvcache(
             span_id=span, request_id=name, debtor_id=name * 2, debtor_incarnation=1, num_blocks=blocks, ttl_s=4.0
         )
-        self.instance.loans.try_grant(b"d", ask, self.instance.lendable(), self.clock.now())
+        self.state.loans.try_grant(b"d", ask, self.state.lendable(), self.clock.now())
 
     @rule(span=st.sampled_from("stu"))
     def given_back(self, span: str) -> None:
-        if span in self.instance.loans.loans:
-            self.instance.loans.revoked(self.instance.loans.loans[span].span)
+        if span in self.state.loans.loans:
+            self.state.loans.revoked(self.state.loans.loans[span].span)
 
     @rule()
     def beat(self) -> None:
@@ -238,19 +238,19 @@ class Telling(RuleBasedStateMachine):
 
     def agree(self) -> None:
         truth: dict[str, int] = {}
-        for name, seq in self.instance.sequences.items():
+        for name, seq in self.state.sequences.items():
             truth[name] = len(seq.local_slots())
-        for loan in self.instance.loans.loans.values():
+        for loan in self.state.loans.loans.values():
             truth[loan.request_id] = truth.get(loan.request_id, 0) + len(loan.slots)
         placed = self.gm.ledger.placement()
         assert placed == {name: {"me": blocks} for name, blocks in truth.items() if blocks}
-        assert sum(self.gm.ledger.debts().values()) == self.instance.loans.num_blocks
+        assert sum(self.gm.ledger.debts().values()) == self.state.loans.num_blocks
         entry = self.gm.ledger.entries["me"]
-        assert entry.heartbeat is not None and entry.free_blocks == self.instance.pool.num_free
+        assert entry.heartbeat is not None and entry.free_blocks == self.state.pool.num_free
 
     def teardown(self) -> None:
         self.settles()
-        self.instance.validate()
+        self.state.validate()
         self.heartbeats.validate()
 
 

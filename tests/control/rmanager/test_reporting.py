@@ -6,21 +6,21 @@ from distkv.control.request.sequence import SeqState
 from distkv.control.rmanager.reporting import instance_status, request_statuses
 from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.to_rmanager import TryMoveKvcache
-from tests.control.parts import add_sequence, compute, lend, make_instance, make_member, place
+from tests.control.parts import add_sequence, compute, lend, make_member, make_state, place
 
 
 def test_slots_and_counters() -> None:
-    instance = make_instance(num_blocks=16)
-    seq = add_sequence(instance, "r", 18)
-    compute(instance, seq)
-    place(instance, seq, lend(seq, "p", 2))
-    add_sequence(instance, "w", 4, SeqState.WAITING)
+    state = make_state(num_blocks=16)
+    seq = add_sequence(state, "r", 18)
+    compute(state, seq)
+    place(state, seq, lend(seq, "p", 2))
+    add_sequence(state, "w", 4, SeqState.WAITING)
     ask = TryMoveKvcache(span_id="s", request_id="x", debtor_id="q", debtor_incarnation=1, num_blocks=3, ttl_s=4.0)
-    instance.loans.try_grant(b"d", ask, instance.lendable(), 0.0)
-    instance.counters.preemptions = 2
-    instance.counters.refusals = 5
+    state.loans.try_grant(b"d", ask, state.lendable(), 0.0)
+    state.counters.preemptions = 2
+    state.counters.refusals = 5
     others = Counters(kv_bytes=7, malformed_messages=1, attend_wait_s=0.5, steps=9, model_s=1.5, plan_s=0.25)
-    status = instance_status(instance, make_member("me", pid=11, worker_pid=12), others)
+    status = instance_status(state, make_member("me", pid=11, worker_pid=12), others)
     assert (status.blocks.total, status.blocks.local, status.blocks.reserved, status.blocks.lent) == (16, 3, 3, 0)
     assert status.blocks.free == 10
     assert (status.borrowed_blocks, status.running, status.waiting) == (2, 1, 1)
@@ -32,15 +32,15 @@ def test_slots_and_counters() -> None:
 
 
 def test_where_the_kv_of_each_request_lies() -> None:
-    instance = make_instance(num_blocks=16)
-    later = add_sequence(instance, "later", 3, arrival=2.0)
-    seq = add_sequence(instance, "r", 22, arrival=1.0)
-    compute(instance, seq)
-    compute(instance, later)
-    place(instance, seq, lend(seq, "p", 2))
-    place(instance, seq, lend(seq, "q", 1, at=2))
+    state = make_state(num_blocks=16)
+    later = add_sequence(state, "later", 3, arrival=2.0)
+    seq = add_sequence(state, "r", 22, arrival=1.0)
+    compute(state, seq)
+    compute(state, later)
+    place(state, seq, lend(seq, "p", 2))
+    place(state, seq, lend(seq, "q", 1, at=2))
     lend(seq, "s", 1, at=0)
-    first, second = request_statuses(instance)
+    first, second = request_statuses(state)
     assert (first.request_id, first.num_tokens, second.request_id) == ("r", 22, "later")
     assert [(span.instance_id, span.first_token, span.num_tokens) for span in first.spans] == [
         ("p", 0, 8),
@@ -51,9 +51,9 @@ def test_where_the_kv_of_each_request_lies() -> None:
 
 
 def test_blocks_without_a_place_are_not_shown() -> None:
-    instance = make_instance()
-    seq = add_sequence(instance, "r", 10)
-    assert request_statuses(instance)[0].spans == ()
+    state = make_state()
+    seq = add_sequence(state, "r", 10)
+    assert request_statuses(state)[0].spans == ()
     seq.cover(20)
-    compute(instance, seq)
-    assert request_statuses(instance)[0].spans[0].num_tokens == 10, "room for tokens to come is not counted"
+    compute(state, seq)
+    assert request_statuses(state)[0].spans[0].num_tokens == 10, "room for tokens to come is not counted"
