@@ -15,7 +15,9 @@ from distkv.gateway.api.completions import Completions
 from distkv.gateway.api.info import Info
 from distkv.gateway.api.service import Service
 from distkv.gateway.api.tokenization import Tokenizing
-from distkv.gateway.operations.middleware import Front, Guard
+from distkv.gateway.operations.auth import Auth
+from distkv.gateway.operations.concurrency_limit import Limited
+from distkv.gateway.operations.request_log import RequestLog
 from distkv.gateway.schema.errors import ApiError, internal
 
 
@@ -40,15 +42,15 @@ def make_app(service: Service) -> ASGIApp:
         assert isinstance(error, HTTPException)
         messages = {404: f"there is no {request.url.path[:200]} here", 405: f"{request.method} is not allowed here"}
         code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
-        answer = ApiError(error.status_code, messages.get(error.status_code, error.detail), code=code).response()
-        answer.headers.update(error.headers or {})
-        return answer
+        response = ApiError(error.status_code, messages.get(error.status_code, error.detail), code=code).response()
+        response.headers.update(error.headers or {})
+        return response
 
     def on_error(request: Request, error: Exception) -> Response:
         return service.explain(error).response()
 
     def on_bug(request: Request, error: Exception) -> Response:
-        # Starlette raises it again after this answer, and Front logs it.
+        # Starlette raises it again after this response, and RequestLog logs it.
         return internal().response()
 
     app = Starlette(
@@ -61,5 +63,6 @@ def make_app(service: Service) -> ASGIApp:
         },
     )
     app.router.redirect_slashes = False
-    guarded = Guard(app, service.config.api_key, service.gate)
-    return Front(guarded, service.metrics, frozenset(route.path for route in routes))
+    # A wrong key takes no place.
+    guarded = Auth(Limited(app, service.limit), service.config.api_key)
+    return RequestLog(guarded, service.metrics, frozenset(route.path for route in routes))

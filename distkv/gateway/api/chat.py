@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.types import ASGIApp
 
+from distkv.gateway.api.response import job, respond
 from distkv.gateway.api.service import Service
 from distkv.gateway.generation.choices import Choice
-from distkv.gateway.generation.response import job, respond
 from distkv.gateway.generation.sampling import check_common, choices_of, sampling_params
 from distkv.gateway.generation.token_texts import TokenTexts
-from distkv.gateway.operations.request_log import facts_of
+from distkv.gateway.operations.request_log import entry_of
 from distkv.gateway.prompting.conversations import conversation_prompt
 from distkv.gateway.schema.body import decode, read_body
 from distkv.gateway.schema.errors import invalid
@@ -39,20 +39,20 @@ class Chats:
     def __init__(self, service: Service) -> None:
         self._service = service
 
-    async def create(self, request: Request) -> Response:
+    async def create(self, request: Request) -> ASGIApp:
         """Answer one request."""
         service = self._service
-        asked = decode(await read_body(request, service.config.max_body_bytes), ChatRequest, REFUSED_CHAT)
-        service.model.check_name(asked.model)
-        check_common(asked)
-        if asked.top_logprobs and not asked.logprobs:
+        body = decode(await read_body(request, service.config.max_body_bytes), ChatRequest, REFUSED_CHAT)
+        service.model.check_name(body.model)
+        check_common(body)
+        if body.top_logprobs and not body.logprobs:
             raise invalid("top_logprobs: needs logprobs", "top_logprobs")
         # Checked before the prompt is made, which takes longer.
         params = sampling_params(
-            asked, service.model.defaults, max_tokens=1, logprobs=asked.top_logprobs or 0 if asked.logprobs else None
+            body, service.model.defaults, max_tokens=1, logprobs=body.top_logprobs or 0 if body.logprobs else None
         )
-        prompt = await conversation_prompt(service.model, asked.messages, asked)
-        wanted = asked.max_completion_tokens if asked.max_completion_tokens is not None else asked.max_tokens
+        prompt = await conversation_prompt(service.model, body.messages, body)
+        wanted = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
         if wanted is None:
             room = service.room(len(prompt))
             params = msgspec.structs.replace(
@@ -61,19 +61,19 @@ class Chats:
         else:
             service.check_length(len(prompt), wanted)
             params = msgspec.structs.replace(params, max_tokens=wanted)
-        shape = ChatShape(
-            id="chatcmpl-" + facts_of(request.scope).request_id,
-            model=asked.model or service.model.names[0],
-            texts=TokenTexts(service.model.tokenizer, as_ids=bool(asked.return_tokens_as_token_ids)),
-            logprobs=bool(asked.logprobs),
-            prompt_logprobs=asked.prompt_logprobs is not None,
+        writer = ChatWriter(
+            id="chatcmpl-" + entry_of(request.scope).request_id,
+            model=body.model or service.model.names[0],
+            texts=TokenTexts(service.model.tokenizer, as_ids=bool(body.return_tokens_as_token_ids)),
+            logprobs=bool(body.logprobs),
+            prompt_logprobs=body.prompt_logprobs is not None,
         )
-        choices = choices_of([prompt], params, asked.n or 1, fits=wanted is None)
-        return await respond(service, request, job(asked, choices, shape, len(prompt)))
+        choices = choices_of([prompt], params, body.n or 1, fits=wanted is None)
+        return await respond(service, request, job(body, choices, writer, len(prompt)))
 
 
 @dataclass
-class ChatShape:
+class ChatWriter:
     """How chats are written. logprobs, prompt_logprobs: whether they were asked for."""
 
     id: str
@@ -86,7 +86,7 @@ class ChatShape:
     _begun: set[int] = field(default_factory=set)
 
     def pieces(self, choice: Choice, chunk: Chunk) -> Iterator[ChatChunkChoice]:
-        """See Shape."""
+        """See ResponseWriter."""
         index = choice.index
         if chunk.prompt_logprobs is not None and index == 0:
             self._of_prompt.extend(chunk.prompt_logprobs)
@@ -101,12 +101,12 @@ class ChatShape:
                 index=index, delta=Delta(content=chunk.text), logprobs=logprobs, finish_reason=chunk.finish_reason
             )
 
-    def body(self, pieces: Sequence[ChatChunkChoice], usage: Usage | msgspec.UnsetType | None) -> ChatChunk:
-        """See Shape."""
+    def event(self, pieces: Sequence[ChatChunkChoice], usage: Usage | msgspec.UnsetType | None) -> ChatChunk:
+        """See ResponseWriter."""
         return ChatChunk(id=self.id, created=self.created, model=self.model, choices=list(pieces), usage=usage)
 
     def whole(self, pieces: Sequence[ChatChunkChoice], usage: Usage) -> Chat:
-        """See Shape."""
+        """See ResponseWriter."""
         found: dict[int, list[ChatChunkChoice]] = {}
         for piece in pieces:
             found.setdefault(piece.index, []).append(piece)
@@ -120,10 +120,10 @@ class ChatShape:
         )
 
     def _joined(self, index: int, pieces: Sequence[ChatChunkChoice]) -> ChatChoice:
-        told = [token for piece in pieces if piece.logprobs is not None for token in piece.logprobs.content]
+        found = [token for piece in pieces if piece.logprobs is not None for token in piece.logprobs.content]
         return ChatChoice(
             index=index,
             message=AssistantMessage(content="".join(piece.delta.content or "" for piece in pieces)),
-            logprobs=ChatLogprobs(told) if self.logprobs else None,
+            logprobs=ChatLogprobs(found) if self.logprobs else None,
             finish_reason=pieces[-1].finish_reason,
         )

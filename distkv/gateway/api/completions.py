@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.types import ASGIApp
 
+from distkv.gateway.api.response import job, respond
 from distkv.gateway.api.service import Service
 from distkv.gateway.generation.choices import Choice
-from distkv.gateway.generation.response import job, respond
 from distkv.gateway.generation.sampling import check_common, choices_of, sampling_params
 from distkv.gateway.generation.token_texts import TokenTexts
-from distkv.gateway.operations.request_log import facts_of
+from distkv.gateway.operations.request_log import entry_of
 from distkv.gateway.prompting.prompts import completion_prompts, echo_text
 from distkv.gateway.schema.body import decode, read_body
 from distkv.gateway.schema.errors import invalid
@@ -32,48 +32,48 @@ class Completions:
     def __init__(self, service: Service) -> None:
         self._service = service
 
-    async def create(self, request: Request) -> Response:
+    async def create(self, request: Request) -> ASGIApp:
         """Answer one request."""
         service = self._service
-        asked = decode(await read_body(request, service.config.max_body_bytes), CompletionRequest, REFUSED_COMPLETION)
-        service.model.check_name(asked.model)
-        check_common(asked)
-        max_tokens = _max_tokens(asked, service.model.defaults.get("max_tokens", DEFAULT_MAX_TOKENS))
+        body = decode(await read_body(request, service.config.max_body_bytes), CompletionRequest, REFUSED_COMPLETION)
+        service.model.check_name(body.model)
+        check_common(body)
+        max_tokens = _max_tokens(body, service.model.defaults.get("max_tokens", DEFAULT_MAX_TOKENS))
         # A request must ask for a token, also where only its prompt is wanted.
         params = sampling_params(
-            asked,
+            body,
             service.model.defaults,
             max_tokens=max(1, max_tokens),
-            logprobs=asked.logprobs if max_tokens else None,
-            prompt_logprobs=asked.logprobs if asked.echo else None,
+            logprobs=body.logprobs if max_tokens else None,
+            prompt_logprobs=body.logprobs if body.echo else None,
         )
-        prompts = await completion_prompts(service.model, asked)
+        prompts = await completion_prompts(service.model, body)
         for prompt in prompts:
             service.check_length(len(prompt.token_ids), max_tokens)
-        shape = CompletionShape(
-            id="cmpl-" + facts_of(request.scope).request_id,
-            model=asked.model or service.model.names[0],
-            texts=TokenTexts(service.model.tokenizer, as_ids=bool(asked.return_tokens_as_token_ids)),
-            echoed=[echo_text(service.model, prompt) for prompt in prompts] if asked.echo else None,
-            logprobs=asked.logprobs is not None,
-            prompt_logprobs=asked.prompt_logprobs is not None,
+        writer = CompletionWriter(
+            id="cmpl-" + entry_of(request.scope).request_id,
+            model=body.model or service.model.names[0],
+            texts=TokenTexts(service.model.tokenizer, as_ids=bool(body.return_tokens_as_token_ids)),
+            echoed=[echo_text(service.model, prompt) for prompt in prompts] if body.echo else None,
+            logprobs=body.logprobs is not None,
+            prompt_logprobs=body.prompt_logprobs is not None,
         )
-        choices = choices_of([prompt.token_ids for prompt in prompts], params, asked.n or 1, only_prompt=not max_tokens)
+        choices = choices_of([prompt.token_ids for prompt in prompts], params, body.n or 1, only_prompt=not max_tokens)
         prompt_tokens = sum(len(prompt.token_ids) for prompt in prompts)
-        return await respond(service, request, job(asked, choices, shape, prompt_tokens))
+        return await respond(service, request, job(body, choices, writer, prompt_tokens))
 
 
-def _max_tokens(asked: CompletionRequest, default: int) -> int:
-    if asked.best_of is not None and asked.best_of != (asked.n or 1):
+def _max_tokens(body: CompletionRequest, default: int) -> int:
+    if body.best_of is not None and body.best_of != (body.n or 1):
         raise invalid("best_of: only the value of n is supported", "best_of", "unsupported_parameter")
-    wanted = default if asked.max_tokens is None else asked.max_tokens
-    if not wanted and not asked.echo:
+    wanted = default if body.max_tokens is None else body.max_tokens
+    if not wanted and not body.echo:
         raise invalid("max_tokens: 0 needs echo, without it there would be no answer", "max_tokens")
     return wanted
 
 
 @dataclass
-class CompletionShape:
+class CompletionWriter:
     """How completions are written. echoed: texts of the prompts, which come before the outputs. logprobs,
     prompt_logprobs: whether they were asked for."""
 
@@ -88,7 +88,7 @@ class CompletionShape:
     _offsets: dict[int, int] = field(default_factory=dict)
 
     def pieces(self, choice: Choice, chunk: Chunk) -> Iterator[CompletionChoice]:
-        """See Shape."""
+        """See ResponseWriter."""
         index = choice.index
         if chunk.prompt_logprobs is not None:
             self._of_prompts.setdefault(index, []).extend(chunk.prompt_logprobs)
@@ -102,24 +102,24 @@ class CompletionShape:
             logprobs = self._logprobs(index, chunk.token_ids, chunk.logprobs or []) if self.logprobs else None
             yield CompletionChoice(index=index, text=chunk.text, logprobs=logprobs, finish_reason=chunk.finish_reason)
 
-    def body(self, pieces: Sequence[CompletionChoice], usage: Usage | msgspec.UnsetType | None) -> Completion:
-        """See Shape."""
+    def event(self, pieces: Sequence[CompletionChoice], usage: Usage | msgspec.UnsetType | None) -> Completion:
+        """See ResponseWriter."""
         return Completion(id=self.id, created=self.created, model=self.model, choices=list(pieces), usage=usage)
 
     def whole(self, pieces: Sequence[CompletionChoice], usage: Usage) -> Completion:
-        """See Shape."""
+        """See ResponseWriter."""
         found: dict[int, list[CompletionChoice]] = {}
         for piece in pieces:
             found.setdefault(piece.index, []).append(piece)
-        return self.body([self._joined(index, found[index]) for index in sorted(found)], usage)
+        return self.event([self._joined(index, found[index]) for index in sorted(found)], usage)
 
     def _joined(self, index: int, pieces: Sequence[CompletionChoice]) -> CompletionChoice:
-        told = [piece.logprobs for piece in pieces if piece.logprobs is not None]
+        found = [piece.logprobs for piece in pieces if piece.logprobs is not None]
         logprobs = CompletionLogprobs(
-            tokens=[token for one in told for token in one.tokens],
-            token_logprobs=[logprob for one in told for logprob in one.token_logprobs],
-            top_logprobs=[top for one in told for top in one.top_logprobs],
-            text_offset=[offset for one in told for offset in one.text_offset],
+            tokens=[token for one in found for token in one.tokens],
+            token_logprobs=[logprob for one in found for logprob in one.token_logprobs],
+            top_logprobs=[top for one in found for top in one.top_logprobs],
+            text_offset=[offset for one in found for offset in one.text_offset],
         )
         of_prompt = self.texts.prompt(self._of_prompts.get(index, []))
         return CompletionChoice(

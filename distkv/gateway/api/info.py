@@ -12,10 +12,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from distkv import __version__
-from distkv.gateway.api.service import Service, answer
+from distkv.gateway.api.service import Service
 from distkv.gateway.schema.errors import RETRY_AFTER_S
 from distkv.gateway.schema.openapi import document
-from distkv.gateway.schema.responses import Health, ModelCard, ModelList, Version
+from distkv.gateway.schema.responses import Health, ModelCard, ModelList, Version, json_response
 
 
 class Info:
@@ -28,29 +28,29 @@ class Info:
 
     async def health(self, request: Request) -> Response:
         """200 while requests can be served, else 503."""
-        if not self._service.gate.is_ready:
+        if not self._service.limit.is_ready:
             return self._unready("draining")
         if not self._service.cluster.ready:
             return self._unready("no instance is ready")
-        return answer(Health("ok"))
+        return json_response(Health("ok"))
 
     async def live(self, request: Request) -> Response:
         """200 while the process lives."""
-        return answer(Health("ok"))
+        return json_response(Health("ok"))
 
     async def version(self, request: Request) -> Response:
         """The version of distkv."""
-        return answer(Version(__version__))
+        return json_response(Version(__version__))
 
     async def models(self, request: Request) -> Response:
         """The names of the model."""
-        return answer(ModelList(data=[self._card(name) for name in self._service.model.names]))
+        return json_response(ModelList(data=[self._card(name) for name in self._service.model.names]))
 
     async def model(self, request: Request) -> Response:
         """One name of the model."""
         name = request.path_params["model_id"]
         self._service.model.check_name(name)
-        return answer(self._card(name))
+        return json_response(self._card(name))
 
     async def metrics(self, request: Request) -> Response:
         """Prometheus text, or OpenMetrics if the scraper asks for it."""

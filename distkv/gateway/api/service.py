@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import msgspec
 import structlog
-from starlette.responses import Response
 
 from distkv.config import GatewayConfig
 from distkv.gateway.generation.choices import Generation
 from distkv.gateway.operations.cluster import Cluster
-from distkv.gateway.operations.concurrency_limit import Gate
+from distkv.gateway.operations.concurrency_limit import ConcurrencyLimit
 from distkv.gateway.operations.metrics import Metrics
 from distkv.gateway.prompting.served_model import ServedModel
 from distkv.gateway.schema.errors import ApiError, from_cluster, internal, invalid, unavailable
@@ -24,7 +22,7 @@ class Service:
     config: GatewayConfig
     model: ServedModel
     cluster: Cluster
-    gate: Gate
+    limit: ConcurrencyLimit
     metrics: Metrics
 
     @property
@@ -62,16 +60,11 @@ class Service:
         return Generation(self.cluster, self.metrics, self.config.request_timeout_s)
 
     def explain(self, error: Exception) -> ApiError:
-        """An error as the user should see it. One that nobody foresaw is logged."""
-        known = from_cluster(error, draining=not self.gate.is_open)
+        """An error as the user sees it. An unexpected one is logged."""
+        known = from_cluster(error, draining=not self.limit.is_open)
         if known is None:
             structlog.get_logger().error("request failed unexpectedly", exc_info=error)
             return internal()
         if known.status >= 500:
             structlog.get_logger().warning("request failed", reason=str(error))
         return known
-
-
-def answer(body: msgspec.Struct, status: int = 200) -> Response:
-    """A JSON answer."""
-    return Response(msgspec.json.encode(body), status, media_type="application/json")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 
+from distkv.client.owned_tasks import gather_limited
 from distkv.errors import RequestFailed, RequestRefused
 from distkv.gateway.operations.cluster import Cluster
 from distkv.gateway.operations.metrics import Metrics
@@ -17,8 +18,6 @@ from distkv.types import Chunk, SamplingParams
 
 # As of AsyncClient.generate: more would only wait in the instances' queues, where waiting has a limit.
 MAX_AT_ONCE = 128
-# Chunks that wait for a slow reader; then the choices wait too.
-MAX_QUEUED = 64
 
 
 @dataclass(frozen=True)
@@ -37,6 +36,9 @@ class Choice:
     only_prompt: bool = False
 
 
+Deliver = Callable[[Choice, Chunk], Awaitable[None]]
+
+
 @dataclass(frozen=True)
 class Generation:
     """Runs choices on a cluster and measures them."""
@@ -45,60 +47,37 @@ class Generation:
     metrics: Metrics
     timeout_s: float
 
-    async def chunks(self, choices: Sequence[Choice], request_id: str) -> AsyncGenerator[tuple[Choice, Chunk], None]:
-        """Yield the output of all choices as it comes. Closing the generator cancels them; the first that fails
-        cancels the others, and its error is raised (those of AsyncClient.stream)."""
+    async def run(self, choices: Sequence[Choice], request_id: str, deliver: Deliver) -> None:
+        """Give the output of all choices to `deliver` as it comes; a choice goes on when its chunk is delivered.
+
+        Cancelling it cancels all choices. The first that fails cancels the others, and its error is raised (those of
+        AsyncClient.stream).
+        """
         # Two requests with the same X-Request-Id must not meet in the cluster.
         name = f"{request_id}-{secrets.token_hex(4)}"
         if len(choices) == 1:
-            async with aclosing(self._run(choices[0], name)) as chunks:
-                async for chunk in chunks:
-                    yield choices[0], chunk
+            await self._run(choices[0], name, deliver)
             return
-        queue: asyncio.Queue[tuple[Choice, Chunk] | Exception | None] = asyncio.Queue(MAX_QUEUED)
-        places = asyncio.Semaphore(MAX_AT_ONCE)
+        works = [partial(self._run, choice, f"{name}-{choice.index}", deliver) for choice in choices]
+        await gather_limited(works, MAX_AT_ONCE)
 
-        async def run(choice: Choice) -> None:
-            try:
-                async with places, aclosing(self._run(choice, f"{name}-{choice.index}")) as chunks:
-                    async for chunk in chunks:
-                        await queue.put((choice, chunk))
-                await queue.put(None)
-            except Exception as error:
-                await queue.put(error)
-
-        tasks = [asyncio.create_task(run(choice)) for choice in choices]
-        running = len(tasks)
-        try:
-            while running:
-                match await queue.get():
-                    case None:
-                        running -= 1
-                    case Exception() as error:
-                        raise error
-                    case found:
-                        yield found
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _run(self, choice: Choice, name: str) -> AsyncGenerator[Chunk, None]:
+    async def _run(self, choice: Choice, name: str, deliver: Deliver) -> None:
         params = choice.params
         with self.metrics.request(len(choice.prompt)) as record:
-            for attempt in ("", "-again"):
-                stream = self.cluster.stream(choice.prompt, params, name + attempt, self.timeout_s)
+            for suffix in ("", "-again"):
                 try:
-                    async with aclosing(stream) as chunks:
+                    async with aclosing(
+                        self.cluster.stream(choice.prompt, params, name + suffix, self.timeout_s)
+                    ) as chunks:
                         async for chunk in chunks:
                             record.chunk(chunk)
                             if chunk.finish_reason == "abort":
                                 raise RequestFailed(True, "the cluster aborted the request")
-                            yield _without_output(chunk) if choice.only_prompt else chunk
+                            await deliver(choice, _without_output(chunk) if choice.only_prompt else chunk)
                     return
                 except RequestRefused as refused:
                     room = refused.pool_tokens - len(choice.prompt)
-                    if attempt or not choice.fits or not 0 < room < params.max_tokens:
+                    if suffix or not choice.fits or not 0 < room < params.max_tokens:
                         raise
                 # The pool has become smaller since max_tokens was chosen.
                 params = msgspec.structs.replace(params, max_tokens=room)

@@ -59,7 +59,7 @@ def sampling_params(
     logprobs: int | None,
     prompt_logprobs: int | None = None,
 ) -> SamplingParams:
-    """What the cluster is asked. Raises ApiError 400 naming the field as the user knows it."""
+    """The parameters that the cluster gets. Raises ApiError 400 naming the field as the user knows it."""
     values = {name: getattr(request, name) for name in _PLAIN if getattr(request, name) is not None}
     if request.top_k is not None:
         values["top_k"] = max(0, request.top_k)
@@ -91,11 +91,11 @@ def choices_of(prompts: Sequence[list[int]], params: SamplingParams, n: int, **h
     ]
 
 
-def check_common(asked: SamplingRequest) -> None:
+def check_common(body: SamplingRequest) -> None:
     """Raise ApiError 400 for what cannot go together."""
-    if asked.stream_options is not None and not asked.stream:
+    if body.stream_options is not None and not body.stream:
         raise invalid("stream_options: only allowed with stream", "stream_options")
-    if asked.prompt_logprobs is not None and asked.stream:
+    if body.prompt_logprobs is not None and body.stream:
         raise invalid("prompt_logprobs: not available with stream; echo and logprobs are", "prompt_logprobs")
 
 

@@ -1,17 +1,17 @@
-"""The cluster as the gateway sees it: whom to send requests to, who is ready, and how every instance is."""
+"""The cluster as the gateway sees it: which gManager it uses, the ready instances, the status of each."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
 from types import TracebackType
 from typing import Self
 
 import structlog
 
 from distkv.client.async_client import AsyncClient
+from distkv.client.owned_tasks import OwnedTasks
 from distkv.errors import ClusterUnreachable
 from distkv.types import Chunk, SamplingParams
 from distkv.wire.messages.common import Member
@@ -26,7 +26,7 @@ SILENCE_S = 4.0
 class Cluster:
     """Uses one gManager, and another of its list when that one knows no ready instance; use it in `async with`.
 
-    Ready is an instance that the cluster calls ready and that says so itself, asked every second.
+    An instance is ready when the gManager lists it as ready and its own status, polled every second, says so too.
     """
 
     def __init__(self, clients: Sequence[AsyncClient]) -> None:
@@ -35,40 +35,33 @@ class Cluster:
         self._members: tuple[Member, ...] = ()
         self._statuses: tuple[Status, ...] = ()
         self._ready_s: dict[str, float] = {}
-        self._asked_s = float("-inf")
-        self._asking = asyncio.Lock()
-        self._refresher: asyncio.Task[None] | None = None
+        self._polled_s = float("-inf")
+        self._polling = asyncio.Lock()
+        self._tasks = OwnedTasks()
         self._log = structlog.get_logger()
 
     async def __aenter__(self) -> Self:
         for client in self._clients:
             await client.__aenter__()
-        self._refresher = asyncio.create_task(self._refresh(), name="members of the cluster")
+        self._tasks.start(self._refresh(), name="members of the cluster")
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.close()
+        await self.aclose()
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         """End what still runs with RequestFailed, and disconnect; safe to call twice."""
-        if self._refresher is not None:
-            self._refresher.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._refresher
-            self._refresher = None
+        await self._tasks.aclose()
         for client in self._clients:
             await client.close()
 
-    async def stream(
+    def stream(
         self, prompt: list[int], params: SamplingParams, request_id: str, timeout_s: float
     ) -> AsyncGenerator[Chunk, None]:
-        """As `AsyncClient.stream`, which says what it raises."""
-        chunks = self._client.stream(prompt, params, request_id=request_id, timeout_s=timeout_s)
-        async with aclosing(chunks):
-            async for chunk in chunks:
-                yield chunk
+        """The client's stream, see `AsyncClient.stream`."""
+        return self._client.stream(prompt, params, request_id=request_id, timeout_s=timeout_s)
 
     @property
     def ready(self) -> list[Member]:
@@ -89,18 +82,18 @@ class Cluster:
 
     @property
     def last_statuses(self) -> tuple[Status, ...]:
-        """What `statuses` said last."""
+        """The last result of `statuses`."""
         return self._statuses
 
     async def statuses(self) -> tuple[Status, ...]:
-        """How every instance is, at most STATUS_AGE_S old; as last heard when nobody answers."""
+        """The status of every instance, at most STATUS_AGE_S old; the last known one when nobody answers."""
         loop = asyncio.get_running_loop()
-        async with self._asking:
-            if loop.time() - self._asked_s >= STATUS_AGE_S:
+        async with self._polling:
+            if loop.time() - self._polled_s >= STATUS_AGE_S:
                 with contextlib.suppress(ClusterUnreachable):
                     self._statuses = await self._client.statuses()
-                self._asked_s = loop.time()
-                self._note(self._asked_s)
+                self._polled_s = loop.time()
+                self._note(self._polled_s)
         return self._statuses
 
     def _note(self, now_s: float) -> None:
@@ -112,14 +105,14 @@ class Cluster:
                 self._ready_s.pop(name, None)
 
     async def _refresh(self) -> None:
-        said: set[str] | None = None
+        logged: set[str] | None = None
         while True:
             await self._find_members()
             await self.statuses()
             ready = {member.instance_id for member in self.ready}
-            if ready != said:
+            if ready != logged:
                 self._log.info("ready instances changed", gmanager=self._client.address, instances=sorted(ready))
-                said = ready
+                logged = ready
             await asyncio.sleep(REFRESH_S)
 
     async def _find_members(self) -> None:

@@ -1,4 +1,4 @@
-"""Who may come in: how many requests run, and how the gateway leaves."""
+"""How many requests run at the same time, and how that becomes none when the gateway drains."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from distkv.gateway.operations.paths import OPEN_PATHS
 from distkv.gateway.schema.errors import ApiError, unavailable
 
 
-class Gate:
+class ConcurrencyLimit:
     """Counts requests. Draining has two steps: `unready` fails the health check, `close` refuses new requests."""
 
     def __init__(self, most: int) -> None:
@@ -52,3 +55,21 @@ class Gate:
         except TimeoutError:
             return False
         return True
+
+
+class Limited:
+    """An ASGI application in which no more requests run than the limit has places; OPEN_PATHS need none."""
+
+    def __init__(self, app: ASGIApp, limit: ConcurrencyLimit) -> None:
+        self._app, self._limit = app, limit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The ASGI application."""
+        if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
+            await self._app(scope, receive, send)
+            return
+        try:
+            with self._limit.place():
+                await self._app(scope, receive, send)
+        except ApiError as refused:
+            await refused.response()(scope, receive, send)

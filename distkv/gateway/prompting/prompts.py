@@ -19,11 +19,11 @@ class Prompt:
     text: str | None = None
 
 
-async def completion_prompts(model: ServedModel, asked: CompletionRequest) -> list[Prompt]:
+async def completion_prompts(model: ServedModel, body: CompletionRequest) -> list[Prompt]:
     """The prompts of a request, tokenized. Raises ApiError 400 for what is no prompt."""
-    with_special = asked.add_special_tokens is not False
+    with_special = body.add_special_tokens is not False
     found = []
-    for prompt in _each(asked.prompt):
+    for prompt in _each(body.prompt):
         if isinstance(prompt, str):
             ids = await model.encode(prompt, "prompt", add_special_tokens=with_special)
             found.append(Prompt(ids, prompt))

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 
-from distkv.gateway.schema.errors import ApiError, invalid
+from distkv.gateway.schema.errors import ApiError, ClientDisconnected, invalid
 
 READ_S = 60.0
 _PLACE = re.compile(r"^(?P<what>.*?)(?: - at `(?:key in )?\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
@@ -34,7 +34,7 @@ async def read_body(request: Request, limit_bytes: int) -> bytes:
     except TimeoutError:
         raise ApiError(408, f"the body did not come within {READ_S:.0f} s", close=True) from None
     except ClientDisconnect:
-        raise ApiError(499, "the client is gone", close=True) from None
+        raise ClientDisconnected from None
     return b"".join(parts)
 
 

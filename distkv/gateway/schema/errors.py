@@ -55,6 +55,13 @@ class ApiError(Exception):
         return Response(self.encoded(), self.status, self.headers, "application/json")
 
 
+class ClientDisconnected(ApiError):
+    """499, which only the log sees: nobody is there to read the response."""
+
+    def __init__(self) -> None:
+        super().__init__(499, "the client is gone", close=True)
+
+
 def invalid(message: str, param: str | None = None, code: str | None = None) -> ApiError:
     """400: the request is wrong, and `param` says where."""
     return ApiError(400, message, param=param, code=code)

@@ -1,8 +1,9 @@
-"""What users get: the bodies of answers, with OpenAI's and vLLM's names."""
+"""What users get: the bodies of responses, with OpenAI's and vLLM's names."""
 
 from __future__ import annotations
 
 import msgspec
+from starlette.responses import Response
 
 from distkv.types import FinishReason
 
@@ -46,7 +47,7 @@ class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
-    """Answer of /v1/completions, and each event of its stream, where usage comes only if it was asked for."""
+    """Response of /v1/completions, and each event of its stream, where usage comes only if it was asked for."""
 
     id: str
     object: str = "text_completion"
@@ -96,7 +97,7 @@ class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Chat(msgspec.Struct, frozen=True, kw_only=True):
-    """Answer of /v1/chat/completions."""
+    """Response of /v1/chat/completions."""
 
     id: str
     object: str = "chat.completion"
@@ -148,14 +149,14 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelList(msgspec.Struct, frozen=True, kw_only=True):
-    """Answer of /v1/models."""
+    """Response of /v1/models."""
 
     object: str = "list"
     data: list[ModelCard]
 
 
 class Tokenized(msgspec.Struct, frozen=True, kw_only=True):
-    """Answer of /tokenize."""
+    """Response of /tokenize."""
 
     count: int
     max_model_len: int | None
@@ -164,18 +165,23 @@ class Tokenized(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Detokenized(msgspec.Struct, frozen=True):
-    """Answer of /detokenize."""
+    """Response of /detokenize."""
 
     prompt: str
 
 
 class Version(msgspec.Struct, frozen=True):
-    """Answer of /version."""
+    """Response of /version."""
 
     version: str
 
 
 class Health(msgspec.Struct, frozen=True):
-    """Answer of /health and /live. status: "ok" or why not."""
+    """Response of /health and /live. status: "ok" or why not."""
 
     status: str
+
+
+def json_response(body: msgspec.Struct, status: int = 200) -> Response:
+    """A response of one of these bodies."""
+    return Response(msgspec.json.encode(body), status, media_type="application/json")

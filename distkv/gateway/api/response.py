@@ -1,0 +1,107 @@
+"""From the output of the cluster to the response of an endpoint, whole or event by event.
+
+The path of a token, from an instance's socket to the user's:
+
+1. `client.connection.Connection` reads a TokenChunk and queues it for its request;
+2. `client.async_client.AsyncClient.stream` takes it (`dispatch.Dispatch` chose the instance) and yields a Chunk;
+3. `generation.choices.Generation.run` measures it and calls the `deliver` of this module with its choice;
+4. `deliver` writes it with the endpoint's ResponseWriter, and `event_stream.EventWriter` sends the event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Generic, Protocol, TypeVar
+
+import msgspec
+from starlette.requests import Request
+from starlette.types import ASGIApp
+
+from distkv.gateway.api.event_stream import EventStream, EventWriter, until_disconnected
+from distkv.gateway.api.service import Service
+from distkv.gateway.generation.choices import Choice
+from distkv.gateway.operations.request_log import LogEntry, entry_of
+from distkv.gateway.schema.requests import SamplingRequest
+from distkv.gateway.schema.responses import Usage, json_response
+from distkv.types import Chunk
+
+P = TypeVar("P", bound=msgspec.Struct)
+
+
+class ResponseWriter(Protocol[P]):
+    """How an endpoint writes its response. A piece is what is new in one choice."""
+
+    def pieces(self, choice: Choice, chunk: Chunk) -> Iterable[P]:
+        """What a chunk adds; nothing if nobody would notice."""
+
+    def event(self, pieces: Sequence[P], usage: Usage | msgspec.UnsetType | None) -> msgspec.Struct:
+        """One event of the stream; the last one has no pieces, only usage."""
+
+    def whole(self, pieces: Sequence[P], usage: Usage) -> msgspec.Struct:
+        """The response from all pieces, which are in order within each choice."""
+
+
+@dataclass(frozen=True)
+class Job(Generic[P]):
+    """What is to be made for one HTTP request, and how it is written. prompt_tokens: of all prompts, each once."""
+
+    choices: Sequence[Choice]
+    writer: ResponseWriter[P]
+    prompt_tokens: int
+    is_streamed: bool
+    includes_usage: bool
+    repeats_usage: bool
+
+
+def job(body: SamplingRequest, choices: Sequence[Choice], writer: ResponseWriter[P], prompt_tokens: int) -> Job[P]:
+    """The job of a request."""
+    options = body.stream_options
+    includes_usage = options is not None and bool(options.include_usage)
+    return Job(
+        choices,
+        writer,
+        prompt_tokens,
+        is_streamed=bool(body.stream),
+        includes_usage=includes_usage,
+        repeats_usage=includes_usage and options is not None and bool(options.continuous_usage_stats),
+    )
+
+
+async def respond(service: Service, request: Request, job: Job[P]) -> ASGIApp:
+    """Run a job and respond with its output."""
+    entry = entry_of(request.scope)
+    entry.prompt_tokens = job.prompt_tokens
+    if job.is_streamed:
+        return EventStream(partial(_write_events, service, job, entry), service.explain)
+    return json_response(await until_disconnected(request.receive, _whole(service, job, entry)))
+
+
+async def _whole(service: Service, job: Job[P], entry: LogEntry) -> msgspec.Struct:
+    pieces: list[P] = []
+
+    async def deliver(choice: Choice, chunk: Chunk) -> None:
+        entry.generation_tokens += len(chunk.token_ids)
+        pieces.extend(job.writer.pieces(choice, chunk))
+
+    await service.generation.run(job.choices, entry.request_id, deliver)
+    return job.writer.whole(pieces, _usage(job, entry))
+
+
+async def _write_events(service: Service, job: Job[P], entry: LogEntry, events: EventWriter) -> None:
+    without_usage = None if job.includes_usage else msgspec.UNSET
+
+    async def deliver(choice: Choice, chunk: Chunk) -> None:
+        entry.generation_tokens += len(chunk.token_ids)
+        for piece in job.writer.pieces(choice, chunk):
+            usage = _usage(job, entry) if job.repeats_usage else without_usage
+            await events.write(job.writer.event([piece], usage))
+
+    await service.generation.run(job.choices, entry.request_id, deliver)
+    if job.includes_usage:
+        await events.write(job.writer.event([], _usage(job, entry)))
+
+
+def _usage(job: Job[P], entry: LogEntry) -> Usage:
+    return Usage(job.prompt_tokens, entry.generation_tokens, job.prompt_tokens + entry.generation_tokens)

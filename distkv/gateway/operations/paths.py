@@ -1,0 +1,8 @@
+"""Paths that the gateway treats differently from the API."""
+
+from __future__ import annotations
+
+OPEN_PATHS = frozenset({"/health", "/live", "/version", "/metrics", "/openapi.json"})
+"""No key is needed here, no limit holds, and a gateway that drains still answers."""
+QUIET_PATHS = frozenset({"/health", "/live", "/metrics"})
+"""Requested every few seconds by machines, so their lines are for debugging."""
