@@ -33,7 +33,7 @@ class PeerLinks:
         self._log = structlog.get_logger()
 
     def update(self, members: tuple[Member, ...]) -> None:
-        """Replace the member list; links to lives that are not on it end, also in the middle of a wait."""
+        """Replace the member list; links to incarnations that are not on it end, also in the middle of a wait."""
         with self._lock:
             self._members = {member.instance_id: member for member in members}
             links = [(i, incarnation, link) for (i, _), (incarnation, link, _) in self._creditors.items()]
@@ -61,10 +61,10 @@ class PeerLinks:
         return creditor
 
     def source(self, instance_id: str, incarnation: int) -> TensorLink:
-        """A link to read one life of a peer's pool. Raises LinkError."""
+        """A link to read the pool of one incarnation of a peer. Raises LinkError."""
         member = self._member(instance_id)
         if member.incarnation != incarnation:
-            raise LinkClosed(instance_id, "it has begun a new life")
+            raise LinkClosed(instance_id, "it has a new incarnation")
         known = self._sources.get(instance_id)
         if known is not None:
             if known[0] == incarnation:

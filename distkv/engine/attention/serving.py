@@ -36,7 +36,7 @@ class _Span:
 class SpanRegistry:
     """The spans this worker lends, and who reads them right now. Safe to use from any thread.
 
-    A span is named by id and epoch together, so one life of it is never taken for another.
+    A span is named by id and epoch together, so one epoch of it is never taken for another.
     """
 
     def __init__(self) -> None:
@@ -126,6 +126,7 @@ class AttendServer:
     ) -> None:
         """dtype: of queries."""
         self._pool, self._registry, self._config, self._dtype, self._compute = pool, registry, config, dtype, compute
+        self._heads = config.heads
         self._streams = ThreadStreams(compute.device, urgent=True)
         self._lock = threading.Lock()
         self.counters = Counters()
@@ -135,7 +136,7 @@ class AttendServer:
         positions = tensor_of(body, torch.int64, (plan.num_rows,)).clone()
         if plan.num_rows and (int(positions.min()) < 0 or int(positions.max()) > MAX_POSITION):
             raise MalformedMessage(f"positions from {int(positions.min())} to {int(positions.max())}")
-        row_bytes = self._config.num_heads * (self._config.head_dim + 1) * 4
+        row_bytes = self._heads.queries * (self._heads.dim + 1) * 4
         if sum(entry.num_rows for entry in plan.entries) * row_bytes > MAX_ANSWER_BYTES:
             raise MalformedMessage(f"the partials of this plan would be over {MAX_ANSWER_BYTES} bytes")
         for entry in plan.entries:
@@ -156,7 +157,7 @@ class AttendServer:
         """The whole answer to an Attend frame: header, out and lse. Raises MalformedMessage."""
         if header.step_id != served.plan.step_id:
             raise MalformedMessage(f"queries of step {header.step_id} under the plan of step {served.plan.step_id}")
-        shape = (served.plan.num_rows, self._config.num_heads, self._config.head_dim)
+        shape = (served.plan.num_rows, self._heads.queries, self._heads.dim)
         stale, out, lse = self.attend(served, header.layer, tensor_of(body, self._dtype, shape))
         return Partials(step_id=header.step_id, layer=header.layer, stale=stale), body_of(out), body_of(lse)
 

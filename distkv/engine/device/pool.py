@@ -21,7 +21,8 @@ LAYOUT = "slot,layer,kv,head"
 
 def slot_bytes(config: ModelConfig, block_tokens: int, dtype: torch.dtype) -> int:
     """Bytes of one rBlock, all layers."""
-    return config.num_layers * 2 * config.num_kv_heads * block_tokens * config.head_dim * dtype.itemsize
+    heads = config.heads
+    return config.num_layers * 2 * heads.keys * block_tokens * heads.dim * dtype.itemsize
 
 
 class KvPool:
@@ -48,7 +49,7 @@ class KvPool:
         if flat is None or flat.nbytes < size_bytes:
             raise ValueError(f"a pool of {num_slots} slots needs {size_bytes} writable bytes")
         self._slots = flat[:size_bytes].view(num_slots, self.slot_bytes)
-        blocks = self._slots.view(dtype).view(num_slots, config.num_layers, 2, config.num_kv_heads, -1)
+        blocks = self._slots.view(dtype).view(num_slots, config.num_layers, 2, config.heads.keys, -1)
         self._layers = [
             layout.of(blocks[:, layer, 0], blocks[:, layer, 1], config.head_dim, block_tokens)
             for layer in range(config.num_layers)

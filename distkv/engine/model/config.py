@@ -30,6 +30,15 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """Attention heads that one worker computes and stores: of queries, of keys and values, and numbers in each."""
+
+    queries: int
+    keys: int
+    dim: int
+
+
 @dataclass(frozen=True)
 class ModelConfig:
     """A decoder of the Llama family.
@@ -58,6 +67,12 @@ class ModelConfig:
     qk_norm: bool = False
     dtype: str = ""
     eos_token_ids: tuple[int, ...] = field(default=())
+
+    @property
+    def heads(self) -> Heads:
+        """Those of one worker: all of them, for a worker is one rank. Projections, pools, attention and serving have
+        their shapes from here."""
+        return Heads(self.num_heads, self.num_kv_heads, self.head_dim)
 
     @property
     def scale(self) -> float:

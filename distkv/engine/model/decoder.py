@@ -26,10 +26,10 @@ class Model:
     """Weights and the arithmetic over them; no state besides."""
 
     def __init__(self, config: ModelConfig, weights: Weights, compute: Compute) -> None:
-        self.config, self.weights, self.compute = config, weights, compute
+        self.config, self.heads, self.weights, self.compute = config, config.heads, weights, compute
         self.dtype = weights.embed.dtype
-        self._stretches = tuple(_stretches(weights, config.rms_norm_eps))
-        self._layer_tails = tuple(map(compute.layer_tail, self._stretches))
+        self._tail_weights = tuple(_tail_weights(weights, config.rms_norm_eps))
+        self._layer_tails = tuple(map(compute.layer_tail, self._tail_weights))
         self._rope = Rope(config.rope, config.head_dim, self.dtype, compute.device.place)
 
     @classmethod
@@ -48,7 +48,7 @@ class Model:
         normal = self.compute.ops.rms_norm(x, first.attention_norm, self.config.rms_norm_eps)
         return x, self._qkv(0, first.qkv(normal), *self._rope.angles(positions))
 
-    def between(self, layer: int, x: Tensor, attended: Tensor, qkv: FusedQkv) -> tuple[Tensor, FusedQkv]:
+    def advance(self, layer: int, x: Tensor, attended: Tensor, qkv: FusedQkv) -> tuple[Tensor, FusedQkv]:
         """The rest of a layer that is not the last: residual stream after it, and the next layer's fused QKV.
 
         x: which may be overwritten, and qkv: what came before its attention. attended: [N, Hq, D], of the attention.
@@ -63,8 +63,8 @@ class Model:
     def forward_over(self, kvs: Sequence[LayerKv]) -> LocalForward | None:
         """A forward pass over the layers of one pool without a stop between them, where the native library can."""
         config, native = self.config, self.compute.native
-        parts = zip(self.weights.layers, kvs, config.windows, self._stretches, strict=True)
-        layers = [LocalLayer(layer.q_norm, layer.k_norm, kv, window, stretch) for layer, kv, window, stretch in parts]
+        parts = zip(self.weights.layers, kvs, config.windows, self._tail_weights, strict=True)
+        layers = [LocalLayer(layer.q_norm, layer.k_norm, kv, window, tail) for layer, kv, window, tail in parts]
         if native is None or not NativeLayers.can_run(layers):
             return None
         run = NativeLayers(native, layers, config.scale)
@@ -81,11 +81,11 @@ class Model:
         return self.weights.lm_head(hidden).float()
 
     def _qkv(self, layer: int, found: Tensor, cos: Tensor, sin: Tensor) -> FusedQkv:
-        weights, config = self.weights.layers[layer], self.config
-        return FusedQkv(found, config.num_heads, cos, sin, weights.q_norm, weights.k_norm, config.rms_norm_eps)
+        weights, eps = self.weights.layers[layer], self.config.rms_norm_eps
+        return FusedQkv(found, self.heads.queries, cos, sin, weights.q_norm, weights.k_norm, eps)
 
 
-def _stretches(weights: Weights, eps: float) -> Iterator[LayerTailWeights]:
+def _tail_weights(weights: Weights, eps: float) -> Iterator[LayerTailWeights]:
     for layer, following in zip_longest(weights.layers, weights.layers[1:]):
         yield LayerTailWeights(
             o=layer.o,

@@ -161,7 +161,8 @@ class _Loader:
     def _layer(self, prefix: str) -> LayerWeights:
         config = self._config
         hidden, inner = config.hidden_size, config.intermediate_size
-        q_size, kv_size = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+        heads = config.heads
+        q_size, kv_size = heads.queries * heads.dim, heads.keys * heads.dim
         qkv = [
             (f"{prefix}.self_attn.{name}_proj", size) for name, size in (("q", q_size), ("k", kv_size), ("v", kv_size))
         ]

@@ -67,15 +67,15 @@ class _CapturedPieces:
 
     def __init__(self, model: Model, pool: KvPool, size: int, microbatch: int) -> None:
         self._model, self._pool, self._microbatch = model, pool, microbatch
-        config, place = model.config, model.compute.device.place
+        heads, place = model.heads, model.compute.device.place
         self.numbers = torch.zeros(4, size, dtype=torch.int64, device=place)
         self.numbers[2] = NO_SLOT
-        self.attended = torch.zeros(size, config.num_heads, config.head_dim, dtype=model.dtype, device=place)
+        self.attended = torch.zeros(size, heads.queries, heads.dim, dtype=model.dtype, device=place)
         self.stores = [self._capture(self._first)]
         _, x, cos, sin = self.stores[0].results
-        for layer in range(config.num_layers - 1):
+        for layer in range(model.config.num_layers - 1):
             # Of what came before a layer's attention the next one needs the angles.
-            before = FusedQkv(self.attended, config.num_heads, cos, sin)
+            before = FusedQkv(self.attended, heads.queries, cos, sin)
             self.stores.append(self._capture(partial(self._next, layer, x, before)))
             _, x = self.stores[-1].results
         self.end = self._capture(lambda: (model.end(x, self.attended),))
@@ -89,7 +89,7 @@ class _CapturedPieces:
         return self._stored(0, qkv), x, qkv.cos, qkv.sin
 
     def _next(self, layer: int, x: Tensor, before: FusedQkv) -> tuple[Tensor, ...]:
-        x, qkv = self._model.between(layer, x, self.attended, before)
+        x, qkv = self._model.advance(layer, x, self.attended, before)
         return self._stored(layer + 1, qkv), x
 
     def _stored(self, layer: int, qkv: FusedQkv) -> Tensor:

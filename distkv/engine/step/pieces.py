@@ -44,7 +44,7 @@ class EagerPieces:
 
     def advance(self, layer: int, attended: Tensor) -> None:
         """See Pieces."""
-        self._x, self._qkv = self._model.between(layer, self._x, attended, self._qkv)
+        self._x, self._qkv = self._model.advance(layer, self._x, attended, self._qkv)
 
     def end(self, attended: Tensor) -> Tensor:
         """See Pieces."""

@@ -1,4 +1,4 @@
-"""PeerLinks: one link per creditor and per source, to the life that the member list names."""
+"""PeerLinks: one link per creditor and per source, to the incarnation that the member list names."""
 
 from __future__ import annotations
 
@@ -95,10 +95,10 @@ def test_creditors_and_sources_have_links_of_their_own(links: PeerLinks, worker:
     links.drop_source("stranger")
 
 
-def test_strangers_and_other_lives_are_not_reached(links: PeerLinks, worker: Worker) -> None:
+def test_strangers_and_other_incarnations_are_not_reached(links: PeerLinks, worker: Worker) -> None:
     with pytest.raises(LinkClosed, match="no live member"):
         links.creditor("stranger")
-    with pytest.raises(LinkClosed, match="new life"):
+    with pytest.raises(LinkClosed, match="new incarnation"):
         links.source("lender", 2)
     links.update((msgspec.structs.replace(worker.member, incarnation=9),))
     with pytest.raises(LinkClosed, match="incarnation should be"):

@@ -165,7 +165,7 @@ async def test_a_source_that_died(puller: Puller, source: Worker) -> None:
 async def test_a_source_in_another_life(puller: Puller, source: Worker) -> None:
     source.incarnation = 4
     answer = await puller.pull((4,))
-    assert "new life" in answer.problem
+    assert "new incarnation" in answer.problem
 
 
 async def test_slots_that_do_not_exist_are_no_reason_to_fail(puller: Puller) -> None:

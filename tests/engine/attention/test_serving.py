@@ -91,20 +91,20 @@ def test_readers_in_many_threads_never_hold_a_revoked_span() -> None:
 
     def read() -> None:
         while not done.is_set():
-            for life in range(50):
-                with registry.pin(SpanRef(span_id="s", epoch=Epoch(1, life))) as slots:
-                    if slots is not None and life in revoked:
-                        broken.append(f"life {life} was revoked under a reader")
+            for epoch in range(50):
+                with registry.pin(SpanRef(span_id="s", epoch=Epoch(1, epoch))) as slots:
+                    if slots is not None and epoch in revoked:
+                        broken.append(f"epoch {epoch} was revoked under a reader")
 
     readers = [threading.Thread(target=read) for _ in range(4)]
     for reader in readers:
         reader.start()
-    for life in range(50):
-        ref, gone = SpanRef(span_id="s", epoch=Epoch(1, life)), threading.Event()
-        registry.grant(ref, (life,))
+    for epoch in range(50):
+        ref, gone = SpanRef(span_id="s", epoch=Epoch(1, epoch)), threading.Event()
+        registry.grant(ref, (epoch,))
 
-        def on_revoked(life: int = life, gone: threading.Event = gone) -> None:
-            revoked.append(life)
+        def on_revoked(epoch: int = epoch, gone: threading.Event = gone) -> None:
+            revoked.append(epoch)
             gone.set()
 
         registry.revoke(ref, on_revoked)

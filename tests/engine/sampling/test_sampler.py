@@ -71,7 +71,7 @@ def test_penalties_are_those_of_transformers(engine: Engine, path: Path, samplin
 
 
 def test_a_history_is_whole_again_after_a_rebuild(engine: Engine, path: Path) -> None:
-    """A step is lost with its creditor, its range is rebuilt in a new life, then the request starts over elsewhere."""
+    """A step is lost with its creditor, a new attempt rebuilds its range, then the request starts over elsewhere."""
     sampling = SETTINGS[-1]
     expected = reference(path, sampling)
     table = engine.table(60)
