@@ -35,8 +35,10 @@ ALLOWED = {
     "": {"client", "errors", "types"},
 }
 IO = {"socket", "ssl", "select", "selectors", "zmq", "asyncio", "uvloop", "multiprocessing", "subprocess"}
+PURE = IO | {"torch", "time", "datetime", "threading", "secrets", "os", "io", "pathlib"}
 FORBIDDEN = {
-    "control": IO | {"torch", "time", "datetime", "threading", "secrets", "os", "io", "pathlib"},
+    "control": PURE,
+    "sim": PURE,
     "kernels": IO,
     "engine": IO - {"subprocess"},
     "wire": {"torch", "pickle"},

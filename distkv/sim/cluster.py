@@ -1,300 +1,128 @@
 """A whole cluster of state machines in one thread, under a manual clock and a seeded network.
 
-Messages of one channel stay in order; which channel delivers next is drawn. Time moves only by hand.
+Time moves only in `run`, by ticks; within a tick messages arrive in an order that is drawn.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from random import Random
+from typing import Any, cast
 
 from distkv.clock import ManualClock
 from distkv.control import commands as c
 from distkv.control.cluster.gmanager import GManager, GManagerSettings
-from distkv.control.request.output import NoText
 from distkv.control.rmanager.state import RManagerSettings
-from distkv.control.rmanager.state_machine import RManager
 from distkv.events import ClusterEvent
-from distkv.sim.fake_worker import VOCAB, FakeWorker
-from distkv.types import SamplingParams, TokenLogprobs
-from distkv.wire.messages import to_client as tc
+from distkv.sim.client import Outcome
+from distkv.sim.fake_worker import VOCAB, Thread, thread_of
+from distkv.sim.loans import LoanCheck
+from distkv.sim.network import Channel, Network
+from distkv.sim.node import Node
+from distkv.types import SamplingParams
 from distkv.wire.messages import to_rmanager as tr
 from distkv.wire.messages import to_worker as tw
-from distkv.wire.messages.common import Member
 from distkv.wire.messages.counters import Counters
+from distkv.wire.messages.envelope import PeerAnswer, ToClient, ToWorker
 
 BLOCK = 4
 TICK_S = 0.05
+GMANAGER = "gmanager"
+STEP_DELAYS = (0.98, 0.9, 0.5, 0.0)
+"""How likely anything else overtakes a step, one of these per cluster: steps take longer than messages."""
 
-WORKER_THREADS = ("steps", "transfers", "main")
-
-
-def _thread_of(command: object) -> str:
-    """The thread of a real worker that carries a command out: threads overtake each other."""
-    if isinstance(command, tw.Step | tw.Forget):
-        return "steps"
-    return "transfers" if isinstance(command, tw.Checksum | tw.Pull) else "main"
-
-
-@dataclass
-class Node:
-    rm: RManager
-    worker: FakeWorker
-    member: Member
-    alive: bool = True
-    frozen: bool = False
-    exited: c.Exit | None = None
-
-
-@dataclass
-class Outcome:
-    tokens: list[int] = field(default_factory=list)
-    logprobs: list[TokenLogprobs] = field(default_factory=list)
-    prompt_logprobs: list[TokenLogprobs | None] = field(default_factory=list)
-    queue_s: float | None = None
-    finish: str = ""
-    ended: tc.RequestEnded | None = None
-
-    @property
-    def done(self) -> bool:
-        return bool(self.finish) or self.ended is not None
+Delivery = c.Event | c.GManagerRequested | ToWorker
 
 
 class SimCluster:
-    """`pools`: slots per instance, named i0, i1, ..."""
+    """A gManager and instances i0, i1, ... with `pools` slots each; `settings` are those of all rManagers.
 
-    def __init__(self, pools: list[int], seed: int = 0, **settings: object) -> None:
+    Every invariant is checked after every event: of the instance or gManager that handled it, and between all.
+    nodes: the newest incarnation by instance id. owner: the instance that a request was sent to. outcomes: what its
+    client got. events: what was published, and by whom.
+    """
+
+    def __init__(self, pools: Sequence[int], seed: int = 0, **settings: Any) -> None:
         self.clock = ManualClock(100.0)
         self.random = Random(seed)
-        self.step_speed = self.random.choice([0.02, 0.1, 0.5, 1.0])
-        self.settings = settings
-        self.queues: dict[tuple[str, str, str], deque[object]] = defaultdict(deque)
+        self.network: Network[Delivery] = Network(self.random, {"steps": self.random.choice(STEP_DELAYS)})
         self.nodes: dict[str, Node] = {}
+        self.gm: GManager | None = GManager(GManagerSettings())
         self.outcomes: dict[str, Outcome] = defaultdict(Outcome)
         self.owner: dict[str, str] = {}
-        self.gm: GManager | None = GManager(GManagerSettings())
         self.events: list[tuple[str, ClusterEvent]] = []
-        self.sent: list[tuple[str, c.Command]] = []
-        self.outgoing: list[str] = []
+        self._settings = settings
+        self._loans = LoanCheck(self.nodes)
+        self._version = 0
+        self._ended: list[str] = []
         for index, slots in enumerate(pools):
             self.start(f"i{index}", slots)
         self.run(1.0)
 
-    # --- what a test does
+    # --- instances and the gManager
 
-    def start(self, name: str, slots: int, incarnation: int = 1) -> None:
-        settings = RManagerSettings(
-            instance_id=name,
-            incarnation=incarnation,
-            block_tokens=BLOCK,
-            num_blocks=slots,
-            vocab_size=VOCAB,
-            **{"max_num_batched_tokens": 64} | self.settings,  # type: ignore[arg-type]
+    def start(self, name: str, slots: int, incarnation: int = 1, **settings: Any) -> None:
+        """A new instance, or a new incarnation of one that is dead."""
+        usual = {"vocab_size": VOCAB, "block_tokens": BLOCK, "max_num_batched_tokens": 64} | self._settings
+        node = Node(
+            RManagerSettings(instance_id=name, incarnation=incarnation, num_blocks=slots, **usual | settings),
+            Random(self.random.random()),
         )
-        member = Member(
-            instance_id=name,
-            incarnation=incarnation,
-            address=f"sim://{name}",
-            state="ready",
-            block_tokens=BLOCK,
-            total_blocks=slots,
-            lendable_blocks=settings.lendable_blocks,
-        )
-        worker = FakeWorker(name, incarnation, slots, BLOCK)
-        node = Node(RManager(settings, NoText, Random(self.random.random())), worker, member)
         self.nodes[name] = node
         for other in self.nodes.values():
-            other.worker.peers = {n: x.worker for n, x in self.nodes.items()}
-        self._carry_out(name, node.rm.introduce(member, "sim"))
-
-    def submit(self, name: str, request_id: str, prompt: list[int], max_tokens: int, **params: object) -> None:
-        sampling = SamplingParams(max_tokens=max_tokens, temperature=0.0, **params)  # type: ignore[arg-type]
-        submit = tr.Submit(request_id=request_id, prompt=tuple(prompt), params=sampling)
-        self.owner[request_id] = name
-        self._handle(name, c.Tokenized(submit, tuple(prompt), b"client:" + request_id.encode()))
-
-    def cancel(self, request_id: str) -> None:
-        name = self.owner[request_id]
-        if self.nodes[name].alive:
-            route = b"client:" + request_id.encode()
-            self._handle(name, c.ClientRequested(route, tr.Cancel(request_id=request_id)))
+            other.worker.peers = {peer: one.worker for peer, one in self.nodes.items()}
+        self._carry_out(name, node.rm.introduce(node.member, "sim"))
 
     def kill(self, name: str) -> None:
         """The instance dies; peers see its connections break."""
-        self.nodes[name].alive = self.nodes[name].worker.alive = False
-        for key in [k for k in self.queues if name in (k[0], k[2])]:
-            self.queues[key].clear()
-        for other in self.nodes:
-            if other != name and self.nodes[other].alive:
+        self.nodes[name].worker.alive = False
+        self.network.lose(lambda channel: name in (channel.source, channel.target))
+        for other, node in self.nodes.items():
+            if node.alive:
                 self._handle(other, c.PeerDisconnected(name))
-
-    def cut(self, one: str, other: str) -> None:
-        """The control connections between two instances break: what is on its way is lost; they connect again."""
-        for key in [k for k in self.queues if {k[0], k[2]} == {one, other}]:
-            self.queues[key].clear()
-        for name, peer in ((one, other), (other, one)):
-            if self.nodes[name].alive and not self.nodes[name].frozen:
-                self._handle(name, c.PeerDisconnected(peer))
 
     def freeze(self, name: str, frozen: bool = True) -> None:
         """SIGSTOP and SIGCONT: connections stay, nothing moves."""
-        self.nodes[name].frozen = self.nodes[name].worker.frozen = frozen
-
-    def kill_gmanager(self) -> None:
-        self.gm = None
-        for key in [k for k in self.queues if "gm" in (k[0], k[2])]:
-            self.queues[key].clear()
-
-    def restart_gmanager(self) -> None:
-        self.gm = GManager(GManagerSettings())
+        self.nodes[name].worker.frozen = frozen
 
     def drain(self, name: str, timeout_s: float = 20.0) -> None:
+        """SIGTERM: it ends in good order."""
         self._handle(name, c.DrainRequested(timeout_s))
 
-    def run(self, seconds: float, until: object = None) -> bool:
-        """Deliver and tick for a while; true as soon as `until()` holds."""
-        end = self.clock.now() + seconds
-        while self.clock.now() < end:
-            for _ in range(self.random.randint(1, 60)):
-                if callable(until) and until():
-                    return True
-                if not self.deliver_one():
-                    break
-            self.tick()
-        return callable(until) and bool(until())
+    def cut(self, one: str, other: str) -> None:
+        """The control connections between two instances break: what is on its way is lost; they connect again."""
+        self.network.lose(lambda channel: {channel.source, channel.target} == {one, other})
+        for name, peer in ((one, other), (other, one)):
+            if self.nodes[name].runs:
+                self._handle(name, c.PeerDisconnected(peer))
 
-    def finish(self, seconds: float = 120.0) -> None:
-        """Run until every request has ended."""
-        done = self.run(seconds, lambda: all(self.outcomes[r].done for r in self.owner))
-        assert done, f"not ended: {[r for r in self.owner if not self.outcomes[r].done]}"
+    def kill_gmanager(self) -> None:
+        """The gManager dies, and what is on its way to and from it is lost."""
+        self.gm = None
+        self.network.lose(lambda channel: GMANAGER in (channel.source, channel.target))
 
-    def settle(self, seconds: float = 6.0) -> None:
-        """Run one lease longer, then every block must be back."""
-        self.run(seconds)
-        for name, node in self.nodes.items():
-            if node.alive:
-                pool = node.rm.state.pool
-                assert pool.num_free == pool.num_slots, f"{name}: {pool.num_free} of {pool.num_slots} free"
-                assert not node.rm.state.loans.loans
-        self.run(1.0)
-        assert self.gm is not None
-        assert self.gm.ledger.debts() == {} and self.gm.ledger.placement() == {}
-        for name, entry in self.gm.ledger.entries.items():
-            if self.nodes[name].alive:
-                assert entry.heartbeat is not None and entry.heartbeat.free_blocks == entry.heartbeat.total_blocks
+    def restart_gmanager(self) -> None:
+        """A gManager that knows nothing."""
+        self.gm, self._version = GManager(GManagerSettings()), 0
 
-    # --- the network
+    # --- clients
 
-    def tick(self) -> None:
-        now = self.clock.advance(TICK_S)
-        while self.outgoing:
-            self.kill(self.outgoing.pop())
-        for name, node in list(self.nodes.items()):
-            if node.alive and not node.frozen:
-                for request_id, owner in self.owner.items():
-                    if owner == name and not self.outcomes[request_id].done:
-                        route = b"client:" + request_id.encode()
-                        self._handle(name, c.ClientRequested(route, tr.KeepAlive()))
-                self._handle(name, c.Tick())
-        if self.gm is not None:
-            self._gm_commands(self.gm.handle(c.Tick(), now))
+    def submit(self, name: str, request_id: str, prompt: Sequence[int], max_tokens: int, **params: Any) -> None:
+        """Send a greedy request to an instance; its client stays until it has the answer."""
+        sampling = SamplingParams(max_tokens=max_tokens, temperature=0.0, **params)
+        submit = tr.Submit(request_id=request_id, prompt=tuple(prompt), params=sampling)
+        self.owner[request_id] = name
+        self._handle(name, c.Tokenized(submit, tuple(prompt), _route("client", request_id)))
 
-    def deliver_one(self) -> bool:
-        ready = sorted(k for k, q in self.queues.items() if q and not self._blocked(k[2]))
-        if not ready:
-            return False
-        key = self.random.choice(ready)
-        if key[1] == "steps" and len(ready) > 1 and self.random.random() > self.step_speed:
-            return True  # a step takes longer than anything else
-        source, kind, target = key
-        message = self.queues[key].popleft()
-        if target == "gm":
-            if self.gm is not None:
-                event = c.GManagerRequested(source, source.encode(), message)  # type: ignore[arg-type]
-                self._gm_commands(self.gm.handle(event, self.clock.now()))
-        elif kind == "main" and isinstance(message, tw.Revoke):
-            # Closed at once; answered by the transfer thread, behind the pulls that were asked for before.
-            self.nodes[target].worker.spans.pop(message.span.span_id, None)
-            self._send((target, "transfers", target), message)
-        elif kind in WORKER_THREADS:
-            for reply in self.nodes[target].worker.handle(message):
-                self._send((target, "from-" + kind, target), reply)
-        elif kind.startswith("from-"):
-            self._handle(target, c.FromWorker(message))  # type: ignore[arg-type]
-        elif source == "gm":
-            self._handle(target, c.FromGManager(message))  # type: ignore[arg-type]
-        elif kind == "answer":
-            self._handle(target, c.PeerAnswered(source, message))  # type: ignore[arg-type]
-        else:
-            self._handle(target, c.PeerRequested(source, f"peer:{source}".encode(), message))  # type: ignore[arg-type]
-        return True
-
-    def _blocked(self, target: str) -> bool:
-        return target in self.nodes and self.nodes[target].frozen
-
-    def _send(self, key: tuple[str, str, str], message: object) -> None:
-        source, _, target = key
-        for end in (source, target):
-            if end in self.nodes and not self.nodes[end].alive:
-                return
-        if target == "gm" and self.gm is None:
-            return
-        self.queues[key].append(message)
-
-    def _handle(self, name: str, event: c.Event) -> None:
-        node = self.nodes[name]
-        commands = node.rm.handle(event, self.clock.now())
-        node.rm.validate()
-        self._carry_out(name, commands)
-
-    def _carry_out(self, name: str, commands: list[c.Command]) -> None:
-        node = self.nodes[name]
-        for command in commands:
-            self.sent.append((name, command))
-            match command:
-                case c.TellWorker():
-                    self._send((name, _thread_of(command.body), name), command.body)
-                case c.TellGManager():
-                    self._send((name, "", "gm"), command.body)
-                case c.TellPeer():
-                    self._send((name, "ask", command.instance_id), command.body)
-                case c.Answer():
-                    self._answer(name, command)
-                case c.Publish():
-                    self.events.append((name, command.event))
-                case c.Exit():
-                    node.exited = command
-                    self.outgoing.append(name)
-
-    def _answer(self, name: str, command: c.Answer) -> None:
-        kind, _, who = command.route.decode().partition(":")
-        if kind == "peer":
-            self._send((name, "answer", who), command.body)
-            return
-        outcome = self.outcomes[who]
-        assert not outcome.done, f"{who} gets {command.body} after its end"
-        if isinstance(command.body, tc.TokenChunk):
-            self._take(outcome, command.body)
-        elif isinstance(command.body, tc.RequestEnded):
-            outcome.ended = command.body
-
-    def _take(self, outcome: Outcome, chunk: tc.TokenChunk) -> None:
-        assert not (chunk.prompt_logprobs and outcome.tokens), "the prompt comes before the output"
-        assert (chunk.queue_s is not None) == (bool(chunk.token_ids) and not outcome.tokens)
-        outcome.tokens.extend(chunk.token_ids)
-        outcome.logprobs.extend(chunk.logprobs or ())
-        outcome.prompt_logprobs.extend(chunk.prompt_logprobs or ())
-        outcome.queue_s = chunk.queue_s if outcome.queue_s is None else outcome.queue_s
-        outcome.finish = chunk.finish_reason or ""
-
-    def _gm_commands(self, commands: list[c.Command]) -> None:
-        for command in commands:
-            if isinstance(command, c.Answer):
-                self._send(("gm", "answer", command.route.decode()), command.body)
+    def cancel(self, request_id: str) -> None:
+        """Have the client stop its request."""
+        name = self.owner[request_id]
+        if self.nodes[name].alive:
+            self._handle(name, c.ClientRequested(_route("client", request_id), tr.Cancel(request_id=request_id)))
 
     def spans(self, request_id: str) -> dict[str, int]:
-        """Tokens of a request by instance."""
+        """Tokens of a live request by the instance they lie on."""
         held: dict[str, int] = defaultdict(int)
         node = self.nodes[self.owner[request_id]]
         for request in node.rm.status(node.member, Counters()).requests:
@@ -302,3 +130,145 @@ class SimCluster:
                 for span in request.spans:
                     held[span.instance_id] += span.num_tokens
         return dict(held)
+
+    # --- time
+
+    def run(self, seconds: float, until: Callable[[], object] = lambda: False) -> bool:
+        """Deliver and tick for a while; true as soon as `until()` is."""
+        end = self.clock.now() + seconds
+        while self.clock.now() < end:
+            for _ in range(self.random.randint(1, 60)):
+                if until():
+                    return True
+                if not self.deliver():
+                    break
+            self.tick()
+        return bool(until())
+
+    def finish(self, seconds: float = 120.0) -> None:
+        """Run until every request has ended; TimeoutError if some do not."""
+        if not self.run(seconds, lambda: all(self.outcomes[request_id].done for request_id in self.owner)):
+            raise TimeoutError(f"not ended: {[r for r in self.owner if not self.outcomes[r].done]}")
+
+    def settle(self, seconds: float = 6.0) -> None:
+        """Run one lease longer, and until that is reported: every block must be back, see `validate_idle`."""
+        self.run(seconds + 1.0)
+        self.validate_idle()
+
+    def tick(self) -> None:
+        """A tick passes for everybody; clients say that they are there."""
+        now = self.clock.advance(TICK_S)
+        while self._ended:
+            self.kill(self._ended.pop())
+        for name, node in list(self.nodes.items()):
+            if node.runs:
+                for request_id, owner in self.owner.items():
+                    if owner == name and not self.outcomes[request_id].done:
+                        self._handle(name, c.ClientRequested(_route("client", request_id), tr.KeepAlive()))
+                self._handle(name, c.Tick())
+        if self.gm is not None:
+            self._handle_gmanager(self.gm, c.Tick(), now)
+
+    def deliver(self) -> bool:
+        """Let one message arrive; false if none can."""
+        drawn = self.network.draw(lambda target: target not in self.nodes or self.nodes[target].runs)
+        if drawn is None:
+            return False
+        channel, delivery = drawn
+        if isinstance(delivery, c.GManagerRequested):
+            if self.gm is not None:
+                self._handle_gmanager(self.gm, delivery, self.clock.now())
+        elif isinstance(delivery, ToWorker):
+            self._work(channel.target, cast(Thread, channel.name), delivery)
+        else:
+            self._handle(channel.target, delivery)
+        return True
+
+    # --- checks
+
+    def validate(self) -> None:
+        """What holds between all: live debts meet their loans. Each node and the gManager validate themselves."""
+        self._loans.validate(self.clock.now())
+
+    def validate_idle(self) -> None:
+        """No request runs and a lease has passed: all memory is free, and the gManager knows."""
+        assert self.gm is not None
+        for name, node in self.nodes.items():
+            if node.alive:
+                node.validate_idle()
+                heartbeat = self.gm.ledger.entries[name].heartbeat
+                assert heartbeat is not None and heartbeat.free_blocks == heartbeat.total_blocks, name
+        assert self.gm.ledger.debts() == {} and self.gm.ledger.placement() == {}
+
+    # --- events and commands
+
+    def _handle(self, name: str, event: c.Event) -> None:
+        self._carry_out(name, self.nodes[name].handle(event, self.clock.now()))
+        self.validate()
+
+    def _handle_gmanager(self, gm: GManager, event: c.GManagerRequested | c.Tick, now: float) -> None:
+        commands = gm.handle(event, now)
+        gm.validate(now)
+        assert gm.version >= self._version, "the version of the member list went back"
+        self._version = gm.version
+        for command in commands:
+            match command:
+                case c.Answer(route, tr.JoinRefused()):
+                    self._ended.append(route.decode())
+                case c.Answer(route, tr.Members() | tr.HeartbeatAck() | tr.Creditors() as message):
+                    self._send(Channel(GMANAGER, route.decode(), "answers"), c.FromGManager(message))
+                case c.Publish():
+                    self.events.append((GMANAGER, command.event))
+                case _:
+                    raise AssertionError(f"a gManager never issues {command}")
+
+    def _work(self, name: str, thread: Thread, message: ToWorker) -> None:
+        worker = self.nodes[name].worker
+        if isinstance(message, tw.Revoke) and thread == "main":
+            # Closed at once; answered by the transfer thread, behind the pulls that came before.
+            worker.close(message)
+            self._send(Channel(name, name, "transfers"), message)
+            return
+        for reply in worker.handle(message):
+            self._send(Channel(name, name, f"from {thread}"), c.FromWorker(reply))
+
+    def _carry_out(self, name: str, commands: Sequence[c.Command]) -> None:
+        for command in commands:
+            match command:
+                case c.TellWorker():
+                    self._send(Channel(name, name, thread_of(command.body)), command.body)
+                case c.TellGManager():
+                    request = c.GManagerRequested(name, name.encode(), command.body)
+                    self._send(Channel(name, GMANAGER, "requests"), request)
+                case c.TellPeer():
+                    asked = c.PeerRequested(name, _route("peer", name), command.body)
+                    self._send(Channel(name, command.instance_id, "requests"), asked)
+                case c.Answer():
+                    self._answer(name, command)
+                case c.Publish():
+                    self.events.append((name, command.event))
+                    self._loans.on_published(name, command.event)
+                case c.Exit():
+                    self.nodes[name].exited = command
+                    self._ended.append(name)
+
+    def _answer(self, name: str, command: c.Answer) -> None:
+        kind, _, who = command.route.decode().partition(":")
+        if kind == "peer":
+            answer = c.PeerAnswered(name, cast(PeerAnswer, command.body))
+            self._send(Channel(name, who, "answers"), answer)
+        else:
+            self.outcomes[who].receive(cast(ToClient, command.body))
+
+    def _send(self, channel: Channel, delivery: Delivery) -> None:
+        """What goes to or comes from the dead is lost."""
+        ends = (channel.source, channel.target)
+        if GMANAGER in ends and self.gm is None:
+            return
+        if all(self.nodes[end].alive for end in ends if end != GMANAGER):
+            self.network.send(channel, delivery)
+
+
+def _route(kind: str, name: str) -> bytes:
+    """Leads an answer back to a client's request, or to a peer."""
+    return f"{kind}:{name}".encode()

@@ -10,14 +10,24 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence as Seq
+from typing import Literal
 
 from distkv.types import TokenLogprobs
 from distkv.wire.messages import from_worker as fw
 from distkv.wire.messages import to_worker as tw
-from distkv.wire.messages.counters import Counters
+from distkv.wire.messages.envelope import ToWorker
 
 VOCAB = 1000
+Thread = Literal["steps", "transfers", "main"]
+Reply = fw.StepResult | fw.Checksummed | fw.Pulled | fw.Revoked
 Entry = tuple[str, int, int]  # request, position, token
+
+
+def thread_of(message: ToWorker) -> Thread:
+    """The thread of a real worker that carries a message out: threads overtake each other."""
+    if isinstance(message, tw.Step | tw.Forget):
+        return "steps"
+    return "transfers" if isinstance(message, tw.Checksum | tw.Pull) else "main"
 
 
 def next_token(tokens: Seq[int]) -> int:
@@ -40,7 +50,10 @@ def logprobs_at(position: int, token: int, top: int) -> TokenLogprobs:
 
 
 class FakeWorker:
-    """One instance's worker; `peers` maps instance ids to the live workers."""
+    """One instance's worker; `peers` maps instance ids to the workers of all instances, this one included.
+
+    alive, frozen: as its process is; peers read nothing from one that is not there.
+    """
 
     def __init__(self, instance_id: str, incarnation: int, num_slots: int, block_tokens: int) -> None:
         self.instance_id = instance_id
@@ -54,13 +67,23 @@ class FakeWorker:
         self.last_token: dict[str, int] = {}
         self.lost_attempt: dict[str, int] = {}
         self.histories: dict[str, dict[int, int]] = {}
-        self.counters = Counters()
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether peers get anything from it."""
+        return self.alive and not self.frozen
 
     def checksum(self, slot: int) -> int:
+        """Of what lies in a slot."""
         digest = hashlib.blake2b(repr(self.pool[slot]).encode(), digest_size=8).digest()
         return int.from_bytes(digest)
 
-    def handle(self, message: object) -> list[object]:
+    def close(self, revoke: tw.Revoke) -> None:
+        """Let nobody read the span any more; `handle(revoke)` answers."""
+        self.spans.pop(revoke.span.span_id, None)
+
+    def handle(self, message: ToWorker) -> list[Reply]:
+        """Carry a message out; returns the answers. AssertionError if a Step reads what its sequence did not write."""
         match message:
             case tw.Step():
                 results = tuple(self._run(seq) for seq in message.seqs)
@@ -74,7 +97,7 @@ class FakeWorker:
             case tw.Grant():
                 self.spans[message.span.span_id] = message
             case tw.Revoke():
-                self.spans.pop(message.span.span_id, None)
+                self.close(message)
                 return [fw.Revoked(span=message.span)]
             case tw.Pull():
                 return [fw.Pulled(pull_id=message.pull_id, problem=self._pull(message))]
@@ -86,7 +109,7 @@ class FakeWorker:
 
     def _pull(self, pull: tw.Pull) -> str:
         source = self.peers.get(pull.source_id)
-        if source is None or not source.alive or source.frozen or source.incarnation != pull.source_incarnation:
+        if source is None or not source.is_readable or source.incarnation != pull.source_incarnation:
             return "the source is gone"
         if pull.span is not None and pull.span not in {grant.span for grant in self.spans.values()}:
             return "the span is gone"
@@ -120,7 +143,7 @@ class FakeWorker:
                 self._read(self.pool[run.first_slot + i], run.first_block + i, name, seq.end, context)
         for remote in seq.remote:
             peer = self.peers.get(remote.instance_id)
-            grant = None if peer is None or not peer.alive or peer.frozen else peer.spans.get(remote.span.span_id)
+            grant = None if peer is None or not peer.is_readable else peer.spans.get(remote.span.span_id)
             if grant is None or grant.span != remote.span:
                 lost.add(remote.instance_id)
                 continue

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from distkv.sim.cluster import Outcome, SimCluster
+from distkv.sim.client import Outcome
+from distkv.sim.cluster import SimCluster
 from distkv.sim.fake_worker import expected_output, logprobs_at
-from tests.control.test_cluster import prompt
+from tests.sim.test_cluster import prompt
 
 POOLS = [12, 20, 28, 16]
 NAMES = st.integers(0, len(POOLS) - 1).map(lambda i: f"i{i}")

@@ -216,8 +216,8 @@ def test_a_connection_breaks_with_a_message_on_its_way(lost: type) -> None:
     cluster.submit("i0", "r", prompt(150), 40)
 
     def on_its_way() -> str | None:
-        for (source, _, target), queue in cluster.queues.items():
-            if "i0" in (source, target) and any(isinstance(message, lost) for message in queue):
+        for (source, target, _), delivery in cluster.network.on_its_way():
+            if "i0" in (source, target) and isinstance(getattr(delivery, "message", None), lost):
                 return source if target == "i0" else target
         return None
 

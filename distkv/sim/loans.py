@@ -1,0 +1,67 @@
+"""What must hold between instances: a live debt meets a loan of the same slots, whose lease lasts at least as long.
+
+A debt is live from when its debtor hears of the grant, until
+
+- its debtor gives it up (it is in no book of the debtor any more), or the debtor's process ends;
+- its lease has run out by the debtor's own count;
+- the process that granted it ends: another incarnation of the creditor owes the debtor nothing;
+- the creditor counts the debtor as lost (`PeerLost`), with or without reason, and takes back what it lent to it. The
+  debtor finds out by a missing partial, or when its renewal is refused.
+
+Until then its loan must be there, not on its way back, of the same span in the same epoch, to this debtor; the debt's
+slots must be the first of the loan's (a debtor gives up positions from the end), what it takes for filled must be
+filled, and the lease must not end sooner by the creditor's count than by the debtor's. A loan without a debt is no
+contradiction: a grant may be on its way to its debtor, or a release from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from distkv.control.request.placement import Debt
+from distkv.events import ClusterEvent, PeerLost
+from distkv.sim.node import Node
+from distkv.wire.messages.common import SpanRef
+
+
+class LoanCheck:
+    """Compares the books of all instances. Nodes are by instance id, the newest incarnation of each."""
+
+    def __init__(self, nodes: Mapping[str, Node]) -> None:
+        self._nodes = nodes
+        self._withdrawn: set[SpanRef] = set()
+
+    def on_published(self, instance_id: str, event: ClusterEvent) -> None:
+        """Remember which loans an instance takes back from a debtor it counts as lost."""
+        if isinstance(event, PeerLost):
+            loans = self._nodes[instance_id].rm.state.loans.loans.values()
+            self._withdrawn.update(loan.span for loan in loans if loan.debtor_id == event.peer and loan.revoking)
+
+    def validate(self, now: float) -> None:
+        """Every live debt meets its loan."""
+        for name, node in self._nodes.items():
+            if node.alive:
+                for debt in node.rm.state.all_debts():
+                    if self.is_live(debt, now):
+                        self._meets_its_loan(name, node.settings.incarnation, debt)
+
+    def is_live(self, debt: Debt, now: float) -> bool:
+        """Of a debt in the books of an instance that is alive."""
+        creditor = self._nodes[debt.creditor_id]
+        return (
+            now < debt.valid_until
+            and creditor.alive
+            and creditor.settings.incarnation == debt.span.epoch.incarnation
+            and debt.span not in self._withdrawn
+        )
+
+    def _meets_its_loan(self, debtor_id: str, incarnation: int, debt: Debt) -> None:
+        what = f"{debt.span.span_id} of {debtor_id} at {debt.creditor_id}"
+        loan = self._nodes[debt.creditor_id].rm.state.loans.get(debt.span)
+        assert loan is not None, f"{what}: a live debt without a loan"
+        assert (loan.debtor_id, loan.debtor_incarnation) == (debtor_id, incarnation), f"{what} is lent to another"
+        assert loan.slots[: len(debt.slots)] == debt.slots, f"{what}: {debt.slots} are owed, {loan.slots} are lent"
+        assert debt.filled <= loan.filled, f"{what}: {debt.filled} blocks are placed, {loan.filled} were taken over"
+        assert debt.valid_until <= loan.expires_at, (
+            f"{what} is used until {debt.valid_until:.3f} and lent until {loan.expires_at:.3f}"
+        )

@@ -1,0 +1,59 @@
+"""One instance of a simulated cluster: an rManager and its worker, in one incarnation."""
+
+from __future__ import annotations
+
+from random import Random
+
+from distkv.control import commands as c
+from distkv.control.request.output import NoText
+from distkv.control.rmanager.state import RManagerSettings
+from distkv.control.rmanager.state_machine import RManager
+from distkv.sim.fake_worker import FakeWorker
+from distkv.wire.messages.common import Member
+
+
+class Node:
+    """alive: false once its process is gone. frozen: stopped, as by SIGSTOP; its connections stay.
+    exited: how it ended by itself."""
+
+    def __init__(self, settings: RManagerSettings, entropy: Random) -> None:
+        self.settings = settings
+        self.rm = RManager(settings, NoText, entropy)
+        self.worker = FakeWorker(settings.instance_id, settings.incarnation, settings.num_blocks, settings.block_tokens)
+        self.exited: c.Exit | None = None
+        self.member = Member(
+            instance_id=settings.instance_id,
+            incarnation=settings.incarnation,
+            address=f"sim://{settings.instance_id}",
+            state="ready",
+            block_tokens=settings.block_tokens,
+            total_blocks=settings.num_blocks,
+            lendable_blocks=settings.lendable_blocks,
+        )
+
+    @property
+    def alive(self) -> bool:
+        return self.worker.alive
+
+    @property
+    def frozen(self) -> bool:
+        return self.worker.frozen
+
+    @property
+    def runs(self) -> bool:
+        """Whether it handles events."""
+        return self.alive and not self.frozen
+
+    def handle(self, event: c.Event, now: float) -> list[c.Command]:
+        """The rManager's answer to an event; every invariant of the instance holds after it."""
+        commands = self.rm.handle(event, now)
+        self.rm.validate()
+        return commands
+
+    def validate_idle(self) -> None:
+        """Nothing runs: every slot is free, nothing is lent or owed."""
+        pool = self.rm.state.pool
+        name = self.settings.instance_id
+        assert pool.num_free == pool.num_slots, f"{name}: {pool.num_free} of {pool.num_slots} slots are free"
+        assert not self.rm.state.loans.loans, f"{name} still lends"
+        assert not self.rm.state.all_debts(), f"{name} still owes"
