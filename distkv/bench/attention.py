@@ -20,8 +20,7 @@ from distkv.bench.harness.machine import machine_facts, versions_of
 from distkv.bench.harness.report import Goal, Report, at_least, results
 from distkv.bench.workloads.attention import BLOCK_TOKENS, STREAM_BYTES, Keys, Shape, merging, rate, streaming
 from distkv.kernels import Backend
-from distkv.kernels.cpu.backends import backend_of
-from distkv.kernels.cpu.dispatch import available, choose
+from distkv.kernels.cpu.dispatch import available, backend_of, choose
 
 SHAPES = (Shape(32, 8, 128), Shape(12, 4, 64), Shape(32, 32, 128), Shape(64, 8, 128))
 LENGTHS = (8192, 32768, 131072)

@@ -23,7 +23,8 @@ from distkv.bench.harness.machine import machine_facts, versions_of
 from distkv.bench.harness.report import Goal, Report, at_least, results
 from distkv.bench.workloads.decode_steps import DecodeSteps
 from distkv.bench.workloads.random_model import random_model
-from distkv.engine.device.compute import Compute, choose_compute
+from distkv.engine.device.device import Device
+from distkv.engine.device.registry import choose_device
 from distkv.errors import ConfigError
 
 OURS, LIMIT = "distkv", "memory limit"
@@ -56,10 +57,10 @@ def measure(
     rounds = rounds or (2 if quick else 7)
     if device != "cpu":
         gpu_of(device)
-    compute = choose_compute(device)
-    bandwidth = _bandwidth(compute, threads)
+    here = choose_device(device)
+    bandwidth = _bandwidth(here, threads)
     say(f"making {shape.name}")
-    made = random_model(shape, compute)
+    made = random_model(shape, here)
     samples: Samples = {}
     for batch, context in cells:
         case = f"{shape.name}, batch {batch} x {context:,}, tokens/s"
@@ -71,8 +72,8 @@ def measure(
         }
         samples |= alternate(contenders, rounds, warmups=2)
         del steps, contenders
-    machine = machine_facts() | gpu_facts(compute.device.place) | {
-        "kernels": compute.level,
+    machine = machine_facts() | gpu_facts(here.place) | {
+        "kernels": here.backend.name,
         "threads": threads,
         "model": f"random Llama {shape.name}, bfloat16, {shape.parameters / 1e6:.1f}M parameters",
         "command": f"distkv bench step --device {device} --model {shape.name} --batches {batches} "
@@ -80,10 +81,10 @@ def measure(
         "contenders": {
             OURS: f"StepRunner, greedy, {STEPS} steps a sample",
             LIMIT: "weights but the input embedding, one row of that, keys and values, over the bandwidth measured "
-            + ("as a copy, bytes read and written" if compute.device.place.type == "cuda" else "as a read"),
+            + ("as a copy, bytes read and written" if here.place.type == "cuda" else "as a read"),
         },
     }  # fmt: skip
-    goals = tuple(_goal(case, rates, shape.name, compute) for case, rates in samples.items())
+    goals = tuple(_goal(case, rates, shape.name, here) for case, rates in samples.items())
     units = {case: case.rpartition(", ")[2] for case in samples}
     return Report("step", machine, versions_of(("torch", "triton")), results(samples, units), goals), samples
 
@@ -106,9 +107,9 @@ def _limit(bandwidth: Callable[[], float], step_bytes: float, batch: int, case: 
     return {case: batch * bandwidth() / step_bytes}
 
 
-def _bandwidth(compute: Compute, threads: int) -> Callable[[], float]:
+def _bandwidth(device: Device, threads: int) -> Callable[[], float]:
     """Bytes per second."""
-    place = compute.device.place
+    place = device.place
     if place.type != "cuda":
         return Bandwidth(threads).bytes_per_s
     clock = GpuClock()
@@ -116,11 +117,11 @@ def _bandwidth(compute: Compute, threads: int) -> Callable[[], float]:
     return lambda: 2 * COPY_BYTES * 5 / clock.seconds(copy, 5)
 
 
-def _goal(case: str, rates: Mapping[str, Any], model: str, compute: Compute) -> Goal:
+def _goal(case: str, rates: Mapping[str, Any], model: str, device: Device) -> Goal:
     goal, ratio = f"{case}: share of the memory limit", paired_ratio(rates[OURS], rates[LIMIT])
     if model == "tiny":
         return Goal(goal, "measured", str(ratio), None, "caches hold this model")
-    if compute.device.place.type == "cuda":
+    if device.place.type == "cuda":
         return at_least(goal, ratio, GPU_GOAL)
     if ", batch 1 x" not in case:
         return Goal(goal, "measured", str(ratio), None, "on CPUs the goal is stated for one sequence")

@@ -3,7 +3,8 @@
 `reference` says what is computed, `backend` how backends are called, `layout` how K and V lie in memory.
 """
 
-from distkv.kernels.backend import AttentionMetadata, Backend
+from distkv.kernels.attention_metadata import AttentionMetadata
+from distkv.kernels.backend import Backend
 from distkv.kernels.block_table import BlockTable
 from distkv.kernels.fused_qkv import FusedQkv
 from distkv.kernels.layout import LayerKv, PanelKv, RowKv

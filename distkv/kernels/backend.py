@@ -1,40 +1,38 @@
-"""What computes DistAttention's maths on a device: every backend has this signature, and the same tests."""
+"""The contract of a device's kernels: every backend keeps it, and passes the same tests."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
-from distkv.kernels.block_table import BlockTable
+from distkv.kernels.attention_metadata import AttentionMetadata
 from distkv.kernels.fused_qkv import FusedQkv
+from distkv.kernels.layer_tail import LayerTail, LayerTailWeights, StepwiseLayerTail
+from distkv.kernels.layers import LocalLayer, LocalLayers
 from distkv.kernels.layout import LayerKv
+from distkv.kernels.linear import Linear, TorchLinear
 from distkv.kernels.merge import Partial
+from distkv.kernels.ops import Ops, TorchOps
 
 
-@dataclass(frozen=True)
-class AttentionMetadata:
-    """What a call of attention over a batch needs besides queries and keys; the same for all layers of a step.
+class Backend(ABC):
+    """All kernels of one device. Safe to call from several threads.
 
-    rows[i]: the range of query rows that attend to the keys of block_tables[i]. A row may be in several ranges, or in
-    none. positions: int64 [N], of every query row. prepared: what a backend derives from this, by the backend's name,
-    once for all layers.
+    A backend has to have attention, merge and store over pools in its `layout`; for the rest it inherits torch's
+    functions, which run on any device, and replaces those that it has better ones for.
+
+    name: for logs and benchmarks. has_fp8: whether keys and values may be stored as float8 (e4m3).
     """
-
-    rows: tuple[range, ...]
-    block_tables: tuple[BlockTable, ...]
-    positions: Tensor
-    prepared: dict[str, Any] = field(default_factory=dict)
-
-
-class Backend(Protocol):
-    """Micro-attention and ScaleReduce over pools in `layout`. Safe to call from several threads."""
 
     name: str
     layout: type[LayerKv]
+    has_fp8: bool = False
+    ops: Ops = TorchOps()
 
+    @abstractmethod
     def attend(
         self,
         q: Tensor,
@@ -54,11 +52,45 @@ class Backend(Protocol):
         Returns float32 (out [R, Hq, D], lse [R, Hq]), range by range of `metadata.rows`, R rows in all.
         """
 
+    @abstractmethod
     def merge(self, partials: Sequence[Partial]) -> Partial:
         """See `merge.merge`; float32."""
 
+    @abstractmethod
     def store(self, qkv: FusedQkv, kv: LayerKv, slots: Tensor, offsets: Tensor) -> Tensor:
         """Norm and rotate queries and keys, and store keys and values; returns the queries, [N, Hq, D].
 
         slots, offsets: int64 [N], the block of each token and its place in it.
         """
+
+    def linear(self, weight: Tensor, bias: Tensor | None) -> Linear:
+        """What computes with W [out, in] and bias [out]; it keeps W, or a copy in an order of its own."""
+        return TorchLinear(weight, bias)
+
+    def linear_name(self, dtype: torch.dtype) -> str:
+        """Whose linear layers these are, for weights of a dtype; for logs and benchmarks."""
+        return "torch"
+
+    def layer_tail(self, weights: LayerTailWeights) -> LayerTail:
+        """The tail of one layer."""
+        return StepwiseLayerTail(weights, self.ops)
+
+    def local_layers(self, layers: Sequence[LocalLayer], scale: float) -> LocalLayers | None:
+        """All layers of a model in one call, where all keys lie in one pool; None where there is no such kernel.
+
+        scale: of attention scores.
+        """
+        return None
+
+    def use_threads(self, threads: int, cores: Sequence[int]) -> None:
+        """Compute with so many threads of the host, each on one of the cores if there are any."""
+        torch.set_num_threads(threads)
+
+    def gather_blocks(self, pool: Tensor, slots: Tensor) -> Tensor:
+        """rBlocks of a pool, one after the other, uint8 [n, bytes]. pool: uint8 [num_slots, bytes]. slots: int64 [n],
+        on the pool's device."""
+        return pool[slots]
+
+    def scatter_blocks(self, staging: Tensor, pool: Tensor, slots: Tensor) -> None:
+        """The reverse of `gather_blocks`: row i of staging to rBlock slots[i]. No slot twice."""
+        pool[slots] = staging

@@ -15,7 +15,7 @@ import torch
 from distkv.actors.worker.peer_links import PeerLinks
 from distkv.actors.worker.serving import Serving
 from distkv.engine.attention.serving import AttendServer, SpanRegistry
-from distkv.engine.device.compute import on_cpu
+from distkv.engine.device.cpu import CpuDevice
 from distkv.engine.device.pool import KvPool, slot_bytes
 from distkv.engine.model.config import ModelConfig
 from distkv.errors import LinkClosed
@@ -56,7 +56,7 @@ class Worker:
         for layer in range(config.num_layers):
             for half in (self.pool.layer(layer).k, self.pool.layer(layer).v):
                 half.normal_(generator=torch.Generator().manual_seed(layer))
-        server = AttendServer(self.pool, self.registry, config, torch.float32, on_cpu())
+        server = AttendServer(self.pool, self.registry, config, torch.float32, CpuDevice())
         address = f"inproc://actors-{os.getpid()}-{next(_names)}"
         self.listener = InprocListener(address, identity(name, incarnation), self.memory)
         self.serving = Serving(self.listener, server, self.memory)

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 
-import torch
 from torch import Tensor
 
-from distkv.engine.device.compute import Compute, with_triton
-from distkv.engine.device.cuda import CudaDevice
-from distkv.engine.device.device import Captured, CompletedCopy, Device, HostDevice, PendingCopy, Run
-from distkv.kernels import FusedQkv, LayerKv, RowKv
-from distkv.kernels.cpu.layer_tail import StepwiseLayerTail
-from distkv.kernels.cpu.linear import TorchLinear
-from distkv.kernels.cpu.ops import TorchOps
+from distkv.engine.device.cpu import CpuDevice
+from distkv.engine.device.device import Captured, CompletedCopy, PendingCopy, Run
+from distkv.kernels import Backend, FusedQkv, LayerKv, RowKv
 from distkv.kernels.cpu.torch_backend import TorchBackend
 
 
-class AsyncHost(HostDevice):
+class AsyncHost(CpuDevice):
     """captured: how often `capture` was called; replayed: how often what it returned was. fails: `capture` does.
     copies_in, copies_out: how many copies to the device and to the host were begun."""
 
     is_async = True
 
-    def __init__(self) -> None:
+    def __init__(self, backend: Backend | None = None) -> None:
+        super().__init__(backend or RowTorchBackend())
         self.captured = self.replayed = self.copies_in = self.copies_out = 0
         self.fails = False
         self._inside = 0
@@ -75,23 +71,3 @@ class RowTorchBackend(TorchBackend):
         stored = slots >= 0
         kv.write(slots[stored], offsets[stored], k[stored], v[stored])
         return q
-
-
-def async_compute(device: AsyncHost) -> Compute:
-    """torch on an asynchronous device."""
-    return Compute(
-        device=device,
-        backend=RowTorchBackend(),
-        level="torch",
-        why="for a test",
-        ops=TorchOps(),
-        layer_tail=lambda weights: StepwiseLayerTail(weights, TorchOps()),
-        make_linears=lambda _dtype: TorchLinear,
-        linears=lambda _dtype: "torch",
-    )
-
-
-def triton_compute() -> Compute:
-    """Triton on the first GPU, or interpreted on the host where there is none."""
-    device: Device = CudaDevice(0) if torch.cuda.is_available() else AsyncHost()
-    return with_triton(device)

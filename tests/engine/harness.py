@@ -12,7 +12,7 @@ from torch import Tensor
 
 from distkv.engine.attention.creditor_link import CreditorLink
 from distkv.engine.attention.serving import AttendServer, ServedPlan, SpanRegistry
-from distkv.engine.device.compute import Compute
+from distkv.engine.device.device import Device
 from distkv.engine.device.pool import KvPool, slot_bytes
 from distkv.engine.model.decoder import Model
 from distkv.engine.step.batch import PlannedSeq
@@ -37,7 +37,7 @@ class Creditor:
         self.name, self.engine = name, engine
         self.registry = SpanRegistry()
         self.server = AttendServer(
-            engine.pool, self.registry, engine.model.config, engine.model.dtype, engine.model.compute
+            engine.pool, self.registry, engine.model.config, engine.model.dtype, engine.model.device
         )
         self.fail_at: tuple[str, int] | None = None
         self.fail_microbatch: int | None = None
@@ -105,12 +105,12 @@ class Engine:
         num_slots: int = 64,
         block_tokens: int = 4,
         model: Model | None = None,
-        compute: Compute | None = None,
+        device: Device | None = None,
         kv_dtype: torch.dtype | None = None,
         microbatches: int | None = None,
     ) -> None:
-        self.model = model or Model.load(path, dtype, compute)
-        config, device, layout = self.model.config, self.model.compute.device, self.model.compute.backend.layout
+        self.model = model or Model.load(path, dtype, device)
+        config, device, layout = self.model.config, self.model.device, self.model.device.backend.layout
         kv_dtype = kv_dtype or self.model.dtype
         size = num_slots * slot_bytes(config, block_tokens, kv_dtype)
         memory = torch.full((size,), 0xFF, dtype=torch.uint8, device=device.place)
@@ -139,7 +139,7 @@ class Engine:
     @torch.inference_mode()
     def logits(self, *seqs: SeqStep) -> Tensor:
         """float32 [N, vocab], of every row."""
-        device = self.model.compute.device
+        device = self.model.device
         with self._stream:
             planned = [PlannedSeq(seq, seq.tokens) for seq in seqs]
             batch = prepare(next(self._step_ids), planned, self.pool, self.model.config, self.peers, device)

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from distkv.engine.device.compute import with_triton
+from distkv.engine.device.cpu import CpuDevice
 from distkv.engine.device.cuda import CudaDevice
-from distkv.engine.device.device import HostDevice
 from distkv.engine.step.warm_up import warm_up
 from tests.checkpoints import prompt_ids, reference_greedy, reference_logits, variant
 from tests.engine.harness import GREEDY, Engine, seq_step, without
@@ -25,8 +24,11 @@ ATOL = 1e-4
 
 
 def engine_of(path: Path, dtype: str = "float32", **options: object) -> Engine:
-    device = CudaDevice(0) if HAS_GPU else HostDevice()
-    return Engine(path, dtype, compute=with_triton(device), **options)  # type: ignore[arg-type]
+    """On the first GPU, or on the host, where Triton's kernels are interpreted."""
+    from distkv.kernels.triton.backend import TritonBackend
+
+    device = CudaDevice(0) if HAS_GPU else CpuDevice(TritonBackend())
+    return Engine(path, dtype, device=device, **options)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -71,7 +73,7 @@ def test_long_runs_on_a_gpu(tmp_path: Path, dtype: str) -> None:
     """Graphs and large batches; bfloat16 is judged against float32, like transformers' own."""
     path, ids = variant(tmp_path, "llama"), prompt_ids(300)
     engine = engine_of(path, dtype, num_slots=128)
-    warm_up(engine.runner, engine.pool, engine.model.compute)
+    warm_up(engine.runner, engine.pool, engine.model.device)
     logits = engine.chunked_logits(ids, [200, 64, 30, *[1] * 6], engine.table(300, scattered=True))
     exact = reference_logits(path, ids)
     if dtype == "float32":

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from distkv.kernels import Backend
-from distkv.kernels.cpu.backends import backend_of
-from distkv.kernels.cpu.dispatch import available, choose
+from distkv.kernels.cpu.dispatch import available, backend_of, choose
 
 SLOW_INTERPRETED: dict[str, Callable[[dict[str, Any]], bool]] = {
     "test_queries_and_stored_tokens": lambda case: case["num_rows"] > 9 or case["dtype"] == torch.float16,

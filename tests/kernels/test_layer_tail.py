@@ -7,12 +7,15 @@ import torch
 from torch import Tensor
 
 from distkv.kernels import AttentionMetadata, BlockTable, FusedQkv
-from distkv.kernels.cpu.dispatch import TORCH, Choice, available, choose
-from distkv.kernels.cpu.layer_tail import LayerTailWeights, NativeLayerTail, StepwiseLayerTail, layer_tail_of
-from distkv.kernels.cpu.layers import LocalLayer, NativeLayers
-from distkv.kernels.cpu.linear import NativeLinear, TorchLinear
+from distkv.kernels.cpu.dispatch import TORCH, Choice, available, backend_of, choose
+from distkv.kernels.cpu.layer_tail import NativeLayerTail
+from distkv.kernels.cpu.layers import NativeLayers
+from distkv.kernels.cpu.linear import NativeLinear
 from distkv.kernels.cpu.native_backend import NativeBackend
-from distkv.kernels.cpu.ops import TorchOps, ops_of
+from distkv.kernels.layer_tail import LayerTailWeights, StepwiseLayerTail
+from distkv.kernels.layers import LocalLayer
+from distkv.kernels.linear import TorchLinear
+from distkv.kernels.ops import TorchOps
 from distkv.types import CpuKernels
 from tests.kernels.layers import layer_of
 from tests.kernels.test_linear import DTYPES, TOLERANCE, random
@@ -46,12 +49,12 @@ def weights_of(choice: Choice, dtype: torch.dtype, *, last: bool, biased: bool, 
 def test_one_call_is_the_same_as_many(level: CpuKernels, last: bool, biased: bool, dtype: torch.dtype) -> None:
     choice = choose(level)
     weights = weights_of(choice, dtype, last=last, biased=biased)
-    tail = layer_tail_of(choice, weights)
+    tail = backend_of(choice).layer_tail(weights)
     assert isinstance(tail, NativeLayerTail)
     for rows in (0, 1, 2, 13, 300):
         x = random(rows, HIDDEN, dtype=dtype, seed=rows)
         attended = random(rows, HEADS, DIM, dtype=torch.float32, seed=rows + 1)
-        expected = StepwiseLayerTail(weights, ops_of(choice))(x.clone(), attended)
+        expected = StepwiseLayerTail(weights, backend_of(choice).ops)(x.clone(), attended)
         found = tail(x, attended)
         assert torch.equal(found[0], expected[0]) and torch.equal(found[1], expected[1])
         assert found[1].shape == (rows, HIDDEN if last else QKV)
@@ -64,16 +67,15 @@ def test_it_is_what_torch_computes(level: CpuKernels, dtype: torch.dtype) -> Non
     x, attended = random(5, HIDDEN, dtype=dtype), random(5, HEADS, DIM, dtype=torch.float32, seed=1)
     plain = weights_of(choose(TORCH), dtype, last=False, biased=True)
     expected = StepwiseLayerTail(plain, TorchOps())(x, attended)
-    native = layer_tail_of(choose(level), weights_of(choose(level), dtype, last=False, biased=True))
+    native = backend_of(choose(level)).layer_tail(weights_of(choose(level), dtype, last=False, biased=True))
     for ours, theirs in zip(native(x.clone(), attended), expected, strict=True):
         assert (ours.double() - theirs.double()).abs().max() <= 4 * TOLERANCE[dtype] * theirs.double().abs().max()
 
 
 def test_without_the_library_it_goes_step_by_step() -> None:
     choice = choose(TORCH)
-    assert isinstance(
-        layer_tail_of(choice, weights_of(choice, torch.float32, last=True, biased=False)), StepwiseLayerTail
-    )
+    weights = weights_of(choice, torch.float32, last=True, biased=False)
+    assert isinstance(backend_of(choice).layer_tail(weights), StepwiseLayerTail)
 
 
 def stack_of(choice: Choice, dtype: torch.dtype, *, norm: bool) -> list[LocalLayer]:
@@ -103,7 +105,7 @@ def step_by_step(
         now = FusedQkv(found, HEADS, qkv.cos, qkv.sin, layer.q_norm, layer.k_norm, EPS)
         q = backend.store(now, layer.kv, places // BLOCK, places % BLOCK)
         out, _ = backend.attend(q, layer.kv, metadata, 0.3, layer.window)
-        x, found = StepwiseLayerTail(layer.tail, ops_of(choice))(x, out)
+        x, found = StepwiseLayerTail(layer.tail, backend_of(choice).ops)(x, out)
     return found
 
 
@@ -124,13 +126,13 @@ def test_all_layers_in_one_call_are_the_same_as_each_by_itself(
     results = []
     for whole in (False, True):
         layers = stack_of(choice, dtype, norm=norm)
-        assert NativeLayers.can_run(layers)
         metadata = AttentionMetadata((range(0, 5), range(5, 6)), blocks, positions)
         x, found = random(6, HIDDEN, dtype=dtype), random(6, QKV, dtype=dtype, seed=1)
         qkv = FusedQkv(found, HEADS, angle.cos().to(dtype), angle.sin().to(dtype), eps=EPS)
         if whole:
             wanted = torch.tensor([4, 5])
-            run = NativeLayers(choice.native, layers, 0.3)
+            run = backend.local_layers(layers, 0.3)
+            assert isinstance(run, NativeLayers)
             results.append(run(x, qkv, metadata, places // BLOCK, places % BLOCK, wanted))
         else:
             results.append(step_by_step(backend, layers, x, qkv, metadata, places)[[4, 5]])
@@ -146,4 +148,6 @@ def test_weights_of_others_are_not_its_business() -> None:
     choice = choose(NATIVE[0]) if NATIVE else pytest.skip("the native library is not built")
     layers = stack_of(choice, torch.float32, norm=False)
     plain = weights_of(choose(TORCH), torch.float32, last=True, biased=False)
-    assert not NativeLayers.can_run([*layers[:2], LocalLayer(None, None, layers[2].kv, None, plain)])
+    backend = backend_of(choice)
+    assert backend.local_layers([*layers[:2], LocalLayer(None, None, layers[2].kv, None, plain)], 0.3) is None
+    assert isinstance(backend.layer_tail(plain), StepwiseLayerTail)

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from distkv.kernels.cpu.dispatch import TORCH, Choice, available, choose
-from distkv.kernels.cpu.linear import OneDnnLinear, TorchLinear, linear_kind, linear_maker
+from distkv.kernels.cpu.dispatch import TORCH, available, backend_of, choose
+from distkv.kernels.cpu.linear import OneDnnLinear
+from distkv.kernels.linear import TorchLinear
 from distkv.types import CpuKernels
 
 LEVELS = available()
@@ -38,7 +39,7 @@ def test_odd_sizes_of_all_kinds(level: CpuKernels, dtype: torch.dtype) -> None:
     for out, width in SHAPES:
         weight, bias = random(out, width, dtype=dtype), random(out, dtype=dtype, seed=1)
         for some_bias in (None, bias):
-            linear = linear_maker(choose(level), dtype)(weight, some_bias)
+            linear = backend_of(choose(level)).linear(weight, some_bias)
             for rows in ROWS:
                 x = random(rows, width, dtype=dtype, seed=rows)
                 check(linear(x), x, weight, some_bias)
@@ -48,7 +49,7 @@ def test_odd_sizes_of_all_kinds(level: CpuKernels, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("level", LEVELS)
 def test_more_rows_than_a_block_and_more_outputs_than_a_group(level: CpuKernels, dtype: torch.dtype) -> None:
     weight, x = random(290, 140, dtype=dtype), random(300, 140, dtype=dtype, seed=1)
-    check(linear_maker(choose(level), dtype)(weight, None)(x), x, weight, None)
+    check(backend_of(choose(level)).linear(weight, None)(x), x, weight, None)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -58,7 +59,7 @@ def test_strided_tensors_among_nan(level: CpuKernels, dtype: torch.dtype) -> Non
     weights, xs = torch.full((40, 50), torch.nan, dtype=dtype), torch.full((30, 60), torch.nan, dtype=dtype)
     weights[:35, :33], xs[:, 9:42] = random(35, 33, dtype=dtype), random(30, 33, dtype=dtype, seed=1)
     weight, x = weights[:35, :33], xs[:, 9:42]
-    linear = linear_maker(choose(level), dtype)(weight, None)
+    linear = backend_of(choose(level)).linear(weight, None)
     for rows in (x[:1], x[:5], x, x.T.contiguous().T):
         check(linear(rows), rows, weight, None)
 
@@ -68,7 +69,7 @@ def test_strided_tensors_among_nan(level: CpuKernels, dtype: torch.dtype) -> Non
 def test_what_is_no_number_stays_in_its_row(level: CpuKernels, dtype: torch.dtype) -> None:
     weight, x = random(40, 21, dtype=dtype), random(30, 21, dtype=dtype, seed=1)
     x[3, 4], x[7, 20], x[8, 0] = torch.nan, torch.inf, torch.finfo(dtype).max
-    y = linear_maker(choose(level), dtype)(weight, None)(x)
+    y = backend_of(choose(level)).linear(weight, None)(x)
     assert y[3].isnan().all() and y[7].isinf().all()
     if dtype == torch.float16:
         assert y[8].isinf().any()  # what is too large rounds to infinity, as in torch
@@ -80,7 +81,7 @@ def test_what_is_no_number_stays_in_its_row(level: CpuKernels, dtype: torch.dtyp
 def test_a_row_is_the_same_whatever_stands_beside_it(level: CpuKernels) -> None:
     """So that a batch gives each request what it would get alone, up to the rounding of sums."""
     weight, x = random(70, 600, dtype=torch.float32), random(40, 600, dtype=torch.float32, seed=1)
-    linear = linear_maker(choose(level), torch.float32)(weight, None)
+    linear = backend_of(choose(level)).linear(weight, None)
     together = linear(x)
     alone = torch.cat([linear(row[None]) for row in x])
     assert (alone - together).abs().max() <= TOLERANCE[torch.float32] * together.abs().max()
@@ -88,7 +89,7 @@ def test_a_row_is_the_same_whatever_stands_beside_it(level: CpuKernels) -> None:
 
 @pytest.mark.parametrize("level", NATIVE)
 def test_a_wrong_input_is_refused(level: CpuKernels) -> None:
-    linear = linear_maker(choose(level), torch.float32)(random(8, 6, dtype=torch.float32), None)
+    linear = backend_of(choose(level)).linear(random(8, 6, dtype=torch.float32), None)
     with pytest.raises(ValueError, match=r"expected torch\.float32 \[N, 6\], got torch\.float32 \[2, 5\]"):
         linear(torch.zeros(2, 5))
     with pytest.raises(ValueError, match=r"got torch\.bfloat16"):
@@ -99,10 +100,11 @@ def test_a_wrong_input_is_refused(level: CpuKernels) -> None:
 def test_which_library_computes() -> None:
     for level in LEVELS:
         for dtype in DTYPES:
-            kind = linear_kind(choose(level), dtype)
+            kind = backend_of(choose(level)).linear_name(dtype)
             assert kind == "torch" if level == TORCH else kind in ("native", "onednn")
             assert kind != "onednn" or (level == "avx512bf16" and dtype == torch.bfloat16)
-    assert linear_maker(Choice(TORCH, None, ""), torch.float32) is TorchLinear
+    weight = random(3, 5, dtype=torch.float32)
+    assert isinstance(backend_of(choose(TORCH)).linear(weight, None), TorchLinear)
 
 
 def test_onednn_is_right_wherever_it_runs() -> None:

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from distkv.kernels.cpu.dispatch import available, choose
-from distkv.kernels.cpu.ops import Ops, TorchOps, ops_of
+from distkv.kernels.cpu.dispatch import available, backend_of, choose
+from distkv.kernels.ops import Ops, TorchOps
 from tests.kernels.test_linear import DTYPES, random
 
 EPS = 1e-5
@@ -18,7 +18,7 @@ ULP = {torch.float32: 2e-6, torch.bfloat16: 2**-6, torch.float16: 2**-9}
 
 @pytest.fixture(params=available())
 def ops(request: pytest.FixtureRequest) -> Ops:
-    return ops_of(choose(request.param))
+    return backend_of(choose(request.param)).ops
 
 
 def check(found: Tensor, expected: Tensor) -> None:

@@ -21,9 +21,10 @@ def backend() -> Iterator[NativeBackend]:
     native = choose().native
     if native is None:
         pytest.skip("the native library is not built")
-    native.set_threads(3, None, 0)
-    yield NativeBackend(native)
-    native.set_threads(1, None, 0)
+    backend = NativeBackend(native)
+    backend.use_threads(3, ())
+    yield backend
+    backend.use_threads(1, ())
 
 
 def test_callers_at_the_same_time_get_their_own_results(backend: NativeBackend) -> None:

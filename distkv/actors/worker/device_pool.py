@@ -23,9 +23,6 @@ class DevicePool:
 
     def __init__(self, slot_bytes: int, num_slots: int, device: Device) -> None:
         """Take it from the device. Raises ConfigError when the device does not have that much."""
-        from distkv.kernels.triton.copy import gather_blocks, scatter_blocks
-
-        self._gather, self._scatter = gather_blocks, scatter_blocks
         self.slot_bytes, self.num_slots = slot_bytes, num_slots
         self.batch_slots = max(1, STAGING_BYTES // slot_bytes)
         self._device, self._streams = device, ThreadStreams(device)
@@ -50,7 +47,7 @@ class DevicePool:
         """See Pool: a copy."""
         with self._streams.current():
             (index,) = self._device.to_device(torch.tensor(slots, dtype=torch.int64))
-            (host,) = self._device.to_host(self._gather(self._slots, index)).wait()
+            (host,) = self._device.to_host(self._device.backend.gather_blocks(self._slots, index)).wait()
         yield [host.view(-1).numpy().data]
 
     @contextmanager
@@ -61,5 +58,5 @@ class DevicePool:
         with self._streams.current():
             (index,) = self._device.to_device(torch.tensor(slots, dtype=torch.int64))
             (staging,) = self._device.to_device(host)
-            self._scatter(staging.view(len(slots), self.slot_bytes), self._slots, index)
+            self._device.backend.scatter_blocks(staging.view(len(slots), self.slot_bytes), self._slots, index)
             self._device.synchronize()

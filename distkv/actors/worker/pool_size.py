@@ -16,8 +16,8 @@ def kv_dtype(spec: WorkerSpec, dtype: torch.dtype, device: Device) -> torch.dtyp
     """Of keys and values, where `dtype` is the model's. Raises ConfigError for what the device cannot compute with."""
     if spec.kv_cache_dtype == "auto":
         return dtype
-    if device.place.type == "cpu":
-        raise ConfigError("kv_cache_dtype", "the kernels for CPUs have no fp8", "use auto, or a GPU")
+    if not device.backend.has_fp8:
+        raise ConfigError("kv_cache_dtype", f"the kernels of {device.place} have no fp8", "use auto, or a GPU")
     return torch.float8_e4m3fn
 
 

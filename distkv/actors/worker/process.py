@@ -29,7 +29,7 @@ from distkv.actors.worker.serving import Serving
 from distkv.actors.worker.spec import SPEC_VARIABLE, WorkerSpec
 from distkv.actors.worker.transfers import Transfers
 from distkv.engine.attention.serving import AttendServer, SpanRegistry
-from distkv.engine.device.compute import Compute
+from distkv.engine.device.device import Device
 from distkv.engine.device.pool import KvPool, compat_hash, slot_bytes
 from distkv.engine.model.decoder import Model
 from distkv.engine.model.weights import fingerprint
@@ -73,31 +73,31 @@ def main() -> int:
 class Worker:
     """Owns the model, the pool and the threads."""
 
-    def __init__(self, spec: WorkerSpec, results: ResultWriter, compute: Compute) -> None:
+    def __init__(self, spec: WorkerSpec, results: ResultWriter, device: Device) -> None:
         """Load the model and create the pool. Raises CheckpointError, ConfigError."""
         self._spec = spec
         self._results = results
         self._log = structlog.get_logger()
         started = time.monotonic()
-        with compute.device.stream():
-            self._model = Model.load(spec.model, spec.dtype, compute)
-            compute.device.synchronize()
-            config, dtype, layout = self._model.config, self._model.dtype, compute.backend.layout
-            kv = kv_dtype(spec, dtype, compute.device)
-            self._memory, memory = make_pool(spec, slot_bytes(config, spec.block_size, kv), compute.device)
+        with device.stream():
+            self._model = Model.load(spec.model, spec.dtype, device)
+            device.synchronize()
+            config, dtype, layout = self._model.config, self._model.dtype, device.backend.layout
+            kv = kv_dtype(spec, dtype, device)
+            self._memory, memory = make_pool(spec, slot_bytes(config, spec.block_size, kv), device)
         self._pool = KvPool(config, self._memory.num_slots, spec.block_size, kv, memory, layout)
         self._compat = compat_hash(config, fingerprint(spec.model), dtype, spec.block_size, layout, kv)
         self._registry = SpanRegistry()
-        self._server = AttendServer(self._pool, self._registry, config, dtype, compute)
+        self._server = AttendServer(self._pool, self._registry, config, dtype, device)
         self._identity = LinkIdentity(instance_id=spec.instance_id, incarnation=spec.incarnation, compat=self._compat)
         self._peers = PeerLinks(self._identity, spec.attend_timeout_s, spec.tensor_transport)
         self._runner = StepRunner(self._model, self._pool, self._peers, spec.microbatches)
-        warm_up(self._runner, self._pool, compute)
+        warm_up(self._runner, self._pool, device)
         self._steps: queue.SimpleQueue[Envelope] = queue.SimpleQueue()
         self._failure: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
         self._log.info(
-            "loaded", model=config.model_type, dtype=str(dtype), linears=compute.linears(dtype), kv_dtype=str(kv),
-            device=str(compute.device.place), blocks=self._pool.num_slots,
+            "loaded", model=config.model_type, dtype=str(dtype), kv_dtype=str(kv),
+            linears=device.backend.linear_name(dtype), device=str(device.place), blocks=self._pool.num_slots,
             pool_bytes=self._pool.num_slots * self._pool.slot_bytes, seconds=round(time.monotonic() - started, 3),
         )  # fmt: skip
 

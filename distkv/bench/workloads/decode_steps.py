@@ -32,9 +32,9 @@ class DecodeSteps:
         self.batch, self._context, self._done = batch, context, 0
         self._blocks = -(-(context + steps) // BLOCK_TOKENS)
         size_bytes = batch * self._blocks * slot_bytes(model.config, BLOCK_TOKENS, model.dtype)
-        memory = torch.empty(size_bytes, dtype=torch.uint8, device=model.compute.device.place)
+        memory = torch.empty(size_bytes, dtype=torch.uint8, device=model.device.place)
         memory.view(model.dtype).fill_(_VALUE)
-        layout = model.compute.backend.layout
+        layout = model.device.backend.layout
         pool = KvPool(model.config, batch * self._blocks, BLOCK_TOKENS, model.dtype, memory, layout)
         self._runner = StepRunner(model, pool, NoPeers())
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import torch
 
 from distkv.bench.baselines.checkpoints import Model as Shape
-from distkv.engine.device.compute import Compute
+from distkv.engine.device.device import Device
 from distkv.engine.model.config import ModelConfig
 from distkv.engine.model.decoder import Model
 from distkv.engine.model.rope_config import RopeConfig
 from distkv.engine.model.weights import LayerWeights, Weights
-from distkv.kernels.cpu.linear import Linear
+from distkv.kernels.linear import Linear
 
 
-def random_model(shape: Shape, compute: Compute) -> Model:
+def random_model(shape: Shape, device: Device) -> Model:
     """In bfloat16."""
-    dtype, place = torch.bfloat16, compute.device.place
-    make, dim = compute.make_linears(dtype), shape.hidden // shape.heads
+    dtype, place = torch.bfloat16, device.place
+    make, dim = device.backend.linear, shape.hidden // shape.heads
     generator = torch.Generator(place).manual_seed(0)
 
     def linear(out: int, width: int) -> Linear:
@@ -41,7 +41,7 @@ def random_model(shape: Shape, compute: Compute) -> Model:
         norm=torch.ones(shape.hidden, dtype=dtype, device=place),
         lm_head=linear(shape.vocab, shape.hidden),
     )
-    return Model(_config(shape), weights, compute)
+    return Model(_config(shape), weights, device)
 
 
 def _config(shape: Shape) -> ModelConfig:

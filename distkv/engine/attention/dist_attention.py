@@ -24,14 +24,14 @@ def dist_attention(
 
     Rows of sequences that lost a creditor hold numbers that mean nothing.
     """
-    config, compute = model.config, model.compute
+    config, device = model.config, model.device
     q = pieces.store(layer)
-    queries = send_queries(layer, q, batch.links, compute.device)
-    local = compute.backend.attend(q, pool.layer(layer), batch.metadata, config.scale, config.windows[layer])
+    queries = send_queries(layer, q, batch.links, device)
+    local = device.backend.attend(q, pool.layer(layer), batch.metadata, config.scale, config.windows[layer])
     queries.complete()
     yield
-    partials = collect_partials(layer, q, batch, compute.device)
-    return local[0] if batch.merge_plan is None else batch.merge_plan.merge(local, partials, compute.backend)
+    partials = collect_partials(layer, q, batch, device)
+    return local[0] if batch.merge_plan is None else batch.merge_plan.merge(local, partials, device.backend)
 
 
 @dataclass(frozen=True, slots=True)

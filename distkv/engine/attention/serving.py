@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from distkv.engine.attention.bodies import body_of, tensor_of
-from distkv.engine.device.compute import Compute
-from distkv.engine.device.device import ThreadStreams
+from distkv.engine.device.device import Device, ThreadStreams
 from distkv.engine.device.pool import KvPool
 from distkv.engine.model.config import ModelConfig
 from distkv.errors import MalformedMessage
@@ -122,12 +121,12 @@ class AttendServer:
     """
 
     def __init__(
-        self, pool: KvPool, registry: SpanRegistry, config: ModelConfig, dtype: torch.dtype, compute: Compute
+        self, pool: KvPool, registry: SpanRegistry, config: ModelConfig, dtype: torch.dtype, device: Device
     ) -> None:
         """dtype: of queries."""
-        self._pool, self._registry, self._config, self._dtype, self._compute = pool, registry, config, dtype, compute
+        self._pool, self._registry, self._config, self._dtype, self._device = pool, registry, config, dtype, device
         self._heads = config.heads
-        self._streams = ThreadStreams(compute.device, urgent=True)
+        self._streams = ThreadStreams(device, urgent=True)
         self._lock = threading.Lock()
         self.counters = Counters()
 
@@ -170,7 +169,7 @@ class AttendServer:
         """
         if layer >= self._config.num_layers:
             raise MalformedMessage(f"layer {layer} of a model with {self._config.num_layers} layers")
-        device, backend = self._compute.device, self._compute.backend
+        device, backend = self._device, self._device.backend
         with self._streams.current(), ExitStack() as pins:
             spans = [pins.enter_context(self._registry.pin(entry.span)) for entry in served.plan.entries]
             stale = tuple(index for index, slots in enumerate(spans) if slots is None)
@@ -190,7 +189,7 @@ class AttendServer:
     def _metadata(self, served: ServedPlan, spans: Sequence[tuple[int, ...] | None]) -> AttentionMetadata:
         blocks = tuple(self._blocks(entry, slots) for entry, slots in zip(served.plan.entries, spans, strict=True))
         rows = tuple(range(entry.row, entry.row + entry.num_rows) for entry in served.plan.entries)
-        (positions,) = self._compute.device.to_device(served.positions)
+        (positions,) = self._device.to_device(served.positions)
         return AttentionMetadata(rows, blocks, positions)
 
     def _blocks(self, entry: AttendEntry, slots: tuple[int, ...] | None) -> BlockTable:

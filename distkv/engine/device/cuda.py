@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from distkv.engine.device.device import Captured, PendingCopy, Run
+from distkv.engine.device.device import Captured, Device, Missing, PendingCopy, Run
+from distkv.types import CpuKernels
 
 STEP_BYTES = 3 * 2**29
 """Kept free beside a pool whose size nobody chose: activations, logits, workspaces and what graphs keep."""
 
+_INSTALL = "pip install 'distkv[gpu]'"
 _ALIGNED_BYTES = 16
 _URGENT = -1
 
@@ -30,15 +33,36 @@ class _CudaCopy:
         return self.hosts
 
 
-class CudaDevice:
+class CudaDevice(Device):
     """See Device. Entering a stream makes this GPU the thread's current one."""
 
     is_async = True
+    why = "there is a CUDA device"
 
     def __init__(self, index: int) -> None:
+        from distkv.kernels.triton.backend import TritonBackend
+
         self.place = torch.device("cuda", index)
+        self.backend = TritonBackend(index=index)
         self._aside = torch.cuda.Stream(self.place)  # type: ignore[no-untyped-call]
         self._graph_memory: dict[int, Any] = {}
+
+    @classmethod
+    def missing(cls, index: int) -> Missing | None:
+        """See Device."""
+        if not torch.cuda.is_available():
+            built = "" if torch.version.cuda else "; this torch was built without CUDA"
+            return Missing(f"no CUDA device was found{built}", "use --device cpu")
+        if index >= (count := torch.cuda.device_count()):
+            return Missing(f"the last CUDA device is cuda:{count - 1}", "use one that is there", is_idle=True)
+        if find_spec("triton") is None:
+            return Missing("Triton is not installed", _INSTALL, is_idle=True)
+        return None
+
+    @classmethod
+    def open(cls, index: int, cpu_kernels: CpuKernels) -> CudaDevice:
+        """See Device."""
+        return cls(index)
 
     def to_device(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """See Device."""

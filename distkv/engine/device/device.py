@@ -1,21 +1,19 @@
-"""Where tensors lie, and how they get there and back. What only CUDA has is in `cuda`, behind the same signature."""
+"""The contract of a device: its memory, how tensors get there and back, its streams, and its kernels."""
 
 from __future__ import annotations
 
-import os
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-DEFAULT_POOL_BYTES = 4 * 2**30
-DEFAULT_POOL_SHARE = 5
-"""Without a size, a pool in main memory is 4 GiB or a fifth of the memory that is free, whichever is less."""
-
+from distkv.kernels import Backend
+from distkv.types import CpuKernels
 
 Run = Callable[[], tuple[Tensor, ...]]
 
@@ -35,36 +33,67 @@ class PendingCopy(Protocol):
         """The tensors on the host, once they are there."""
 
 
-class Device(Protocol):
-    """place: of tensors that kernels read and write. is_async: operations return before they are done, in order within
-    a stream. Threads compute only inside a stream of their own."""
+@dataclass(frozen=True)
+class Missing:
+    """Why a device cannot compute here, and what to do. is_idle: it is here, but something else is missing."""
+
+    problem: str
+    hint: str
+    is_idle: bool = False
+
+
+class Device(ABC):
+    """What an instance computes with. Threads compute only inside a stream of their own.
+
+    place: of tensors that kernels read and write. backend: its kernels. is_async: operations return before they are
+    done, in order within a stream. why: it was chosen, in words, for the log.
+    """
 
     place: torch.device
+    backend: Backend
     is_async: bool
+    why: str
 
+    @classmethod
+    @abstractmethod
+    def missing(cls, index: int) -> Missing | None:
+        """What keeps device number `index` of this kind from computing here; None if nothing does."""
+
+    @classmethod
+    @abstractmethod
+    def open(cls, index: int, cpu_kernels: CpuKernels) -> Device:
+        """That device, which is here. cpu_kernels: for devices that are CPUs. Raises ConfigError."""
+
+    @abstractmethod
     def to_device(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Host tensors on the device: themselves if that is the host, else copied together; nothing waits for it, and
         they may be changed at once, unless it is one alone that `host` made."""
 
+    @abstractmethod
     def to_host(self, *tensors: Tensor, aside: bool = False) -> PendingCopy:
         """Begin to copy tensors of the device, as they are after all operations so far, to the host.
 
         aside: what comes next in this stream need not wait for the copy.
         """
 
+    @abstractmethod
     def host(self, num_bytes: int) -> Tensor:
         """uint8 host memory that copies from and to the device are fast with."""
 
+    @abstractmethod
     def synchronize(self) -> None:
         """Wait until everything in this stream is done."""
 
+    @abstractmethod
     def stream(self, *, urgent: bool = False) -> AbstractContextManager[object]:
         """Operations inside are in order with each other, beside those of other streams. To be entered again and again,
         by one thread. urgent: goes before others where both have work."""
 
+    @abstractmethod
     def kv_budget(self, share: float) -> int:
         """Bytes that a KV pool may have whose size nobody chose. share: of all memory of a GPU, for this process."""
 
+    @abstractmethod
     def capture(self, run: Run, group: int = 0) -> Captured:
         """What does the same as `run` without its cost on the host, with the tensors `run` uses now. `run` has run
         before in this stream. Raises RuntimeError when that cannot be made.
@@ -97,44 +126,3 @@ class CompletedCopy:
     def wait(self) -> tuple[Tensor, ...]:
         """See PendingCopy."""
         return self.tensors
-
-
-class HostDevice:
-    """The Device whose tensors are in main memory; operations are done when they return."""
-
-    place = torch.device("cpu")
-    is_async = False
-
-    def to_device(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """See Device."""
-        return tensors
-
-    def to_host(self, *tensors: Tensor, aside: bool = False) -> PendingCopy:
-        """See Device."""
-        return CompletedCopy(tensors)
-
-    def host(self, num_bytes: int) -> Tensor:
-        """See Device."""
-        return torch.empty(num_bytes, dtype=torch.uint8)
-
-    def synchronize(self) -> None:
-        """See Device."""
-
-    def stream(self, *, urgent: bool = False) -> AbstractContextManager[object]:
-        """See Device."""
-        return nullcontext()
-
-    def kv_budget(self, share: float) -> int:
-        """See Device."""
-        free_bytes = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        return min(DEFAULT_POOL_BYTES, free_bytes // DEFAULT_POOL_SHARE)
-
-    def capture(self, run: Run, group: int = 0) -> Captured:
-        """See Device."""
-        results = run()
-
-        def replay() -> None:
-            for kept, found in zip(results, run(), strict=True):
-                kept.copy_(found)
-
-        return Captured(replay, results)

@@ -8,14 +8,15 @@ from pathlib import Path
 
 from torch import Tensor
 
-from distkv.engine.device.compute import Compute, on_cpu
+from distkv.engine.device.cpu import CpuDevice
+from distkv.engine.device.device import Device
 from distkv.engine.model.config import ModelConfig
 from distkv.engine.model.rope import Rope
 from distkv.engine.model.weights import Weights, load_weights
 from distkv.kernels import AttentionMetadata, LayerKv
-from distkv.kernels.cpu.layer_tail import LayerTailWeights
-from distkv.kernels.cpu.layers import LocalLayer, NativeLayers
 from distkv.kernels.fused_qkv import FusedQkv
+from distkv.kernels.layer_tail import LayerTailWeights
+from distkv.kernels.layers import LocalLayer
 
 LocalForward = Callable[[Tensor, AttentionMetadata, Tensor, Tensor, Tensor], Tensor]
 """(tokens, metadata, slots, offsets, rows) → last hidden states of these rows, where all keys lie in one pool and new
@@ -25,27 +26,27 @@ ones go to these slots and offsets. All int64; metadata: of all N tokens, sequen
 class Model:
     """Weights and the arithmetic over them; no state besides."""
 
-    def __init__(self, config: ModelConfig, weights: Weights, compute: Compute) -> None:
-        self.config, self.heads, self.weights, self.compute = config, config.heads, weights, compute
+    def __init__(self, config: ModelConfig, weights: Weights, device: Device) -> None:
+        self.config, self.heads, self.weights, self.device = config, config.heads, weights, device
         self.dtype = weights.embed.dtype
         self._tail_weights = tuple(_tail_weights(weights, config.rms_norm_eps))
-        self._layer_tails = tuple(map(compute.layer_tail, self._tail_weights))
-        self._rope = Rope(config.rope, config.head_dim, self.dtype, compute.device.place)
+        self._layer_tails = tuple(map(device.backend.layer_tail, self._tail_weights))
+        self._rope = Rope(config.rope, config.head_dim, self.dtype, device.place)
 
     @classmethod
-    def load(cls, model_dir: str | Path, dtype: str = "auto", compute: Compute | None = None) -> Model:
-        """From a Hugging Face directory. dtype: "auto" is the checkpoint's own. compute: on the CPU by default. Raises
+    def load(cls, model_dir: str | Path, dtype: str = "auto", device: Device | None = None) -> Model:
+        """From a Hugging Face directory. dtype: "auto" is the checkpoint's own. device: the CPU by default. Raises
         CheckpointError."""
         config = ModelConfig.from_dir(model_dir)
-        compute = compute or on_cpu()
-        return cls(config, load_weights(model_dir, config, dtype, compute), compute)
+        device = device or CpuDevice()
+        return cls(config, load_weights(model_dir, config, dtype, device), device)
 
     def begin(self, tokens: Tensor, positions: Tensor) -> tuple[Tensor, FusedQkv]:
         """Residual stream [N, hidden] and fused QKV of the first layer. tokens, positions: int64 [N], of any sequences
         one after another."""
         first = self.weights.layers[0]
         x = self.weights.embed[tokens]
-        normal = self.compute.ops.rms_norm(x, first.attention_norm, self.config.rms_norm_eps)
+        normal = self.device.backend.ops.rms_norm(x, first.attention_norm, self.config.rms_norm_eps)
         return x, self._qkv(0, first.qkv(normal), *self._rope.angles(positions))
 
     def advance(self, layer: int, x: Tensor, attended: Tensor, qkv: FusedQkv) -> tuple[Tensor, FusedQkv]:
@@ -61,13 +62,13 @@ class Model:
         return self._layer_tails[-1](x, attended)[1]
 
     def forward_over(self, kvs: Sequence[LayerKv]) -> LocalForward | None:
-        """A forward pass over the layers of one pool without a stop between them, where the native library can."""
-        config, native = self.config, self.compute.native
+        """A forward pass over the layers of one pool without a stop between them, where the device has one."""
+        config = self.config
         parts = zip(self.weights.layers, kvs, config.windows, self._tail_weights, strict=True)
         layers = [LocalLayer(layer.q_norm, layer.k_norm, kv, window, tail) for layer, kv, window, tail in parts]
-        if native is None or not NativeLayers.can_run(layers):
+        run = self.device.backend.local_layers(layers, config.scale)
+        if run is None:
             return None
-        run = NativeLayers(native, layers, config.scale)
 
         def forward(
             tokens: Tensor, metadata: AttentionMetadata, slots: Tensor, offsets: Tensor, rows: Tensor

@@ -13,10 +13,11 @@ import xxhash
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from distkv.engine.device.compute import Compute, on_cpu
+from distkv.engine.device.cpu import CpuDevice
+from distkv.engine.device.device import Device
 from distkv.engine.model.config import ModelConfig
 from distkv.errors import CheckpointError
-from distkv.kernels.cpu.linear import Linear, MakeLinear
+from distkv.kernels.linear import Linear, MakeLinear
 
 SERVING_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -53,20 +54,20 @@ class Weights:
 
 
 def load_weights(
-    model_dir: str | Path, config: ModelConfig, dtype: str = "auto", compute: Compute | None = None
+    model_dir: str | Path, config: ModelConfig, dtype: str = "auto", device: Device | None = None
 ) -> Weights:
     """Read all weights onto the device and convert them to the serving dtype: "float32", "bfloat16", "float16", or
-    "auto", the checkpoint's. compute: with them, on the CPU by default.
+    "auto", the checkpoint's. device: the CPU by default.
 
     Raises CheckpointError saying what was expected."""
-    compute = compute or on_cpu()
+    device = device or CpuDevice()
     with ExitStack() as stack:
-        source = _Source(Path(model_dir), stack, compute.device.place)
+        source = _Source(Path(model_dir), stack, device.place)
         wanted = source.dtype(config) if dtype == "auto" else SERVING_DTYPES.get(dtype)
         if wanted is None:
             expected = ", ".join(SERVING_DTYPES)
             raise CheckpointError(str(model_dir), f"cannot serve in {dtype!r}; expected auto or one of {expected}")
-        return _Loader(source, config, wanted, compute.make_linears(wanted)).load()
+        return _Loader(source, config, wanted, device.backend.linear).load()
 
 
 def fingerprint(model_dir: str | Path) -> str:

@@ -54,7 +54,7 @@ class Sampler:
         """hidden: of the rows that predict the next token of a sequence."""
         wanted = [(seq, seq.step.sample) for batch in batches for seq in batch.seqs if seq.step.sample is not None]
         scored = [row for row, (_, sampling) in enumerate(wanted) if sampling.logprobs is not None]
-        device = self._model.compute.device
+        device = self._model.device
         started_s = time.perf_counter()
         logits = self._model.logits(hidden[0] if len(hidden) == 1 else torch.cat(hidden))
         ended_s = time.perf_counter()

@@ -26,7 +26,7 @@ class Forward:
     def __init__(self, model: Model, pool: KvPool) -> None:
         self._model, self._pool = model, pool
         self._all_layers = model.forward_over([pool.layer(index) for index in range(model.config.num_layers)])
-        self._graphs = PiecewiseGraphs(model, pool) if model.compute.device.is_async else None
+        self._graphs = PiecewiseGraphs(model, pool) if model.device.is_async else None
 
     def __call__(self, batches: Sequence[Batch], counters: Counters) -> list[Tensor]:
         """Last hidden states of the wanted rows of each, [M, hidden]. Counts model_s and attend_wait_s."""

@@ -67,7 +67,7 @@ class _CapturedPieces:
 
     def __init__(self, model: Model, pool: KvPool, size: int, microbatch: int) -> None:
         self._model, self._pool, self._microbatch = model, pool, microbatch
-        heads, place = model.heads, model.compute.device.place
+        heads, place = model.heads, model.device.place
         self.numbers = torch.zeros(4, size, dtype=torch.int64, device=place)
         self.numbers[2] = NO_SLOT
         self.attended = torch.zeros(size, heads.queries, heads.dim, dtype=model.dtype, device=place)
@@ -82,7 +82,7 @@ class _CapturedPieces:
 
     def _capture(self, run: Run) -> Captured:
         run()
-        return self._model.compute.device.capture(run, self._microbatch)
+        return self._model.device.capture(run, self._microbatch)
 
     def _first(self) -> tuple[Tensor, ...]:
         x, qkv = self._model.begin(self.numbers[0], self.numbers[1])
@@ -93,7 +93,7 @@ class _CapturedPieces:
         return self._stored(layer + 1, qkv), x
 
     def _stored(self, layer: int, qkv: FusedQkv) -> Tensor:
-        return self._model.compute.backend.store(qkv, self._pool.layer(layer), self.numbers[2], self.numbers[3])
+        return self._model.device.backend.store(qkv, self._pool.layer(layer), self.numbers[2], self.numbers[3])
 
 
 class ReplayedPieces:

@@ -40,7 +40,7 @@ class EagerPieces:
     def store(self, layer: int) -> Tensor:
         """See Pieces."""
         batch = self._batch
-        return self._model.compute.backend.store(self._qkv, self._pool.layer(layer), batch.slots, batch.offsets)
+        return self._model.device.backend.store(self._qkv, self._pool.layer(layer), batch.slots, batch.offsets)
 
     def advance(self, layer: int, attended: Tensor) -> None:
         """See Pieces."""

@@ -28,7 +28,7 @@ class StepRunner:
         """num_microbatches: 2 cuts steps with keys on peers in two, 1 never does, None where it pays."""
         self.counters = Counters()
         self._model, self._pool, self._peers, self._num_microbatches = model, pool, peers, num_microbatches
-        self._device = model.compute.device
+        self._device = model.device
         self._stream = self._device.stream()
         histories = Histories()
         self._requests = Requests(histories)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from distkv.engine.device.compute import Compute
+from distkv.engine.device.device import Device
 from distkv.engine.device.pool import KvPool
 from distkv.engine.step.graphs import SIZES
 from distkv.engine.step.runner import StepRunner
@@ -18,9 +18,9 @@ _MERGED = (2, 3, 4)
 _GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
 
 
-def warm_up(runner: StepRunner, pool: KvPool, compute: Compute) -> None:
+def warm_up(runner: StepRunner, pool: KvPool, device: Device) -> None:
     """Steps of all captured sizes and one beyond, over an empty pool, where the device is asynchronous."""
-    if not compute.device.is_async:
+    if not device.is_async:
         return
     for rows in (*SIZES, 2 * SIZES[-1]):
         count = min(rows, pool.num_slots * pool.block_tokens)
@@ -29,11 +29,11 @@ def warm_up(runner: StepRunner, pool: KvPool, compute: Compute) -> None:
             request_id=_NAME, version=0, attempt=0, start=0, end=count, tokens=(0,) * count, local=table, sample=_GREEDY
         )
         runner.run(Step(step_id=0, seqs=(seq,)))
-    with compute.device.stream(), torch.inference_mode():
+    with device.stream(), torch.inference_mode():
         layer = pool.layer(0)
-        partial = compute.device.to_device(*empty_partial(1, layer.kv_heads, layer.head_dim))
+        partial = device.to_device(*empty_partial(1, layer.kv_heads, layer.head_dim))
         for count in _MERGED:
-            compute.backend.merge([(partial[0], partial[1])] * count)
-        compute.device.synchronize()
+            device.backend.merge([(partial[0], partial[1])] * count)
+        device.synchronize()
     runner.forget([_NAME])
     runner.counters = Counters()

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from distkv.errors import ConfigError
+from distkv.kernels.backend import Backend
 from distkv.kernels.cpu.library import LEVELS, Library, Native, installed
+from distkv.kernels.cpu.native_backend import NativeBackend
+from distkv.kernels.cpu.torch_backend import TorchBackend
 from distkv.types import CpuKernels
 
 TORCH = "torch"
@@ -37,6 +40,12 @@ def choose(wanted: CpuKernels = "auto", library: Library | None = None) -> Choic
     if problem := _problem(library, wanted):
         raise ConfigError("cpu_kernels", f"{wanted} is not here: {problem}", f"here: {', '.join(available(library))}")
     return Choice(wanted, library.levels[wanted], "asked for")
+
+
+def backend_of(choice: Choice | None = None) -> Backend:
+    """What was chosen; the best there is when nothing was."""
+    choice = choice or choose()
+    return TorchBackend() if choice.native is None else NativeBackend(choice.native)
 
 
 def _best(library: Library) -> Choice:

@@ -5,6 +5,11 @@ from __future__ import annotations
 from ctypes import POINTER, Structure, c_float, c_int, c_int32, c_int64, c_uint, c_void_p
 from typing import Any
 
+import torch
+
+DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+"""As in native/attend.h."""
+
 Signature = tuple[Any, tuple[Any, ...]]
 
 

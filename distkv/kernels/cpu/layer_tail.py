@@ -1,73 +1,27 @@
-"""The tail of a layer: everything from its attention to the projections of the next layer."""
+"""The tail of a layer in one call of the native library."""
 
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from distkv.kernels.cpu.dispatch import Choice
-from distkv.kernels.cpu.functions import LayerTailCall, LinearPart
+from distkv.kernels.cpu.functions import DTYPES, LayerTailCall, LinearPart
 from distkv.kernels.cpu.library import Native
-from distkv.kernels.cpu.linear import Linear, NativeLinear
-from distkv.kernels.cpu.native_backend import DTYPES
-from distkv.kernels.cpu.ops import Ops, ops_of
-
-
-class LayerTail(Protocol):
-    """Rounds where transformers rounds."""
-
-    def __call__(self, x: Tensor, attended: Tensor) -> tuple[Tensor, Tensor]:
-        """x: [N, hidden], the residual stream, which may be overwritten. attended: float32 [N, Hq, D], contiguous.
-
-        Returns the residual stream after the layer, and the next layer's heads [N, (Hq + 2·Hkv)·D]; after the last
-        layer the normed hidden states [N, hidden].
-        """
-
-
-@dataclass(frozen=True, slots=True)
-class LayerTailWeights:
-    """What the tail of a layer computes with. next_norm, next_qkv: the first norm and projection of the next layer;
-    after the last layer the final norm, and None."""
-
-    o: Linear
-    mlp_norm: Tensor
-    gate_up: Linear
-    down: Linear
-    next_norm: Tensor
-    next_qkv: Linear | None
-    eps: float
-
-
-def layer_tail_of(choice: Choice, weights: LayerTailWeights) -> LayerTail:
-    """One native call where all linear layers are the native library's, else step by step."""
-    linears = (weights.o, weights.gate_up, weights.down, weights.next_qkv)
-    if choice.native is not None and all(one is None or isinstance(one, NativeLinear) for one in linears):
-        return NativeLayerTail(choice.native, weights)
-    return StepwiseLayerTail(weights, ops_of(choice))
-
-
-class StepwiseLayerTail:
-    """A LayerTail of separate calls."""
-
-    def __init__(self, weights: LayerTailWeights, ops: Ops) -> None:
-        self._weights, self._ops = weights, ops
-
-    def __call__(self, x: Tensor, attended: Tensor) -> tuple[Tensor, Tensor]:
-        """See LayerTail."""
-        ops, weights = self._ops, self._weights
-        projected = weights.o(attended.to(x.dtype).flatten(1))
-        x, normal = ops.add_rms_norm(x, projected, weights.mlp_norm, weights.eps)
-        product = ops.silu_mul(weights.gate_up(normal))
-        x, normal = ops.add_rms_norm(x, weights.down(product), weights.next_norm, weights.eps)
-        return x, normal if weights.next_qkv is None else weights.next_qkv(normal)
+from distkv.kernels.cpu.linear import NativeLinear
+from distkv.kernels.layer_tail import LayerTailWeights
+from distkv.kernels.linear import Linear
 
 
 class NativeLayerTail:
-    """A LayerTail of one native call; see native/between.h. It writes into x. Raises MemoryError."""
+    """See LayerTail and native/between.h. It writes into x. Raises MemoryError."""
+
+    @staticmethod
+    def can_run(weights: LayerTailWeights) -> bool:
+        """Whether all weights are the native library's."""
+        linears = (weights.o, weights.gate_up, weights.down, weights.next_qkv)
+        return all(one is None or isinstance(one, NativeLinear) for one in linears)
 
     def __init__(self, native: Native, weights: LayerTailWeights) -> None:
         self._run, self._weights = native.between, weights

@@ -1,37 +1,24 @@
-"""All layers of a decoder over keys that all lie in the own pool, in one native call."""
+"""All layers of a decoder in one call of the native library."""
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from distkv.kernels.backend import AttentionMetadata
-from distkv.kernels.cpu.functions import LayerParts, LayersCall
-from distkv.kernels.cpu.layer_tail import LayerTailWeights, part_of
+from distkv.kernels.attention_metadata import AttentionMetadata
+from distkv.kernels.cpu.functions import DTYPES, LayerParts, LayersCall
+from distkv.kernels.cpu.layer_tail import NativeLayerTail, part_of
 from distkv.kernels.cpu.library import Native
-from distkv.kernels.cpu.linear import NativeLinear
-from distkv.kernels.cpu.native_backend import DTYPES, sequences_of
+from distkv.kernels.cpu.sequences import sequences_of
 from distkv.kernels.fused_qkv import FusedQkv
-from distkv.kernels.layout import LayerKv
-
-
-@dataclass(frozen=True, slots=True)
-class LocalLayer:
-    """One layer: what attention needs, and the weights of its tail. window: in tokens, or None."""
-
-    q_norm: Tensor | None
-    k_norm: Tensor | None
-    kv: LayerKv
-    window: int | None
-    tail: LayerTailWeights
+from distkv.kernels.layers import LocalLayer
 
 
 class NativeLayers:
-    """See native/layers.h. scale: of attention scores."""
+    """See LocalLayers and native/layers.h. scale: of attention scores."""
 
     def __init__(self, native: Native, layers: Sequence[LocalLayer], scale: float) -> None:
         self._run, self._kept = native.layers, layers
@@ -53,19 +40,12 @@ class NativeLayers:
     @staticmethod
     def can_run(layers: Sequence[LocalLayer]) -> bool:
         """Whether all weights are the native library's."""
-        weights = [layer.tail for layer in layers]
-        linears = [one for w in weights for one in (w.o, w.gate_up, w.down, w.next_qkv) if one is not None]
-        return all(isinstance(one, NativeLinear) for one in linears)
+        return all(NativeLayerTail.can_run(layer.tail) for layer in layers)
 
     def __call__(
         self, x: Tensor, qkv: FusedQkv, metadata: AttentionMetadata, slots: Tensor, offsets: Tensor, wanted: Tensor
     ) -> Tensor:
-        """x: [N, hidden], the embedded tokens; qkv: of the first layer. Both are overwritten. metadata: the rows of
-        its sequences follow each other and are all N. slots, offsets: int64 [N], where the K and V of each row are
-        stored. wanted: int64 [M].
-
-        Returns the normed hidden states of the wanted rows, [M, hidden]. Raises MemoryError.
-        """
+        """See LocalLayers."""
         call = LayersCall.from_buffer_copy(self._call)
         seqs = sequences_of(metadata)
         out = torch.empty(len(wanted), x.shape[1], dtype=x.dtype)

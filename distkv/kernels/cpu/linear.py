@@ -1,67 +1,29 @@
-"""Linear layers, prepared once for the machine that computes them."""
+"""Linear layers for CPUs, over weights in an order of their own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from distkv.kernels.cpu.dispatch import Choice
-from distkv.kernels.cpu.functions import LinearPart
+from distkv.kernels.cpu.functions import DTYPES, LinearPart
 from distkv.kernels.cpu.library import Native
-from distkv.kernels.cpu.native_backend import DTYPES
 
-LinearKind = Literal["native", "onednn", "torch"]
+LinearKind = Literal["native", "onednn"]
 
 _LANES = 32
 _LINE_BYTES = 128
 """Of a packed panel, per step of the input; as in native/linear.h."""
 
 
-class Linear(Protocol):
-    """y = x · Wᵀ + bias, of some W [out, in]."""
+def linear_kind(level: str, dtype: torch.dtype) -> LinearKind:
+    """Whose linear layers a level of the native library goes with, by the dtype of the weights.
 
-    def __call__(self, x: Tensor, /) -> Tensor:
-        """x: [N, in] in the weights' dtype. Returns [N, out] in the same, rounded once."""
-
-
-MakeLinear = Callable[[Tensor, Tensor | None], Linear]
-"""(W [out, in], bias [out] or None) → what computes with them, from a copy of W in its own order if it has one."""
-
-
-def linear_kind(choice: Choice, dtype: torch.dtype) -> LinearKind:
-    """Who computes linear layers, by the level that was chosen and the dtype of the weights.
-
-    oneDNN where it multiplies bfloat16 in hardware: from weights in its own order it is as fast as memory. Elsewhere it
-    is not, and it is nowhere for other dtypes, so there our own. torch's functions for the level "torch".
+    oneDNN's where it multiplies bfloat16 in hardware: from weights in its own order it is as fast as memory. Elsewhere
+    it is not, and it is nowhere for other dtypes, so there our own.
     """
-    if choice.native is None:
-        return "torch"
-    return "onednn" if choice.level == "avx512bf16" and dtype == torch.bfloat16 and _has_onednn() else "native"
-
-
-def linear_maker(choice: Choice, dtype: torch.dtype) -> MakeLinear:
-    """Makes linear layers of `linear_kind`."""
-    kind = linear_kind(choice, dtype)
-    native = choice.native
-    if kind == "torch" or native is None:
-        return TorchLinear
-    return OneDnnLinear if kind == "onednn" else lambda weight, bias: NativeLinear(native, weight, bias)
-
-
-class TorchLinear:
-    """A Linear that needs nothing but torch; it keeps W."""
-
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self._weight, self._bias = weight, bias
-
-    def __call__(self, x: Tensor, /) -> Tensor:
-        """See Linear."""
-        # On CPUs with AMX, oneDNN pads rows of odd width with what stands behind them, and 0 times NaN is NaN.
-        return F.linear(x.contiguous(), self._weight, self._bias)
+    return "onednn" if level == "avx512bf16" and dtype == torch.bfloat16 and _has_onednn() else "native"
 
 
 class OneDnnLinear:

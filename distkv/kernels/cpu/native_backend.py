@@ -1,4 +1,4 @@
-"""The Backend of the native library: micro-attention, ScaleReduce and the storing of new tokens."""
+"""The Backend of the native library, for one level of CPUs."""
 
 from __future__ import annotations
 
@@ -8,24 +8,31 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from distkv.kernels.backend import AttentionMetadata
-from distkv.kernels.cpu.functions import AttendCall, AttendSeq, StoreCall
+from distkv.kernels.attention_metadata import AttentionMetadata
+from distkv.kernels.backend import Backend
+from distkv.kernels.cpu.functions import DTYPES, AttendCall, StoreCall
+from distkv.kernels.cpu.layer_tail import NativeLayerTail
+from distkv.kernels.cpu.layers import NativeLayers
 from distkv.kernels.cpu.library import Native
+from distkv.kernels.cpu.linear import NativeLinear, OneDnnLinear, linear_kind
+from distkv.kernels.cpu.ops import NativeOps
+from distkv.kernels.cpu.sequences import sequences_of
 from distkv.kernels.fused_qkv import FusedQkv
+from distkv.kernels.layer_tail import LayerTail, LayerTailWeights
+from distkv.kernels.layers import LocalLayer, LocalLayers
 from distkv.kernels.layout import LayerKv, PanelKv
+from distkv.kernels.linear import Linear
 from distkv.kernels.merge import Partial
 
-DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
-"""As in native/attend.h."""
 
-
-class NativeBackend:
+class NativeBackend(Backend):
     """A Backend of one dispatch level. See native/attention.h for how a call is divided."""
 
     layout: type[LayerKv] = PanelKv
 
     def __init__(self, native: Native) -> None:
-        self.name = native.level
+        self.name, self._native = native.level, native
+        self.ops = NativeOps(native)
         self._attend, self._merge, self._store = native.attend, native.merge, native.store
 
     def attend(
@@ -114,28 +121,27 @@ class NativeBackend:
         self._store(ctypes.byref(call))
         return q
 
+    def linear(self, weight: Tensor, bias: Tensor | None) -> Linear:
+        """See Backend."""
+        if linear_kind(self.name, weight.dtype) == "onednn":
+            return OneDnnLinear(weight, bias)
+        return NativeLinear(self._native, weight, bias)
 
-class Sequences:
-    """The sequences of a call as the library wants them; keeps what it points to alive."""
+    def linear_name(self, dtype: torch.dtype) -> str:
+        """See Backend."""
+        return linear_kind(self.name, dtype)
 
-    def __init__(self, metadata: AttentionMetadata) -> None:
-        self.count = len(metadata.rows)
-        self.num_rows = 0
-        self._kept = [(blocks.slot_index, blocks.starts) for blocks in metadata.block_tables]
-        self._seqs = (AttendSeq * self.count)()
-        for seq, rows, blocks, (slots, starts) in zip(
-            self._seqs, metadata.rows, metadata.block_tables, self._kept, strict=True
-        ):
-            seq.slots, seq.positions = slots.data_ptr(), starts.data_ptr()
-            seq.num_blocks, seq.num_keys = len(blocks), blocks.num_keys
-            seq.first_row, seq.num_rows, seq.out_row = rows.start, len(rows), self.num_rows
-            self.num_rows += len(rows)
-        self.address = ctypes.addressof(self._seqs)
+    def layer_tail(self, weights: LayerTailWeights) -> LayerTail:
+        """See Backend. One call where all its linear layers are the native library's."""
+        return (
+            NativeLayerTail(self._native, weights) if NativeLayerTail.can_run(weights) else super().layer_tail(weights)
+        )
 
+    def local_layers(self, layers: Sequence[LocalLayer], scale: float) -> LocalLayers | None:
+        """See Backend."""
+        return NativeLayers(self._native, layers, scale) if NativeLayers.can_run(layers) else None
 
-def sequences_of(metadata: AttentionMetadata) -> Sequences:
-    """Made once per table."""
-    found: Sequences | None = metadata.prepared.get("native")
-    if found is None:
-        found = metadata.prepared["native"] = Sequences(metadata)
-    return found
+    def use_threads(self, threads: int, cores: Sequence[int]) -> None:
+        """See Backend. The caller's thread, which has other things to do as well, is not bound to a core."""
+        super().use_threads(threads, cores)
+        self._native.set_threads(threads, (ctypes.c_int * len(cores))(*cores), len(cores))

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from distkv.kernels.backend import AttentionMetadata
+from distkv.kernels.attention_metadata import AttentionMetadata
+from distkv.kernels.backend import Backend
 from distkv.kernels.block_table import BlockTable
 from distkv.kernels.fused_qkv import FusedQkv
 from distkv.kernels.layout import LayerKv, PanelKv
@@ -23,7 +24,7 @@ _TILE_KEY_ELEMENTS = 1 << 20  # K of one tile: 4 MiB of float32
 _TILE_SCORES = 1 << 20  # scores of one tile: 4 MiB of float32
 
 
-class TorchBackend:
+class TorchBackend(Backend):
     """A Backend that needs nothing but torch."""
 
     name = "torch"

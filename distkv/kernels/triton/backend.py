@@ -10,13 +10,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from distkv.kernels.backend import AttentionMetadata
+from distkv.kernels.attention_metadata import AttentionMetadata
+from distkv.kernels.backend import Backend
 from distkv.kernels.fused_qkv import FusedQkv
 from distkv.kernels.layout import LayerKv, RowKv
 from distkv.kernels.merge import Partial
+from distkv.kernels.triton.copy import gather_blocks, scatter_blocks
 from distkv.kernels.triton.decode import decode_attention
 from distkv.kernels.triton.merge import merge_partials
 from distkv.kernels.triton.metadata import Column, DeviceMetadata, device_metadata, to_device
+from distkv.kernels.triton.ops import TritonOps
 from distkv.kernels.triton.plan import DecodePlan, decode_plan
 from distkv.kernels.triton.prefill import prefill_attention
 from distkv.kernels.triton.store import store_qkv
@@ -36,7 +39,7 @@ class _Entries:
     prefill_rows: int
 
 
-class TritonBackend:
+class TritonBackend(Backend):
     """A Backend over RowKv. All tensors of a call lie on one device, and its kernels run on the current stream.
 
     Triton's interpreter, unlike its compiler, takes calls from one thread at a time.
@@ -44,11 +47,14 @@ class TritonBackend:
 
     name = "triton"
     layout: type[LayerKv] = RowKv
+    has_fp8 = True
+    ops = TritonOps()
 
-    def __init__(self, tuned: TunedTable | None = None) -> None:
-        """tuned: measured configs, by default those that a tuning run left on this machine for its GPU."""
+    def __init__(self, tuned: TunedTable | None = None, index: int | None = None) -> None:
+        """tuned: measured configs, by default those that a tuning run left on this machine for its GPU, the current one
+        or that of an index."""
         if tuned is None:
-            tuned = TunedTable.load(torch.cuda.get_device_name()) if torch.cuda.is_available() else TunedTable()
+            tuned = TunedTable.load(torch.cuda.get_device_name(index)) if torch.cuda.is_available() else TunedTable()
         self._tuned = tuned
 
     def attend(
@@ -89,6 +95,18 @@ class TritonBackend:
         """See Backend."""
         assert isinstance(kv, RowKv)
         return store_qkv(qkv, kv, slots, offsets)
+
+    def linear_name(self, dtype: torch.dtype) -> str:
+        """See Backend: torch's functions call it."""
+        return "cublas" if torch.cuda.is_available() else "torch"
+
+    def gather_blocks(self, pool: Tensor, slots: Tensor) -> Tensor:
+        """See Backend."""
+        return gather_blocks(pool, slots)
+
+    def scatter_blocks(self, staging: Tensor, pool: Tensor, slots: Tensor) -> None:
+        """See Backend."""
+        scatter_blocks(staging, pool, slots)
 
     def _plan(self, metadata: DeviceMetadata, entries: _Entries, shape: Shape, window: int | None) -> DecodePlan | None:
         if not len(entries.decode):

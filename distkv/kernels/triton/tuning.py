@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from triton.testing import do_bench
 
-from distkv.kernels.backend import AttentionMetadata
+from distkv.kernels.attention_metadata import AttentionMetadata
 from distkv.kernels.block_table import BlockTable
 from distkv.kernels.triton.decode import decode_attention
 from distkv.kernels.triton.metadata import device_metadata

@@ -30,16 +30,16 @@ def _process_as_before() -> Iterator[None]:
 
 def test_the_choice_is_logged() -> None:
     with capture_logs() as logs:
-        compute = computing.set_up(ONE)
+        device = computing.set_up(ONE)
     assert logs == [
         {
             "event": "kernels",
-            "log_level": "warning" if compute.level == "torch" else "info",
+            "log_level": "warning" if device.backend.name == "torch" else "info",
             "device": "cpu",
-            "backend": compute.level,
+            "backend": device.backend.name,
             "threads": 1,
             "cores": [],
-            "why": compute.why,
+            "why": device.why,
         }
     ]
     assert torch.get_num_threads() == 1
@@ -48,7 +48,7 @@ def test_the_choice_is_logged() -> None:
 def test_torch_for_want_of_native_code_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "installed", lambda: Library.load(tmp_path / "none.so"))
     with capture_logs() as logs:
-        assert computing.set_up(ONE).level == "torch"
+        assert computing.set_up(ONE).backend.name == "torch"
         computing.set_up(msgspec.structs.replace(ONE, cpu_kernels="torch"))
     assert [line["log_level"] for line in logs] == ["warning", "info"]
     assert "was not built" in logs[0]["why"]

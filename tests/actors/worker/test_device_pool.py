@@ -20,8 +20,9 @@ from distkv.actors.worker.device_pool import DevicePool
 from distkv.actors.worker.pool_size import kv_dtype, make_pool
 from distkv.actors.worker.transfers import Transfers
 from distkv.engine.attention.serving import SpanRegistry
+from distkv.engine.device.cpu import CpuDevice
 from distkv.engine.device.cuda import CudaDevice
-from distkv.engine.device.device import Device, HostDevice
+from distkv.engine.device.device import Device
 from distkv.errors import ConfigError, LinkClosed, LinkError
 from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.links import PoolMemory, connect, hello_to, listen, serve_read
@@ -34,6 +35,9 @@ from tests.actors.links import DEADLINE_S, close_links, identity, peer_links
 from tests.actors.worker.test_spec import SPEC
 
 pytest.importorskip("triton", reason="Triton is not installed: it comes with the extra 'gpu'")
+
+from distkv.kernels.triton.backend import TritonBackend
+
 pytestmark = [pytest.mark.gpu] if torch.cuda.is_available() else []
 
 SLOT_BYTES, NUM_SLOTS = 96, 7
@@ -42,7 +46,7 @@ ENVELOPES = EnvelopeFactory("a")
 
 @pytest.fixture
 def device() -> Device:
-    return CudaDevice(0) if torch.cuda.is_available() else HostDevice()
+    return CudaDevice(0) if torch.cuda.is_available() else CpuDevice(TritonBackend())
 
 
 @pytest.fixture
@@ -168,11 +172,11 @@ def test_sizes(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     def spec(**changes: object):
         return msgspec.structs.replace(SPEC, kv_cache_memory_bytes=None, **changes)  # type: ignore[type-var]
 
-    host = HostDevice()
+    host = CpuDevice()
     memory, _ = make_pool(spec(kv_tokens=100), 64, host)
     assert isinstance(memory, PoolMemory) and memory.num_slots == 6
     memory.close()
-    monkeypatch.setattr(HostDevice, "kv_budget", lambda self, share: int(share * 1000))
+    monkeypatch.setattr(CpuDevice, "kv_budget", lambda self, share: int(share * 1000))
     memory, view = make_pool(spec(gpu_memory_utilization=0.5), 64, host)
     assert (memory.num_slots, memory.slot_bytes) == (7, 64) and len(view) == 448
     assert isinstance(memory, PoolMemory)
@@ -183,11 +187,8 @@ def test_sizes(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_fp8_is_for_gpus() -> None:
     fp8 = msgspec.structs.replace(SPEC, kv_cache_dtype="fp8")
-    assert kv_dtype(SPEC, torch.bfloat16, HostDevice()) == torch.bfloat16
-    with pytest.raises(ConfigError, match="kv_cache_dtype: the kernels for CPUs have no fp8"):
-        kv_dtype(fp8, torch.bfloat16, HostDevice())
+    assert kv_dtype(SPEC, torch.bfloat16, CpuDevice()) == torch.bfloat16
+    with pytest.raises(ConfigError, match="kv_cache_dtype: the kernels of cpu have no fp8"):
+        kv_dtype(fp8, torch.bfloat16, CpuDevice())
 
-    class Gpu(HostDevice):
-        place = torch.device("cuda", 0)
-
-    assert kv_dtype(fp8, torch.bfloat16, Gpu()) == torch.float8_e4m3fn
+    assert kv_dtype(fp8, torch.bfloat16, CpuDevice(TritonBackend())) == torch.float8_e4m3fn

@@ -11,7 +11,7 @@ import torch
 
 from distkv.engine.attention.bodies import body_of
 from distkv.engine.attention.serving import AttendServer, SpanRegistry
-from distkv.engine.device.compute import on_cpu
+from distkv.engine.device.cpu import CpuDevice
 from distkv.engine.device.pool import KvPool
 from distkv.engine.model.config import ModelConfig
 from distkv.errors import MalformedMessage
@@ -124,7 +124,7 @@ class Server:
             half.normal_(generator=torch.Generator().manual_seed(0))
         self.registry = SpanRegistry()
         self.registry.grant(REF, (5, 2, 7))
-        self.server = AttendServer(self.pool, self.registry, self.config, torch.float32, on_cpu())
+        self.server = AttendServer(self.pool, self.registry, self.config, torch.float32, CpuDevice())
 
     def entry(
         self, *, ref: SpanRef = REF, index: int = 0, num_blocks: int = 3, row: int = 0, num_rows: int = 2

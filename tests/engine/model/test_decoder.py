@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from distkv.engine.device.compute import on_cpu
+from distkv.engine.device.cpu import CpuDevice
 from distkv.engine.model.config import ModelConfig
-from distkv.kernels.cpu.dispatch import available, choose
+from distkv.kernels.cpu.dispatch import available, backend_of, choose
 from distkv.types import CpuKernels
 from tests.checkpoints import (
     VARIANTS,
@@ -101,7 +101,7 @@ def test_every_level_is_the_same_model(tmp_path: Path, level: CpuKernels, name: 
     """Biases, norms of heads, tied weights; a prompt long enough for the templates of many rows, and decoding."""
     path, ids = variant(tmp_path, name), prompt_ids(LENGTH)
     for dtype in "float32", "bfloat16":
-        engine = Engine(path, dtype, compute=on_cpu(choose(level)))
+        engine = Engine(path, dtype, device=CpuDevice(backend_of(choose(level))))
         logits = engine.chunked_logits(ids, [64, 9, *[1] * 17], engine.table(LENGTH))
         exact = reference_logits(path, ids)
         if dtype == "float32":

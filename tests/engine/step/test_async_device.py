@@ -13,7 +13,7 @@ from distkv.engine.step.warm_up import warm_up
 from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.to_worker import PromptLogprobs, Sampling
 from tests.checkpoints import check_logprobs, prompt_ids, reference_greedy, reference_logits, variant
-from tests.engine.async_device import AsyncHost, async_compute
+from tests.engine.async_device import AsyncHost
 from tests.engine.harness import GREEDY, Engine, seq_step
 from tests.engine.lent import Lent
 
@@ -32,7 +32,7 @@ def device() -> AsyncHost:
 
 @pytest.fixture
 def engine(path: Path, device: AsyncHost) -> Engine:
-    return Engine(path, compute=async_compute(device), num_slots=128)
+    return Engine(path, device=device, num_slots=128)
 
 
 def test_prompt_and_decode(engine: Engine, path: Path, device: AsyncHost) -> None:
@@ -107,7 +107,7 @@ def test_logprobs_of_a_prompt(engine: Engine, path: Path) -> None:
 @pytest.mark.parametrize("microbatches", [1, 2])
 def test_peers(path: Path, device: AsyncHost, microbatches: int) -> None:
     """Each microbatch has captured tensors of its own: neither disturbs the other."""
-    engine = Engine(path, compute=async_compute(device), num_slots=128, microbatches=microbatches)
+    engine = Engine(path, device=device, num_slots=128, microbatches=microbatches)
     steps = [Lent(engine, name, seed) for seed, name in enumerate("abc")]
     ids = prompt_ids(20, seed=8)
     local = seq_step(ids, 0, 20, engine.table(20), name="local", sample=GREEDY)
@@ -123,7 +123,7 @@ def test_peers(path: Path, device: AsyncHost, microbatches: int) -> None:
 
 def test_by_itself_only_large_steps_are_cut(path: Path, device: AsyncHost, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("distkv.engine.step.microbatches.ROWS_WORTH_IT", 4)
-    engine = Engine(path, compute=async_compute(device), num_slots=128)
+    engine = Engine(path, device=device, num_slots=128)
     lent = Lent(engine)
     for end, used in (47, {0}), (48, {0, 1}):
         engine.peers.creditors["x"].microbatches.clear()
@@ -132,7 +132,7 @@ def test_by_itself_only_large_steps_are_cut(path: Path, device: AsyncHost, monke
 
 
 def test_a_warm_start_counts_nothing(engine: Engine, device: AsyncHost) -> None:
-    warm_up(engine.runner, engine.pool, engine.model.compute)
+    warm_up(engine.runner, engine.pool, engine.model.device)
     pieces = engine.model.config.num_layers + 1
     assert device.captured == 7 * pieces
     assert engine.runner.counters == Counters()
@@ -142,5 +142,5 @@ def test_a_warm_start_counts_nothing(engine: Engine, device: AsyncHost) -> None:
 
 def test_on_the_host_there_is_nothing_to_warm_up(path: Path) -> None:
     engine = Engine(path)
-    warm_up(engine.runner, engine.pool, engine.model.compute)
+    warm_up(engine.runner, engine.pool, engine.model.device)
     assert torch.equal(engine.pool.slot(0), torch.full_like(engine.pool.slot(0), 0xFF))

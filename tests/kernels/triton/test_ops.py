@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from distkv.kernels.cpu.ops import Ops, TorchOps
+from distkv.kernels.ops import Ops, TorchOps
 
 pytest.importorskip("triton", reason="Triton is not installed: it comes with the extra 'gpu'")
 

@@ -1,0 +1,74 @@
+"""The Device of the host's CPUs."""
+
+from __future__ import annotations
+
+import os
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor
+
+from distkv.engine.device.device import Captured, CompletedCopy, Device, Missing, PendingCopy, Run
+from distkv.kernels import Backend
+from distkv.kernels.cpu.dispatch import backend_of, choose
+from distkv.types import CpuKernels
+
+DEFAULT_POOL_BYTES = 4 * 2**30
+DEFAULT_POOL_SHARE = 5
+"""Without a size, a pool in main memory is 4 GiB or a fifth of the memory that is free, whichever is less."""
+
+
+class CpuDevice(Device):
+    """The Device whose tensors are in main memory; operations are done when they return."""
+
+    place = torch.device("cpu")
+    is_async = False
+
+    def __init__(self, backend: Backend | None = None, why: str = "given") -> None:
+        """backend: the best there is by default."""
+        self.backend, self.why = backend or backend_of(), why
+
+    @classmethod
+    def missing(cls, index: int) -> Missing | None:
+        """See Device."""
+        return None
+
+    @classmethod
+    def open(cls, index: int, cpu_kernels: CpuKernels) -> CpuDevice:
+        """See Device."""
+        choice = choose(cpu_kernels)
+        return cls(backend_of(choice), choice.why)
+
+    def to_device(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """See Device."""
+        return tensors
+
+    def to_host(self, *tensors: Tensor, aside: bool = False) -> PendingCopy:
+        """See Device."""
+        return CompletedCopy(tensors)
+
+    def host(self, num_bytes: int) -> Tensor:
+        """See Device."""
+        return torch.empty(num_bytes, dtype=torch.uint8)
+
+    def synchronize(self) -> None:
+        """See Device."""
+
+    def stream(self, *, urgent: bool = False) -> AbstractContextManager[object]:
+        """See Device."""
+        return nullcontext()
+
+    def kv_budget(self, share: float) -> int:
+        """See Device."""
+        free_bytes = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return min(DEFAULT_POOL_BYTES, free_bytes // DEFAULT_POOL_SHARE)
+
+    def capture(self, run: Run, group: int = 0) -> Captured:
+        """See Device."""
+        results = run()
+
+        def replay() -> None:
+            for kept, found in zip(results, run(), strict=True):
+                kept.copy_(found)
+
+        return Captured(replay, results)
