@@ -22,6 +22,7 @@ from distkv.cli.daemons import gateway, gmanager, instance
 from distkv.config import SECTIONS, Setting, Settings, load_file, settings_of
 from distkv.events import ClusterEvent
 from distkv.wire.messages.counters import COUNTERS
+from distkv.wire.messages.common import PROTOCOL_VERSION
 from distkv.wire.messages.envelope import Envelope
 from distkv.wire.messages.to_client import BlockCounts, InstanceStatus, RequestStatus, SpanStatus
 from tests.wire.golden.field_tables import TABLE, meanings, message_types, table_of
@@ -111,6 +112,10 @@ def test_message_examples_can_be_read() -> None:
     assert examples
     for example in examples:
         msgspec.json.decode(example, type=Envelope)
+
+
+def test_protocol_version_is_that_of_the_code() -> None:
+    assert f"Protocol version: {PROTOCOL_VERSION}." in text_of("docs/protocol.md")
 
 
 def limits() -> list[tuple[str, str]]:

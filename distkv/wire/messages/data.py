@@ -11,7 +11,7 @@ from distkv.wire.messages.common import Count, InstanceId, Message, SpanRef, Val
 class Hello(Message, frozen=True):
     """First frame of a link, from the end that connects. Answered by `Welcome` or `Denied`."""
 
-    protocol: int  #: protocol version, 1
+    protocol: int  #: protocol version; must be equal
     instance_id: InstanceId  #: instance that connects
     incarnation: int  #: its incarnation
     compat: str  #: as in `Join`; must be equal

@@ -344,7 +344,7 @@ ENVELOPES: dict[str, Envelope] = {
 
 HEADERS: dict[str, DataMessage] = {
     "Hello": data.Hello(
-        protocol=1,
+        protocol=2,
         instance_id="i0",
         incarnation=BORN_0,
         compat=COMPAT,
