@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from distkv.config import (
@@ -20,7 +19,9 @@ from distkv.config import (
     parse_count,
     resolve_auto,
     settings_of,
+    values_of,
 )
+from distkv.config.table import groups_of
 from distkv.config.values import is_loopback
 from distkv.errors import ConfigError
 
@@ -81,6 +82,17 @@ def test_defaults_are_valid_and_described():
             assert setting.help.endswith("."), setting.name
             if not setting.required:
                 assert setting.convert(setting.default, "default") == setting.default
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_every_setting_is_in_one_place_whatever_group_it_is_in(section):
+    config = build(SECTIONS[section], {"model": "m"} if section != "gmanager" else {})
+    values = values_of(config)
+    assert list(values) == list(settings_of(SECTIONS[section]))
+    assert build(SECTIONS[section], values) == config
+    names = [name for kind in [type(config), *groups_of(type(config)).values()] for name in kind.__struct_fields__]
+    assert len(set(names)) == len(names), "declared twice"
+    assert set(names) == {*values, *groups_of(type(config))}
 
 
 def test_configs_are_frozen():
@@ -169,22 +181,24 @@ def test_an_instance_needs_an_address_that_peers_can_reach(key: str) -> None:
 def test_auto_becomes_something_in_a_new_config():
     config = build(InstanceConfig, {"model": "demo", "gmanager": "localhost:1,localhost:2"})
     resolved = resolve_auto(config)
-    assert Path(resolved.model) == model_dir("demo") and (model_dir("demo") / "config.json").is_file()
+    assert Path(resolved.engine.model) == model_dir("demo") and (model_dir("demo") / "config.json").is_file()
     assert config.instance_id == "" and resolved.instance_id
-    assert resolved.data_host == "127.0.0.1"
-    assert resolved.threads is not None and resolved.threads >= 1
+    assert resolved.data.data_host == "127.0.0.1"
+    assert resolved.engine.threads is not None and resolved.engine.threads >= 1
     assert resolved.gmanager == ("tcp://localhost:1", "tcp://localhost:2")
     assert resolve_auto(resolved) == resolved
-    named = msgspec.structs.replace(config, instance_id="mine", threads=3)
-    assert (resolve_auto(named).instance_id, resolve_auto(named).threads) == ("mine", 3)
+    named = resolve_auto(build(InstanceConfig, {"model": "demo", "instance_id": "mine", "threads": 3}))
+    assert (named.instance_id, named.engine.threads) == ("mine", 3)
 
 
 def test_threads_follow_the_cores(monkeypatch):
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2, 6})
-    assert build(InstanceConfig, {"model": "m"}).cores == ()
-    assert resolve_auto(build(InstanceConfig, {"model": "demo", "cpu_affinity": "auto"})).threads == 4
-    assert resolve_auto(build(InstanceConfig, {"model": "demo", "cpu_affinity": "6,0-1"})).threads == 3
-    assert resolve_auto(build(InstanceConfig, {"model": "demo", "cpu_affinity": "0-1", "threads": 1})).threads == 1
+    assert build(InstanceConfig, {"model": "m"}).engine.cores == ()
+    assert resolve_auto(build(InstanceConfig, {"model": "demo", "cpu_affinity": "auto"})).engine.threads == 4
+    assert resolve_auto(build(InstanceConfig, {"model": "demo", "cpu_affinity": "6,0-1"})).engine.threads == 3
+    assert (
+        resolve_auto(build(InstanceConfig, {"model": "demo", "cpu_affinity": "0-1", "threads": 1})).engine.threads == 1
+    )
     with pytest.raises(ConfigError, match="threads: 3 are more than the 2 cores of cpu_affinity"):
         build(InstanceConfig, {"model": "demo", "cpu_affinity": "0-1", "threads": 3})
     with pytest.raises(ConfigError, match=r"this process may not use core 3, 7 .it may use 0, 1, 2, 6"):
@@ -209,7 +223,7 @@ def test_near_misses_in_the_environment_are_refused_and_others_are_not():
 
 @pytest.mark.parametrize("device", ["auto", "cpu", "cuda", "cuda:0", "cuda:12"])
 def test_devices(tmp_path, device):
-    assert build(InstanceConfig, {"model": "m", "device": device}).device == device
+    assert build(InstanceConfig, {"model": "m", "device": device}).engine.device == device
 
 
 @pytest.mark.parametrize("device", ["", "gpu", "cuda:", "cuda:x", "CUDA", "cuda:0,1"])

@@ -1,12 +1,14 @@
 """Settings of the processes: frozen, strict, resolved once.
 
 Precedence is command line > environment (`DISTKV_<NAME>`) > `--config` file > default. The annotated fields in `schema`
-are the only list of settings; `distkv.cli.options` makes the flags from them and resolves them.
+and `groups` are the only list of settings; `distkv.cli.options` makes the flags from them and resolves them.
 """
 
-from distkv.config.schema import GatewayConfig, GManagerConfig, InstanceConfig, Settings, resolve_auto
+from distkv.config.groups import ControlSettings, DataPlaneSettings, EngineSettings, LogSettings, MembershipSettings
+from distkv.config.resolving import resolve_auto
+from distkv.config.schema import GatewayConfig, GManagerConfig, InstanceConfig, Settings
 from distkv.config.sources import SECTIONS, build, check_environment, load_file, load_table, nearest
-from distkv.config.table import ENV_PREFIX, Setting, settings_of
+from distkv.config.table import ENV_PREFIX, Setting, settings_of, values_of
 from distkv.config.values import (
     DEFAULT_GMANAGER,
     DEMO_MODEL,
@@ -22,9 +24,14 @@ __all__ = [
     "DEMO_MODEL",
     "ENV_PREFIX",
     "SECTIONS",
+    "ControlSettings",
+    "DataPlaneSettings",
+    "EngineSettings",
     "GManagerConfig",
     "GatewayConfig",
     "InstanceConfig",
+    "LogSettings",
+    "MembershipSettings",
     "Setting",
     "Settings",
     "build",
@@ -39,4 +46,5 @@ __all__ = [
     "parse_count",
     "resolve_auto",
     "settings_of",
+    "values_of",
 ]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from distkv.config.schema import GatewayConfig, GManagerConfig, InstanceConfig, Settings
-from distkv.config.table import ENV_PREFIX, settings_of
+from distkv.config.table import ENV_PREFIX, groups_of, settings_of
 from distkv.errors import ConfigError
 
 SECTIONS: Mapping[str, type[Settings]] = {
@@ -91,4 +91,8 @@ def build(schema: type[S], values: Mapping[str, Any]) -> S:
     for setting in settings.values():
         if setting.required and setting.name not in values:
             raise ConfigError(setting.name, "is not set", f"give {setting.flag}, {setting.envvar} or a config file")
-    return schema(**{name: settings[name].convert(value, "the caller") for name, value in values.items()})
+    checked = {name: settings[name].convert(value, "the caller") for name, value in values.items()}
+    fields: dict[str, Any] = {name: value for name, value in checked.items() if not settings[name].group}
+    for group, kind in groups_of(schema).items():
+        fields[group] = kind(**{name: value for name, value in checked.items() if settings[name].group == group})
+    return schema(**fields)

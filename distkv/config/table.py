@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
@@ -19,10 +19,12 @@ ENV_PREFIX = "DISTKV_"
 class Setting(msgspec.Struct, frozen=True):
     """One field of a schema, as flags, environment and files see it.
 
-    kind: its type besides None, which it takes too if `optional`. expected: in words what it takes.
+    group: the field of the schema that it is in, if that is a group. kind: its type besides None, which it takes too if
+    `optional`. expected: in words what it takes.
     """
 
     name: str
+    group: str
     type: Any
     kind: inspect.Type
     default: Any
@@ -66,16 +68,40 @@ class Setting(msgspec.Struct, frozen=True):
 
 @cache
 def settings_of(schema: type[Settings]) -> Mapping[str, Setting]:
-    """The settings of a schema by name, in the order of its fields (own fields first)."""
+    """The settings of a schema by name, in the order of its fields (own fields first), groups in their place."""
+    shared = set(Settings.__struct_fields__)
+    ordered = sorted(_fields(schema), key=lambda field: field.name in shared)
+    return {setting.name: setting for field in ordered for setting in _settings(schema, field)}
+
+
+def groups_of(schema: type[Settings]) -> Mapping[str, type[msgspec.Struct]]:
+    """The fields of a schema that are groups, and what they are."""
+    return {field.name: field.type.cls for field in _fields(schema) if isinstance(field.type, inspect.StructType)}
+
+
+def values_of(config: Settings) -> dict[str, Any]:
+    """The values of a config by the names of settings: as if there were no groups."""
+    settings = settings_of(type(config))
+    return {name: getattr(getattr(config, one.group) if one.group else config, name) for name, one in settings.items()}
+
+
+def _fields(schema: type[msgspec.Struct]) -> tuple[inspect.Field, ...]:
     info = inspect.type_info(schema)
     assert isinstance(info, inspect.StructType)
-    annotations = {field.name: field.type for field in msgspec.structs.fields(schema)}
-    shared = set(Settings.__struct_fields__)
-    ordered = sorted(info.fields, key=lambda field: field.name in shared)
-    return {field.name: _setting(field, annotations[field.name]) for field in ordered}
+    return info.fields
 
 
-def _setting(field: inspect.Field, annotation: Any) -> Setting:
+def _settings(schema: type[Settings], field: inspect.Field) -> Iterator[Setting]:
+    if isinstance(field.type, inspect.StructType):
+        annotations = {one.name: one.type for one in msgspec.structs.fields(field.type.cls)}
+        for one in field.type.fields:
+            yield _setting(one, annotations[one.name], field.name)
+    else:
+        annotations = {one.name: one.type for one in msgspec.structs.fields(schema)}
+        yield _setting(field, annotations[field.name], "")
+
+
+def _setting(field: inspect.Field, annotation: Any, group: str) -> Setting:
     kind = field.type
     notes: dict[str, Any] = {}
     extra: dict[str, Any] = {}
@@ -93,6 +119,7 @@ def _setting(field: inspect.Field, annotation: Any) -> Setting:
     suffixed = bool(extra.get("suffixed"))
     return Setting(
         name=field.name,
+        group=group,
         type=annotation,
         kind=kind,
         default=field.default,

@@ -11,8 +11,9 @@ from random import Random
 from typing import Any, cast
 
 from distkv.clock import ManualClock
+from distkv.config import MembershipSettings
 from distkv.control import commands as c
-from distkv.control.cluster.gmanager import GManager, GManagerSettings
+from distkv.control.cluster.gmanager import GManager
 from distkv.control.rmanager.state import RManagerSettings
 from distkv.events import ClusterEvent
 from distkv.sim.client import Outcome
@@ -48,7 +49,7 @@ class SimCluster:
         self.random = Random(seed)
         self.network: Network[Delivery] = Network(self.random, {"steps": self.random.choice(STEP_DELAYS)})
         self.nodes: dict[str, Node] = {}
-        self.gm: GManager | None = GManager(GManagerSettings())
+        self.gm: GManager | None = GManager(MembershipSettings())
         self.outcomes: dict[str, Outcome] = defaultdict(Outcome)
         self.owner: dict[str, str] = {}
         self.events: list[tuple[str, ClusterEvent]] = []
@@ -104,7 +105,7 @@ class SimCluster:
 
     def restart_gmanager(self) -> None:
         """A gManager that knows nothing."""
-        self.gm, self._version = GManager(GManagerSettings()), 0
+        self.gm, self._version = GManager(MembershipSettings()), 0
 
     # --- clients
 

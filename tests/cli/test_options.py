@@ -44,14 +44,14 @@ def test_the_command_line_wins_over_environment_over_file_over_default(instance,
     monkeypatch.setenv("DISTKV_BLOCK_SIZE", "32")
     assert instance("--config", str(file), "--block-size", "64", "--max-model-len=32K") == 0
     config = instance.config
-    assert (config.model, config.max_num_seqs, config.block_size) == ("from-file", 4, 64)
-    assert (config.max_model_len, config.insecure, config.port) == (32 * 1024, True, 0)
+    assert (config.engine.model, config.control.max_num_seqs, config.engine.block_size) == ("from-file", 4, 64)
+    assert (config.control.max_model_len, config.insecure, config.port) == (32 * 1024, True, 0)
 
 
 def test_the_file_may_come_from_the_environment_and_flags_turn_things_off(instance, file, monkeypatch):
     monkeypatch.setenv("DISTKV_CONFIG", str(file))
     assert instance("--no-insecure", "--shutdown-timeout", "1.5") == 0
-    assert (instance.config.max_num_seqs, instance.config.insecure) == (3, False)
+    assert (instance.config.control.max_num_seqs, instance.config.insecure) == (3, False)
     assert instance.config.shutdown_timeout_s == 1.5
 
 
@@ -76,7 +76,7 @@ def test_what_print_config_prints_is_a_config_file(instance, file, tmp_path, cap
     again = tmp_path / "again.toml"
     again.write_text(capsys.readouterr().out)
     assert instance("--config", str(again)) == 0
-    assert instance.config.max_num_seqs == 3
+    assert instance.config.control.max_num_seqs == 3
 
 
 @pytest.mark.parametrize(
@@ -123,13 +123,17 @@ def test_auto_unsets(instance, tmp_path):
     path = tmp_path / "c.toml"
     path.write_text('model = "m"\nthreads = 3\n')
     assert instance("--config", str(path), "--threads", "auto") == 0
-    assert instance.config.threads is None
+    assert instance.config.engine.threads is None
 
 
 def test_the_gmanager_has_its_own_settings(capsys):
     gmanager = Captured(GManagerConfig)
     assert gmanager("--port", "0", "--dead-after-s", "9", "--log-json") == 0
-    assert (gmanager.config.port, gmanager.config.dead_after_s, gmanager.config.log_json) == (0, 9.0, True)
+    assert (gmanager.config.port, gmanager.config.membership.dead_after_s, gmanager.config.logging.log_json) == (
+        0,
+        9.0,
+        True,
+    )
     assert gmanager("--model", "m") == 2
     assert gmanager("--host", "0.0.0.0") == 2
     assert "--insecure" in capsys.readouterr().err

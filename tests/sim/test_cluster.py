@@ -121,7 +121,7 @@ def test_creditor_frozen_then_back(seed: int) -> None:
 
 
 def test_without_memory_after_a_loss_the_request_fails_with_numbers() -> None:
-    cluster = SimCluster([16, 16], hold_timeout_s=5.0)
+    cluster = SimCluster([16, 16], request_timeout_s=5.0)
     cluster.submit("i0", "r", prompt(100), 16)
     assert cluster.run(60, lambda: len(cluster.outcomes["r"].tokens) >= 2)
     cluster.kill("i1")

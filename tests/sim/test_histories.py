@@ -33,7 +33,7 @@ class History:
     """Carries out actions on a cluster and knows what each request should bring."""
 
     def __init__(self, seed: int) -> None:
-        self.cluster = SimCluster(POOLS, seed, hold_timeout_s=5.0)
+        self.cluster = SimCluster(POOLS, seed, request_timeout_s=5.0)
         self.wanted: dict[str, tuple[list[int], int]] = {}
 
     def act(self, kind: str, *args: object) -> None:

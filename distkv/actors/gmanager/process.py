@@ -12,7 +12,7 @@ import structlog
 from distkv.actors.ticking import every, first_of
 from distkv.clock import Clock, MonotonicClock
 from distkv.config import GManagerConfig
-from distkv.control.cluster.gmanager import GManager, GManagerSettings
+from distkv.control.cluster.gmanager import GManager
 from distkv.control.commands import Answer, Command, GManagerRequested, Publish, Tick
 from distkv.events import UnexpectedMessage
 from distkv.wire.address import join_host_port
@@ -31,7 +31,7 @@ class GManagerActor:
         self._clock = clock
         self._envelopes = EnvelopeFactory("gmanager")
         self._log = structlog.get_logger()
-        self._core = GManager(GManagerSettings(heartbeat_s=config.heartbeat_s, dead_after_s=config.dead_after_s))
+        self._core = GManager(config.membership)
 
     async def serve(self) -> None:
         """Answer messages until cancelled."""

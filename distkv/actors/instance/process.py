@@ -10,6 +10,7 @@ from collections.abc import Callable
 from random import SystemRandom
 from typing import Any
 
+import msgspec
 import structlog
 
 from distkv.actors.instance.actor import InstanceActor
@@ -51,7 +52,7 @@ async def run(config: InstanceConfig, ready: Callable[[dict[str, Any]], None], s
         stack.push_async_callback(worker.stop)
         responder = StartingResponder(config, incarnation, server, worker.pid)
         stack.push_async_callback(responder.close)
-        tokenizer = asyncio.ensure_future(asyncio.to_thread(Tokenizer.from_dir, config.model, convert_tokenizer))
+        tokenizer = asyncio.ensure_future(asyncio.to_thread(Tokenizer.from_dir, config.engine.model, convert_tokenizer))
         stack.push_async_callback(_settled, tokenizer)
         loaded = await _load(worker, responder, stop)
         if loaded is None:
@@ -109,10 +110,11 @@ async def _load(worker: WorkerProcess, responder: StartingResponder, stop: async
 
 
 def _settings(config: InstanceConfig, incarnation: int, loaded: WorkerReady) -> RManagerSettings:
-    if config.max_model_len is not None and config.max_model_len > loaded.max_positions:
+    control = config.control
+    if control.max_model_len is not None and control.max_model_len > loaded.max_positions:
         structlog.get_logger().warning(
             "max_model_len is beyond what the model was made for",
-            max_model_len=config.max_model_len,
+            max_model_len=control.max_model_len,
             max_positions=loaded.max_positions,
         )
     return RManagerSettings(
@@ -122,15 +124,7 @@ def _settings(config: InstanceConfig, incarnation: int, loaded: WorkerReady) -> 
         num_blocks=loaded.num_slots,
         vocab_size=loaded.vocab_size,
         eos_token_ids=frozenset(loaded.eos_token_ids),
-        max_model_len=config.max_model_len,
-        max_num_seqs=config.max_num_seqs,
-        max_num_batched_tokens=config.max_num_batched_tokens,
-        staging_blocks=config.staging_blocks,
-        lending_cap_blocks=config.lending_cap_blocks,
-        heartbeat_s=config.heartbeat_s,
-        lease_s=config.lease_s,
-        lease_margin_s=config.lease_margin_s,
-        hold_timeout_s=config.request_timeout_s,
+        **msgspec.structs.asdict(control),
     )
 
 

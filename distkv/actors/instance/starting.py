@@ -22,7 +22,7 @@ class StartingResponder:
 
     def __init__(self, config: InstanceConfig, incarnation: int, server: ServerChannel, worker_pid: int) -> None:
         self._server = server
-        self._heartbeat_s = config.heartbeat_s
+        self._heartbeat_s = config.control.heartbeat_s
         self._envelopes = EnvelopeFactory(config.instance_id)
         self._member = Member(
             instance_id=config.instance_id,
@@ -32,7 +32,7 @@ class StartingResponder:
             state="starting",
             pid=os.getpid(),
             worker_pid=worker_pid,
-            block_tokens=config.block_size,
+            block_tokens=config.engine.block_size,
         )
         self._gmanagers = [
             Outbound(address, "gmanager", self._envelopes, lambda _name, _envelope: None, on_connected=self._announce)

@@ -45,24 +45,11 @@ class WorkerProcess:
                 pipe_address=pipe.address,
                 instance_id=config.instance_id,
                 incarnation=incarnation,
-                model=config.model,
-                dtype=config.dtype,
-                device=config.device,
-                kv_cache_dtype=config.kv_cache_dtype,
-                gpu_memory_utilization=config.gpu_memory_utilization,
-                microbatches=config.microbatches,
-                block_size=config.block_size,
-                kv_tokens=config.kv_tokens,
-                kv_cache_memory_bytes=config.kv_cache_memory_bytes,
-                threads=config.threads or 1,
-                cpu_kernels=config.cpu_kernels,
-                cores=config.cores,
-                data_address=join_host_port(config.data_host or config.host, config.data_port),
-                attend_timeout_s=config.attend_timeout_s,
-                tensor_transport=config.tensor_transport,
+                data_address=join_host_port(config.data.data_host or config.host, config.data.data_port),
                 insecure=config.insecure,
-                log_level=config.log_level,
-                log_json=config.log_json,
+                engine=config.engine,
+                data=config.data,
+                logging=config.logging,
             )
             child = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -142,7 +129,11 @@ class WorkerProcess:
 
 
 def _environment(spec: WorkerSpec) -> dict[str, str]:
-    env = {**os.environ, SPEC_VARIABLE: msgspec.json.encode(spec).decode(), "OMP_NUM_THREADS": str(spec.threads)}
+    env = {
+        **os.environ,
+        SPEC_VARIABLE: msgspec.json.encode(spec).decode(),
+        "OMP_NUM_THREADS": str(spec.engine.threads or 1),
+    }
     if "GOMP_SPINCOUNT" not in env:
         # torch's threads would spin for milliseconds after each operation, on cores where others have work.
         env.setdefault("OMP_WAIT_POLICY", "PASSIVE")

@@ -6,25 +6,25 @@ import torch
 from torch import Tensor
 
 from distkv.actors.worker.device_pool import DevicePool
-from distkv.actors.worker.spec import WorkerSpec
+from distkv.config import EngineSettings
 from distkv.engine.device.device import Device
 from distkv.errors import ConfigError
 from distkv.wire.links import Pool, PoolMemory
 
 
-def kv_dtype(spec: WorkerSpec, dtype: torch.dtype, device: Device) -> torch.dtype:
+def kv_dtype(settings: EngineSettings, dtype: torch.dtype, device: Device) -> torch.dtype:
     """Of keys and values, where `dtype` is the model's. Raises ConfigError for what the device cannot compute with."""
-    if spec.kv_cache_dtype == "auto":
+    if settings.kv_cache_dtype == "auto":
         return dtype
     if not device.backend.has_fp8:
         raise ConfigError("kv_cache_dtype", f"the kernels of {device.place} have no fp8", "use auto, or a GPU")
     return torch.float8_e4m3fn
 
 
-def make_pool(spec: WorkerSpec, one_slot: int, device: Device) -> tuple[Pool, memoryview | Tensor]:
+def make_pool(settings: EngineSettings, one_slot: int, device: Device) -> tuple[Pool, memoryview | Tensor]:
     """A pool of as many rBlocks of `one_slot` bytes as the settings say, or as there is room for, and its memory; to be
     called when the weights are loaded. Raises ConfigError when that is none, or more than there is."""
-    num_slots = _num_slots(spec, one_slot, device)
+    num_slots = _num_slots(settings, one_slot, device)
     if device.place.type == "cpu":
         memory = PoolMemory(one_slot, num_slots)
         return memory, memory.view
@@ -32,14 +32,14 @@ def make_pool(spec: WorkerSpec, one_slot: int, device: Device) -> tuple[Pool, me
     return pool, pool.memory
 
 
-def _num_slots(spec: WorkerSpec, one_slot: int, device: Device) -> int:
-    if spec.kv_tokens is not None:
-        return spec.kv_tokens // spec.block_size
-    size_bytes = spec.kv_cache_memory_bytes
+def _num_slots(settings: EngineSettings, one_slot: int, device: Device) -> int:
+    if settings.kv_tokens is not None:
+        return settings.kv_tokens // settings.block_size
+    size_bytes = settings.kv_cache_memory_bytes
     if size_bytes is None:
-        size_bytes = device.kv_budget(spec.gpu_memory_utilization)
+        size_bytes = device.kv_budget(settings.gpu_memory_utilization)
     if size_bytes < one_slot:
-        chosen = spec.kv_cache_memory_bytes is not None or device.place.type == "cpu"
+        chosen = settings.kv_cache_memory_bytes is not None or device.place.type == "cpu"
         raise ConfigError(
             "kv_cache_memory_bytes" if chosen else "gpu_memory_utilization",
             f"{max(size_bytes, 0)} bytes for the pool are less than one rBlock of {one_slot} bytes",

@@ -52,7 +52,7 @@ _PR_SET_PDEATHSIG = 1
 def main() -> int:
     """Run until the rManager says Shutdown or is gone; returns the exit code."""
     spec = msgspec.json.decode(os.environ.pop(SPEC_VARIABLE), type=WorkerSpec)
-    configure("worker", spec.instance_id, spec.log_level, spec.log_json)
+    configure("worker", spec.instance_id, spec.logging.log_level, spec.logging.log_json)
     _end_with_parent()
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, signal.SIG_IGN)  # the rManager decides when this process ends
@@ -60,7 +60,7 @@ def main() -> int:
     sys.setswitchinterval(0.0005)
     with CommandReader(spec.pipe_address) as commands, ResultWriter(spec.pipe_address) as results:
         try:
-            Worker(spec, results, computing.set_up(spec)).run(commands)
+            Worker(spec, results, computing.set_up(spec.engine)).run(commands)
         except LinkClosed:
             return 1
         except Exception as error:
@@ -76,22 +76,23 @@ class Worker:
     def __init__(self, spec: WorkerSpec, results: ResultWriter, device: Device) -> None:
         """Load the model and create the pool. Raises CheckpointError, ConfigError."""
         self._spec = spec
+        engine, data = spec.engine, spec.data
         self._results = results
         self._log = structlog.get_logger()
         started = time.monotonic()
         with device.stream():
-            self._model = Model.load(spec.model, spec.dtype, device)
+            self._model = Model.load(engine.model, engine.dtype, device)
             device.synchronize()
             config, dtype, layout = self._model.config, self._model.dtype, device.backend.layout
-            kv = kv_dtype(spec, dtype, device)
-            self._memory, memory = make_pool(spec, slot_bytes(config, spec.block_size, kv), device)
-        self._pool = KvPool(config, self._memory.num_slots, spec.block_size, kv, memory, layout)
-        self._compat = compat_hash(config, fingerprint(spec.model), dtype, spec.block_size, layout, kv)
+            kv = kv_dtype(engine, dtype, device)
+            self._memory, memory = make_pool(engine, slot_bytes(config, engine.block_size, kv), device)
+        self._pool = KvPool(config, self._memory.num_slots, engine.block_size, kv, memory, layout)
+        self._compat = compat_hash(config, fingerprint(engine.model), dtype, engine.block_size, layout, kv)
         self._registry = SpanRegistry()
         self._server = AttendServer(self._pool, self._registry, config, dtype, device)
         self._identity = LinkIdentity(instance_id=spec.instance_id, incarnation=spec.incarnation, compat=self._compat)
-        self._peers = PeerLinks(self._identity, spec.attend_timeout_s, spec.tensor_transport)
-        self._runner = StepRunner(self._model, self._pool, self._peers, spec.microbatches)
+        self._peers = PeerLinks(self._identity, data.attend_timeout_s, data.tensor_transport)
+        self._runner = StepRunner(self._model, self._pool, self._peers, engine.microbatches)
         warm_up(self._runner, self._pool, device)
         self._steps: queue.SimpleQueue[Envelope] = queue.SimpleQueue()
         self._failure: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
@@ -103,10 +104,10 @@ class Worker:
 
     def run(self, commands: CommandReader) -> None:
         """Serve until Shutdown. Raises LinkClosed when the rManager is gone, and whatever a thread failed of."""
-        spec, config = self._spec, self._model.config
+        spec, data, config = self._spec, self._spec.data, self._model.config
         listener = listen(spec.data_address, self._identity, self._memory, insecure=spec.insecure)
         self._serving = Serving(listener, self._server, self._memory)
-        self._transfers = Transfers(spec.pipe_address, self._peers, self._registry, self._memory, spec.attend_timeout_s)
+        self._transfers = Transfers(spec.pipe_address, self._peers, self._registry, self._memory, data.attend_timeout_s)
         self._start("listener", self._serving.run)
         self._start("transfers", self._transfers.run)
         self._start("steps", self._run_steps)
@@ -115,7 +116,7 @@ class Worker:
                 pid=os.getpid(),
                 compat=self._compat,
                 data=listener.endpoint,
-                block_tokens=spec.block_size,
+                block_tokens=spec.engine.block_size,
                 num_slots=self._pool.num_slots,
                 eos_token_ids=config.eos_token_ids,
                 vocab_size=config.vocab_size,

@@ -4,33 +4,19 @@ from __future__ import annotations
 
 import msgspec
 
-from distkv.types import CpuKernels, KvCacheDtype, Transport
+from distkv.config import DataPlaneSettings, EngineSettings, LogSettings
 
 SPEC_VARIABLE = "DISTKV_WORKER_SPEC"
 
 
 class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """pipe_address: of the private channel back. kv_tokens, kv_cache_memory_bytes: at most one is given. cores: to
-    compute on; none if the system chooses."""
+    """pipe_address: of the private channel back. data_address: to listen on for tensors. The groups are resolved."""
 
     pipe_address: str
     instance_id: str
     incarnation: int
-    model: str
-    dtype: str
-    device: str
-    kv_cache_dtype: KvCacheDtype
-    gpu_memory_utilization: float
-    microbatches: int | None
-    block_size: int
-    kv_tokens: int | None
-    kv_cache_memory_bytes: int | None
-    threads: int
-    cpu_kernels: CpuKernels
-    cores: tuple[int, ...]
     data_address: str
-    attend_timeout_s: float
-    tensor_transport: Transport
     insecure: bool
-    log_level: str
-    log_json: bool | None
+    engine: EngineSettings
+    data: DataPlaneSettings
+    logging: LogSettings

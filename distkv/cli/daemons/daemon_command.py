@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import click
-import msgspec
 import structlog
 
 from distkv.cli.daemons.daemon import Ready, daemon_options, serve
 from distkv.cli.options import resolve, setting_options
-from distkv.config import Settings
+from distkv.config import Settings, values_of
 from distkv.log import configure
 
 S = TypeVar("S", bound=Settings)
@@ -37,8 +36,8 @@ def daemon_command(name: str, schema: type[S], help: str, prepare: Callable[[S],
     @click.pass_context
     def command(ctx: click.Context, /, **params: Any) -> int:
         daemon = prepare(resolve(ctx, schema, params))
-        configure(daemon.process, daemon.instance_id, daemon.config.log_level, daemon.config.log_json)
-        structlog.get_logger().info("configured", **msgspec.to_builtins(daemon.config))
+        configure(daemon.process, daemon.instance_id, daemon.config.logging.log_level, daemon.config.logging.log_json)
+        structlog.get_logger().info("configured", **values_of(daemon.config))
         return serve(
             lambda ready, stop: daemon.run(daemon.config, ready, stop),
             drain_s=daemon.drain_s,

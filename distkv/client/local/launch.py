@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import distkv
-from distkv.config import SECTIONS, Settings, build, nearest, parse_cores, settings_of
+from distkv.config import SECTIONS, Setting, build, nearest, parse_cores, settings_of, values_of
 from distkv.errors import ConfigError
 from distkv.log import PRIVATE_FIELDS
 
@@ -28,13 +28,12 @@ def command(section: str, values: Mapping[str, Any]) -> list[str]:
     Secrets are left to `environment`: whoever is on this machine can read command lines.
     """
     schema = SECTIONS[section]
-    config = build(schema, values)
-    shown = (name for name in values if name not in PRIVATE_FIELDS and getattr(config, name) is not None)
-    return [sys.executable, "-P", "-m", MODULES[section], *(_flag(schema, config, name) for name in shown)]
+    checked, settings = values_of(build(schema, values)), settings_of(schema)
+    shown = (name for name in values if name not in PRIVATE_FIELDS and checked[name] is not None)
+    return [sys.executable, "-P", "-m", MODULES[section], *(_flag(settings[name], checked[name]) for name in shown)]
 
 
-def _flag(schema: type[Settings], config: Settings, name: str) -> str:
-    setting, value = settings_of(schema)[name], getattr(config, name)
+def _flag(setting: Setting, value: Any) -> str:
     if isinstance(value, bool):
         return setting.flag if value else f"--no-{setting.flag[2:]}"
     return f"{setting.flag}={_text(value)}"

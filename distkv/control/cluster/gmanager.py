@@ -7,12 +7,12 @@ commands = gm.handle(event, now)
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import assert_never
 
 import msgspec
 
 from distkv import events
+from distkv.config import MembershipSettings
 from distkv.control.cluster.ledger import Entry, Ledger
 from distkv.control.cluster.policy.interface import InstanceView
 from distkv.control.cluster.policy.registry import policy_named
@@ -27,23 +27,13 @@ from distkv.wire.messages.to_rmanager import Candidate, Creditors, HeartbeatAck,
 FORGET_DEAD_S = 300.0
 
 
-@dataclass(frozen=True, slots=True)
-class GManagerSettings:
-    """heartbeat_s: the period instances keep. dead_after_s: silence after which an instance counts as dead.
-    policy: name of one in `policy/registry.py`."""
-
-    heartbeat_s: float = 0.5
-    dead_after_s: float = 4.0
-    policy: str = "contract"
-
-
 class GManager:
     """State machine of the gManager."""
 
-    def __init__(self, settings: GManagerSettings) -> None:
-        """Raises ConfigError for an unknown policy."""
+    def __init__(self, settings: MembershipSettings, policy: str = "contract") -> None:
+        """policy: name of one in `policy/registry.py`. Raises ConfigError for an unknown one."""
         self._settings = settings
-        self._policy = policy_named(settings.policy)
+        self._policy = policy_named(policy)
         self.ledger = Ledger()
         self.version = 0
         self._states: dict[str, InstanceState] = {}  # as of the last broadcast

@@ -225,7 +225,7 @@ class RequestLifecycle:
                 seq.starved_since = None
             elif seq.starved_since is None:
                 seq.starved_since = now
-            elif now - seq.starved_since >= settings.hold_timeout_s:
+            elif now - seq.starved_since >= settings.request_timeout_s:
                 self.fail(seq, f"memory was lost and did not come back: {numbers}", now)
 
     def waiting_blocks(self) -> int:

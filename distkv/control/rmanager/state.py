@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from distkv.config import ControlSettings
 from distkv.control.blocks import BlockPool, SlotState
 from distkv.control.commands import Command, Publish
 from distkv.control.loan.borrowing import Borrower
@@ -25,9 +26,8 @@ from distkv.wire.messages.counters import Counters
 GONE = float("-inf")
 
 
-@dataclass(frozen=True, slots=True)
-class RManagerSettings:
-    """Numbers an rManager decides by; resolved, no "auto" left."""
+class RManagerSettings(ControlSettings, frozen=True, kw_only=True):
+    """What an rManager decides by: what its user set, and what was found out; no "auto" left."""
 
     instance_id: str
     incarnation: int
@@ -35,15 +35,6 @@ class RManagerSettings:
     num_blocks: int
     vocab_size: int
     eos_token_ids: frozenset[int] = frozenset()
-    max_model_len: int | None = None
-    max_num_seqs: int = 64
-    max_num_batched_tokens: int = 2048
-    staging_blocks: int = 1
-    lending_cap_blocks: int | None = None
-    heartbeat_s: float = 0.5
-    lease_s: float = 4.0
-    lease_margin_s: float = 0.5
-    hold_timeout_s: float = 60.0
     client_timeout_s: float = 10.0
 
     @property

@@ -26,7 +26,11 @@ class Asked:
         self.answers: list[tuple[bytes, Status, str]] = []
         worker: Any = SimpleNamespace(send=self._send)
         server: Any = SimpleNamespace(malformed=2)
-        core = RManager(RManagerSettings("a", 1, 4, 16, 100), NoText, Random(0))
+        core = RManager(
+            RManagerSettings(instance_id="a", incarnation=1, block_tokens=4, num_blocks=16, vocab_size=100),
+            NoText,
+            Random(0),
+        )
         self.responder = StatusResponder(core, make_member("a", pid=10, worker_pid=11), worker, server, self._answer)
 
     def _send(self, query: StatsQuery, cause: str) -> None:

@@ -17,7 +17,7 @@ from distkv.kernels.cpu import dispatch
 from distkv.kernels.cpu.library import Library
 from tests.actors.worker.test_spec import SPEC
 
-ONE = msgspec.structs.replace(SPEC, threads=1, cores=())
+ONE = msgspec.structs.replace(SPEC.engine, threads=1, cpu_affinity=None)
 
 
 @pytest.fixture(autouse=True)
@@ -58,5 +58,5 @@ def test_torch_for_want_of_native_code_is_a_warning(tmp_path: Path, monkeypatch:
 
 def test_the_process_stays_on_its_cores() -> None:
     core = max(os.sched_getaffinity(0))
-    computing.set_up(msgspec.structs.replace(ONE, cores=(core,)))
+    computing.set_up(msgspec.structs.replace(ONE, cpu_affinity=str(core)))
     assert os.sched_getaffinity(0) == {core}

@@ -170,7 +170,7 @@ async def test_transfers_in_batches(tmp_path: Path, pool: DevicePool, device: De
 
 def test_sizes(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     def spec(**changes: object):
-        return msgspec.structs.replace(SPEC, kv_cache_memory_bytes=None, **changes)  # type: ignore[type-var]
+        return msgspec.structs.replace(SPEC.engine, kv_cache_memory_bytes=None, **changes)  # type: ignore[type-var]
 
     host = CpuDevice()
     memory, _ = make_pool(spec(kv_tokens=100), 64, host)
@@ -186,8 +186,8 @@ def test_sizes(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_fp8_is_for_gpus() -> None:
-    fp8 = msgspec.structs.replace(SPEC, kv_cache_dtype="fp8")
-    assert kv_dtype(SPEC, torch.bfloat16, CpuDevice()) == torch.bfloat16
+    fp8 = msgspec.structs.replace(SPEC.engine, kv_cache_dtype="fp8")
+    assert kv_dtype(SPEC.engine, torch.bfloat16, CpuDevice()) == torch.bfloat16
     with pytest.raises(ConfigError, match="kv_cache_dtype: the kernels of cpu have no fp8"):
         kv_dtype(fp8, torch.bfloat16, CpuDevice())
 

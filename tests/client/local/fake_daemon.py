@@ -44,16 +44,16 @@ async def run_gmanager(config: GManagerConfig, ready: Any, stop: asyncio.Event) 
 
 
 async def run_instance(config: InstanceConfig, ready: Any, stop: asyncio.Event) -> int:
-    what = Path(config.model).name
+    what = Path(config.engine.model).name
     if what == "dies":
-        raise CheckpointError(config.model, "it has no weights")
+        raise CheckpointError(config.engine.model, "it has no weights")
     if what == "hangs":
         await stop.wait()
         return 0
     worker = await asyncio.create_subprocess_exec(sys.executable, "-c", "import time; time.sleep(1000)")
     server = FakeInstance(config.instance_id)
     member = msgspec.structs.replace(
-        server.member(), pid=os.getpid(), worker_pid=worker.pid, total_blocks=(config.kv_tokens or 0) // 16
+        server.member(), pid=os.getpid(), worker_pid=worker.pid, total_blocks=(config.engine.kv_tokens or 0) // 16
     )
     channel = ClientChannel.connect(config.gmanager[0])
     channel.send(EnvelopeFactory(config.instance_id).wrap(Join(member=member, compat="x")))

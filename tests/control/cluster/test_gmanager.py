@@ -8,7 +8,8 @@ import pytest
 
 from distkv import events
 from distkv.clock import ManualClock
-from distkv.control.cluster.gmanager import FORGET_DEAD_S, GManager, GManagerSettings
+from distkv.config import MembershipSettings
+from distkv.control.cluster.gmanager import FORGET_DEAD_S, GManager
 from distkv.control.commands import Answer, Command, GManagerRequested, Publish, Tick
 from distkv.wire.messages import to_gmanager as tg
 from distkv.wire.messages.common import DataEndpoint, Member
@@ -26,7 +27,7 @@ class Managed:
 
     def __init__(self) -> None:
         self.clock = ManualClock(100.0)
-        self.gm = GManager(GManagerSettings(heartbeat_s=0.5, dead_after_s=4.0))
+        self.gm = GManager(MembershipSettings(heartbeat_s=0.5, dead_after_s=4.0))
         self.seqs: dict[str, int] = {}
         self.commands: list[Command] = []
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from distkv.clock import ManualClock
-from distkv.control.cluster.gmanager import GManager, GManagerSettings
+from distkv.config import MembershipSettings
+from distkv.control.cluster.gmanager import GManager
 from distkv.control.commands import Answer, GManagerRequested
 from distkv.control.request.sequence import SeqState
 from distkv.control.rmanager.heartbeats import EARLY_S, KEPT_HEARTBEATS, Heartbeats
@@ -149,7 +150,7 @@ class Telling(RuleBasedStateMachine):
         self.heartbeats = Heartbeats(self.state)
         self.to_gm: deque[Heartbeat | Join] = deque()
         self.to_rm: deque[HeartbeatAck] = deque()
-        self.gm = GManager(GManagerSettings(dead_after_s=1e6))
+        self.gm = GManager(MembershipSettings(dead_after_s=1e6))
         self.join()
 
     def join(self) -> None:
@@ -223,7 +224,7 @@ class Telling(RuleBasedStateMachine):
 
     @rule()
     def gmanager_restarts(self) -> None:
-        self.gm = GManager(GManagerSettings(dead_after_s=1e6))
+        self.gm = GManager(MembershipSettings(dead_after_s=1e6))
 
     @rule()
     def settles(self) -> None:

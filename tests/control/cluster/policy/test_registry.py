@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from distkv.control.cluster.gmanager import GManager, GManagerSettings
+from distkv.config import MembershipSettings
+from distkv.control.cluster.gmanager import GManager
 from distkv.control.cluster.policy.contract import ContractPolicy
 from distkv.control.cluster.policy.interface import InstanceView, Move
 from distkv.control.cluster.policy.registry import POLICIES, policy_named
@@ -36,12 +37,12 @@ class LastOne:
 def test_a_policy_has_a_name() -> None:
     assert isinstance(policy_named("contract"), ContractPolicy)
     with pytest.raises(ConfigError, match="policy: expected one of contract, got 'contrat'"):
-        GManager(GManagerSettings(policy="contrat"))
+        GManager(MembershipSettings(), "contrat")
 
 
 def test_the_gmanager_does_what_its_policy_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(POLICIES, "last", LastOne())
-    gm = GManager(GManagerSettings(heartbeat_s=0.5, policy="last"))
+    gm = GManager(MembershipSettings(heartbeat_s=0.5), "last")
     for name in ("a", "c", "b"):
         gm.handle(GManagerRequested(name, name.encode(), tg.Join(member=make_member(name), compat="model")), 0.0)
     (answer,) = gm.handle(GManagerRequested("x", b"x", tg.Locate(request_id="r", num_tokens=9)), 0.1)
