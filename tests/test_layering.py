@@ -29,7 +29,7 @@ ALLOWED = {
     "client": LOW | {"wire", "client"},
     "bench": ACTORS_AND_BELOW | {"client", "demo", "bench"},
     "demo": ACTORS_AND_BELOW | {"client", "demo"},
-    "gateway": LOW | {"wire", "engine", "text", "client", "gateway"},
+    "gateway": LOW | {"wire", "text", "client", "gateway"},
     "cli": ACTORS_AND_BELOW | {"client", "gateway", "bench", "demo", "cli"},
     # The package itself only names what users import.
     "": {"client", "errors", "types"},

@@ -1,7 +1,16 @@
-"""Text that grows token by token: only what is new, and only whole characters.
+"""Incremental detokenizing: the text of an output that grows token by token, as far as it is certain.
 
-What has been given out never changes, and all of it joined is the decoding of all ids at once. So a token is held back
-as long as later ones could change its text, which only bytes of unfinished characters allow.
+Text that was returned never changes, and all of it joined is `decode` of all ids. So a token is held back as long as
+later ones could change its text, which only bytes of unfinished characters can.
+
+`tokenizers.decoders.DecodeStream` does this right, and is used, where no token stands for bytes (`LibraryStream`).
+Models emit bytes that are no UTF-8, and then it fails, so two kinds of tokenizers have streams of their own (the tests
+show each case with tokenizers 0.23):
+
+- byte-level BPE (`ByteStream`): it returns nothing more once invalid bytes come one after the other, decodes all it
+  holds again at every token (8,000 tokens took it 10 s), and has no end, so that what it holds is lost;
+- byte fallback (`WindowStream`): it returns a character, then finds that the run of bytes goes on and is no UTF-8 as a
+  whole; what it returned was wrong, and it raises or repeats. A vocabulary with U+FFFD has the first problem too.
 """
 
 from __future__ import annotations
@@ -11,6 +20,9 @@ import re
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Protocol
+
+import tokenizers
+from tokenizers.decoders import DecodeStream
 
 BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 _MAX_HELD = 8
@@ -27,7 +39,8 @@ class TextStream(Protocol):
 
 
 class IncrementalDecoder:
-    """The text of one growing output. Not thread-safe. Work per token does not grow with the output."""
+    """The text of one growing output, special tokens left out. Not thread-safe. Work per token does not grow with the
+    output."""
 
     def __init__(self, special_ids: frozenset[int], stream: TextStream) -> None:
         self._special_ids, self._stream = special_ids, stream
@@ -41,8 +54,31 @@ class IncrementalDecoder:
         return self._stream.finish()
 
 
+class LibraryStream:
+    """For tokenizers none of whose tokens stands for bytes or for U+FFFD: the library's own stream holds nothing back
+    there, so nothing is left at the end."""
+
+    def __init__(self, backend: tokenizers.Tokenizer) -> None:
+        self._backend = backend
+        self._stream = DecodeStream(skip_special_tokens=False)
+
+    def push(self, token_id: int) -> str:
+        """See TextStream."""
+        # The library would keep ids that it does not know, and look at all of them at every token.
+        if self._backend.id_to_token(token_id) is None:
+            return ""
+        return self._stream.step(self._backend, token_id) or ""
+
+    def finish(self) -> str:
+        """See TextStream."""
+        return ""
+
+
 class ByteStream:
-    """For byte-level BPE: every token stands for bytes, which go through the UTF-8 decoder of the standard library."""
+    """For byte-level BPE: every token stands for bytes, which go through the UTF-8 decoder of the standard library.
+
+    It holds at most three bytes back; an invalid byte becomes U+FFFD as soon as it comes.
+    """
 
     def __init__(self, token_of: Callable[[int], str | None]) -> None:
         self._token_of = token_of
@@ -77,10 +113,11 @@ def byte_alphabet() -> dict[str, int]:
 
 
 class WindowStream:
-    """For all other tokenizers: decodes the newest tokens together with the one before them.
+    """For all other tokenizers: decodes the newest tokens together with the one before them, which shows whether a
+    leading space belongs to the text.
 
-    That one shows whether a leading space belongs to the text. With byte fallback, bytes are decoded as one run, so
-    they are held until the run ends.
+    With byte fallback, `decode` takes bytes as one run: all of it is UTF-8, or every byte is U+FFFD. So a run is held
+    until it ends. Elsewhere text that ends in U+FFFD may be unfinished, and is held for at most _MAX_HELD tokens.
     """
 
     def __init__(

@@ -9,7 +9,15 @@ import msgspec
 import tokenizers
 
 from distkv.errors import CheckpointError
-from distkv.text.detokenizer import BYTE_TOKEN, ByteStream, IncrementalDecoder, WindowStream, token_bytes
+from distkv.text.detokenizer import (
+    BYTE_TOKEN,
+    ByteStream,
+    IncrementalDecoder,
+    LibraryStream,
+    TextStream,
+    WindowStream,
+    token_bytes,
+)
 
 _OTHER_FORMATS = ("tokenizer.model", "spiece.model", "tekken.json", "vocab.json", "vocab.txt")
 
@@ -24,6 +32,9 @@ class Tokenizer:
         added = backend.get_added_tokens_decoder()
         self._special_ids = frozenset(index for index, token in added.items() if token.special)
         self._decoder_kinds = _decoder_kinds(backend)
+        self._has_bytes = bool({"ByteLevel", "ByteFallback"} & set(self._decoder_kinds)) or any(
+            "\ufffd" in token for token in backend.get_vocab()
+        )
 
     @classmethod
     def from_dir(cls, model_dir: str | Path, convert: Callable[[Path], str] | None = None) -> Tokenizer | None:
@@ -76,12 +87,14 @@ class Tokenizer:
 
     def stream(self) -> IncrementalDecoder:
         """A decoder for one output that grows token by token."""
+        return IncrementalDecoder(self._special_ids, self._stream())
+
+    def _stream(self) -> TextStream:
         if self._decoder_kinds == ["ByteLevel"]:
-            return IncrementalDecoder(self._special_ids, ByteStream(self._backend.id_to_token))
-        return IncrementalDecoder(
-            self._special_ids,
-            WindowStream(self.decode, self._backend.id_to_token, "ByteFallback" in self._decoder_kinds),
-        )
+            return ByteStream(self._backend.id_to_token)
+        if not self._has_bytes:
+            return LibraryStream(self._backend)
+        return WindowStream(self.decode, self._backend.id_to_token, "ByteFallback" in self._decoder_kinds)
 
 
 def _backend(text: str, file: Path) -> tokenizers.Tokenizer:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers.decoders import DecodeStream
 
 from distkv.errors import CheckpointError
+from distkv.text.detokenizer import LibraryStream
 from distkv.text.tokenizer import Tokenizer
 from tests.checkpoints import TEXT, variant
 
@@ -51,7 +54,31 @@ def metaspace() -> Backend:
     return backend
 
 
-KINDS = {"byte level": byte_level(), "byte fallback": byte_fallback(), "metaspace": metaspace()}
+def words() -> Backend:
+    """Metaspace without U+FFFD."""
+    backend = Backend(models.Unigram([(token, -1.0) for token in ["<unk>", *WORDS[:-1]]], unk_id=0))
+    backend.pre_tokenizer = pre_tokenizers.Metaspace()
+    backend.decoder = decoders.Metaspace()
+    backend.add_special_tokens(["<unk>"])
+    return backend
+
+
+def word_pieces() -> Backend:
+    vocab = {token: index for index, token in enumerate(["[UNK]", "[SEP]", "the", "##s", "a", "'", "s", ".", "ü"])}
+    backend = Backend(models.WordPiece(vocab, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece()
+    backend.add_special_tokens(["[UNK]", "[SEP]"])
+    return backend
+
+
+KINDS = {
+    "byte level": byte_level(),
+    "byte fallback": byte_fallback(),
+    "metaspace": metaspace(),
+    "words": words(),
+    "word pieces": word_pieces(),
+}
 TOKENIZERS = {name: Tokenizer(backend) for name, backend in KINDS.items()}
 
 
@@ -96,6 +123,112 @@ def test_unfinished_bytes_come_out_at_the_end() -> None:
     stream = tokenizer.stream()
     assert stream.push(tokenizer.encode("🙂")[:1]) == ""
     assert stream.finish() == "\ufffd"
+
+
+def streamed_by_the_library(kind: str, ids: list[int]) -> list[str | None]:
+    stream = DecodeStream(skip_special_tokens=True)
+    return [stream.step(KINDS[kind], token) for token in ids]
+
+
+def test_the_library_holds_invalid_bytes_of_byte_level_for_ever() -> None:
+    """And loses them at the end. Ours gives each out as it comes."""
+    tokenizer = TOKENIZERS["byte level"]
+    (lone,) = (token for token in range(tokenizer_size("byte level")) if tokenizer.token_bytes(token) == b"\x80")
+    ids = tokenizer.encode("a") + [lone] * 50
+    assert streamed_by_the_library("byte level", ids) == ["a", *[None] * 50]
+    stream = tokenizer.stream()
+    assert [stream.push([token]) for token in ids] == ["a", *["\ufffd"] * 50]
+    assert stream.finish() == "" and tokenizer.decode(ids) == "a" + "\ufffd" * 50
+
+
+def test_the_library_has_no_end_for_a_character_that_is_cut_off() -> None:
+    tokenizer = TOKENIZERS["byte level"]
+    ids = tokenizer.encode("a🙂")[:-1]
+    assert "".join(text or "" for text in streamed_by_the_library("byte level", ids)) == "a"
+    stream = tokenizer.stream()
+    assert stream.push(ids) + stream.finish() == tokenizer.decode(ids) == "a\ufffd"
+
+
+def test_the_library_takes_back_characters_of_byte_fallback() -> None:
+    """A run of bytes is UTF-8 as a whole or not at all, which only its end shows."""
+    tokenizer, backend = TOKENIZERS["byte fallback"], KINDS["byte fallback"]
+    run = [backend.token_to_id(token) for token in ("<0xC3>", "<0xA9>", "<0x80>")]
+    assert streamed_by_the_library("byte fallback", run) == [None, "é", None]
+    assert tokenizer.decode(run) == "\ufffd" * 3
+    with pytest.raises(Exception, match="Invalid prefix"):
+        streamed_by_the_library("byte fallback", [*run, backend.token_to_id("er")])
+    stream = tokenizer.stream()
+    assert [stream.push([token]) for token in run] == ["", "", ""]
+    assert stream.finish() == "\ufffd" * 3
+
+
+def test_the_library_holds_a_token_that_is_the_replacement_character() -> None:
+    tokenizer = TOKENIZERS["metaspace"]
+    (token,) = (token for token in range(tokenizer_size("metaspace")) if tokenizer.token(token) == "\ufffd")
+    assert streamed_by_the_library("metaspace", [token] * 40) == [None] * 40
+    stream = tokenizer.stream()
+    texts = [stream.push([token]) for _ in range(40)]
+    assert "".join(texts) + stream.finish() == "\ufffd" * 40
+    assert len(texts) - len("".join(texts)) < 8
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_library_is_used_where_it_is_right(kind: str) -> None:
+    uses_library = isinstance(TOKENIZERS[kind]._stream(), LibraryStream)
+    assert uses_library == (kind in ("words", "word pieces"))
+
+
+@pytest.mark.parametrize("kind", ["words", "word pieces"])
+@given(data=st.data())
+@settings(max_examples=80, deadline=None)
+def test_the_library_holds_nothing_back_where_it_is_used(kind: str, data: st.DataObject) -> None:
+    tokenizer = TOKENIZERS[kind]
+    ids = data.draw(st.lists(st.integers(0, tokenizer_size(kind) + 3), max_size=30))
+    stream, seen = tokenizer.stream(), ""
+    for count, token in enumerate(ids, 1):
+        seen += stream.push([token])
+        assert seen == tokenizer.decode(ids[:count])
+
+
+def tokenizer_size(kind: str) -> int:
+    return KINDS[kind].get_vocab_size()
+
+
+UNKNOWN = 10_000
+
+
+@pytest.mark.parametrize(
+    ("kind", "token"),
+    [
+        ("byte level", "Ģ"),  # a byte that begins no character
+        ("byte level", "a"),
+        ("byte fallback", "<0x80>"),
+        ("byte fallback", "\ufffd"),
+        ("byte fallback", "▁a"),
+        ("metaspace", "\ufffd"),
+        ("metaspace", "▁a"),
+        ("words", "▁"),
+        ("words", UNKNOWN),
+        ("word pieces", "##s"),
+        ("word pieces", UNKNOWN),
+    ],
+)
+def test_the_cost_of_a_token_does_not_grow_with_the_output(kind: str, token: str | int) -> None:
+    """Whatever token a model repeats. Ten times the tokens take ten times as long, not a hundred times."""
+    backend, tokenizer = KINDS[kind], TOKENIZERS[kind]
+    token_id = token if isinstance(token, int) else backend.token_to_id(token)
+    assert token_id is not None
+
+    def seconds(count: int) -> float:
+        stream = tokenizer.stream()
+        start_s = time.thread_time()
+        for _ in range(count):
+            stream.push([token_id])
+        stream.finish()
+        return time.thread_time() - start_s
+
+    few, many = min(seconds(400) for _ in range(3)), min(seconds(4000) for _ in range(2))
+    assert many < 40 * few
 
 
 def test_work_per_token_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

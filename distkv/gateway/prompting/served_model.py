@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
+
 from distkv.config import GatewayConfig, model_dir
-from distkv.engine.model.config import ModelConfig
-from distkv.errors import ConfigError
+from distkv.errors import CheckpointError, ConfigError
 from distkv.gateway.generation.sampling import model_defaults
 from distkv.gateway.schema.errors import ApiError, invalid
 from distkv.text.chat_template import ChatTemplate
@@ -24,7 +26,8 @@ T = TypeVar("T")
 @dataclass(frozen=True)
 class ServedModel:
     """names: what users may call it; the first one is what answers say. tokenizer, template: None if it has none.
-    defaults: of sampling, by field of SamplingParams. max_positions: tokens it was made for, 0 if it does not say.
+    defaults: of sampling, by field of SamplingParams. max_positions: tokens it was made for, 0 if config.json does not
+    say.
     """
 
     names: tuple[str, ...]
@@ -46,7 +49,7 @@ class ServedModel:
             tokenizer=Tokenizer.from_dir(path, convert_tokenizer),
             template=ChatTemplate.of_model(path, config.chat_template),
             defaults=model_defaults(path) if config.generation_config == "auto" else {},
-            max_positions=ModelConfig.from_dir(path).max_positions,
+            max_positions=_max_positions(path),
         )
 
     def check_name(self, name: str | None) -> None:
@@ -74,3 +77,16 @@ class ServedModel:
         if self.tokenizer is None:
             raise invalid("the model has no tokenizer: give the prompt as token ids", param)
         return self.tokenizer
+
+
+def _max_positions(model_dir: Path) -> int:
+    """max_position_embeddings of config.json. Whether the model can be served is for the instances to say."""
+    file = model_dir / "config.json"
+    try:
+        raw = msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
+    except (OSError, UnicodeDecodeError, msgspec.DecodeError) as error:
+        raise CheckpointError(str(file), f"cannot be read: {error}") from None
+    found = raw.get("max_position_embeddings") or 0
+    if isinstance(found, bool) or not isinstance(found, int) or found < 0:
+        raise CheckpointError(str(file), f"max_position_embeddings: expected a whole number, got {found!r}")
+    return found
