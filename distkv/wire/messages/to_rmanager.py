@@ -94,7 +94,7 @@ class Refused(Message, frozen=True):
 
 
 class ReadyBlock(Value, frozen=True, array_like=True):
-    """A sealed rBlock: the slot of the source's pool it lies in, and the checksum its debtor computed for it."""
+    """A full rBlock: the slot of the source's pool it lies in, and the checksum its debtor computed for it."""
 
     slot: Count  #: where the rBlock lies in the source's pool
     checksum: int  #: XXH3 (64 bit, unsigned) of its bytes, from the debtor's table
