@@ -18,11 +18,13 @@ class Sampling(Value, frozen=True, omit_defaults=True):
     top_k: int  #: keep this many tokens; 0 is off
     top_p: float  #: keep this much probability, in (0, 1]
     seed: int  #: fixed when the request is admitted
-    min_p: float = 0.0  #: see `SamplingParams`, as for the next four
-    repetition_penalty: float = 1.0  #: on the logits of all tokens before
-    presence_penalty: float = 0.0  #: on those of the tokens from `prompt_tokens` on
-    frequency_penalty: float = 0.0  #: likewise
-    logit_bias: dict[int, float] = msgspec.field(default_factory=dict)  #: all ids are in the vocabulary
+    min_p: float = 0.0  #: as in `SamplingParams`
+    repetition_penalty: float = 1.0  #: as in `SamplingParams`; on the logits of all tokens before
+    presence_penalty: float = 0.0  #: as in `SamplingParams`; on the logits of tokens from `prompt_tokens` on
+    frequency_penalty: float = 0.0  #: as in `SamplingParams`; on the same logits
+    logit_bias: dict[int, float] = msgspec.field(
+        default_factory=dict
+    )  #: as in `SamplingParams`; all ids are in the vocabulary
     prompt_tokens: Count = 0  #: tokens of the prompt; those behind it are output
     #: how many most likely tokens to give the logprobs of, besides the chosen one's; None for none at all
     logprobs: Count | None = None
