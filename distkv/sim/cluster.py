@@ -54,7 +54,7 @@ class SimCluster:
         self.owner: dict[str, str] = {}
         self.events: list[tuple[str, ClusterEvent]] = []
         self._settings = settings
-        self._loans = LoanCheck(self.nodes)
+        self.loans = LoanCheck(self.nodes)
         self._version = 0
         self._ended: list[str] = []
         for index, slots in enumerate(pools):
@@ -189,7 +189,7 @@ class SimCluster:
 
     def validate(self) -> None:
         """What holds between all: live debts meet their loans. Each node and the gManager validate themselves."""
-        self._loans.validate(self.clock.now())
+        self.loans.validate(self.clock.now())
 
     def validate_idle(self) -> None:
         """No request runs and a lease has passed: all memory is free, and the gManager knows."""
@@ -248,7 +248,7 @@ class SimCluster:
                     self._answer(name, command)
                 case c.Publish():
                     self.events.append((name, command.event))
-                    self._loans.on_published(name, command.event)
+                    self.loans.on_published(name, command.event)
                 case c.Exit():
                     self.nodes[name].exited = command
                     self._ended.append(name)

@@ -83,7 +83,7 @@ def compute(state: RManagerState, seq: Sequence) -> None:
 def lend(seq: Sequence, creditor: str, num_blocks: int, valid_until: float = 10.0, at: int = 0) -> Debt:
     """A debt of the sequence with its blocks [at, at + num_blocks) on their way to it."""
     span = SpanRef(span_id=f"{seq.request_id}-{creditor}-{len(seq.debts)}", epoch=Epoch(1, len(seq.debts) + 1))
-    debt = Debt(span, creditor, tuple(range(100, 100 + num_blocks)), valid_until)
+    debt = Debt(span, creditor, tuple(range(100, 100 + num_blocks)), valid_until, 4.0)
     seq.debts.append(debt)
     for block in seq.blocks[at : at + num_blocks]:
         seq.assign(block, debt)

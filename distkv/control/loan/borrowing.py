@@ -120,8 +120,10 @@ class Borrower:
         borrow.rounds = 0
         if len(slots) < missing:
             borrow.refusals[sender] = 0  # it gave all it has
-        valid_until = borrow.sent_at + min(message.ttl_s, self._lease_s) - self._lease_margin_s
-        borrow.grants.append(Debt(SpanRef(span_id=message.span_id, epoch=message.epoch), sender, slots, valid_until))
+        lease_s = min(message.ttl_s, self._lease_s)
+        valid_until = borrow.sent_at + lease_s - self._lease_margin_s
+        span = SpanRef(span_id=message.span_id, epoch=message.epoch)
+        borrow.grants.append(Debt(span, sender, slots, valid_until, lease_s))
         self._ask_next(borrow, now)
         return True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -29,7 +30,7 @@ class DebtBook:
     def __init__(self, state: RManagerState) -> None:
         self._state = state
         self._renewals: dict[int, tuple[float, str, tuple[SpanRef, ...]]] = {}
-        self._next_renewal = 0.0
+        self._renewed_at = -math.inf
         self.closing: dict[str, Closing] = {}
 
     def find(self, span: SpanRef) -> tuple[Sequence, Debt] | None:
@@ -44,9 +45,11 @@ class DebtBook:
 
     def tick(self, now: float) -> list[tuple[Sequence, Debt]]:
         """Renew leases that are due; returns debts whose lease has run out."""
-        if now >= self._next_renewal:
-            self._next_renewal = now + self._state.settings.lease_s / 4
-            self._renew(now)
+        debts = self._state.all_debts()
+        shortest_s = min((debt.lease_s for debt in debts), default=self._state.settings.lease_s)
+        if now >= self._renewed_at + shortest_s / 4:
+            self._renewed_at = now
+            self._renew(debts, now)
         for span_id, closing in list(self.closing.items()):
             if now >= closing.until:
                 self._close(span_id)
@@ -58,19 +61,18 @@ class DebtBook:
         if renewal is None or renewal[1] != creditor_id:
             return []
         sent_at, _, spans = self._renewals.pop(message.renewal)
-        settings = self._state.settings
         refused = [span for span in message.refused if span in spans]
         held = set(_keys(spans)) - set(_keys(refused))
         for debt in self._state.all_debts():
             if (debt.span.span_id, debt.span.epoch) in held:
-                debt.valid_until = sent_at + settings.lease_s - settings.lease_margin_s
+                debt.valid_until = sent_at + debt.lease_s - self._state.settings.lease_margin_s
         return [found for span in refused if (found := self.find(span)) is not None]
 
-    def _renew(self, now: float) -> None:
+    def _renew(self, debts: Iterable[Debt], now: float) -> None:
         lease_s = self._state.settings.lease_s
         self._renewals = {k: v for k, v in self._renewals.items() if now - v[0] < lease_s}
         by_creditor: dict[str, list[SpanRef]] = {}
-        for debt in self._state.all_debts():
+        for debt in debts:
             by_creditor.setdefault(debt.creditor_id, []).append(debt.span)
         for creditor_id, spans in by_creditor.items():
             renewal = self._state.next_id()

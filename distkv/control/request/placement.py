@@ -22,12 +22,14 @@ class Debt:
 
     blocks: for each position of the span the rBlock that is to lie, or lies, there. Positions are filled in order;
     [0, filled) are verified at the creditor, [filled, filled + num_ready) it is reading now, as `blocks_ready` says.
+    lease_s: how long the grant and each renewal hold; the creditor may allow less than was asked for.
     """
 
     span: SpanRef
     creditor_id: str
     slots: tuple[int, ...]
     valid_until: float
+    lease_s: float
     blocks: list[Block] = field(default_factory=list)
     filled: int = 0
     num_ready: int = 0

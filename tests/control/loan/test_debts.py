@@ -85,6 +85,22 @@ def test_leases_are_renewed_four_times_in_their_time(
     assert sent == 8
 
 
+def test_a_creditor_that_lends_for_less_is_asked_more_often_and_trusted_for_less(
+    state: RManagerState, debts: DebtBook, seq: Sequence, clock: ManualClock
+) -> None:
+    debt = placed_debt(state, seq, until=1000.0)
+    debt.lease_s = LEASE_S / 2
+    sent = 0
+    for _ in range(32):
+        debts.tick(clock.now())
+        for renew in issued(state, Renew):
+            sent += 1
+            debts.on_renewed("p", Renewed(renewal=renew.renewal))
+            assert debt.valid_until == clock.now() + LEASE_S / 2 - MARGIN_S
+        clock.advance(0.125)
+    assert sent == 8
+
+
 def test_a_lease_that_was_not_renewed_runs_out_a_margin_early(
     state: RManagerState, debts: DebtBook, seq: Sequence, clock: ManualClock
 ) -> None:
@@ -113,7 +129,7 @@ def test_grants_still_being_collected_are_renewed_too(
     state: RManagerState, debts: DebtBook, seq: Sequence, clock: ManualClock
 ) -> None:
     borrow = state.borrower.start(seq, Purpose.PLACE, 4, clock.now())
-    held = Debt(SpanRef(span_id="g", epoch=Epoch(1, 1)), "q", (1, 2), 103.0)
+    held = Debt(SpanRef(span_id="g", epoch=Epoch(1, 1)), "q", (1, 2), 103.0, 4.0)
     borrow.grants.append(held)
     debts.tick(clock.now())
     (renew,) = issued(state, Renew)

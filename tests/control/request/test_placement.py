@@ -14,7 +14,7 @@ from tests.control.parts import add_sequence, compute, lend, make_state, place
 
 
 def debt(name: str) -> Debt:
-    return Debt(SpanRef(span_id=name, epoch=Epoch(1, 1)), name, tuple(range(64)), 0.0)
+    return Debt(SpanRef(span_id=name, epoch=Epoch(1, 1)), name, tuple(range(64)), 0.0, 4.0)
 
 
 DEBTS = [debt("p"), debt("q")]

@@ -64,7 +64,7 @@ class Admitting:
         """The borrow is over, with these grants."""
         for index, (creditor, count) in enumerate(grants):
             span = SpanRef(span_id=f"{borrow.borrow_id}-{index}", epoch=Epoch(1, 1))
-            borrow.grants.append(Debt(span, creditor, tuple(range(count)), self.clock.now() + 3.5))
+            borrow.grants.append(Debt(span, creditor, tuple(range(count)), self.clock.now() + 3.5, 4.0))
         del self.state.borrower.active[borrow.borrow_id]
         self.admission.on_borrowed(borrow, self.clock.now())
         self.check()

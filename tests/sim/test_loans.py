@@ -1,0 +1,179 @@
+"""LoanCheck: a live debt meets a loan of the same slots whose lease is at least as long; each part can fail."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+import pytest
+
+from distkv import events
+from distkv.control.loan.lending import Loan
+from distkv.control.request.placement import Debt
+from distkv.sim.cluster import SimCluster
+from distkv.wire.messages.common import Epoch
+from tests.sim.test_cluster import check, prompt
+
+
+class Pair(NamedTuple):
+    """A live debt of i0 and its loan."""
+
+    cluster: SimCluster
+    debt: Debt
+    loan: Loan
+
+
+def debts_of(cluster: SimCluster, name: str) -> list[Debt]:
+    return cluster.nodes[name].rm.state.all_debts()
+
+
+@pytest.fixture
+def pair() -> Pair:
+    """In the middle of a request that lies on three instances."""
+    cluster = SimCluster([16, 16, 16], hold_timeout_s=5.0)
+    cluster.submit("i0", "r", prompt(150), 24)
+    assert cluster.run(60, lambda: len(cluster.outcomes["r"].tokens) >= 4)
+    debt = max(debts_of(cluster, "i0"), key=lambda debt: debt.filled)
+    assert debt.filled >= 2
+    cluster.validate()
+    return Pair(cluster, debt, cluster.nodes[debt.creditor_id].rm.state.loans.loans[debt.span.span_id])
+
+
+def lose_loan(pair: Pair) -> None:
+    del pair.cluster.nodes[pair.debt.creditor_id].rm.state.loans.loans[pair.debt.span.span_id]
+
+
+def take_loan_back(pair: Pair) -> None:
+    pair.loan.revoking = True
+
+
+def grant_anew(pair: Pair) -> None:
+    pair.loan.span = msgspec.structs.replace(pair.loan.span, epoch=Epoch(1, 999))
+
+
+def lend_to_another(pair: Pair) -> None:
+    pair.loan.debtor_id = "i9"
+
+
+def lend_to_another_incarnation(pair: Pair) -> None:
+    pair.loan.debtor_incarnation += 1
+
+
+def lend_other_slots(pair: Pair) -> None:
+    pair.loan.slots = pair.loan.slots[::-1]
+
+
+def lend_fewer_slots(pair: Pair) -> None:
+    pair.loan.slots = pair.loan.slots[: len(pair.debt.slots) - 1]
+
+
+def forget_a_block(pair: Pair) -> None:
+    pair.loan.filled = pair.debt.filled - 1
+
+
+def lend_for_less(pair: Pair) -> None:
+    pair.loan.expires_at = pair.debt.valid_until - 0.001
+
+
+def owe_for_longer(pair: Pair) -> None:
+    pair.debt.valid_until = pair.loan.expires_at + 0.001
+
+
+@pytest.mark.parametrize(
+    ("damage", "complaint"),
+    [
+        (lose_loan, "a live debt without a loan"),
+        (take_loan_back, "a live debt without a loan"),
+        (grant_anew, "a live debt without a loan"),
+        (lend_to_another, "is lent to another"),
+        (lend_to_another_incarnation, "is lent to another"),
+        (lend_other_slots, "are lent"),
+        (lend_fewer_slots, "are lent"),
+        (forget_a_block, "were taken over"),
+        (lend_for_less, "is used until"),
+        (owe_for_longer, "is used until"),
+    ],
+)
+def test_each_part_can_fail(pair: Pair, damage: Callable[[Pair], None], complaint: str) -> None:
+    damage(pair)
+    with pytest.raises(AssertionError, match=re.escape(complaint)):
+        pair.cluster.validate()
+
+
+def test_it_is_checked_after_every_event(pair: Pair) -> None:
+    pair.loan.expires_at = pair.debt.valid_until - 0.001
+    with pytest.raises(AssertionError, match="is used until"):
+        pair.cluster.run(0.1)
+
+
+def test_a_loan_may_be_longer_wider_and_fuller_than_its_debt(pair: Pair) -> None:
+    pair.loan.expires_at += 10.0
+    pair.debt.slots = pair.debt.slots[: pair.debt.filled]
+    pair.loan.filled = len(pair.loan.slots)
+    pair.cluster.validate()
+
+
+# --- debts that are not live: they stand in a debtor's book, and nothing need stand in the creditor's
+
+
+def is_live(pair: Pair) -> bool:
+    debt = pair.debt
+    assert debt in debts_of(pair.cluster, "i0")
+    return pair.cluster.loans.is_live(debt, pair.cluster.clock.now())
+
+
+def test_at_a_dead_creditor(pair: Pair) -> None:
+    assert is_live(pair)
+    pair.cluster.kill(pair.debt.creditor_id)
+    assert not is_live(pair)
+    pair.cluster.finish()
+
+
+def test_at_another_incarnation_of_the_creditor(pair: Pair) -> None:
+    creditor = pair.debt.creditor_id
+    pair.cluster.kill(creditor)
+    pair.cluster.start(creditor, 16, incarnation=2)
+    assert not is_live(pair)
+    pair.cluster.finish()
+    check(pair.cluster, "r", prompt(150), 24)
+
+
+def test_with_a_lease_that_has_run_out_by_the_debtors_count(pair: Pair) -> None:
+    pair.cluster.freeze("i0")
+    pair.cluster.clock.advance(pair.debt.valid_until - pair.cluster.clock.now() - 0.001)
+    assert is_live(pair)
+    pair.cluster.clock.advance(0.001)
+    assert not is_live(pair)
+
+
+def test_at_a_creditor_that_counts_the_debtor_as_lost(pair: Pair) -> None:
+    """It hears nothing of its debtor, which stands still for less than a lease, and takes its memory back."""
+    cluster, debt = pair.cluster, pair.debt
+    cluster.freeze("i0")
+    cluster.cut("i0", debt.creditor_id)
+    cluster.run(1.5)
+    assert (debt.creditor_id, events.PeerLost(peer="i0", restarted=False)) in cluster.events
+    assert cluster.clock.now() < debt.valid_until and not is_live(pair)
+    assert cluster.nodes[debt.creditor_id].rm.state.loans.get(debt.span) is None
+    cluster.freeze("i0", False)
+    cluster.finish()
+    cluster.settle()
+
+
+# --- what it found
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_creditor_with_a_shorter_lease_is_believed(seed: int) -> None:
+    """Renewals used to hold for the debtor's lease, however short the creditor's is."""
+    cluster = SimCluster([16], seed)
+    for name in ("i1", "i2"):
+        cluster.start(name, 32, lease_s=2.0)
+    cluster.run(1.0)
+    cluster.submit("i0", "r", prompt(150), 24)
+    cluster.finish()
+    check(cluster, "r", prompt(150), 24)
+    assert cluster.nodes["i0"].rm.state.counters.recomputed_tokens == 0
+    cluster.settle()
