@@ -32,7 +32,7 @@ def debts_of(cluster: SimCluster, name: str) -> list[Debt]:
 @pytest.fixture
 def pair() -> Pair:
     """In the middle of a request that lies on three instances."""
-    cluster = SimCluster([16, 16, 16], hold_timeout_s=5.0)
+    cluster = SimCluster([16, 16, 16], request_timeout_s=5.0)
     cluster.submit("i0", "r", prompt(150), 24)
     assert cluster.run(60, lambda: len(cluster.outcomes["r"].tokens) >= 4)
     debt = max(debts_of(cluster, "i0"), key=lambda debt: debt.filled)
