@@ -20,7 +20,7 @@ from distkv.engine.device.pool import KvPool, slot_bytes
 from distkv.engine.model.config import ModelConfig
 from distkv.errors import LinkClosed
 from distkv.wire.links import LinkIdentity, PoolMemory
-from distkv.wire.links.inproc import InprocListener
+from distkv.wire.links.transports.inproc import InprocListener
 from distkv.wire.messages.common import Epoch, Member, SpanRef
 from tests.checkpoints import variant
 

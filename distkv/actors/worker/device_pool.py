@@ -10,8 +10,6 @@ from torch import Tensor
 
 from distkv.engine.device.device import Device, ThreadStreams
 from distkv.errors import ConfigError
-from distkv.wire.links import host_key
-from distkv.wire.messages.common import DataEndpoint
 
 STAGING_BYTES = 64 * 2**20
 
@@ -20,6 +18,7 @@ class DevicePool:
     """See distkv.wire.links.Pool; may be used by any threads. memory: uint8, all of it."""
 
     token = ""
+    mappable = None
 
     def __init__(self, slot_bytes: int, num_slots: int, device: Device) -> None:
         """Take it from the device. Raises ConfigError when the device does not have that much."""
@@ -35,12 +34,6 @@ class DevicePool:
                 "give kv_tokens or kv_cache_memory_bytes",
             ) from None
         self._slots: Tensor = self.memory.view(num_slots, slot_bytes)
-
-    def endpoint(self, address: str, local: str = "") -> DataEndpoint:
-        """See Pool."""
-        return DataEndpoint(
-            address=address, local=local, host_key=host_key(), slot_bytes=self.slot_bytes, num_slots=self.num_slots
-        )
 
     @contextmanager
     def reading(self, slots: Sequence[int]) -> Iterator[list[memoryview]]:

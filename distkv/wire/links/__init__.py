@@ -2,10 +2,10 @@
 
 from distkv.types import Transport
 from distkv.wire.links.base import LinkListener, TensorLink
-from distkv.wire.links.connecting import connect, listen
+from distkv.wire.links.block_reads import deny, serve_read
 from distkv.wire.links.handshake import LinkIdentity, hello_to
 from distkv.wire.links.pool_memory import Pool, PoolMemory, host_key
-from distkv.wire.links.serving import deny, serve_read
+from distkv.wire.links.transports.registry import connect, listen
 
 __all__ = [
     "LinkIdentity",

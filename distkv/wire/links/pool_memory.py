@@ -21,11 +21,19 @@ from typing import Protocol, Self
 import numpy as np
 
 from distkv.errors import ConfigError, DistKVError
-from distkv.wire.messages.common import DataEndpoint
+from distkv.wire.messages.common import Value
 
 _NAME_PREFIX = "distkv-pool-"
 # Linux 5.1: existing writable mappings stay, new ones are refused. Not yet a constant in Python.
 _F_SEAL_FUTURE_WRITE = 0x10
+
+
+class MappablePool(Value, frozen=True):
+    """Metadata of transport "shm": the process and the descriptor in it that hold the pool's memory. Peers map it
+    read-only, through /proc."""
+
+    pid: int
+    fd: int
 
 
 class PoolUnmappable(DistKVError):
@@ -52,8 +60,8 @@ class PoolView(Protocol):
 class Pool(Protocol):
     """A worker's rBlocks as bytes, wherever they lie: what its transfers write and its peers read.
 
-    batch_slots: as many as are read or written at once with profit. token: the random name of memory that peers on this
-    host can map; empty if there is none.
+    batch_slots: as many as are read or written at once with profit. mappable: where peers on this host find memory that
+    they can map, token: its random name; None and empty if there is none.
     """
 
     @property
@@ -68,8 +76,8 @@ class Pool(Protocol):
     @property
     def token(self) -> str: ...
 
-    def endpoint(self, address: str, local: str = "") -> DataEndpoint:
-        """What peers must know to reach this pool through the listener at `address`."""
+    @property
+    def mappable(self) -> MappablePool | None: ...
 
     def reading(self, slots: Sequence[int]) -> AbstractContextManager[list[memoryview]]:
         """The bytes of these slots, in order, in views of whole slots; good until the block is left."""
@@ -133,17 +141,10 @@ class PoolMemory:
 
     writing = reading
 
-    def endpoint(self, address: str, local: str = "") -> DataEndpoint:
+    @property
+    def mappable(self) -> MappablePool:
         """See Pool."""
-        return DataEndpoint(
-            address=address,
-            local=local,
-            host_key=host_key(),
-            pool_pid=os.getpid(),
-            pool_fd=self.fd,
-            slot_bytes=self.slot_bytes,
-            num_slots=self.num_slots,
-        )
+        return MappablePool(pid=os.getpid(), fd=self.fd)
 
     def close(self) -> None:
         """Give the memory back; views and tensors over it that still exist keep it alive until they are gone.
@@ -166,14 +167,14 @@ class PoolMemory:
 class PeerPool:
     """The pool of a peer on this host, mapped read-only. It outlives the peer, so ask the link whether it lives."""
 
-    def __init__(self, endpoint: DataEndpoint, token: str) -> None:
-        """Map the pool that `endpoint` names and check that it is the one called `token`. Raises PoolUnmappable."""
-        self.slot_bytes, self.num_slots = endpoint.slot_bytes, endpoint.num_slots
+    def __init__(self, pool: MappablePool, slot_bytes: int, num_slots: int, token: str) -> None:
+        """Map it and check that it is the one called `token`. Raises PoolUnmappable."""
+        self.slot_bytes, self.num_slots = slot_bytes, num_slots
         size_bytes = self.slot_bytes * self.num_slots
         try:
-            fd = os.open(f"/proc/{endpoint.pool_pid}/fd/{endpoint.pool_fd}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            fd = os.open(f"/proc/{pool.pid}/fd/{pool.fd}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as e:
-            raise PoolUnmappable(f"process {endpoint.pool_pid}, descriptor {endpoint.pool_fd}: {e.strerror}") from None
+            raise PoolUnmappable(f"process {pool.pid}, descriptor {pool.fd}: {e.strerror}") from None
         try:
             self._check(fd, size_bytes, token)
             self._map = mmap.mmap(fd, size_bytes, mmap.MAP_SHARED, mmap.PROT_READ)

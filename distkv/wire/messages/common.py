@@ -51,16 +51,19 @@ class SpanRef(Value, frozen=True):
         return self.span_id == other.span_id and self.epoch in (other.epoch, ANY_EPOCH)
 
 
+TransportName = Annotated[str, Meta(min_length=1, max_length=32)]
+TransportMetadata = dict[str, str | int]
+
+
 class DataEndpoint(Value, frozen=True):
     """How to reach the tensors of a worker."""
 
     address: str  #: `host:port` of the tensor link listener
-    local: str = ""  #: name of its abstract Unix socket, without the leading zero byte; faster within a host
     host_key: str = ""  #: boot id, process namespace and user; equal on two workers that can map each other's memory
-    pool_pid: int = 0  #: process that holds the pool
-    pool_fd: int = -1  #: descriptor of the pool's memory file in that process; peers open it through `/proc`
     slot_bytes: Count = 0  #: bytes of one rBlock, all layers
     num_slots: Count = 0  #: rBlocks in the pool
+    #: by the name of a transport, what a peer needs to know for that one; see "Transports"
+    transports: dict[TransportName, TransportMetadata] = msgspec.field(default_factory=dict)
 
 
 class Member(Value, frozen=True):

@@ -24,12 +24,10 @@ SPAN = SpanRef(span_id="span-i0-18a3f-7", epoch=Epoch(incarnation=BORN_1, counte
 CHECKSUMS = (0xFEDCBA9876543210, 0x0123456789ABCDEF)
 ENDPOINT = DataEndpoint(
     address="127.0.0.1:7091",
-    local="distkv-data-1f2e3d",
     host_key="0f1e2d3c/4026531836/1000",
-    pool_pid=4714,
-    pool_fd=11,
     slot_bytes=32768,
     num_slots=64,
+    transports={"unix": {"name": "distkv-data-1f2e3d"}, "shm": {"pid": 4714, "fd": 11}},
 )
 STARTING = Member(instance_id="i0", incarnation=BORN_0, address="tcp://127.0.0.1:7081")
 READY = Member(

@@ -15,7 +15,7 @@ from distkv.wire.links import LinkIdentity, LinkListener, PoolMemory, TensorLink
 from distkv.wire.messages.common import DataEndpoint
 from distkv.wire.messages.data import Hello, ReadBlocks
 
-TRANSPORTS = ("inproc", "shm", "tcp")
+TRANSPORTS = ("inproc", "shm", "unix", "tcp")
 DEADLINE_S = 20.0
 SLOT_BYTES, NUM_SLOTS = 4096, 64
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import struct
 from collections.abc import Iterator
@@ -12,10 +13,10 @@ import pytest
 
 from distkv.errors import ConfigError, HandshakeRefused, LinkClosed, LinkTimeout, MalformedMessage, WireError
 from distkv.wire.codec import encode_header
-from distkv.wire.links import TensorLink, connect, hello_to, listen
+from distkv.wire.links import PoolMemory, TensorLink, connect, hello_to, listen
 from distkv.wire.links.frames import MAGIC
-from distkv.wire.links.listener import MAX_PENDING, SocketListener
-from distkv.wire.messages.common import PROTOCOL_VERSION
+from distkv.wire.links.transports.socket_listener import MAX_PENDING, SocketListener
+from distkv.wire.messages.common import PROTOCOL_VERSION, DataEndpoint, TransportMetadata
 from distkv.wire.messages.data import Attend, Hello, Welcome
 from tests.wire.links.peers import (
     DEADLINE_S,
@@ -78,14 +79,50 @@ def test_a_pool_of_another_shape_is_refused(transport: str, field: str) -> None:
                 connect_by(transport, endpoint)
 
 
-def test_a_pool_that_is_another_one_is_read_over_tcp() -> None:
+def offering(endpoint: DataEndpoint, **changed: TransportMetadata) -> DataEndpoint:
+    return msgspec.structs.replace(endpoint, transports=endpoint.transports | changed)
+
+
+@pytest.mark.parametrize("metadata", [{}, {"pid": "one", "fd": 1}, {"pid": -1, "fd": -1}, {"pid": 1, "fd": 2**63}])
+def test_metadata_that_makes_no_sense_is_refused(metadata: TransportMetadata) -> None:
+    links: list[TensorLink] = []
+    with random_pool() as pool:
+        listener = listen_on("tcp", pool)
+        with accepting(listener, links), pytest.raises((MalformedMessage, LinkClosed), match=r"shm|cannot be mapped"):
+            connect_by("shm", offering(listener.endpoint, shm=metadata))
+
+
+def test_a_transport_that_this_version_does_not_know_is_no_obstacle() -> None:
+    links: list[TensorLink] = []
+    with random_pool() as pool:
+        listener = listen_on("tcp", pool)
+        with accepting(listener, links):
+            link = connect_by("auto", offering(listener.endpoint, rdma={"key": 7}))
+            assert link.transport == "shm"
+            link.abort()
+
+
+def test_a_worker_that_offers_nothing_but_its_address_is_reached_over_tcp() -> None:
+    links: list[TensorLink] = []
+    with random_pool() as pool:
+        listener = listen_on("tcp", pool)
+        with accepting(listener, links):
+            bare = msgspec.structs.replace(listener.endpoint, transports={})
+            link = connect_by("auto", bare)
+            assert link.transport == "tcp"
+            link.abort()
+            with pytest.raises(LinkClosed, match="memory of a GPU"):
+                connect_by("shm", bare)
+
+
+def test_a_pool_that_is_another_one_is_read_over_a_socket() -> None:
     links: list[TensorLink] = []
     with random_pool() as pool, random_pool() as other:
         listener = listen_on("tcp", pool)
         with accepting(listener, links):
-            endpoint = msgspec.structs.replace(listener.endpoint, pool_fd=other.fd)
+            endpoint = offering(listener.endpoint, shm={"pid": os.getpid(), "fd": other.fd})
             link = connect_by("auto", endpoint)
-            assert link.transport == "tcp"
+            assert link.transport == "unix"
             link.abort()
             with pytest.raises(LinkClosed, match="not the pool"):
                 connect_by("shm", endpoint)
@@ -101,9 +138,15 @@ def test_a_local_socket_that_leads_nowhere_is_no_obstacle() -> None:
     with random_pool() as pool:
         listener = listen_on("tcp", pool)
         with accepting(listener, []):
-            link = connect_by("auto", msgspec.structs.replace(listener.endpoint, local="distkv-link-nobody"))
+            link = connect_by("auto", offering(listener.endpoint, unix={"name": "distkv-link-nobody"}))
             assert link.transport == "shm"
             link.abort()
+
+
+def endpoint_of(pool: PoolMemory, server: socket.socket) -> DataEndpoint:
+    return DataEndpoint(
+        address=f"127.0.0.1:{server.getsockname()[1]}", slot_bytes=pool.slot_bytes, num_slots=pool.num_slots
+    )
 
 
 @contextlib.contextmanager
@@ -180,7 +223,7 @@ def test_malformed_frames_on_an_open_link(transport: str, kind: str, pair: Pair)
 @pytest.mark.parametrize("answer", [Attend(step_id=0, layer=0), None], ids=["other message", "silence"])
 def test_a_server_that_is_no_worker(answer: Attend | None) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, random_pool() as pool:
-        endpoint = pool.endpoint(f"127.0.0.1:{server.getsockname()[1]}")
+        endpoint = endpoint_of(pool, server)
 
         def serve() -> None:
             sock, _address = server.accept()
@@ -207,7 +250,7 @@ def test_an_impostor_is_noticed(field: str) -> None:
                 assert dropped(sock)
 
         with in_thread(serve), pytest.raises(HandshakeRefused, match=field):
-            connect(pool.endpoint(f"127.0.0.1:{server.getsockname()[1]}"), HELLO, DEADLINE_S)
+            connect(endpoint_of(pool, server), HELLO, DEADLINE_S)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.0.0.1:x", "127.0.0.1:70000", "::1:5", ":5"])

@@ -5,18 +5,24 @@ from __future__ import annotations
 import mmap
 import os
 
+import msgspec
 import numpy as np
 import pytest
 
 from distkv.errors import ConfigError
-from distkv.wire.links.pool_memory import PeerPool, PoolMemory, PoolUnmappable, copy_slots, host_key
-from distkv.wire.messages.common import DataEndpoint
+from distkv.wire.links.pool_memory import MappablePool, PeerPool, PoolMemory, PoolUnmappable, copy_slots, host_key
 
 
 @pytest.fixture
 def pool():  # type: ignore[no-untyped-def]
     with PoolMemory(64, 4) as pool:
         yield pool
+
+
+def peer_pool(pool: PoolMemory, token: str | None = None, num_slots: int | None = None, **change: int) -> PeerPool:
+    """The pool as a peer maps it, `change` being what the peer was told wrong."""
+    mappable = msgspec.structs.replace(pool.mappable, **change)
+    return PeerPool(mappable, pool.slot_bytes, num_slots or pool.num_slots, pool.token if token is None else token)
 
 
 def test_it_is_zeroed_and_writable(pool: PoolMemory) -> None:
@@ -27,7 +33,7 @@ def test_it_is_zeroed_and_writable(pool: PoolMemory) -> None:
 
 
 def test_peers_see_what_is_written_later(pool: PoolMemory) -> None:
-    seen = PeerPool(pool.endpoint("x:1"), pool.token)
+    seen = peer_pool(pool)
     pool.view[64:128] = b"k" * 64
     assert seen.view[64:128] == b"k" * 64
     assert seen.view.readonly
@@ -53,22 +59,21 @@ def test_nobody_can_shrink_or_write_it_from_outside(pool: PoolMemory) -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"pool_fd": 999}, "No such file"),
-        ({"pool_pid": 2**22 + 1}, "No such file"),
+        ({"fd": 999}, "No such file"),
+        ({"pid": 2**22 + 1}, "No such file"),
         ({"num_slots": 5}, "320 were announced"),
-        ({"pool_fd": 1}, "not the pool"),
+        ({"fd": 1}, "not the pool"),
     ],
 )
 def test_another_memory_is_not_mapped(pool: PoolMemory, change: dict[str, int], why: str) -> None:
-    fields = {"address": "x:1", "pool_pid": os.getpid(), "pool_fd": pool.fd, "slot_bytes": 64, "num_slots": 4}
     with pytest.raises(PoolUnmappable, match=why):
-        PeerPool(DataEndpoint(**(fields | change)), pool.token)
+        peer_pool(pool, **change)
 
 
 @pytest.mark.parametrize("token", ["", "distkv-pool-0"])
 def test_the_token_must_match(pool: PoolMemory, token: str) -> None:
     with pytest.raises(PoolUnmappable, match="not the pool"):
-        PeerPool(pool.endpoint("x:1"), token)
+        peer_pool(pool, token=token)
 
 
 def test_memory_that_could_shrink_is_not_mapped() -> None:
@@ -76,10 +81,7 @@ def test_memory_that_could_shrink_is_not_mapped() -> None:
     os.ftruncate(fd, 64)
     try:
         with pytest.raises(PoolUnmappable, match="shrink"):
-            PeerPool(
-                DataEndpoint(address="x:1", pool_pid=os.getpid(), pool_fd=fd, slot_bytes=64, num_slots=1),
-                "distkv-pool-loose",
-            )
+            PeerPool(MappablePool(pid=os.getpid(), fd=fd), 64, 1, "distkv-pool-loose")
     finally:
         os.close(fd)
 

@@ -1,4 +1,4 @@
-"""The tensor link over a stream socket. Reads are asked for in bounded pieces and served by the peer's thread."""
+"""The tensor link over a stream socket: reads go as requests for bounded pieces, served by the peer's thread."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PIECES_AHEAD = 2
 class StreamLink:
     """A TensorLink whose frames and reads go through a socket. slot_bytes, num_slots: the peer's pool."""
 
-    def __init__(self, frames: FrameSocket, slot_bytes: int, num_slots: int, transport: str = "tcp") -> None:
+    def __init__(self, frames: FrameSocket, slot_bytes: int, num_slots: int, transport: str) -> None:
         self.transport = transport
         self.slot_bytes, self.num_slots = slot_bytes, num_slots
         self._frames = frames
@@ -40,14 +40,14 @@ class StreamLink:
         deadline = time.monotonic() + timeout_s
         pieces = _pieces(slots, max(1, READ_PIECE_BYTES // self.slot_bytes))
         targets = _Targets(into)
-        asked: list[int] = []
+        requested: list[int] = []
         try:
             for piece in pieces:
                 self._frames.send(ReadBlocks(slots=piece), ())
-                asked.append(len(piece))
-                if len(asked) == _PIECES_AHEAD:
-                    self._take(targets, asked.pop(0), deadline, timeout_s)
-            for num_blocks in asked:
+                requested.append(len(piece))
+                if len(requested) == _PIECES_AHEAD:
+                    self._take(targets, requested.pop(0), deadline, timeout_s)
+            for num_blocks in requested:
                 self._take(targets, num_blocks, deadline, timeout_s)
         except DistKVError as e:
             self._frames.kill(str(e))
@@ -67,7 +67,7 @@ class StreamLink:
         expected = num_blocks * self.slot_bytes
         if not isinstance(header, Blocks) or header.num_blocks != num_blocks or body_bytes != expected:
             raise MalformedMessage(
-                f"asked for {num_blocks} rBlocks ({expected} bytes), got {type(header).__name__} with {body_bytes}"
+                f"expected {num_blocks} rBlocks ({expected} bytes), got {type(header).__name__} with {body_bytes}"
             )
         self._frames.recv_body_into(targets.take(expected), deadline - time.monotonic())
 

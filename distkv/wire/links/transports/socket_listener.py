@@ -18,8 +18,10 @@ from distkv.wire.address import PORT_HINT, join_host_port, split_host_port
 from distkv.wire.links.base import MAX_BODY_BYTES, MAX_HEADER_BYTES
 from distkv.wire.links.frames import FrameSocket
 from distkv.wire.links.handshake import HANDSHAKE_HEADER_BYTES, LinkIdentity, answer_hello
-from distkv.wire.links.pool_memory import Pool
-from distkv.wire.links.tcp import StreamLink
+from distkv.wire.links.pool_memory import Pool, host_key
+from distkv.wire.links.transports.offer import offers
+from distkv.wire.links.transports.sockets import UnixSocket, tune
+from distkv.wire.links.transports.stream_link import StreamLink
 from distkv.wire.messages.common import DataEndpoint
 from distkv.wire.messages.data import Denied, Hello
 
@@ -29,20 +31,11 @@ HANDSHAKE_TIMEOUT_S = 3.0
 _log = structlog.get_logger("distkv.wire.links")
 
 
-def tune(sock: socket.socket) -> None:
-    """Options of every tensor link over TCP: no delay, and a silent peer is noticed within seconds."""
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 2)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
-
-
 class _Pending:
     """A connection that has not finished its handshake."""
 
-    def __init__(self, frames: FrameSocket, deadline: float) -> None:
-        self.frames, self.deadline = frames, deadline
+    def __init__(self, frames: FrameSocket, deadline: float, transport: str) -> None:
+        self.frames, self.deadline, self.transport = frames, deadline, transport
 
 
 class SocketListener:
@@ -66,13 +59,13 @@ class SocketListener:
         self._handshake_timeout_s = handshake_timeout_s
         self._closed = False
         self._pending: dict[int, _Pending] = {}
-        self._local_name = f"distkv-link-{secrets.token_hex(16)}"
+        self._unix_name = f"distkv-link-{secrets.token_hex(16)}"
         try:
             far = socket.create_server((host, port), family=_family(host), backlog=MAX_PENDING)
         except OSError as e:
             raise ConfigError("address", f"cannot listen at {address}: {e.strerror or e}", PORT_HINT) from None
         near = socket.socket(socket.AF_UNIX)
-        near.bind(f"\0{self._local_name}")
+        near.bind(f"\0{self._unix_name}")
         near.listen(MAX_PENDING)
         self._listening = {sock.fileno(): sock for sock in (far, near)}
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -88,7 +81,14 @@ class SocketListener:
 
     @property
     def endpoint(self) -> DataEndpoint:
-        return self._pool.endpoint(self.address, local=self._local_name)
+        unix = UnixSocket(name=self._unix_name)
+        return DataEndpoint(
+            address=self.address,
+            host_key=host_key(),
+            slot_bytes=self._pool.slot_bytes,
+            num_slots=self._pool.num_slots,
+            transports=offers(unix=unix, shm=self._pool.mappable),
+        )
 
     def accept(self, timeout_s: float) -> StreamLink | None:
         deadline = time.monotonic() + timeout_s
@@ -128,16 +128,17 @@ class SocketListener:
             _log.warning("a tensor link could not be accepted", problem=str(e))
             self._pause.poll(50)
             return
-        name = "a process of this host"
+        name, carrier = "a process of this host", "unix"
         if listening.family != socket.AF_UNIX:
             tune(sock)
             name = join_host_port(*peer[:2])
+            carrier = "tcp"
         if len(self._pending) >= MAX_PENDING:
             oldest = min(self._pending, key=lambda fd: self._pending[fd].deadline)
             self._drop(oldest, "too many unfinished handshakes")
         frames = FrameSocket(sock, name, max_header_bytes=HANDSHAKE_HEADER_BYTES, max_body_bytes=0)
         fd = frames.fileno()
-        self._pending[fd] = _Pending(frames, time.monotonic() + self._handshake_timeout_s)
+        self._pending[fd] = _Pending(frames, time.monotonic() + self._handshake_timeout_s, carrier)
         self._poll.register(fd, select.POLLIN)
 
     def _progress(self, fd: int, pending: _Pending) -> StreamLink | None:
@@ -161,7 +162,7 @@ class SocketListener:
         assert isinstance(hello, Hello)
         frames.peer = hello.instance_id
         frames.max_header_bytes, frames.max_body_bytes = MAX_HEADER_BYTES, MAX_BODY_BYTES
-        return StreamLink(frames, self._pool.slot_bytes, self._pool.num_slots)
+        return StreamLink(frames, self._pool.slot_bytes, self._pool.num_slots, pending.transport)
 
     def _drop_late(self) -> None:
         now = time.monotonic()

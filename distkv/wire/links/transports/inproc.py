@@ -10,22 +10,18 @@ from collections.abc import Sequence
 from distkv.errors import ConfigError, FrameTooLarge, HandshakeRefused, LinkClosed, LinkTimeout, MalformedMessage
 from distkv.wire.codec import decode_header, encode_header
 from distkv.wire.links.base import MAX_BODY_BYTES, Buffer
-from distkv.wire.links.faults import Faults
 from distkv.wire.links.handshake import LinkIdentity, answer_hello, check_answer
 from distkv.wire.links.iovec import byte_views
-from distkv.wire.links.pool_memory import PoolMemory, copy_slots, slots_problem
+from distkv.wire.links.pool_memory import Pool, PoolMemory, copy_slots, host_key, slots_problem
+from distkv.wire.links.transports.faults import Faults
+from distkv.wire.links.transports.offer import TransportUnusable
 from distkv.wire.messages.common import DataEndpoint
 from distkv.wire.messages.data import DataMessage, Denied, Hello
 
-_PREFIX = "inproc://"
+SCHEME = "inproc://"
 
 _listeners: dict[str, InprocListener] = {}
 _listeners_lock = threading.Lock()
-
-
-def is_inproc(address: str) -> bool:
-    """Whether the address names a listener within this process."""
-    return address.startswith(_PREFIX)
 
 
 class _Pipe:
@@ -160,7 +156,12 @@ class InprocListener:
 
     @property
     def endpoint(self) -> DataEndpoint:
-        return self.pool.endpoint(self.address)
+        return DataEndpoint(
+            address=self.address,
+            host_key=host_key(),
+            slot_bytes=self.pool.slot_bytes,
+            num_slots=self.pool.num_slots,
+        )
 
     def accept(self, timeout_s: float) -> InprocLink | None:
         with self._changed:
@@ -197,8 +198,17 @@ class InprocListener:
         return InprocLink(pipe, 0, hello.expects_id, self.pool, self.faults)
 
 
-def connect_inproc(endpoint: DataEndpoint, hello: Hello) -> InprocLink:
-    """Open a link to a listener of this process. Raises LinkClosed, HandshakeRefused."""
+def listen(address: str, identity: LinkIdentity, pool: Pool) -> InprocListener:
+    """Accept links of this process. Raises ConfigError when the name is taken, or the pool is on a GPU."""
+    if not isinstance(pool, PoolMemory):
+        raise ConfigError("address", f"{address} is for pools in main memory", "listen at host:port")
+    return InprocListener(address, identity, pool)
+
+
+def connect(endpoint: DataEndpoint, hello: Hello, timeout_s: float) -> InprocLink:
+    """A link to a listener of this process, at once; see registry.CONNECT."""
+    if not endpoint.address.startswith(SCHEME):
+        raise TransportUnusable("the peer is another process")
     with _listeners_lock:
         listener = _listeners.get(endpoint.address)
     if listener is None:

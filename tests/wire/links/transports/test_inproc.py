@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from distkv.errors import ConfigError, LinkClosed, LinkTimeout
-from distkv.wire.links.inproc import InprocLink, InprocListener
+from distkv.wire.links.transports.inproc import InprocLink, InprocListener
 from distkv.wire.messages.data import Attend
 from tests.wire.links.peers import DEADLINE_S, PEER, SLOT_BYTES, Pair, in_thread, open_pair, random_pool
 

@@ -1,0 +1,1 @@
+"""What carries a tensor link, one module each; `registry` names them all."""

@@ -1,0 +1,60 @@
+"""The tensor link between workers of one host: frames over a socket, reads straight from the peer's mapped pool."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from distkv.wire.links.frames import FrameSocket
+from distkv.wire.links.pool_memory import MappablePool, PeerPool, PoolUnmappable, copy_slots, host_key
+from distkv.wire.links.transports.offer import TransportUnusable, offered
+from distkv.wire.links.transports.sockets import greet, open_tcp, open_unix
+from distkv.wire.links.transports.stream_link import StreamLink
+from distkv.wire.messages.common import DataEndpoint
+from distkv.wire.messages.data import Hello
+
+
+class ShmLink(StreamLink):
+    """A TensorLink that reads without the peer's CPU, also while the peer is stopped. Owns the mapping."""
+
+    def __init__(self, frames: FrameSocket, pool: PeerPool) -> None:
+        super().__init__(frames, pool.slot_bytes, pool.num_slots, transport="shm")
+        self._pool = pool
+
+    def read(self, slots: Sequence[int], into: Sequence[memoryview], timeout_s: float) -> None:
+        self._check_read(slots, into)
+        self._frames.check_alive()
+        try:
+            copy_slots(self._pool, slots, into)
+        except ValueError:
+            # Ended by another thread meanwhile, which says so; anything else is ours.
+            self._frames.check_alive()
+            raise
+        # Memory outlives its process: only an open connection says that the owner did not die before or meanwhile.
+        self._frames.check_alive()
+
+    def close(self) -> None:
+        super().close()
+        self._pool.close()
+
+    def abort(self) -> None:
+        super().abort()
+        self._pool.close()
+
+
+def connect(endpoint: DataEndpoint, hello: Hello, timeout_s: float) -> ShmLink:
+    """A link that maps the peer's pool; see registry.CONNECT."""
+    if endpoint.host_key != host_key():
+        raise TransportUnusable("the peer is on another host, or belongs to another user or process namespace")
+    mappable = offered(endpoint, "shm", MappablePool)
+    if mappable is None:
+        raise TransportUnusable("the peer's pool cannot be mapped: it lies in the memory of a GPU")
+    sock = open_unix(endpoint) or open_tcp(endpoint, hello.expects_id, timeout_s)
+    frames, welcome = greet(sock, endpoint, hello, timeout_s)
+    try:
+        return ShmLink(frames, PeerPool(mappable, welcome.slot_bytes, welcome.num_slots, welcome.pool_token))
+    except PoolUnmappable as unmappable:
+        frames.end(abrupt=True)
+        raise TransportUnusable(str(unmappable), is_fault=True) from None
+    except BaseException:
+        frames.end(abrupt=True)
+        raise
