@@ -21,8 +21,8 @@ from distkv.cli.commands import bench
 from distkv.cli.daemons import gateway, gmanager, instance
 from distkv.config import SECTIONS, Setting, Settings, load_file, settings_of
 from distkv.events import ClusterEvent
-from distkv.wire.messages.counters import COUNTERS
 from distkv.wire.messages.common import PROTOCOL_VERSION
+from distkv.wire.messages.counters import COUNTERS
 from distkv.wire.messages.envelope import Envelope
 from distkv.wire.messages.to_client import BlockCounts, InstanceStatus, RequestStatus, SpanStatus
 from tests.wire.golden.field_tables import TABLE, meanings, message_types, table_of

@@ -10,6 +10,7 @@ from distkv.client.owned_tasks import OwnedTasks
 from distkv.errors import DistKVError, LinkClosed, WireError
 from distkv.wire.channel import ClientChannel
 from distkv.wire.envelope_factory import EnvelopeFactory
+from distkv.wire.inboxes import CLIENT_CONNECTION
 from distkv.wire.messages.envelope import ClientRequest
 from distkv.wire.messages.to_client import Located, Rejected, RequestEnded, Status, TokenChunk
 from distkv.wire.messages.to_gmanager import Locate, MembersQuery
@@ -49,7 +50,7 @@ class Connection:
         self._streams: dict[str, asyncio.Queue[Event]] = {}
         self._waiting: dict[str, list[asyncio.Future[Answer]]] = {}
         self._heard_s = self._loop.time()
-        self._channel = ClientChannel.connect(address, on_disconnected=self._on_disconnected)
+        self._channel = ClientChannel.connect(address, CLIENT_CONNECTION, on_disconnected=self._on_disconnected)
         tasks.start(self._read(), name=f"read {address}")
 
     @property

@@ -14,10 +14,11 @@ import msgpack
 import msgspec
 
 from distkv.errors import MalformedMessage
-from distkv.wire.codec import decode_envelope, decode_header
+from distkv.wire.codec import decode_header
+from distkv.wire.inboxes import CAPTURE
 from distkv.wire.links.frames import MAGIC
 from distkv.wire.messages.data import DataMessage
-from distkv.wire.messages.envelope import Envelope
+from distkv.wire.messages.envelope import Control, Envelope
 from distkv.wire.worker_pipe import MAX_PIPE_MESSAGE_BYTES
 
 _TENSOR = struct.Struct("<IIQ")
@@ -38,7 +39,7 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
 
     at: int
     size_bytes: int
-    message: Envelope | DataMessage
+    message: Envelope[Control] | DataMessage
     plain: dict[str, Any]
     body_bytes: int | None = None
 
@@ -96,9 +97,9 @@ def _frame(at: int, size_bytes: int, payload: bytes, body_bytes: int | None) -> 
         raise MalformedMessage(f"it is no MessagePack ({error})") from None
     if not isinstance(plain, dict):
         raise MalformedMessage(f"a message is a map, this is {type(plain).__name__}")
-    message: Envelope | DataMessage
+    message: Envelope[Control] | DataMessage
     if body_bytes is not None or plain.get("type") in _HEADER_NAMES:
         message = decode_header(payload)
     else:
-        message = decode_envelope(payload, MAX_PIPE_MESSAGE_BYTES)
+        message = CAPTURE.decode(payload, MAX_PIPE_MESSAGE_BYTES)
     return Frame(at=at, size_bytes=size_bytes, message=message, plain=plain, body_bytes=body_bytes)

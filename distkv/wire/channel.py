@@ -8,21 +8,22 @@ restarted server. Nothing is authenticated.
 
 from __future__ import annotations
 
+import secrets
 from collections import OrderedDict
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import Generic, Self
 
 import zmq
 
 from distkv.config import check_bind
 from distkv.errors import ConfigError, MalformedMessage, WireError
 from distkv.wire.address import PORT_HINT, join_host_port, split_host_port
-from distkv.wire.codec import MAX_MESSAGE_BYTES, decode_envelope, encode_envelope
+from distkv.wire.codec import MAX_MESSAGE_BYTES, EnvelopeDecoder, encode_envelope
 from distkv.wire.connection_watch import ConnectionWatch
 from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.loop_socket import LoopSocket
-from distkv.wire.messages.envelope import Envelope
+from distkv.wire.messages.envelope import Body, Control, Envelope
 from distkv.wire.messages.to_client import Rejected
 
 MAX_REJECTED_ROUTES = 4096
@@ -31,17 +32,23 @@ POLITE_LINGER_S = 0.5
 _QUEUE_MESSAGES = 10_000
 _HEARTBEAT_MS, _HEARTBEAT_TIMEOUT_MS = 1000, 3000
 _HANDSHAKE_MS = 3000
+# Identities that begin with a zero byte are ZeroMQ's own.
+_ROUTE_MARK, _ROUTE_BYTES = b"\x01", 16
 
 
-class ServerChannel:
-    """The end that many clients connect to. A client is known by its route, for as long as it stays connected.
+class ServerChannel(Generic[Body]):
+    """The end that many clients connect to. A client is known by its route, also after it has reconnected. Whoever
+    knows a route can take it over, so a `ClientChannel` chooses a random one and tells it only to its server.
 
     malformed: messages refused since the start. address: where clients really connect to.
     """
 
-    def __init__(self, socket: LoopSocket, address: str, name: str, max_message_bytes: int) -> None:
+    def __init__(
+        self, socket: LoopSocket, address: str, inbox: EnvelopeDecoder[Body], name: str, max_message_bytes: int
+    ) -> None:
         self.address = address
         self.malformed = 0
+        self._inbox = inbox
         self._socket = socket
         self._envelopes = EnvelopeFactory(name)
         self._max_message_bytes = max_message_bytes
@@ -51,6 +58,7 @@ class ServerChannel:
     def bind(
         cls,
         address: str,
+        inbox: EnvelopeDecoder[Body],
         *,
         name: str = "server",
         max_message_bytes: int = MAX_MESSAGE_BYTES,
@@ -58,8 +66,8 @@ class ServerChannel:
     ) -> Self:
         """Listen at "tcp://host:port" (IPv4, [IPv6]; port 0 or * is automatic). Call it under the running loop.
 
-        name: how this end signs a `Rejected`. Raises ConfigError when the address cannot be used, or is reachable
-        from other machines without `insecure`.
+        inbox: what may come in. name: how this end signs a `Rejected`. Raises ConfigError when the address cannot be
+        used, or is reachable from other machines without `insecure`.
         """
         if not address.startswith("tcp://"):
             raise ConfigError("address", f"expected tcp://HOST:PORT, got {address!r}")
@@ -68,12 +76,12 @@ class ServerChannel:
         socket = _socket(zmq.ROUTER, ipv6=":" in host)
         try:
             socket.set(zmq.ROUTER_MANDATORY, 1)
-            # A client that reconnects under its own identity replaces its dead predecessor.
+            # A client that has reconnected takes its route over from its dead connection.
             socket.set(zmq.ROUTER_HANDOVER, 1)
             socket.set(zmq.MAXMSGSIZE, max_message_bytes)
             socket.bind(f"tcp://{join_host_port(host, port or '*')}")
             real = socket.get_string(zmq.LAST_ENDPOINT).rstrip("\0")
-            return cls(LoopSocket(socket, real), real, name, max_message_bytes)
+            return cls(LoopSocket(socket, real), real, inbox, name, max_message_bytes)
         except zmq.ZMQError as e:
             socket.close(linger=0)
             raise ConfigError(
@@ -83,11 +91,11 @@ class ServerChannel:
             socket.close(linger=0)
             raise
 
-    async def recv(self) -> tuple[bytes, Envelope]:
+    async def recv(self) -> tuple[bytes, Envelope[Body]]:
         """The next envelope and the route to answer it by.
 
-        What is no envelope is counted and answered with `Rejected`; nothing more from that route is read. Over-long
-        messages end their connection inside ZeroMQ. Raises LinkClosed once this end is closed.
+        What this inbox does not decode is counted and answered with `Rejected`; nothing more from that route is read.
+        Over-long messages end their connection inside ZeroMQ. Raises LinkClosed once this end is closed.
         """
         while True:
             route, *frames = await self._socket.recv()
@@ -96,11 +104,11 @@ class ServerChannel:
             try:
                 if len(frames) != 1:
                     raise MalformedMessage(f"a message has 1 frame, this one has {len(frames)}")
-                return route, decode_envelope(frames[0], self._max_message_bytes)
+                return route, self._inbox.decode(frames[0], self._max_message_bytes)
             except WireError as e:
                 self._reject(route, str(e))
 
-    def send(self, route: bytes, envelope: Envelope) -> bool:
+    def send(self, route: bytes, envelope: Envelope[Control]) -> bool:
         """Queue an envelope; never blocks. False when the client is gone, or reads so slowly that its queue is full."""
         return self._socket.send((route, encode_envelope(envelope)))
 
@@ -128,15 +136,16 @@ class ServerChannel:
             self._rejected.popitem(last=False)
 
 
-class ClientChannel:
+class ClientChannel(Generic[Body]):
     """The end that connects to one server, and reconnects by itself when the connection drops.
 
     connected: whether the server is there now. malformed: messages refused since the start.
     """
 
-    def __init__(self, socket: LoopSocket, watch: ConnectionWatch, address: str) -> None:
+    def __init__(self, socket: LoopSocket, watch: ConnectionWatch, address: str, inbox: EnvelopeDecoder[Body]) -> None:
         self.address = address
         self.malformed = 0
+        self._inbox = inbox
         self._socket = socket
         self._watch = watch
 
@@ -144,7 +153,7 @@ class ClientChannel:
     def connect(
         cls,
         address: str,
-        identity: bytes | None = None,
+        inbox: EnvelopeDecoder[Body],
         *,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
         on_connected: Callable[[], None] | None = None,
@@ -152,8 +161,7 @@ class ClientChannel:
     ) -> Self:
         """Start to connect to "tcp://host:port" and return at once; what is sent meanwhile waits. Needs a running loop.
 
-        identity: the route the server sees; None is a fresh one per connection. The callbacks run in the loop.
-        Raises ConfigError when `address` is not one.
+        inbox: what the server may answer. The callbacks run in the loop. Raises ConfigError when `address` is not one.
         """
         if not address.startswith("tcp://"):
             raise ConfigError("address", f"expected tcp://HOST:PORT, got {address!r}")
@@ -161,14 +169,13 @@ class ClientChannel:
         socket = _socket(zmq.DEALER, ipv6=":" in host)
         watch: ConnectionWatch | None = None
         try:
-            if identity is not None:
-                socket.set(zmq.IDENTITY, identity)
+            socket.set(zmq.IDENTITY, _ROUTE_MARK + secrets.token_bytes(_ROUTE_BYTES))
             socket.set(zmq.MAXMSGSIZE, max_message_bytes)
             socket.set(zmq.RECONNECT_IVL, 50)
             socket.set(zmq.RECONNECT_IVL_MAX, 1000)
             watch = ConnectionWatch(socket, address, on_connected, on_disconnected)
             socket.connect(f"tcp://{join_host_port(host, port)}")
-            return cls(LoopSocket(socket, address), watch, address)
+            return cls(LoopSocket(socket, address), watch, address, inbox)
         except BaseException as e:
             if watch is not None:
                 watch.close()
@@ -185,20 +192,20 @@ class ClientChannel:
         """Return when the server is there; it may take for ever. Raises LinkClosed once closed here."""
         await self._watch.wait_connected()
 
-    def send(self, envelope: Envelope) -> bool:
+    def send(self, envelope: Envelope[Control]) -> bool:
         """Queue an envelope; never blocks. False when the queue is full or the channel closed."""
         return self._socket.send((encode_envelope(envelope),))
 
-    async def recv(self) -> Envelope:
+    async def recv(self) -> Envelope[Body]:
         """The next envelope; waits also while the server is away (`on_disconnected` tells when it goes).
 
-        Raises WireError when the server sends what is no envelope, LinkClosed once closed here.
+        Raises WireError when the server sends what this inbox does not decode, LinkClosed once closed here.
         """
         frames = await self._socket.recv()
         try:
             if len(frames) != 1:
                 raise MalformedMessage(f"a message has 1 frame, this one has {len(frames)}")
-            return decode_envelope(frames[0])
+            return self._inbox.decode(frames[0])
         except WireError:
             self.malformed += 1
             raise

@@ -6,13 +6,13 @@ newer fields take their defaults, so neighbouring versions understand each other
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from distkv.errors import FrameTooLarge, MalformedMessage
 from distkv.wire.messages.data import DataMessage
-from distkv.wire.messages.envelope import Envelope
+from distkv.wire.messages.envelope import Body, Control, Envelope
 
 Bytes = bytes | bytearray | memoryview
 
@@ -22,21 +22,27 @@ MAX_MESSAGE_BYTES = 16 * 2**20
 """Default for the largest control message: a prompt of a million tokens fits."""
 
 _encoder = msgspec.msgpack.Encoder()
-_envelopes: msgspec.msgpack.Decoder[Envelope] = msgspec.msgpack.Decoder(Envelope)
 _headers: msgspec.msgpack.Decoder[DataMessage] = msgspec.msgpack.Decoder(DataMessage)
 
 
-def encode_envelope(envelope: Envelope) -> bytes:
+class EnvelopeDecoder(Generic[Body]):
+    """Reads the envelopes of one inbox: a body that is none of its union does not decode. See `inboxes` for all."""
+
+    def __init__(self, bodies: Any) -> None:
+        """bodies: the union (of the types that `Body` stands for)."""
+        self._decoder: msgspec.msgpack.Decoder[Envelope[Body]] = msgspec.msgpack.Decoder(Envelope[bodies])
+
+    def decode(self, data: Bytes, limit_bytes: int = MAX_MESSAGE_BYTES) -> Envelope[Body]:
+        """Read one control-plane frame.
+
+        Raises FrameTooLarge over `limit_bytes`, MalformedMessage (naming the path of the bad field) for anything else.
+        """
+        return _decode(self._decoder, data, limit_bytes)
+
+
+def encode_envelope(envelope: Envelope[Control]) -> bytes:
     """One control-plane frame."""
     return _encoder.encode(envelope)
-
-
-def decode_envelope(data: Bytes, limit_bytes: int = MAX_MESSAGE_BYTES) -> Envelope:
-    """Read one control-plane frame.
-
-    Raises FrameTooLarge over `limit_bytes`, MalformedMessage (naming the path of the bad field) for anything else.
-    """
-    return _decode(_envelopes, data, limit_bytes)
 
 
 def encode_header(header: DataMessage) -> bytes:
@@ -45,7 +51,7 @@ def encode_header(header: DataMessage) -> bytes:
 
 
 def decode_header(data: Bytes, limit_bytes: int = MAX_MESSAGE_BYTES) -> DataMessage:
-    """Read the MessagePack part of one tensor-link frame; raises as `decode_envelope` does."""
+    """Read the MessagePack part of one tensor-link frame; raises as `EnvelopeDecoder.decode` does."""
     return _decode(_headers, data, limit_bytes)
 
 

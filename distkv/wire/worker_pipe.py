@@ -20,10 +20,11 @@ from typing import Self
 import zmq
 
 from distkv.errors import LinkClosed, MalformedMessage
-from distkv.wire.codec import decode_envelope, encode_envelope
+from distkv.wire.codec import EnvelopeDecoder, encode_envelope
 from distkv.wire.envelope_factory import EnvelopeFactory
+from distkv.wire.inboxes import WORKER_COMMANDS, WORKER_RESULTS
 from distkv.wire.loop_socket import LoopSocket
-from distkv.wire.messages.envelope import Envelope, FromWorker
+from distkv.wire.messages.envelope import Body, Envelope, FromWorker, ToWorker
 
 MAX_PIPE_MESSAGE_BYTES = 64 * 2**20
 
@@ -46,14 +47,14 @@ class WorkerPipe:
         self._commands = LoopSocket(commands, "worker", on_writable=self._flush)
         self._results = LoopSocket(results, "worker")
 
-    def send(self, envelope: Envelope) -> None:
+    def send(self, envelope: Envelope[ToWorker]) -> None:
         """Send a command; it waits here until the worker has connected. Never blocks."""
         self._waiting.append(encode_envelope(envelope))
         self._flush()
 
-    async def recv(self) -> Envelope:
+    async def recv(self) -> Envelope[FromWorker]:
         """The next message of the worker. Raises MalformedMessage, or LinkClosed once closed here."""
-        return _only(await self._results.recv())
+        return _only(await self._results.recv(), WORKER_RESULTS)
 
     def close(self) -> None:
         """Close; commands sent before get a moment to leave."""
@@ -92,18 +93,18 @@ class CommandReader:
         self._socket.set(zmq.RCVHWM, 0)
         self._socket.connect(_commands(address))
 
-    def recv(self, timeout_s: float) -> Envelope | None:
+    def recv(self, timeout_s: float) -> Envelope[ToWorker] | None:
         """The next command, or None after `timeout_s`.
 
         Raises MalformedMessage, and LinkClosed when the rManager is gone (every command it sent is read before).
         """
         ready = dict(self._poller.poll(max(0, round(timeout_s * 1000))))
         if self._socket in ready:
-            return _only(self._socket.recv_multipart())
+            return _only(self._socket.recv_multipart(), WORKER_COMMANDS)
         if self._monitor in ready:
             # The last commands may have come between the poll and the end of the connection.
             if self._socket.poll(0):
-                return _only(self._socket.recv_multipart())
+                return _only(self._socket.recv_multipart(), WORKER_COMMANDS)
             raise LinkClosed("rManager", "it ended or never listened")
         return None
 
@@ -164,7 +165,7 @@ def _private(kind: int, context: zmq.Context[zmq.Socket[bytes]] | None = None) -
     return socket
 
 
-def _only(frames: list[bytes]) -> Envelope:
+def _only(frames: list[bytes], inbox: EnvelopeDecoder[Body]) -> Envelope[Body]:
     if len(frames) != 1:
         raise MalformedMessage(f"a message has 1 frame, this one has {len(frames)}")
-    return decode_envelope(frames[0], MAX_PIPE_MESSAGE_BYTES)
+    return inbox.decode(frames[0], MAX_PIPE_MESSAGE_BYTES)

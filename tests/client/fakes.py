@@ -10,6 +10,7 @@ from distkv.client.background import BackgroundLoop
 from distkv.errors import LinkClosed
 from distkv.wire.channel import ServerChannel
 from distkv.wire.envelope_factory import EnvelopeFactory
+from distkv.wire.inboxes import CAPTURE
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.envelope import Control
@@ -36,7 +37,7 @@ class FakeServer:
         self.seen: list[Any] = []
         self.news = asyncio.Condition()
         self._envelopes = EnvelopeFactory(name)
-        self._channel = ServerChannel.bind(f"tcp://127.0.0.1:{port}", name=name)
+        self._channel = ServerChannel.bind(f"tcp://127.0.0.1:{port}", CAPTURE, name=name)
         self.address = self._channel.address
         self._task = asyncio.create_task(self._serve())
 

@@ -16,26 +16,28 @@ import zmq
 
 from distkv.errors import ConfigError, LinkClosed, MalformedMessage
 from distkv.wire.channel import MAX_REJECTED_ROUTES, ClientChannel, ServerChannel
-from distkv.wire.codec import decode_envelope, encode_envelope
+from distkv.wire.codec import encode_envelope
 from distkv.wire.envelope_factory import EnvelopeFactory
+from distkv.wire.inboxes import CAPTURE, CLIENT_CONNECTION, GMANAGER_PORT, PEER_CONNECTION
 from distkv.wire.messages.envelope import Control, Envelope
+from distkv.wire.messages.from_worker import StepResult
 from distkv.wire.messages.to_client import Rejected, TokenChunk
 from distkv.wire.messages.to_gmanager import MembersQuery
-from distkv.wire.messages.to_rmanager import Cancel, KeepAlive
+from distkv.wire.messages.to_rmanager import Cancel, KeepAlive, Members
 
 DEADLINE_S = 10.0
 T = TypeVar("T")
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[ServerChannel]:
-    async with ServerChannel.bind("tcp://127.0.0.1:0", name="b", max_message_bytes=100_000) as server:
+async def server() -> AsyncIterator[ServerChannel[Control]]:
+    async with ServerChannel.bind("tcp://127.0.0.1:0", CAPTURE, name="b", max_message_bytes=100_000) as server:
         yield server
 
 
 @pytest.fixture
-async def client(server: ServerChannel) -> AsyncIterator[ClientChannel]:
-    async with ClientChannel.connect(server.address) as client:
+async def client(server: ServerChannel[Control]) -> AsyncIterator[ClientChannel[Control]]:
+    async with ClientChannel.connect(server.address, CAPTURE) as client:
         yield client
 
 
@@ -62,7 +64,9 @@ def strangers_socket(address: str, kind: int = zmq.DEALER) -> zmq.Socket[bytes]:
     return socket
 
 
-async def test_ask_and_answer(server: ServerChannel, client: ClientChannel, envelopes: EnvelopeFactory) -> None:
+async def test_ask_and_answer(
+    server: ServerChannel[Control], client: ClientChannel[Control], envelopes: EnvelopeFactory
+) -> None:
     question = envelopes.wrap(MembersQuery())
     assert client.send(question)
     route, got = await soon(server.recv())
@@ -73,7 +77,7 @@ async def test_ask_and_answer(server: ServerChannel, client: ClientChannel, enve
 
 
 async def test_many_in_order_and_both_ways(
-    server: ServerChannel, client: ClientChannel, envelopes: EnvelopeFactory
+    server: ServerChannel[Control], client: ClientChannel[Control], envelopes: EnvelopeFactory
 ) -> None:
     count = 3000
 
@@ -91,21 +95,21 @@ async def test_many_in_order_and_both_ways(
 
 
 async def test_what_is_sent_before_the_server_is_there_arrives(envelopes: EnvelopeFactory) -> None:
-    async with ServerChannel.bind("tcp://127.0.0.1:0") as placeholder:
+    async with ServerChannel.bind("tcp://127.0.0.1:0", CAPTURE) as placeholder:
         address = placeholder.address
-    async with ClientChannel.connect(address) as client:
+    async with ClientChannel.connect(address, CAPTURE) as client:
         assert client.send(envelopes.wrap(KeepAlive()))
         async with bind_again(address) as server:
             assert (await soon(server.recv()))[1].body == KeepAlive()
 
 
 @contextlib.asynccontextmanager
-async def bind_again(address: str) -> AsyncIterator[ServerChannel]:
+async def bind_again(address: str) -> AsyncIterator[ServerChannel[Control]]:
     """Bind an address that was just given up; the port is free once ZeroMQ's thread has closed it."""
     deadline = time.monotonic() + DEADLINE_S
     while True:
         try:
-            server = ServerChannel.bind(address)
+            server = ServerChannel.bind(address, CAPTURE)
             break
         except ConfigError:
             assert time.monotonic() < deadline
@@ -114,8 +118,8 @@ async def bind_again(address: str) -> AsyncIterator[ServerChannel]:
         yield server
 
 
-async def test_send_says_when_the_peer_is_gone(server: ServerChannel, envelopes: EnvelopeFactory) -> None:
-    client = ClientChannel.connect(server.address)
+async def test_send_says_when_the_peer_is_gone(server: ServerChannel[Control], envelopes: EnvelopeFactory) -> None:
+    client = ClientChannel.connect(server.address, CAPTURE)
     client.send(envelopes.wrap(KeepAlive()))
     route, _envelope = await soon(server.recv())
     client.abort()
@@ -123,7 +127,9 @@ async def test_send_says_when_the_peer_is_gone(server: ServerChannel, envelopes:
     assert not server.send(b"never seen", envelopes.wrap(KeepAlive()))
 
 
-async def test_send_says_when_the_peer_does_not_read(server: ServerChannel, envelopes: EnvelopeFactory) -> None:
+async def test_send_says_when_the_peer_does_not_read(
+    server: ServerChannel[Control], envelopes: EnvelopeFactory
+) -> None:
     slow = strangers_socket(server.address)
     try:
         slow.send(encode_envelope(envelopes.wrap(KeepAlive())))
@@ -144,7 +150,7 @@ async def test_send_says_when_the_peer_does_not_read(server: ServerChannel, enve
     ids=["empty", "reserved", "noise", "three frames", "two frames"],
 )
 async def test_strangers_are_told_once_and_then_ignored(
-    server: ServerChannel, client: ClientChannel, envelopes: EnvelopeFactory, frames: list[bytes]
+    server: ServerChannel[Control], client: ClientChannel[Control], envelopes: EnvelopeFactory, frames: list[bytes]
 ) -> None:
     stranger = strangers_socket(server.address)
     try:
@@ -153,7 +159,7 @@ async def test_strangers_are_told_once_and_then_ignored(
         stranger.send_multipart(frames)
         waiting = asyncio.ensure_future(server.recv())
         await until(lambda: bool(stranger.poll(0)))
-        answer = decode_envelope(stranger.recv(zmq.DONTWAIT))
+        answer = CLIENT_CONNECTION.decode(stranger.recv(zmq.DONTWAIT))
         assert isinstance(answer.body, Rejected)
         assert answer.body.reason.startswith("malformed message: ")
         assert answer.sender == "b"
@@ -164,17 +170,17 @@ async def test_strangers_are_told_once_and_then_ignored(
         stranger.close(0)
 
 
-async def test_what_is_remembered_of_strangers_is_bounded(server: ServerChannel) -> None:
+async def test_what_is_remembered_of_strangers_is_bounded(server: ServerChannel[Control]) -> None:
     for i in range(MAX_REJECTED_ROUTES + 10):
         server._reject(b"%d" % i, "reason")
     assert len(server._rejected) == MAX_REJECTED_ROUTES
 
 
 async def test_oversized_messages_cost_the_connection_only(
-    server: ServerChannel, client: ClientChannel, envelopes: EnvelopeFactory
+    server: ServerChannel[Control], client: ClientChannel[Control], envelopes: EnvelopeFactory
 ) -> None:
     dropped = asyncio.Event()
-    other = ClientChannel.connect(server.address, on_disconnected=dropped.set)
+    other = ClientChannel.connect(server.address, CAPTURE, on_disconnected=dropped.set)
     other.send(envelopes.wrap(TokenChunk(request_id="r", text="x" * 200_000)))
     await soon(dropped.wait())
     other.abort()
@@ -183,7 +189,7 @@ async def test_oversized_messages_cost_the_connection_only(
 
 
 async def test_bytes_that_are_no_zeromq_harm_nobody(
-    server: ServerChannel, client: ClientChannel, envelopes: EnvelopeFactory
+    server: ServerChannel[Control], client: ClientChannel[Control], envelopes: EnvelopeFactory
 ) -> None:
     host, port = server.address.removeprefix("tcp://").rsplit(":", 1)
     with socket.create_connection((host, int(port))) as stranger:
@@ -195,7 +201,7 @@ async def test_bytes_that_are_no_zeromq_harm_nobody(
 async def test_a_malformed_answer_raises(envelopes: EnvelopeFactory) -> None:
     router: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.ROUTER)
     port = router.bind_to_random_port("tcp://127.0.0.1")
-    async with ClientChannel.connect(f"tcp://127.0.0.1:{port}") as client:
+    async with ClientChannel.connect(f"tcp://127.0.0.1:{port}", CAPTURE) as client:
         client.send(envelopes.wrap(KeepAlive()))
         await until(lambda: bool(router.poll(0)))
         route = router.recv_multipart()[0]
@@ -206,15 +212,63 @@ async def test_a_malformed_answer_raises(envelopes: EnvelopeFactory) -> None:
     router.close(0)
 
 
-async def test_identity_is_the_route(server: ServerChannel, envelopes: EnvelopeFactory) -> None:
-    for _life in range(2):
-        async with ClientChannel.connect(server.address, identity=b"instance-1") as client:
-            client.send(envelopes.wrap(KeepAlive()))
-            assert (await soon(server.recv()))[0] == b"instance-1"
+async def test_a_route_is_a_secret_between_a_client_and_its_server(envelopes: EnvelopeFactory) -> None:
+    """So nobody else can take it over, and its owner can when it has to reconnect."""
+    routes = []
+    async with ServerChannel.bind("tcp://127.0.0.1:0", CAPTURE) as placeholder:
+        address = placeholder.address
+        async with ClientChannel.connect(address, CAPTURE) as other:
+            other.send(envelopes.wrap(KeepAlive()))
+            routes.append((await soon(placeholder.recv()))[0])
+        client = ClientChannel.connect(address, CAPTURE)
+        client.send(envelopes.wrap(KeepAlive()))
+        routes.append((await soon(placeholder.recv()))[0])
+    async with client, bind_again(address) as server:
+        client.send(envelopes.wrap(KeepAlive()))
+        routes.append((await soon(server.recv()))[0])
+    assert routes[0] != routes[1] == routes[2]
+    assert all(len(route) >= 16 and route[0] != 0 for route in routes)
+
+
+@pytest.mark.parametrize("kind", [StepResult, Members, KeepAlive], ids=lambda kind: kind.__name__)
+async def test_what_may_not_come_by_an_inbox_is_refused(
+    envelopes: EnvelopeFactory, kind: type[StepResult | Members | KeepAlive]
+) -> None:
+    """Well-formed messages of the protocol, but none that a gManager's port is for."""
+    body = {
+        StepResult: StepResult(step_id=1, results=()),
+        Members: Members(version=1),
+        KeepAlive: KeepAlive(),
+    }[kind]
+    async with (
+        ServerChannel.bind("tcp://127.0.0.1:0", GMANAGER_PORT) as server,
+        ClientChannel.connect(server.address, CLIENT_CONNECTION) as stranger,
+        ClientChannel.connect(server.address, CLIENT_CONNECTION) as client,
+    ):
+        stranger.send(envelopes.wrap(body))
+        waiting = asyncio.ensure_future(server.recv())
+        refusal = (await soon(stranger.recv())).body
+        assert isinstance(refusal, Rejected) and f"Invalid value '{kind.__name__}'" in refusal.reason
+        client.send(envelopes.wrap(MembersQuery()))
+        assert (await soon(waiting))[1].body == MembersQuery()
+        assert server.malformed == 1
+
+
+async def test_a_server_cannot_answer_what_its_clients_inbox_is_not_for(envelopes: EnvelopeFactory) -> None:
+    async with (
+        ServerChannel.bind("tcp://127.0.0.1:0", GMANAGER_PORT) as server,
+        ClientChannel.connect(server.address, PEER_CONNECTION) as client,
+    ):
+        client.send(envelopes.wrap(MembersQuery()))
+        route, _question = await soon(server.recv())
+        server.send(route, envelopes.wrap(Members(version=1)))
+        with pytest.raises(MalformedMessage, match="Invalid value 'Members'"):
+            await soon(client.recv())
+        assert client.malformed == 1
 
 
 async def test_cancelling_recv_loses_nothing(
-    server: ServerChannel, client: ClientChannel, envelopes: EnvelopeFactory
+    server: ServerChannel[Control], client: ClientChannel[Control], envelopes: EnvelopeFactory
 ) -> None:
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(server.recv(), 0.01)
@@ -223,7 +277,7 @@ async def test_cancelling_recv_loses_nothing(
 
 
 async def test_closing_wakes_those_who_wait() -> None:
-    client = ClientChannel.connect("tcp://127.0.0.1:1")  # where nobody listens
+    client = ClientChannel.connect("tcp://127.0.0.1:1", CAPTURE)  # where nobody listens
     waiting = [asyncio.ensure_future(wait()) for wait in (client.recv, client.wait_connected)]
     await asyncio.sleep(0)
     client.close()
@@ -239,8 +293,9 @@ async def test_closing_wakes_those_who_wait() -> None:
 SERVER = """
 import asyncio, sys
 from distkv.wire.channel import ServerChannel
+from distkv.wire.inboxes import CAPTURE
 async def main():
-    async with ServerChannel.bind(sys.argv[1]) as server:
+    async with ServerChannel.bind(sys.argv[1], CAPTURE) as server:
         print(server.address, flush=True)
         while True:
             route, envelope = await server.recv()
@@ -264,7 +319,10 @@ async def test_a_killed_server_is_noticed_at_once_and_met_again(envelopes: Envel
     told: asyncio.Queue[str] = asyncio.Queue()
     with server_process("tcp://127.0.0.1:0") as (process, address):
         client = ClientChannel.connect(
-            address, on_connected=lambda: told.put_nowait("up"), on_disconnected=lambda: told.put_nowait("down")
+            address,
+            CAPTURE,
+            on_connected=lambda: told.put_nowait("up"),
+            on_disconnected=lambda: told.put_nowait("down"),
         )
         await soon(client.wait_connected())
         assert client.connected
@@ -291,41 +349,41 @@ async def test_a_killed_server_is_noticed_at_once_and_met_again(envelopes: Envel
 )
 async def test_addresses_that_cannot_be_bound(address: str) -> None:
     with pytest.raises(ConfigError, match="address"):
-        ServerChannel.bind(address, insecure=True)
+        ServerChannel.bind(address, CAPTURE, insecure=True)
 
 
 @pytest.mark.parametrize("address", ["tcp://0.0.0.0:0", "tcp://*:0", "tcp://[::]:0", "tcp://192.0.2.1:0"])
 async def test_beyond_loopback_needs_insecure(address: str) -> None:
     with pytest.raises(ConfigError, match="--insecure"):
-        ServerChannel.bind(address)
+        ServerChannel.bind(address, CAPTURE)
 
 
 async def test_insecure_binds_everywhere(envelopes: EnvelopeFactory) -> None:
-    async with ServerChannel.bind("tcp://*:*", insecure=True) as server:
+    async with ServerChannel.bind("tcp://*:*", CAPTURE, insecure=True) as server:
         port = server.address.rsplit(":", 1)[1]
-        async with ClientChannel.connect(f"tcp://localhost:{port}") as client:
+        async with ClientChannel.connect(f"tcp://localhost:{port}", CAPTURE) as client:
             client.send(envelopes.wrap(KeepAlive()))
             await soon(server.recv())
 
 
 async def test_ipv6(envelopes: EnvelopeFactory) -> None:
     async with (
-        ServerChannel.bind("tcp://[::1]:0") as server,
-        ClientChannel.connect(server.address) as client,
+        ServerChannel.bind("tcp://[::1]:0", CAPTURE) as server,
+        ClientChannel.connect(server.address, CAPTURE) as client,
     ):
         assert server.address.startswith("tcp://[::1]:")
         client.send(envelopes.wrap(KeepAlive()))
         await soon(server.recv())
 
 
-async def test_a_taken_port_is_named(server: ServerChannel) -> None:
+async def test_a_taken_port_is_named(server: ServerChannel[Control]) -> None:
     with pytest.raises(ConfigError, match=r"cannot listen at tcp://127\.0\.0\.1:\d+: Address already in use"):
-        ServerChannel.bind(server.address)
+        ServerChannel.bind(server.address, CAPTURE)
 
 
 async def test_connecting_to_what_is_no_address() -> None:
     with pytest.raises(ConfigError, match="HOST:PORT"):
-        ClientChannel.connect("nonsense")
+        ClientChannel.connect("nonsense", CAPTURE)
 
 
 def test_ids_are_unique() -> None:

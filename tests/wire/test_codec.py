@@ -13,12 +13,14 @@ from hypothesis import strategies as st
 
 from distkv.errors import FrameTooLarge, MalformedMessage, WireError
 from distkv.types import SamplingParams
-from distkv.wire.codec import decode_envelope, decode_header, encode_envelope, encode_header
+from distkv.wire.codec import decode_header, encode_envelope, encode_header
+from distkv.wire.inboxes import CAPTURE
 from distkv.wire.messages.data import Attend, Hello
 from distkv.wire.messages.envelope import Envelope
 from distkv.wire.messages.to_rmanager import KeepAlive, Submit
 from tests.wire.strategies import CONTROL_TYPES, DATA_TYPES, any_envelope, any_header, envelopes, messages_of
 
+decode_envelope = CAPTURE.decode
 few = settings(max_examples=15, deadline=None)
 many = settings(max_examples=150, deadline=None)
 

@@ -9,15 +9,15 @@ from typing import Any
 
 import structlog
 
-from distkv.actors.ticking import every, first_of
+from distkv.actors.task_scope import every, task_scope
 from distkv.clock import Clock, MonotonicClock
 from distkv.config import GManagerConfig
 from distkv.control.cluster.gmanager import GManager
 from distkv.control.commands import Answer, Command, GManagerRequested, Publish, Tick
-from distkv.events import UnexpectedMessage
 from distkv.wire.address import join_host_port
 from distkv.wire.channel import ServerChannel
 from distkv.wire.envelope_factory import EnvelopeFactory
+from distkv.wire.inboxes import GMANAGER_PORT
 from distkv.wire.messages.envelope import ToGManager
 
 TICK_S = 0.1
@@ -26,7 +26,7 @@ TICK_S = 0.1
 class GManagerActor:
     """Feeds messages and time to `control.GManager` and sends what it answers."""
 
-    def __init__(self, config: GManagerConfig, server: ServerChannel, clock: Clock) -> None:
+    def __init__(self, config: GManagerConfig, server: ServerChannel[ToGManager], clock: Clock) -> None:
         self._server = server
         self._clock = clock
         self._envelopes = EnvelopeFactory("gmanager")
@@ -37,10 +37,6 @@ class GManagerActor:
         """Answer messages until cancelled."""
         while True:
             route, envelope = await self._server.recv()
-            if not isinstance(envelope.body, ToGManager):
-                event = UnexpectedMessage(sender=envelope.sender, type=type(envelope.body).__name__)
-                self._log.info(event.name, **event.fields())
-                continue
             request = GManagerRequested(envelope.sender, route, envelope.body)
             self._carry_out(self._core.handle(request, self._clock.now()), envelope.id)
 
@@ -61,15 +57,15 @@ class GManagerActor:
 
 async def run(config: GManagerConfig, ready: Callable[[dict[str, Any]], None], stop: asyncio.Event) -> int:
     """Serve until `stop`; returns the exit code. Raises ConfigError when the address cannot be used."""
-    log = structlog.get_logger()
     address = f"tcp://{join_host_port(config.host, config.port)}"
-    async with ServerChannel.bind(address, name="gmanager", insecure=config.insecure) as server:
+    async with (
+        ServerChannel.bind(address, GMANAGER_PORT, name="gmanager", insecure=config.insecure) as server,
+        task_scope() as tasks,
+    ):
         actor = GManagerActor(config, server, MonotonicClock())
+        tasks.create_task(actor.serve(), name="serve")
+        tasks.create_task(every(TICK_S, actor.tick), name="tick")
         ready({"address": server.address, "pid": os.getpid()})
-        await first_of(
-            asyncio.ensure_future(actor.serve()),
-            asyncio.ensure_future(every(TICK_S, actor.tick)),
-            asyncio.ensure_future(stop.wait()),
-        )
-    log.info("stopped")
+        await stop.wait()
+    structlog.get_logger().info("stopped")
     return 0

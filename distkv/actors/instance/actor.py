@@ -5,20 +5,21 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable
+from typing import assert_never
 
 import structlog
 
-from distkv.actors.instance.outbound import Outbounds
+from distkv.actors.instance.connections import GManagerConnections, PeerConnections
 from distkv.actors.instance.prompt_intake import PromptIntake
-from distkv.actors.instance.status import StatusResponder
+from distkv.actors.instance.status_responder import StatusResponder
 from distkv.actors.instance.trace import Trace
-from distkv.actors.instance.worker_child import WorkerProcess
+from distkv.actors.instance.worker_group import WorkerGroup
+from distkv.actors.task_scope import every
 from distkv.clock import Clock, MonotonicClock
 from distkv.config import InstanceConfig
 from distkv.control import commands as c
 from distkv.control.rmanager.state_machine import RManager
 from distkv.errors import ClusterError
-from distkv.events import UnexpectedMessage
 from distkv.text.tokenizer import Tokenizer
 from distkv.wire.channel import ServerChannel
 from distkv.wire.envelope_factory import EnvelopeFactory
@@ -26,17 +27,18 @@ from distkv.wire.messages import from_worker as fw
 from distkv.wire.messages import to_gmanager as tg
 from distkv.wire.messages import to_rmanager as tr
 from distkv.wire.messages.common import Member
-from distkv.wire.messages.envelope import Envelope
+from distkv.wire.messages.envelope import Control, FromWorker, GManagerAnswer, PeerAnswer, ToRManager
 
+TICK_S = 0.05
 TICKS_BETWEEN_CHECKS = 20
 
 
 class InstanceGone(ClusterError):
-    """The instance cannot go on; its process exits non-zero so that a supervisor starts a new life."""
+    """The instance cannot go on; its process exits non-zero so that a supervisor starts a new one."""
 
 
 class InstanceActor:
-    """One instance. `start` once, then run its readers, `tick` and `ended` side by side."""
+    """One instance: what comes by each of its channels becomes an event, and commands go out by them."""
 
     def __init__(
         self,
@@ -44,37 +46,51 @@ class InstanceActor:
         core: RManager,
         member: Member,
         compat: str,
-        server: ServerChannel,
-        worker: WorkerProcess,
+        server: ServerChannel[ToRManager],
+        gmanagers: GManagerConnections,
+        worker: WorkerGroup,
         tokenizer: Tokenizer | None,
         trace: Trace,
+        envelopes: EnvelopeFactory,
+        tasks: asyncio.TaskGroup,
         clock: Clock | None = None,
     ) -> None:
+        """`tasks` ends with the actor; the channels and the worker are the caller's."""
         self._config = config
         self._core = core
         self._member = member
         self._compat = compat
         self._server = server
+        self._gmanagers = gmanagers
         self._worker = worker
         self._trace = trace
         self._clock = clock or MonotonicClock()
-        self._envelopes = EnvelopeFactory(config.instance_id)
+        self._envelopes = envelopes
+        self._tasks = tasks
         self._log = structlog.get_logger()
-        self._intake = PromptIntake(tokenizer, self._handle, self._answer)
-        self._status = StatusResponder(core, member, worker, server, self._answer)
-        self._outbounds: Outbounds | None = None
+        self._peers = PeerConnections(envelopes, tasks, self.on_peer, self.on_peer_lost)
+        self._intake = PromptIntake(tokenizer, tasks, self._handle, self._answer)
+        self._status = StatusResponder(core, member, worker, self._malformed, self._answer)
         self._gone_routes: list[bytes] = []
         self._ticks = 0
         self.joined = asyncio.Event()
         self._end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
-    def start(self, outbounds: Outbounds) -> None:
-        """From now on there are connections to send on."""
-        self._outbounds = outbounds
+    def start(self) -> None:
+        """Serve from now on, until `tasks` end."""
+        self._gmanagers.on_message, self._gmanagers.on_connected = self.on_gmanager, self.introduce
+        self._tasks.create_task(self._read_server(), name="read server")
+        self._tasks.create_task(self._read_worker(), name="read worker")
+        self._tasks.create_task(every(TICK_S, self.tick), name="tick")
+        self._worker.watch(self._tasks)
         self.introduce()
 
+    def close(self) -> None:
+        """Disconnect from peers; what was sent gets a moment to leave."""
+        self._peers.close()
+
     def introduce(self) -> None:
-        """Say who we are, to the gManager if one is connected; `joined` is set when it has told everyone."""
+        """Say who we are, to the gManager if one is connected; `joined` is set when it has sent that to all."""
         self._carry_out(self._core.introduce(self._member, self._compat), "")
 
     def drain(self) -> None:
@@ -83,8 +99,7 @@ class InstanceActor:
 
     def tick(self) -> None:
         """Let time pass."""
-        now = self._clock.now()
-        self._status.tick(now)
+        self._status.tick(self._clock.now())
         self._handle(c.Tick(), "")
         self._ticks += 1
         if self._ticks % TICKS_BETWEEN_CHECKS == 0 and not self._core.state.sequences:
@@ -92,91 +107,78 @@ class InstanceActor:
 
     async def ended(self) -> int:
         """The exit code, when there is one. Raises InstanceGone when the instance cannot go on."""
-        return await asyncio.shield(self._end)
+        return await self._end
 
-    # --- in
+    # --- in, one method per channel
 
-    async def read_server(self) -> None:
-        """Messages of clients and peers."""
+    async def _read_server(self) -> None:
         while True:
             route, envelope = await self._server.recv()
-            match envelope.body:
-                case tr.Submit():
-                    self._intake.submit(envelope.body, route, envelope.id)
-                case tr.Cancel() if self._intake.cancel(envelope.body.request_id, route):
-                    pass
-                case tr.StatusQuery():
-                    self._status.ask(route, envelope.id, self._clock.now())
-                case tr.Cancel() | tr.KeepAlive() | tg.MembersQuery() | tg.Locate() as message:
-                    self._receive(envelope.sender, envelope, c.ClientRequested(route, message))
-                case (tr.TryMoveKvcache() | tr.BlocksReady() | tr.Renew() | tr.Release() | tr.Reclaim()) as message:
-                    self._receive(envelope.sender, envelope, c.PeerRequested(envelope.sender, route, message))
-                case _:
-                    self._unexpected(envelope.sender, envelope)
+            self.on_server(route, envelope.sender, envelope.body, envelope.id)
 
-    async def read_worker(self) -> None:
-        """Messages of the own engine worker."""
+    async def _read_worker(self) -> None:
         while True:
             envelope = await self._worker.recv()
-            match envelope.body:
-                case fw.WorkerFailed(reason=reason):
-                    raise InstanceGone(f"the engine worker failed: {reason}")
-                case fw.WorkerStats():
-                    self._status.on_stats(envelope.body)
-                case fw.StepResult() | fw.Checksummed() | fw.Pulled() | fw.Revoked() as message:
-                    if isinstance(message, fw.StepResult):
-                        self._status.worker_counters = message.counters
-                    self._receive("worker", envelope, c.FromWorker(message))
-                case _:
-                    self._unexpected("worker", envelope)
+            self.on_worker(envelope.body, envelope.id)
 
-    async def watch_worker(self) -> None:
-        """Raise InstanceGone when the worker ends."""
-        how = await self._worker.ended()
-        if not self._end.done():
-            raise InstanceGone(f"the engine worker is gone: {how}")
-
-    async def probe_worker(self) -> None:
-        """Raise InstanceGone when the worker hangs: what it lends would never come back, what it runs never end."""
-        how = await self._worker.hung()
-        if not self._end.done():
-            raise InstanceGone(f"the engine worker hangs: {how}")
-
-    def on_gmanager_message(self, name: str, envelope: Envelope) -> None:
-        """A message on our own connection to a gManager."""
-        match envelope.body:
-            case tr.JoinRefused(reason=reason):
-                if not self._end.done():
-                    self._end.set_exception(InstanceGone(f"the gManager refused this instance: {reason}"))
-            case tr.Members() | tr.HeartbeatAck() | tr.Creditors() as message:
-                self._receive(name, envelope, c.FromGManager(message))
-                if isinstance(message, tr.Members) and self._is_in(message):
-                    self.joined.set()
+    def on_server(self, route: bytes, claimed_sender: str, message: ToRManager, cause: str) -> None:
+        """By the own port: of a client, or of a peer that says to be `claimed_sender`."""
+        match message:
+            case tr.Submit():
+                self._intake.submit(message, route, cause)
+            case tr.StatusQuery():
+                self._status.query(route, cause, self._clock.now())
+            case tr.Cancel() if self._intake.cancel(message.request_id, route):
+                pass
+            case tr.Cancel() | tr.KeepAlive() | tg.MembersQuery() | tg.Locate():
+                self._receive(claimed_sender, message, c.ClientRequested(route, message), cause)
+            case tr.TryMoveKvcache() | tr.BlocksReady() | tr.Renew() | tr.Release() | tr.Reclaim():
+                self._receive(claimed_sender, message, c.PeerRequested(claimed_sender, route, message), cause)
             case _:
-                self._unexpected(name, envelope)
+                assert_never(message)
 
-    def _is_in(self, message: tr.Members) -> bool:
-        return any(m.incarnation == self._member.incarnation and m.state == "ready" for m in message.members)
-
-    def on_peer_message(self, peer_id: str, envelope: Envelope) -> None:
-        """An answer on our own connection to a peer."""
-        match envelope.body:
-            case tr.Granted() | tr.Refused() | tr.Complete() | tr.Renewed() | tr.Released() as message:
-                self._receive(peer_id, envelope, c.PeerAnswered(peer_id, message))
+    def on_worker(self, message: FromWorker, cause: str) -> None:
+        """By the pipe of the own engine worker."""
+        match message:
+            case fw.WorkerFailed(reason=reason):
+                raise InstanceGone(f"the engine worker failed: {reason}")
+            case fw.WorkerStats():
+                self._status.on_stats(message)
+            case fw.StepResult() | fw.Checksummed() | fw.Pulled() | fw.Revoked():
+                if isinstance(message, fw.StepResult):
+                    self._status.worker_counters = message.counters
+                self._receive("worker", message, c.FromWorker(message), cause)
+            case fw.WorkerReady():
+                raise InstanceGone("the engine worker is ready for a second time")
             case _:
-                self._unexpected(peer_id, envelope)
+                assert_never(message)
+
+    def on_gmanager(self, message: GManagerAnswer, cause: str) -> None:
+        """By an own connection to a gManager."""
+        if isinstance(message, tr.JoinRefused):
+            if not self._end.done():
+                self._end.set_exception(InstanceGone(f"the gManager refused this instance: {message.reason}"))
+            return
+        self._receive("gmanager", message, c.FromGManager(message), cause)
+        if isinstance(message, tr.Members) and any(
+            m.incarnation == self._member.incarnation and m.state == "ready" for m in message.members
+        ):
+            self.joined.set()
+
+    def on_peer(self, peer_id: str, message: PeerAnswer, cause: str) -> None:
+        """By an own connection to a peer."""
+        self._receive(peer_id, message, c.PeerAnswered(peer_id, message), cause)
 
     def on_peer_lost(self, instance_id: str) -> None:
         """The connection to a peer broke."""
         self._handle(c.PeerDisconnected(instance_id), "")
 
-    def _receive(self, sender: str, envelope: Envelope, event: c.Event) -> None:
-        self._trace.received(sender, envelope.body)
-        self._handle(event, envelope.id)
+    def _receive(self, sender: str, message: Control, event: c.Event, cause: str) -> None:
+        self._trace.received(sender, message)
+        self._handle(event, cause)
 
-    def _unexpected(self, sender: str, envelope: Envelope) -> None:
-        event = UnexpectedMessage(sender=sender, type=type(envelope.body).__name__)
-        self._log.info(event.name, **event.fields())
+    def _malformed(self) -> int:
+        return self._server.malformed + self._gmanagers.malformed + self._peers.malformed
 
     # --- out
 
@@ -194,7 +196,6 @@ class InstanceActor:
         self._carry_out(commands, cause)
 
     def _carry_out(self, commands: Iterable[c.Command], cause: str) -> None:
-        assert self._outbounds is not None
         members = self._core.state.members
         for command in commands:
             self._trace.sent(command)
@@ -202,10 +203,10 @@ class InstanceActor:
                 case c.TellWorker():
                     self._worker.send(command.body, cause)
                 case c.TellGManager():
-                    self._outbounds.tell_gmanager(command.body, cause)
+                    self._gmanagers.send(command.body, cause)
                 case c.TellPeer():
                     if command.instance_id in members:
-                        self._outbounds.tell_peer(members[command.instance_id], command.body, cause)
+                        self._peers.send(members[command.instance_id], command.body, cause)
                 case c.Answer():
                     self._answer(command, cause)
                 case c.Publish():
@@ -214,7 +215,9 @@ class InstanceActor:
                     self._log.info("exiting", reason=command.reason)
                     if not self._end.done():
                         self._end.set_result(command.code)
-        self._outbounds.keep_only(members)
+                case _:
+                    assert_never(command)
+        self._peers.keep_only(members)
 
     def _answer(self, command: c.Answer, cause: str) -> None:
         if not self._server.send(command.route, self._envelopes.wrap(command.body, cause)):

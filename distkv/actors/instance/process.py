@@ -14,11 +14,11 @@ import msgspec
 import structlog
 
 from distkv.actors.instance.actor import InstanceActor
-from distkv.actors.instance.outbound import Outbounds
-from distkv.actors.instance.starting import StartingResponder
+from distkv.actors.instance.connections import GManagerConnections
+from distkv.actors.instance.starting_responder import StartingResponder
 from distkv.actors.instance.trace import Trace
-from distkv.actors.instance.worker_child import WorkerProcess
-from distkv.actors.ticking import every, first_of
+from distkv.actors.instance.worker_group import WorkerGroup
+from distkv.actors.task_scope import every, first_of, task_scope
 from distkv.config import InstanceConfig
 from distkv.control.request.output import Decoder, NoText
 from distkv.control.rmanager.state import RManagerSettings
@@ -28,10 +28,10 @@ from distkv.text.tokenizer_conversion import convert_tokenizer
 from distkv.wire.address import join_host_port
 from distkv.wire.channel import ServerChannel
 from distkv.wire.envelope_factory import EnvelopeFactory
+from distkv.wire.inboxes import RMANAGER_PORT
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.from_worker import WorkerReady
 
-TICK_S = 0.05
 JOIN_PATIENCE_S = 5.0
 
 
@@ -41,72 +41,63 @@ async def run(config: InstanceConfig, ready: Callable[[dict[str, Any]], None], s
     The worker ends with this process and this process ends with the worker (PROTOCOL, "Failure promises").
     """
     incarnation = time.time_ns()
+    envelopes = EnvelopeFactory(config.instance_id)
+    address = f"tcp://{join_host_port(config.host, config.port)}"
     async with contextlib.AsyncExitStack() as stack:
         server = await stack.enter_async_context(
-            ServerChannel.bind(
-                f"tcp://{join_host_port(config.host, config.port)}", name=config.instance_id, insecure=config.insecure
-            )
+            ServerChannel.bind(address, RMANAGER_PORT, name=config.instance_id, insecure=config.insecure)
         )
         trace = stack.enter_context(Trace(config.trace_file, config.instance_id))
-        worker = await WorkerProcess.start(config, incarnation)
-        stack.push_async_callback(worker.stop)
-        responder = StartingResponder(config, incarnation, server, worker.pid)
-        stack.push_async_callback(responder.close)
-        tokenizer = asyncio.ensure_future(asyncio.to_thread(Tokenizer.from_dir, config.engine.model, convert_tokenizer))
-        stack.push_async_callback(_settled, tokenizer)
-        loaded = await _load(worker, responder, stop)
+        worker = await stack.enter_async_context(await WorkerGroup.start(config, incarnation, envelopes))
+        tasks = await stack.enter_async_context(task_scope())
+        gmanagers = stack.enter_context(contextlib.closing(GManagerConnections(config.gmanager, envelopes, tasks)))
+        loading = tasks.create_task(
+            asyncio.to_thread(Tokenizer.from_dir, config.engine.model, convert_tokenizer), name="load tokenizer"
+        )
+        responder = StartingResponder(config, incarnation, server, gmanagers, envelopes, worker.pid)
+        loaded = await _load(worker, responder, config.control.heartbeat_s, stop)
         if loaded is None:
             return 0
+        tokenizer = await loading
         settings = _settings(config, incarnation, loaded)
         member = _member(config, settings, server.address, worker.pid, loaded)
-        core = RManager(settings, _decoders(await tokenizer), SystemRandom())
-        actor = InstanceActor(config, core, member, loaded.compat, server, worker, await tokenizer, trace)
-        await responder.close()
-        outbounds = Outbounds(
-            config.gmanager,
-            EnvelopeFactory(config.instance_id),
-            on_gmanager_message=actor.on_gmanager_message,
-            on_peer_message=actor.on_peer_message,
-            on_peer_lost=actor.on_peer_lost,
-            on_gmanager=actor.introduce,
+        core = RManager(settings, _decoders(tokenizer), SystemRandom())
+        actor = InstanceActor(
+            config, core, member, loaded.compat, server, gmanagers, worker, tokenizer, trace, envelopes, tasks
         )
-        stack.push_async_callback(outbounds.close)
-        actor.start(outbounds)
-        return await _serve(actor, lambda: ready({"address": server.address, "pid": os.getpid()}), stop)
+        stack.callback(actor.close)
+        actor.start()
+        tasks.create_task(_drain(actor, stop), name="drain")
+        tasks.create_task(
+            _announce(actor, lambda: ready({"address": server.address, "pid": os.getpid()})), name="announce"
+        )
+        return await actor.ended()
 
 
-async def _serve(actor: InstanceActor, ready: Callable[[], None], stop: asyncio.Event) -> int:
-    async def announce() -> None:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(actor.joined.wait(), JOIN_PATIENCE_S)
-        if not actor.joined.is_set():
-            structlog.get_logger().warning("no gManager answers; serving without one")
-        ready()
-        await asyncio.Event().wait()
-
-    async def drain() -> None:
-        await stop.wait()
-        actor.drain()
-        await asyncio.Event().wait()
-
-    await first_of(
-        asyncio.ensure_future(actor.read_server()),
-        asyncio.ensure_future(actor.read_worker()),
-        asyncio.ensure_future(actor.watch_worker()),
-        asyncio.ensure_future(actor.probe_worker()),
-        asyncio.ensure_future(every(TICK_S, actor.tick)),
-        asyncio.ensure_future(announce()),
-        asyncio.ensure_future(drain()),
-        asyncio.ensure_future(actor.ended()),
-    )
-    return await actor.ended()
-
-
-async def _load(worker: WorkerProcess, responder: StartingResponder, stop: asyncio.Event) -> WorkerReady | None:
+async def _load(
+    worker: WorkerGroup, responder: StartingResponder, heartbeat_s: float, stop: asyncio.Event
+) -> WorkerReady | None:
     """Wait for the worker while answering that we are starting; None if told to stop meanwhile."""
-    waiting = asyncio.ensure_future(worker.wait_ready())
-    await first_of(waiting, *responder.tasks(), asyncio.ensure_future(stop.wait()))
-    return worker.ready
+    loaded: list[WorkerReady] = []
+
+    async def wait_ready() -> None:
+        loaded.append(await worker.wait_ready())
+
+    await first_of(wait_ready(), responder.serve(), every(heartbeat_s, responder.announce), stop.wait())
+    return loaded[0] if loaded else None
+
+
+async def _announce(actor: InstanceActor, ready: Callable[[], None]) -> None:
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(actor.joined.wait(), JOIN_PATIENCE_S)
+    if not actor.joined.is_set():
+        structlog.get_logger().warning("no gManager answers; serving without one")
+    ready()
+
+
+async def _drain(actor: InstanceActor, stop: asyncio.Event) -> None:
+    await stop.wait()
+    actor.drain()
 
 
 def _settings(config: InstanceConfig, incarnation: int, loaded: WorkerReady) -> RManagerSettings:
@@ -149,7 +140,3 @@ def _member(
 
 def _decoders(tokenizer: Tokenizer | None) -> Callable[[], Decoder]:
     return tokenizer.stream if tokenizer is not None else NoText
-
-
-async def _settled(task: asyncio.Future[Any]) -> None:
-    await asyncio.gather(task, return_exceptions=True)

@@ -22,13 +22,15 @@ class PromptIntake:
     def __init__(
         self,
         tokenizer: Tokenizer | None,
+        tasks: asyncio.TaskGroup,
         handle: Callable[[c.Event, str], None],
         answer: Callable[[c.Answer, str], None],
     ) -> None:
         self._tokenizer = tokenizer
+        self._group = tasks
         self._handle = handle
         self._answer = answer
-        self._tasks: dict[tuple[bytes, str], asyncio.Task[None]] = {}
+        self._tokenizing: set[tuple[bytes, str]] = set()
         self._cancelled: set[tuple[bytes, str]] = set()
         self._threads = asyncio.Semaphore(MAX_THREADS)
 
@@ -40,17 +42,18 @@ class PromptIntake:
             return
         if self._tokenizer is None:
             self._refuse(key, "the model has no tokenizer: send the prompt as token ids", cause)
-        elif key in self._tasks:
+        elif key in self._tokenizing:
             self._refuse(key, f"a request with the id {submit.request_id!r} is running already", cause)
-        elif len(self._tasks) >= MAX_TOKENIZING:
+        elif len(self._tokenizing) >= MAX_TOKENIZING:
             self._refuse(key, f"{MAX_TOKENIZING} prompts are waiting to be tokenized", cause, retryable=True)
         else:
-            self._tasks[key] = asyncio.create_task(self._tokenize(submit, submit.prompt, route, cause))
+            self._tokenizing.add(key)
+            self._group.create_task(self._tokenize(submit, submit.prompt, route, cause), name=f"tokenize {key[1]}")
 
     def cancel(self, request_id: str, route: bytes) -> bool:
         """True if the request is still being tokenized; it is cancelled as soon as it is not."""
         key = (route, request_id)
-        if key in self._tasks:
+        if key in self._tokenizing:
             self._cancelled.add(key)
             return True
         return False
@@ -66,7 +69,7 @@ class PromptIntake:
             return
         finally:
             # From here on a cancel finds the request where it is handled.
-            del self._tasks[key]
+            self._tokenizing.discard(key)
             is_cancelled = key in self._cancelled
             self._cancelled.discard(key)
         self._handle(c.Tokenized(submit, tuple(ids), route), cause)

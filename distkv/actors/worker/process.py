@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from typing import assert_never
 
 import msgspec
 import structlog
@@ -94,7 +95,7 @@ class Worker:
         self._peers = PeerLinks(self._identity, data.attend_timeout_s, data.tensor_transport)
         self._runner = StepRunner(self._model, self._pool, self._peers, engine.microbatches)
         warm_up(self._runner, self._pool, device)
-        self._steps: queue.SimpleQueue[Envelope] = queue.SimpleQueue()
+        self._steps: queue.SimpleQueue[Envelope[ToWorker]] = queue.SimpleQueue()
         self._failure: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
         self._log.info(
             "loaded", model=config.model_type, dtype=str(dtype), kv_dtype=str(kv),
@@ -125,13 +126,13 @@ class Worker:
         )
         while self._failure.empty():
             envelope = commands.recv(POLL_S)
-            if envelope is not None and not self._obey(envelope):
+            if envelope is not None and not self._execute(envelope):
                 return
         raise self._failure.get()
 
-    def _obey(self, envelope: Envelope) -> bool:
+    def _execute(self, envelope: Envelope[ToWorker]) -> bool:
         """Carry out one command, or hand it to its thread; False for Shutdown."""
-        command: ToWorker = envelope.body  # type: ignore[assignment]
+        command = envelope.body
         match command:
             case tw.Step() | tw.Forget():
                 self._steps.put(envelope)
@@ -148,6 +149,8 @@ class Worker:
                 self._results.send(stats, envelope.id)
             case tw.Shutdown():
                 return False
+            case _:
+                assert_never(command)
         return True
 
     def _run_steps(self) -> None:

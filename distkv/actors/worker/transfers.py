@@ -18,7 +18,7 @@ from distkv.log import about
 from distkv.wire.links import Pool
 from distkv.wire.messages.common import SpanRef
 from distkv.wire.messages.counters import Counters
-from distkv.wire.messages.envelope import Envelope
+from distkv.wire.messages.envelope import Envelope, ToWorker
 from distkv.wire.messages.from_worker import Checksummed, Pulled, Revoked
 from distkv.wire.messages.to_worker import Checksum, Pull
 from distkv.wire.worker_pipe import ResultWriter
@@ -36,9 +36,9 @@ class Transfers:
         self._registry = registry
         self._memory = memory
         self._read_timeout_s = read_timeout_s
-        self._queue: queue.SimpleQueue[Envelope | tuple[SpanRef, str]] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Envelope[ToWorker] | tuple[SpanRef, str]] = queue.SimpleQueue()
 
-    def put(self, envelope: Envelope) -> None:
+    def put(self, envelope: Envelope[ToWorker]) -> None:
         """Queue a Checksum or a Pull."""
         self._queue.put(envelope)
 

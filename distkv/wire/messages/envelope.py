@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Generic, TypeVar
+
 from distkv.wire.messages import from_worker, to_client, to_gmanager, to_rmanager, to_worker
 from distkv.wire.messages.common import Value
 
@@ -69,10 +71,14 @@ FromWorker = (
 Control = ToGManager | GManagerAnswer | ToRManager | PeerAnswer | ToClient | ToWorker | FromWorker
 
 
-class Envelope(Value, frozen=True):
+Body = TypeVar("Body", bound=Control, covariant=True)
+"""One message, or the union of those that may come by one inbox."""
+
+
+class Envelope(Value, Generic[Body], frozen=True):
     """One message of the control plane, with its sender and what caused it."""
 
     id: str  #: unique among all messages of this sender's name
     sender: str  #: an instance id, `gmanager`, `worker`, or a client's name
-    body: Control  #: the message; its `type` key is the name in the headings below
+    body: Body  #: the message; its `type` key is the name in the headings below
     cause: str = ""  #: id of the message that made the sender send this one; empty if none did

@@ -41,11 +41,11 @@ class SlowTokenizer:
 class Recorder:
     """An intake and what it hands on."""
 
-    def __init__(self, tokenizer: SlowTokenizer | None) -> None:
+    def __init__(self, tokenizer: SlowTokenizer | None, tasks: asyncio.TaskGroup) -> None:
         self.events: list[c.Event] = []
         self.answers: list[RequestEnded] = []
         self.arrived = asyncio.Event()
-        self.intake = PromptIntake(tokenizer, self._handle, self._answer)  # type: ignore[arg-type]
+        self.intake = PromptIntake(tokenizer, tasks, self._handle, self._answer)  # type: ignore[arg-type]
 
     def _handle(self, event: c.Event, cause: str) -> None:
         assert cause == "why"
@@ -73,16 +73,16 @@ async def tokenizer() -> AsyncIterator[SlowTokenizer]:
     tokenizer.go.set()
 
 
-async def test_token_ids_need_no_time(tokenizer: SlowTokenizer) -> None:
-    recorder = Recorder(tokenizer)
+async def test_token_ids_need_no_time(tokenizer: SlowTokenizer, tasks: asyncio.TaskGroup) -> None:
+    recorder = Recorder(tokenizer, tasks)
     recorder.submit("r", (1, 2, 3))
     (event,) = recorder.events
     assert isinstance(event, c.Tokenized) and event.token_ids == (1, 2, 3)
     assert not recorder.intake.cancel("r", b"x"), "it is cancelled where it is handled"
 
 
-async def test_text_is_tokenized_in_few_threads(tokenizer: SlowTokenizer) -> None:
-    recorder = Recorder(tokenizer)
+async def test_text_is_tokenized_in_few_threads(tokenizer: SlowTokenizer, tasks: asyncio.TaskGroup) -> None:
+    recorder = Recorder(tokenizer, tasks)
     for index in range(5):
         recorder.submit(f"r{index}", "text" * index)
     await asyncio.to_thread(tokenizer.started.acquire, timeout=DEADLINE_S)
@@ -94,8 +94,10 @@ async def test_text_is_tokenized_in_few_threads(tokenizer: SlowTokenizer) -> Non
     assert tokenizer.most <= MAX_THREADS
 
 
-async def test_a_cancel_that_overtakes_comes_right_after_the_request(tokenizer: SlowTokenizer) -> None:
-    recorder = Recorder(tokenizer)
+async def test_a_cancel_that_overtakes_comes_right_after_the_request(
+    tokenizer: SlowTokenizer, tasks: asyncio.TaskGroup
+) -> None:
+    recorder = Recorder(tokenizer, tasks)
     recorder.submit("r", "text")
     recorder.submit("r", "texts", route=b"another client")
     assert recorder.intake.cancel("r", b"x")
@@ -109,9 +111,11 @@ async def test_a_cancel_that_overtakes_comes_right_after_the_request(tokenizer: 
     assert not recorder.intake.cancel("r", b"x")
 
 
-async def test_a_cancel_that_comes_as_tokenization_ends_is_not_swallowed(tokenizer: SlowTokenizer) -> None:
+async def test_a_cancel_that_comes_as_tokenization_ends_is_not_swallowed(
+    tokenizer: SlowTokenizer, tasks: asyncio.TaskGroup
+) -> None:
     """While the request is being handled it is no longer the intake's."""
-    recorder = Recorder(tokenizer)
+    recorder = Recorder(tokenizer, tasks)
     taken: list[bool] = []
     keep = recorder.events.append
 
@@ -127,8 +131,8 @@ async def test_a_cancel_that_comes_as_tokenization_ends_is_not_swallowed(tokeniz
     assert taken == [False]
 
 
-async def test_the_same_name_twice_is_refused(tokenizer: SlowTokenizer) -> None:
-    recorder = Recorder(tokenizer)
+async def test_the_same_name_twice_is_refused(tokenizer: SlowTokenizer, tasks: asyncio.TaskGroup) -> None:
+    recorder = Recorder(tokenizer, tasks)
     recorder.submit("r", "text")
     recorder.submit("r", "text")
     (ended,) = recorder.answers
@@ -138,9 +142,11 @@ async def test_the_same_name_twice_is_refused(tokenizer: SlowTokenizer) -> None:
     assert len(recorder.events) == 1
 
 
-async def test_too_many_are_turned_away_to_come_back(tokenizer: SlowTokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_many_are_turned_away_to_come_back(
+    tokenizer: SlowTokenizer, monkeypatch: pytest.MonkeyPatch, tasks: asyncio.TaskGroup
+) -> None:
     monkeypatch.setattr(intake_module, "MAX_TOKENIZING", 2)
-    recorder = Recorder(tokenizer)
+    recorder = Recorder(tokenizer, tasks)
     for index in range(3):
         recorder.submit(f"r{index}", "text")
     (ended,) = recorder.answers
@@ -149,8 +155,8 @@ async def test_too_many_are_turned_away_to_come_back(tokenizer: SlowTokenizer, m
     await recorder.handled(2)
 
 
-async def test_a_model_without_a_tokenizer_takes_token_ids_only() -> None:
-    recorder = Recorder(None)
+async def test_a_model_without_a_tokenizer_takes_token_ids_only(tasks: asyncio.TaskGroup) -> None:
+    recorder = Recorder(None, tasks)
     recorder.submit("r", "text")
     (ended,) = recorder.answers
     assert ended.kind == "refused" and "send the prompt as token ids" in ended.reason
@@ -162,7 +168,7 @@ class BrokenTokenizer:
         raise Exception("no unknown token")
 
 
-async def test_what_the_tokenizer_cannot_encode_is_refused() -> None:
+async def test_what_the_tokenizer_cannot_encode_is_refused(tasks: asyncio.TaskGroup) -> None:
     answers: list[RequestEnded] = []
     answered = asyncio.Event()
 
@@ -171,7 +177,7 @@ async def test_what_the_tokenizer_cannot_encode_is_refused() -> None:
         answers.append(command.body)
         answered.set()
 
-    intake = PromptIntake(BrokenTokenizer(), lambda _event, _cause: None, answer)  # type: ignore[arg-type]
+    intake = PromptIntake(BrokenTokenizer(), tasks, lambda _event, _cause: None, answer)  # type: ignore[arg-type]
     intake.submit(Submit(request_id="r", prompt="text", params=SamplingParams()), b"x", "why")
     async with asyncio.timeout(DEADLINE_S):
         await answered.wait()

@@ -15,6 +15,7 @@ import pytest
 from distkv.cli.exit_codes import run
 from distkv.cli.main import command
 from distkv.wire.channel import ClientChannel, ServerChannel
+from distkv.wire.inboxes import CLIENT_CONNECTION, RMANAGER_PORT
 from distkv.wire.links.frames import MAGIC
 from tests.wire.golden import CURRENT, load
 from tests.wire.golden.examples import ENVELOPES
@@ -122,9 +123,10 @@ async def test_a_recorded_zeromq_stream(decode):
         there, back = await asyncio.open_connection("127.0.0.1", int(server.address.rpartition(":")[2]))
         await asyncio.gather(relay(reader, back, recorded), relay(there, writer, None))
 
-    async with ServerChannel.bind("tcp://127.0.0.1:0") as server:
+    async with ServerChannel.bind("tcp://127.0.0.1:0", RMANAGER_PORT) as server:
         middle = await asyncio.start_server(accepted, "127.0.0.1", 0)
-        async with middle, ClientChannel.connect(f"tcp://127.0.0.1:{middle.sockets[0].getsockname()[1]}") as client:
+        address = f"tcp://127.0.0.1:{middle.sockets[0].getsockname()[1]}"
+        async with middle, ClientChannel.connect(address, CLIENT_CONNECTION) as client:
             for name in ("Cancel", "Submit", "KeepAlive"):
                 client.send(ENVELOPES[name])
                 assert (await server.recv())[1] == ENVELOPES[name]

@@ -22,6 +22,7 @@ from distkv.config import SECTIONS, GatewayConfig, GManagerConfig, InstanceConfi
 from distkv.errors import CheckpointError
 from distkv.wire.channel import ClientChannel
 from distkv.wire.envelope_factory import EnvelopeFactory
+from distkv.wire.inboxes import GMANAGER_CONNECTION
 from distkv.wire.messages.envelope import Control
 from distkv.wire.messages.to_gmanager import Join
 from tests.client.fakes import FakeGManager, FakeInstance
@@ -55,7 +56,7 @@ async def run_instance(config: InstanceConfig, ready: Any, stop: asyncio.Event) 
     member = msgspec.structs.replace(
         server.member(), pid=os.getpid(), worker_pid=worker.pid, total_blocks=(config.engine.kv_tokens or 0) // 16
     )
-    channel = ClientChannel.connect(config.gmanager[0])
+    channel = ClientChannel.connect(config.gmanager[0], GMANAGER_CONNECTION)
     channel.send(EnvelopeFactory(config.instance_id).wrap(Join(member=member, compat="x")))
     ready({"address": server.address, "worker_pid": worker.pid})
     await stop.wait()

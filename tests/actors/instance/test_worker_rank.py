@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from distkv.actors.instance.worker_child import WorkerProcess
+from distkv.actors.instance.worker_rank import WorkerRank
 from distkv.config import InstanceConfig, build
 from distkv.errors import StartupFailed
+from distkv.wire.envelope_factory import EnvelopeFactory
 from tests.cluster.driving import eventually
+
+ENVELOPES = EnvelopeFactory("i")
 
 
 def environment_of(pid: int) -> dict[str, str]:
@@ -35,7 +38,7 @@ async def test_torch_threads_do_not_spin_unless_the_user_says_so(
     program.write_text("#!/bin/sh\nexec sleep 60\n", encoding="utf-8")
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
-    worker = await WorkerProcess.start(build(InstanceConfig, {"model": "m", "threads": 3}), 1)
+    worker = await WorkerRank.start(build(InstanceConfig, {"model": "m", "threads": 3}), 1, ENVELOPES)
     try:
         environment = await eventually(lambda: environment_of(worker.pid), 20, "it has no environment")
         assert environment["OMP_NUM_THREADS"] == "3"
@@ -45,7 +48,9 @@ async def test_torch_threads_do_not_spin_unless_the_user_says_so(
 
 
 async def test_a_worker_that_fails_at_once_is_still_heard(tmp_path: Path) -> None:
-    worker = await WorkerProcess.start(build(InstanceConfig, {"model": str(tmp_path), "cpu_kernels": "torch"}), 1)
+    worker = await WorkerRank.start(
+        build(InstanceConfig, {"model": str(tmp_path), "cpu_kernels": "torch"}), 1, EnvelopeFactory("i")
+    )
     try:
         with pytest.raises(StartupFailed, match=r"config\.json"):
             await worker.wait_ready()
@@ -55,7 +60,9 @@ async def test_a_worker_that_fails_at_once_is_still_heard(tmp_path: Path) -> Non
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="here a GPU would be used")
 async def test_a_worker_without_the_gpu_that_it_should_use(tmp_path: Path) -> None:
-    worker = await WorkerProcess.start(build(InstanceConfig, {"model": str(tmp_path), "device": "cuda:1"}), 1)
+    worker = await WorkerRank.start(
+        build(InstanceConfig, {"model": str(tmp_path), "device": "cuda:1"}), 1, EnvelopeFactory("i")
+    )
     try:
         with pytest.raises(StartupFailed, match="device: cuda:1 is not here: no CUDA device was found"):
             await worker.wait_ready()

@@ -1,4 +1,4 @@
-"""The engine worker as its rManager sees it: a child process and the pipe to it."""
+"""One process of the engine worker as its rManager sees it: a child and the pipe to it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import sys
 
 import msgspec
 
+from distkv.actors.task_scope import task_scope
 from distkv.actors.worker.spec import SPEC_VARIABLE, WorkerSpec
 from distkv.config import InstanceConfig
-from distkv.errors import StartupFailed
+from distkv.errors import ClusterError, StartupFailed
 from distkv.wire.address import join_host_port
 from distkv.wire.envelope_factory import EnvelopeFactory
-from distkv.wire.messages.envelope import Envelope, ToWorker
+from distkv.wire.messages.envelope import Envelope, FromWorker, ToWorker
 from distkv.wire.messages.from_worker import WorkerFailed, WorkerReady
 from distkv.wire.messages.to_worker import Shutdown, StatsQuery
 from distkv.wire.worker_pipe import WorkerPipe
@@ -26,7 +27,11 @@ LAST_WORDS_S = 0.5
 """For what a worker said right before it ended."""
 
 
-class WorkerProcess:
+class WorkerGone(ClusterError):
+    """A process of the engine worker ended or hangs: the instance ends with it, and a supervisor starts a new one."""
+
+
+class WorkerRank:
     """Owns the child and the pipe. Use `start`, and always `stop`."""
 
     def __init__(self, pipe: WorkerPipe, child: asyncio.subprocess.Process, envelopes: EnvelopeFactory) -> None:
@@ -34,76 +39,60 @@ class WorkerProcess:
         self._child = child
         self._envelopes = envelopes
         self._unanswered = 0
-        self.ready: WorkerReady | None = None
+        self._is_ready = False
 
     @classmethod
-    async def start(cls, config: InstanceConfig, incarnation: int) -> WorkerProcess:
-        """Spawn the worker; it loads in the background, see `wait_ready`."""
+    async def start(cls, config: InstanceConfig, incarnation: int, envelopes: EnvelopeFactory) -> WorkerRank:
+        """Spawn the process; it loads in the background, see `wait_ready`."""
         pipe = WorkerPipe()
         try:
-            spec = WorkerSpec(
-                pipe_address=pipe.address,
-                instance_id=config.instance_id,
-                incarnation=incarnation,
-                data_address=join_host_port(config.data.data_host or config.host, config.data.data_port),
-                insecure=config.insecure,
-                engine=config.engine,
-                data=config.data,
-                logging=config.logging,
-            )
             child = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
                 "distkv.actors.worker.process",
-                env=_environment(spec),
+                env=_environment(_spec(config, incarnation, pipe.address)),
                 stdin=asyncio.subprocess.DEVNULL,
             )
         except BaseException:
             pipe.abort()
             raise
-        return cls(pipe, child, EnvelopeFactory(config.instance_id))
+        return cls(pipe, child, envelopes)
 
     @property
     def pid(self) -> int:
         return self._child.pid
 
     async def wait_ready(self) -> WorkerReady:
-        """The worker's first message. Raises StartupFailed when it fails or dies before."""
-        received = asyncio.ensure_future(self._pipe.recv())
-        ended = asyncio.ensure_future(self._child.wait())
-        try:
-            await asyncio.wait((received, ended), return_when=asyncio.FIRST_COMPLETED)
-            if not received.done():
-                await asyncio.wait((received,), timeout=LAST_WORDS_S)
-            if received.done():
-                body = received.result().body
-                if isinstance(body, WorkerReady):
-                    self.ready = body
-                    return body
-                reason = body.reason if isinstance(body, WorkerFailed) else f"it said {type(body).__name__}"
+        """Its first message. Raises StartupFailed when it fails or dies before."""
+        async with task_scope() as tasks:
+            tasks.create_task(self._die_unready(), name="worker dies")
+            first = (await self._pipe.recv()).body
+        match first:
+            case WorkerReady():
+                self._is_ready = True
+                return first
+            case WorkerFailed(reason=reason):
                 raise StartupFailed("engine worker", reason)
-            raise StartupFailed("engine worker", _how_it_ended(ended.result()))
-        finally:
-            for task in (received, ended):
-                task.cancel()
-            await asyncio.gather(received, ended, return_exceptions=True)
+            case _:
+                raise StartupFailed("engine worker", f"its first message is {type(first).__name__}")
 
     def send(self, body: ToWorker, cause: str) -> None:
         """On the ordered channel."""
         self._pipe.send(self._envelopes.wrap(body, cause))
 
-    async def recv(self) -> Envelope:
-        """The next message of the worker."""
+    async def recv(self) -> Envelope[FromWorker]:
+        """The next message of the process."""
         envelope = await self._pipe.recv()
         self._unanswered = 0
         return envelope
 
-    async def ended(self) -> str:
-        """Return, when the child has ended, how."""
-        return _how_it_ended(await self._child.wait())
+    async def watch(self) -> None:
+        """Raise WorkerGone when the process ends."""
+        raise WorkerGone(f"the engine worker is gone: {_how_it_ended(await self._child.wait())}")
 
-    async def hung(self) -> str:
-        """Return, when the child is there and says nothing for too long, for how long.
+    async def probe(self) -> None:
+        """Raise WorkerGone when the process is there and stays silent for too long: what it lends would never come
+        back, what it runs never end.
 
         Counted in turns of our own, so that nobody is blamed when this process was stopped or the machine slept.
         """
@@ -111,12 +100,12 @@ class WorkerProcess:
             await asyncio.sleep(PROBE_S)
             self._unanswered += 1
             self.send(StatsQuery(query_id=0), "")
-        return f"it did not answer for {MAX_UNANSWERED * PROBE_S:g} s"
+        raise WorkerGone(f"the engine worker hangs: it did not answer for {MAX_UNANSWERED * PROBE_S:g} s")
 
     async def stop(self) -> None:
         """Ask it to exit, and kill it if it does not."""
         with contextlib.suppress(ProcessLookupError):
-            if self.ready is None:
+            if not self._is_ready:
                 self._child.kill()  # it still loads, and hears nothing
             elif self._child.returncode is None:
                 self.send(Shutdown(), "")
@@ -126,6 +115,24 @@ class WorkerProcess:
                     self._child.kill()
         await self._child.wait()
         self._pipe.abort()
+
+    async def _die_unready(self) -> None:
+        how = _how_it_ended(await self._child.wait())
+        await asyncio.sleep(LAST_WORDS_S)
+        raise StartupFailed("engine worker", how)
+
+
+def _spec(config: InstanceConfig, incarnation: int, pipe_address: str) -> WorkerSpec:
+    return WorkerSpec(
+        pipe_address=pipe_address,
+        instance_id=config.instance_id,
+        incarnation=incarnation,
+        data_address=join_host_port(config.data.data_host or config.host, config.data.data_port),
+        insecure=config.insecure,
+        engine=config.engine,
+        data=config.data,
+        logging=config.logging,
+    )
 
 
 def _environment(spec: WorkerSpec) -> dict[str, str]:

@@ -6,7 +6,7 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
-from distkv.actors.instance.status import PATIENCE_S, StatusResponder
+from distkv.actors.instance.status_responder import PATIENCE_S, StatusResponder
 from distkv.clock import ManualClock
 from distkv.control.commands import Answer
 from distkv.control.request.output import NoText
@@ -25,13 +25,12 @@ class Asked:
         self.queries: list[int] = []
         self.answers: list[tuple[bytes, Status, str]] = []
         worker: Any = SimpleNamespace(send=self._send)
-        server: Any = SimpleNamespace(malformed=2)
         core = RManager(
             RManagerSettings(instance_id="a", incarnation=1, block_tokens=4, num_blocks=16, vocab_size=100),
             NoText,
             Random(0),
         )
-        self.responder = StatusResponder(core, make_member("a", pid=10, worker_pid=11), worker, server, self._answer)
+        self.responder = StatusResponder(core, make_member("a", pid=10, worker_pid=11), worker, lambda: 2, self._answer)
 
     def _send(self, query: StatsQuery, cause: str) -> None:
         self.queries.append(query.query_id)
@@ -41,7 +40,7 @@ class Asked:
         self.answers.append((answer.route, answer.body, cause))
 
     def ask(self, route: bytes) -> None:
-        self.responder.ask(route, f"asked by {route.decode()}", self.clock.now())
+        self.responder.query(route, f"asked by {route.decode()}", self.clock.now())
 
 
 def test_each_asker_gets_what_the_worker_says_now() -> None:

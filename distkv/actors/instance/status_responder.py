@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from distkv.actors.instance.worker_child import WorkerProcess
+from distkv.actors.instance.worker_group import WorkerGroup
 from distkv.control.commands import Answer
 from distkv.control.rmanager.state_machine import RManager
-from distkv.wire.channel import ServerChannel
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.counters import Counters, total
 from distkv.wire.messages.from_worker import WorkerStats
@@ -19,15 +18,16 @@ PATIENCE_S = 0.4
 class StatusResponder:
     """Status queries that wait for the worker.
 
-    counters: what this process counts beside control. worker_counters: the newest heard of.
+    counters: what this process counts beside control. worker_counters: the newest heard of. malformed: counts messages
+    that the process's own channels refused.
     """
 
     def __init__(
         self,
         core: RManager,
         member: Member,
-        worker: WorkerProcess,
-        server: ServerChannel,
+        worker: WorkerGroup,
+        malformed: Callable[[], int],
         answer: Callable[[Answer, str], None],
     ) -> None:
         self.counters = Counters()
@@ -35,15 +35,15 @@ class StatusResponder:
         self._core = core
         self._member = member
         self._worker = worker
-        self._server = server
+        self._malformed = malformed
         self._answer = answer
-        self._asked: dict[int, tuple[bytes, str, float]] = {}
+        self._waiting: dict[int, tuple[bytes, str, float]] = {}
         self._last_id = 0
 
-    def ask(self, route: bytes, cause: str, now: float) -> None:
-        """Somebody wants to know."""
+    def query(self, route: bytes, cause: str, now: float) -> None:
+        """A StatusQuery came by `route`."""
         self._last_id += 1
-        self._asked[self._last_id] = (route, cause, now)
+        self._waiting[self._last_id] = (route, cause, now)
         self._worker.send(StatsQuery(query_id=self._last_id), cause)
 
     def on_stats(self, stats: WorkerStats) -> None:
@@ -53,14 +53,14 @@ class StatusResponder:
 
     def tick(self, now: float) -> None:
         """Answer with what was heard last where the worker is silent."""
-        for query_id, (_, _, asked_at) in list(self._asked.items()):
-            if now - asked_at >= PATIENCE_S:
+        for query_id, (_, _, since) in list(self._waiting.items()):
+            if now - since >= PATIENCE_S:
                 self._reply(query_id)
 
     def _reply(self, query_id: int) -> None:
-        asked = self._asked.pop(query_id, None)
-        if asked is not None:
-            route, cause, _ = asked
-            own = Counters(malformed_messages=self._server.malformed)
+        waiting = self._waiting.pop(query_id, None)
+        if waiting is not None:
+            route, cause, _ = waiting
+            own = Counters(malformed_messages=self._malformed())
             status = self._core.status(self._member, total(self.worker_counters, self.counters, own))
             self._answer(Answer(route, status), cause)

@@ -1,0 +1,177 @@
+"""An rManager's own connections: to gManagers and to the rManagers of its peers.
+
+Who sends what comes by one of them is whom we called. What an inbox does not decode is counted, and dropped: a peer
+that talks nonsense is lost by its leases.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Generic
+
+import structlog
+
+from distkv.errors import LinkClosed, WireError
+from distkv.wire.channel import ClientChannel
+from distkv.wire.codec import EnvelopeDecoder
+from distkv.wire.envelope_factory import EnvelopeFactory
+from distkv.wire.inboxes import GMANAGER_CONNECTION, PEER_CONNECTION
+from distkv.wire.messages.common import Member
+from distkv.wire.messages.envelope import Body, Control, GManagerAnswer, PeerAnswer, PeerRequest, ToGManager
+from distkv.wire.messages.to_client import Rejected
+
+OnGManager = Callable[[GManagerAnswer, str], None]
+"""Takes a message of a gManager and the id of its envelope."""
+
+OnPeer = Callable[[str, PeerAnswer, str], None]
+"""Takes the id of a peer, its message, and the id of its envelope."""
+
+
+class Connection(Generic[Body]):
+    """One connection to `name`: `send`, and `read` in a task of its own until `close`."""
+
+    def __init__(
+        self,
+        address: str,
+        name: str,
+        inbox: EnvelopeDecoder[Body | Rejected],
+        envelopes: EnvelopeFactory,
+        on_connected: Callable[[], None] | None = None,
+        on_lost: Callable[[], None] | None = None,
+    ) -> None:
+        self.name, self.address = name, address
+        self._envelopes = envelopes
+        self._channel = ClientChannel.connect(address, inbox, on_connected=on_connected, on_disconnected=on_lost)
+
+    @property
+    def connected(self) -> bool:
+        return self._channel.connected
+
+    @property
+    def malformed(self) -> int:
+        return self._channel.malformed
+
+    def send(self, body: Control, cause: str) -> bool:
+        return self._channel.send(self._envelopes.wrap(body, cause))
+
+    async def read(self, on_message: Callable[[Body, str], None]) -> None:
+        """Hand on what comes until the connection is closed here."""
+        while True:
+            try:
+                envelope = await self._channel.recv()
+            except WireError as error:
+                structlog.get_logger().warning("an answer was refused", sender=self.name, problem=str(error))
+                continue
+            except LinkClosed:
+                return
+            body = envelope.body
+            if isinstance(body, Rejected):
+                structlog.get_logger().error("this instance was refused", by=self.name, reason=body.reason)
+            else:
+                on_message(body, envelope.id)
+
+    def close(self) -> None:
+        """What was sent gets a moment to leave."""
+        self._channel.close()
+
+
+class GManagerConnections:
+    """Connections to all gManagers, for as long as the process lives. They are tried in the order of the configuration.
+
+    on_message, on_connected: what happens to answers, and when a gManager is there (again); to be set by who serves.
+    """
+
+    def __init__(self, addresses: tuple[str, ...], envelopes: EnvelopeFactory, tasks: asyncio.TaskGroup) -> None:
+        """`tasks` reads them."""
+        self.on_message: OnGManager = lambda _message, _cause: None
+        self.on_connected: Callable[[], None] = lambda: None
+        self._connections: list[Connection[GManagerAnswer]] = [
+            Connection(address, "gmanager", GMANAGER_CONNECTION, envelopes, lambda: self.on_connected())
+            for address in addresses
+        ]
+        for connection in self._connections:
+            tasks.create_task(connection.read(self._received), name=f"read {connection.address}")
+
+    @property
+    def malformed(self) -> int:
+        return sum(connection.malformed for connection in self._connections)
+
+    def send(self, body: ToGManager, cause: str) -> bool:
+        """Send to the first gManager that is there; what none hears is dropped, as every such message allows."""
+        for connection in self._connections:
+            if connection.connected:
+                return connection.send(body, cause)
+        return False
+
+    def send_to_all(self, body: ToGManager) -> None:
+        """Send to every gManager that is there."""
+        for connection in self._connections:
+            if connection.connected:
+                connection.send(body, "")
+
+    def close(self) -> None:
+        for connection in self._connections:
+            connection.close()
+
+    def _received(self, message: GManagerAnswer, cause: str) -> None:
+        self.on_message(message, cause)
+
+
+class PeerConnections:
+    """Connections to the rManagers of peers, each opened when first needed. malformed: answers that were refused."""
+
+    def __init__(
+        self,
+        envelopes: EnvelopeFactory,
+        tasks: asyncio.TaskGroup,
+        on_message: OnPeer,
+        on_lost: Callable[[str], None],
+    ) -> None:
+        """`tasks` reads them."""
+        self._envelopes = envelopes
+        self._tasks = tasks
+        self._on_message = on_message
+        self._on_lost = on_lost
+        self._connections: dict[str, Connection[PeerAnswer]] = {}
+        self._malformed_before = 0
+
+    @property
+    def malformed(self) -> int:
+        return self._malformed_before + sum(connection.malformed for connection in self._connections.values())
+
+    def send(self, member: Member, body: PeerRequest, cause: str) -> bool:
+        """Send to a peer."""
+        connection = self._connections.get(member.instance_id)
+        if connection is not None and connection.address != member.address:
+            self._drop(member.instance_id)
+            connection = None
+        return (connection or self._open(member)).send(body, cause)
+
+    def keep_only(self, members: dict[str, Member]) -> None:
+        """Close connections to peers that are gone."""
+        for instance_id, connection in list(self._connections.items()):
+            member = members.get(instance_id)
+            if member is None or member.state == "dead" or member.address != connection.address:
+                self._drop(instance_id)
+
+    def close(self) -> None:
+        for instance_id in list(self._connections):
+            self._drop(instance_id)
+
+    def _open(self, member: Member) -> Connection[PeerAnswer]:
+        name = member.instance_id
+        connection: Connection[PeerAnswer] = Connection(
+            member.address, name, PEER_CONNECTION, self._envelopes, on_lost=lambda: self._on_lost(name)
+        )
+        self._connections[name] = connection
+        self._tasks.create_task(
+            connection.read(lambda message, cause: self._on_message(name, message, cause)),
+            name=f"read {name}",
+        )
+        return connection
+
+    def _drop(self, instance_id: str) -> None:
+        connection = self._connections.pop(instance_id)
+        self._malformed_before += connection.malformed
+        connection.close()
