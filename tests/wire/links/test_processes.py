@@ -92,6 +92,8 @@ def test_reads_after_a_kill_are_refused_though_the_memory_is_there(peer: Peer, l
 
 def test_a_stopped_peer(peer: Peer, link: TensorLink) -> None:
     os.kill(peer.process.pid, signal.SIGSTOP)
+    # A signal is under way when the call returns; the peer may still answer.
+    os.waitid(os.P_PID, peer.process.pid, os.WSTOPPED | os.WNOWAIT)
     into = target()
     if link.transport == "shm":
         link.read([2], [into], DEADLINE_S)
