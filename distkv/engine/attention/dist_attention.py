@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -34,31 +33,34 @@ def dist_attention(
     return local[0] if batch.merge_plan is None else batch.merge_plan.merge(local, partials, device.backend)
 
 
-@dataclass(frozen=True, slots=True)
 class QueriesOnTheWay:
     """Queries that a device copies to the host, from where they go to creditors."""
 
-    layer: int
-    copies: Sequence[tuple[CreditorLink, PendingCopy]]
+    __slots__ = ("_copies", "_layer")
+
+    def __init__(self, layer: int, copies: Sequence[tuple[CreditorLink, PendingCopy]]) -> None:
+        self._layer, self._copies = layer, copies
 
     def complete(self) -> None:
         """Send those that were not sent yet."""
-        for link, copy in self.copies:
-            link.send(self.layer, *copy.wait())
+        for link, copy in self._copies:
+            link.send(self._layer, *copy.wait())
+        self._copies = ()
 
 
 def send_queries(layer: int, q: Tensor, links: Sequence[CreditorLink], device: Device) -> QueriesOnTheWay:
     """Send each creditor its rows of q. On an asynchronous device they only begin to leave it: what is launched next
     computes while the host waits for them to arrive."""
     queries = QueriesOnTheWay(layer, [(one, device.to_host(q[one.rows], aside=True)) for one in links if one.is_open])
-    if device.is_async:
-        return queries
-    queries.complete()
-    return QueriesOnTheWay(layer, ())
+    if not device.is_async:
+        queries.complete()
+    return queries
 
 
 def collect_partials(layer: int, q: Tensor, batch: Batch, device: Device) -> list[Partial]:
     """The partials from each creditor, on the device. What will not come is empty: nothing of its sequences counts."""
+    if not batch.links:
+        return []
     started_s = time.perf_counter()
     found = [link.collect(layer) for link in batch.links]
     batch.waited_s += time.perf_counter() - started_s
