@@ -75,7 +75,7 @@ class Frames:
         assert self._served is not None and self._queries is not None
         (header, body), self._queries = self._queries, None
         self._creditor.call(self._microbatch, "collect", header.layer)
-        partials, out, lse = self._creditor.server.answer(self._served, header, body)
+        partials, out, lse = self._creditor.server.serve(self._served, header, body)
         return partials, b"".join((out, lse))
 
 

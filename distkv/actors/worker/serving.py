@@ -73,7 +73,7 @@ class Serving:
                     raise deny(link, "plan", "one that fits its spans", error.problem) from None
             case Attend() if plan is not None:
                 try:
-                    partials, out, lse = self._server.answer(plan, header, body)
+                    partials, out, lse = self._server.serve(plan, header, body)
                 except MalformedMessage as error:
                     raise deny(link, "queries", "those of the plan", error.problem) from None
                 link.send(partials, out, lse)

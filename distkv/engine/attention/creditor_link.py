@@ -40,7 +40,7 @@ class CreditorLink:
     """Attention of one microbatch over the spans that it has on one creditor. Used by one thread, from step to step.
 
     A step begins with a plan; then each layer sends queries and collects their partials. No method raises LinkError:
-    the first failure loses the plan's sequences, is logged, and ends the link. So does an answer that is late or not
+    the first failure loses the plan's sequences, is logged, and ends the link. So does a frame that is late or not
     the expected one: what comes after it could be taken for another layer's. `broken` is true from then on, nothing is
     sent or received any more, and whoever opened the link should abort it.
     """
@@ -62,11 +62,11 @@ class CreditorLink:
 
     @property
     def is_open(self) -> bool:
-        """Whether the creditor can be asked, and a sequence of the plan still counts."""
+        """Whether queries can be sent, and a sequence of the plan still counts."""
         return not self.broken and not all(self._lost)
 
     @property
-    def answer_rows(self) -> int:
+    def partial_rows(self) -> int:
         """Rows of the partials of one layer."""
         return sum(entry.num_rows for entry in self._plan.entries)
 
@@ -90,7 +90,7 @@ class CreditorLink:
         if self.broken or self._awaited_heads is None:
             return None
         (heads, dim), self._awaited_heads = self._awaited_heads, None
-        rows = self.answer_rows
+        rows = self.partial_rows
         try:
             header, body = self._link.recv(self._attend_timeout_s)
             stale = self._stale(layer, header)
@@ -116,7 +116,7 @@ class CreditorLink:
             self._counters.query_bytes += body.nbytes
 
     def _stale(self, layer: int, header: DataMessage) -> tuple[int, ...]:
-        """The entries that were gone, of the answer that was to come. Raises LinkClosed when it is another one."""
+        """The stale entries, of the partials that were to come. Raises LinkClosed when it is another one."""
         step_id, num_entries = self._plan.step_id, len(self._plan.entries)
         match header:
             case Partials(stale=stale) if header.step_id == step_id and header.layer == layer:

@@ -65,7 +65,7 @@ def collect_partials(layer: int, q: Tensor, batch: Batch, device: Device) -> lis
     found = [link.collect(layer) for link in batch.links]
     batch.waited_s += time.perf_counter() - started_s
     return [
-        _placed(partial or empty_partial(link.answer_rows, *q.shape[1:]), device)
+        _placed(partial or empty_partial(link.partial_rows, *q.shape[1:]), device)
         for link, partial in zip(batch.links, found, strict=True)
     ]
 

@@ -36,7 +36,7 @@ class MergePlan:
     so on.
 
     Sources are the local partials of `rows`, then the partials from each creditor. Each row has its partials in span
-    order, the local one at the place of its first token: results do not depend on who answered first.
+    order, the local one at the place of its first token: results do not depend on whose partials came first.
     """
 
     rows: Rows

@@ -20,7 +20,7 @@ from distkv.wire.messages.common import SpanRef
 from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.data import Attend, AttendEntry, AttendPlan, Partials
 
-MAX_ANSWER_BYTES = 1 << 30
+MAX_PARTIALS_BYTES = 1 << 30
 MAX_POSITION = 1 << 48
 """Beyond any sequence, and far enough from the ends of int64 that kernels can count from it."""
 
@@ -102,7 +102,7 @@ def _both(first: Callable[[], None], second: Callable[[], None]) -> Callable[[],
 class ServedPlan:
     """An accepted AttendPlan; it holds on its link until the next one. Made by `AttendServer.accept`.
 
-    metadata: what its entries read, once asked; stale: those that were gone then.
+    metadata: what its entries read, from the first queries on; stale: those that were gone then.
     """
 
     plan: AttendPlan
@@ -136,8 +136,8 @@ class AttendServer:
         if plan.num_rows and (int(positions.min()) < 0 or int(positions.max()) > MAX_POSITION):
             raise MalformedMessage(f"positions from {int(positions.min())} to {int(positions.max())}")
         row_bytes = self._heads.queries * (self._heads.dim + 1) * 4
-        if sum(entry.num_rows for entry in plan.entries) * row_bytes > MAX_ANSWER_BYTES:
-            raise MalformedMessage(f"the partials of this plan would be over {MAX_ANSWER_BYTES} bytes")
+        if sum(entry.num_rows for entry in plan.entries) * row_bytes > MAX_PARTIALS_BYTES:
+            raise MalformedMessage(f"the partials of this plan would be over {MAX_PARTIALS_BYTES} bytes")
         for entry in plan.entries:
             if entry.first_position > MAX_POSITION:
                 raise MalformedMessage(f"a span that begins at position {entry.first_position}")
@@ -150,10 +150,10 @@ class AttendServer:
                     _check_within(entry, slots)
         return ServedPlan(plan, positions)
 
-    def answer(
+    def serve(
         self, served: ServedPlan, header: Attend, body: bytes | bytearray | memoryview
     ) -> tuple[Partials, memoryview, memoryview]:
-        """The whole answer to an Attend frame: header, out and lse. Raises MalformedMessage."""
+        """The partials of an Attend frame: header, out and lse. Raises MalformedMessage."""
         if header.step_id != served.plan.step_id:
             raise MalformedMessage(f"queries of step {header.step_id} under the plan of step {served.plan.step_id}")
         shape = (served.plan.num_rows, self._heads.queries, self._heads.dim)

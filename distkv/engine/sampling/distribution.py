@@ -39,7 +39,7 @@ def sample(logits: Tensor, sampling: Sampling, position: int, history: Tensor | 
 
 
 def is_greedy(sampling: Sampling) -> bool:
-    """Whether the token is just the likeliest one."""
+    """Whether the token is the argmax of its raw logits."""
     penalties = sampling.repetition_penalty != 1 or sampling.frequency_penalty != 0 or sampling.presence_penalty != 0
     return sampling.temperature == 0 and not sampling.logit_bias and not penalties
 

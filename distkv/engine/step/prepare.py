@@ -35,9 +35,9 @@ def prepare(
     sequences with spans there, no others; they get no rows. Raises MalformedMessage when a table does not cover what
     is to be computed, or leaves the pool.
     """
-    everyone = [_seq(one, pool, config) for one in planned]
-    links = connect(everyone, peers, microbatch)
-    seqs = [seq for seq in everyone if not seq.lost]
+    all_seqs = [_seq(one, pool, config) for one in planned]
+    links = connect(all_seqs, peers, microbatch)
+    seqs = [seq for seq in all_seqs if not seq.lost]
     _number_rows(seqs)
     on_host = _row_tensors(seqs, pool)
     queries = queries_of(step_id, links, seqs, pool.block_tokens)

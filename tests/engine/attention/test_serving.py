@@ -64,7 +64,7 @@ def test_revoke_without_readers_or_without_span_completes_at_once() -> None:
     assert revoked.count == 2
 
 
-def test_revoking_twice_answers_twice() -> None:
+def test_revoking_twice_reports_twice() -> None:
     registry, first, second = SpanRegistry(), Calls(), Calls()
     registry.grant(REF, (3,))
     with registry.pin(REF):
@@ -169,9 +169,9 @@ def test_spans_are_pinned_only_while_they_are_read(served: Server) -> None:
     assert served.server.attend(plan, 0, served.q())[0] == (0,)
 
 
-def test_an_empty_plan_has_an_empty_answer(served: Server) -> None:
+def test_an_empty_plan_has_empty_partials(served: Server) -> None:
     plan = served.server.accept(served.plan(num_rows=0), b"")
-    header, out, lse = served.server.answer(plan, Attend(step_id=4, layer=0), b"")
+    header, out, lse = served.server.serve(plan, Attend(step_id=4, layer=0), b"")
     assert (header.stale, len(out), len(lse)) == ((), 0, 0)
 
 
@@ -182,7 +182,7 @@ def test_an_empty_plan_has_an_empty_answer(served: Server) -> None:
         ({"index": 1}, r"rBlocks \[1, 4\) of a span of 3"),
         ({"num_rows": 2**40}, "bytes"),
     ],
-    ids=["rows", "blocks", "answer size"],
+    ids=["rows", "blocks", "size of partials"],
 )
 def test_plans_that_do_not_fit_are_refused(served: Server, changes: dict[str, int], problem: str) -> None:
     with pytest.raises(MalformedMessage, match=problem):
@@ -212,8 +212,8 @@ def test_frames_that_do_not_fit_their_plan_are_refused(served: Server) -> None:
     plan = served.server.accept(served.plan(served.entry()), POSITIONS)
     body = body_of(served.q())
     with pytest.raises(MalformedMessage, match="step 5 under the plan of step 4"):
-        served.server.answer(plan, Attend(step_id=5, layer=0), body)
+        served.server.serve(plan, Attend(step_id=5, layer=0), body)
     with pytest.raises(MalformedMessage, match="layer 2 of a model with 2 layers"):
-        served.server.answer(plan, Attend(step_id=4, layer=2), body)
+        served.server.serve(plan, Attend(step_id=4, layer=2), body)
     with pytest.raises(MalformedMessage, match="this one has"):
-        served.server.answer(plan, Attend(step_id=4, layer=0), body[:-4])
+        served.server.serve(plan, Attend(step_id=4, layer=0), body[:-4])

@@ -131,7 +131,7 @@ def test_logprobs_are_of_raw_logits(engine: Engine, path: Path) -> None:
     assert silent.logprobs is None and silent.prompt_logprobs == asking.prompt_logprobs == ()
 
 
-def asked(ids: Sequence[int], start: int, end: int, top: int = 3) -> PromptLogprobs:
+def predicted(ids: Sequence[int], start: int, end: int, top: int = 3) -> PromptLogprobs:
     """All that a chunk of a prompt predicts."""
     last = min(end + 1, len(ids))
     return PromptLogprobs(first=start + 1, token_ids=tuple(ids[start + 1 : last]), top=top)
@@ -146,7 +146,12 @@ def test_prompt_logprobs_however_the_prompt_is_cut(
     ends = list(itertools.accumulate(chunks))
     for start, end in zip([0, *ends[:-1]], ends, strict=True):
         step = seq_step(
-            PROMPT, start, end, table, sample=GREEDY if end == 30 else None, prompt_logprobs=asked(PROMPT, start, end)
+            PROMPT,
+            start,
+            end,
+            table,
+            sample=GREEDY if end == 30 else None,
+            prompt_logprobs=predicted(PROMPT, start, end),
         )
         found.extend(engine.run(step)[0].prompt_logprobs)
     logits = reference_logits(path, PROMPT)
@@ -167,7 +172,7 @@ def test_prompt_logprobs_of_some_sequences_of_a_batch_with_remote_spans(engine: 
             ids, 24, 40, without(table, 1, 4), name="spread", remote=(span,), sample=GREEDY,
             prompt_logprobs=PromptLogprobs(first=30, token_ids=tuple(ids[30:40]), top=1),
         ),
-        seq_step(PROMPT, 0, 9, engine.table(9), name="whole", prompt_logprobs=asked(PROMPT, 0, 9)),
+        seq_step(PROMPT, 0, 9, engine.table(9), name="whole", prompt_logprobs=predicted(PROMPT, 0, 9)),
     )  # fmt: skip
     assert [len(result.prompt_logprobs) for result in results] == [0, 10, 9]
     for position, one in enumerate(results[1].prompt_logprobs, 30):
@@ -183,9 +188,9 @@ def test_a_lost_sequence_tells_nothing(engine: Engine) -> None:
     span = engine.lend("x", table, 0, 2)
     engine.peers.creditors["x"].fail_at = ("collect", 1)
     step = seq_step(
-        PROMPT, 20, 30, without(table, 0, 2), remote=(span,), sample=GREEDY, prompt_logprobs=asked(PROMPT, 20, 30)
+        PROMPT, 20, 30, without(table, 0, 2), remote=(span,), sample=GREEDY, prompt_logprobs=predicted(PROMPT, 20, 30)
     )
-    other = seq_step(PROMPT, 0, 9, engine.table(9), name="whole", prompt_logprobs=asked(PROMPT, 0, 9))
+    other = seq_step(PROMPT, 0, 9, engine.table(9), name="whole", prompt_logprobs=predicted(PROMPT, 0, 9))
     lost, whole = engine.run(step, other)
     assert (lost.status, lost.prompt_logprobs) == ("lost", ())
     assert len(whole.prompt_logprobs) == 9

@@ -1,4 +1,4 @@
-"""Steps on a device that is not the host: captured pieces, copies, and the order of everything."""
+"""Steps on a device that is not the host: copies, peers, and the order of everything."""
 
 from __future__ import annotations
 
@@ -6,11 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-import torch
-from structlog.testing import capture_logs
 
-from distkv.engine.step.warm_up import warm_up
-from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.to_worker import PromptLogprobs, Sampling
 from tests.checkpoints import check_logprobs, prompt_ids, reference_greedy, reference_logits, variant
 from tests.engine.async_device import AsyncHost
@@ -33,51 +29,6 @@ def device() -> AsyncHost:
 @pytest.fixture
 def engine(path: Path, device: AsyncHost) -> Engine:
     return Engine(path, device=device, num_slots=128)
-
-
-def test_prompt_and_decode(engine: Engine, path: Path, device: AsyncHost) -> None:
-    """A prompt of 50 rows and decode steps of one: two sizes are captured, each piece once."""
-    table = engine.table(60)
-    steps = [seq_step(PROMPT, 0, 50, table, sample=GREEDY)]
-    steps += [seq_step((), end - 1, end, table, sample=GREEDY) for end in range(51, 58)]
-    tokens = [engine.run(step)[0].token for step in steps]
-    assert tokens == reference_greedy(path, PROMPT, 8)
-    pieces = engine.model.config.num_layers + 1
-    assert (device.captured, device.replayed) == (2 * pieces, 8 * pieces)
-
-
-def test_every_size_is_the_same_model(engine: Engine, path: Path) -> None:
-    table = engine.table(50, scattered=True)
-    logits = engine.chunked_logits(PROMPT, [1, 2, 3, 17, 27], table)
-    torch.testing.assert_close(logits, reference_logits(path, PROMPT), atol=1e-4, rtol=0)
-
-
-def test_large_batches_are_not_captured(engine: Engine, path: Path, device: AsyncHost) -> None:
-    ids = prompt_ids(65)
-    logits = engine.chunked_logits(ids, [65], engine.table(65))
-    torch.testing.assert_close(logits, reference_logits(path, ids), atol=1e-4, rtol=0)
-    assert device.captured == 0
-
-
-def test_rows_that_fill_up_are_stored_nowhere(engine: Engine) -> None:
-    """5 rows in pieces for 8. The pool was full of ones."""
-    engine.run(seq_step(PROMPT, 0, 8, engine.table(8)))
-    before = [engine.pool.slot(slot).clone() for slot in range(engine.pool.num_slots)]
-    table = engine.table(8)
-    engine.run(seq_step(PROMPT, 0, 5, table))
-    changed = [slot for slot, held in enumerate(before) if not torch.equal(engine.pool.slot(slot), held)]
-    assert changed == [table[0].first_slot, table[0].first_slot + 1]
-    values = engine.pool.layer(0).values(slice(changed[1], changed[1] + 1))
-    assert values[0, :, 0].isfinite().all() and values[0, :, 1:].isnan().all()
-
-
-def test_without_graphs_it_goes_on(engine: Engine, path: Path, device: AsyncHost) -> None:
-    device.fails = True
-    with capture_logs() as logs:
-        logits = engine.chunked_logits(PROMPT, [20, 30], engine.table(50))
-    torch.testing.assert_close(logits, reference_logits(path, PROMPT), atol=1e-4, rtol=0)
-    assert logs == [{"event": "no CUDA graphs", "log_level": "warning", "size": 32, "reason": "the test says so"}]
-    assert device.replayed == 0
 
 
 def test_a_step_waits_once_for_its_tokens(engine: Engine, path: Path, device: AsyncHost) -> None:
@@ -129,18 +80,3 @@ def test_by_itself_only_large_steps_are_cut(path: Path, device: AsyncHost, monke
         engine.peers.creditors["x"].microbatches.clear()
         engine.run(lent.step(44, end))
         assert set(engine.peers.creditors["x"].microbatches) == used
-
-
-def test_a_warm_start_counts_nothing(engine: Engine, device: AsyncHost) -> None:
-    warm_up(engine.runner, engine.pool, engine.model.device)
-    pieces = engine.model.config.num_layers + 1
-    assert device.captured == 7 * pieces
-    assert engine.runner.counters == Counters()
-    engine.run(seq_step(PROMPT, 0, 50, engine.table(50), sample=GREEDY))
-    assert device.captured == 7 * pieces, "nothing is left to capture"
-
-
-def test_on_the_host_there_is_nothing_to_warm_up(path: Path) -> None:
-    engine = Engine(path)
-    warm_up(engine.runner, engine.pool, engine.model.device)
-    assert torch.equal(engine.pool.slot(0), torch.full_like(engine.pool.slot(0), 0xFF))

@@ -115,7 +115,7 @@ def test_one_plan_per_creditor_and_step_with_each_row_once(tmp_path: Path) -> No
     assert engine.peers.creditors["y"].server.counters.attend_queries == 3 * layers
 
 
-def test_spans_out_of_every_window_are_not_asked(tmp_path: Path) -> None:
+def test_spans_out_of_every_window_get_no_queries(tmp_path: Path) -> None:
     engine = Engine(variant(tmp_path, "mistral-window", sliding_window=12), num_slots=128)
     lent = Lent(engine)
     engine.run(lent.step())
@@ -153,7 +153,7 @@ def test_a_lost_creditor_poisons_only_its_sequences(tmp_path: Path, fault: tuple
     assert results[1].token == only_y.expected(path)
     assert results[2].token == reference_greedy(path, ids, 1)[0]
     calls = engine.peers.creditors["x"].calls
-    assert calls.index(fault) == len(calls) - 1, "a creditor that failed is not asked again in that step"
+    assert calls.index(fault) == len(calls) - 1, "a creditor that failed gets nothing more in that step"
 
 
 def test_an_unreachable_creditor(engine: Engine, path: Path) -> None:
@@ -177,7 +177,7 @@ def test_a_stale_span_poisons_only_its_sequence(tmp_path: Path) -> None:
     assert results[1].token == spared.expected(path)
 
 
-def test_a_life_that_lost_stays_void_until_the_next_one(tmp_path: Path) -> None:
+def test_an_attempt_that_lost_stays_void_until_the_next_one(tmp_path: Path) -> None:
     path = variant(tmp_path, "llama")
     engine = Engine(path, num_slots=128)
     lent = Lent(engine)
@@ -229,7 +229,7 @@ def test_the_model_is_shared_by_pools(path: Path) -> None:
     assert generate(first, PROMPT, first.table(60), 4) == generate(second, PROMPT, second.table(60), 4)
 
 
-def test_a_span_of_another_life_is_stale(engine: Engine) -> None:
+def test_a_span_of_another_epoch_is_stale(engine: Engine) -> None:
     lent = Lent(engine)
     span = lent.remote[0]
     other = SpanRef(span_id=span.span.span_id, epoch=type(span.span.epoch)(2, span.span.epoch.counter))
