@@ -193,6 +193,24 @@ def test_every_log_event_is_explained() -> None:
     assert explained == set(logged), {event: where for event, where in logged.items() if event not in explained}
 
 
+# --- the glossary
+
+
+def glossary_words() -> list[str]:
+    table = [
+        cells[0] for cells in rows(text_of("docs/glossary.md")) if cells[0] != "word" and set(cells[0]) != set("-")
+    ]
+    return [word for cell in table for word in re.split(", | → ", cell)]
+
+
+def test_words_of_the_glossary_are_those_of_the_code() -> None:
+    code = "\n".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "distkv").rglob("*.py"))).lower()
+    spellings = {word: {word.lower().replace(" ", between) for between in (" ", "_", "")} for word in glossary_words()}
+    unused = [word for word, spelled in spellings.items() if not any(one in code for one in spelled)]
+    assert not unused, f"nothing in distkv/ says {unused}"
+    assert len(spellings) == len(glossary_words()), "a word has two rows"
+
+
 # --- all pages
 
 
