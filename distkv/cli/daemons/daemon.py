@@ -59,7 +59,7 @@ class _Daemon:
         self._service_manager = ServiceManager()
         self._stop = asyncio.Event()
         self._log = structlog.get_logger()
-        self._task: asyncio.Task[int] | None = None
+        self._limit: asyncio.Timeout | None = None
         self._signalled_s: float | None = None
 
     async def run(self, actor: Actor) -> int:
@@ -69,17 +69,22 @@ class _Daemon:
         if self._lifeline_fd is not None:
             os.set_blocking(self._lifeline_fd, False)
             loop.add_reader(self._lifeline_fd, self._on_lifeline, self._lifeline_fd)
-        self._task = asyncio.ensure_future(_as_coroutine(actor(self._on_ready, self._stop)))
+        limit = asyncio.timeout(None)
         try:
-            return await self._task
-        except asyncio.CancelledError:
-            self._log.error("ended before it had stopped in good order")
-            return ABANDONED_EXIT
+            async with limit:
+                self._limit = limit
+                try:
+                    return await actor(self._on_ready, self._stop)
+                finally:
+                    self._limit = None
         except DistKVError as error:
             self._log.error("fatal", reason=str(error))
             self._tell_parent({"fatal": str(error)})
             return 2 if isinstance(error, ConfigError) else 1
         except Exception as error:
+            if isinstance(error, TimeoutError) and limit.expired():
+                self._log.error("ended before it had stopped in good order")
+                return ABANDONED_EXIT
             self._log.error("fatal", reason=f"{type(error).__name__}: {error}", exc_info=True)
             return 1
 
@@ -105,14 +110,17 @@ class _Daemon:
         except OSError:
             pass
         asyncio.get_running_loop().remove_reader(fd)
-        self._stop.set()
+        # In this order, so that an actor which stops when it may does not end as if in good order.
         self._end("the parent process is gone")
+        self._stop.set()
 
     def _end(self, why: str) -> None:
+        """Cancel the actor, and end the process if that takes too long."""
         self._log.error("ending", reason=why)
-        if self._task is not None:
-            self._task.cancel()
-        asyncio.get_running_loop().call_later(CANCEL_S, os._exit, ABANDONED_EXIT)
+        loop = asyncio.get_running_loop()
+        if self._limit is not None:
+            self._limit.reschedule(loop.time())
+        loop.call_later(CANCEL_S, os._exit, ABANDONED_EXIT)
 
     def _on_ready(self, facts: Mapping[str, Any]) -> None:
         self._log.info("ready", **facts)
@@ -127,7 +135,3 @@ class _Daemon:
             os.write(self._ready_fd, line)
         except OSError as error:
             self._log.warning("nobody waits for readiness", reason=str(error))
-
-
-async def _as_coroutine(work: Awaitable[int]) -> int:
-    return await work
