@@ -56,8 +56,8 @@ def run(command: click.Command, args: Sequence[str] | None = None) -> int:
 def _unforeseen(error: Exception) -> int:
     if os.environ.get("DISTKV_LOG_LEVEL") == "debug":
         traceback.print_exception(error)
-    said = str(error) or "no message"
-    return _report(f"{type(error).__name__}: {said}", "DISTKV_LOG_LEVEL=debug shows where it happened", 1)
+    reason = str(error) or "no message"
+    return _report(f"{type(error).__name__}: {reason}", "DISTKV_LOG_LEVEL=debug shows where it happened", 1)
 
 
 def _hint(error: DistKVError) -> str:

@@ -22,7 +22,7 @@ COMMANDS = {
     "wire": "Look at captured messages.",
     "completion": "Print the shell completion of all programs.",
 }
-"""The commands and what they do, told without loading them."""
+"""The commands and what they do, known without loading them."""
 HELP = """Serve large language models from one pool of KV memory that many instances share.
 
 \b
@@ -62,7 +62,7 @@ class _Commands(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        found = [CompletionItem(name, help=told) for name, told in COMMANDS.items() if name.startswith(incomplete)]
+        found = [CompletionItem(name, help=text) for name, text in COMMANDS.items() if name.startswith(incomplete)]
         return found + click.Command.shell_complete(self, ctx, incomplete)
 
 

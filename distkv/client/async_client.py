@@ -60,8 +60,8 @@ class AsyncClient:
 
     @property
     def address_answers(self) -> bool:
-        """Whether `address` answered when it was last asked; while it does not, members are those that were known."""
-        return self._open().home_answers
+        """Whether `address` answered the last query; while it does not, members are those that were known."""
+        return self._open().bootstrap_answers
 
     async def stream(
         self,
@@ -146,11 +146,11 @@ class AsyncClient:
         return await gather_limited(works, MAX_AT_ONCE)
 
     async def members(self) -> tuple[Member, ...]:
-        """The members of the cluster, as it last said if nobody answers now."""
+        """The members of the cluster, as it last listed them if nobody answers now."""
         return await self._open().members()
 
     async def statuses(self) -> tuple[Status, ...]:
-        """The status of every member, asked at the same time; those silent for 1 s are "unreachable" or "dead"."""
+        """The status of every member, queried at the same time; those silent for 1 s are "unreachable" or "dead"."""
         directory = self._open()
         return await self._book.collect(directory, await directory.members())
 

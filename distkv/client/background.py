@@ -20,7 +20,7 @@ class BackgroundLoop:
     def __init__(self, name: str) -> None:
         self._loop = uvloop.new_event_loop()
         self._stopping = False
-        self._guard = threading.Lock()
+        self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -61,7 +61,7 @@ class BackgroundLoop:
 
     def stop(self) -> None:
         """Cancel what still runs, and end the thread."""
-        with self._guard:
+        with self._lock:
             if not self._stopping:
                 self._stopping = True
                 self._loop.call_soon_threadsafe(self._loop.stop)
@@ -69,7 +69,7 @@ class BackgroundLoop:
 
     def _start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         # Whatever is handed over before `stop` is run or cancelled; later nobody would ever finish it.
-        with self._guard:
+        with self._lock:
             if self._stopping:
                 work.close()
                 raise RuntimeError("the client is closed")

@@ -47,7 +47,7 @@ class Client:
 
     @property
     def address_answers(self) -> bool:
-        """Whether `address` answered when it was last asked; while it does not, members are those that were known."""
+        """Whether `address` answered the last query; while it does not, members are those that were known."""
         return self._client.address_answers
 
     def stream(
@@ -79,11 +79,11 @@ class Client:
         return self._loop.call(self._client.generate(prompts, params))
 
     def members(self) -> tuple[Member, ...]:
-        """The members of the cluster, as it last said if nobody answers now."""
+        """The members of the cluster, as it last listed them if nobody answers now."""
         return self._loop.call(self._client.members())
 
     def statuses(self) -> tuple[Status, ...]:
-        """The status of every member, asked at the same time; those silent for 1 s are "unreachable" or "dead"."""
+        """The status of every member, queried at the same time; those silent for 1 s are "unreachable" or "dead"."""
         return self._loop.call(self._client.statuses())
 
     def status(self) -> dict[str, Any]:

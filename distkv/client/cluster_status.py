@@ -25,12 +25,12 @@ class StatusBook:
         """One status per member, ordered by id ("i2" before "i10"), within ANSWER_S."""
         ordered = sorted(members, key=lambda member: (len(member.instance_id), member.instance_id))
         async with asyncio.TaskGroup() as group:
-            asked = [group.create_task(self._ask(directory, member)) for member in ordered]
+            queries = [group.create_task(self._status_of(directory, member)) for member in ordered]
         known = {member.instance_id for member in members}
         self._last = {name: last for name, last in self._last.items() if name in known}
-        return tuple(task.result() for task in asked)
+        return tuple(task.result() for task in queries)
 
-    async def _ask(self, directory: Directory, member: Member) -> Status:
+    async def _status_of(self, directory: Directory, member: Member) -> Status:
         if member.state != "dead":
             try:
                 status = await directory.connection(member.address).status(ANSWER_S)
@@ -39,9 +39,9 @@ class StatusBook:
             else:
                 self._last[member.instance_id] = status.instance
                 return status
-        return Status(instance=self._silent(member))
+        return Status(instance=self._unanswered(member))
 
-    def _silent(self, member: Member) -> InstanceStatus:
+    def _unanswered(self, member: Member) -> InstanceStatus:
         last = self._last.get(member.instance_id)
         total, free = member.total_blocks, min(member.free_blocks, member.total_blocks)
         return InstanceStatus.of(

@@ -67,16 +67,16 @@ class Connection:
             raise self.lost or ConnectionLost(f"no connection within {timeout_s:g} s") from None
 
     async def members(self, timeout_s: float) -> Members:
-        """Ask who is in the cluster. Raises ConnectionLost, also when no answer comes in time."""
-        return await self._ask(MembersQuery(), Members, "members", timeout_s)
+        """Query the members of the cluster. Raises ConnectionLost, also when no answer comes in time."""
+        return await self._query(MembersQuery(), Members, "members", timeout_s)
 
     async def status(self, timeout_s: float) -> Status:
-        """Ask an rManager how it is. Raises as `members`."""
-        return await self._ask(StatusQuery(), Status, "status", timeout_s)
+        """Query the status of an rManager. Raises as `members`."""
+        return await self._query(StatusQuery(), Status, "status", timeout_s)
 
     async def locate(self, query: Locate, timeout_s: float) -> Located:
-        """Ask where a request should go. Raises as `members`."""
-        return await self._ask(query, Located, "locate " + query.request_id, timeout_s)
+        """Query where a request should go. Raises as `members`."""
+        return await self._query(query, Located, "locate " + query.request_id, timeout_s)
 
     def send(self, body: ClientRequest) -> bool:
         """Queue a message; False when that is not possible any more."""
@@ -117,7 +117,7 @@ class Connection:
             self.send(Cancel(request_id=request_id))
         self._lose(ConnectionLost("closed by this client"))
 
-    async def _ask(self, body: ClientRequest, kind: type[T], key: str, timeout_s: float) -> T:
+    async def _query(self, body: ClientRequest, kind: type[T], key: str, timeout_s: float) -> T:
         if self.lost is not None:
             raise self.lost
         answer: asyncio.Future[Answer] = self._loop.create_future()

@@ -41,21 +41,21 @@ class Directory:
         self.address = address
         self._envelopes = envelopes
         self._members: tuple[Member, ...] | None = None
-        self._home_answers = True
-        self._home_lost = False
+        self._bootstrap_answers = True
+        self._bootstrap_lost = False
         self._closed = False
         self._rebuilt_at_s = 0.0
         self._suspects: dict[str, float] = {}
         self._connections: dict[str, Connection] = {}
         self._loop = asyncio.get_running_loop()
         self._tasks = OwnedTasks()
-        self._home()
+        self._bootstrap()
         self._tasks.start(self._refresh(), name=f"members of {address}")
 
     @property
-    def home_answers(self) -> bool:
-        """Whether the address that was given answered when it was last asked."""
-        return self._home_answers
+    def bootstrap_answers(self) -> bool:
+        """Whether the address that was given answered the last query."""
+        return self._bootstrap_answers
 
     async def aclose(self) -> None:
         """Cancel all requests, end every connection, and return when all tasks have ended."""
@@ -75,38 +75,38 @@ class Directory:
         known = self._connections.get(address)
         if known is None or known.lost is not None:
             if known is not None and address == self.address:
-                self._home_lost, self._home_answers = True, False
+                self._bootstrap_lost, self._bootstrap_answers = True, False
             known = Connection(address, self._envelopes, self._on_members, self._tasks)
             self._connections[address] = known
         return known
 
     async def members(self) -> tuple[Member, ...]:
-        """The members as the cluster says now, or as it last said if nobody answers. Raises ClusterUnreachable."""
-        if self._members is None or self._home_answers:
-            await self._ask_home()
+        """The members as the cluster lists them now, or as it last did if nobody answers. Raises ClusterUnreachable."""
+        if self._members is None or self._bootstrap_answers:
+            await self._query_bootstrap()
         return self._members or ()
 
     async def locate(self, query: Locate) -> Target:
         """Where a request should go: the gManager's choice, else the ready instance with most free memory.
 
-        Raises ClusterUnreachable when nobody was ever heard, RequestFailed (retryable) when no instance is ready.
+        Raises ClusterUnreachable when nobody ever answered, RequestFailed (retryable) when no instance is ready.
         """
         if self._members is None:
             await self.members()
         if self._closed:
             raise RequestFailed(False, "closed by this client")
         reason = ""
-        home = self._home()  # a lost one is replaced, and does not count as answering
-        if self._home_answers:
+        bootstrap = self._bootstrap()  # a lost one is replaced, and does not count as answering
+        if self._bootstrap_answers:
             # Those just lost here are still alive to a gManager that has not missed their heartbeats yet.
             avoided = tuple(dict.fromkeys([*query.exclude, *filter(self._suspected, self._suspects)]))
             try:
-                located = await home.locate(msgspec.structs.replace(query, exclude=avoided), ANSWER_S)
+                located = await bootstrap.locate(msgspec.structs.replace(query, exclude=avoided), ANSWER_S)
                 if located.address and located.instance_id not in avoided:
                     return Target(located.instance_id, located.address)
                 reason = located.reason
             except ConnectionLost as lost:
-                self._home_answers = False
+                self._bootstrap_answers = False
                 reason = f"{self.address}: {lost.why}"
         ready = [m for m in self._members or () if m.state == "ready" and m.address]
         usable = [m for m in ready if m.instance_id not in query.exclude]
@@ -116,7 +116,7 @@ class Directory:
         return Target(best.instance_id, best.address)
 
     async def is_ready(self, instance_id: str) -> bool:
-        """Whether the cluster calls an instance ready now; True if it cannot be asked."""
+        """Whether the cluster calls an instance ready now; True if nobody answers."""
         try:
             members = await self.members()
         except ClusterUnreachable:
@@ -135,15 +135,15 @@ class Directory:
         live = connection.streams if connection else 0
         return self._suspected(member.instance_id), live, -member.free_blocks, member.instance_id
 
-    def _home(self) -> Connection:
+    def _bootstrap(self) -> Connection:
         return self.connection(self.address)
 
-    async def _ask_home(self) -> None:
+    async def _query_bootstrap(self) -> None:
         try:
-            await self._home().members(FIRST_CONTACT_S if self._members is None else ANSWER_S)
-            self._home_answers = True
+            await self._bootstrap().members(FIRST_CONTACT_S if self._members is None else ANSWER_S)
+            self._bootstrap_answers = True
         except ConnectionLost as lost:
-            self._home_answers = False
+            self._bootstrap_answers = False
             if self._members is None:
                 raise ClusterUnreachable(self.address, lost.why) from None
 
@@ -151,11 +151,11 @@ class Directory:
         now_s = self._loop.time()
         if address != self.address:
             # Instances repeat what a gManager sent them a moment ago.
-            if not self._home_answers and members.members:
+            if not self._bootstrap_answers and members.members:
                 self._members = members.members
             return
-        if self._home_lost:
-            self._home_lost, self._rebuilt_at_s = False, now_s + REBUILD_S
+        if self._bootstrap_lost:
+            self._bootstrap_lost, self._rebuilt_at_s = False, now_s + REBUILD_S
         carried: tuple[Member, ...] = ()
         if now_s < self._rebuilt_at_s:
             known = {member.instance_id for member in members.members}
@@ -166,11 +166,11 @@ class Directory:
         while True:
             due_s = self._loop.time() + REFRESH_S
             if self._members is not None:
-                await self._ask_home()
+                await self._query_bootstrap()
                 self._drop_idle()
             await asyncio.sleep(due_s - self._loop.time())
             for connection in list(self._connections.values()):
-                connection.keep_alive(ask_members=not self._home_answers)
+                connection.keep_alive(ask_members=not self._bootstrap_answers)
 
     def _drop_idle(self) -> None:
         wanted = {member.address for member in self._members or ()}

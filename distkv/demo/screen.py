@@ -23,7 +23,7 @@ ANSWER_LINES = 4
 
 
 class Progress(Protocol):
-    """How far the answer is, as the picture needs it."""
+    """How far the answer is, as the live view needs it."""
 
     prompt_tokens: int
     max_tokens: int
@@ -35,7 +35,7 @@ class Progress(Protocol):
 
 
 class Screen:
-    """Prints steps and facts; `picture` shows a request while it runs."""
+    """Prints steps and facts; `live_view` shows a request while it runs."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -70,13 +70,13 @@ class Screen:
             self.say(f"  done after {took}")
 
     @contextlib.contextmanager
-    def picture(self, progress: Progress, watcher: Watcher) -> Iterator[None]:
+    def live_view(self, progress: Progress, watcher: Watcher) -> Iterator[None]:
         """Within, a terminal shows progress, the map and the newest text; it is gone afterwards."""
         if not self.console.is_terminal:
             yield
             return
         with Live(
-            get_renderable=lambda: self._picture(progress, watcher),
+            get_renderable=lambda: self._rendered(progress, watcher),
             console=self.console,
             refresh_per_second=REFRESH_HZ,
             transient=True,
@@ -84,19 +84,19 @@ class Screen:
             yield
 
     def stream(self, text: str) -> None:
-        """New text of the answer; a terminal has it in the picture."""
+        """New text of the answer; a terminal has it in the live view."""
         if not self.console.is_terminal:
             self.console.file.write(printable(text))
             self.console.file.flush()
 
     def answered(self, text: str) -> None:
-        """The answer is complete: lines are ended, and a terminal, whose picture is gone, gets all of it."""
+        """The answer is complete: lines are ended, and a terminal, whose live view is gone, gets all of it."""
         if self.console.is_terminal:
             self.console.print(Padding(Text(printable(text), "italic"), (0, 2)))
         else:
             self.stream("\n")
 
-    def _picture(self, progress: Progress, watcher: Watcher) -> ConsoleRenderable:
+    def _rendered(self, progress: Progress, watcher: Watcher) -> ConsoleRenderable:
         placement = watcher.placement
         stored = min(placement.num_tokens, progress.prompt_tokens) if placement else 0
         if progress.num_tokens:

@@ -1,1 +1,1 @@
-"""The OpenAI-compatible front door of a cluster: HTTP, tokenizing, chat templates, metrics. Start with `server`."""
+"""The OpenAI-compatible HTTP API of a cluster: endpoints, prompts, metrics. Start with `process`."""

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.client.fakes import Elsewhere
+from tests.client.fakes import BackgroundFakes
 
 
 @pytest.fixture
-def elsewhere() -> Iterator[Elsewhere]:
+def background() -> Iterator[BackgroundFakes]:
     """Starts fake clusters beside the test's thread."""
-    fakes = Elsewhere()
+    fakes = BackgroundFakes()
     yield fakes
     fakes.close()

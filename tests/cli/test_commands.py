@@ -26,8 +26,8 @@ def distkv_command(*args: str) -> int:
 
 
 @pytest.fixture
-def cluster(elsewhere):
-    return elsewhere.start(count_up)
+def cluster(background):
+    return background.start(count_up)
 
 
 def test_version(capsys):
@@ -104,11 +104,11 @@ def test_mistakes_exit_with_2_and_no_traceback(args, told, capsys):
     assert told in err and "Traceback" not in err and len(err.splitlines()) <= 2
 
 
-def test_a_refused_request_exits_with_1(elsewhere, capsys):
+def test_a_refused_request_exits_with_1(background, capsys):
     def refuse(instance, route, submit):
         return [RequestEnded(request_id=submit.request_id, kind="refused", reason="", needed_tokens=9, pool_tokens=4)]
 
-    cluster = elsewhere.start(refuse)
+    cluster = background.start(refuse)
     assert distkv_command("generate", "x", "--address", cluster.address) == 1
     assert "9 tokens" in capsys.readouterr().err
 

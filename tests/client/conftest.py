@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 
-from tests.client.fakes import Elsewhere, FakeCluster, Serve, count_up
+from tests.client.fakes import BackgroundFakes, FakeCluster, Serve, count_up
 
 
 @pytest.fixture
@@ -22,8 +22,8 @@ async def start_fakes() -> AsyncIterator[Callable[..., FakeCluster]]:
 
 
 @pytest.fixture
-def elsewhere() -> Iterator[Elsewhere]:
+def background() -> Iterator[BackgroundFakes]:
     """Starts fake clusters beside the test's thread."""
-    fakes = Elsewhere()
+    fakes = BackgroundFakes()
     yield fakes
     fakes.close()

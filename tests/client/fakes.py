@@ -197,7 +197,7 @@ class FakeCluster:
             server.die()
 
 
-class Elsewhere:
+class BackgroundFakes:
     """Fakes in a loop of their own, for clients that block the test's thread."""
 
     def __init__(self) -> None:

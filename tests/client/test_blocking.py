@@ -14,8 +14,8 @@ from tests.client.fakes import count_up, first_only
 FOUR = SamplingParams(max_tokens=4)
 
 
-def test_the_blocking_client_does_what_the_other_does(elsewhere):
-    cluster = elsewhere.start(count_up)
+def test_the_blocking_client_does_what_the_other_does(background):
+    cluster = background.start(count_up)
     with Client(cluster.address) as client:
         assert client.submit("x", FOUR).text == "0 1 2 3 "
         assert [output.text for output in client.generate(["x", "y"], SamplingParams(max_tokens=1))] == ["0 ", "0 "]
@@ -25,41 +25,41 @@ def test_the_blocking_client_does_what_the_other_does(elsewhere):
         assert client.members()[0].instance_id == "i0"
 
 
-def test_one_text_is_one_prompt(elsewhere):
-    cluster = elsewhere.start(count_up)
+def test_one_text_is_one_prompt(background):
+    cluster = background.start(count_up)
     with Client(cluster.address) as client:
         assert len(client.generate("several letters", FOUR)) == 1
 
 
-async def test_it_works_while_a_loop_runs_in_the_calling_thread(elsewhere):
-    cluster = elsewhere.start(count_up)
+async def test_it_works_while_a_loop_runs_in_the_calling_thread(background):
+    cluster = background.start(count_up)
     assert asyncio.get_running_loop().is_running()
     with Client(cluster.address) as client:
         assert client.submit("x", FOUR).finish_reason == "length"
 
 
-def test_closing_a_stream_cancels_the_request(elsewhere):
-    cluster = elsewhere.start(first_only)
+def test_closing_a_stream_cancels_the_request(background):
+    cluster = background.start(first_only)
     with Client(cluster.address) as client:
         stream = client.stream("x", FOUR)
         next(stream)
         stream.close()
-        elsewhere.loop.call(cluster.instances[0].wait_for(Cancel))
+        background.loop.call(cluster.instances[0].wait_for(Cancel))
 
 
-def test_leaving_the_loop_cancels_the_request(elsewhere):
-    cluster = elsewhere.start(first_only)
+def test_leaving_the_loop_cancels_the_request(background):
+    cluster = background.start(first_only)
     with Client(cluster.address) as client:
         for _ in client.stream("x", FOUR):
             break
-        elsewhere.loop.call(cluster.instances[0].wait_for(Cancel))
+        background.loop.call(cluster.instances[0].wait_for(Cancel))
 
 
-def test_errors_come_out_as_they_are(elsewhere, monkeypatch):
+def test_errors_come_out_as_they_are(background, monkeypatch):
     def refuse(instance, route, submit):
         return [RequestEnded(request_id=submit.request_id, kind="refused", reason="", needed_tokens=9, pool_tokens=4)]
 
-    cluster = elsewhere.start(refuse)
+    cluster = background.start(refuse)
     with Client(cluster.address) as client:
         with pytest.raises(RequestRefused, match="9 tokens"):
             client.submit("x")
@@ -74,8 +74,8 @@ def test_errors_come_out_as_they_are(elsewhere, monkeypatch):
         client.status()
 
 
-def test_a_closed_client_says_so_and_leaves_no_thread(elsewhere):
-    cluster = elsewhere.start(first_only)
+def test_a_closed_client_says_so_and_leaves_no_thread(background):
+    cluster = background.start(first_only)
     client = Client(cluster.address)
     stream = client.stream("x", FOUR)
     next(stream)
@@ -86,4 +86,4 @@ def test_a_closed_client_says_so_and_leaves_no_thread(elsewhere):
     with pytest.raises(RuntimeError, match="closed"):
         client.submit("x")
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("distkv client")]
-    elsewhere.loop.call(cluster.instances[0].wait_for(Submit))
+    background.loop.call(cluster.instances[0].wait_for(Submit))

@@ -25,9 +25,9 @@ import sys
 from distkv.cli.commands.demo import command
 from distkv.cli.exit_codes import run
 from distkv.client.local import launch
-from distkv.demo import story
+from distkv.demo import walkthrough
 launch.MODULES = {"gmanager": "tests.client.local.fake_gmanager", "instance": "tests.client.local.fake_instance"}
-story.DEMO_MODEL = sys.argv.pop(1)
+walkthrough.DEMO_MODEL = sys.argv.pop(1)
 """
 RUN = "sys.exit(run(command, sys.argv[1:]))"
 WITH_FAKES = ("-c", FAKES + RUN)

@@ -9,7 +9,7 @@ from distkv.demo import reference
 from distkv.demo.asking import Own, plan
 from distkv.demo.placement import BAR_CELLS, EMPTY, FULL, Placement, draw, find
 from distkv.demo.screen import printable
-from distkv.demo.story import Options
+from distkv.demo.walkthrough import Options
 from distkv.errors import InvalidParams
 from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.to_client import BlockCounts, InstanceStatus, RequestStatus, SpanStatus, Status

@@ -12,7 +12,7 @@ from distkv import LocalCluster
 from distkv.demo.random_checkpoint import make_checkpoint
 from tests.checkpoints import TEXT, edit_config
 from tests.client.fakes import Serve
-from tests.gateway.parts import MODEL, Gateway, speak, started
+from tests.gateway.harness import MODEL, Gateway, speak, started
 
 TEMPLATE = (
     "{% for message in messages %}{{ '<|' + message['role'] + '|>' + message['content'] + '\n' }}{% endfor %}"

@@ -18,7 +18,7 @@ from distkv.config import GatewayConfig, build
 from distkv.errors import ConfigError
 from distkv.gateway import process
 from distkv.wire.messages.to_rmanager import Cancel, Submit
-from tests.gateway.parts import chunk, error_of, events_of, first_words, started, until
+from tests.gateway.harness import chunk, error_of, events_of, first_words, started, until
 
 Start = Callable[..., Any]
 

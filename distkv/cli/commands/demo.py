@@ -30,9 +30,9 @@ def _command(**options: Any) -> int:
         raise click.ClickException(
             "the demo compares with transformers, which is not installed: pip install transformers"
         )
-    # The story loads torch; a mistake on the command line need not wait for that.
+    # The demo loads torch; a mistake on the command line need not wait for that.
     from distkv.demo.asking import Own
-    from distkv.demo.story import Options, run
+    from distkv.demo.walkthrough import Options, run
 
     own = None
     if options.pop("ask"):

@@ -126,8 +126,8 @@ def _prompt(argument: str | None, file: Path | None) -> str:
         raise click.UsageError(f"{source} is not UTF-8 text: {error.reason} at byte {error.start}") from None
 
 
-def _number(flag: str, default: float, told: str) -> click.Option:
-    return click.Option([flag], type=type(default), default=default, show_default=True, help=told)
+def _number(flag: str, default: float, help: str) -> click.Option:
+    return click.Option([flag], type=type(default), default=default, show_default=True, help=help)
 
 
 command = click.Command(

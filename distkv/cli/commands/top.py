@@ -12,15 +12,16 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from distkv.cli.live.dashboard import picture
-from distkv.cli.live.polling import PERIOD_S, Watch, fitted, is_live, keys
+from distkv.cli.live.dashboard import render
+from distkv.cli.live.polling import PERIOD_S, Poller
+from distkv.cli.live.terminal import is_live, keys, render_to_fit
 from distkv.cli.options import address_option
 from distkv.cli.signals import signals_interrupt
 from distkv.client.blocking import Client
 
 TURN_S = 0.02
 HELP = """Watch a cluster: its instances and their KV memory, who lends to whom, running requests, throughput. Members
-that do not answer are shown as they were; nothing ends it but q or Ctrl-C. Without a terminal it prints one picture.
+that do not answer are shown as they were; nothing ends it but q or Ctrl-C. Without a terminal it prints one view.
 
 \b
 Examples:
@@ -35,30 +36,30 @@ def _command(**options: Any) -> int:
     # The client is closed before the thread is waited for: that ends what the thread waits for.
     with signals_interrupt(), ThreadPoolExecutor(1) as asker, Client(options["address"]) as client:
         if options["once"] or not is_live(console):
-            # Raises when nobody answers, which the watch would only show.
+            # Raises when nobody answers, which the view would only show.
             client.members()
-            watch = Watch(client, f"distkv at {client.address}")
-            watch.look()
+            poller = Poller(client, f"distkv at {client.address}")
+            poller.poll()
             time.sleep(options["interval"])
-            view = watch.look()
-            console.print(picture(view, width=console.width, ascii_only=console.options.ascii_only))
+            view = poller.poll()
+            console.print(render(view, width=console.width, ascii_only=console.options.ascii_only))
         else:
             with contextlib.suppress(KeyboardInterrupt):
-                _watch(Watch(client, f"distkv at {client.address}   q ends"), asker, console, options["interval"])
+                _show(Poller(client, f"distkv at {client.address}   q ends"), asker, console, options["interval"])
     return 0
 
 
-def _watch(watch: Watch, asker: Executor, console: Console, interval_s: float) -> None:
+def _show(poller: Poller, asker: Executor, console: Console, interval_s: float) -> None:
     asking = Text("asking ...")
     with Live(asking, console=console, auto_refresh=False, screen=True) as live, keys() as pressed:
         live.refresh()
         while True:
             due_s = time.monotonic() + interval_s
-            look = asker.submit(watch.look)
-            while not look.done():
+            view = asker.submit(poller.poll)
+            while not view.done():
                 if _ends(pressed(TURN_S)):
                     return
-            live.update(fitted(look.result(), console), refresh=True)
+            live.update(render_to_fit(view.result(), console), refresh=True)
             while (left_s := due_s - time.monotonic()) > 0:
                 if _ends(pressed(left_s)):
                     return
@@ -79,9 +80,9 @@ command = click.Command(
             default=PERIOD_S,
             show_default=True,
             metavar="SECONDS",
-            help="Time between two pictures.",
+            help="Time between two views.",
         ),
-        click.Option(["--once"], is_flag=True, help="Print one picture, all of it, and exit."),
+        click.Option(["--once"], is_flag=True, help="Print one view, all of it, and exit."),
     ],
     help=HELP,
     context_settings={"max_content_width": 100},

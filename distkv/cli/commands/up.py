@@ -17,7 +17,8 @@ from click.core import ParameterSource
 from rich.console import Console
 from rich.live import Live
 
-from distkv.cli.live.polling import PERIOD_S, Watch, fitted, is_live
+from distkv.cli.live.polling import PERIOD_S, Poller
+from distkv.cli.live.terminal import is_live, render_to_fit
 from distkv.cli.options import CONFIG_PATH, given, setting_option, setting_options
 from distkv.cli.signals import signals_interrupt
 from distkv.client.local.child import how_it_ended
@@ -78,8 +79,8 @@ def _command(ctx: click.Context, /, **params: Any) -> int:
     console = Console(markup=False, highlight=False)
     with signals_interrupt():
         parts = ["a gManager", f"{params['instances']} instance" + ("s" if params["instances"] > 1 else "")]
-        told = f"{', '.join(parts)} and a gateway" if params["gateway"] else " and ".join(parts)
-        console.print(f"starting {told} for {model} ...", soft_wrap=True)
+        started = f"{', '.join(parts)} and a gateway" if params["gateway"] else " and ".join(parts)
+        console.print(f"starting {started} for {model} ...", soft_wrap=True)
         cluster = LocalCluster(
             model,
             instances=params["instances"],
@@ -151,7 +152,7 @@ def _introduce(cluster: LocalCluster, gateway: Mapping[str, Any], model: str, co
 
 def _watch(cluster: LocalCluster, console: Console) -> int:
     """Show the cluster until all its instances are dead, which is exit code 1."""
-    watch = Watch(cluster.client(), "Ctrl-C ends it")
+    poller = Poller(cluster.client(), "Ctrl-C ends it")
     children = [cluster.gmanager, *([cluster.gateway] if cluster.gateway else []), *cluster.instances]
     dead: set[str] = set()
     live = Live(console=console, auto_refresh=False, transient=True) if is_live(console) else None
@@ -163,7 +164,7 @@ def _watch(cluster: LocalCluster, console: Console) -> int:
                     console.print(f"{child.name} died: {how_it_ended(child.exit_code)}; the others go on", style="red")
                     console.print(child.last_log(), style="dim", soft_wrap=True)
             if live is not None:
-                live.update(fitted(watch.look(), console), refresh=True)
+                live.update(render_to_fit(poller.poll(), console), refresh=True)
             else:
                 sys.stdout.flush()
             time.sleep(PERIOD_S)

@@ -39,8 +39,8 @@ def serve(actor: Actor, *, drain_s: float, ready_fd: int | None = None, lifeline
     The first SIGTERM or SIGINT sets its stop event, after which it has `drain_s` to end; a second one, REPEAT_S later
     or more, ends the process at once. The end of `lifeline_fd` means that the parent died: the actor is cancelled, and
     whatever does not heed that is ended after CANCEL_S. A fatal error is logged and becomes exit code 1, a ConfigError
-    2. A service manager that left its NOTIFY_SOCKET in the environment is told when the actor is ready and when it
-    stops.
+    2. A service manager that left its NOTIFY_SOCKET in the environment is notified when the actor is ready and when
+    it stops.
     """
     for fd in {ready_fd, lifeline_fd} - {None}:
         assert fd is not None
@@ -79,7 +79,7 @@ class _Daemon:
                     self._limit = None
         except DistKVError as error:
             self._log.error("fatal", reason=str(error))
-            self._tell_parent({"fatal": str(error)})
+            self._report_to_parent({"fatal": str(error)})
             return 2 if isinstance(error, ConfigError) else 1
         except Exception as error:
             if isinstance(error, TimeoutError) and limit.expired():
@@ -97,7 +97,7 @@ class _Daemon:
             os._exit(128 + signum)
         self._signalled_s = now_s
         self._log.info("stopping", signal=signal.Signals(signum).name, drain_s=self._drain_s)
-        self._service_manager.tell(STOPPING=1, STATUS=f"stopping, for {self._drain_s:g} s at most")
+        self._service_manager.notify(STOPPING=1, STATUS=f"stopping, for {self._drain_s:g} s at most")
         self._stop.set()
         asyncio.get_running_loop().call_later(self._drain_s, self._end, "not stopped in time")
 
@@ -122,15 +122,15 @@ class _Daemon:
             self._limit.reschedule(loop.time())
         loop.call_later(CANCEL_S, os._exit, ABANDONED_EXIT)
 
-    def _on_ready(self, facts: Mapping[str, Any]) -> None:
-        self._log.info("ready", **facts)
-        self._service_manager.tell(READY=1, MAINPID=os.getpid(), STATUS=f"ready at {facts.get('address', '')}")
-        self._tell_parent(facts)
+    def _on_ready(self, report: Mapping[str, Any]) -> None:
+        self._log.info("ready", **report)
+        self._service_manager.notify(READY=1, MAINPID=os.getpid(), STATUS=f"ready at {report.get('address', '')}")
+        self._report_to_parent(report)
 
-    def _tell_parent(self, facts: Mapping[str, Any]) -> None:
+    def _report_to_parent(self, report: Mapping[str, Any]) -> None:
         if self._ready_fd is None:
             return
-        line = json.dumps({"pid": os.getpid(), **facts}).encode() + b"\n"
+        line = json.dumps({"pid": os.getpid(), **report}).encode() + b"\n"
         try:
             os.write(self._ready_fd, line)
         except OSError as error:

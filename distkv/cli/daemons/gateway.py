@@ -1,4 +1,4 @@
-"""`distkv-gateway`: the OpenAI-compatible front door of a cluster."""
+"""`distkv-gateway`: the OpenAI-compatible HTTP API of a cluster."""
 
 from __future__ import annotations
 

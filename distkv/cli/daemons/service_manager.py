@@ -1,4 +1,4 @@
-"""Telling a service manager how a daemon is: systemd's notification protocol, see sd_notify(3)."""
+"""The state of a daemon for its service manager: systemd's notification protocol, see sd_notify(3)."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class ServiceManager:
         """Takes NOTIFY_SOCKET out of the environment: processes that we start must not speak for us."""
         self._address = (os.environ if environ is None else environ).pop("NOTIFY_SOCKET", "")
 
-    def tell(self, **facts: object) -> None:
-        """Send assignments such as READY=1. A service manager that cannot be told is logged, and no reason to fail."""
+    def notify(self, **state: object) -> None:
+        """Send assignments such as READY=1. A service manager that does not read is logged, and no reason to fail."""
         if not self._address:
             return
-        message = "\n".join(f"{name}={' '.join(str(value).splitlines())}" for name, value in facts.items())
+        message = "\n".join(f"{name}={' '.join(str(value).splitlines())}" for name, value in state.items())
         # A leading @ stands for the zero byte of an abstract address.
         address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
         try:

@@ -1,4 +1,4 @@
-"""The picture of a running cluster: pure functions from what its instances said to what a terminal shows."""
+"""The view of a running cluster: pure functions from the statuses of its instances to what a terminal shows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class View(msgspec.Struct, frozen=True):
-    """What to show. before: an earlier sample, for throughput. notes: sentences about what is wrong."""
+    """What a live view shows. before: an earlier sample, for throughput. notes: sentences about what is wrong."""
 
     title: str
     now: Sample
@@ -36,7 +36,7 @@ class View(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
 
-def picture(view: View, *, width: int, height: int | None = None, ascii_only: bool = False) -> Group:
+def render(view: View, *, width: int, height: int | None = None, ascii_only: bool = False) -> Group:
     """Instances, loans and requests within `width` cells and `height` lines; None shows all of them."""
     style = Style(width, ascii_only)
     heads = [style.line(view.title, "bold"), *(style.line(note, "red") for note in view.notes)]
@@ -52,9 +52,9 @@ def picture(view: View, *, width: int, height: int | None = None, ascii_only: bo
             return left
         shown = rows if len(rows) <= most else rows[: max(1, most - 1)]
         more = len(rows) - len(shown)
-        told = [style.line(f"and {more} more", "dim")] if more and most > 1 else []
-        parts.extend(["", *draw(shown, style), *told])
-        return left - 2 - len(shown) - len(told)
+        rest = [style.line(f"and {more} more", "dim")] if more and most > 1 else []
+        parts.extend(["", *draw(shown, style), *rest])
+        return left - 2 - len(shown) - len(rest)
 
     left = section(instances, max(1, min(left - 2, left // 2)), _instances)
     left = section(loans(view.now.statuses), max(1, (left - 4) // 3), _loans)

@@ -1,4 +1,4 @@
-"""What the statuses of a cluster's instances tell together: throughput between two times, and who lends to whom."""
+"""Samples of a cluster's statuses: throughput between two of them, and the loans in one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SILENT = ("unreachable", "dead")
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """What every instance said at one time, on any one clock."""
+    """The status of every instance at one time, on any one clock."""
 
     taken_s: float
     statuses: tuple[Status, ...] = ()

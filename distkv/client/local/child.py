@@ -20,16 +20,16 @@ LOG_LINES = 25
 
 
 class Child:
-    """A daemon in a session of its own, tied to us by a socket: readiness comes over it, and its end tells either
-    side that the other is gone, however it went.
+    """A daemon in a session of its own, tied to us by a socket: readiness comes over it, and its end of file
+    shows either side that the other is gone, however it went.
 
-    name: what errors call it. facts: what it said when it was ready (address, pid, ...).
+    name: what errors call it. report: what it sent when it was ready (address, pid, ...), or why it failed.
     """
 
     def __init__(self, name: str, command: Sequence[str], log_path: Path, env: dict[str, str]) -> None:
         self.name = name
         self.log_path = log_path
-        self.facts: dict[str, Any] = {}
+        self.report: dict[str, Any] = {}
         self._line = b""
         self._socket, theirs = socket.socketpair()
         fd = theirs.fileno()
@@ -76,8 +76,8 @@ class Child:
             data = b""
         self._line += data
         if b"\n" in self._line:
-            self.facts = json.loads(self._line.partition(b"\n")[0])
-            if "fatal" not in self.facts:
+            self.report = json.loads(self._line.partition(b"\n")[0])
+            if "fatal" not in self.report:
                 return True
         if not data:
             self._ended(block=True)
@@ -86,7 +86,7 @@ class Child:
 
     def failure(self) -> StartupFailed:
         """The error of one that ended: its own reason if it gave one, else the last lines of its log."""
-        how, reason = how_it_ended(self.exit_code), self.facts.get("fatal")
+        how, reason = how_it_ended(self.exit_code), self.report.get("fatal")
         return StartupFailed(self.name, f"{how}: {reason}" if reason else how, "" if reason else self.last_log())
 
     def last_log(self) -> str:

@@ -219,7 +219,7 @@ class LocalCluster:
         return {self.gateway.name} if self.gateway is not None and not self.gateway.serves() else set()
 
     def _wait_until(self, unready: Callable[[], set[str]], deadline_s: float) -> None:
-        """Wait until the cluster takes all for ready, though they said so themselves before."""
+        """Wait until the cluster calls all of them ready, as they did themselves before."""
         while late := unready():
             for child in self._children:
                 if not child.alive:

@@ -18,7 +18,7 @@ class GManagerHandle(Child):
     @property
     def address(self) -> str:
         """Where clients and instances reach it, "tcp://host:port"."""
-        return str(self.facts.get("address", ""))
+        return str(self.report.get("address", ""))
 
 
 class InstanceHandle(GManagerHandle):
@@ -35,7 +35,7 @@ class GatewayHandle(Child):
     @property
     def url(self) -> str:
         """Where HTTP clients reach it, "http://host:port"."""
-        return str(self.facts.get("address", ""))
+        return str(self.report.get("address", ""))
 
     def serves(self) -> bool:
         """Whether its health check passes: it takes requests, and knows an instance that does."""

@@ -1,4 +1,4 @@
-"""Endpoints that tell about the gateway, the model and the cluster."""
+"""Endpoints about the gateway, the model and the cluster."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class Auth:
         if not self._keys:
             return
         scheme, _, given = headers.get("authorization", "").partition(" ")
-        # All keys are compared, so that time tells nothing about them.
+        # All keys are compared, so that the time taken says nothing about them.
         matches = [secrets.compare_digest(given.strip().encode(), key) for key in self._keys]
         if scheme.lower() != "bearer" or not any(matches):
             problem = "the API key is wrong" if given else "no API key was given"

@@ -21,8 +21,8 @@ def distkv_command(*args: str) -> int:
 
 
 @pytest.fixture
-def cluster(elsewhere):
-    return elsewhere.start(count_up)
+def cluster(background):
+    return background.start(count_up)
 
 
 def submitted(cluster) -> Submit:
@@ -80,14 +80,14 @@ def test_every_sampling_parameter_has_a_flag():
     assert not missing and "stop_token_id" in flags
 
 
-def test_generate_json_shows_logprobs_by_name(elsewhere, capsys):
+def test_generate_json_shows_logprobs_by_name(background, capsys):
     def with_logprobs(instance, route, submit):
         one = TokenLogprobs(token_id=5, logprob=-0.5, rank=1, top=((5, -0.5), (9, -2.0)))
         return [
             TokenChunk(request_id=submit.request_id, token_ids=(5,), text="a", finish_reason="length", logprobs=(one,))
         ]
 
-    cluster = elsewhere.start(with_logprobs)
+    cluster = background.start(with_logprobs)
     arguments = ["generate", "x", "--json", "--address", cluster.address]
     assert distkv_command(*arguments, "--logprobs", "2") == 0
     output = json.loads(capsys.readouterr().out)

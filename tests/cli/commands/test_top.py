@@ -15,8 +15,8 @@ from tests.client.fakes import count_up
 TOP = [sys.executable, "-m", "distkv.cli.main", "top", "--interval", "0.1", "--address"]
 
 
-def test_without_a_terminal_it_prints_one_picture(elsewhere, capsys):
-    cluster = elsewhere.start(count_up, count_up)
+def test_without_a_terminal_it_prints_one_view(background, capsys):
+    cluster = background.start(count_up, count_up)
     for once in ([], ["--once"]):
         assert run(command, ["top", *once, "--interval", "0.1", "--address", cluster.address]) == 0
         lines = capsys.readouterr().out.splitlines()
@@ -32,8 +32,8 @@ def test_once_needs_a_cluster(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("end", ["q", "SIGINT", "SIGTERM"])
-def test_on_a_terminal_it_goes_on_until_it_is_told_to_end(elsewhere, end):
-    cluster = elsewhere.start(count_up, count_up)
+def test_on_a_terminal_it_goes_on_until_it_is_told_to_end(background, end):
+    cluster = background.start(count_up, count_up)
     with on_terminal([*TOP, cluster.address]) as terminal:
         terminal.wait_for("i1-r")
         terminal.wait_for("i1-r")
@@ -44,20 +44,20 @@ def test_on_a_terminal_it_goes_on_until_it_is_told_to_end(elsewhere, end):
         assert terminal.process.wait(timeout=30) == 0
 
 
-def test_members_that_vanish_are_shown_and_end_nothing(elsewhere):
-    cluster = elsewhere.start(count_up, count_up)
+def test_members_that_vanish_are_shown_and_end_nothing(background):
+    cluster = background.start(count_up, count_up)
     with on_terminal([*TOP, cluster.address]) as terminal:
         terminal.wait_for("i1 ready")
-        elsewhere.loop.call(die(cluster.instances[1]))
+        background.loop.call(die(cluster.instances[1]))
         terminal.wait_for("i1 unreachable")
-        elsewhere.loop.call(die(cluster.gmanager))
+        background.loop.call(die(cluster.gmanager))
         terminal.wait_for(f"{cluster.address} does not answer; this is what the instances say")
         terminal.wait_for("i0 ready")
         terminal.press("q")
         assert terminal.process.wait(timeout=30) == 0
 
 
-def test_a_cluster_that_is_not_there_is_waited_for(elsewhere):
+def test_a_cluster_that_is_not_there_is_waited_for(background):
     with on_terminal([*TOP, "127.0.0.1:9"]) as terminal:
         terminal.wait_for("asking ...")
         terminal.wait_for("no distkv cluster answers at tcp://127.0.0.1:9")

@@ -35,7 +35,7 @@ def test_a_gateway_without_a_cluster_lives_and_leaves(checkpoint: Path, tmp_path
     gateway = child(checkpoint, tmp_path / "log", api_key="sesame", gmanager="tcp://127.0.0.1:9")
     try:
         wait_ready([gateway], time.monotonic() + 60)
-        url = gateway.facts["address"]
+        url = gateway.report["address"]
         assert httpx.get(url + "/live").status_code == 200 and httpx.get(url + "/health").status_code == 503
         assert httpx.get(url + "/v1/models").status_code == 401
         os.kill(gateway.pid, signal.SIGTERM)

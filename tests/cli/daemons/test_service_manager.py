@@ -25,7 +25,7 @@ def listener(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[s
 
 def test_it_tells_assignments_line_by_line(listener):
     name, sock = listener
-    ServiceManager({"NOTIFY_SOCKET": name}).tell(READY=1, MAINPID=7, STATUS="ready at\ntcp://[::1]:1")
+    ServiceManager({"NOTIFY_SOCKET": name}).notify(READY=1, MAINPID=7, STATUS="ready at\ntcp://[::1]:1")
     assert sock.recv(4096) == b"READY=1\nMAINPID=7\nSTATUS=ready at tcp://[::1]:1"
 
 
@@ -38,12 +38,12 @@ def test_it_is_taken_out_of_the_environment(listener):
 
 def test_without_a_service_manager_nothing_happens():
     with capture_logs() as logs:
-        ServiceManager({}).tell(READY=1)
+        ServiceManager({}).notify(READY=1)
     assert logs == []
 
 
 @pytest.mark.parametrize("address", ["/nowhere/notify", "@distkv-nobody", "vsock:2:1", "/" + "x" * 200])
 def test_one_that_cannot_be_told_is_logged(address):
     with capture_logs() as logs:
-        ServiceManager({"NOTIFY_SOCKET": address}).tell(READY=1)
+        ServiceManager({"NOTIFY_SOCKET": address}).notify(READY=1)
     assert [line["event"] for line in logs] == ["the service manager cannot be told"]

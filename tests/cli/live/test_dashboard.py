@@ -5,17 +5,17 @@ import io
 import pytest
 from rich.console import Console
 
-from distkv.cli.live.dashboard import View, picture, pool_bar
+from distkv.cli.live.dashboard import View, pool_bar, render
 from distkv.cli.live.samples import Sample
 from distkv.wire.messages.to_client import BlockCounts
 from tests.cli.statuses import request, status
 
 
 def lines(view: View, *, width: int = 80, height: int | None = None, ascii_only: bool = False) -> list[str]:
-    """The picture as a terminal of that width shows it."""
+    """The view as a terminal of that width shows it."""
     console = Console(file=io.StringIO(), width=width, height=height or 100, markup=False, highlight=False)
     with console.capture() as captured:
-        console.print(picture(view, width=width, height=height, ascii_only=ascii_only))
+        console.print(render(view, width=width, height=height, ascii_only=ascii_only))
     return [line.rstrip() for line in captured.get().splitlines()]
 
 

@@ -49,7 +49,7 @@ def pids(cluster: LocalCluster) -> list[int]:
 
 
 def workers(cluster: LocalCluster) -> list[int]:
-    return [one.facts["worker_pid"] for one in cluster.instances]
+    return [one.report["worker_pid"] for one in cluster.instances]
 
 
 def test_it_serves_and_leaves_nothing_behind(model):
@@ -136,8 +136,8 @@ def test_a_gateway_serves_http_beside_the_instances(model, tmp_path):
         assert cluster.http_url.startswith("http://127.0.0.1:")
         with urllib.request.urlopen(f"{cluster.http_url}/health", timeout=10) as answer:
             assert answer.status == 200
-        facts = cluster.gateway.facts
-        assert (facts["gmanager"], facts["keys"]) == (cluster.address, 2)
+        report = cluster.gateway.report
+        assert (report["gmanager"], report["keys"]) == (cluster.address, 2)
         all_pids = [*pids(cluster), cluster.gateway.pid]
     assert gone(all_pids)
     assert cluster.gateway.process.returncode == 0

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from distkv.text.tokenizer import Tokenizer
-from tests.gateway.parts import FIRST, Gateway, ends, error_of, speak
+from tests.gateway.harness import FIRST, Gateway, ends, error_of, speak
 
 Start = Callable[..., Any]
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from distkv.wire.messages.to_rmanager import Cancel, Submit
-from tests.gateway.parts import MODEL, chunk, ends, events_of, first_words, silence
+from tests.gateway.harness import MODEL, chunk, ends, events_of, first_words, silence
 
 Start = Callable[..., Any]
 PATHS = {

@@ -8,7 +8,7 @@ import pytest
 
 import distkv
 from distkv.text.tokenizer import Tokenizer
-from tests.gateway.parts import error_of, until
+from tests.gateway.harness import error_of, until
 
 Start = Callable[..., Any]
 

@@ -19,7 +19,7 @@ from distkv import LocalCluster
 from distkv.text.tokenizer import Tokenizer
 from distkv.wire.messages.to_rmanager import Submit
 from tests.checkpoints import prompt_ids, reference_greedy, reference_logits
-from tests.gateway.parts import MODEL, WAIT_S, ends, silence, speak
+from tests.gateway.harness import MODEL, WAIT_S, ends, silence, speak
 
 CLOSE = 1e-3
 

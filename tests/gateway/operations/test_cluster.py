@@ -11,7 +11,7 @@ from distkv.client.async_client import AsyncClient
 from distkv.gateway.operations.cluster import Cluster
 from distkv.wire.messages.to_rmanager import StatusQuery
 from tests.client.fakes import FakeCluster
-from tests.gateway.parts import silence, speak, started, until
+from tests.gateway.harness import silence, speak, started, until
 
 
 @asynccontextmanager

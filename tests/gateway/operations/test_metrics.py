@@ -12,7 +12,7 @@ from distkv.gateway.operations.cluster_metrics import ClusterCollector
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.to_client import BlockCounts, InstanceStatus, Status
-from tests.gateway.parts import MODEL, ends, silence
+from tests.gateway.harness import MODEL, ends, silence
 
 Start = Callable[..., Any]
 OPENMETRICS = {"accept": "application/openmetrics-text; version=1.0.0"}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from distkv.gateway.schema.requests import REFUSED_CHAT, REFUSED_COMPLETION
-from tests.gateway.parts import error_of
+from tests.gateway.harness import error_of
 
 Start = Callable[..., Any]
 

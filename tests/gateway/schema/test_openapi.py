@@ -15,8 +15,8 @@ from schemathesis import GenerationMode, checks
 
 from distkv.gateway.schema.openapi import OPERATIONS, Operation, document
 from distkv.wire.messages.to_rmanager import Submit
-from tests.gateway.elsewhere import served
-from tests.gateway.parts import speak
+from tests.gateway.blocking_harness import served
+from tests.gateway.harness import speak
 
 EXAMPLES = 25
 SCHEMA = schemathesis.openapi.from_dict(document(asks_for_key=False))

@@ -81,7 +81,7 @@ class Answer:
 
 
 def run(options: Options, console: Console) -> bool:
-    """Tell the story; whether every answer is right, and equals that of transformers. Whatever it started or wrote is
+    """Run the demo; whether every answer is right, and equals that of transformers. Whatever it started or wrote is
     gone on return. Raises DistKVError."""
     screen = Screen(console)
     prompt_tokens = options.prompt_tokens
@@ -133,7 +133,7 @@ def _serve(cluster: LocalCluster, ask: Ask, answer: Answer, request_id: str, scr
     screen.say(f"{ask.question} ({ask.about})", "bold")
     with Watcher(cluster.client(), request_id) as watcher:
         try:
-            with screen.picture(answer, watcher):
+            with screen.live_view(answer, watcher):
                 watcher.look()
                 answer.traffic_before = watcher.traffic
                 answer.sent_s = time.monotonic()

@@ -9,7 +9,7 @@ from typing import Any
 
 from distkv.client.background import BackgroundLoop
 from tests.client.fakes import Serve
-from tests.gateway.parts import started
+from tests.gateway.harness import started
 
 
 @contextmanager

@@ -1,0 +1,34 @@
+"""Unknown routes, methods and models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tests.gateway.harness import error_of
+
+Start = Callable[..., Any]
+
+
+async def test_unknown_routes_and_methods(start: Start) -> None:
+    gateway = await start()
+    assert "/nowhere" in error_of(await gateway.http.get("/nowhere"), 404, None, "not_found")
+    error_of(await gateway.http.get("/v1/models/"), 404, "model", "model_not_found")
+    answer = await gateway.http.get("/v1/completions")
+    error_of(answer, 405, None, "method_not_allowed")
+    assert "POST" in answer.headers["allow"]
+    error_of(await gateway.post("/health"), 405, None, "method_not_allowed")
+    assert (await gateway.http.head("/health")).status_code == 200
+
+
+async def test_unknown_models(start: Start) -> None:
+    gateway = await start(served_model_name="tiny,alias")
+    for name in ("tiny", "alias"):
+        assert (await gateway.complete(model=name, max_tokens=1)).json()["model"] == name
+    for path, body in (
+        ("/v1/completions", {"prompt": "x"}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]}),
+        ("/tokenize", {"prompt": "x"}),
+        ("/detokenize", {"tokens": [1]}),
+    ):
+        assert "gpt" in error_of(await gateway.post(path, model="gpt", **body), 404, "model", "model_not_found")
