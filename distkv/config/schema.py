@@ -25,6 +25,7 @@ from distkv.types import Role
 WILDCARDS = ("0.0.0.0", "::", "*")
 
 GManagers = Annotated[tuple[str, ...], Meta(min_length=1, description="gManager addresses, separated by commas.")]
+ValidateState = Annotated[bool, Meta(description="Check every invariant after every event; for debugging.")]
 ShutdownTimeout = Annotated[
     Annotated[float, Meta(ge=0, le=86400)],
     Meta(description="Seconds to finish running requests after SIGTERM.", extra={"flag": "--shutdown-timeout"}),
@@ -52,6 +53,7 @@ class GManagerConfig(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
 
     port: Annotated[Port, Meta(description="TCP port; 0 takes a free one.")] = 7070
     membership: MembershipSettings = MembershipSettings()
+    validate_state: ValidateState = False
 
 
 class InstanceConfig(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -69,9 +71,7 @@ class InstanceConfig(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     data: DataPlaneSettings = DataPlaneSettings()
     control: ControlSettings = ControlSettings()
     shutdown_timeout_s: ShutdownTimeout = 30.0
-    validate_state: Annotated[
-        bool, Meta(description="Check every invariant of memory after every event; for debugging.")
-    ] = False
+    validate_state: ValidateState = False
     trace_file: Annotated[str | None, Meta(description="Write trace events to this file, one JSON each line.")] = None
 
     def __post_init__(self) -> None:

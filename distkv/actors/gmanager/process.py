@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import structlog
@@ -32,19 +32,26 @@ class GManagerActor:
         self._envelopes = EnvelopeFactory("gmanager")
         self._log = structlog.get_logger()
         self._core = GManager(config.membership)
+        self._validates = config.validate_state
 
     async def serve(self) -> None:
         """Answer messages until cancelled."""
         while True:
             route, envelope = await self._server.recv()
-            request = GManagerRequested(envelope.sender, route, envelope.body)
-            self._carry_out(self._core.handle(request, self._clock.now()), envelope.id)
+            self._handle(GManagerRequested(envelope.sender, route, envelope.body), envelope.id)
 
     def tick(self) -> None:
         """Let time pass for the state machine."""
-        self._carry_out(self._core.handle(Tick(), self._clock.now()), "")
+        self._handle(Tick(), "")
 
-    def _carry_out(self, commands: list[Command], cause: str) -> None:
+    def _handle(self, event: GManagerRequested | Tick, cause: str) -> None:
+        now = self._clock.now()
+        commands = self._core.handle(event, now)
+        if self._validates:
+            self._core.validate(now)
+        self._carry_out(commands, cause)
+
+    def _carry_out(self, commands: Iterable[Command], cause: str) -> None:
         for command in commands:
             match command:
                 case Answer():

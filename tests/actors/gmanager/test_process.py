@@ -1,0 +1,97 @@
+"""GManagerActor: messages and time in, answers and log lines out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from distkv.actors.gmanager.process import GManagerActor, run
+from distkv.clock import ManualClock
+from distkv.config import GManagerConfig
+from distkv.wire.channel import ClientChannel, ServerChannel
+from distkv.wire.envelope_factory import EnvelopeFactory
+from distkv.wire.inboxes import CLIENT_CONNECTION, GMANAGER_PORT
+from distkv.wire.messages import to_gmanager as tg
+from distkv.wire.messages.envelope import ToClient, ToGManager
+from distkv.wire.messages.to_rmanager import Members
+from tests.control.parts import make_member
+
+DEADLINE_S = 10.0
+JOIN = tg.Join(member=make_member("a"), compat="model")
+
+
+class SpeakingActor(GManagerActor):
+    """With a door to its state machine, to do damage behind its back."""
+
+    def damage(self) -> None:
+        self._core.ledger.promise("a", -1)
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ServerChannel[ToGManager]]:
+    async with ServerChannel.bind("tcp://127.0.0.1:0", GMANAGER_PORT, name="gmanager") as server:
+        yield server
+
+
+async def serve_one(actor: GManagerActor, client: ClientChannel[ToClient], body: Any) -> None:
+    """Have the actor answer one message."""
+    serving = asyncio.ensure_future(actor.serve())
+    client.send(EnvelopeFactory("a").wrap(body))
+    try:
+        envelope = await asyncio.wait_for(client.recv(), DEADLINE_S)
+        assert isinstance(envelope.body, Members)
+    finally:
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+
+
+async def test_messages_are_answered_and_events_logged_with_their_cause(server: ServerChannel[ToGManager]) -> None:
+    actor = GManagerActor(GManagerConfig(validate_state=True), server, ManualClock(5.0))
+    with capture_logs() as lines:
+        async with ClientChannel.connect(server.address, CLIENT_CONNECTION) as client:
+            await serve_one(actor, client, JOIN)
+    assert [line["event"] for line in lines] == ["joined", "instance_state"]
+    assert lines[0]["instance"] == "a" and lines[0]["blocks"] == 8 and lines[0]["cause"]
+    assert lines[1]["state"] == "ready"
+
+
+async def test_time_alone_makes_an_instance_dead(server: ServerChannel[ToGManager]) -> None:
+    clock = ManualClock(5.0)
+    actor = GManagerActor(GManagerConfig(validate_state=True), server, clock)
+    async with ClientChannel.connect(server.address, CLIENT_CONNECTION) as client:
+        await serve_one(actor, client, JOIN)
+        clock.advance(GManagerConfig().membership.dead_after_s)
+        with capture_logs() as lines:
+            actor.tick()
+    assert [(line["event"], line["state"], line["cause"]) for line in lines] == [("instance_state", "dead", "")]
+
+
+@pytest.mark.parametrize("validates", [True, False])
+async def test_a_contradiction_ends_it_with_validate_state(server: ServerChannel[ToGManager], validates: bool) -> None:
+    actor = SpeakingActor(GManagerConfig(validate_state=validates), server, ManualClock(5.0))
+    async with ClientChannel.connect(server.address, CLIENT_CONNECTION) as client:
+        await serve_one(actor, client, JOIN)
+    actor.damage()
+    if validates:
+        with pytest.raises(AssertionError, match="a count below 0"):
+            actor.tick()
+    else:
+        actor.tick()
+
+
+async def test_it_serves_until_it_is_stopped() -> None:
+    stop, ready = asyncio.Event(), asyncio.get_running_loop().create_future()
+    running = asyncio.ensure_future(run(GManagerConfig(port=0), ready.set_result, stop))
+    address = (await asyncio.wait_for(ready, DEADLINE_S))["address"]
+    with capture_logs() as lines:
+        async with ClientChannel.connect(address, CLIENT_CONNECTION) as client:
+            client.send(EnvelopeFactory("x").wrap(tg.MembersQuery()))
+            envelope = await asyncio.wait_for(client.recv(), DEADLINE_S)
+            assert envelope.body == Members(version=0, members=())
+        stop.set()
+        assert await asyncio.wait_for(running, DEADLINE_S) == 0
+    assert lines[-1]["event"] == "stopped"
