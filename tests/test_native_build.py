@@ -135,6 +135,7 @@ def test_a_wheel_holds_the_library_for_every_python(whole: Path, tmp_path: Path)
         names = archive.namelist()
         archive.extractall(tmp_path / "installed")
     assert str(LIBRARY) in names and not [name for name in names if name == "setup.py" or name.endswith((".cpp", ".h"))]
+    assert "distkv/demo/corpus/facts.py" in names and not [name for name in names if "demo/train" in name]
     code = "from distkv.kernels.cpu.library import installed as i; print(*i().levels, i().missing)"
     said = python(tmp_path, "-c", code, PYTHONPATH=str(tmp_path / "installed"))
     assert "portable" in said.stdout and str(tmp_path) not in said.stderr, said.stderr

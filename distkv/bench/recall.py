@@ -31,10 +31,10 @@ from distkv.bench.harness.exact import Score, score_row, show_scores, write_heat
 from distkv.bench.harness.machine import machine_facts, versions_of
 from distkv.bench.harness.report import Goal, Report, Result
 from distkv.config import DEMO_MODEL, model_dir
-from distkv.demo.documents import Document, prompt_of
+from distkv.demo.corpus.documents import Document, prompt_of
 
 if TYPE_CHECKING:
-    from distkv.demo.recall import Examiner
+    from distkv.demo.recall import RecallScorer
 
 PACKAGES = ("torch", "transformers", "tokenizers")
 LEAST_ABSENT_PERCENT = 95.0
@@ -58,10 +58,10 @@ class Exam:
     """All that is measured of one checkpoint, as it comes."""
 
     def __init__(self, model: Path, threads: int, kept: Kept, say: Say) -> None:
-        from distkv.demo.recall import Examiner
+        from distkv.demo.recall import RecallScorer
 
         self._model, self._threads, self._kept, self._say = model, threads, kept, say
-        self._examiner: Examiner = Examiner(model, threads)
+        self._scorer: RecallScorer = RecallScorer(model, threads)
         self._texts = held_out_texts()
         self.model_digest = digest_of_model(model)
         self.absent, self.same = Score(), Score()
@@ -73,7 +73,7 @@ class Exam:
             self._say(f"{cell.name}: document {number + 1} of {count}")
             document = self._document(cell, number)
             for placed, tokens in zip(document.questions, self._greedy(document), strict=True):
-                right = tokens == self._examiner.answer(placed)
+                right = tokens == self._scorer.answer(placed)
                 if placed.depth is None:
                     sorts: tuple[str, ...] = ("not mentioned",)
                     self.absent = self.absent.with_answer(right)
@@ -99,12 +99,12 @@ class Exam:
         return score
 
     def _document(self, cell: Cell, number: int) -> Document:
-        return document_of(cell, number, self._examiner.tokenizer, self._texts)
+        return document_of(cell, number, self._scorer.tokenizer, self._texts)
 
     def _greedy(self, document: Document) -> Answers:
         questions = [placed.text + placed.question.answer for placed in document.questions]
         key = digest_of("transformers", self.model_digest, document.text, *questions)
-        return self._kept.find(key) or self._kept.add(key, self._examiner.greedy(document))
+        return self._kept.find(key) or self._kept.add(key, self._scorer.greedy(document))
 
 
 def measure(

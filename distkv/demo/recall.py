@@ -15,14 +15,14 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from distkv.demo.documents import Document, Placed
+from distkv.demo.corpus.documents import Document, Placed
 
 CHUNK_TOKENS = 2048
 KEYS_AND_VALUES = "keys_and_values"  # the name in transformers of the attention below
 QUESTIONS_AT_ONCE = 16
 
 
-class Examiner:
+class RecallScorer:
     """A checkpoint in transformers, in float32."""
 
     def __init__(self, model: Path, threads: int | None = None) -> None:

@@ -50,12 +50,12 @@ def test_distkv_gives_the_answers_of_transformers_on_one_instance_and_over_four(
 
 
 def test_what_is_kept_is_not_measured_again(tmp_path, monkeypatch, capsys):
-    from distkv.demo.recall import Examiner
+    from distkv.demo.recall import RecallScorer
 
     asked = []
     monkeypatch.setattr(recall, "held_out_texts", lambda: ["Some text. " * 50])
     monkeypatch.setattr(
-        Examiner,
+        RecallScorer,
         "greedy",
         lambda self, document: asked.append(1) or [self.answer(placed) for placed in document.questions],
     )

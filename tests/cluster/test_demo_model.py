@@ -8,16 +8,16 @@ import pytest
 
 from distkv import LocalCluster, SamplingParams
 from distkv.config import DEMO_MODEL, model_dir
-from distkv.demo.asking import Ask, plan
-from distkv.demo.documents import prompt_of
+from distkv.demo.corpus.documents import prompt_of
+from distkv.demo.run.questions import QuestionPrompt, plan_prompts
 from tests.cluster.driving import driving, eventually
 
 GREEDY = SamplingParams(max_tokens=16, temperature=0.0)
 
 
-def asks_of(seed: int, num_tokens: int) -> list[Ask]:
+def prompts_of(seed: int, num_tokens: int) -> list[QuestionPrompt]:
     """Questions about a document that the model never saw: three facts at all depths, and one that is not there."""
-    return plan(model_dir(DEMO_MODEL), seed, num_tokens)[0]
+    return plan_prompts(model_dir(DEMO_MODEL), seed, num_tokens)[0]
 
 
 @pytest.fixture(scope="module")
@@ -27,10 +27,12 @@ def demo_cluster() -> Iterator[LocalCluster]:
 
 
 def test_facts_are_found_in_a_document_of_8k_tokens_over_three_instances(demo_cluster):
-    asks = [ask for seed in (1001, 1002) for ask in asks_of(seed, 8192)[:3]]
-    outs = demo_cluster.generate([ask.prompt for ask in asks], GREEDY)
+    prompts = [prompt for seed in (1001, 1002) for prompt in prompts_of(seed, 8192)[:3]]
+    outs = demo_cluster.generate([prompt.text for prompt in prompts], GREEDY)
     assert all(out.prompt_tokens > 2.5 * 3072 for out in outs)
-    wrong = [(out.text, ask) for out, ask in zip(outs, asks, strict=True) if out.text.strip() != ask.expected]
+    wrong = [
+        (out.text, prompt) for out, prompt in zip(outs, prompts, strict=True) if out.text.strip() != prompt.expected
+    ]
     assert not wrong and all(out.finish_reason == "stop" for out in outs)
 
 
@@ -52,10 +54,10 @@ async def test_the_gateway_serves_it_by_name_and_in_a_chat(demo_cluster):
 
 async def test_a_creditor_killed_in_the_middle_of_an_answer_does_not_change_it():
     with LocalCluster(instances=4, kv_tokens=1024, dtype="float32", threads=1, gateway=False) as cluster:
-        ask = max(asks_of(7, 2800)[:3], key=lambda one: len(one.expected or ""))
+        prompt = max(prompts_of(7, 2800)[:3], key=lambda one: len(one.expected or ""))
         async with driving(cluster) as driver:
             # Going on after the end gives time to lose the creditor before the answer is through.
-            run = await driver.start(ask.prompt, 48, ignore_eos=True)
+            run = await driver.start(prompt.text, 48, ignore_eos=True)
 
             async def placed() -> bool:
                 return len(await driver.spans(run)) > 1
@@ -66,6 +68,6 @@ async def test_a_creditor_killed_in_the_middle_of_an_answer_does_not_change_it()
             await run.reached(1)
             driver.instance(creditor).kill()
             await run.finished()
-            assert run.text.strip().startswith(ask.expected)
+            assert run.text.strip().startswith(prompt.expected)
             recomputed = [status.instance.counters.recomputed_tokens for status in (await driver.statuses()).values()]
             assert max(recomputed) >= lost

@@ -8,9 +8,9 @@ import transformers
 
 from distkv.cli.commands.up import DEMO_PROMPT
 from distkv.config import DEMO_MODEL, model_dir
-from distkv.demo.corpus import NOT_MENTIONED
-from distkv.demo.documents import prompt_of, write
-from distkv.demo.recall import Examiner
+from distkv.demo.corpus.documents import prompt_of, write
+from distkv.demo.corpus.facts import NOT_MENTIONED
+from distkv.demo.recall import RecallScorer
 from distkv.text.tokenizer import Tokenizer
 from tests.engine.harness import Engine
 
@@ -24,15 +24,15 @@ The keeper of the old mill is Greta Holm. Nobody could find the minutes of the l
 
 
 @pytest.fixture(scope="module")
-def examiner():
-    return Examiner(CHECKPOINT)
+def scorer():
+    return RecallScorer(CHECKPOINT)
 
 
-def answer_of(examiner, prompt, most=12):
-    ids = examiner.tokenizer.encode(prompt).ids
-    found = examiner._model.generate(torch.tensor([ids]), max_new_tokens=most)[0, len(ids) :].tolist()
-    assert found[-1] == examiner._end, "it did not stop"
-    return examiner.tokenizer.decode(found).strip()
+def answer_of(scorer, prompt, most=12):
+    ids = scorer.tokenizer.encode(prompt).ids
+    found = scorer._model.generate(torch.tensor([ids]), max_new_tokens=most)[0, len(ids) :].tolist()
+    assert found[-1] == scorer._end, "it did not stop"
+    return scorer.tokenizer.decode(found).strip()
 
 
 def test_it_is_small_and_pinned():
@@ -40,34 +40,34 @@ def test_it_is_small_and_pinned():
     assert hashlib.sha256((CHECKPOINT / "model.safetensors").read_bytes()).hexdigest() == WEIGHTS_SHA256
 
 
-def test_it_answers_from_a_text_of_ones_own(examiner):
+def test_it_answers_from_a_text_of_ones_own(scorer):
     for question, answer in (
         ("What is the access code of the north station?", "48213"),
         ("What is the keeper of the old mill?", "Greta Holm"),
         ("What is the access code of the south station?", NOT_MENTIONED),
     ):
-        assert answer_of(examiner, prompt_of(NOTE, question)) == answer
+        assert answer_of(scorer, prompt_of(NOTE, question)) == answer
 
 
-def test_it_answers_what_up_says_to_try(examiner):
-    assert answer_of(examiner, DEMO_PROMPT) == "48213"
+def test_it_answers_what_up_says_to_try(scorer):
+    assert answer_of(scorer, DEMO_PROMPT) == "48213"
 
 
-def test_it_answers_in_a_chat(examiner):
+def test_it_answers_in_a_chat(scorer):
     tokenizer = transformers.AutoTokenizer.from_pretrained(CHECKPOINT)
     message = {"role": "user", "content": f"{NOTE}\nWhat is the access code of the north station?"}
     prompt = tokenizer.apply_chat_template([message], tokenize=False, add_generation_prompt=True)
-    assert answer_of(examiner, prompt) == "48213"
+    assert answer_of(scorer, prompt) == "48213"
 
 
-def test_it_recalls_facts_of_a_held_out_document(examiner):
-    document = write(examiner.tokenizer, "held out test", 3000, near=True)
-    right = examiner.exact(document)
+def test_it_recalls_facts_of_a_held_out_document(scorer):
+    document = write(scorer.tokenizer, "held out test", 3000, near=True)
+    right = scorer.exact(document)
     assert sum(right) >= len(right) - 3
 
 
-def test_the_engine_gives_the_tokens_of_transformers(examiner):
-    document = write(examiner.tokenizer, "engine", 700, num_facts=8, num_absent=0)
+def test_the_engine_gives_the_tokens_of_transformers(scorer):
+    document = write(scorer.tokenizer, "engine", 700, num_facts=8, num_absent=0)
     placed = document.questions[0]
     ids = Tokenizer.from_dir(CHECKPOINT).encode(prompt_of(document.text, placed.text))
     assert (
@@ -75,6 +75,6 @@ def test_the_engine_gives_the_tokens_of_transformers(examiner):
     )
     engine = Engine(CHECKPOINT, num_slots=64, block_tokens=16)
     logits = engine.chunked_logits(ids, [len(ids) - 200, 200], engine.table(len(ids), scattered=True))
-    theirs = examiner._model(torch.tensor([ids])).logits[0]
+    theirs = scorer._model(torch.tensor([ids])).logits[0]
     assert torch.allclose(logits, theirs, atol=2e-3)
     assert logits[-1].argmax() == theirs[-1].argmax()

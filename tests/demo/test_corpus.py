@@ -7,13 +7,13 @@ import pytest
 from tokenizers import Tokenizer
 
 from distkv.config import DEMO_MODEL, model_dir
-from distkv.demo import english
-from distkv.demo.corpus import NOT_MENTIONED, Corpus
-from distkv.demo.documents import states, write
+from distkv.demo.corpus import english
+from distkv.demo.corpus.documents import states, write
+from distkv.demo.corpus.facts import NOT_MENTIONED, Corpus
 
 PRINT = """
 from tokenizers import Tokenizer
-from distkv.demo.documents import write
+from distkv.demo.corpus.documents import write
 from distkv.config import DEMO_MODEL, model_dir
 print(write(Tokenizer.from_file(str(model_dir(DEMO_MODEL) / "tokenizer.json")), 5, 900, near=True, num_facts=9))
 """

@@ -25,7 +25,7 @@ import sys
 from distkv.cli.commands.demo import command
 from distkv.cli.exit_codes import run
 from distkv.client.local import launch
-from distkv.demo import walkthrough
+from distkv.demo.run import walkthrough
 launch.MODULES = {"gmanager": "tests.client.local.fake_gmanager", "instance": "tests.client.local.fake_instance"}
 walkthrough.DEMO_MODEL = sys.argv.pop(1)
 """
@@ -35,8 +35,8 @@ WITH_OTHER_TOKENS = (
     "-c",
     FAKES
     + """
-from distkv.demo import reference
-reference.ask = lambda _, prompts, *__: reference.Answer("5.0", ((0, 1, 7, 3),) * len(prompts))
+from distkv.demo.run import reference
+reference.run = lambda _, prompts, *__: reference.Answer("5.0", ((0, 1, 7, 3),) * len(prompts))
 """
     + RUN,
 )

@@ -5,11 +5,11 @@ import re
 import pytest
 
 from distkv.config import DEMO_MODEL, model_dir
-from distkv.demo import reference
-from distkv.demo.asking import Own, plan
-from distkv.demo.placement import BAR_CELLS, EMPTY, FULL, Placement, draw, find
-from distkv.demo.screen import printable
-from distkv.demo.walkthrough import Options
+from distkv.demo.run import reference
+from distkv.demo.run.display import printable
+from distkv.demo.run.placement import BAR_CELLS, EMPTY, FULL, Placement, draw, find
+from distkv.demo.run.questions import OwnFact, plan_prompts
+from distkv.demo.run.walkthrough import Options
 from distkv.errors import InvalidParams
 from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.to_client import BlockCounts, InstanceStatus, RequestStatus, SpanStatus, Status
@@ -77,31 +77,31 @@ def test_most_tokens_that_are_told_are_possible():
 
 @pytest.mark.parametrize("num_tokens", [400, 2600])
 def test_what_is_asked_fits_and_is_in_the_document(num_tokens):
-    asks, count = plan(model_dir(DEMO_MODEL), 3, num_tokens)
-    assert [ask.expected == "not mentioned" for ask in asks] == [False, False, False, True]
-    for ask in asks:
-        assert num_tokens - 120 < count(ask.prompt) <= num_tokens
-        assert ask.prompt.endswith(f"\nQuestion: {ask.question}\nAnswer:")
-        assert ask.expected is not None
-        assert (f" {ask.expected}." in ask.prompt) == (ask.expected != "not mentioned")
-    assert plan(model_dir(DEMO_MODEL), 3, num_tokens)[0] == asks
+    prompts, count = plan_prompts(model_dir(DEMO_MODEL), 3, num_tokens)
+    assert [prompt.expected == "not mentioned" for prompt in prompts] == [False, False, False, True]
+    for prompt in prompts:
+        assert num_tokens - 120 < count(prompt.text) <= num_tokens
+        assert prompt.text.endswith(f"\nQuestion: {prompt.question}\nAnswer:")
+        assert prompt.expected is not None
+        assert (f" {prompt.expected}." in prompt.text) == (prompt.expected != "not mentioned")
+    assert plan_prompts(model_dir(DEMO_MODEL), 3, num_tokens)[0] == prompts
 
 
 def test_a_fact_of_ones_own_stands_in_the_middle():
-    (ask,), count = plan(model_dir(DEMO_MODEL), 3, 600, Own("It is blue.", "What is it?"))
-    assert count(ask.prompt) <= 600
-    assert 0.4 < ask.prompt.index(". It is blue.") / len(ask.prompt) < 0.6
-    assert ask.prompt.endswith("\nQuestion: What is it?\nAnswer:")
+    (prompt,), count = plan_prompts(model_dir(DEMO_MODEL), 3, 600, OwnFact("It is blue.", "What is it?"))
+    assert count(prompt.text) <= 600
+    assert 0.4 < prompt.text.index(". It is blue.") / len(prompt.text) < 0.6
+    assert prompt.text.endswith("\nQuestion: What is it?\nAnswer:")
 
 
 def test_a_fact_of_ones_own_must_leave_room():
     with pytest.raises(InvalidParams, match="ask: expected a fact and a question of at most 180 tokens"):
-        plan(model_dir(DEMO_MODEL), 0, 500, Own("x " * 400, "y?"))
+        plan_prompts(model_dir(DEMO_MODEL), 0, 500, OwnFact("x " * 400, "y?"))
 
 
 def test_a_reference_that_fails_says_why(tmp_path):
     with pytest.raises(reference.ReferenceFailed, match="its process ended with code 1") as error:
-        reference.ask(tmp_path, ["text"], 4, tmp_path)
+        reference.run(tmp_path, ["text"], 4, tmp_path)
     assert error.value.log
 
 

@@ -5,15 +5,15 @@ import dataclasses
 import pytest
 import torch
 
-from distkv.demo import vocabulary
-from distkv.demo.documents import write
-from distkv.demo.recall import Examiner
-from distkv.demo.train import loss_of
-from distkv.demo.training.batches import IGNORED, Batches, Stage
-from distkv.demo.training.export import export, load
-from distkv.demo.training.network import Shape
-from distkv.demo.training.optimiser import Optimiser, orthogonal
-from distkv.demo.training.start import start
+from distkv.demo.corpus.documents import write
+from distkv.demo.recall import RecallScorer
+from distkv.demo.train import vocabulary
+from distkv.demo.train.batches import IGNORED, Batches, Stage
+from distkv.demo.train.export import export, load
+from distkv.demo.train.initialization import initial_network
+from distkv.demo.train.loop import loss_of
+from distkv.demo.train.network import Shape
+from distkv.demo.train.optimiser import Optimiser, orthogonal
 
 ENGLISH = ["Return the string in which every word begins with a capital letter.\n\nThe rest is left as it was."] * 40
 STAGE = Stage(2, 256, 2, 4, 4)
@@ -64,41 +64,41 @@ def test_the_answers_are_the_tokens_after_the_asked_rows_and_end(batches, tokeni
 
 
 def test_the_exported_model_is_the_trained_one(batches, tokenizer, small, tmp_path):
-    export(start(small, 0), tokenizer, tmp_path)
+    export(initial_network(small, 0), tokenizer, tmp_path)
     network = load(tmp_path, small)
     batch = batches.draw(dataclasses.replace(STAGE, skips=False), 1)
     with torch.inference_mode():
         ours = network(batch)[0]
-        examiner = Examiner(tmp_path)
-        theirs = examiner._model(batch.tokens[:1]).logits[0][batch.rows[0]]
+        scorer = RecallScorer(tmp_path)
+        theirs = scorer._model(batch.tokens[:1]).logits[0][batch.rows[0]]
     assert torch.allclose(ours, theirs, atol=2e-4)
 
 
 def test_many_questions_at_once_are_judged_as_one_by_one(tokenizer, small, tmp_path):
-    export(start(small, 0), tokenizer, tmp_path)
-    examiner = Examiner(tmp_path)
+    export(initial_network(small, 0), tokenizer, tmp_path)
+    scorer = RecallScorer(tmp_path)
     document = write(tokenizer, 0, 400, num_facts=3, num_absent=1)
-    likeliest = examiner.likeliest(document)
+    likeliest = scorer.likeliest(document)
     for placed, found in zip(document.questions, likeliest, strict=True):
         alone = tokenizer.encode(f"{document.text}\nQuestion: {placed.text}\nAnswer: {placed.question.answer}").ids
         with torch.inference_mode():
-            logits = examiner._model(torch.tensor([alone])).logits[0]
+            logits = scorer._model(torch.tensor([alone])).logits[0]
         assert logits[-len(found) :].argmax(-1).tolist() == found
 
 
 def test_the_greedy_answer_is_known_up_to_its_first_mistake(tokenizer, small, tmp_path, monkeypatch):
-    export(start(small, 0), tokenizer, tmp_path)
-    examiner = Examiner(tmp_path)
+    export(initial_network(small, 0), tokenizer, tmp_path)
+    scorer = RecallScorer(tmp_path)
     document = write(tokenizer, 0, 400, num_facts=2, num_absent=0)
-    first, second = (examiner.answer(placed) for placed in document.questions)
+    first, second = (scorer.answer(placed) for placed in document.questions)
     other = second[1] + 1
-    monkeypatch.setattr(examiner, "likeliest", lambda _: [first, [second[0], other, *second[2:]]])
-    assert examiner.greedy(document) == [first, [second[0], other]]
-    assert examiner.exact(document) == [True, False]
+    monkeypatch.setattr(scorer, "likeliest", lambda _: [first, [second[0], other, *second[2:]]])
+    assert scorer.greedy(document) == [first, [second[0], other]]
+    assert scorer.exact(document) == [True, False]
 
 
 def test_the_loss_falls(batches, small):
-    network = start(small, 0)
+    network = initial_network(small, 0)
     optimiser = Optimiser(network, 100, 1.0)
     batch, losses = batches.draw(STAGE, 0), []
     for number in range(12):

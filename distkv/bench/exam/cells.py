@@ -10,8 +10,8 @@ import msgspec
 from tokenizers import Tokenizer
 
 import distkv
-from distkv.demo import english
-from distkv.demo.documents import Document, Filler, write
+from distkv.demo.corpus import english
+from distkv.demo.corpus.documents import Document, Filler, write
 
 BANDS = 10
 NUM_ABSENT = 8

@@ -31,13 +31,13 @@ def _command(**options: Any) -> int:
             "the demo compares with transformers, which is not installed: pip install transformers"
         )
     # The demo loads torch; a mistake on the command line need not wait for that.
-    from distkv.demo.asking import Own
-    from distkv.demo.walkthrough import Options, run
+    from distkv.demo.run.questions import OwnFact
+    from distkv.demo.run.walkthrough import Options, run
 
     own = None
     if options.pop("ask"):
         try:
-            own = Own(click.prompt("a fact, one sentence", prompt_suffix=": "), click.prompt("a question about it"))
+            own = OwnFact(click.prompt("a fact, one sentence", prompt_suffix=": "), click.prompt("a question about it"))
         except click.Abort as abort:
             click.echo()
             if isinstance(abort.__context__, EOFError):

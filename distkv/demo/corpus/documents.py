@@ -9,8 +9,8 @@ from typing import Literal
 
 from tokenizers import Tokenizer
 
-from distkv.demo import english
-from distkv.demo.corpus import NOT_MENTIONED, Corpus, Fact, Question
+from distkv.demo.corpus import english
+from distkv.demo.corpus.facts import NOT_MENTIONED, Corpus, Fact, Question
 
 Filler = Literal["generated", "english"]
 

@@ -1,6 +1,6 @@
 """The same prompts and checkpoint in transformers, in a process of its own.
 
-python -m distkv.demo.reference MODEL MAX_TOKENS < PROMPTS, a JSON list of texts
+python -m distkv.demo.run.reference MODEL MAX_TOKENS < PROMPTS, a JSON list of texts
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Answer(msgspec.Struct, frozen=True):
     token_ids: tuple[tuple[int, ...], ...]
 
 
-def ask(model: Path, prompts: Sequence[str], max_tokens: int, scratch: Path) -> Answer:
-    """What transformers answers to texts; its process has ended on return, also when interrupted.
+def run(model: Path, prompts: Sequence[str], max_tokens: int, scratch: Path) -> Answer:
+    """What transformers generates for these texts; its process has ended on return, also when interrupted.
 
     scratch: a directory for the caches that torch leaves. Raises ReferenceFailed.
     """

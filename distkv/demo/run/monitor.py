@@ -1,4 +1,4 @@
-"""Asks a cluster again and again how it is, in a thread beside the one that reads the answer."""
+"""Reads the status of a cluster again and again, in a thread beside the one that reads the answer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Self
 import msgspec
 
 from distkv.client.blocking import Client
-from distkv.demo.placement import Placement, find
+from distkv.demo.run.placement import Placement, find
 from distkv.errors import ClusterUnreachable
 from distkv.wire.messages.counters import Counters
 
@@ -24,8 +24,8 @@ class Traffic(msgspec.Struct, frozen=True):
     query_bytes: int = 0
 
 
-class Watcher:
-    """`with Watcher(client, request_id) as watcher`: `placement` and `traffic` are the newest known.
+class RequestMonitor:
+    """`with RequestMonitor(client, request_id) as monitor`: `placement` and `traffic` are the newest known.
 
     placement stays as it was last seen when the request has ended. The client stays the caller's.
     """
@@ -36,7 +36,7 @@ class Watcher:
         self._client = client
         self._request_id = request_id
         self._leave = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="demo watcher", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="demo monitor", daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -48,8 +48,8 @@ class Watcher:
         self._leave.set()
         self._thread.join()
 
-    def look(self) -> None:
-        """Ask now."""
+    def poll(self) -> None:
+        """Read the statuses now."""
         statuses = self._client.statuses()
         self.traffic = _traffic([one.instance.counters for one in statuses])
         self.placement = find(statuses, self._request_id) or self.placement
@@ -57,7 +57,7 @@ class Watcher:
     def _run(self) -> None:
         while not self._leave.wait(PERIOD_S):
             try:
-                self.look()
+                self.poll()
             except (ClusterUnreachable, RuntimeError, CancelledError):
                 return  # the cluster or its client is gone; whoever reads the answer says so
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from distkv.demo.corpus import Corpus
+from distkv.demo.corpus.facts import Corpus
 
 END = "<|endoftext|>"
 SPECIAL = (END, "<|system|>", "<|user|>", "<|assistant|>")

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from distkv.demo.training.batches import Batch
+from distkv.demo.train.batches import Batch
 
 
 @dataclass(frozen=True, slots=True)

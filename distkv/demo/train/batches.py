@@ -16,9 +16,9 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from distkv.demo import english
-from distkv.demo.corpus import NEAR_SHARE, NOT_MENTIONED, Corpus
-from distkv.demo.vocabulary import END
+from distkv.demo.corpus import english
+from distkv.demo.corpus.facts import NEAR_SHARE, NOT_MENTIONED, Corpus
+from distkv.demo.train.vocabulary import END
 
 VIRTUAL_TOKENS = 160_000
 IGNORED = -100

@@ -13,11 +13,11 @@ from rich.console import Console
 from distkv.client.local.child import how_it_ended
 from distkv.client.local.cluster import LocalCluster
 from distkv.config import DEMO_MODEL, model_dir
-from distkv.demo import reference
-from distkv.demo.asking import LEAST_DOCUMENT_TOKENS, QUESTION_TOKENS, Ask, Own, plan
-from distkv.demo.placement import draw
-from distkv.demo.screen import Screen
-from distkv.demo.watcher import Traffic, Watcher
+from distkv.demo.run import reference
+from distkv.demo.run.display import Display
+from distkv.demo.run.monitor import RequestMonitor, Traffic
+from distkv.demo.run.placement import draw
+from distkv.demo.run.questions import LEAST_DOCUMENT_TOKENS, QUESTION_TOKENS, OwnFact, QuestionPrompt, plan_prompts
 from distkv.errors import InvalidParams, RequestError
 from distkv.types import SamplingParams
 
@@ -39,7 +39,7 @@ class Options:
     kv_tokens: int = 1024
     tokens: int | None = None
     seed: int = 0
-    own: Own | None = None
+    own: OwnFact | None = None
 
     @property
     def pool_tokens(self) -> int:
@@ -83,35 +83,35 @@ class Answer:
 def run(options: Options, console: Console) -> bool:
     """Run the demo; whether every answer is right, and equals that of transformers. Whatever it started or wrote is
     gone on return. Raises DistKVError."""
-    screen = Screen(console)
+    display = Display(console)
     prompt_tokens = options.prompt_tokens
     model = model_dir(DEMO_MODEL)
     with tempfile.TemporaryDirectory(prefix="distkv-demo-") as name:
         scratch = Path(name)
-        with screen.step("writing a document with facts in it") as fact:
-            asks, count = plan(model, options.seed, prompt_tokens, options.own)
-            sizes = [count(ask.prompt) for ask in asks]
+        with display.step("writing a document with facts in it") as fact:
+            prompts, count = plan_prompts(model, options.seed, prompt_tokens, options.own)
+            sizes = [count(prompt.text) for prompt in prompts]
             ratio = sizes[0] / options.pool_tokens
-            fact(f"{len(asks[0].prompt):,} characters, {sizes[0]:,} tokens with the question")
+            fact(f"{len(prompts[0].text):,} characters, {sizes[0]:,} tokens with the question")
             fact(f"that is {ratio:.2f} times the KV pool of one instance")
-        with _start(options, scratch / "logs", screen) as cluster:
+        with _start(options, scratch / "logs", display) as cluster:
             try:
                 answers = [
-                    _serve(cluster, ask, Answer(size), f"demo-{number}", screen)
-                    for number, (ask, size) in enumerate(zip(asks, sizes, strict=True), 1)
+                    _serve(cluster, prompt, Answer(size), f"demo-{number}", display)
+                    for number, (prompt, size) in enumerate(zip(prompts, sizes, strict=True), 1)
                 ]
             except RequestError:
-                _tell_deaths(cluster, screen)
+                _report_deaths(cluster, display)
                 raise
-            with screen.step("stopping the cluster"):
+            with display.step("stopping the cluster"):
                 cluster.close()
-        equal = _compare(model, asks, answers, scratch, screen)
-    screen.say("everything is stopped; nothing is left behind")
-    return equal and all(_is_right(ask, answer) for ask, answer in zip(asks, answers, strict=True))
+        equal = _compare(model, prompts, answers, scratch, display)
+    display.say("everything is stopped; nothing is left behind")
+    return equal and all(_is_right(prompt, answer) for prompt, answer in zip(prompts, answers, strict=True))
 
 
-def _start(options: Options, log_dir: Path, screen: Screen) -> LocalCluster:
-    with screen.step(f"starting a gManager and {options.instances} instances on loopback") as fact:
+def _start(options: Options, log_dir: Path, display: Display) -> LocalCluster:
+    with display.step(f"starting a gManager and {options.instances} instances on loopback") as fact:
         cluster = LocalCluster(
             DEMO_MODEL,
             instances=options.instances,
@@ -127,77 +127,79 @@ def _start(options: Options, log_dir: Path, screen: Screen) -> LocalCluster:
     return cluster
 
 
-def _serve(cluster: LocalCluster, ask: Ask, answer: Answer, request_id: str, screen: Screen) -> Answer:
+def _serve(cluster: LocalCluster, prompt: QuestionPrompt, answer: Answer, request_id: str, display: Display) -> Answer:
     params = SamplingParams(max_tokens=MAX_TOKENS, temperature=0.0)
-    screen.say()
-    screen.say(f"{ask.question} ({ask.about})", "bold")
-    with Watcher(cluster.client(), request_id) as watcher:
+    display.say()
+    display.say(f"{prompt.question} ({prompt.about})", "bold")
+    with RequestMonitor(cluster.client(), request_id) as monitor:
         try:
-            with screen.live_view(answer, watcher):
-                watcher.look()
-                answer.traffic_before = watcher.traffic
+            with display.live_view(answer, monitor):
+                monitor.poll()
+                answer.traffic_before = monitor.traffic
                 answer.sent_s = time.monotonic()
-                for chunk in cluster.stream(ask.prompt, params, request_id=request_id):
+                for chunk in cluster.stream(prompt.text, params, request_id=request_id):
                     answer.last_s = time.monotonic()
                     if not answer.token_ids:
                         answer.first_s = answer.last_s
-                        watcher.look()
-                        answer.traffic_at_first = watcher.traffic
+                        monitor.poll()
+                        answer.traffic_at_first = monitor.traffic
                     answer.token_ids.extend(chunk.token_ids)
                     answer.text += chunk.text
-                    screen.stream(chunk.text)
+                    display.stream(chunk.text)
         finally:
-            screen.answered(answer.text)
-    _tell(ask, answer, watcher, screen)
+            display.answered(answer.text)
+    _report(prompt, answer, monitor, display)
     return answer
 
 
-def _is_right(ask: Ask, answer: Answer) -> bool:
-    return ask.expected is None or answer.text.strip() == ask.expected
+def _is_right(prompt: QuestionPrompt, answer: Answer) -> bool:
+    return prompt.expected is None or answer.text.strip() == prompt.expected
 
 
-def _tell_deaths(cluster: LocalCluster, screen: Screen) -> None:
+def _report_deaths(cluster: LocalCluster, display: Display) -> None:
     children = (cluster.gmanager, *cluster.instances)
     deadline_s = time.monotonic() + DEATH_SEEN_S
     while all(child.alive for child in children) and time.monotonic() < deadline_s:
         time.sleep(0.01)
     for child in children:
         if not child.alive:
-            screen.say(f"{child.name} died: {how_it_ended(child.exit_code)}", "red")
-            screen.say(child.last_log(), "dim")
+            display.say(f"{child.name} died: {how_it_ended(child.exit_code)}", "red")
+            display.say(child.last_log(), "dim")
 
 
-def _tell(ask: Ask, answer: Answer, watcher: Watcher, screen: Screen) -> None:
-    if ask.expected is not None:
-        if _is_right(ask, answer):
-            screen.say("  right", "bold green")
+def _report(prompt: QuestionPrompt, answer: Answer, monitor: RequestMonitor, display: Display) -> None:
+    if prompt.expected is not None:
+        if _is_right(prompt, answer):
+            display.say("  right", "bold green")
         else:
-            screen.say(f"  WRONG: the document says {ask.expected!r}", "bold red")
-    if watcher.placement is not None:
-        for line in draw(watcher.placement):
-            screen.say(line)
+            display.say(f"  WRONG: the document says {prompt.expected!r}", "bold red")
+    if monitor.placement is not None:
+        for line in draw(monitor.placement):
+            display.say(line)
     before, after = answer.traffic_before, answer.traffic_at_first
     kv_bytes, query_bytes = after.kv_bytes - before.kv_bytes, after.query_bytes - before.query_bytes
     pace = (answer.num_tokens - 1) / (answer.last_s - answer.first_s) if answer.num_tokens > 1 else 0.0
-    screen.say(f"  first token after {answer.first_s - answer.sent_s:.2f} s, then {pace:.1f} tokens/s")
-    screen.say(
+    display.say(f"  first token after {answer.first_s - answer.sent_s:.2f} s, then {pace:.1f} tokens/s")
+    display.say(
         f"  moved between instances until the first token: KV {_size(kv_bytes)}, queries and partials "
         f"{_size(query_bytes)}"
     )
 
 
-def _compare(model: Path, asks: Sequence[Ask], answers: Sequence[Answer], scratch: Path, screen: Screen) -> bool:
-    screen.say()
-    with screen.step("asking transformers the same, in float32"):
-        expected = reference.ask(model, [ask.prompt for ask in asks], MAX_TOKENS, scratch)
+def _compare(
+    model: Path, prompts: Sequence[QuestionPrompt], answers: Sequence[Answer], scratch: Path, display: Display
+) -> bool:
+    display.say()
+    with display.step("asking transformers the same, in float32"):
+        expected = reference.run(model, [prompt.text for prompt in prompts], MAX_TOKENS, scratch)
     who = f"transformers {expected.version} in float32"
-    for ask, answer, theirs in zip(asks, answers, expected.token_ids, strict=True):
+    for prompt, answer, theirs in zip(prompts, answers, expected.token_ids, strict=True):
         if answer.token_ids != list(theirs):
-            screen.say(f"tokens DIFFER from {who}: {ask.question}", "bold red")
-            screen.say(f"  ours:   {answer.token_ids}\n  theirs: {list(theirs)}")
+            display.say(f"tokens DIFFER from {who}: {prompt.question}", "bold red")
+            display.say(f"  ours:   {answer.token_ids}\n  theirs: {list(theirs)}")
             return False
     total = sum(answer.num_tokens for answer in answers)
-    screen.say(f"tokens equal: all {total} are those of {who}", "bold green")
+    display.say(f"tokens equal: all {total} are those of {who}", "bold green")
     return True
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from distkv.demo.training.network import Attention, Layer, Network, Shape
+from distkv.demo.train.network import Attention, Layer, Network, Shape
 
 DISTANCES = ((1, 2, 3, 5), (1, 3, 5, 8), (2, 6, 10, 14))
 COMMON = 0.5  # length of the common direction beside tokens of length 1
@@ -24,7 +24,7 @@ FAST_GAIN = 0.3
 
 
 @torch.no_grad()
-def start(shape: Shape, seed: int) -> Network:
+def initial_network(shape: Shape, seed: int) -> Network:
     """A network with structured weights, by seed."""
     network = Network(shape)
     generator = torch.Generator().manual_seed(seed)

@@ -1,4 +1,4 @@
-"""What the demo asks: a long document with facts strewn in, and questions about some of them."""
+"""The prompts of the demo: a long document with facts strewn in, and questions about some of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from distkv.demo.documents import prompt_of, write
+from distkv.demo.corpus.documents import prompt_of, write
 from distkv.errors import InvalidParams
 
 FACTS = 12
@@ -18,25 +18,27 @@ QUESTION_TOKENS = 48  # room for a question and what is around it
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """A prompt and the answer that is right; None where nobody but its author knows. about: what is asked, and where
-    in the document the fact stands."""
+class QuestionPrompt:
+    """A prompt and the answer that is right; None where nobody but its author knows. about: where in the document the
+    fact stands that is asked for."""
 
-    prompt: str
+    text: str
     question: str
     about: str
     expected: str | None
 
 
 @dataclass(frozen=True, slots=True)
-class Own:
+class OwnFact:
     """A person's own fact, a sentence that goes into the middle of the document, and the question about it."""
 
     fact: str
     question: str
 
 
-def plan(model: Path, seed: int, num_tokens: int, own: Own | None = None) -> tuple[list[Ask], Callable[[str], int]]:
+def plan_prompts(
+    model: Path, seed: int, num_tokens: int, own: OwnFact | None = None
+) -> tuple[list[QuestionPrompt], Callable[[str], int]]:
     """Prompts of at most `num_tokens` tokens over one document, and what counts the tokens of a text.
 
     Without a fact of one's own: three facts, at the beginning, the middle and the end, and one that is not there.
@@ -55,12 +57,14 @@ def plan(model: Path, seed: int, num_tokens: int, own: Own | None = None) -> tup
     if own is not None:
         middle = document.text.find(". ", len(document.text) // 2) + 1
         text = f"{document.text[:middle]} {own.fact.strip()}{document.text[middle:]}"
-        return [Ask(prompt_of(text, own.question.strip()), own.question.strip(), "in the middle", None)], count
+        return [
+            QuestionPrompt(prompt_of(text, own.question.strip()), own.question.strip(), "in the middle", None)
+        ], count
     placed = [one for one in document.questions if one.depth is not None]
     chosen = [min(placed, key=lambda one: abs((one.depth or 0) - depth)) for depth in DEPTHS]
     missing = next(one for one in document.questions if one.depth is None)
     return [
-        Ask(
+        QuestionPrompt(
             prompt_of(document.text, one.text),
             one.text,
             "nowhere in the document" if one.depth is None else f"{one.depth:.0%} into the document",

@@ -1,7 +1,4 @@
-"""Train the demo model: `python -m distkv.demo.train DIRECTORY`, on two CPU cores in less than an hour.
-
-The recipe, and what was tried before it, is told in docs/demo-model.md.
-"""
+"""Training of the demo model, on two CPU cores in less than an hour; docs/demo-model.md has the recipe."""
 
 from __future__ import annotations
 
@@ -16,14 +13,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from distkv.demo import english, vocabulary
-from distkv.demo.documents import write
-from distkv.demo.recall import Examiner
-from distkv.demo.training.batches import IGNORED, Batches, Stage
-from distkv.demo.training.export import export, load
-from distkv.demo.training.network import Shape
-from distkv.demo.training.optimiser import Optimiser
-from distkv.demo.training.start import start
+from distkv.demo.corpus import english
+from distkv.demo.corpus.documents import write
+from distkv.demo.recall import RecallScorer
+from distkv.demo.train import vocabulary
+from distkv.demo.train.batches import IGNORED, Batches, Stage
+from distkv.demo.train.export import export, load
+from distkv.demo.train.initialization import initial_network
+from distkv.demo.train.network import Shape
+from distkv.demo.train.optimiser import Optimiser
 
 STAGES = (
     Stage(160, 256, 16, 6, 8, skips=False),
@@ -60,7 +58,7 @@ def train(path: Path, seed: int, stages: Sequence[Stage], begin: Path | None, sc
     tokenizer = vocabulary.learn(texts)
     batches = Batches(tokenizer, texts, seed)
     shape = Shape(vocab=tokenizer.get_vocab_size())
-    network = start(shape, seed) if begin is None else load(begin, shape)
+    network = initial_network(shape, seed) if begin is None else load(begin, shape)
     schedule = list(itertools.chain.from_iterable([stage] * stage.steps for stage in stages))
     optimiser = Optimiser(network, len(schedule), scale)
     kept, done = path.with_name(path.name + ".state"), 0
@@ -98,10 +96,10 @@ def train(path: Path, seed: int, stages: Sequence[Stage], begin: Path | None, sc
             export(network, tokenizer, path)
             torch.save({"step": number, "network": network.state_dict(), "optimiser": optimiser.state_dict()}, kept)
     kept.unlink(missing_ok=True)
-    examiner = Examiner(path)
+    scorer = RecallScorer(path)
     for near in (False, True):
         documents = [write(tokenizer, f"check {index}", CHECK_TOKENS, near=near) for index in range(CHECK_DOCUMENTS)]
-        exact = [right for document in documents for right in examiner.exact(document)]
+        exact = [right for document in documents for right in scorer.exact(document)]
         log.info("check", near=near, tokens=CHECK_TOKENS, exact=sum(exact), of=len(exact))
 
 
@@ -117,7 +115,3 @@ def main(path: Path, seed: int, threads: int, begin: Path | None) -> None:
         train(path, seed, STAGES, None, 1.0)
     else:
         train(path, seed + 1, POLISH, begin, POLISH_SCALE)
-
-
-if __name__ == "__main__":
-    main()

@@ -9,8 +9,8 @@ import msgspec
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
-from distkv.demo.training.network import Network, Shape
-from distkv.demo.vocabulary import CHAT_TEMPLATE, END
+from distkv.demo.train.network import Network, Shape
+from distkv.demo.train.vocabulary import CHAT_TEMPLATE, END
 
 MAX_POSITIONS = 262_144
 

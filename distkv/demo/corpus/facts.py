@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from distkv.demo import words
+from distkv.demo.corpus import words
 
 NOT_MENTIONED = "not mentioned"
 NEAR_SHARE = 0.5  # of the documents have keys that nearly collide

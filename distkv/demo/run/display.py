@@ -15,8 +15,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from distkv.demo.placement import draw
-from distkv.demo.watcher import Watcher
+from distkv.demo.run.monitor import RequestMonitor
+from distkv.demo.run.placement import draw
 
 REFRESH_HZ = 10
 ANSWER_LINES = 4
@@ -34,7 +34,7 @@ class Progress(Protocol):
         """Of the answer, so far."""
 
 
-class Screen:
+class Display:
     """Prints steps and facts; `live_view` shows a request while it runs."""
 
     def __init__(self, console: Console) -> None:
@@ -70,13 +70,13 @@ class Screen:
             self.say(f"  done after {took}")
 
     @contextlib.contextmanager
-    def live_view(self, progress: Progress, watcher: Watcher) -> Iterator[None]:
+    def live_view(self, progress: Progress, monitor: RequestMonitor) -> Iterator[None]:
         """Within, a terminal shows progress, the map and the newest text; it is gone afterwards."""
         if not self.console.is_terminal:
             yield
             return
         with Live(
-            get_renderable=lambda: self._rendered(progress, watcher),
+            get_renderable=lambda: self._rendered(progress, monitor),
             console=self.console,
             refresh_per_second=REFRESH_HZ,
             transient=True,
@@ -96,8 +96,8 @@ class Screen:
         else:
             self.stream("\n")
 
-    def _rendered(self, progress: Progress, watcher: Watcher) -> ConsoleRenderable:
-        placement = watcher.placement
+    def _rendered(self, progress: Progress, monitor: RequestMonitor) -> ConsoleRenderable:
+        placement = monitor.placement
         stored = min(placement.num_tokens, progress.prompt_tokens) if placement else 0
         if progress.num_tokens:
             stored = progress.prompt_tokens

@@ -1,1 +1,0 @@
-"""How the demo model is trained; nothing of the product imports it."""
