@@ -28,7 +28,7 @@ def rewrite(path: Path, **changes: torch.Tensor | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stored", "asked", "served"),
+    ("stored", "wanted", "served"),
     [
         ("float32", "auto", torch.float32),
         ("bfloat16", "auto", torch.bfloat16),
@@ -36,9 +36,9 @@ def rewrite(path: Path, **changes: torch.Tensor | None) -> None:
         ("bfloat16", "float16", torch.float16),
     ],
 )
-def test_dtypes(tmp_path: Path, stored: str, asked: str, served: torch.dtype) -> None:
+def test_dtypes(tmp_path: Path, stored: str, wanted: str, served: torch.dtype) -> None:
     path = variant(tmp_path, "llama", dtype=stored, text_for_tokenizer=None)
-    assert load(path, asked) == served
+    assert load(path, wanted) == served
 
 
 def test_auto_without_a_dtype_in_config_is_what_is_stored(tmp_path: Path) -> None:

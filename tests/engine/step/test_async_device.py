@@ -51,6 +51,7 @@ def test_logprobs_of_a_prompt(engine: Engine, path: Path) -> None:
     wanted = PromptLogprobs(first=1, token_ids=tuple(PROMPT[1:20]), top=2)
     (result,) = engine.run(seq_step(PROMPT, 0, 20, engine.table(20), prompt_logprobs=wanted))
     logits = reference_logits(path, PROMPT)
+    assert len(result.prompt_logprobs) == 19
     for position, found in enumerate(result.prompt_logprobs, 1):
         check_logprobs(found, logits[position - 1], PROMPT[position], 2)
 

@@ -1,4 +1,4 @@
-"""Steps in two halves, over two links to every creditor."""
+"""Steps in two microbatches, over two links to every creditor."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.checkpoints import prompt_ids
 from tests.cluster.driving import driving
 
 
-async def test_prompts_and_decode_in_halves(start, expect):
+async def test_prompts_and_decode_in_microbatches(start, expect):
     async with driving(start(2, 384, microbatches=2)) as driver:
         long = await driver.start(prompt_ids(500), 24, at="i0")
         await long.reached(1)
@@ -20,7 +20,7 @@ async def test_prompts_and_decode_in_halves(start, expect):
 
 
 @pytest.mark.slow
-async def test_a_creditor_lost_in_halves(start, expect):
+async def test_a_creditor_lost_between_microbatches(start, expect):
     """What lay there is computed again."""
     cluster = start(3, 384, microbatches=2)
     async with driving(cluster) as driver:
