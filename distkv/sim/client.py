@@ -34,7 +34,7 @@ class Outcome:
             case RequestEnded():
                 self.ended = message
             case _:
-                raise AssertionError(f"nobody asked for {message}")
+                raise AssertionError(f"no request is answered by {message}")
 
     def _receive_chunk(self, chunk: TokenChunk) -> None:
         is_first = bool(chunk.token_ids) and not self.tokens

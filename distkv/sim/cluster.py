@@ -41,7 +41,7 @@ class SimCluster:
 
     Every invariant is checked after every event: of the instance or gManager that handled it, and between all.
     nodes: the newest incarnation by instance id. owner: the instance that a request was sent to. outcomes: what its
-    client got. events: what was published, and by whom.
+    client got. events: what was published, and by whom. loans: what must hold between instances.
     """
 
     def __init__(self, pools: Sequence[int], seed: int = 0, **settings: Any) -> None:
@@ -239,11 +239,11 @@ class SimCluster:
                 case c.TellWorker():
                     self._send(Channel(name, name, thread_of(command.body)), command.body)
                 case c.TellGManager():
-                    request = c.GManagerRequested(name, name.encode(), command.body)
-                    self._send(Channel(name, GMANAGER, "requests"), request)
+                    report = c.GManagerRequested(name, name.encode(), command.body)
+                    self._send(Channel(name, GMANAGER, "requests"), report)
                 case c.TellPeer():
-                    asked = c.PeerRequested(name, _route("peer", name), command.body)
-                    self._send(Channel(name, command.instance_id, "requests"), asked)
+                    request = c.PeerRequested(name, _route("peer", name), command.body)
+                    self._send(Channel(name, command.instance_id, "requests"), request)
                 case c.Answer():
                     self._answer(name, command)
                 case c.Publish():

@@ -11,8 +11,8 @@ M = TypeVar("M")
 
 
 class Channel(NamedTuple):
-    """From one process to another, or between a process and one of its worker's threads; `name` tells apart those
-    that have the same ends."""
+    """From one process to another, or between a process and one of its worker's threads; `name` is for those that
+    have the same ends."""
 
     source: str
     target: str

@@ -35,7 +35,7 @@ def test_chunks_add_up() -> None:
         ([chunk(1, queue_s=0.0)], chunk(2, queue_s=0.0), "with the first token, once"),
         ([chunk(finish_reason="abort")], chunk(1, queue_s=0.0), "after the end"),
         ([RequestEnded(request_id="r", kind="failed", reason="x")], chunk(1, queue_s=0.0), "after the end"),
-        ([], Located(request_id="r"), "nobody asked for"),
+        ([], Located(request_id="r"), "no request is answered by"),
     ],
 )
 def test_a_broken_promise_is_seen(before: list[ToClient], message: ToClient, complaint: str) -> None:

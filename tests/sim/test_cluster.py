@@ -211,7 +211,7 @@ def test_a_name_is_free_again_as_soon_as_its_request_ended() -> None:
 
 @pytest.mark.parametrize("lost", [tr.BlocksReady, tr.Complete, tr.Granted, tr.Renewed])
 def test_a_connection_breaks_with_a_message_on_its_way(lost: type) -> None:
-    """Whatever was lost is asked again, or runs out with its lease; nothing waits for ever."""
+    """Whatever was lost is sent again, or runs out with its lease; nothing waits for ever."""
     cluster = SimCluster([12, 32, 32])
     cluster.submit("i0", "r", prompt(150), 40)
 
@@ -239,7 +239,7 @@ def test_memory_of_a_peer_whose_connection_hiccups_still_counts() -> None:
     cluster.settle()
 
 
-def test_logprobs_of_a_prompt_are_told_once_however_often_it_is_computed() -> None:
+def test_logprobs_of_a_prompt_are_sent_once_however_often_it_is_computed() -> None:
     """A creditor dies, and a younger request is preempted, while prompts are computed in small chunks."""
     cluster = SimCluster([12, 40], max_num_batched_tokens=8)
     wanted = {"long": prompt(120, 1), "short": prompt(30, 2), "one": prompt(1, 3)}

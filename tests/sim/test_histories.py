@@ -123,11 +123,11 @@ class History:
         self.cluster.settle(12)
 
     def check_logprobs(self, outcome: Outcome, tokens: list[int]) -> None:
-        """Those that were asked for, each once and in order."""
+        """Those that were requested, each once and in order."""
         if outcome.prompt_logprobs:
-            told = [None, *(logprobs_at(i, token, 1) for i, token in enumerate(tokens) if i)]
-            assert outcome.prompt_logprobs == told[: len(outcome.prompt_logprobs)]
-            assert len(outcome.prompt_logprobs) == len(told) or not outcome.tokens
+            wanted = [None, *(logprobs_at(i, token, 1) for i, token in enumerate(tokens) if i)]
+            assert outcome.prompt_logprobs == wanted[: len(outcome.prompt_logprobs)]
+            assert len(outcome.prompt_logprobs) == len(wanted) or not outcome.tokens
             start = len(tokens)
             assert outcome.logprobs == [logprobs_at(start + i, token, 0) for i, token in enumerate(outcome.tokens)]
 

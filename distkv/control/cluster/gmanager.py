@@ -209,7 +209,7 @@ class GManager:
     def validate(self, now: float) -> None:
         """Every invariant, `now` being the time of the last event."""
         self.ledger.validate(now)
-        assert not self._members_changed, "members changed and nobody was told"
+        assert not self._members_changed, "members changed and no list was sent"
         assert self._states.keys() == self.ledger.entries.keys(), "states of others than those in the ledger"
         assert self.version > 0 or not self._states, "a member list without a version"
         for instance_id, state in self._states.items():

@@ -66,7 +66,7 @@ class Entry:
         )
 
     def validate(self, instance_id: str, now: float) -> None:
-        """What is known is of this instance, in this incarnation, and nothing is placed that no heartbeat told of."""
+        """What is known is of this instance, in this incarnation, and nothing is placed that no heartbeat reported."""
         assert self.member.instance_id == instance_id, f"{self.member.instance_id} is filed as {instance_id}"
         assert self.last_heard <= now, f"{instance_id} was heard in the future"
         assert min(self.lendable, self.promised_blocks, self.promised_requests) >= 0, f"{instance_id}: a count below 0"
@@ -114,7 +114,7 @@ class Ledger:
         return True
 
     def forget(self, instance_id: str) -> None:
-        """It is dead: it holds and lends nothing. Should it come back, everything is asked for again."""
+        """It is dead: it holds and lends nothing. Should it come back, it must send a full heartbeat."""
         entry = self.entries[instance_id]
         entry.heartbeat, entry.placement = None, {}
         entry.lendable = entry.promised_blocks = entry.promised_requests = 0
@@ -126,7 +126,7 @@ class Ledger:
         entry.promised_requests += 1
 
     def refused(self, instance_id: str, free_blocks: int) -> None:
-        """A debtor was told how much is free there: newer than the last heartbeat."""
+        """A debtor reports how much it was refused with: newer than the last heartbeat."""
         if instance_id in self.entries:
             self.entries[instance_id].lendable = free_blocks
 

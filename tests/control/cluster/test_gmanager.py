@@ -88,7 +88,7 @@ def managed() -> Managed:
 # --- membership
 
 
-def test_a_new_instance_is_told_to_everyone_once(managed: Managed) -> None:
+def test_a_new_instance_is_sent_to_everyone_once(managed: Managed) -> None:
     managed.join("a")
     assert [member.instance_id for member in managed.answers(Members, "a")[0].members] == ["a"]
     managed.join("b")
@@ -102,7 +102,7 @@ def test_every_join_is_answered(managed: Managed) -> None:
     managed.join("a")
     managed.join("b")
     managed.join("a")
-    assert len(managed.answers(Members, "a")) == 1, "also one that brings no news"
+    assert len(managed.answers(Members, "a")) == 1, "also one that changes nothing"
     assert managed.answers(Members, "b") == []
     managed.join("a", state="draining")
     assert len(managed.answers(Members, "a")) == len(managed.answers(Members, "b")) == 1
@@ -121,20 +121,20 @@ def test_one_cluster_serves_one_model(managed: Managed) -> None:
     assert managed.states()["b"] == "ready", "the dead do not count"
 
 
-def test_a_new_life_replaces_the_old_one_and_is_not_replaced_by_it(managed: Managed) -> None:
+def test_a_new_incarnation_replaces_the_old_one_and_is_not_replaced_by_it(managed: Managed) -> None:
     managed.join("a", incarnation=1, pid=10)
     managed.beat("a", debtors=(tg.Debtor("b", 3),))
     managed.join("a", incarnation=2, pid=11)
     assert managed.events(events.Replaced) == [events.Replaced(instance="a", old_pid=10, new_pid=11)]
-    assert managed.gm.ledger.debts() == {}, "what the old life lent is gone"
+    assert managed.gm.ledger.debts() == {}, "what the old incarnation lent is gone"
     managed.join("a", incarnation=1, pid=10)
     (refused,) = managed.answers(JoinRefused)
     assert "a newer process serves as a already (pid 11)" in refused.reason
     managed.beat("a", incarnation=1)
-    assert managed.commands == [], "heartbeats of the old life are not answered"
+    assert managed.commands == [], "heartbeats of the old incarnation are not answered"
 
 
-def test_who_is_unknown_or_in_a_new_life_is_asked_to_join(managed: Managed) -> None:
+def test_who_is_unknown_or_in_a_new_incarnation_must_join(managed: Managed) -> None:
     managed.beat("a")
     assert managed.answers(HeartbeatAck) == [HeartbeatAck(seq=1, want_join=True)]
     managed.join("a")
@@ -142,7 +142,7 @@ def test_who_is_unknown_or_in_a_new_life_is_asked_to_join(managed: Managed) -> N
     assert managed.answers(HeartbeatAck) == [HeartbeatAck(seq=2, want_join=True)]
 
 
-def test_a_delta_that_builds_on_nothing_is_asked_for_in_full(managed: Managed) -> None:
+def test_a_delta_that_builds_on_nothing_is_wanted_in_full(managed: Managed) -> None:
     managed.join("a")
     managed.beat("a", full=False)
     assert managed.answers(HeartbeatAck) == [HeartbeatAck(seq=1, want_full=True)]
@@ -162,12 +162,12 @@ def test_silence_makes_an_instance_unreachable_then_dead_then_forgotten(managed:
         events.InstanceStateChanged(instance="a", state="unreachable")
     ]
     assert len(managed.answers(Members, "b")) == 1
-    assert managed.tick(0.0) == [], "told once"
+    assert managed.tick(0.0) == [], "sent once"
     assert managed.gm.ledger.debts() and managed.gm.ledger.placement()
     managed.tick(2.5)
     assert managed.states()["a"] == "dead"
     assert managed.gm.ledger.debts() == {} and managed.gm.ledger.placement() == {}
-    assert managed.answers(Members, "a") == [], "nobody is told at a dead one's route"
+    assert managed.answers(Members, "a") == [], "nothing is sent to a dead one's route"
     managed.beat("a", full=False)
     assert managed.states()["a"] == "ready"
     assert managed.answers(HeartbeatAck) == [HeartbeatAck(seq=2, want_full=True)]
@@ -175,7 +175,7 @@ def test_silence_makes_an_instance_unreachable_then_dead_then_forgotten(managed:
     assert managed.states() == {}
 
 
-def test_one_that_leaves_is_dead_at_once_but_only_in_this_life(managed: Managed) -> None:
+def test_one_that_leaves_is_dead_at_once_but_only_in_this_incarnation(managed: Managed) -> None:
     managed.join("a")
     managed.join("b")
     managed.hear("a", tg.Leave(instance_id="a", incarnation=9))
@@ -257,7 +257,7 @@ def test_only_ready_instances_serve_and_lend(managed: Managed, state: str) -> No
 # --- who may lend
 
 
-def test_candidates_near_first_then_the_fullest_purse(managed: Managed) -> None:
+def test_candidates_near_first_then_those_that_lend_most(managed: Managed) -> None:
     lendable = {"a": 9, "b": 2, "c": 7, "d": 9, "e": 0}
     for name, blocks in lendable.items():
         host = "far" if name == "d" else "near"

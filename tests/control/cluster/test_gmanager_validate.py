@@ -118,7 +118,7 @@ def test_each_check_can_fail(managed: Managed, damage: Callable[[GManager], None
 def test_members_that_changed_are_sent_within_the_same_event(managed: Managed) -> None:
     gm = managed.gm
     gm._join(tg.Join(member=make_member("c"), compat="model"), b"c", managed.clock.now())
-    with pytest.raises(AssertionError, match="members changed and nobody was told"):
+    with pytest.raises(AssertionError, match="members changed and no list was sent"):
         gm.validate(managed.clock.now())
     managed.tick()
 

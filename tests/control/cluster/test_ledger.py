@@ -32,7 +32,7 @@ def ledger() -> Ledger:
 
 def test_a_delta_needs_what_it_builds_on(ledger: Ledger) -> None:
     assert not ledger.apply(beat(4, base=3, placed={"r": 1}), 1.0)
-    assert ledger.entries["a"].last_heard == 1.0, "it lives, all the same"
+    assert ledger.entries["a"].last_heard == 1.0, "it is alive, all the same"
     assert ledger.placement() == {}
     assert ledger.apply(beat(5, full=True, placed={"r": 2, "s": 1}), 1.0)
     assert not ledger.apply(beat(7, base=6, placed={"r": 3}), 1.0)
@@ -80,7 +80,7 @@ def test_debts_are_what_creditors_say(ledger: Ledger) -> None:
     assert ledger.debts() == {("a", "b"): 2}
 
 
-def test_the_dead_hold_nothing_and_tell_everything_when_they_come_back(ledger: Ledger) -> None:
+def test_the_dead_hold_nothing_and_report_everything_when_they_come_back(ledger: Ledger) -> None:
     ledger.apply(beat(1, full=True, placed={"r": 2}, debtors=(Debtor("b", 3),), lendable_blocks=5), 0.0)
     ledger.forget("a")
     assert ledger.placement() == {} and ledger.debts() == {} and ledger.entries["a"].lendable == 0

@@ -55,4 +55,4 @@ class Policy(Protocol):
         """Whom a debtor should ask for memory, in this order."""
 
     def plan(self, instances: Sequence[InstanceView]) -> Sequence[Move]:
-        """Moves that nobody has asked for, once a heartbeat period."""
+        """Moves that no debtor has requested; decided once a heartbeat period."""

@@ -1,0 +1,113 @@
+"""SimCluster: what it does to its cluster, that a seed repeats it, and that it sees what it must see."""
+
+from __future__ import annotations
+
+import pytest
+
+from distkv import events
+from distkv.sim.cluster import GMANAGER, SimCluster
+from tests.sim.test_cluster import check, prompt
+
+
+def history(seed: int) -> tuple[list[tuple[str, events.ClusterEvent]], float]:
+    cluster = SimCluster([12, 20, 20], seed)
+    for index, length in enumerate((100, 40, 9)):
+        cluster.submit(f"i{index}", f"r{index}", prompt(length, index), 12)
+    cluster.run(0.5)
+    cluster.kill("i2")
+    del cluster.owner["r2"]
+    cluster.finish()
+    cluster.settle()
+    return cluster.events, cluster.clock.now()
+
+
+def test_a_seed_repeats_a_run_and_another_is_another() -> None:
+    assert history(1) == history(1)
+    assert history(1) != history(2)
+
+
+def test_time_moves_only_by_running() -> None:
+    cluster = SimCluster([8])
+    before = cluster.clock.now()
+    cluster.submit("i0", "r", prompt(5), 3)
+    while cluster.deliver():
+        pass
+    assert cluster.clock.now() == before
+    assert not cluster.run(1.0) and cluster.clock.now() == pytest.approx(before + 1.0, abs=0.06)
+    assert cluster.run(9.0, lambda: True) and cluster.clock.now() == pytest.approx(before + 1.0, abs=0.06)
+
+
+def test_a_new_incarnation_takes_over_and_the_old_one_owns_nothing() -> None:
+    cluster = SimCluster([16, 16, 16])
+    cluster.submit("i0", "r", prompt(150), 24)
+    assert cluster.run(60, lambda: len(cluster.outcomes["r"].tokens) >= 2)
+    cluster.kill("i0")
+    cluster.owner.clear()
+    joined = (GMANAGER, events.Joined(instance="i0", pid=0, blocks=16))
+    assert cluster.events.count(joined) == 1
+    cluster.start("i0", 16, incarnation=2)
+    cluster.run(1.0)
+    cluster.submit("i0", "again", prompt(100), 8)
+    cluster.finish()
+    check(cluster, "again", prompt(100), 8)
+    cluster.settle(12)
+    assert cluster.events.count(joined) == 2
+
+
+def test_an_instance_that_the_gmanager_refuses_ends() -> None:
+    cluster = SimCluster([8])
+    cluster.start("i0", 8, incarnation=0)
+    cluster.run(1.0)
+    assert not cluster.nodes["i0"].alive
+    assert any(isinstance(event, events.JoinRefused) for _, event in cluster.events)
+
+
+def test_what_does_not_end_in_time_is_named() -> None:
+    cluster = SimCluster([8, 8])
+    cluster.submit("i0", "r", prompt(8), 20)
+    cluster.freeze("i0")
+    with pytest.raises(TimeoutError, match=r"not ended: \['r'\]"):
+        cluster.finish(3.0)
+
+
+def test_the_frozen_get_nothing_and_lose_nothing() -> None:
+    cluster = SimCluster([16, 16])
+    cluster.freeze("i1")
+    waiting = [delivery for channel, delivery in cluster.network.on_its_way() if channel.target == "i1"]
+    cluster.run(0.5)
+    later = [delivery for channel, delivery in cluster.network.on_its_way() if channel.target == "i1"]
+    assert later[: len(waiting)] == waiting
+    cluster.freeze("i1", False)
+    cluster.run(2.0)
+    assert cluster.gm is not None
+    assert {m.instance_id: m.state for m in cluster.gm.members(cluster.clock.now()).members} == {
+        "i0": "ready",
+        "i1": "ready",
+    }
+
+
+def test_memory_that_does_not_come_back_is_seen() -> None:
+    cluster = SimCluster([8, 8])
+    cluster.submit("i0", "r", prompt(8), 2)
+    cluster.finish()
+    cluster.settle()
+    cluster.submit("i0", "long", prompt(12), 16)
+    cluster.run(1.0, lambda: cluster.outcomes["long"].tokens)
+    with pytest.raises(AssertionError, match=r"i0: . of 8 slots are free"):
+        cluster.validate_idle()
+
+
+def test_state_of_the_gmanager_is_checked_after_every_event() -> None:
+    cluster = SimCluster([8, 8])
+    assert cluster.gm is not None
+    cluster.gm.ledger.promise("i0", -1)
+    with pytest.raises(AssertionError, match="a count below 0"):
+        cluster.tick()
+
+
+def test_a_version_that_goes_back_is_seen() -> None:
+    cluster = SimCluster([8, 8])
+    assert cluster.gm is not None and cluster.gm.version > 1
+    cluster.gm.version = 1
+    with pytest.raises(AssertionError, match="went back"):
+        cluster.tick()
