@@ -38,7 +38,7 @@ def micro_attention(
         first = 0 if window is None else position - window + 1
         keys = [
             (slot, offset, start + offset)
-            for slot, start in zip(blocks.slots, blocks.positions, strict=True)
+            for slot, start in zip(blocks.slots.tolist(), blocks.positions.tolist(), strict=True)
             for offset in range(blocks.block_tokens)
             if first <= start + offset <= position and start + offset < blocks.num_keys
         ]

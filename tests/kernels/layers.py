@@ -31,7 +31,7 @@ def poisoned_pool(
     """K and V [slots, Hkv, P, D] in which only existing keys of `blocks` are numbers."""
     generator = torch.Generator().manual_seed(seed)
     k, v = (torch.full((num_slots, kv_heads, block_tokens, dim), torch.nan) for _ in range(2))
-    for slot, start in zip(blocks.slots, blocks.positions, strict=True):
+    for slot, start in zip(blocks.slots.tolist(), blocks.positions.tolist(), strict=True):
         exist = max(0, min(block_tokens, blocks.num_keys - start))
         for half in (k, v):
             half[slot, :, :exist] = torch.randn(kv_heads, exist, dim, generator=generator)

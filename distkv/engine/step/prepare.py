@@ -72,7 +72,7 @@ def _seq(planned: PlannedSeq, pool: KvPool, config: ModelConfig) -> BatchSeq:
         raise MalformedMessage(f"{step.request_id}: {step.local} leaves a pool of {pool.num_slots} slots")
     local = BlockTable.from_runs(runs, step.end, pool.block_tokens)
     spans = [span for span in step.remote if _is_visible(span, step, config, pool.block_tokens)]
-    first_local = local.positions[0] if len(local) else 0
+    first_local = int(local.positions[0]) if len(local) else 0
     place = sum(span.first_block * pool.block_tokens < first_local for span in spans)
     return BatchSeq(step, planned.tokens, planned.lost, local, spans, place)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -81,10 +82,8 @@ def _attend_blocks(
     q = q.float() * scale
     total: Partial | None = None
     for tile in blocks.tiles(max(1, _TILE_KEY_ELEMENTS // (kv.kv_heads * kv.block_tokens * head_dim))):
-        if len(tile) == 0:
-            continue
-        picked = tile.slot_index if tile.first_slot is None else slice(tile.first_slot, tile.first_slot + len(tile))
-        k, v = _head_major(kv.keys(picked)), _head_major(kv.values(picked))
+        slots = _slots_of(tile)
+        k, v = _head_major(kv.keys(slots)), _head_major(kv.values(slots))
         step = max(1, _TILE_SCORES // (num_heads * k.shape[1]))
         parts = [
             _attend(q[row : row + step], q_positions[row : row + step], k, v, tile, window, alibi)
@@ -93,6 +92,14 @@ def _attend_blocks(
         part = parts[0] if len(parts) == 1 else (torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts]))
         total = part if total is None else merge((total, part))
     return empty_partial(num_rows, num_heads, head_dim) if total is None else total
+
+
+def _slots_of(blocks: BlockTable) -> Tensor | slice:
+    """A slice, which needs no copy, where the slots of these blocks, at least one, follow each other."""
+    first, last = int(blocks.slots[0]), int(blocks.slots[-1])
+    if last - first + 1 == len(blocks) and bool((np.diff(blocks.slots) == 1).all()):
+        return slice(first, last + 1)
+    return torch.from_numpy(blocks.slots)
 
 
 def _bounds(q_positions: Tensor) -> tuple[int, int]:
@@ -135,7 +142,7 @@ def _attend(
         parts.append(_unmasked(by_group, k[:, free:masked], v[:, free:masked]))
     for start, end in ((first, free), (masked, last)):
         if start < end:
-            back = q_positions[:, None] - tile.key_positions[None, start:end]
+            back = q_positions[:, None] - torch.from_numpy(tile.key_positions(start, end))[None]
             bias = None if alibi is None else -alibi.view(kv_heads, -1, 1, 1) * back
             parts.append(_masked(by_group, k[:, start:end], v[:, start:end], _hidden(back, window), bias))
     out, lse = merge(parts)

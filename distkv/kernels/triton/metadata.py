@@ -72,12 +72,12 @@ def _copied(metadata: AttentionMetadata, device: torch.device) -> DeviceMetadata
     numbers = np.empty(2 * host.size + 2 * num_blocks, dtype=np.int32)
     numbers[: 2 * host.size] = host.reshape(-1).view(np.int32)
     slots, starts = numbers[2 * host.size :].reshape(2, num_blocks)
-    np.concatenate([blocks.slot_array for blocks in metadata.block_tables], out=slots)
+    np.concatenate([blocks.slots for blocks in metadata.block_tables], out=slots)
     block_tokens = metadata.block_tables[0].block_tokens
     first_block = host[:, Column.FIRST_BLOCK]
     starts[:] = (np.arange(num_blocks) - np.repeat(first_block, host[:, Column.NUM_BLOCKS])) * block_tokens
     for entry in np.flatnonzero(host[:, Column.GAPS]):
-        positions = np.array(metadata.block_tables[entry].positions, dtype=np.int64)
+        positions = metadata.block_tables[entry].positions
         starts[first_block[entry] : first_block[entry] + len(positions)] = positions - positions[0]
     there = to_device(numbers, device)
     on_device = there[2 * host.size :].view(2, num_blocks)

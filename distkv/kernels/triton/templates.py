@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache, cached_property
+from functools import cache
 
 import numpy as np
 import torch
-import triton
 from numpy.typing import NDArray
 
 ONE_PASS_KEYS = 8 << 10
@@ -55,22 +54,22 @@ class Shape:
         """q: [N, Hq, D]. k: [slots, Hkv, P, D]."""
         return _shape(q.shape[1], k.shape[1], q.shape[2], k.shape[2], q.dtype, k.dtype)
 
-    @cached_property
+    @property
     def head_tile(self) -> int:
         """Query heads of one program: a group, padded to what a matrix product takes, as far as registers hold it."""
-        return int(min(max(16, triton.next_power_of_2(self.heads // self.kv_heads)), 64 if self.dot_bytes == 2 else 16))
+        return min(max(16, _power_of_2(self.heads // self.kv_heads)), 64 if self.dot_bytes == 2 else 16)
 
-    @cached_property
+    @property
     def padded_dim(self) -> int:
         """D, padded to what a matrix product takes."""
-        return int(triton.next_power_of_2(max(self.head_dim, 16)))
+        return _power_of_2(max(self.head_dim, 16))
 
-    @cached_property
+    @property
     def programs_per_item(self) -> int:
         """Programs of one row and one run of keys."""
         return self.kv_heads * -(-self.heads // self.kv_heads // self.head_tile)
 
-    @cached_property
+    @property
     def dot_dtype(self) -> str:
         """What is multiplied: 16-bit numbers where queries have them and all keys are among them."""
         exact = self.kv_dtype in (self.q_dtype, "float8_e4m3fn")
@@ -85,6 +84,11 @@ class Shape:
     def key(self) -> str:
         """Its name in a tuned table."""
         return f"{self.heads}/{self.kv_heads}x{self.head_dim} P{self.block_tokens} {self.q_dtype} {self.kv_dtype}"
+
+
+def _power_of_2(number: int) -> int:
+    """The least one that is not below."""
+    return 1 << (number - 1).bit_length()
 
 
 @cache
