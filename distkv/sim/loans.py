@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from distkv.control.request.placement import Debt
+from distkv.control.request.block import Debt
 from distkv.events import ClusterEvent, PeerLost
 from distkv.sim.node import Node
 from distkv.wire.messages.common import SpanRef

@@ -6,13 +6,15 @@ from collections.abc import Sequence as Seq
 from typing import Any, TypeVar
 
 from distkv.control.loan.debts import DebtBook
+from distkv.control.request.block import Debt
 from distkv.control.request.output import NoText, OutputText
-from distkv.control.request.placement import Debt
 from distkv.control.request.ranges import Ranges
+from distkv.control.request.request import Request
 from distkv.control.request.sequence import SeqState, Sequence
 from distkv.control.rmanager.state import RManagerSettings, RManagerState
 from distkv.types import SamplingParams
 from distkv.wire.messages.common import DataEndpoint, Epoch, Member, SpanRef
+from distkv.wire.messages.to_rmanager import BlocksReady, ReadyBlock
 
 BLOCK = 4
 M = TypeVar("M")
@@ -50,56 +52,60 @@ def add_sequence(
 ) -> Sequence:
     """A request of `num_tokens` prompt tokens that has no memory yet."""
     params = fields.pop("params", SamplingParams(max_tokens=fields.pop("max_tokens", 8), temperature=0.0))
-    seq = Sequence(
+    request = Request(
         request_id=request_id,
         route=b"client:" + request_id.encode(),
         params=params,
         seed=1,
         tokens=list(range(num_tokens)),
         prompt_tokens=num_tokens,
-        output=OutputText(NoText(), params, frozenset()),
-        block_tokens=state.settings.block_tokens,
-        uncomputed=Ranges([(0, num_tokens)]),
-        state=seq_state,
         **{"arrival": 0.0} | fields,
     )
-    seq.cover(num_tokens)
+    seq = Sequence(request, OutputText(NoText(), params, frozenset()), state.settings.block_tokens)
+    seq.state = seq_state
+    seq.placement.cover(num_tokens)
     state.sequences[request_id] = seq
     return seq
 
 
 def compute(state: RManagerState, seq: Sequence) -> None:
     """Give every block that lies nowhere a slot and let all of its prompt be computed and full."""
-    for block in seq.blocks:
+    placement = seq.placement
+    for block in placement.blocks:
         if block.slot is None and not block.arrived and block.debt is None:
             slot = state.take_slot()
             assert slot is not None
-            seq.put(block, slot)
+            placement.put(block, slot)
     seq.uncomputed = Ranges()
-    for block in seq.blocks[: seq.length // seq.block_tokens]:
-        seq.mark_full(block)
+    for block in placement.blocks[: seq.length // placement.block_tokens]:
+        placement.mark_full(block)
 
 
 def lend(seq: Sequence, creditor: str, num_blocks: int, valid_until: float = 10.0, at: int = 0) -> Debt:
     """A debt of the sequence with its blocks [at, at + num_blocks) on their way to it."""
-    span = SpanRef(span_id=f"{seq.request_id}-{creditor}-{len(seq.debts)}", epoch=Epoch(1, len(seq.debts) + 1))
+    count = len(seq.placement.debts)
+    span = SpanRef(span_id=f"{seq.request_id}-{creditor}-{count}", epoch=Epoch(1, count + 1))
     debt = Debt(span, creditor, tuple(range(100, 100 + num_blocks)), valid_until, 4.0)
-    seq.debts.append(debt)
-    for block in seq.blocks[at : at + num_blocks]:
-        seq.assign(block, debt)
+    seq.placement.borrow(debt, seq.placement.blocks[at : at + num_blocks])
     return debt
+
+
+def offer(seq: Sequence, debt: Debt, num_blocks: int | None = None) -> None:
+    """The creditor was told that the next blocks of the debt lie ready, all of them or so many."""
+    blocks = debt.blocks[debt.filled :][:num_blocks]
+    for block in blocks:
+        seq.placement.mark_full(block)
+        block.checksum = 1000 + block.number
+    ready = tuple(ReadyBlock(block.slot or 0, 1000 + block.number) for block in blocks)
+    message = BlocksReady(span=debt.span, index=debt.filled, source_id="me", source_incarnation=7, blocks=ready)
+    seq.placement.offered(debt, message, 0.0)
 
 
 def place(state: RManagerState, seq: Sequence, debt: Debt) -> None:
     """All blocks of the debt lie at the creditor."""
-    freed = []
-    for block in debt.blocks[debt.filled :]:
-        block.checksum = 1000 + block.number
-        slot, _ = seq.settle_at_creditor(block)
-        freed += [] if slot is None else [slot]
-    debt.filled, debt.num_ready = len(debt.blocks), 0
-    seq.version += 1
-    state.defer(seq, freed)
+    offer(seq, debt)
+    slots, _ = seq.taken(debt)
+    state.defer(seq, slots)
 
 
 def issued(state: RManagerState, kind: type[M]) -> list[M]:

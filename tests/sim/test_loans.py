@@ -11,7 +11,7 @@ import pytest
 
 from distkv import events
 from distkv.control.loan.lending import Loan
-from distkv.control.request.placement import Debt
+from distkv.control.request.block import Debt
 from distkv.sim.cluster import SimCluster
 from distkv.wire.messages.common import Epoch
 from tests.sim.test_cluster import check, prompt

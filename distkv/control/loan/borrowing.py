@@ -6,12 +6,13 @@ up after a few rounds. While no gManager answers, the cached member list takes i
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
 from distkv.control.commands import Command, TellGManager, TellPeer
-from distkv.control.request.placement import Debt
+from distkv.control.request.block import Debt
 from distkv.control.request.sequence import Sequence
 from distkv.wire.messages.common import ANY_EPOCH, Member, SpanRef
 from distkv.wire.messages.counters import Counters
@@ -56,7 +57,7 @@ class Borrow:
 
 
 class Borrower:
-    """All borrows under way. One that has all it wants, or nobody left to ask, is in `finished`."""
+    """All borrows under way. One that has all it wants, or nobody left to try, comes out of `take_finished`."""
 
     def __init__(
         self,
@@ -77,7 +78,7 @@ class Borrower:
         self._counters = counters
         self._counter = 0
         self.active: dict[str, Borrow] = {}
-        self.finished: list[Borrow] = []
+        self.finished: deque[Borrow] = deque()
 
     def start(
         self, seq: Sequence, purpose: Purpose, num_blocks: int, now: float, exclude: Iterable[str] = ()
@@ -94,6 +95,18 @@ class Borrower:
             if borrow.seq is seq and purpose in (None, borrow.purpose):
                 return borrow
         return None
+
+    def is_borrowing(self, purpose: Purpose) -> bool:
+        """Whether a borrow for this purpose is under way."""
+        return any(borrow.purpose is purpose for borrow in self.active.values())
+
+    def grants(self) -> list[Debt]:
+        """What borrows that are still under way were granted."""
+        return [debt for borrow in self.active.values() for debt in borrow.grants]
+
+    def take_finished(self) -> Borrow | None:
+        """The borrow that has ended longest ago, if any; it is given out once."""
+        return self.finished.popleft() if self.finished else None
 
     def cancel(self, seq: Sequence) -> list[Debt]:
         """Forget the sequence's borrows; returns the grants to give back."""

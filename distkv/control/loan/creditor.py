@@ -6,6 +6,7 @@ from distkv import events
 from distkv.control.commands import Answer, TellPeer, TellWorker
 from distkv.control.loan.lending import Loan
 from distkv.control.rmanager.state import RManagerState
+from distkv.wire.messages.common import SpanRef
 from distkv.wire.messages.from_worker import Pulled, Revoked
 from distkv.wire.messages.to_rmanager import (
     BlocksReady,
@@ -40,9 +41,9 @@ class Creditor:
             return
         answer, is_new = state.loans.try_grant(route, ask, state.lendable(), now)
         if isinstance(answer, Granted) and is_new:
-            loan = state.loans.loans[ask.span_id]
-            state.emit(TellWorker(Grant(span=loan.span, slots=loan.slots)))
-            state.publish(events.Lent(request_id=ask.request_id, debtor=sender, blocks=len(loan.slots)))
+            span = SpanRef(span_id=answer.span_id, epoch=answer.epoch)
+            state.emit(TellWorker(Grant(span=span, slots=answer.slots)))
+            state.publish(events.Lent(request_id=ask.request_id, debtor=sender, blocks=len(answer.slots)))
         state.emit(Answer(route, answer))
 
     def on_blocks_ready(self, route: bytes, message: BlocksReady) -> None:
@@ -99,7 +100,7 @@ class Creditor:
 
     def on_release(self, route: bytes, message: Release) -> None:
         """The debtor gives a span back, or never wanted it. Of anybody else's span nothing is said and nothing done."""
-        loan = self._state.loans.loans.get(message.span.span_id)
+        loan = self._state.loans.find(message.span.span_id)
         if loan is None or loan.route != route or not message.span.covers(loan.span):
             self._state.emit(Answer(route, Released(span=message.span)))
         else:
@@ -118,9 +119,8 @@ class Creditor:
 
     def reclaim_all(self, deadline_s: float) -> None:
         """Ask every debtor to take its blocks elsewhere."""
-        for loan in self._state.loans.loans.values():
-            if not loan.revoking:
-                self._state.emit(TellPeer(loan.debtor_id, Reclaim(span=loan.span, deadline_s=deadline_s)))
+        for loan in self._state.loans.held():
+            self._state.emit(TellPeer(loan.debtor_id, Reclaim(span=loan.span, deadline_s=deadline_s)))
 
     def tick(self, now: float) -> None:
         """Take back what nobody renewed."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from distkv.control.commands import TellPeer
-from distkv.control.request.placement import Debt
+from distkv.control.request.block import Debt
 from distkv.control.request.sequence import Sequence
 from distkv.control.rmanager.state import RManagerState
 from distkv.wire.messages.common import SpanRef
@@ -31,12 +31,12 @@ class DebtBook:
         self._state = state
         self._renewals: dict[int, tuple[float, str, tuple[SpanRef, ...]]] = {}
         self._renewed_at = -math.inf
-        self.closing: dict[str, Closing] = {}
+        self._closing: dict[str, Closing] = {}
 
     def find(self, span: SpanRef) -> tuple[Sequence, Debt] | None:
-        """The sequence and debt of a span in this life."""
+        """The sequence and debt of a span in this epoch."""
         for seq in self._state.sequences.values():
-            for debt in seq.debts:
+            for debt in seq.placement.debts:
                 if debt.span == span:
                     return seq, debt
         return None
@@ -50,10 +50,15 @@ class DebtBook:
         if now >= self._renewed_at + shortest_s / 4:
             self._renewed_at = now
             self._renew(debts, now)
-        for span_id, closing in list(self.closing.items()):
+        for span_id, closing in list(self._closing.items()):
             if now >= closing.until:
                 self._close(span_id)
-        return [(seq, debt) for seq in self._state.sequences.values() for debt in seq.debts if now >= debt.valid_until]
+        return [
+            (seq, debt)
+            for seq in self._state.sequences.values()
+            for debt in seq.placement.debts
+            if now >= debt.valid_until
+        ]
 
     def on_renewed(self, creditor_id: str, message: Renewed) -> list[tuple[Sequence, Debt]]:
         """Leases hold on from when the renewal was sent; returns debts whose renewal was refused."""
@@ -83,12 +88,7 @@ class DebtBook:
 
     def abandon(self, seq: Sequence, debt: Debt) -> None:
         """Give up the positions of a debt that nothing was placed in; their blocks stay where they are, if anywhere."""
-        for block in debt.blocks[debt.filled :]:
-            if block.debt is debt:
-                seq.unassign(block)
-        del debt.blocks[debt.filled :]
-        debt.num_ready = 0
-        debt.slots = debt.slots[: debt.filled]
+        seq.placement.abandon_rest(debt)
         self.release_if_empty(seq, debt)
 
     def lose(self, seq: Sequence, debt: Debt) -> int:
@@ -96,19 +96,14 @@ class DebtBook:
 
         The caller takes back the sequence's steps in flight first.
         """
-        seq.unsettled = True
-        lost = sum([seq.lose(block, debt) for block in debt.blocks])
-        debt.num_ready = 0
-        seq.debts.remove(debt)
+        lost = seq.lose(debt)
         self._state.emit(TellPeer(debt.creditor_id, Release(span=debt.span)))
         return lost
 
     def release_if_empty(self, seq: Sequence, debt: Debt) -> None:
         """Give a span back, when no step in flight names it, once no block lies in it or is to go there."""
-        if debt not in seq.debts or any(b.debt is debt or b.moving_from is debt for b in debt.blocks):
-            return
-        seq.debts.remove(debt)
-        self._state.defer(seq, [], lambda: self._release(debt))
+        if seq.placement.close_if_empty(debt):
+            self._state.defer(seq, [], lambda: self._release(debt))
 
     def give_back(self, debts: Iterable[Debt]) -> None:
         """Release grants that were never used."""
@@ -122,44 +117,38 @@ class DebtBook:
 
     def drop(self, seq: Sequence, now: float) -> None:
         """The sequence ends or starts over: all its memory is free when its last step and the last reader are done."""
-        slots = seq.unassigned_slots
-        seq.unassigned_slots = []
-        for block in seq.clear():
-            reading = block.debt is not None and self._is_read(block.debt, block.index)
-            if block.slot is not None and not reading:
-                slots.append(block.slot)
-        for debt in seq.debts:
-            read = [b.slot for b in debt.blocks[debt.filled : debt.filled + debt.num_ready] if b.slot is not None]
-            if read:
-                until = now + self._state.settings.lease_s
-                self.closing[debt.span.span_id] = Closing(read, debt.span, debt.creditor_id, until)
-        debts, seq.debts = seq.debts, []
-        self._state.defer(None, slots, lambda: self.give_back(debts))
+        cleared = seq.clear()
+        until = now + self._state.settings.lease_s
+        for debt, slots in cleared.being_read:
+            self._closing[debt.span.span_id] = Closing(slots, debt.span, debt.creditor_id, until)
+        self._state.defer(None, cleared.slots, lambda: self.give_back(cleared.debts))
 
     def on_released(self, creditor_id: str, span: SpanRef) -> None:
         """A creditor is done with a span we gave back."""
-        closing = self.closing.get(span.span_id)
+        closing = self._closing.get(span.span_id)
         if closing is not None and closing.creditor_id == creditor_id and closing.span == span:
             self._close(span.span_id)
 
     def on_peer_lost(self, instance_id: str) -> None:
         """Nobody reads for a dead creditor."""
-        for span_id, closing in list(self.closing.items()):
+        for span_id, closing in list(self._closing.items()):
             if closing.creditor_id == instance_id:
                 self._close(span_id)
 
+    @property
+    def is_closing(self) -> bool:
+        """Whether a creditor may still read memory of a span that was given back."""
+        return bool(self._closing)
+
     def closing_slots(self) -> list[int]:
         """Slots held until their reader is done."""
-        return [slot for closing in self.closing.values() for slot in closing.slots]
-
-    def _is_read(self, debt: Debt, index: int) -> bool:
-        return debt.filled <= index < debt.filled + debt.num_ready
+        return [slot for closing in self._closing.values() for slot in closing.slots]
 
     def _release(self, debt: Debt) -> None:
         self._state.emit(TellPeer(debt.creditor_id, Release(span=debt.span)))
 
     def _close(self, span_id: str) -> None:
-        closing = self.closing.pop(span_id, None)
+        closing = self._closing.pop(span_id, None)
         if closing is not None:
             self._state.defer(None, closing.slots)
 

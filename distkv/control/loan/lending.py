@@ -50,6 +50,26 @@ class LoanBook:
         """Slots granted, filled or not."""
         return sum(len(loan.slots) for loan in self.loans.values())
 
+    @property
+    def num_spans(self) -> int:
+        """Spans that are lent, those on their way back included."""
+        return len(self.loans)
+
+    def by_request(self) -> dict[str, int]:
+        """Slots granted for each request."""
+        held: dict[str, int] = {}
+        for loan in self.loans.values():
+            held[loan.request_id] = held.get(loan.request_id, 0) + len(loan.slots)
+        return held
+
+    def held(self) -> list[Loan]:
+        """Loans that are not being revoked."""
+        return [loan for loan in self.loans.values() if not loan.revoking]
+
+    def find(self, span_id: str) -> Loan | None:
+        """The loan of that name in whatever epoch, also if it is being revoked."""
+        return self.loans.get(span_id)
+
     def get(self, span: SpanRef) -> Loan | None:
         """The loan of this span in this epoch, unless it is being revoked."""
         loan = self.loans.get(span.span_id)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from distkv import events
 from distkv.control.commands import TellPeer, TellWorker
 from distkv.control.loan.debts import DebtBook
-from distkv.control.request.placement import Block, Debt
+from distkv.control.request.block import Block, Debt
+from distkv.control.request.placement import Placement
 from distkv.control.request.sequence import Sequence
 from distkv.control.rmanager.state import RManagerState
 from distkv.wire.messages.from_worker import Checksummed
@@ -33,22 +34,19 @@ class Mover:
 
     def advance(self, seq: Sequence, now: float) -> None:
         """Checksum what is full, and say what lies ready."""
-        to_checksum = [
-            block
-            for debt in seq.debts
-            for block in debt.blocks[debt.filled : debt.filled + MAX_CHECKSUMMED_AHEAD]
-            if block.slot is not None and block.full and block.checksum is None and not block.checksumming
-        ]
-        if to_checksum:
-            self._checksum(to_checksum)
-        for debt in seq.debts:
+        if pairs := seq.placement.to_checksum(MAX_CHECKSUMMED_AHEAD):
+            checksum_id = self._state.next_id()
+            self._checksums[checksum_id] = pairs
+            slots = tuple(slot for _, slot in pairs)
+            self._state.emit(TellWorker(Checksum(checksum_id=checksum_id, slots=slots)))
+        for debt in seq.placement.debts:
             if not debt.num_ready:
-                self._offer(debt, now)
+                self._offer(seq, debt, now)
             elif debt.blocks_ready is not None and now - debt.blocks_ready_sent_at >= ASK_AGAIN_S:
-                debt.blocks_ready_sent_at = now
+                seq.placement.offered(debt, debt.blocks_ready, now)
                 self._state.emit(TellPeer(debt.creditor_id, debt.blocks_ready))
 
-    def _offer(self, debt: Debt, now: float) -> None:
+    def _offer(self, seq: Sequence, debt: Debt, now: float) -> None:
         """Say which of the next blocks of a debt lie ready, all at one place."""
         ready: list[Block] = []
         source: str | None = None
@@ -59,16 +57,11 @@ class Mover:
             source = lies_at
             ready.append(block)
         if source is not None:
-            self._send_ready(debt, ready, source, now)
+            self._send_ready(seq, debt, ready, source, now)
 
     def on_checksummed(self, message: Checksummed) -> None:
         """Checksums are there."""
-        pairs = self._checksums.pop(message.checksum_id, [])
-        for block, _ in pairs:
-            block.checksumming = False
-        for (block, slot), checksum in zip(pairs, message.checksums, strict=False):
-            if block.slot == slot and block.full:
-                block.checksum = checksum
+        Placement.checksummed(self._checksums.pop(message.checksum_id, []), message.checksums)
 
     def on_complete(self, creditor_id: str, message: Complete) -> None:
         """A creditor has taken blocks over, or could not."""
@@ -78,35 +71,28 @@ class Mover:
         seq, debt = found
         if debt.creditor_id != creditor_id or message.index != debt.filled or not debt.num_ready:
             return
-        count, debt.num_ready = debt.num_ready, 0
+        count = debt.num_ready
         if message.problem or message.num_blocks != count:
+            seq.placement.refused(debt)
             self._state.publish(
                 events.MoveFailed(request_id=seq.request_id, creditor=debt.creditor_id, problem=message.problem)
             )
-            debt.failures += 1
             if debt.failures >= MAX_FAILURES:
                 self._debts.abandon(seq, debt)
             return
-        moved = debt.blocks[debt.filled : debt.filled + count]
-        debt.filled += count
-        debt.failures = 0
         self._state.counters.moved_blocks += count
-        self._take_over(seq, moved)
+        slots, left = seq.taken(debt)
+        for old in left:
+            self._debts.release_if_empty(seq, old)
+        if slots:
+            self._state.defer(seq, slots)
 
     def _source(self, block: Block) -> str | None:
         if block.slot is not None and block.full:
             return self._state.settings.instance_id
         return block.moving_from.creditor_id if block.moving_from is not None else None
 
-    def _checksum(self, blocks: list[Block]) -> None:
-        checksum_id = self._state.next_id()
-        pairs = [(block, block.slot) for block in blocks if block.slot is not None]
-        for block, _ in pairs:
-            block.checksumming = True
-        self._checksums[checksum_id] = pairs
-        self._state.emit(TellWorker(Checksum(checksum_id=checksum_id, slots=tuple(slot for _, slot in pairs))))
-
-    def _send_ready(self, debt: Debt, blocks: list[Block], source: str, now: float) -> None:
+    def _send_ready(self, seq: Sequence, debt: Debt, blocks: list[Block], source: str, now: float) -> None:
         own = self._state.settings
         member = self._state.members.get(source)
         if source != own.instance_id and member is None:
@@ -123,21 +109,5 @@ class Mover:
             source_incarnation=own.incarnation if member is None else member.incarnation,
             blocks=tuple(ready),
         )
-        debt.num_ready, debt.blocks_ready, debt.blocks_ready_sent_at = len(ready), message, now
+        seq.placement.offered(debt, message, now)
         self._state.emit(TellPeer(debt.creditor_id, message))
-
-    def _take_over(self, seq: Sequence, moved: list[Block]) -> None:
-        """The moved blocks lie at their creditor now; what they leave is free when no step names it."""
-        freed, left = [], []
-        for block in moved:
-            slot, debt = seq.settle_at_creditor(block)
-            if slot is not None:
-                freed.append(slot)
-            if debt is not None:
-                left.append(debt)
-            seq.uncomputed.remove(*seq.span_of(block))
-        seq.version += 1
-        for debt in left:
-            self._debts.release_if_empty(seq, debt)
-        if freed:
-            self._state.defer(seq, freed)

@@ -11,7 +11,7 @@ from distkv.control.blocks import SlotState
 from distkv.control.commands import TellWorker
 from distkv.control.loan.borrowing import Purpose
 from distkv.control.loan.debts import DebtBook
-from distkv.control.request.placement import Block, Debt
+from distkv.control.request.block import Block, Debt
 from distkv.control.request.sequence import Sequence
 from distkv.control.rmanager.state import RManagerState
 from distkv.wire.messages.from_worker import Pulled
@@ -65,11 +65,15 @@ class Recaller:
             return False
         unused = []
         for block, slot in recall.pairs:
-            current = block.number < len(recall.seq.blocks) and recall.seq.blocks[block.number] is block
-            if message.problem or not current or block.debt is not recall.debt or not block.arrived:
+            if (
+                message.problem
+                or not recall.seq.placement.holds(block)
+                or block.debt is not recall.debt
+                or not block.arrived
+            ):
                 unused.append(slot)
             else:
-                recall.seq.settle_here(block, slot)
+                recall.seq.placement.take_back(block, slot)
         self._state.pool.free(unused, SlotState.LOCAL)
         self._debts.release_if_empty(recall.seq, recall.debt)
         return True

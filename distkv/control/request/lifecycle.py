@@ -10,7 +10,7 @@ from distkv import events
 from distkv.control.commands import Answer, TellWorker, Tokenized
 from distkv.control.loan.debts import DebtBook
 from distkv.control.request.output import Decoder, OutputText
-from distkv.control.request.ranges import Ranges
+from distkv.control.request.request import Request
 from distkv.control.request.sequence import Sequence
 from distkv.control.rmanager.state import RManagerState
 from distkv.control.schedule.admission import Admission
@@ -55,7 +55,7 @@ class RequestLifecycle:
             self._state.emit(Answer(route, refusal))
             return
         settings, params = self._state.settings, submit.params
-        seq = Sequence(
+        request = Request(
             request_id=submit.request_id,
             route=route,
             arrival=now,
@@ -63,16 +63,15 @@ class RequestLifecycle:
             seed=params.seed if params.seed is not None else self._entropy.getrandbits(63),
             tokens=list(event.token_ids),
             prompt_tokens=len(event.token_ids),
-            output=OutputText(self._make_decoder(), params, settings.eos_token_ids),
-            block_tokens=settings.block_tokens,
             deadline=None if submit.timeout_s is None else now + submit.timeout_s,
-            uncomputed=Ranges([(0, len(event.token_ids))]),
-            # Steps of an ended request of the same name may be in flight; none of their outcomes is this one's.
-            attempt=self._ending.get(submit.request_id, -1) + 1,
         )
+        output = OutputText(self._make_decoder(), params, settings.eos_token_ids)
+        # Steps of an ended request of the same name may be in flight; none of their outcomes is this one's.
+        attempt = self._ending.get(submit.request_id, -1) + 1
+        seq = Sequence(request, output, settings.block_tokens, attempt)
         self._state.sequences[seq.request_id] = seq
-        self._state.counters.prompt_tokens += seq.prompt_tokens
-        self._state.publish(events.Accepted(request_id=seq.request_id, prompt_tokens=seq.prompt_tokens))
+        self._state.counters.prompt_tokens += seq.request.prompt_tokens
+        self._state.publish(events.Accepted(request_id=seq.request_id, prompt_tokens=seq.request.prompt_tokens))
 
     def _refusal(self, submit: Submit, token_ids: tuple[int, ...]) -> RequestEnded | None:
         state, settings = self._state, self._state.settings
@@ -141,21 +140,19 @@ class RequestLifecycle:
             seq.uncomputed.add(part.start, part.end)
             self._on_lost(seq, result.lost)
             return
-        if result.status == "void":  # the loss that voided it was handled in this life's end already
+        if result.status == "void":  # the loss that voided it was handled when this attempt ended
             return
-        self._state.counters.recomputed_tokens += max(0, min(part.end, seq.high_water) - part.start)
-        seq.high_water = max(seq.high_water, part.end)
-        for number in range(part.start // seq.block_tokens, part.end // seq.block_tokens):
-            seq.mark_full(seq.blocks[number])
-        if seq.report is not None and (news := seq.report.take(part.prompt_logprobs, result.prompt_logprobs)):
+        self._state.counters.recomputed_tokens += seq.computed(part.start, part.end)
+        report = seq.request.report
+        if report is not None and (news := report.take(part.prompt_logprobs, result.prompt_logprobs)):
             self._send(seq, prompt_logprobs=news)
         if part.sampled and result.token is not None:
             self._append(seq, result.token, result.logprobs, now)
 
     def _append(self, seq: Sequence, token_id: int, logprobs: TokenLogprobs | None, now: float) -> None:
-        is_first = len(seq.tokens) == seq.prompt_tokens
-        seq.tokens.append(token_id)
-        seq.pending -= 1
+        request = seq.request
+        is_first = len(request.tokens) == request.prompt_tokens
+        seq.append(token_id)
         self._state.counters.generation_tokens += 1
         text, finish = seq.output.push(token_id)
         self._send(
@@ -164,7 +161,7 @@ class RequestLifecycle:
             text=text,
             finish_reason=finish,
             logprobs=None if logprobs is None else (logprobs,),
-            queue_s=seq.began - seq.arrival if is_first and seq.began is not None else None,
+            queue_s=request.began - request.arrival if is_first and request.began is not None else None,
         )
         if finish is not None:
             self._end(seq, now)
@@ -173,7 +170,7 @@ class RequestLifecycle:
     def cancel(self, request_id: str, now: float, route: bytes | None = None) -> None:
         """Stop a request wherever it is; only the client that sent it may (route None: it is gone)."""
         seq = self._state.sequences.get(request_id)
-        if seq is None or (route is not None and route != seq.route):
+        if seq is None or (route is not None and route != seq.request.route):
             return
         if route is not None:
             self._send(seq, finish_reason="abort")
@@ -183,14 +180,14 @@ class RequestLifecycle:
     def fail(self, seq: Sequence, reason: str, now: float, retryable: bool = True) -> None:
         """End a request without (all of) its answer."""
         ended = RequestEnded(request_id=seq.request_id, kind="failed", reason=reason, retryable=retryable)
-        self._state.emit(Answer(seq.route, ended))
+        self._state.emit(Answer(seq.request.route, ended))
         self._end(seq, now)
         self._state.publish(events.Failed(request_id=seq.request_id, reason=reason))
 
     def _send(self, seq: Sequence, **fields: Any) -> None:
         """A TokenChunk with these fields besides those that all have."""
-        chunk = TokenChunk(request_id=seq.request_id, prompt_tokens=seq.prompt_tokens, **fields)
-        self._state.emit(Answer(seq.route, chunk))
+        chunk = TokenChunk(request_id=seq.request_id, prompt_tokens=seq.request.prompt_tokens, **fields)
+        self._state.emit(Answer(seq.request.route, chunk))
 
     def _end(self, seq: Sequence, now: float) -> None:
         del self._state.sequences[seq.request_id]
@@ -214,12 +211,12 @@ class RequestLifecycle:
         """End what waits past its deadline, or for memory the live instances do not have."""
         settings = self._state.settings
         for seq in self._admission.waiting():
-            needed, pool_blocks = self._blocks_for(len(seq.tokens) + 1), self._state.cluster_blocks()
+            needed, pool_blocks = self._blocks_for(len(seq.request.tokens) + 1), self._state.cluster_blocks()
             numbers = (
                 f"it needs KV memory for {needed * settings.block_tokens} tokens, live instances together can give "
                 f"{pool_blocks * settings.block_tokens}"
             )
-            if seq.deadline is not None and now >= seq.deadline and not seq.num_generated:
+            if seq.request.deadline is not None and now >= seq.request.deadline and not seq.num_generated:
                 self.fail(seq, f"no memory was found by its deadline: {numbers}", now)
             elif needed <= pool_blocks:
                 seq.starved_since = None

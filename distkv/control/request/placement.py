@@ -1,200 +1,323 @@
-"""Where the rBlocks of one sequence lie: here, in borrowed spans, or nowhere yet."""
+"""Where the rBlocks of one request lie: here, in borrowed spans, or nowhere yet.
+
+The one door for a request's memory: slots, checksums, spans and their blocks change in the methods of `Placement` and
+nowhere else; other parts ask it. Pools and leases have books of their own; what a method returns goes back there.
+"""
 
 from __future__ import annotations
 
+from bisect import insort
+from collections.abc import Iterable
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from msgspec import structs
-
-from distkv.wire.messages.common import Run, SpanRef
+from distkv.control.request.block import Block, BlockCounts, Debt
+from distkv.control.request.block_table import BlockTable
+from distkv.wire.messages.common import Run
 from distkv.wire.messages.to_rmanager import BlocksReady
 from distkv.wire.messages.to_worker import RemoteSpan
 
-Kinds = tuple[bool, bool, bool, bool, bool]
-"""What `BlockCounts` counts of a block, in its order."""
-NOWHERE: Kinds = (False, True, True, False, False)
+
+@dataclass(frozen=True, slots=True)
+class Cleared:
+    """What a request held. slots: of the own pool; being_read: those of them that a creditor still reads, by debt."""
+
+    slots: list[int]
+    being_read: list[tuple[Debt, list[int]]]
+    debts: list[Debt]
 
 
-@dataclass(slots=True, eq=False)
-class Debt:
-    """A span borrowed for one request, seen from its debtor.
+class Placement:
+    """The memory of one request.
 
-    blocks: for each position of the span the rBlock that is to lie, or lies, there. Positions are filled in order;
-    [0, filled) are verified at the creditor, [filled, filled + num_ready) it is reading now, as `blocks_ready` says.
-    lease_s: how long the grant and each renewal hold; the creditor may allow less than was asked for.
+    blocks: by number. debts: spans borrowed for it. unassigned_slots: local slots it owns that hold nothing yet.
+    version: grows whenever a block changes place. unsettled: blocks may have lost their place.
     """
 
-    span: SpanRef
-    creditor_id: str
-    slots: tuple[int, ...]
-    valid_until: float
-    lease_s: float
-    blocks: list[Block] = field(default_factory=list)
-    filled: int = 0
-    num_ready: int = 0
-    blocks_ready: BlocksReady | None = None
-    blocks_ready_sent_at: float = 0.0
-    failures: int = 0
+    __slots__ = ("_table", "block_tokens", "blocks", "counts", "debts", "unassigned_slots", "unsettled", "version")
+
+    def __init__(self, block_tokens: int) -> None:
+        self.block_tokens = block_tokens
+        self.blocks: list[Block] = []
+        self.debts: list[Debt] = []
+        self.unassigned_slots: list[int] = []
+        self.version = 0
+        self.unsettled = False
+        self.counts = BlockCounts()
+        self._table = BlockTable()
+
+    # --- what it holds
 
     @property
-    def capacity(self) -> int:
-        return len(self.slots)
-
-
-@dataclass(slots=True, eq=False)
-class Block:
-    """One logical rBlock of a sequence. Change it through its sequence, which counts.
-
-    slot: where it lies here, if it does. debt, index: the borrowed span it lies in (`arrived`) or is to go to.
-    moving_from: the debt it still lies in while it is to go to `debt`. full: every layer written.
-    """
-
-    number: int
-    slot: int | None = None
-    debt: Debt | None = None
-    index: int = 0
-    arrived: bool = False
-    moving_from: Debt | None = None
-    moving_from_index: int = 0
-    full: bool = False
-    checksumming: bool = False
-    checksum: int | None = None
-    counted: Kinds = NOWHERE
+    def num_local_slots(self) -> int:
+        """Slots of the own pool this request holds."""
+        return self.counts.local + len(self.unassigned_slots)
 
     @property
-    def has_place(self) -> bool:
-        """Whether its KV lies somewhere, or has a place to be computed into."""
-        return self.slot is not None or self.debt is not None or self.moving_from is not None
+    def holds_kv(self) -> bool:
+        """Whether some of it lies somewhere, so that it would resume rather than begin."""
+        return self.counts.local > 0 or bool(self.debts)
 
     @property
-    def movable(self) -> bool:
-        """Checksummed, here, and with no other destination."""
-        return self.slot is not None and self.full and self.debt is None
+    def has_outgoing(self) -> bool:
+        """Whether blocks are still to be computed for, or are on their way to, a creditor."""
+        return any(len(debt.blocks) > debt.filled for debt in self.debts)
 
-    def location(self) -> tuple[Debt, int] | None:
-        """The span and position to attend at when the block is remote."""
-        if self.slot is not None:
-            return None
-        if self.moving_from is not None:
-            return self.moving_from, self.moving_from_index
-        if self.debt is not None and self.arrived:
-            return self.debt, self.index
-        return None
+    @property
+    def ends_in_transit(self) -> bool:
+        """Whether the last block to be computed is to leave again, so that a slot must be kept for it."""
+        if self.counts.awaiting_slot == self.counts.unplaced:
+            return False
+        last = next(b for b in reversed(self.blocks) if b.slot is None and b.moving_from is None and not b.arrived)
+        return last.debt is not None
 
-    def kinds(self) -> Kinds:
-        here = self.slot is not None
-        return (
-            here,
-            not self.has_place,
-            not here and self.moving_from is None and not self.arrived,
-            here and self.debt is not None,
-            self.movable,
-        )
+    def unplaced(self) -> list[Block]:
+        """Blocks that have no place yet, ascending."""
+        return [b for b in self.blocks if not b.has_place] if self.counts.unplaced else []
 
+    def movable(self) -> list[Block]:
+        """Full local blocks with no other destination, oldest first; the tail never is one."""
+        return [b for b in self.blocks if b.movable] if self.counts.movable else []
 
-class BlockCounts:
-    """How many blocks of a sequence are what, so that no event looks at all blocks of a long one.
+    def at_creditors(self, creditor_ids: Iterable[str]) -> list[Block]:
+        """Blocks that lie at one of these, with no other destination."""
+        return [b for b in self.blocks if b.arrived and b.debt is not None and b.debt.creditor_id in creditor_ids]
 
-    local: have a slot here. unplaced: have no place. awaiting_slot: will need a slot to be computed in.
-    outgoing: have a slot here that will be free again. movable: see Block.
-    """
+    def holds(self, block: Block) -> bool:
+        """Whether it is one of these blocks (still)."""
+        return block.number < len(self.blocks) and self.blocks[block.number] is block
 
-    def __init__(self) -> None:
-        self.local = self.unplaced = self.awaiting_slot = self.outgoing = self.movable = 0
+    def local_slots(self) -> list[int]:
+        """Every slot of the own pool this request holds."""
+        return [b.slot for b in self.blocks if b.slot is not None] + self.unassigned_slots
 
-    def add(self, num_blocks: int) -> None:
-        """Count new blocks, which lie nowhere yet."""
-        self.unplaced += num_blocks
-        self.awaiting_slot += num_blocks
+    def block_table(self, num_blocks: int) -> tuple[tuple[Run, ...], tuple[RemoteSpan, ...]]:
+        """Where the first `num_blocks` blocks lie: runs of the own pool, and parts of borrowed spans."""
+        return self._table.of(self.blocks, num_blocks)
 
-    def update(self, block: Block) -> None:
-        """Count a block that was changed."""
-        was, now = block.counted, block.kinds()
-        if was == now:
-            return
-        self.local += now[0] - was[0]
-        self.unplaced += now[1] - was[1]
-        self.awaiting_slot += now[2] - was[2]
-        self.outgoing += now[3] - was[3]
-        self.movable += now[4] - was[4]
-        block.counted = now
+    # --- slots of the own pool
 
-    def validate(self, blocks: Seq[Block]) -> None:
-        """The counts are those of these blocks."""
-        facts = [block.kinds() for block in blocks]
-        counts = (self.local, self.unplaced, self.awaiting_slot, self.outgoing, self.movable)
-        assert counts == tuple(sum(fact[kind] for fact in facts) for kind in range(5)), f"{counts} is off"
+    def cover(self, num_tokens: int) -> None:
+        """Have a logical block for each of the first `num_tokens` positions."""
+        known, wanted = len(self.blocks), -(-num_tokens // self.block_tokens)
+        if known < wanted:
+            self.blocks.extend(Block(number) for number in range(known, wanted))
+            self.counts.add(wanted - known)
 
+    def add_slots(self, slots: Iterable[int]) -> None:
+        """Own these slots, for blocks still to come."""
+        for slot in slots:
+            insort(self.unassigned_slots, slot)
 
-class BlockTable:
-    """The first blocks of a sequence as runs of neighbours.
+    def take_surplus(self) -> list[int]:
+        """Give up the unassigned slots that no block waits for."""
+        keep = min(len(self.unassigned_slots), self.counts.awaiting_slot)
+        surplus = self.unassigned_slots[keep:]
+        del self.unassigned_slots[keep:]
+        return surplus
 
-    A step looks only at blocks from the first one on that changed since the step before it.
-    """
+    def take_unassigned(self) -> list[int]:
+        """Give up every unassigned slot."""
+        slots, self.unassigned_slots = self.unassigned_slots, []
+        return slots
 
-    def __init__(self) -> None:
-        self._num_blocks = 0
-        self._local: list[Run] = []
-        self._remote: list[RemoteSpan] = []
+    def put_unassigned(self, block: Block) -> bool:
+        """Have the block computed into a slot that is owned already; false if there is none."""
+        if not self.unassigned_slots:
+            return False
+        self.put(block, self.unassigned_slots.pop(0))
+        return True
 
-    def of(self, blocks: Seq[Block], num_blocks: int) -> tuple[tuple[Run, ...], tuple[RemoteSpan, ...]]:
-        """Where the first `num_blocks` blocks lie here, and in which borrowed spans the others lie; both ascending."""
-        self.forget_from(num_blocks)
-        while self._num_blocks < num_blocks:
-            block = blocks[self._num_blocks]
+    def put(self, block: Block, slot: int) -> None:
+        """The block is to be computed into a slot of the own pool."""
+        block.slot = slot
+        self._changed(block)
+
+    def vacate(self, blocks: Iterable[Block]) -> list[int]:
+        """Take their slots from blocks that hold nothing worth keeping."""
+        slots = []
+        for block in blocks:
             if block.slot is not None:
-                self._extend_local(blocks, num_blocks, block.slot)
-            elif (place := block.location()) is not None:
-                self._extend_remote(blocks, num_blocks, *place)
-            else:
-                self._num_blocks += 1
-        return tuple(self._local), tuple(self._remote)
+                slots.append(block.slot)
+                block.slot = None
+                self._changed(block)
+                self.version += 1
+        return slots
 
-    def forget_from(self, number: int) -> None:
-        """Block `number`, and maybe some after it, lie elsewhere now."""
-        if number >= self._num_blocks:
-            return
-        self._num_blocks = number
-        while self._local and (last := self._local[-1]).first_block + last.num_blocks > number:
-            self._local.pop()
-            if last.first_block < number:
-                self._local.append(Run(last.first_block, last.first_slot, number - last.first_block))
-        while self._remote and (end := self._remote[-1]).first_block + end.num_blocks > number:
-            self._remote.pop()
-            if end.first_block < number:
-                self._remote.append(structs.replace(end, num_blocks=number - end.first_block))
+    # --- content
 
-    def is_of(self, blocks: Seq[Block]) -> bool:
-        """Whether the runs say where the blocks lie now."""
-        return BlockTable().of(blocks, self._num_blocks) == (tuple(self._local), tuple(self._remote))
+    def mark_full(self, block: Block) -> None:
+        """Every layer of every position of the block is written."""
+        block.full = True
+        self.counts.update(block)
 
-    def _extend_local(self, blocks: Seq[Block], num_blocks: int, slot: int) -> None:
-        first = number = self._num_blocks
-        while number < num_blocks and blocks[number].slot == slot + number - first:
-            number += 1
-        self._num_blocks = number
-        last = self._local[-1] if self._local else Run(0, 0, 0)
-        if last.first_block + last.num_blocks == first and last.first_slot + last.num_blocks == slot and self._local:
-            self._local[-1] = Run(last.first_block, last.first_slot, last.num_blocks + number - first)
+    def to_checksum(self, most_per_debt: int) -> list[tuple[Block, int]]:
+        """Full blocks that are to leave and have no checksum yet, with their slots; the worker is asked now."""
+        found = [
+            (block, block.slot)
+            for debt in self.debts
+            for block in debt.blocks[debt.filled : debt.filled + most_per_debt]
+            if block.slot is not None and block.full and block.checksum is None and not block.checksumming
+        ]
+        for block, _ in found:
+            block.checksumming = True
+        return found
+
+    @staticmethod
+    def checksummed(pairs: Seq[tuple[Block, int]], checksums: Seq[int]) -> None:
+        """The worker answered for these; what has left its slot or was lost meanwhile has no checksum."""
+        for block, _ in pairs:
+            block.checksumming = False
+        for (block, slot), checksum in zip(pairs, checksums, strict=False):
+            if block.slot == slot and block.full:
+                block.checksum = checksum
+
+    # --- borrowed spans
+
+    def borrow(self, debt: Debt, blocks: Iterable[Block]) -> None:
+        """Let blocks go to the next positions of a span, in order."""
+        if debt not in self.debts:
+            self.debts.append(debt)
+        for block in blocks:
+            if block.arrived:
+                block.moving_from, block.moving_from_index, block.arrived = block.debt, block.index, False
+            block.debt, block.index = debt, len(debt.blocks)
+            debt.blocks.append(block)
+            self._changed(block)
+
+    def offered(self, debt: Debt, message: BlocksReady, now: float) -> None:
+        """The creditor was told that the next blocks of a span lie ready: they stay untouched until it answers."""
+        debt.num_ready, debt.blocks_ready, debt.blocks_ready_sent_at = len(message.blocks), message, now
+
+    def refused(self, debt: Debt) -> None:
+        """The creditor could not take what lies ready."""
+        debt.num_ready = 0
+        debt.failures += 1
+
+    def taken(self, debt: Debt) -> tuple[list[Block], list[int], list[Debt]]:
+        """The creditor has what lay ready: returns the blocks, and the slots and the debts that they leave."""
+        count, debt.num_ready, debt.failures = debt.num_ready, 0, 0
+        moved = debt.blocks[debt.filled : debt.filled + count]
+        debt.filled += count
+        slots, left = [], []
+        for block in moved:
+            if block.slot is not None:
+                slots.append(block.slot)
+            if block.moving_from is not None:
+                left.append(block.moving_from)
+            block.slot, block.moving_from, block.arrived = None, None, True
+            self._changed(block)
+        self.version += 1
+        return moved, slots, left
+
+    def take_back(self, block: Block, slot: int) -> None:
+        """The block was read back from its creditor into a slot of the own pool."""
+        block.slot, block.debt, block.arrived = slot, None, False
+        self._changed(block)
+        self.version += 1
+
+    def abandon_rest(self, debt: Debt) -> None:
+        """Give up the positions of a span that nothing was placed in; their blocks stay where they are, if anywhere."""
+        for block in debt.blocks[debt.filled :]:
+            if block.debt is debt:
+                self._stay(block)
+        del debt.blocks[debt.filled :]
+        debt.num_ready = 0
+        debt.slots = debt.slots[: debt.filled]
+
+    def close_if_empty(self, debt: Debt) -> bool:
+        """Owe a span no more once no block lies in it or is to go there; false if one does, or it was closed before."""
+        if debt not in self.debts or any(b.debt is debt or b.moving_from is debt for b in debt.blocks):
+            return False
+        self.debts.remove(debt)
+        return True
+
+    def lose(self, debt: Debt) -> list[Block]:
+        """A span is gone; returns the blocks whose KV is gone with it."""
+        self.unsettled = True
+        lost = [block for block in debt.blocks if self._lose(block, debt)]
+        debt.num_ready = 0
+        self.debts.remove(debt)
+        return lost
+
+    def clear(self) -> Cleared:
+        """Hold nothing any more."""
+        slots, being_read = self.take_unassigned(), []
+        for block in self.blocks:
+            if block.slot is not None and not (block.debt is not None and _is_read(block.debt, block.index)):
+                slots.append(block.slot)
+        for debt in self.debts:
+            read = [b.slot for b in debt.blocks[debt.filled : debt.filled + debt.num_ready] if b.slot is not None]
+            if read:
+                being_read.append((debt, read))
+        debts, self.debts, self.blocks = self.debts, [], []
+        self.counts, self._table = BlockCounts(), BlockTable()
+        return Cleared(slots, being_read, debts)
+
+    def take_unsettled(self) -> bool:
+        """Whether blocks may have lost their place since this was asked last."""
+        was, self.unsettled = self.unsettled, False
+        return was
+
+    def new_version(self) -> None:
+        """What the worker knows of the places is out of date."""
+        self.version += 1
+
+    def _lose(self, block: Block, debt: Debt) -> bool:
+        if block.moving_from is debt:
+            block.moving_from = None
+            lost = block.debt is not None and not block.arrived and block.slot is None
+        elif block.debt is debt and block.arrived:
+            block.debt, block.arrived = None, False
+            lost = True
         else:
-            self._local.append(Run(first, slot, number - first))
+            if block.debt is debt:
+                self._stay(block)
+            return False
+        if lost:
+            block.full, block.checksum = False, None
+        self._changed(block)
+        return lost
 
-    def _extend_remote(self, blocks: Seq[Block], num_blocks: int, debt: Debt, index: int) -> None:
-        first = number = self._num_blocks
-        while number < num_blocks and blocks[number].location() == (debt, index + number - first):
-            number += 1
-        self._num_blocks = number
-        count = number - first
-        if self._remote:
-            last = self._remote[-1]
-            if (
-                last.span == debt.span
-                and last.first_block + last.num_blocks == first
-                and last.index + last.num_blocks == index
-            ):
-                first, index, count = last.first_block, last.index, last.num_blocks + count
-                self._remote.pop()
-        self._remote.append(
-            RemoteSpan(instance_id=debt.creditor_id, span=debt.span, index=index, first_block=first, num_blocks=count)
-        )
+    def _stay(self, block: Block) -> None:
+        """The block goes nowhere: it stays where it is, if it is anywhere."""
+        self.unsettled = True
+        block.debt, block.index = block.moving_from, block.moving_from_index
+        block.arrived = block.moving_from is not None
+        block.moving_from = None
+        self._changed(block)
+
+    def _changed(self, block: Block) -> None:
+        self.counts.update(block)
+        self._table.forget_from(block.number)
+
+    # --- itself
+
+    def validate(self) -> None:
+        """Every block has at most one live place, and what lies elsewhere is full and checksummed; debts and blocks
+        name each other."""
+        for number, block in enumerate(self.blocks):
+            assert block.number == number
+            if block.arrived:
+                assert block.debt is not None and block.slot is None and block.moving_from is None
+            if block.arrived or block.moving_from is not None:
+                assert block.full and block.checksum is not None, f"block {number} was lent unfinished"
+            if block.debt is not None:
+                assert block.debt in self.debts and block.debt.blocks[block.index] is block
+            if block.moving_from is not None:
+                assert block.moving_from in self.debts and block.slot is None
+                assert block.moving_from_index < block.moving_from.filled
+        for debt in self.debts:
+            assert debt.filled >= 0 and debt.filled + debt.num_ready <= len(debt.blocks) <= debt.capacity
+            for index, block in enumerate(debt.blocks):
+                if block.debt is debt and block.index == index:
+                    assert block.arrived == (index < debt.filled), f"{debt.span.span_id}[{index}] is filled or not"
+        self.counts.validate(self.blocks)
+        assert self._table.is_of(self.blocks), "a block changed its place unseen"
+        slots = self.local_slots()
+        assert len(slots) == len(set(slots)), "a slot is held twice"
+        assert len(slots) == self.num_local_slots
+
+
+def _is_read(debt: Debt, index: int) -> bool:
+    return debt.filled <= index < debt.filled + debt.num_ready

@@ -101,11 +101,10 @@ class Heartbeats:
     def _placement(self) -> Placement:
         entries: Placement = {}
         for seq in self._state.sequences.values():
-            if count := seq.num_local_slots:
+            if count := seq.placement.num_local_slots:
                 entries[seq.request_id, True] = count
-        for loan in self._state.loans.loans.values():
-            key = (loan.request_id, False)
-            entries[key] = entries.get(key, 0) + len(loan.slots)
+        for request_id, count in self._state.loans.by_request().items():
+            entries[request_id, False] = count
         return entries
 
     def validate(self) -> None:

@@ -36,7 +36,7 @@ def request_statuses(state: RManagerState) -> tuple[RequestStatus, ...]:
         RequestStatus(
             request_id=seq.request_id,
             instance_id=state.settings.instance_id,
-            num_tokens=len(seq.tokens),
+            num_tokens=len(seq.request.tokens),
             spans=_spans(seq, state.settings.instance_id),
         )
         for seq in sorted(state.sequences.values(), key=lambda s: s.age)
@@ -45,13 +45,13 @@ def request_statuses(state: RManagerState) -> tuple[RequestStatus, ...]:
 
 def _spans(seq: Sequence, own_id: str) -> tuple[SpanStatus, ...]:
     spans: list[SpanStatus] = []
-    for block in seq.blocks:
+    for block in seq.placement.blocks:
         place = block.location()
         if place is None and block.slot is None:
             continue
         where = own_id if place is None else place[0].creditor_id
-        first = block.number * seq.block_tokens
-        tokens = max(0, min(seq.block_tokens, len(seq.tokens) - first))
+        first = block.number * seq.placement.block_tokens
+        tokens = max(0, min(seq.placement.block_tokens, len(seq.request.tokens) - first))
         if not tokens:
             continue
         last = spans[-1] if spans else None

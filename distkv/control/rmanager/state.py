@@ -1,11 +1,11 @@
 """What the parts of one rManager's decisions share: settings, memory, requests, and the list of commands.
 
-Each part changes this state through its own methods only; `validate` checks what spans several of them.
+Each field has one part that changes it: the pool and what is deferred change here, `sequences` in RequestLifecycle,
+`members` and `suspects` in PeerBook, `lifecycle` in RManager; everybody else asks.
 """
 
 from __future__ import annotations
 
-from bisect import insort
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from distkv.control.blocks import BlockPool, SlotState
 from distkv.control.commands import Command, Publish
 from distkv.control.loan.borrowing import Borrower
 from distkv.control.loan.lending import LoanBook
-from distkv.control.request.placement import Debt
+from distkv.control.request.block import Debt
 from distkv.control.request.sequence import SeqState, Sequence
 from distkv.control.schedule.scheduler import Scheduler
 from distkv.events import ClusterEvent
@@ -73,7 +73,7 @@ class RManagerState:
     lifecycle: InstanceState = "ready"
     counters: Counters = field(default_factory=Counters)
     commands: list[Command] = field(default_factory=list)
-    deferred: deque[Deferred] = field(default_factory=deque)
+    _deferred: deque[Deferred] = field(default_factory=deque)
     _last_id: int = 0
 
     def __post_init__(self) -> None:
@@ -124,37 +124,46 @@ class RManagerState:
 
     def defer(self, seq: Sequence | None, slots: Iterable[int], then: Callable[[], None] | None = None) -> None:
         """Give slots back to their sequence, or to the pool if it has ended, when no step in flight names them."""
-        self.deferred.append(Deferred(self.scheduler.last_step_id, seq, list(slots), then))
+        self._deferred.append(Deferred(self.scheduler.last_step_id, seq, list(slots), then))
         self.settle()
 
     def settle(self) -> None:
         """Carry out what waited for steps that are answered by now."""
-        while self.deferred and self.deferred[0].step_id <= self.scheduler.last_done_id:
-            item = self.deferred.popleft()
+        while self._deferred and self._deferred[0].step_id <= self.scheduler.last_done_id:
+            item = self._deferred.popleft()
             seq = item.seq
             if seq is not None and self.sequences.get(seq.request_id) is seq:
-                for slot in item.slots:
-                    insort(seq.unassigned_slots, slot)
+                seq.placement.add_slots(item.slots)
                 self.trim(seq)
             else:
                 self.pool.free(item.slots, SlotState.LOCAL)
             if item.then is not None:
                 item.then()
 
+    @property
+    def has_deferred(self) -> bool:
+        """Whether anything waits for steps in flight."""
+        return bool(self._deferred)
+
+    @property
+    def has_deferred_slots(self) -> bool:
+        """Whether slots will come free when steps in flight are answered."""
+        return any(item.slots for item in self._deferred)
+
     def returning(self, seq: Sequence) -> int:
         """Slots a sequence will have back when what is leaving has left."""
-        return seq.counts.outgoing + sum(len(item.slots) for item in self.deferred if item.seq is seq)
+        return seq.placement.counts.outgoing + sum(len(item.slots) for item in self._deferred if item.seq is seq)
 
     def trim(self, seq: Sequence) -> None:
-        """Give the pool back the unassigned slots that a sequence has no use for."""
-        if surplus := seq.surplus:
-            self.pool.free(seq.unassigned_slots[-surplus:], SlotState.LOCAL)
-            del seq.unassigned_slots[-surplus:]
+        """Give the pool back the unassigned slots that a sequence has no use for, or none before it is admitted."""
+        is_idle = seq.state is SeqState.WAITING and not seq.placement.holds_kv
+        if slots := seq.placement.take_unassigned() if is_idle else seq.placement.take_surplus():
+            self.pool.free(slots, SlotState.LOCAL)
 
     def all_debts(self) -> list[Debt]:
         """Every span this instance owes, grants still being collected included."""
-        held = [debt for seq in self.sequences.values() for debt in seq.debts]
-        return held + [debt for borrow in self.borrower.active.values() for debt in borrow.grants]
+        held = [debt for seq in self.sequences.values() for debt in seq.placement.debts]
+        return held + self.borrower.grants()
 
     def validate(self, closing_slots: Iterable[int] = ()) -> None:
         """No slot has two owners, none has none."""
@@ -163,8 +172,12 @@ class RManagerState:
         owned = list(closing_slots)
         for seq in self.sequences.values():
             seq.validate()
-            owned.extend(seq.local_slots())
-        owned.extend(slot for item in self.deferred for slot in item.slots)
+            owned.extend(seq.placement.local_slots())
+        owned.extend(slot for item in self._deferred for slot in item.slots)
+        ids = [item.step_id for item in self._deferred]
+        assert ids == sorted(ids) and all(step_id <= self.scheduler.last_step_id for step_id in ids), (
+            f"deferred to steps {ids}"
+        )
         assert len(owned) == len(set(owned)), "a slot has two owners"
         assert len(owned) == self.pool.count(SlotState.LOCAL), (
             f"{self.pool.count(SlotState.LOCAL)} local slots, {len(owned)} owned"

@@ -19,9 +19,9 @@ from distkv.control.loan.creditor import Creditor
 from distkv.control.loan.debts import DebtBook
 from distkv.control.loan.moves import Mover
 from distkv.control.loan.recall import Recaller
+from distkv.control.request.block import Debt
 from distkv.control.request.lifecycle import RequestLifecycle
 from distkv.control.request.output import Decoder
-from distkv.control.request.placement import Debt
 from distkv.control.request.sequence import SeqState, Sequence
 from distkv.control.rmanager.heartbeats import Heartbeats
 from distkv.control.rmanager.peers import PeerBook
@@ -181,25 +181,25 @@ class RManager:
 
     def _client_gone(self, route: bytes, now: float) -> None:
         self._clients.pop(route, None)
-        for seq in [s for s in self.state.sequences.values() if s.route == route]:
+        for seq in [s for s in self.state.sequences.values() if s.request.route == route]:
             self._requests.cancel(seq.request_id, now)
 
     def _client_silent(self, route: bytes, now: float) -> None:
         """It may be gone, or only have been busy: then it is told what has become of its requests."""
         del self._clients[route]
-        for seq in [s for s in self.state.sequences.values() if s.route == route]:
+        for seq in [s for s in self.state.sequences.values() if s.request.route == route]:
             silent_s = self.state.settings.client_timeout_s
             self._requests.fail(seq, f"nothing was heard of its client for {silent_s:g} s", now)
 
     # --- losses
 
     def _lost_in_step(self, seq: Sequence, creditor_ids: tuple[str, ...]) -> None:
-        debts = [debt for debt in seq.debts if debt.creditor_id in creditor_ids and debt.filled]
+        debts = [debt for debt in seq.placement.debts if debt.creditor_id in creditor_ids and debt.filled]
         self._lose_all([(seq, debt) for debt in debts], "partials were missing")
 
     def _lose_all(self, found: list[tuple[Sequence, Debt]], why: str) -> None:
         for seq, debt in found:
-            if debt not in seq.debts:
+            if debt not in seq.placement.debts:
                 continue
             self.state.scheduler.take_back(seq)
             blocks = self._debts.lose(seq, debt)
@@ -210,7 +210,7 @@ class RManager:
     def _peer_lost(self, instance_id: str, now: float, but_incarnation: int | None = None) -> None:
         state = self.state
         state.publish(events.PeerLost(peer=instance_id, restarted=but_incarnation is not None))
-        lost = [(s, d) for s in state.sequences.values() for d in s.debts if d.creditor_id == instance_id]
+        lost = [(s, d) for s in state.sequences.values() for d in s.placement.debts if d.creditor_id == instance_id]
         self._lose_all(lost, "the creditor is gone")
         state.borrower.on_peer_lost(instance_id, now)
         self._creditor.on_debtor_lost(instance_id, but_incarnation)
@@ -240,8 +240,8 @@ class RManager:
     def _advance(self, now: float) -> None:
         """Bring everything as far as it can go: grants, losses, admissions, steps, moves."""
         state = self.state
-        while state.borrower.finished:
-            self._admission.on_borrowed(state.borrower.finished.pop(0), now)
+        while (borrow := state.borrower.take_finished()) is not None:
+            self._admission.on_borrowed(borrow, now)
         for seq in list(state.sequences.values()):
             self._admission.check_places(seq)
         self._admission.admit(now)
@@ -249,7 +249,7 @@ class RManager:
             state.emit(c.TellWorker(step))
         self._admission.make_room(now)
         for seq in state.sequences.values():
-            if seq.debts:
+            if seq.placement.debts:
                 self._mover.advance(seq, now)
         if self._drain_until is not None:
             self._finish_drain(now)
@@ -261,9 +261,9 @@ class RManager:
             return
         self.state.lifecycle = "draining"
         self._drain_until = now + timeout_s
-        self.state.publish(events.Draining(running=len(self.state.running()), loans=len(self.state.loans.loans)))
+        self.state.publish(events.Draining(running=len(self.state.running()), loans=self.state.loans.num_spans))
         for seq in list(self.state.sequences.values()):
-            if seq.num_generated == 0 and seq.state is SeqState.WAITING and not seq.blocks:
+            if seq.num_generated == 0 and seq.state is SeqState.WAITING and not seq.placement.blocks:
                 self._requests.fail(seq, f"instance {self.state.settings.instance_id} is draining", now)
         self._creditor.reclaim_all(timeout_s)
 
@@ -272,13 +272,13 @@ class RManager:
         if self._left:
             return
         assert self._drain_until is not None
-        idle = not state.sequences and not state.scheduler.in_flight and not state.deferred
-        if idle and not state.loans.loans and not self._debts.closing:
+        idle = not state.sequences and state.scheduler.is_idle and not state.has_deferred
+        if idle and not state.loans.num_spans and not self._debts.is_closing:
             reason = "drained"
         elif now >= self._drain_until:
             for seq in list(state.sequences.values()):
                 self._requests.fail(seq, f"instance {state.settings.instance_id} stopped while draining", now)
-            reason = f"drain timed out with {len(state.loans.loans)} spans still lent"
+            reason = f"drain timed out with {state.loans.num_spans} spans still lent"
         else:
             return
         self._left = True

@@ -13,8 +13,7 @@ from distkv import events
 from distkv.control.blocks import SlotState
 from distkv.control.loan.borrowing import Borrow, Purpose
 from distkv.control.loan.debts import DebtBook
-from distkv.control.request.placement import Block
-from distkv.control.request.ranges import Ranges
+from distkv.control.request.block import Block
 from distkv.control.request.sequence import SeqState, Sequence
 from distkv.control.rmanager.state import RManagerState
 
@@ -48,9 +47,9 @@ class Admission:
         hold memory give it up for it.
         """
         state = self._state
-        busy = any(borrow.purpose is Purpose.PLACE for borrow in state.borrower.active.values())
+        busy = state.borrower.is_borrowing(Purpose.PLACE)
         aged: Sequence | None = None
-        for seq in sorted(self._not_running(), key=lambda s: not s.holds_kv):
+        for seq in sorted(self._not_running(), key=lambda s: not s.placement.holds_kv):
             if len(state.running()) >= state.settings.max_num_seqs:
                 return
             since = self._waiting_since.setdefault(seq.request_id, now)
@@ -65,7 +64,7 @@ class Admission:
                 aged = seq
 
     def _make_way(self, seq: Sequence, now: float) -> None:
-        younger = [s for s in self.waiting() if s.holds_kv and s.age > seq.age]
+        younger = [s for s in self.waiting() if s.placement.holds_kv and s.age > seq.age]
         if younger:
             self._preempt(younger[-1], now)
 
@@ -76,9 +75,9 @@ class Admission:
 
     def unplaced_blocks(self, seq: Sequence) -> int:
         """Blocks it needs a place for before it can go on, beyond the slots it holds or will soon have back."""
-        seq.cover(len(seq.tokens))
-        wanted = seq.counts.unplaced + seq.ends_in_transit
-        return max(0, wanted - len(seq.unassigned_slots) - self._state.returning(seq))
+        seq.placement.cover(len(seq.request.tokens))
+        wanted = seq.placement.counts.unplaced + seq.placement.ends_in_transit
+        return max(0, wanted - len(seq.placement.unassigned_slots) - self._state.returning(seq))
 
     def make_room(self, now: float) -> None:
         """Move blocks out when slots run short; preempt the youngest when a sequence stands still for want of one."""
@@ -86,12 +85,12 @@ class Admission:
         stalled = self._stalled()
         if not (stalled or self._short_soon() or self._starving()) or self._relieving():
             return
-        room_is_coming = any(item.slots for item in state.deferred) or any(s.has_outgoing for s in state.running())
+        room_is_coming = state.has_deferred_slots or any(s.placement.has_outgoing for s in state.running())
         if room_is_coming and not stalled:
             return
         victim = self._fullest()
         if now >= self._relieve_at and victim is not None and state.possible_creditors():
-            wanted = min(victim.counts.movable, max(LEAST_MOVE_BLOCKS, len(state.running())))
+            wanted = min(victim.placement.counts.movable, max(LEAST_MOVE_BLOCKS, len(state.running())))
             state.borrower.start(victim, Purpose.RELIEVE, wanted, now)
             return
         # What a sequence has in flight may fill blocks that can leave, or end a request: that comes first.
@@ -107,7 +106,7 @@ class Admission:
         elif borrow.purpose is Purpose.PLACE:
             self._place(seq, borrow, now)
         elif borrow.purpose is Purpose.RELIEVE:
-            blocks = seq.movable() if seq.state is SeqState.RUNNING else []
+            blocks = seq.placement.movable() if seq.state is SeqState.RUNNING else []
             self._hand_over(seq, borrow, blocks)
             if borrow.grants and blocks:
                 self._relieve_retries = 0
@@ -117,10 +116,7 @@ class Admission:
             if self._stalled():
                 self._preempt_youngest(now)
         else:
-            blocks = [
-                b for b in seq.blocks if b.arrived and b.debt is not None and b.debt.creditor_id in borrow.exclude
-            ]
-            self._hand_over(seq, borrow, blocks)
+            self._hand_over(seq, borrow, seq.placement.at_creditors(borrow.exclude))
 
     def restart(self, seq: Sequence, now: float) -> None:
         """Take everything from a sequence; it starts over from its tokens when there is memory again."""
@@ -129,19 +125,21 @@ class Admission:
         self._debts.give_back(state.borrower.cancel(seq))
         seq.state = SeqState.WAITING
         self._debts.drop(seq, now)
-        seq.uncomputed = Ranges([(0, len(seq.tokens))])
         seq.retry_at, seq.retries = now, 0
 
     def check_places(self, seq: Sequence) -> None:
-        """After a loss: no more steps for a sequence whose lost blocks have no place, until they do."""
-        if not seq.unsettled or seq.state is not SeqState.RUNNING:
+        """After a loss: no more steps for a sequence whose lost blocks have no place, until they do; and one that waits
+        with nothing left keeps no slots from others."""
+        if seq.state is SeqState.WAITING and not seq.placement.holds_kv:
+            self._state.trim(seq)
+        if seq.state is not SeqState.RUNNING or not seq.placement.take_unsettled():
             return
-        seq.unsettled = False
         if not self._state.scheduler.has_in_flight(seq) and (slots := seq.vacate()):
             self._state.defer(seq, slots)
         if self.unplaced_blocks(seq):
             seq.state = SeqState.WAITING
             seq.retry_at, seq.retries = 0.0, 0
+            self._state.trim(seq)
 
     def forget(self, seq: Sequence) -> None:
         """The sequence ended."""
@@ -163,8 +161,8 @@ class Admission:
         if not may_borrow or not state.possible_creditors():
             return False
         self._take_local(seq, local)
-        remote = min(remote, seq.counts.unplaced) + self._missing_staging(seq)
-        if self._missing_staging(seq) and not seq.counts.movable:
+        remote = min(remote, seq.placement.counts.unplaced) + self._missing_staging(seq)
+        if self._missing_staging(seq) and not seq.placement.counts.movable:
             return False
         seq.state = SeqState.ACQUIRING
         state.borrower.start(seq, Purpose.PLACE, remote, now)
@@ -172,30 +170,33 @@ class Admission:
 
     def _missing_staging(self, seq: Sequence) -> int:
         """1 if a full block must move out first, so that there is a slot to compute the borrowed ones in."""
-        return 0 if seq.unassigned_slots or self._state.returning(seq) else 1
+        return 0 if seq.placement.unassigned_slots or self._state.returning(seq) else 1
 
     def _take_local(self, seq: Sequence, count: int) -> None:
         slots = self._state.pool.allocate(count, SlotState.LOCAL) if count else []
         assert slots is not None
-        seq.unassigned_slots = sorted(seq.unassigned_slots + slots)
+        seq.placement.add_slots(slots)
 
     def _place(self, seq: Sequence, borrow: Borrow, now: float) -> None:
         if seq.state is not SeqState.ACQUIRING:
             self._debts.give_back(borrow.grants)
             return
-        unplaced = seq.unplaced()
+        unplaced = seq.placement.unplaced()
         remote = min(self.unplaced_blocks(seq), len(unplaced))
-        extra = seq.movable()[: self._missing_staging(seq)]
+        extra = seq.placement.movable()[: self._missing_staging(seq)]
         if borrow.granted >= remote + self._missing_staging(seq) and len(extra) == self._missing_staging(seq):
             self._hand_over(seq, borrow, extra + unplaced[:remote])
             self._start(seq)
             return
         self._debts.give_back(borrow.grants)
-        self._state.pool.free(seq.unassigned_slots, SlotState.LOCAL)
-        seq.unassigned_slots = []
+        self._state.pool.free(seq.placement.take_unassigned(), SlotState.LOCAL)
         seq.state = SeqState.WAITING
         retries = seq.retries + 1
-        if seq.blocks and retries >= GIVE_UP_RETRIES and (seq.num_local_slots or seq.debts):
+        if (
+            seq.placement.blocks
+            and retries >= GIVE_UP_RETRIES
+            and (seq.placement.num_local_slots or seq.placement.debts)
+        ):
             # Two that each hold what the other lacks would wait for ever.
             self.restart(seq, now)
         seq.retries, seq.retry_at = retries, now + self._backoff(retries)
@@ -203,7 +204,7 @@ class Admission:
     def _start(self, seq: Sequence) -> None:
         seq.state = SeqState.RUNNING
         seq.retries, seq.starved_since = 0, None
-        seq.version += 1
+        seq.placement.new_version()
         self._waiting_since.pop(seq.request_id, None)
         self._state.trim(seq)
 
@@ -214,9 +215,7 @@ class Admission:
             if not rest:
                 self._debts.give_back([debt])
                 continue
-            seq.debts.append(debt)
-            for block in rest[: debt.capacity]:
-                seq.assign(block, debt)
+            seq.placement.borrow(debt, rest[: debt.capacity])
             rest = rest[debt.capacity :]
 
     # --- making room
@@ -234,7 +233,9 @@ class Admission:
         soon = [
             s
             for s in self._state.running()
-            if not s.unassigned_slots and s.can_grow and len(s.blocks) * block_tokens - s.length < SOON_TOKENS
+            if not s.placement.unassigned_slots
+            and s.can_grow
+            and len(s.placement.blocks) * block_tokens - s.length < SOON_TOKENS
         ]
         return self._state.pool.num_free < len(soon)
 
@@ -243,14 +244,14 @@ class Admission:
         state = self._state
         if state.pool.num_free > len(state.running()):
             return False
-        return any(not s.unassigned_slots and self.unplaced_blocks(s) for s in self.waiting()[:1])
+        return any(not s.placement.unassigned_slots and self.unplaced_blocks(s) for s in self.waiting()[:1])
 
     def _relieving(self) -> bool:
-        return any(borrow.purpose is Purpose.RELIEVE for borrow in self._state.borrower.active.values())
+        return self._state.borrower.is_borrowing(Purpose.RELIEVE)
 
     def _fullest(self) -> Sequence | None:
-        running = [s for s in self._state.running() if s.counts.movable]
-        return max(running, key=lambda s: (s.counts.movable, s.age), default=None)
+        running = [s for s in self._state.running() if s.placement.counts.movable]
+        return max(running, key=lambda s: (s.placement.counts.movable, s.age), default=None)
 
     def _preempt_youngest(self, now: float) -> None:
         if running := self._state.running():
@@ -258,7 +259,7 @@ class Admission:
 
     def _preempt(self, seq: Sequence, now: float) -> None:
         self._state.counters.preemptions += 1
-        self._state.publish(events.Preempted(request_id=seq.request_id, num_tokens=len(seq.tokens)))
+        self._state.publish(events.Preempted(request_id=seq.request_id, num_tokens=len(seq.request.tokens)))
         self.restart(seq, now)
         seq.retry_at = now + self._backoff(seq.retries)
 

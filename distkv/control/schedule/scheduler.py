@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from distkv.control.request.placement import Block
+from distkv.control.request.block import Block
 from distkv.control.request.sequence import SeqState, Sequence
 from distkv.wire.messages.to_worker import PromptLogprobs, SeqStep, Step
 
@@ -70,6 +70,11 @@ class Scheduler:
         """All steps up to this one are answered."""
         return self.in_flight[0].step_id - 1 if self.in_flight else self._last_step_id
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether every step is answered."""
+        return not self.in_flight
+
     def plan(self, running: Iterable[Sequence], now: float) -> Step | None:
         """The next step, or None when two are in flight or nothing can be computed. `stalled` are those that need a
         slot and find none."""
@@ -87,8 +92,8 @@ class Scheduler:
                 break
             part = self._plan_sequence(seq, budget, step)
             if part is not None:
-                if seq.began is None:
-                    seq.began = now
+                if seq.request.began is None:
+                    seq.request.began = now
                 parts.append(part)
                 budget -= part.end - part.start
         if not parts:
@@ -109,73 +114,61 @@ class Scheduler:
         return self.in_flight.popleft()
 
     def take_back(self, seq: Sequence) -> None:
-        """Undo what the steps in flight do for a sequence: its ranges are to do again, in a new life."""
-        for step in self.in_flight:
-            part = step.planned.get(seq.request_id)
-            if part is not None and part.seq is seq and part.attempt == seq.attempt:
-                seq.uncomputed.add(part.start, part.end)
-        seq.pending = 0
-        seq.uncomputed.remove(seq.length, seq.length + MAX_IN_FLIGHT + 1)
-        seq.attempt += 1
-        seq.version += 1
+        """Undo what the steps in flight do for a sequence: its ranges are to be computed again, in a new attempt."""
+        parts = [step.planned.get(seq.request_id) for step in self.in_flight]
+        mine = [part for part in parts if part is not None and part.seq is seq and part.attempt == seq.attempt]
+        seq.void([(part.start, part.end) for part in mine], MAX_IN_FLIGHT + 1)
 
     def _plan_sequence(self, seq: Sequence, budget: int, step: InFlight) -> SeqStep | None:
         start, end = seq.uncomputed.first
         end = min(end, start + budget, self._streaming_limit(seq, start))
-        if seq.report is not None:
+        if seq.request.report is not None:
             end = min(end, start + MAX_PROMPT_LOGPROBS)
         end = self._find_room(seq, start, end)
         if end <= start:
-            if not seq.has_outgoing:
+            if not seq.placement.has_outgoing:
                 self.stalled.append(seq)
             return None
-        seq.uncomputed.remove(start, end)
         sampled = end == seq.length
-        wanted = None if seq.report is None else seq.report.request(seq.tokens, start, end)
-        local, remote = seq.block_table(-(-end // self._block_tokens))
+        wanted = None if seq.request.report is None else seq.request.report.request(seq.request.tokens, start, end)
+        local, remote = seq.placement.block_table(-(-end // self._block_tokens))
         part = SeqStep(
             request_id=seq.request_id,
-            version=seq.version,
+            version=seq.placement.version,
             attempt=seq.attempt,
             start=start,
             end=end,
-            tokens=tuple(seq.tokens[start:end]),
+            tokens=tuple(seq.request.tokens[start:end]),
             local=local,
             remote=remote,
-            sample=seq.sampling if sampled else None,
-            history=seq.has_history,
+            sample=seq.request.sampling if sampled else None,
+            history=seq.request.has_history,
             prompt_logprobs=wanted,
         )
         step.planned[seq.request_id] = Planned(seq, seq.attempt, start, end, sampled, wanted)
-        if sampled:
-            seq.pending += 1
-            if seq.can_grow:
-                seq.uncomputed.add(seq.length - 1, seq.length)
-                seq.cover(seq.length)
+        seq.planned(start, end)
         return part
 
     def _streaming_limit(self, seq: Sequence, start: int) -> int:
         """Where a chunk must end so that rBlocks can leave while the next chunk is computed."""
         first = start // self._block_tokens
-        if not seq.has_outgoing:
+        if not seq.placement.has_outgoing:
             return seq.length
-        return (first + max(1, seq.num_local_slots // STREAMING_SHARE)) * self._block_tokens
+        return (first + max(1, seq.placement.num_local_slots // STREAMING_SHARE)) * self._block_tokens
 
     def _find_room(self, seq: Sequence, start: int, end: int) -> int:
         """Give each block of [start, end) a slot; returns how far the slots reach."""
         block_tokens = self._block_tokens
         for number in range(start // block_tokens, -(-end // block_tokens)):
-            block = seq.blocks[number]
+            block = seq.placement.blocks[number]
             if block.slot is None and not self._give_slot(seq, block):
                 return min(end, number * block_tokens)
         return end
 
     def _give_slot(self, seq: Sequence, block: Block) -> bool:
-        slot = None
-        if seq.unassigned_slots:
-            slot = seq.unassigned_slots.pop(0)
-        elif block.debt is None:
-            slot = self._take_slot()
+        if seq.placement.put_unassigned(block):
+            return True
+        slot = self._take_slot() if block.debt is None else None
         if slot is not None:
-            seq.put(block, slot)
+            seq.placement.put(block, slot)
         return slot is not None

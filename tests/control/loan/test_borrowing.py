@@ -59,7 +59,7 @@ def test_candidates_are_asked_in_turn_until_all_is_granted() -> None:
     second = asking.asked()
     assert second.num_blocks == 2 and second.span_id != first.span_id
     assert asking.grant("p", second, 2)
-    assert asking.borrower.active == {} and asking.borrower.finished == [borrow]
+    assert asking.borrower.active == {} and list(asking.borrower.finished) == [borrow]
     assert [(debt.creditor_id, debt.capacity) for debt in borrow.grants] == [("q", 3), ("p", 2)]
 
 
@@ -88,7 +88,7 @@ def test_refusals_are_told_in_the_next_query_and_who_is_empty_is_not_asked_again
     asking.refuse("q", asking.asked(), 0)
     assert asking.query().num_blocks == 4
     asking.candidates(borrow, ("p", 9), ("q", 9))
-    assert asking.borrower.finished == [borrow] and borrow.grants == []
+    assert list(asking.borrower.finished) == [borrow] and borrow.grants == []
 
 
 def test_it_gives_up_after_some_rounds() -> None:
@@ -98,7 +98,7 @@ def test_it_gives_up_after_some_rounds() -> None:
         asking.query()
         asking.candidates(borrow, ("p", 1))
         asking.refuse("p", asking.asked(), 1)
-    assert asking.borrower.finished == [borrow]
+    assert list(asking.borrower.finished) == [borrow]
 
 
 def test_some_help_is_enough_to_make_room_but_not_to_place() -> None:
@@ -128,7 +128,7 @@ def test_unknown_candidates_are_not_asked() -> None:
     asking = Asking(peers=("p",))
     borrow = asking.start(1)
     asking.candidates(borrow, ("stranger", 9))
-    assert asking.borrower.finished == [borrow]
+    assert list(asking.borrower.finished) == [borrow]
     assert issued(asking.state, TryMoveKvcache) == []
 
 
@@ -169,7 +169,7 @@ def test_what_a_dead_peer_granted_is_gone_also_when_the_borrow_is_over() -> None
     asking.borrower.on_peer_lost("q", asking.clock.now())
     assert borrow.trying == "s"
     asking.grant("s", asking.asked(), 2)
-    assert asking.borrower.finished == [borrow]
+    assert list(asking.borrower.finished) == [borrow]
     asking.borrower.on_peer_lost("p", asking.clock.now())
     assert [debt.creditor_id for debt in borrow.grants] == ["s"]
 

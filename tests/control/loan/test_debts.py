@@ -7,13 +7,13 @@ import pytest
 from distkv.clock import ManualClock
 from distkv.control.loan.borrowing import Purpose
 from distkv.control.loan.debts import DebtBook
-from distkv.control.request.placement import Debt
+from distkv.control.request.block import Debt
 from distkv.control.request.sequence import Sequence
 from distkv.control.rmanager.state import RManagerState
 from distkv.wire.messages.common import Epoch, SpanRef
 from distkv.wire.messages.to_rmanager import Granted, Release, Renew, Renewed
 from distkv.wire.messages.to_worker import SeqStep
-from tests.control.parts import add_sequence, compute, issued, lend, make_state, place, validate
+from tests.control.parts import add_sequence, compute, issued, lend, make_state, offer, place, validate
 
 LEASE_S, MARGIN_S = 4.0, 0.5
 
@@ -145,10 +145,10 @@ def test_a_lost_span_is_exactly_what_is_to_be_computed_again(
     first, second = placed_debt(state, seq, 2), placed_debt(state, seq, 2, at=2)
     assert debts.lose(seq, first) == 2
     assert list(seq.uncomputed) == [(0, 8)]
-    assert seq.unsettled and [block.number for block in seq.unplaced()] == [0, 1]
-    assert all(block.checksum is None and not block.full for block in seq.blocks[:2])
-    assert [block.arrived for block in seq.blocks[2:4]] == [True, True]
-    assert seq.debts == [second]
+    assert seq.placement.unsettled and [block.number for block in seq.placement.unplaced()] == [0, 1]
+    assert all(block.checksum is None and not block.full for block in seq.placement.blocks[:2])
+    assert [block.arrived for block in seq.placement.blocks[2:4]] == [True, True]
+    assert seq.placement.debts == [second]
     assert [release.span for release in issued(state, Release)] == [first.span]
     validate(state, debts)
 
@@ -156,8 +156,8 @@ def test_a_lost_span_is_exactly_what_is_to_be_computed_again(
 def test_what_had_not_left_yet_is_not_lost(state: RManagerState, debts: DebtBook, seq: Sequence) -> None:
     debt = lend(seq, "p", 3, 103.5)
     assert debts.lose(seq, debt) == 0
-    assert list(seq.uncomputed) == [] and seq.unplaced() == []
-    assert [block.debt for block in seq.blocks[:3]] == [None, None, None]
+    assert list(seq.uncomputed) == [] and seq.placement.unplaced() == []
+    assert [block.debt for block in seq.placement.blocks[:3]] == [None, None, None]
     validate(state, debts)
 
 
@@ -167,27 +167,26 @@ def test_losing_one_end_of_a_move_between_creditors(
 ) -> None:
     old = placed_debt(state, seq, 2)
     new = lend(seq, "q", 2, 103.5)
-    assert seq.blocks[0].moving_from is old and seq.blocks[0].location() == (old, 0)
+    assert seq.placement.blocks[0].moving_from is old and seq.placement.blocks[0].location() == (old, 0)
     if lost == "old":
         assert debts.lose(seq, old) == 2
         assert list(seq.uncomputed) == [(0, 8)]
-        assert seq.blocks[0].debt is new and not seq.blocks[0].arrived
+        assert seq.placement.blocks[0].debt is new and not seq.placement.blocks[0].arrived
     else:
         assert debts.lose(seq, new) == 0
         assert list(seq.uncomputed) == []
-        assert seq.blocks[0].location() == (old, 0) and seq.blocks[0].arrived
+        assert seq.placement.blocks[0].location() == (old, 0) and seq.placement.blocks[0].arrived
     validate(state, debts)
 
 
 def test_an_abandoned_debt_keeps_what_lies_there(state: RManagerState, debts: DebtBook, seq: Sequence) -> None:
     debt = placed_debt(state, seq, 2)
     debt.slots += (102, 103, 104)
-    for block in seq.blocks[2:4]:
-        seq.assign(block, debt)
+    seq.placement.borrow(debt, seq.placement.blocks[2:4])
     debts.abandon(seq, debt)
-    assert (debt.capacity, debt.blocks, debt.num_ready) == (2, seq.blocks[:2], 0)
-    assert [block.debt for block in seq.blocks[2:4]] == [None, None]
-    assert debt in seq.debts and issued(state, Release) == []
+    assert (debt.capacity, debt.blocks, debt.num_ready) == (2, seq.placement.blocks[:2], 0)
+    assert [block.debt for block in seq.placement.blocks[2:4]] == [None, None]
+    assert debt in seq.placement.debts and issued(state, Release) == []
     validate(state, debts)
 
 
@@ -199,9 +198,9 @@ def test_an_empty_debt_is_given_back_when_no_step_names_it(
     for block in list(debt.blocks):
         slot = state.take_slot()
         assert slot is not None
-        seq.settle_here(block, slot)
+        seq.placement.take_back(block, slot)
     debts.release_if_empty(seq, debt)
-    assert seq.debts == [] and issued(state, Release) == []
+    assert seq.placement.debts == [] and issued(state, Release) == []
     land(state, step_id)
     assert [release.span for release in issued(state, Release)] == [debt.span]
 
@@ -210,12 +209,12 @@ def test_memory_of_an_ended_request_is_free_when_its_steps_and_readers_are_done(
     state: RManagerState, debts: DebtBook, seq: Sequence, clock: ManualClock
 ) -> None:
     placed, read = placed_debt(state, seq, 2), lend(seq, "q", 2, 103.5, at=2)
-    read.num_ready = 2
-    being_read = [block.slot for block in seq.blocks[2:4]]
+    offer(seq, read)
+    being_read = [block.slot for block in seq.placement.blocks[2:4]]
     step_id = fly(state)
     del state.sequences[seq.request_id]
     debts.drop(seq, clock.now())
-    assert seq.blocks == [] and seq.debts == []
+    assert seq.placement.blocks == [] and seq.placement.debts == []
     assert issued(state, Release) == []
     land(state, step_id)
     assert {release.span for release in issued(state, Release)} == {placed.span, read.span}
@@ -234,7 +233,7 @@ def test_memory_of_an_ended_request_is_free_when_its_steps_and_readers_are_done(
 def test_a_reader_that_never_says_it_is_done(
     state: RManagerState, debts: DebtBook, seq: Sequence, clock: ManualClock, how: str
 ) -> None:
-    lend(seq, "q", 2, 103.5).num_ready = 1
+    offer(seq, lend(seq, "q", 2, 103.5), 1)
     del state.sequences[seq.request_id]
     debts.drop(seq, clock.now())
     assert len(debts.closing_slots()) == 1

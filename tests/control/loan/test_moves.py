@@ -7,7 +7,7 @@ import pytest
 from distkv.clock import ManualClock
 from distkv.control.loan.debts import DebtBook
 from distkv.control.loan.moves import ASK_AGAIN_S, MAX_FAILURES, MAX_READY_BLOCKS, Mover
-from distkv.control.request.placement import Debt
+from distkv.control.request.block import Debt
 from distkv.control.request.sequence import Sequence
 from distkv.control.rmanager.state import RManagerState
 from distkv.wire.messages.from_worker import Checksummed
@@ -63,9 +63,9 @@ def test_from_seal_to_the_new_place() -> None:
     ready = moving.ready()
     assert (ready.span, ready.index, ready.source_id, ready.source_incarnation) == (debt.span, 0, "me", 7)
     assert ready.blocks == tuple(ReadyBlock(slot, 500 + slot) for slot in slots if slot is not None)
-    version = moving.seq.version
+    version = moving.seq.placement.version
     moving.complete(debt, ready)
-    assert debt.filled == 2 and debt.num_ready == 0 and moving.seq.version == version + 1
+    assert debt.filled == 2 and debt.num_ready == 0 and moving.seq.placement.version == version + 1
     assert all(block.arrived and block.slot is None for block in debt.blocks)
     assert moving.state.counters.moved_blocks == 2
     assert moving.state.pool.num_free == 5 + 2, "what they left is free: no step names it"
@@ -92,20 +92,20 @@ def test_what_they_leave_is_free_after_the_last_step_that_names_it() -> None:
 def test_blocks_leave_in_order_as_they_are_computed() -> None:
     moving = Moving()
     debt = lend(moving.seq, "p", 4)
-    for block in moving.seq.blocks[1:]:
+    for block in moving.seq.placement.blocks[1:]:
         block.full = False
-        moving.seq.counts.update(block)
+        moving.seq.placement.counts.update(block)
     moving.advance()
     moving.checksum()
     ready = moving.ready()
     assert len(ready.blocks) == 1
     for number in (2, 3):
-        moving.seq.mark_full(moving.seq.blocks[number])
+        moving.seq.placement.mark_full(moving.seq.placement.blocks[number])
     moving.complete(debt, ready)
     moving.advance()
     moving.checksum()
     assert issued(moving.state, BlocksReady) == [], "block 1 comes first"
-    moving.seq.mark_full(moving.seq.blocks[1])
+    moving.seq.placement.mark_full(moving.seq.placement.blocks[1])
     moving.advance()
     moving.checksum()
     ready = moving.ready()
@@ -150,20 +150,20 @@ def test_a_debt_that_cannot_be_filled_is_given_up_after_some_tries() -> None:
     moving.checksum()
     for attempt in range(MAX_FAILURES):
         ready = moving.ready()
-        assert debt in moving.seq.debts
+        assert debt in moving.seq.placement.debts
         moving.complete(debt, ready, "a checksum does not match")
         moving.advance()
         assert debt.failures == attempt + 1
-    assert moving.seq.debts == []
+    assert moving.seq.placement.debts == []
     assert [release.span for release in issued(moving.state, Release)] == [debt.span]
-    assert moving.seq.unsettled and all(block.slot is not None for block in moving.seq.blocks)
+    assert moving.seq.placement.unsettled and all(block.slot is not None for block in moving.seq.placement.blocks)
     moving.check()
 
 
 def test_a_success_forgives_failures() -> None:
     moving = Moving()
     debt = lend(moving.seq, "p", 3)
-    moving.seq.blocks[2].full = False
+    moving.seq.placement.blocks[2].full = False
     moving.advance()
     moving.checksum()
     moving.complete(debt, moving.ready(), "busy")
@@ -177,7 +177,7 @@ def test_a_checksum_that_comes_late_is_not_that_of_another_life_of_the_block() -
     debt = lend(moving.seq, "p", 1)
     moving.advance()
     (command,) = issued(moving.state, Checksum)
-    block = moving.seq.blocks[0]
+    block = moving.seq.placement.blocks[0]
     block.full = False
     moving.mover.on_checksummed(Checksummed(checksum_id=command.checksum_id, checksums=(1,)))
     moving.mover.on_checksummed(Checksummed(checksum_id=command.checksum_id, checksums=(1,)))
@@ -194,10 +194,10 @@ def test_from_one_creditor_to_another() -> None:
     ready = moving.ready()
     assert (ready.source_id, ready.source_incarnation) == ("p", 1)
     assert ready.blocks == tuple(ReadyBlock(old.slots[i], 1000 + i) for i in (0, 1))
-    assert moving.seq.blocks[0].location() == (old, 0), "attended at its old place until it has arrived"
+    assert moving.seq.placement.blocks[0].location() == (old, 0), "attended at its old place until it has arrived"
     moving.complete(new, ready)
-    assert moving.seq.blocks[0].location() == (new, 0)
-    assert moving.seq.debts == [new]
+    assert moving.seq.placement.blocks[0].location() == (new, 0)
+    assert moving.seq.placement.debts == [new]
     assert [release.span for release in issued(moving.state, Release)] == [old.span]
     moving.check()
 
@@ -226,6 +226,6 @@ def test_answers_to_nothing_change_nothing(index: int) -> None:
     moving = Moving()
     debt = lend(moving.seq, "p", 2)
     moving.mover.on_complete("p", Complete(span=debt.span, index=index, num_blocks=1))
-    del moving.seq.debts[0]
+    del moving.seq.placement.debts[0]
     moving.mover.on_complete("p", Complete(span=debt.span, index=0, num_blocks=1))
     assert debt.filled == 0 and moving.state.counters.moved_blocks == 0

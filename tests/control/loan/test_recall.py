@@ -6,14 +6,14 @@ from distkv.clock import ManualClock
 from distkv.control.loan.borrowing import Purpose
 from distkv.control.loan.debts import DebtBook
 from distkv.control.loan.recall import Recaller
-from distkv.control.request.placement import Debt
+from distkv.control.request.block import Debt
 from distkv.control.request.sequence import Sequence
 from distkv.control.rmanager.state import RManagerState
 from distkv.wire.messages.common import Epoch, SpanRef
 from distkv.wire.messages.from_worker import Pulled
 from distkv.wire.messages.to_rmanager import Reclaim, Release
 from distkv.wire.messages.to_worker import Pull
-from tests.control.parts import add_sequence, compute, issued, lend, make_state, place
+from tests.control.parts import add_sequence, compute, issued, lend, make_state, offer, place
 
 
 class Recalling:
@@ -56,8 +56,8 @@ def test_all_come_home_when_there_is_room() -> None:
     recalling.reclaim()
     assert issued(recalling.state, Pull) == [], "asked again while they are coming"
     assert recalling.recaller.on_pulled(Pulled(pull_id=pull.pull_id))
-    assert [block.slot for block in recalling.seq.blocks[:3]] == list(pull.slots)
-    assert recalling.seq.debts == [] and len(issued(recalling.state, Release)) == 1
+    assert [block.slot for block in recalling.seq.placement.blocks[:3]] == list(pull.slots)
+    assert recalling.seq.placement.debts == [] and len(issued(recalling.state, Release)) == 1
     assert not recalling.recaller.on_pulled(Pulled(pull_id=pull.pull_id))
     recalling.check()
 
@@ -86,7 +86,7 @@ def test_a_pull_that_fails_gives_its_slots_back_and_is_tried_again() -> None:
     pull = recalling.pull()
     recalling.recaller.on_pulled(Pulled(pull_id=pull.pull_id, problem="the source is gone"))
     assert recalling.state.pool.num_free == free
-    assert all(block.arrived for block in recalling.seq.blocks[:3])
+    assert all(block.arrived for block in recalling.seq.placement.blocks[:3])
     recalling.check()
     recalling.reclaim()
     assert recalling.pull().pull_id != pull.pull_id
@@ -111,13 +111,13 @@ def test_what_ended_or_was_lost_meanwhile_needs_no_slots() -> None:
 def test_blocks_still_on_their_way_there_stay() -> None:
     recalling = Recalling(free=8)
     recalling.debt.slots += (200, 201)
-    recalling.seq.assign(recalling.seq.blocks[3], recalling.debt)
-    recalling.debt.num_ready = 1
+    recalling.seq.placement.borrow(recalling.debt, recalling.seq.placement.blocks[3:4])
+    offer(recalling.seq, recalling.debt)
     recalling.reclaim()
     assert issued(recalling.state, Pull) == [], "what is being read is waited for"
-    recalling.debt.num_ready = 0
+    recalling.seq.placement.refused(recalling.debt)
     recalling.reclaim()
-    assert recalling.debt.capacity == 3 and recalling.seq.blocks[3].debt is None
+    assert recalling.debt.capacity == 3 and recalling.seq.placement.blocks[3].debt is None
     assert len(recalling.pull().slots) == 3
     recalling.check()
 

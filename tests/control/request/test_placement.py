@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distkv.control.request.placement import Block, BlockCounts, BlockTable, Debt
+from distkv.control.request.block import Block, BlockCounts, Debt
+from distkv.control.request.block_table import BlockTable
 from distkv.wire.messages.common import Epoch, Run, SpanRef
 from distkv.wire.messages.to_worker import RemoteSpan
 from tests.control.parts import add_sequence, compute, lend, make_state, place
@@ -107,7 +108,7 @@ def test_a_decode_step_of_a_long_sequence_looks_at_few_of_its_blocks() -> None:
     compute(state, seq)
     place(state, seq, lend(seq, "p", 700))
     place(state, seq, lend(seq, "q", 700, at=700))
-    seq.blocks = watched = Watched(seq.blocks)
+    seq.placement.blocks = watched = Watched(seq.placement.blocks)
     seq.uncomputed.add(seq.length - 1, seq.length)
     looks = []
     for _turn in range(20):
@@ -116,7 +117,6 @@ def test_a_decode_step_of_a_long_sequence_looks_at_few_of_its_blocks() -> None:
         looks.append(watched.looks)
         assert step is not None
         state.scheduler.finished(step.step_id)
-        seq.tokens.append(1)
-        seq.pending -= 1
+        seq.append(1)
     assert looks[0] >= 2048 and max(looks[1:]) < 10
     seq.validate()

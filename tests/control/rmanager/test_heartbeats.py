@@ -48,7 +48,7 @@ def test_what_changed_back_is_told_as_the_gmanager_may_know_more_than_it_acknowl
     heartbeats.on_ack(HeartbeatAck(seq=1))
     compute(state, add_sequence(state, "short-lived", 4))
     assert entries(heartbeats.build(0)) == {("short-lived", True): 1}
-    slots = state.sequences.pop("short-lived").local_slots()
+    slots = state.sequences.pop("short-lived").placement.local_slots()
     state.defer(None, slots)
     assert entries(heartbeats.build(0)) == {("short-lived", True): 0}
 
@@ -73,7 +73,7 @@ def test_after_many_unanswered_ones_it_starts_over_and_remembers_no_more_than_it
     for index in range(3 * KEPT_HEARTBEATS):
         compute(state, add_sequence(state, f"r{index}", 4))
         last = heartbeats.build(0)
-        state.defer(None, state.sequences.pop(f"r{index}").local_slots())
+        state.defer(None, state.sequences.pop(f"r{index}").placement.local_slots())
     assert last.full and len(heartbeats._changed_in) <= 2 * KEPT_HEARTBEATS
     heartbeats.on_ack(HeartbeatAck(seq=last.seq - KEPT_HEARTBEATS - 1))
     assert heartbeats.build(0).full, "what changed since then is forgotten"
@@ -122,7 +122,7 @@ def test_a_period_or_sooner_when_memory_came_free() -> None:
     assert not heartbeats.due(clock.advance(0.4))
     assert heartbeats.due(clock.advance(0.2))
     heartbeats.build(0)
-    state.defer(None, state.sequences.pop("a").local_slots())
+    state.defer(None, state.sequences.pop("a").placement.local_slots())
     assert not heartbeats.due(clock.advance(EARLY_S / 2))
     assert heartbeats.due(clock.advance(EARLY_S))
 
@@ -164,7 +164,7 @@ class Telling(RuleBasedStateMachine):
     @rule(name=st.sampled_from("abc"), blocks=st.integers(1, 4))
     def some_of_it_leaves(self, name: str, blocks: int) -> None:
         seq = self.state.sequences.get(name)
-        movable = [] if seq is None else seq.movable()[:blocks]
+        movable = [] if seq is None else seq.placement.movable()[:blocks]
         if seq is not None and movable and movable[-1].number - movable[0].number < blocks:
             place(self.state, seq, lend(seq, "p", len(movable), at=movable[0].number))
 
@@ -172,7 +172,7 @@ class Telling(RuleBasedStateMachine):
     def ended(self, name: str) -> None:
         seq = self.state.sequences.pop(name, None)
         if seq is not None:
-            self.state.defer(None, seq.local_slots())
+            self.state.defer(None, seq.placement.local_slots())
 
     @rule(span=st.sampled_from("stu"), name=st.sampled_from("xy"), blocks=st.integers(1, 3))
     def lent(self, span: str, name: str, blocks: int) -> None:
@@ -240,7 +240,7 @@ class Telling(RuleBasedStateMachine):
     def agree(self) -> None:
         truth: dict[str, int] = {}
         for name, seq in self.state.sequences.items():
-            truth[name] = len(seq.local_slots())
+            truth[name] = len(seq.placement.local_slots())
         for loan in self.state.loans.loans.values():
             truth[loan.request_id] = truth.get(loan.request_id, 0) + len(loan.slots)
         placed = self.gm.ledger.placement()

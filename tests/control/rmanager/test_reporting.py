@@ -54,6 +54,6 @@ def test_blocks_without_a_place_are_not_shown() -> None:
     state = make_state()
     seq = add_sequence(state, "r", 10)
     assert request_statuses(state)[0].spans == ()
-    seq.cover(20)
+    seq.placement.cover(20)
     compute(state, seq)
     assert request_statuses(state)[0].spans[0].num_tokens == 10, "room for tokens to come is not counted"

@@ -10,7 +10,7 @@ from distkv.clock import ManualClock
 from distkv.control.blocks import SlotState
 from distkv.control.loan.borrowing import Borrow, Purpose
 from distkv.control.loan.debts import DebtBook
-from distkv.control.request.placement import Debt
+from distkv.control.request.block import Debt
 from distkv.control.request.sequence import SeqState, Sequence
 from distkv.control.rmanager.state import RManagerState
 from distkv.control.schedule.admission import AGED_S, GIVE_UP_RETRIES, LONGEST_RETRY_S, Admission
@@ -80,7 +80,7 @@ def test_what_fits_here_starts_here() -> None:
     admitting = Admitting()
     seq = admitting.wait("r", 6)
     admitting.admit()
-    assert seq.state is RUNNING and len(seq.unassigned_slots) == 6
+    assert seq.state is RUNNING and len(seq.placement.unassigned_slots) == 6
     assert admitting.state.pool.num_free == 2
     assert issued(admitting.state, BorrowQuery) == []
 
@@ -90,7 +90,7 @@ def test_a_slot_is_kept_for_each_that_runs() -> None:
     admitting.run("a", 2)
     late = admitting.wait("b", 6, arrival=1.0)
     admitting.admit()
-    assert late.state is WAITING and late.unassigned_slots == [] and admitting.state.pool.num_free == 6
+    assert late.state is WAITING and late.placement.unassigned_slots == [] and admitting.state.pool.num_free == 6
     fits = admitting.wait("c", 5, arrival=2.0)
     admitting.admit()
     assert fits.state is RUNNING
@@ -100,19 +100,19 @@ def test_all_or_nothing_with_borrowed_memory() -> None:
     admitting = Admitting(8)
     seq = admitting.wait("r", 20)
     admitting.admit()
-    assert seq.state is ACQUIRING and len(seq.unassigned_slots) == 8
+    assert seq.state is ACQUIRING and len(seq.placement.unassigned_slots) == 8
     borrow = admitting.borrow()
     assert (borrow.purpose, borrow.num_blocks) == (Purpose.PLACE, 12)
     admitting.end(borrow, ("p", 7), ("q", 4))
-    assert seq.state is WAITING and seq.unassigned_slots == [] and seq.debts == []
+    assert seq.state is WAITING and seq.placement.unassigned_slots == [] and seq.placement.debts == []
     assert admitting.state.pool.num_free == 8
     assert len(issued(admitting.state, Release)) == 2, "what was granted goes back"
     assert seq.retry_at > admitting.clock.now()
     admitting.clock.advance(2 * LONGEST_RETRY_S)
     admitting.admit()
     admitting.end(admitting.borrow(), ("p", 8), ("q", 4))
-    assert seq.state is RUNNING and len(seq.unassigned_slots) == 8
-    first, second = seq.debts
+    assert seq.state is RUNNING and len(seq.placement.unassigned_slots) == 8
+    first, second = seq.placement.debts
     assert [block.number for block in first.blocks + second.blocks] == list(range(12)), "the oldest blocks leave"
     assert (first.capacity, second.capacity) == (8, 4)
 
@@ -143,7 +143,7 @@ def test_nor_while_the_aged_one_borrows() -> None:
     admitting.end(admitting.borrow())
     admitting.clock.advance(2 * LONGEST_RETRY_S)
     admitting.admit()
-    assert old.state is ACQUIRING and old.unassigned_slots
+    assert old.state is ACQUIRING and old.placement.unassigned_slots
     young = admitting.wait("young", 1, arrival=2.0)
     admitting.debts.drop(admitting.state.sequences.pop("running"), admitting.clock.now())
     admitting.admit()
@@ -194,7 +194,7 @@ def test_one_that_lost_memory_needs_only_what_it_lost() -> None:
     admitting.admission.check_places(seq)
     assert seq.state is WAITING and admitting.admission.unplaced_blocks(seq) == 3
     admitting.admit()
-    assert seq.state is RUNNING and len(seq.unassigned_slots) == 3
+    assert seq.state is RUNNING and len(seq.placement.unassigned_slots) == 3
     assert list(seq.uncomputed) == [(0, 12)]
 
 
@@ -212,7 +212,7 @@ def test_a_loss_without_slots_waits_for_them_and_borrows() -> None:
     assert seq.state is ACQUIRING
     assert admitting.borrow().num_blocks == 7, "one of its two full local blocks leaves for a slot to compute in"
     admitting.end(admitting.borrow(), ("q", 7))
-    assert seq.state is RUNNING and [block.number for block in seq.debts[0].blocks] == [6, 0, 1, 2, 3, 4, 5]
+    assert seq.state is RUNNING and [block.number for block in seq.placement.debts[0].blocks] == [6, 0, 1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("holds", ["slots", "debts"])
@@ -229,11 +229,11 @@ def test_two_that_hold_what_the_other_lacks_do_not_wait_for_ever(holds: str) -> 
     admitting.admission.check_places(seq)
     assert others.state is RUNNING and seq.state is WAITING
     for _ in range(GIVE_UP_RETRIES):
-        assert seq.blocks and (seq.debts or seq.num_local_slots)
+        assert seq.placement.blocks and (seq.placement.debts or seq.placement.num_local_slots)
         seq.state = ACQUIRING
         borrow = admitting.state.borrower.start(seq, Purpose.PLACE, 3, admitting.clock.now())
         admitting.end(borrow)
-    assert seq.debts == [] and seq.local_slots() == [] and list(seq.uncomputed) == [(0, 24)]
+    assert seq.placement.debts == [] and seq.placement.local_slots() == [] and list(seq.uncomputed) == [(0, 24)]
 
 
 def broken(admitting: Admitting, name: str, arrival: float) -> Sequence:
@@ -244,11 +244,11 @@ def broken(admitting: Admitting, name: str, arrival: float) -> Sequence:
     place(admitting.state, seq, gone)
     slots = admitting.state.pool.allocate(2, SlotState.LOCAL) or []
     other = add_sequence(admitting.state, f"{name}'s neighbour", 8, RUNNING, arrival=0.5)
-    for block, slot in zip(other.blocks, slots, strict=True):
-        other.put(block, slot)
+    for block, slot in zip(other.placement.blocks, slots, strict=True):
+        other.placement.put(block, slot)
     admitting.debts.lose(seq, gone)
     admitting.admission.check_places(seq)
-    assert seq.state is WAITING and seq.holds_kv
+    assert seq.state is WAITING and seq.placement.holds_kv
     return seq
 
 
@@ -266,10 +266,10 @@ def test_what_holds_memory_and_cannot_go_on_makes_way_for_an_aged_older_request(
     old = admitting.wait("old", 4, arrival=1.0)
     holder = broken(admitting, "holder", arrival=2.0)
     admitting.admit()
-    assert (old.state, holder.state) == (WAITING, WAITING) and holder.holds_kv
+    assert (old.state, holder.state) == (WAITING, WAITING) and holder.placement.holds_kv
     admitting.clock.advance(AGED_S)
     admitting.admit()
-    assert holder.state is WAITING and holder.blocks == [] and list(holder.uncomputed) == [(0, 32)]
+    assert holder.state is WAITING and holder.placement.blocks == [] and list(holder.uncomputed) == [(0, 32)]
     admitting.admit()
     assert old.state is RUNNING
     assert admitting.state.counters.preemptions == 1
@@ -282,7 +282,7 @@ def test_a_younger_request_makes_no_older_one_give_up() -> None:
     admitting.admit()
     admitting.clock.advance(AGED_S)
     admitting.admit()
-    assert holder.holds_kv and young.state is WAITING
+    assert holder.placement.holds_kv and young.state is WAITING
 
 
 # --- making room
@@ -298,7 +298,7 @@ def test_sealed_blocks_of_the_fullest_leave_before_anybody_is_preempted() -> Non
     admitting.make_room()
     assert len(admitting.state.borrower.active) == 1, "one at a time"
     admitting.end(borrow, ("p", 3))
-    assert [block.number for block in full.debts[0].blocks] == [0, 1, 2]
+    assert [block.number for block in full.placement.debts[0].blocks] == [0, 1, 2]
 
 
 def test_with_room_nothing_leaves() -> None:
@@ -316,15 +316,15 @@ def test_when_nobody_lends_the_youngest_is_preempted_and_all_of_its_memory_is_fr
     admitting.state.trim(young)
     filler = admitting.run("filler", 2, arrival=0.5)
     for seq in (old, young, filler):
-        seq.tokens.append(1)
+        seq.request.tokens.append(1)
         seq.uncomputed.add(seq.length - 1, seq.length)
-        seq.cover(seq.length)
+        seq.placement.cover(seq.length)
     admitting.stall()
     assert set(admitting.state.scheduler.stalled) == {old, young, filler}
     admitting.make_room()
     admitting.end(admitting.borrow())
     assert young.state is WAITING and (old.state, filler.state) == (RUNNING, RUNNING)
-    assert young.blocks == [] and list(young.uncomputed) == [(0, 17)] and young.attempt == 1
+    assert young.placement.blocks == [] and list(young.uncomputed) == [(0, 17)] and young.attempt == 1
     assert admitting.state.pool.num_free == 2
     assert [release.span.span_id for release in issued(admitting.state, Release)] == ["young-p-0"]
     assert admitting.state.counters.preemptions == 1
@@ -335,9 +335,9 @@ def test_nobody_is_preempted_when_a_slot_came_free_meanwhile() -> None:
     admitting = Admitting(4, peers=())
     seq = admitting.run("a", 3)
     other = admitting.run("b", 1, arrival=1.0)
-    seq.tokens.append(1)
+    seq.request.tokens.append(1)
     seq.uncomputed.add(seq.length - 1, seq.length)
-    seq.cover(seq.length)
+    seq.placement.cover(seq.length)
     admitting.stall()
     assert admitting.state.scheduler.stalled == [seq]
     del admitting.state.sequences["b"]
@@ -349,9 +349,9 @@ def test_nobody_is_preempted_when_a_slot_came_free_meanwhile() -> None:
 def test_alone_and_without_peers_the_youngest_is_preempted_at_once() -> None:
     admitting = Admitting(4, peers=())
     old, young = admitting.run("old", 2), admitting.run("young", 2, arrival=1.0)
-    old.tokens.append(1)
+    old.request.tokens.append(1)
     old.uncomputed.add(old.length - 1, old.length)
-    old.cover(old.length)
+    old.placement.cover(old.length)
     admitting.stall()
     admitting.make_room()
     assert (old.state, young.state) == (RUNNING, WAITING)
@@ -366,7 +366,7 @@ def test_a_borrow_of_a_request_that_ended_goes_back() -> None:
         del admitting.state.sequences["r"]
         admitting.debts.drop(seq, admitting.clock.now())
         admitting.end(borrow, ("p", 2))
-        assert len(issued(admitting.state, Release)) == 1 and seq.debts == []
+        assert len(issued(admitting.state, Release)) == 1 and seq.placement.debts == []
         assert admitting.state.pool.num_free == 8
 
 
@@ -378,17 +378,17 @@ def test_another_home_takes_what_lies_at_the_one_that_wants_it_back() -> None:
     place(admitting.state, seq, lend(seq, "q", 2, at=2))
     borrow = admitting.state.borrower.start(seq, Purpose.RECLAIM, 2, admitting.clock.now(), exclude=["p"])
     admitting.end(borrow, ("s", 1), ("t", 2))
-    assert [(debt.creditor_id, [block.number for block in debt.blocks]) for debt in seq.debts[2:]] == [
+    assert [(debt.creditor_id, [block.number for block in debt.blocks]) for debt in seq.placement.debts[2:]] == [
         ("s", [0]),
         ("t", [1]),
     ]
-    assert seq.blocks[0].moving_from is old
+    assert seq.placement.blocks[0].moving_from is old
 
 
 def test_who_holds_spare_slots_keeps_only_what_it_will_use() -> None:
     admitting = Admitting(8)
     seq = admitting.run("r", 2)
-    seq.unassigned_slots = admitting.state.pool.allocate(3, SlotState.LOCAL) or []
+    seq.placement.unassigned_slots = admitting.state.pool.allocate(3, SlotState.LOCAL) or []
     admitting.state.trim(seq)
-    assert seq.unassigned_slots == [] and admitting.state.pool.num_free == 6
+    assert seq.placement.unassigned_slots == [] and admitting.state.pool.num_free == 6
     admitting.check()

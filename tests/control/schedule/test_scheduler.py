@@ -32,9 +32,9 @@ def answer(state: RManagerState, step: Step, token: int = 5) -> None:
         seq = part.seq
         if part.attempt == seq.attempt and name in state.sequences:
             for number in range(part.start // BLOCK, part.end // BLOCK):
-                seq.mark_full(seq.blocks[number])
+                seq.placement.mark_full(seq.placement.blocks[number])
             if part.sampled:
-                seq.tokens.append(token)
+                seq.request.tokens.append(token)
                 seq.pending -= 1
     state.settle()
 
@@ -78,12 +78,12 @@ def test_two_steps_ahead_the_second_leaves_out_the_token_it_does_not_know() -> N
     answer(state, first, token=42)
     third = plan(state)
     assert third is not None and third.seqs[0].tokens == () and parts(third) == {"r": (7, 8)}
-    assert seq.tokens[-1] == 42 and seq.pending == 2
+    assert seq.request.tokens[-1] == 42 and seq.pending == 2
     assert not seq.can_grow
     answer(state, second)
     answer(state, third)
     assert plan(state) is None
-    assert seq.num_generated == 3 == len(seq.tokens) - 6
+    assert seq.num_generated == 3 == len(seq.request.tokens) - 6
 
 
 @given(st.integers(0, 2**16), st.integers(1, 30), st.integers(1, 9), st.integers(1, 20))
@@ -111,7 +111,7 @@ def test_every_position_is_computed_once_and_nothing_beyond_max_tokens(
         assert len(state.scheduler.in_flight) == len(flying) <= MAX_IN_FLIGHT
     for seq in seqs:
         assert seq.num_generated == max_tokens
-        assert computed[seq.request_id] == list(range(seq.prompt_tokens + max_tokens - 1)), "the last one has no KV"
+        assert computed[seq.request_id] == list(range(seq.length - 1)), "the last one has no KV"
     assert state.pool.num_free == 32 - sum(-(-(seq.length - 1) // BLOCK) for seq in seqs)
 
 
@@ -119,7 +119,7 @@ def check_places(seq: Sequence, part: SeqStep) -> None:
     covered = [run.first_block + i for run in part.local for i in range(run.num_blocks)]
     covered += [span.first_block + i for span in part.remote for i in range(span.num_blocks)]
     assert sorted(covered) == list(range(-(-part.end // BLOCK)))
-    assert part.version == seq.version
+    assert part.version == seq.placement.version
 
 
 def test_without_a_slot_a_sequence_stands_still_and_is_named() -> None:
@@ -134,7 +134,7 @@ def test_without_a_slot_a_sequence_stands_still_and_is_named() -> None:
 def test_a_chunk_leaves_room_for_blocks_that_are_leaving() -> None:
     state = make_state(num_blocks=32)
     seq = add_sequence(state, num_tokens=40)
-    seq.unassigned_slots = state.pool.allocate(6, SlotState.LOCAL) or []
+    seq.placement.unassigned_slots = state.pool.allocate(6, SlotState.LOCAL) or []
     lend(seq, "p", 8)
     step = plan(state)
     assert parts(step) == {"r": (0, 6 // STREAMING_SHARE * BLOCK)}
@@ -154,14 +154,14 @@ def test_what_was_taken_back_is_done_again_in_a_new_life() -> None:
     for _ in range(2):
         plan(state)
     assert seq.pending == 1 and state.scheduler.has_in_flight(seq)
-    version, attempt = seq.version, seq.attempt
+    version, attempt = seq.placement.version, seq.attempt
     state.scheduler.take_back(seq)
     assert list(seq.uncomputed) == [(0, 10)] and seq.pending == 0
-    assert (seq.version, seq.attempt) == (version + 1, attempt + 1)
+    assert (seq.placement.version, seq.attempt) == (version + 1, attempt + 1)
     assert not state.scheduler.has_in_flight(seq)
     for step_id in (1, 2):
         answer(state, Step(step_id=step_id, seqs=()))
-    assert len(seq.tokens) == 10, "what the lost life sampled does not count"
+    assert len(seq.request.tokens) == 10, "what the lost life sampled does not count"
     step = plan(state)
     assert parts(step) == {"r": (0, 8)} and step.seqs[0].attempt == attempt + 1  # type: ignore[union-attr]
 
@@ -215,7 +215,7 @@ def test_penalties_need_a_history_and_prompt_logprobs_the_token_after_the_chunk(
     params = SamplingParams(max_tokens=4, frequency_penalty=0.5, logit_bias={3: 1.0}, logprobs=2, prompt_logprobs=1)
     seq = add_sequence(state, num_tokens=6, params=params)
     add_sequence(state, "plain", num_tokens=6, arrival=1.0)
-    assert seq.began is None
+    assert seq.request.began is None
     first = plan(state)
     assert first is not None
     asking, plain = first.seqs
@@ -229,4 +229,4 @@ def test_penalties_need_a_history_and_prompt_logprobs_the_token_after_the_chunk(
         temperature=1.0, top_k=0, top_p=1.0, seed=1, frequency_penalty=0.5, logit_bias={3: 1.0}, prompt_tokens=6,
         logprobs=2,
     )  # fmt: skip
-    assert seq.began == 5.0
+    assert seq.request.began == 5.0

@@ -1,0 +1,130 @@
+"""One logical rBlock, the borrowed span it may lie in, and how many blocks of a sequence are what.
+
+These are facts to read; only `Placement` changes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+
+from distkv.wire.messages.common import SpanRef
+from distkv.wire.messages.to_rmanager import BlocksReady
+
+Kinds = tuple[bool, bool, bool, bool, bool]
+"""What `BlockCounts` counts of a block, in its order."""
+NOWHERE: Kinds = (False, True, True, False, False)
+
+
+@dataclass(slots=True, eq=False)
+class Debt:
+    """A span borrowed for one request, seen from its debtor.
+
+    blocks: for each position of the span the rBlock that is to lie, or lies, there. Positions are filled in order;
+    [0, filled) are verified at the creditor, [filled, filled + num_ready) it is reading now, as `blocks_ready` says.
+    valid_until: when its lease runs out, as this side counts. lease_s: how long the grant and each renewal hold; the
+    creditor may allow less than was asked for. failures: of moves, one after the other.
+    """
+
+    span: SpanRef
+    creditor_id: str
+    slots: tuple[int, ...]
+    valid_until: float
+    lease_s: float
+    blocks: list[Block] = field(default_factory=list)
+    filled: int = 0
+    num_ready: int = 0
+    blocks_ready: BlocksReady | None = None
+    blocks_ready_sent_at: float = 0.0
+    failures: int = 0
+
+    @property
+    def capacity(self) -> int:
+        return len(self.slots)
+
+
+@dataclass(slots=True, eq=False)
+class Block:
+    """One logical rBlock of a sequence.
+
+    slot: where it lies here, if it does. debt, index: the borrowed span it lies in (`arrived`) or is to go to.
+    moving_from: the debt it still lies in while it is to go to `debt`. full: every layer written. checksum: of its
+    content once full; checksumming while the worker makes it. counted: as what it is counted now.
+    """
+
+    number: int
+    slot: int | None = None
+    debt: Debt | None = None
+    index: int = 0
+    arrived: bool = False
+    moving_from: Debt | None = None
+    moving_from_index: int = 0
+    full: bool = False
+    checksumming: bool = False
+    checksum: int | None = None
+    counted: Kinds = NOWHERE
+
+    @property
+    def has_place(self) -> bool:
+        """Whether its KV lies somewhere, or has a place to be computed into."""
+        return self.slot is not None or self.debt is not None or self.moving_from is not None
+
+    @property
+    def movable(self) -> bool:
+        """Full, here, and with no other destination."""
+        return self.slot is not None and self.full and self.debt is None
+
+    def location(self) -> tuple[Debt, int] | None:
+        """The span and position to attend at when the block is remote."""
+        if self.slot is not None:
+            return None
+        if self.moving_from is not None:
+            return self.moving_from, self.moving_from_index
+        if self.debt is not None and self.arrived:
+            return self.debt, self.index
+        return None
+
+    def kinds(self) -> Kinds:
+        """What it counts as, in the order of `BlockCounts`."""
+        here = self.slot is not None
+        return (
+            here,
+            not self.has_place,
+            not here and self.moving_from is None and not self.arrived,
+            here and self.debt is not None,
+            self.movable,
+        )
+
+
+class BlockCounts:
+    """How many blocks of a sequence are what, so that no event looks at all blocks of a long one.
+
+    local: have a slot here. unplaced: have no place. awaiting_slot: will need a slot to be computed in.
+    outgoing: have a slot here that will be free again. movable: see Block.
+    """
+
+    def __init__(self) -> None:
+        self.local = self.unplaced = self.awaiting_slot = self.outgoing = self.movable = 0
+
+    def add(self, num_blocks: int) -> None:
+        """Count new blocks, which lie nowhere yet."""
+        self.unplaced += num_blocks
+        self.awaiting_slot += num_blocks
+
+    def update(self, block: Block) -> None:
+        """Count a block that was changed."""
+        was, now = block.counted, block.kinds()
+        if was == now:
+            return
+        self.local += now[0] - was[0]
+        self.unplaced += now[1] - was[1]
+        self.awaiting_slot += now[2] - was[2]
+        self.outgoing += now[3] - was[3]
+        self.movable += now[4] - was[4]
+        block.counted = now
+
+    def validate(self, blocks: Seq[Block]) -> None:
+        """The counts are those of these blocks."""
+        kinds = [block.kinds() for block in blocks]
+        counts = (self.local, self.unplaced, self.awaiting_slot, self.outgoing, self.movable)
+        assert counts == tuple(sum(one[kind] for one in kinds) for kind in range(5)), f"{counts} is off"
