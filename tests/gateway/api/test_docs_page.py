@@ -40,7 +40,7 @@ def test_every_endpoint_is_told() -> None:
 
 
 def test_every_code_is_told() -> None:
-    source = "".join(path.read_text() for path in (ROOT / "distkv" / "gateway").glob("*.py"))
+    source = "".join(path.read_text() for path in (ROOT / "distkv" / "gateway").rglob("*.py"))
     codes = set(re.findall(r'code="(\w+)"', source)) | set(re.findall(r'unavailable\([^)]*"(\w+)"', source))
     assert codes and all(f"`{code}`" in PAGE for code in codes)
 

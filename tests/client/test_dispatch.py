@@ -1,0 +1,108 @@
+"""How often and how soon a request is sent to another instance."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from distkv import AsyncClient, RequestFailed, SamplingParams
+from distkv.client import dispatch
+from distkv.wire.messages.to_client import RequestEnded, TokenChunk
+from distkv.wire.messages.to_rmanager import Cancel, Submit
+from tests.client.fakes import count_up, first_only
+
+FOUR = SamplingParams(max_tokens=4)
+
+
+def overloaded(instance, route, submit):
+    return [RequestEnded(request_id=submit.request_id, kind="failed", reason="too full", retryable=True)]
+
+
+async def test_a_request_is_sent_to_no_more_than_so_many_instances(start_fakes):
+    cluster = start_fakes(*[overloaded] * (dispatch.MAX_DISPATCHES + 2))
+    async with AsyncClient(cluster.address) as client:
+        with pytest.raises(RequestFailed, match="too full") as caught:
+            await client.submit("x", FOUR)
+    assert caught.value.retryable
+    sent = [len(one.of(Submit)) for one in cluster.instances]
+    assert sent == [1] * dispatch.MAX_DISPATCHES + [0, 0]
+
+
+async def test_every_instance_gets_an_id_of_its_own_and_the_user_the_one_that_was_given(start_fakes):
+    cluster = start_fakes(overloaded, overloaded, count_up)
+    async with AsyncClient(cluster.address) as client:
+        output = await client.submit("x", FOUR, request_id="mine")
+    assert output.request_id == "mine"
+    assert [one.of(Submit)[0].request_id for one in cluster.instances] == ["mine", "mine~1", "mine~2"]
+
+
+async def test_an_instance_that_fails_late_and_is_ready_did_try(start_fakes, monkeypatch):
+    """A request that it could not serve after some time would fare no better elsewhere."""
+    monkeypatch.setattr(dispatch, "AT_ONCE_S", 0.0)
+    cluster = start_fakes(overloaded, count_up)
+    async with AsyncClient(cluster.address) as client:
+        with pytest.raises(RequestFailed, match="i0: too full"):
+            await client.submit("x", FOUR)
+    assert cluster.instances[1].of(Submit) == []
+
+
+async def test_an_instance_that_fails_late_and_is_not_ready_is_left(start_fakes, monkeypatch):
+    monkeypatch.setattr(dispatch, "AT_ONCE_S", 0.0)
+    cluster = start_fakes()
+
+    def drains(instance, route, submit):
+        first, *others = cluster.gmanager.members
+        cluster.gmanager.members = [msgspec.structs.replace(first, state="draining"), *others]
+        return overloaded(instance, route, submit)
+
+    cluster.instances[0].serve = drains
+    other = start_fakes().instances[0]
+    cluster.gmanager.members.append(msgspec.structs.replace(other.member(), instance_id="i9"))
+    async with AsyncClient(cluster.address) as client:
+        assert (await client.submit("x", FOUR)).text == "0 1 2 3 "
+    assert len(other.of(Submit)) == 1
+
+
+async def test_a_request_that_cannot_be_tried_again_is_not(start_fakes):
+    def fail(instance, route, submit):
+        return [RequestEnded(request_id=submit.request_id, kind="failed", reason="a bug", retryable=False)]
+
+    cluster = start_fakes(fail, count_up)
+    async with AsyncClient(cluster.address) as client:
+        with pytest.raises(RequestFailed, match="a bug") as caught:
+            await client.submit("x", FOUR)
+    assert not caught.value.retryable and cluster.instances[1].of(Submit) == []
+
+
+async def test_a_request_that_ended_is_not_cancelled_and_one_that_is_left_is_once(start_fakes):
+    cluster = start_fakes(count_up)
+    async with AsyncClient(cluster.address) as client:
+        async for _ in client.stream("x", FOUR):
+            pass
+        cluster.instances[0].serve = first_only
+        stream = client.stream("x", FOUR, request_id="left")
+        await anext(stream)
+        await stream.aclose()
+        await cluster.instances[0].wait_for(Cancel)
+        await client.status()  # whatever else it sent came before this answer
+    assert [body.request_id for body in cluster.instances[0].of(Cancel)] == ["left"]
+
+
+async def test_chunks_of_a_request_that_was_left_reach_nobody(start_fakes):
+    cluster = start_fakes(first_only)
+    routes = []
+
+    def note_route(instance, route, submit):
+        routes.append(route)
+        return first_only(instance, route, submit)
+
+    cluster.instances[0].serve = note_route
+    async with AsyncClient(cluster.address) as client:
+        stream = client.stream("x", FOUR, request_id="same")
+        await anext(stream)
+        await stream.aclose()
+        late = TokenChunk(request_id="same", token_ids=(9,), text="late")
+        cluster.instances[0].say(routes[0], late)
+        await client.status()
+        cluster.instances[0].serve = count_up
+        assert (await client.submit("x", FOUR, request_id="same")).text == "0 1 2 3 "
