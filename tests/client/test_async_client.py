@@ -17,7 +17,7 @@ from distkv import (
 from distkv.client import async_client, connection, directory
 from distkv.types import TokenLogprobs
 from distkv.wire.messages.to_client import RequestEnded, TokenChunk
-from distkv.wire.messages.to_gmanager import Locate
+from distkv.wire.messages.to_gmanager import Locate, MembersQuery
 from distkv.wire.messages.to_rmanager import Cancel, KeepAlive, Submit
 from tests.client.fakes import FakeGManager, count_up, first_only, nothing
 
@@ -88,9 +88,10 @@ async def test_cancelling_the_awaiting_task_cancels_the_request(start_fakes):
 async def test_breaking_out_of_a_stream_cancels_the_request(start_fakes):
     cluster = start_fakes(first_only)
     async with AsyncClient(cluster.address) as client:
-        async for _ in client.stream("x", FOUR):
+        async for _ in client.stream("x", FOUR, request_id="left"):
             break
-        await cluster.instances[0].wait_for(Cancel)
+        (cancel,) = await cluster.instances[0].wait_for(Cancel)
+    assert cancel.request_id == "left"
 
 
 async def test_closing_the_client_cancels_what_runs(start_fakes):
@@ -250,12 +251,20 @@ async def test_an_unreachable_instance_is_told_by_name(start_fakes, monkeypatch)
 
 async def test_live_requests_are_kept_alive(start_fakes, monkeypatch):
     monkeypatch.setattr(directory, "REFRESH_S", 0.02)
-    cluster = start_fakes(first_only)
+    cluster = start_fakes(count_up)
     async with AsyncClient(cluster.address) as client:
+        await client.submit("x", FOUR)
+        await cluster.gmanager.wait_for(MembersQuery, 3)
+        assert cluster.instances[0].of(KeepAlive) == []
+        cluster.instances[0].serve = first_only
         stream = client.stream("x", FOUR)
         await anext(stream)
         await cluster.instances[0].wait_for(KeepAlive, 3)
         await stream.aclose()
+        await cluster.instances[0].wait_for(Cancel)
+        kept = len(cluster.instances[0].of(KeepAlive))
+        await cluster.gmanager.wait_for(MembersQuery, len(cluster.gmanager.of(MembersQuery)) + 3)
+        assert len(cluster.instances[0].of(KeepAlive)) <= kept + 1
 
 
 async def test_a_silent_instance_is_given_up(start_fakes, monkeypatch):

@@ -41,18 +41,20 @@ async def test_it_works_while_a_loop_runs_in_the_calling_thread(background):
 def test_closing_a_stream_cancels_the_request(background):
     cluster = background.start(first_only)
     with Client(cluster.address) as client:
-        stream = client.stream("x", FOUR)
+        stream = client.stream("x", FOUR, request_id="left")
         next(stream)
         stream.close()
-        background.loop.call(cluster.instances[0].wait_for(Cancel))
+        (cancel,) = background.loop.call(cluster.instances[0].wait_for(Cancel))
+    assert cancel.request_id == "left"
 
 
 def test_leaving_the_loop_cancels_the_request(background):
     cluster = background.start(first_only)
     with Client(cluster.address) as client:
-        for _ in client.stream("x", FOUR):
+        for _ in client.stream("x", FOUR, request_id="left"):
             break
-        background.loop.call(cluster.instances[0].wait_for(Cancel))
+        (cancel,) = background.loop.call(cluster.instances[0].wait_for(Cancel))
+    assert cancel.request_id == "left"
 
 
 def test_errors_come_out_as_they_are(background, monkeypatch):

@@ -170,9 +170,10 @@ def test_a_client_that_leaves_frees_the_memory(cluster: LocalCluster, stream: bo
     if stream:
         with httpx.stream("POST", cluster.http_url + "/v1/completions", json=body) as answer:
             next(answer.iter_lines())
-        return
-    with contextlib.suppress(httpx.ReadTimeout):
-        httpx.post(cluster.http_url + "/v1/completions", json=body, timeout=0.2)
+    else:
+        with contextlib.suppress(httpx.ReadTimeout):
+            httpx.post(cluster.http_url + "/v1/completions", json=body, timeout=0.2)
+    assert_all_free(cluster)
 
 
 async def test_many_streams_at_once(cluster: LocalCluster, aclient: openai.AsyncOpenAI) -> None:

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import click
+import pytest
+
+from distkv.cli.exit_codes import run
+from distkv.cli.main import command
+from distkv.client import directory
+from distkv.wire.messages.to_client import RequestEnded
+
+
+def distkv_command(*args: str) -> int:
+    return run(command, args)
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (["generate", "x", "--max-tokens", "4Q"], "expected a whole number such as 256 or 4K, got '4Q'"),
+        (["generate", "x", "--max-tokens", "-1"], "expected a whole number such as 256 or 4K, got '-1'"),
+        (["generate", "x", "--logit-bias", "5"], "expected a token id and its bias such as 42=-1.5, got '5'"),
+        (["generate", "x", "--logit-bias", "5=101"], "each with a number in [-100, 100]"),
+        (["generate", "x", "--min-p", "2"], "min_p: expected a number in [0, 1]"),
+        (["generate", "x", "--logprobs", "3"], "shown with --json only"),
+        (["generate", "x", "-n", "0"], "not in the range"),
+        (["generate", "x", "--timeout", "-1"], "timeout_s: expected seconds > 0"),
+        (["generate", "x", "--file", "y"], "give one of them"),
+        (["generate", "--file", "nowhere"], "cannot read nowhere"),
+        (["generate", "x", "--temperature", "-1"], "temperature: expected a number ≥ 0"),
+        (["generate", "x", "--address", "nowhere"], "address: expected an address such as"),
+        (["generat", "x"], "No such command 'generat' (did you mean generate?)"),
+        (["--verison"], "--version"),
+        (["top", "--interval", "0"], "not in the range"),
+        (["completion"], "Choose from: bash, zsh, fish"),
+        (["completion", "tcsh"], "'tcsh' is not one of"),
+        (["wire", "decod"], "No such command 'decod'"),
+        (["up", "--model", "x", "--instances", "0"], "not in the range"),
+        (["up", "--model", "x", "--start-timeout", "-1"], "not in the range"),
+        (["up", "--model", "x", "--http-port", "70000"], "not in the range"),
+        (["up", "--config", "nowhere.toml"], "config: cannot read nowhere.toml"),
+        (["up", "--model", "nowhere"], "there is no directory nowhere"),
+        (["up", "--model", "x", "--kv-tokens", "1,x"], "kv_tokens: expected tokens"),
+        (["bench", "smoky"], "there is no benchmark 'smoky'"),
+    ],
+)
+def test_mistakes_exit_with_2_and_no_traceback(args, told, capsys):
+    assert distkv_command(*args) == 2
+    err = capsys.readouterr().err
+    assert told in err and "Traceback" not in err and len(err.splitlines()) <= 2
+
+
+def test_a_refused_request_exits_with_1(background, capsys):
+    def refuse(instance, route, submit):
+        return [RequestEnded(request_id=submit.request_id, kind="refused", reason="", needed_tokens=9, pool_tokens=4)]
+
+    cluster = background.start(refuse)
+    assert distkv_command("generate", "x", "--address", cluster.address) == 1
+    assert "9 tokens" in capsys.readouterr().err
+
+
+def test_an_unreachable_cluster_exits_with_1(monkeypatch, capsys):
+    monkeypatch.setattr(directory, "FIRST_CONTACT_S", 0.05)
+    assert distkv_command("status", "--address", "127.0.0.1:9") == 1
+    err = capsys.readouterr().err
+    assert "no distkv cluster answers at tcp://127.0.0.1:9" in err and "distkv up" in err
+
+
+def test_files_that_fail_are_one_sentence(capsys, tmp_path):
+    def callback() -> None:
+        (tmp_path / "none" / "x").touch()
+
+    assert run(click.Command("x", callback=callback), []) == 1
+    assert capsys.readouterr().err == f"error: {tmp_path / 'none' / 'x'}: No such file or directory\n"
+
+
+@pytest.mark.parametrize("words", [["--help"], ["completion", "bash"], ["generate", "--help"]])
+def test_a_reader_that_left_is_no_traceback(words):
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "distkv.cli.main", *words],
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            timeout=60,
+            check=False,
+        )
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+def test_what_nobody_foresaw_is_one_sentence(capsys, monkeypatch):
+    def callback() -> None:
+        raise ZeroDivisionError("by zero")
+
+    assert run(click.Command("x", callback=callback), []) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("error: ZeroDivisionError: by zero") and "Traceback" not in err
