@@ -19,10 +19,10 @@ import click
 from distkv.bench.baselines import cases
 from distkv.bench.baselines.checkpoints import MODELS, Model, checkpoint
 from distkv.bench.baselines.cluster import OneInstance
-from distkv.bench.baselines.contest import OURS, Contender, Contest
+from distkv.bench.baselines.comparison import OURS, Comparison, Contender
 from distkv.bench.baselines.goals import goals_of, outside_goal
-from distkv.bench.baselines.process import PeerFailed, PeerProcess
-from distkv.bench.baselines.setup import CACHE, PEERS, python_of
+from distkv.bench.baselines.process import BaselineFailed, BaselineProcess
+from distkv.bench.baselines.setup import BASELINES, CACHE, python_of
 from distkv.bench.harness.bandwidth import Bandwidth
 from distkv.bench.harness.command import Measured, Say, benchmark
 from distkv.bench.harness.machine import machine_facts, versions_of
@@ -34,7 +34,7 @@ several lengths, a batch, prefill. Engines take turns; the memory bandwidth is m
 rate at which memory could feed a decode step stands beside theirs.
 
 \b
-Environments of the peers, once:
+Environments of the baselines, once:
   python -m distkv.bench.baselines.setup transformers
   python -m distkv.bench.baselines.setup llamacpp
   python -m distkv.bench.baselines.setup vllm
@@ -46,8 +46,8 @@ Examples:
 """
 
 
-class Field:
-    """The contenders of a run; `left_out` says which peers are not among them and why."""
+class Contenders:
+    """The contenders of a run; `left_out` says which baselines are not among them and why."""
 
     def __init__(self, stack: ExitStack, model: Path, tokens: int, sequences: int, threads: int) -> None:
         self._stack, self._model, self._threads = stack, model, threads
@@ -62,29 +62,31 @@ class Field:
         """Start distkv."""
         ours = OneInstance(self._model, self._threads, self._tokens)
         self._stack.callback(ours.close)
-        self.contenders.append(Contender(OURS, OURS, ours.ask, tuple(ours.pids)))
+        self.contenders.append(Contender(OURS, OURS, ours.generate, tuple(ours.pids)))
         self.settings[OURS] = f"LocalCluster({ours.settings}), streamed by AsyncClient, greedy"
         return ours
 
     def add(self, name: str, venvs: Path, patience_s: float) -> None:
-        """Start a peer once with each of the settings it is tried with."""
-        peer = PEERS[name]
+        """Start a baseline once with each of the settings it is tried with."""
+        baseline = BASELINES[name]
         python = python_of(name, venvs)
         if python is None:
-            self.left_out[peer.label] = f"it is not installed: python -m distkv.bench.baselines.setup {name} {venvs}"
+            self.left_out[baseline.label] = (
+                f"it is not installed: python -m distkv.bench.baselines.setup {name} {venvs}"
+            )
             return
-        for variant, extra in peer.settings.items():
+        for variant, extra in baseline.settings.items():
             options = ["--model", str(self._model), "--threads", str(self._threads), *extra]
             options += ["--tokens", str(self._tokens), "--sequences", str(self._sequences)]
-            label = f"{peer.label} {variant}"
+            label = f"{baseline.label} {variant}"
             try:
-                process = PeerProcess(python, name, options, self._logs / f"{label}.log")
-            except PeerFailed as failed:
+                process = BaselineProcess(python, name, options, self._logs / f"{label}.log")
+            except BaselineFailed as failed:
                 self.left_out[label] = str(failed)
                 continue
             self._stack.callback(process.close)
-            ask = partial(process.ask, patience_s=patience_s)
-            self.contenders.append(Contender(label, peer.label, ask, (process.pid,)))
+            generate = partial(process.generate, patience_s=patience_s)
+            self.contenders.append(Contender(label, baseline.label, generate, (process.pid,)))
             self.settings[label] = {"command": " ".join(process.command), **process.loaded.settings}
             self.versions |= {f"{label}: {name}": value for name, value in process.loaded.versions.items()}
 
@@ -94,7 +96,7 @@ def measure(
     *,
     quick: bool,
     model: str | None,
-    peers: str | None,
+    baselines: str | None,
     threads: int,
     rounds: int | None,
     longest: int | None,
@@ -104,7 +106,7 @@ def measure(
 ) -> Measured:
     """Run it; checkpoints and environments stay in the cache, processes end."""
     shape = MODELS[model or ("tiny" if quick else "b")]
-    names = _peer_names(peers if peers is not None else "transformers" if quick else ",".join(PEERS))
+    names = _baseline_names(baselines if baselines is not None else "transformers" if quick else ",".join(BASELINES))
     cache, rounds = cache.expanduser().absolute(), rounds or (2 if quick else 3)
     todo = [one for one in (cases.QUICK if quick else cases.FULL) if longest is None or one.prompt_tokens <= longest]
     facts = machine_facts()
@@ -112,48 +114,51 @@ def measure(
     path = checkpoint(shape, cache)
     with ExitStack() as stack:
         tokens = -(-max(case.kv_tokens for case in todo) // 256) * 256
-        field = Field(stack, path, tokens, max(case.batch for case in todo), threads)
+        entered = Contenders(stack, path, tokens, max(case.batch for case in todo), threads)
         say("starting distkv")
-        ours = field.add_ours()
+        ours = entered.add_ours()
         for name in names:
-            say(f"starting {PEERS[name].label}")
-            field.add(name, (venvs or cache / "venvs").expanduser().absolute(), patience)
-        contest = Contest(shape, field.contenders, Bandwidth(threads).bytes_per_s, patience, say)
+            say(f"starting {BASELINES[name].label}")
+            entered.add(name, (venvs or cache / "venvs").expanduser().absolute(), patience)
+        comparison = Comparison(shape, entered.contenders, Bandwidth(threads).bytes_per_s, patience, say)
         for case in todo:
-            contest.run(case, rounds)
+            comparison.run(case, rounds)
         say("counting the time outside model maths")
         outside = [share for case in todo if case.kind == "batch" for share in ours.outside(case, shape.vocab, rounds)]
-    left_out = {name: field.left_out | why for name, why in contest.left_out.items()}
+    left_out = {name: entered.left_out | why for name, why in comparison.left_out.items()}
     given = f"--model {shape.name} --peers {','.join(names)} --threads {threads} --rounds {rounds}"
     machine = facts | {
         "threads": threads,
         "model": _in_words(shape),
         "command": f"distkv bench engine {given}" + (" --quick" if quick else ""),
-        "cores in use before samples, by contenders at most": round(max(one.contenders for one in contest.quiet), 2),
-        "cores in use before samples, by other programs in the median": round(
-            statistics.median(one.others for one in contest.quiet), 2
+        "cores in use before samples, by contenders at most": round(
+            max(one.contenders for one in comparison.cores_in_use), 2
         ),
-        "contenders": field.settings,
-        "settings that counted": contest.chosen,
-        "tried, tokens/s": contest.tried,
+        "cores in use before samples, by other programs in the median": round(
+            statistics.median(one.others for one in comparison.cores_in_use), 2
+        ),
+        "contenders": entered.settings,
+        "settings that counted": comparison.chosen,
+        "tried, tokens/s": comparison.tried,
         "left out": left_out,
         "first tokens that are distkv's": {
-            name: "{} of {}".format(*contest.agreement(name)) for name in sorted({one.peer for one in field.contenders})
+            name: "{} of {}".format(*comparison.agreement(name))
+            for name in sorted({one.engine for one in entered.contenders})
         },
     }
-    rows = list(results(contest.samples, {case.name: "tokens/s" for case in todo}))
-    rows.append(Result("streaming read", "memory", **contest.bandwidth_gb_per_s(), unit="GB/s"))
-    goals = goals_of(shape.name, todo, contest.samples, left_out)
+    rows = list(results(comparison.samples, {case.name: "tokens/s" for case in todo}))
+    rows.append(Result("streaming read", "memory", **comparison.bandwidth_gb_per_s(), unit="GB/s"))
+    goals = goals_of(shape.name, todo, comparison.samples, left_out)
     goals += [outside_goal(shape.name, outside)] if any(case.kind == "batch" for case in todo) else []
-    versions = versions_of(PACKAGES) | field.versions
-    return Report("engine", machine, versions, tuple(rows), tuple(goals)), contest.samples
+    versions = versions_of(PACKAGES) | entered.versions
+    return Report("engine", machine, versions, tuple(rows), tuple(goals)), comparison.samples
 
 
-def _peer_names(text: str) -> Sequence[str]:
+def _baseline_names(text: str) -> Sequence[str]:
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
-        if name not in PEERS:
-            raise click.UsageError(f"there is no peer {name!r}; expected some of {', '.join(PEERS)}")
+        if name not in BASELINES:
+            raise click.UsageError(f"there is no baseline {name!r}; expected some of {', '.join(BASELINES)}")
     return names
 
 
@@ -170,7 +175,9 @@ main = benchmark(
     HELP,
     [
         click.Option(["--model"], type=click.Choice(sorted(MODELS)), help="b, or tiny with --quick, if not given."),
-        click.Option(["--peers"], help="Names with commas; all, or transformers with --quick, if not given."),
+        click.Option(
+            ["--peers", "baselines"], help="Names with commas; all, or transformers with --quick, if not given."
+        ),
         click.Option(
             ["--threads"],
             type=click.IntRange(min=1),
@@ -185,7 +192,7 @@ main = benchmark(
             type=click.FloatRange(min=1),
             default=600.0,
             show_default=True,
-            help="Leave a peer out of cases where one of its samples would take more seconds.",
+            help="Leave a baseline out of cases where one of its samples would take more seconds.",
         ),
         click.Option(
             ["--cache"],
@@ -197,7 +204,7 @@ main = benchmark(
         click.Option(
             ["--venvs"],
             type=click.Path(file_okay=False, path_type=Path),
-            help="Directory of the peers' environments; venvs in the cache if not given.",
+            help="Directory of the baselines' environments; venvs in the cache if not given.",
         ),
     ],
 )

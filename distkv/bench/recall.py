@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from distkv.bench.exam.cells import (
+from distkv.bench.harness.command import Measured, Say, benchmark
+from distkv.bench.harness.contenders import require_transformers
+from distkv.bench.harness.exact import Score, score_row, show_scores, write_heat_map
+from distkv.bench.harness.machine import machine_facts, versions_of
+from distkv.bench.harness.report import Goal, Report, Result
+from distkv.bench.recall_cells.answer_cache import AnswerCache, Answers
+from distkv.bench.recall_cells.cells import (
     FULL,
     QUICK,
     Cell,
@@ -23,13 +29,7 @@ from distkv.bench.exam.cells import (
     held_out_texts,
     is_near,
 )
-from distkv.bench.exam.instances import SPREAD_OVER, ask
-from distkv.bench.exam.kept import Answers, Kept
-from distkv.bench.harness.command import Measured, Say, benchmark
-from distkv.bench.harness.contenders import require_transformers
-from distkv.bench.harness.exact import Score, score_row, show_scores, write_heat_map
-from distkv.bench.harness.machine import machine_facts, versions_of
-from distkv.bench.harness.report import Goal, Report, Result
+from distkv.bench.recall_cells.instances import SPREAD_OVER, distkv_answers
 from distkv.config import DEMO_MODEL, model_dir
 from distkv.demo.corpus.documents import Document, prompt_of
 
@@ -54,13 +54,13 @@ Examples:
 """
 
 
-class Exam:
+class RecallMeasurement:
     """All that is measured of one checkpoint, as it comes."""
 
-    def __init__(self, model: Path, threads: int, kept: Kept, say: Say) -> None:
+    def __init__(self, model: Path, threads: int, cache: AnswerCache, say: Say) -> None:
         from distkv.demo.recall import RecallScorer
 
-        self._model, self._threads, self._kept, self._say = model, threads, kept, say
+        self._model, self._threads, self._cache, self._say = model, threads, cache, say
         self._scorer: RecallScorer = RecallScorer(model, threads)
         self._texts = held_out_texts()
         self.model_digest = digest_of_model(model)
@@ -92,7 +92,9 @@ class Exam:
         greedy = self._greedy(document)
         prompts = [prompt_of(document.text, document.questions[index].text) for index in chosen]
         score = Score()
-        answers = ask(self._model, prompts, document.num_tokens, instances, self._threads, self._kept, self._say)
+        answers = distkv_answers(
+            self._model, prompts, document.num_tokens, instances, self._threads, self._cache, self._say
+        )
         for index, ours in zip(chosen, answers, strict=True):
             # Where transformers is wrong, no more is known than its tokens up to there.
             score = score.with_answer(ours[: len(greedy[index])] == greedy[index])
@@ -104,7 +106,7 @@ class Exam:
     def _greedy(self, document: Document) -> Answers:
         questions = [placed.text + placed.question.answer for placed in document.questions]
         key = digest_of("transformers", self.model_digest, document.text, *questions)
-        return self._kept.find(key) or self._kept.add(key, self._scorer.greedy(document))
+        return self._cache.find(key) or self._cache.add(key, self._scorer.greedy(document))
 
 
 def measure(
@@ -124,13 +126,13 @@ def measure(
     if unknown := set(tokens) - {cell.tokens for cell in cells}:
         there = ", ".join(str(size) for size in sorted({cell.tokens for cell in cells}))
         raise click.UsageError(f"there is no document of {min(unknown)} tokens; there are {there}")
-    exam = Exam(model, threads, Kept(keep), say)
+    measurement = RecallMeasurement(model, threads, AnswerCache(keep), say)
     rows: list[Result] = []
     goals = []
     for cell in cells:
         score = None
         if not tokens or cell.tokens in tokens:
-            scores = exam.transformers(cell, documents or cell.documents)
+            scores = measurement.transformers(cell, documents or cell.documents)
             rows += [score_row(cell.name, sort, found) for sort, found in scores.items()]
             score = scores["facts"]
         goals.append(_goal(f"exact answers in {cell.name}", score, cell.least_percent))
@@ -138,15 +140,15 @@ def measure(
     for cell in cells if cluster else ():
         if cell.distkv_questions and (not tokens or cell.tokens in tokens):
             for instances in (1, SPREAD_OVER):
-                found = exam.distkv(cell, instances)
+                found = measurement.distkv(cell, instances)
                 same = Score(same.right + found.right, same.asked + found.asked)
                 variant = f"as transformers, {instances} instance" + ("s" if instances > 1 else "")
                 rows.append(score_row(cell.name, variant, found, "% same"))
-    goals.append(_goal(ABSENT, exam.absent, LEAST_ABSENT_PERCENT))
+    goals.append(_goal(ABSENT, measurement.absent, LEAST_ABSENT_PERCENT))
     goals.append(_goal(SAME, same, 100.0))
     machine = machine_facts() | {
         "threads": threads,
-        "model": f"{model.name} {exam.model_digest}",
+        "model": f"{model.name} {measurement.model_digest}",
         "facts": "; ".join(f"{cell.name}: {cell.facts} in each of {documents or cell.documents}" for cell in cells),
         "command": "distkv bench recall" + (" --quick" if quick else ""),
     }

@@ -59,7 +59,7 @@ FULL = Size(512, 8, 8, 4, 8192, prompt_tokens=1024, pool_tokens=1024, max_tokens
 QUICK = Size(128, 2, 4, 2, 512, prompt_tokens=256, pool_tokens=256, max_tokens=16, rounds=2)
 
 
-class Contest:
+class Comparison:
     """The variants; each measures a request and returns the values of its cases. `units` has one per case."""
 
     def __init__(self, size: Size, one: LocalCluster, three: LocalCluster, theirs: Transformers) -> None:
@@ -116,9 +116,9 @@ def measure(say: Say, *, quick: bool, threads: int, rounds: int | None) -> Measu
             stack.enter_context(LocalCluster(model, count, tokens, dtype="float32", threads=threads, gateway=False))
             for count, tokens in ((1, INSTANCES * size.pool_tokens), (INSTANCES, size.pool_tokens))
         )
-        contest = Contest(size, one, three, Transformers(model, threads))
-        samples = alternate(contest.beside, rounds, told=lambda what: say(f"beside transformers, {what}"))
-        samples |= alternate(contest.spread, rounds, told=lambda what: say(f"spread over instances, {what}"))
+        comparison = Comparison(size, one, three, Transformers(model, threads))
+        samples = alternate(comparison.beside, rounds, report=lambda what: say(f"beside transformers, {what}"))
+        samples |= alternate(comparison.spread, rounds, report=lambda what: say(f"spread over instances, {what}"))
     machine = facts | {
         "threads": threads,
         "model": f"random Llama, float32, {', '.join(f'{name} {value}' for name, value in shape.items())}",
@@ -128,17 +128,19 @@ def measure(say: Say, *, quick: bool, threads: int, rounds: int | None) -> Measu
             "transformers": Transformers.SETTINGS,
         },
     }
-    report = Report("smoke", machine, versions_of(PACKAGES), results(samples, contest.units), _goals(contest, samples))
+    report = Report(
+        "smoke", machine, versions_of(PACKAGES), results(samples, comparison.units), _goals(comparison, samples)
+    )
     return report, samples
 
 
-def _goals(contest: Contest, samples: Samples) -> tuple[Goal, ...]:
-    rows = {(row.case, row.variant): row.median for row in results(samples, contest.units)}
+def _goals(comparison: Comparison, samples: Samples) -> tuple[Goal, ...]:
+    rows = {(row.case, row.variant): row.median for row in results(samples, comparison.units)}
     beside = "; ".join(
-        f"{case}: " + ", ".join(f"{variant} {rows[case, variant]:,.1f} tokens/s" for variant in contest.beside)
-        for case in (contest.prefill, contest.decode)
+        f"{case}: " + ", ".join(f"{variant} {rows[case, variant]:,.1f} tokens/s" for variant in comparison.beside)
+        for case in (comparison.prefill, comparison.decode)
     )
-    equal = all(len(answers) == 1 for answers in contest.answers.values())
+    equal = all(len(answers) == 1 for answers in comparison.answers.values())
     return (
         Goal(
             goal="single-instance prefill and decode tokens/s beside transformers in one run",
@@ -149,7 +151,7 @@ def _goals(contest: Contest, samples: Samples) -> tuple[Goal, ...]:
         Goal(
             goal="all contenders give the same tokens",
             target="one answer per prompt",
-            measured=", ".join(f"{len(answers)} to the {name} prompt" for name, answers in contest.answers.items()),
+            measured=", ".join(f"{len(answers)} to the {name} prompt" for name, answers in comparison.answers.items()),
             met=equal,
             why="" if equal else "the rates above compare different work",
         ),

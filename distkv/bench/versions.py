@@ -56,7 +56,7 @@ def measure(say: Say, *, quick: bool, other: Path, rounds: int | None) -> Measur
     samples: Samples = {}
     for name, arguments in runs.items():
         contenders = {label: partial(_sample, root, arguments, units) for label, root in ((THIS, here), (OTHER, other))}
-        samples |= alternate(contenders, rounds, told=lambda what, name=name: say(f"{name}, {what}"))  # type: ignore[misc]
+        samples |= alternate(contenders, rounds, report=lambda what, name=name: say(f"{name}, {what}"))  # type: ignore[misc]
     machine = machine_facts() | {
         "command": f"distkv bench versions OTHER --rounds {rounds}" + (" --quick" if quick else ""),
         "runs": {name: " ".join(("distkv", "bench", *arguments)) for name, arguments in runs.items()},

@@ -81,12 +81,12 @@ def test_goals_are_met_or_not_or_unresolved(ours, met, why):
     }
     goals = goals_of("b", [DECODE], samples, {DECODE.name: {}})
     assert [goal.met for goal in goals] == met
-    assert goals[1].goal == "decode at 8,192 of b: ratio to the best peer, vLLM"
+    assert goals[1].goal == "decode at 8,192 of b: ratio to the best baseline, vLLM"
     assert why in goals[1].why
     assert [goal.met for goal in goals_of("tiny", [DECODE], samples, {})] == [None, None]
 
 
-def test_a_goal_says_which_peers_are_missing():
+def test_a_goal_says_which_baselines_are_missing():
     samples = {DECODE.name: {"distkv": [9.0], "vLLM": [3.0], "memory limit": [10.0]}}
     _, beside = goals_of("b", [DECODE], samples, {DECODE.name: {"llama.cpp": "it is not installed"}})
     assert (beside.met, beside.why) == (True, "without llama.cpp: it is not installed")
@@ -100,12 +100,12 @@ def test_every_case_has_a_goal_for_both_models():
     assert (outside_goal("c", [0.2]).met, outside_goal("b", []).met) == (None, None)
 
 
-def test_an_unknown_peer_is_refused_before_anything_starts(capsys):
+def test_an_unknown_baseline_is_refused_before_anything_starts(capsys):
     assert run(engine.main, ["--peers", "transformers,ollama"]) == 2
-    assert "there is no peer 'ollama'; expected some of transformers, llamacpp, vllm" in capsys.readouterr().err
+    assert "there is no baseline 'ollama'; expected some of transformers, llamacpp, vllm" in capsys.readouterr().err
 
 
-def test_a_peer_is_installed_into_an_environment_of_its_own(tmp_path, monkeypatch):
+def test_a_baseline_is_installed_into_an_environment_of_its_own(tmp_path, monkeypatch):
     calls: list[tuple[list[str], str | None]] = []
 
     def called(command, env):
@@ -128,7 +128,7 @@ def test_a_peer_is_installed_into_an_environment_of_its_own(tmp_path, monkeypatc
     assert run(setup.main, ["llamacpp", str(tmp_path)]) == 1
 
 
-def test_where_a_peer_is_looked_for(tmp_path, monkeypatch):
+def test_where_a_baseline_is_looked_for(tmp_path, monkeypatch):
     assert setup.python_of("vllm", tmp_path) is None
     monkeypatch.setattr(setup, "find_spec", lambda name: object())
     assert str(setup.python_of("transformers", tmp_path)) == sys.executable

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from distkv.bench.baselines import process as module
-from distkv.bench.baselines.process import IDLE_CORES, PeerFailed, PeerProcess, cpu_s, wait_until_idle
+from distkv.bench.baselines.process import IDLE_CORES, BaselineFailed, BaselineProcess, cpu_s, wait_until_idle
 
 FAKE = """
     import sys
@@ -48,7 +48,7 @@ def start(tmp_path, monkeypatch):
 
     def call(model="any"):
         options = ["--model", model, "--threads", "1", "--tokens", "9", "--sequences", "2"]
-        started.append(PeerProcess(Path(sys.executable), "fake", options, tmp_path / "log", start_s=60))
+        started.append(BaselineProcess(Path(sys.executable), "fake", options, tmp_path / "log", start_s=60))
         return started[-1]
 
     yield call
@@ -57,16 +57,16 @@ def start(tmp_path, monkeypatch):
 
 
 def test_a_driver_answers_until_it_is_closed(start):
-    peer = start()
-    assert peer.loaded.versions == {"fake": "1.0"}
+    baseline = start()
+    assert baseline.loaded.versions == {"fake": "1.0"}
     for _ in range(2):
-        answer = peer.ask([[5, 6], [9]], 3, 60)
+        answer = baseline.generate([[5, 6], [9]], 3, 60)
         assert answer.token_ids == [[5, 6, 7], [9, 10, 11]]
         assert all(0 < times[0] <= times[1] <= times[2] for times in answer.times_s)
-    peer.close()
-    peer.close()
+    baseline.close()
+    baseline.close()
     with pytest.raises(ProcessLookupError):
-        os.kill(peer.pid, 0)
+        os.kill(baseline.pid, 0)
 
 
 @pytest.mark.parametrize(
@@ -74,15 +74,15 @@ def test_a_driver_answers_until_it_is_closed(start):
     [(66, 60, "ValueError: too many"), (77, 60, "it ended: out of memory"), (88, 0.2, "no answer within 0 s")],
 )
 def test_a_failure_ends_it_and_is_told(start, max_tokens, patience_s, told):
-    peer = start()
-    with pytest.raises(PeerFailed, match=told):
-        peer.ask([[5]], max_tokens, patience_s)
+    baseline = start()
+    with pytest.raises(BaselineFailed, match=told):
+        baseline.generate([[5]], max_tokens, patience_s)
     with pytest.raises(ProcessLookupError):
-        os.kill(peer.pid, 0)
+        os.kill(baseline.pid, 0)
 
 
 def test_one_that_does_not_load_says_why(start):
-    with pytest.raises(PeerFailed, match="it ended: there is no such model"):
+    with pytest.raises(BaselineFailed, match="it ended: there is no such model"):
         start("missing")
 
 

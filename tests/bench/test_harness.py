@@ -35,7 +35,7 @@ def test_variants_take_turns_and_warm_up_first():
         calls.append(name)
         return {"case": float(len(calls))}
 
-    samples = alternate({name: lambda name=name: variant(name) for name in "ab"}, 3, told=told.append)
+    samples = alternate({name: lambda name=name: variant(name) for name in "ab"}, 3, report=told.append)
     assert calls == ["b", "a", "a", "b", "b", "a", "a", "b"]
     assert samples == {"case": {"a": [3.0, 6.0, 7.0], "b": [4.0, 5.0, 8.0]}}
     assert told == ["warming up", "round 1 of 3", "round 2 of 3", "round 3 of 3"]

@@ -6,9 +6,9 @@ import click
 import pytest
 
 from distkv.bench import recall
-from distkv.bench.exam import cells, instances
-from distkv.bench.exam.kept import Kept
 from distkv.bench.harness.exact import Score
+from distkv.bench.recall_cells import cells, instances
+from distkv.bench.recall_cells.answer_cache import AnswerCache
 from distkv.config import DEMO_MODEL, model_dir
 
 CHECKPOINT = model_dir(DEMO_MODEL)
@@ -59,12 +59,12 @@ def test_what_is_kept_is_not_measured_again(tmp_path, monkeypatch, capsys):
         "greedy",
         lambda self, document: asked.append(1) or [self.answer(placed) for placed in document.questions],
     )
-    keep = ("--keep", str(tmp_path / "kept.jsonl"), "--no-cluster", "--json", str(tmp_path / "f.json"))
+    keep = ("--keep", str(tmp_path / "cache.jsonl"), "--no-cluster", "--json", str(tmp_path / "f.json"))
     bench(*keep)
     first = json.loads((tmp_path / "f.json").read_text())
     bench(*keep)
     again = json.loads((tmp_path / "f.json").read_text())
-    assert len(asked) == 4 == len((tmp_path / "kept.jsonl").read_text().splitlines())
+    assert len(asked) == 4 == len((tmp_path / "cache.jsonl").read_text().splitlines())
     assert again["results"] == first["results"]
     assert [goal["met"] for goal in again["goals"]] == [True, True, True, None]
     assert again["goals"][-1]["why"] == "left out"
@@ -88,15 +88,15 @@ def test_distkv_is_not_started_for_answers_that_are_kept(tmp_path, monkeypatch):
 
     monkeypatch.setattr(instances, "LocalCluster", Cluster)
     for _ in range(2):
-        kept = Kept(tmp_path / "kept.jsonl")
-        assert instances.ask(CHECKPOINT, ["one", "other"], 4096, 4, 1, kept, lambda _: None) == [[3], [5]]
+        cache = AnswerCache(tmp_path / "cache.jsonl")
+        assert instances.distkv_answers(CHECKPOINT, ["one", "other"], 4096, 4, 1, cache, lambda _: None) == [[3], [5]]
     assert started == [(4, 1152)]
 
 
 def test_a_file_that_holds_something_else_is_refused(tmp_path):
-    (tmp_path / "kept.jsonl").write_text('{"key": 1}\n')
+    (tmp_path / "cache.jsonl").write_text('{"key": 1}\n')
     with pytest.raises(click.UsageError, match=r"line 1 of .* was not written by --keep"):
-        Kept(tmp_path / "kept.jsonl")
+        AnswerCache(tmp_path / "cache.jsonl")
 
 
 def test_a_length_that_there_is_not_is_named_with_those_there_are():

@@ -1,1 +1,1 @@
-"""What `distkv bench engine` is made of: checkpoints, cases, contenders and goals; `drivers` are the peers' side."""
+"""What `distkv bench engine` is made of: checkpoints, cases, contenders and goals; `drivers` run baselines."""

@@ -33,7 +33,7 @@ class Answer(msgspec.Struct, frozen=True):
 class Case(msgspec.Struct, frozen=True):
     """`batch` prompts of `prompt_tokens` each and `max_tokens` greedy tokens after them.
 
-    goal: the least ratio to the best peer, by model.
+    goal: the least ratio to the best baseline, by model.
     """
 
     kind: Literal["decode", "batch", "prefill"]

@@ -28,7 +28,7 @@ class OneInstance:
         """The instance and the gManager."""
         return [self._cluster.instances[0].pid, self._cluster.gmanager.pid]
 
-    def ask(self, prompts: Sequence[Sequence[int]], max_tokens: int) -> Answer:
+    def generate(self, prompts: Sequence[Sequence[int]], max_tokens: int) -> Answer:
         """All prompts at once, greedily, end tokens ignored."""
         return asyncio.run(self._ask(prompts, max_tokens))
 

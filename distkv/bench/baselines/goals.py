@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from distkv.bench.baselines.cases import Case
-from distkv.bench.baselines.contest import LIMIT, OURS
+from distkv.bench.baselines.comparison import LIMIT, OURS
 from distkv.bench.harness.alternate import Ratio, Samples, paired_ratio
 from distkv.bench.harness.report import Goal
 
@@ -17,12 +17,12 @@ MOST_OUTSIDE = 0.05
 def goals_of(
     model: str, cases: Sequence[Case], samples: Samples, left_out: Mapping[str, Mapping[str, str]]
 ) -> list[Goal]:
-    """Of every case: its share of the limit, if it decodes one prompt, and its ratio to the best peer."""
+    """Of every case: its share of the limit, if it decodes one prompt, and its ratio to the best baseline."""
     goals = []
     for case in cases:
         target = case.goal.get(model)
         rates = samples.get(case.name, {})
-        absent = "; ".join(f"without {peer}: {why}" for peer, why in left_out.get(case.name, {}).items())
+        absent = "; ".join(f"without {baseline}: {why}" for baseline, why in left_out.get(case.name, {}).items())
         if case.kind == "decode":
             of_limit = _ratio(rates, LIMIT)
             least = LEAST_OF_LIMIT if target is not None else None
@@ -32,7 +32,7 @@ def goals_of(
             key=lambda name: statistics.median(rates[name]),
             default="",
         )
-        beside = f"{case.name} of {model}: ratio to the best peer" + (f", {best}" if best else "")
+        beside = f"{case.name} of {model}: ratio to the best baseline" + (f", {best}" if best else "")
         goals.append(_goal(beside, _ratio(rates, best), target, absent))
     return goals
 

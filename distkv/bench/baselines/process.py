@@ -1,4 +1,4 @@
-"""A peer's driver as a child process, asked in JSON lines."""
+"""A baseline's driver as a child process: prompts and answers are JSON lines."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ IDLE_CORES = 0.15
 HERE = Path(__file__).resolve().parent
 
 
-class PeerFailed(Exception):
-    """A peer did not start, did not answer in time, or answered with an error; str() says which."""
+class BaselineFailed(Exception):
+    """A baseline did not start, did not answer in time, or answered with an error; str() says which."""
 
 
 class Loaded(msgspec.Struct, frozen=True):
@@ -33,10 +33,10 @@ class Loaded(msgspec.Struct, frozen=True):
     versions: dict[str, str]
 
 
-class PeerProcess:
-    """`python -m drivers.NAME` in the peer's environment, ready once it is constructed; `close` it.
+class BaselineProcess:
+    """`python -m drivers.NAME` in the baseline's environment, ready once it is constructed; `close` it.
 
-    Raises PeerFailed with the last line that it wrote.
+    Raises BaselineFailed with the last line that it wrote.
     """
 
     def __init__(self, python: Path, driver: str, options: Sequence[str], log: Path, start_s: float = START_S) -> None:
@@ -61,19 +61,19 @@ class PeerProcess:
     def pid(self) -> int:
         return self._process.pid
 
-    def ask(self, prompts: Sequence[Sequence[int]], max_tokens: int, patience_s: float) -> Answer:
-        """All prompts at once. Raises PeerFailed; the peer is closed then, so that it computes nothing any more."""
+    def generate(self, prompts: Sequence[Sequence[int]], max_tokens: int, patience_s: float) -> Answer:
+        """All prompts at once. Raises BaselineFailed, and is closed then, so that it computes nothing any more."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(msgspec.json.encode({"prompts": prompts, "max_tokens": max_tokens}) + b"\n")
             self._process.stdin.flush()
             answer = self._answer(patience_s)
             if "error" in answer:
-                raise PeerFailed(answer["error"])
+                raise BaselineFailed(answer["error"])
         except BrokenPipeError:
             self.close()
-            raise PeerFailed(f"it ended: {self._last_words()}") from None
-        except PeerFailed:
+            raise BaselineFailed(f"it ended: {self._last_words()}") from None
+        except BaselineFailed:
             self.close(stop_s=0)
             raise
         return msgspec.convert(answer, Answer)
@@ -97,10 +97,10 @@ class PeerProcess:
         assert self._process.stdout is not None
         # One line per question: nothing can be left over in the buffer.
         if not select.select([self._process.stdout], [], [], patience_s)[0]:
-            raise PeerFailed(f"no answer within {patience_s:,.0f} s")
+            raise BaselineFailed(f"no answer within {patience_s:,.0f} s")
         line = self._process.stdout.readline()
         if not line:
-            raise PeerFailed(f"it ended: {self._last_words()}")
+            raise BaselineFailed(f"it ended: {self._last_words()}")
         return msgspec.json.decode(line)
 
     def _last_words(self) -> str:
@@ -136,14 +136,14 @@ def _below(pid: int, parents: Mapping[int, int], roots: Sequence[int]) -> bool:
     return False
 
 
-class Quiet(msgspec.Struct, frozen=True):
+class CoresInUse(msgspec.Struct, frozen=True):
     """Processors in use while nobody is being measured: by contenders, and by anything else on the machine."""
 
     contenders: float
     others: float
 
 
-def wait_until_idle(roots: Sequence[int], patience_s: float = 5.0, look_s: float = 0.1) -> Quiet:
+def wait_until_idle(roots: Sequence[int], patience_s: float = 5.0, look_s: float = 0.1) -> CoresInUse:
     """Wait until these processes use next to no CPU, or patience ends; how it was in the last `look_s`."""
     deadline_s = time.monotonic() + patience_s
     while True:
@@ -152,7 +152,7 @@ def wait_until_idle(roots: Sequence[int], patience_s: float = 5.0, look_s: float
         elapsed_s = time.monotonic() - started
         cores = (cpu_s(roots) - before) / elapsed_s
         if cores < IDLE_CORES or time.monotonic() > deadline_s:
-            return Quiet(cores, max(0.0, (_busy_s() - busy) / elapsed_s - cores))
+            return CoresInUse(cores, max(0.0, (_busy_s() - busy) / elapsed_s - cores))
 
 
 def _busy_s() -> float:

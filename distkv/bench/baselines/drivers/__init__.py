@@ -1,2 +1,2 @@
-"""One program per peer. Each runs in that peer's own environment and needs nothing of distkv: the package is started as
-`drivers`, from the folder that it lies in."""
+"""One program per baseline. Each runs in that baseline's own environment and needs nothing of distkv: the package is
+started as `drivers`, from the folder that it lies in."""

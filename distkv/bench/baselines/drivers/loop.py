@@ -16,7 +16,7 @@ Arrivals = Iterator[tuple[int, int]]
 
 
 class Engine(Protocol):
-    """A peer with a model loaded."""
+    """A baseline with a model loaded."""
 
     settings: dict[str, Any]
     versions: dict[str, str]
@@ -37,7 +37,7 @@ def arguments(description: str) -> argparse.ArgumentParser:
 
 
 def private_stdout() -> Any:
-    """A file for answers that nothing else writes to: what the peer prints goes to standard error from now on."""
+    """A file for answers that nothing else writes to: what the baseline prints goes to standard error from now on."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     return answers

@@ -12,7 +12,7 @@ import msgspec
 
 from distkv.bench.baselines.cases import Answer, Case
 from distkv.bench.baselines.checkpoints import Model
-from distkv.bench.baselines.process import PeerFailed, Quiet, wait_until_idle
+from distkv.bench.baselines.process import BaselineFailed, CoresInUse, wait_until_idle
 from distkv.bench.harness.alternate import Samples, alternate
 
 OURS = "distkv"
@@ -20,27 +20,27 @@ LIMIT = "memory limit"
 LONG_PROMPT_TOKENS = 4096
 
 
-class Ask(Protocol):
+class Generate(Protocol):
     """Something that answers prompts."""
 
     def __call__(self, prompts: Sequence[Sequence[int]], max_tokens: int) -> Answer: ...
 
 
 class Contender(msgspec.Struct, frozen=True):
-    """One engine with one choice of settings. peer: "distkv", or what several choices belong to."""
+    """One engine with one choice of settings. name: of both together."""
 
     name: str
-    peer: str
-    ask: Ask
+    engine: str
+    generate: Generate
     pids: tuple[int, ...]
 
 
-class Contest:
+class Comparison:
     """Samples of all cases so far, and what is to be known beside them.
 
-    tried: rates of a warm-up in which each peer's best settings were found. chosen: those settings, by case and peer.
-    left_out: why a contender has no rate in a case. quiet: what was going on before every sample. first_tokens: of
-    every case and prompt, by contender.
+    tried: rates of a warm-up in which each engine's best settings were found. chosen: those settings, by case and
+    engine. left_out: why a contender has no rate in a case. cores_in_use: what was going on before every sample.
+    first_tokens: of every case and prompt, by engine.
     """
 
     def __init__(
@@ -49,9 +49,9 @@ class Contest:
         contenders: Sequence[Contender],
         bytes_per_s: Callable[[], float],
         patience_s: float,
-        told: Callable[[str], None],
+        report: Callable[[str], None],
     ) -> None:
-        self._model, self._bytes_per_s, self._patience_s, self._told = model, bytes_per_s, patience_s, told
+        self._model, self._bytes_per_s, self._patience_s, self._report = model, bytes_per_s, patience_s, report
         self._contenders = {one.name: one for one in contenders}
         self._first_s: dict[str, tuple[int, float]] = {}
         self._choice: dict[str, str] = {}
@@ -60,35 +60,37 @@ class Contest:
         self.chosen: dict[str, dict[str, str]] = {}
         self.left_out: dict[str, dict[str, str]] = {}
         self.bandwidths: list[float] = []
-        self.quiet: list[Quiet] = []
+        self.cores_in_use: list[CoresInUse] = []
         self.first_tokens: dict[tuple[str, int], dict[str, list[int]]] = {}
 
     def run(self, case: Case, rounds: int) -> None:
-        """Warm up, choose each peer's best settings, and sample by turns. Peers that fail are out from then on."""
+        """Warm up, choose each engine's best settings, and sample by turns. Engines that fail are out from then on."""
         self.left_out[case.name] = {}
         chosen = self._choose(case)
         for attempt in itertools.count():
             limits: list[float] = []
             variants = {
-                one.peer: partial(self._sample, case, one, itertools.count(1 + attempt * rounds), limits)
+                one.engine: partial(self._sample, case, one, itertools.count(1 + attempt * rounds), limits)
                 for one in chosen
             }
             try:
-                samples = alternate(variants, rounds, warmups=0, told=lambda what: self._told(f"{case.name}, {what}"))
+                samples = alternate(
+                    variants, rounds, warmups=0, report=lambda what: self._report(f"{case.name}, {what}")
+                )
             except _Failed as failed:
                 self._out(case, failed.contender, str(failed))
-                chosen = [one for one in chosen if one.peer != failed.contender.peer]
+                chosen = [one for one in chosen if one.engine != failed.contender.engine]
                 continue
             break
-        self.chosen[case.name] = {one.peer: one.name for one in chosen}
+        self.chosen[case.name] = {one.engine: one.name for one in chosen}
         # What the table compares with all others comes first.
         for variants_of_case in samples.values():
-            self.samples[case.name] = {peer: variants_of_case[peer] for peer in variants}
+            self.samples[case.name] = {engine: variants_of_case[engine] for engine in variants}
         if limits:
             self.samples[case.name][LIMIT] = limits
 
     def agreement(self, name: str) -> tuple[int, int]:
-        """How many first tokens of this peer were distkv's, and of how many."""
+        """How many first tokens of this engine were distkv's, and of how many."""
         pairs = [
             (mine, ours)
             for answers in self.first_tokens.values()
@@ -103,28 +105,28 @@ class Contest:
         return {"median": statistics.median(reads), "min": min(reads), "max": max(reads)}
 
     def _choose(self, case: Case) -> list[Contender]:
-        """One contender per peer: the fastest in a warm-up, or for a long prompt in the last one of this kind."""
+        """One contender per engine: the fastest in a warm-up, or for a long prompt in the last one of this kind."""
         able = [one for one in self._contenders.values() if self._is_able(case, one)]
         if case.prompt_tokens > LONG_PROMPT_TOKENS:
-            return _of_each_peer(able, lambda one: self._choice.get(f"{case.kind} {one.peer}") == one.name)
+            return _of_each_engine(able, lambda one: self._choice.get(f"{case.kind} {one.engine}") == one.name)
         rates: dict[str, float] = {}
         for one in able:
-            self._told(f"{case.name}, warming up {one.name}")
+            self._report(f"{case.name}, warming up {one.name}")
             try:
                 rates[one.name] = self._rate(case, one, 0)
-            except PeerFailed as failed:
+            except BaselineFailed as failed:
                 self._out(case, one, str(failed))
         self.tried[case.name] = rates
         left = [one for one in able if one.name in rates]
         best: dict[str, str] = {}
         for one in sorted(left, key=lambda one: rates[one.name]):
-            best[one.peer] = one.name
-        self._choice |= {f"{case.kind} {peer}": name for peer, name in best.items()}
-        return _of_each_peer(left, lambda one: best[one.peer] == one.name)
+            best[one.engine] = one.name
+        self._choice |= {f"{case.kind} {engine}": name for engine, name in best.items()}
+        return _of_each_engine(left, lambda one: best[one.engine] == one.name)
 
     def _is_able(self, case: Case, one: Contender) -> bool:
         """Whether a sample is likely to end in time; a prompt twice as long takes almost thrice as long."""
-        if one.peer == OURS or one.name not in self._first_s:
+        if one.engine == OURS or one.name not in self._first_s:
             return True
         tokens, first_s = self._first_s[one.name]
         expected_s = first_s * max(1.0, case.prompt_tokens * case.batch / tokens) ** 1.5
@@ -137,22 +139,22 @@ class Contest:
     def _sample(self, case: Case, one: Contender, seeds: Iterator[int], limits: list[float]) -> Mapping[str, float]:
         """One sample; appends what memory would allow to `limits`, if that is asked of this contender."""
         others = [pid for other in self._contenders.values() if other.name != one.name for pid in other.pids]
-        self.quiet.append(wait_until_idle(others))
+        self.cores_in_use.append(wait_until_idle(others))
         before = self._bytes_per_s()
         try:
             rate = self._rate(case, one, next(seeds))
-        except PeerFailed as failed:
+        except BaselineFailed as failed:
             raise _Failed(one, str(failed)) from failed
         around = (before, self._bytes_per_s())
         self.bandwidths += around
-        if case.kind != "prefill" and (one.peer == OURS or OURS not in self._contenders):
+        if case.kind != "prefill" and (one.engine == OURS or OURS not in self._contenders):
             limits.append(case.batch * statistics.fmean(around) / self._model.step_bytes(case.mean_context, case.batch))
         return {case.name: rate}
 
     def _rate(self, case: Case, one: Contender, seed: int) -> float:
-        answer = one.ask(case.prompts(self._model.vocab, seed), case.max_tokens)
+        answer = one.generate(case.prompts(self._model.vocab, seed), case.max_tokens)
         self._first_s[one.name] = case.prompt_tokens * case.batch, answer.first_s
-        self.first_tokens.setdefault((case.name, seed), {})[one.peer] = [ids[0] for ids in answer.token_ids]
+        self.first_tokens.setdefault((case.name, seed), {})[one.engine] = [ids[0] for ids in answer.token_ids]
         return case.rate(answer)
 
     def _out(self, case: Case, one: Contender, why: str) -> None:
@@ -166,10 +168,10 @@ class _Failed(Exception):
         self.contender = contender
 
 
-def _of_each_peer(contenders: Sequence[Contender], preferred: Callable[[Contender], bool]) -> list[Contender]:
-    """One per peer: that preferred, else its first."""
+def _of_each_engine(contenders: Sequence[Contender], preferred: Callable[[Contender], bool]) -> list[Contender]:
+    """One per engine: that preferred, else its first."""
     chosen: dict[str, Contender] = {}
     for one in contenders:
-        if one.peer not in chosen or preferred(one):
-            chosen[one.peer] = one
+        if one.engine not in chosen or preferred(one):
+            chosen[one.engine] = one
     return list(chosen.values())

@@ -16,7 +16,7 @@ class _Line(msgspec.Struct, frozen=True):
     answers: Answers
 
 
-class Kept:
+class AnswerCache:
     """Answers by key, also in the file at `path` if there is one given, which is read first. Raises click.UsageError
     when it holds anything else."""
 
