@@ -51,6 +51,13 @@ class JoinRefused(ClusterEvent, frozen=True, tag="join_refused"):
     reason: str
 
 
+class ClaimRefused(ClusterEvent, frozen=True, tag="claim_refused"):
+    """A connection that is not the instance's own spoke in its name; nothing came of it."""
+
+    instance: str
+    message: str
+
+
 class InstanceStateChanged(ClusterEvent, frozen=True, tag="instance_state"):
     """An instance is in this state from now on."""
 

@@ -132,7 +132,7 @@ class InstanceActor:
                 pass
             case tr.Cancel() | tr.KeepAlive() | tg.MembersQuery() | tg.Locate():
                 self._receive(claimed_sender, message, c.ClientRequested(route, message), cause)
-            case tr.TryMoveKvcache() | tr.BlocksReady() | tr.Renew() | tr.Release() | tr.Reclaim():
+            case tr.TryMoveKvcache() | tr.BlocksReady() | tr.Renew() | tr.Release():
                 self._receive(claimed_sender, message, c.PeerRequested(claimed_sender, route, message), cause)
             case _:
                 assert_never(message)

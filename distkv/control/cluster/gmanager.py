@@ -61,7 +61,7 @@ class GManager:
             case tg.Join():
                 self._join(body, route, now)
             case tg.Leave():
-                self._leave(body)
+                self._leave(body, route)
             case tg.Heartbeat():
                 self._heartbeat(body, route, now)
             case tg.BorrowQuery():
@@ -78,6 +78,9 @@ class GManager:
     def _join(self, join: tg.Join, route: bytes, now: float) -> None:
         member = join.member
         entry = self.ledger.entries.get(member.instance_id)
+        is_known = entry is not None and entry.member.incarnation == member.incarnation
+        if entry is not None and is_known and not self._is_own(entry, route, join):
+            return
         refusal = ""
         differing = self._differing(join, now)
         if differing:
@@ -96,19 +99,21 @@ class GManager:
                 del self.ledger.entries[member.instance_id]  # known only as one that was starting
             return
         self._members_changed = self._members_changed or entry is None or entry.member != member
-        if entry is None or entry.member.incarnation != member.incarnation:
+        if entry is None or not is_known:
             entry = Entry(member, now, route)
             self.ledger.entries[member.instance_id] = entry
             self._publish(events.Joined(instance=member.instance_id, pid=member.pid, blocks=member.total_blocks))
-        entry.member, entry.route, entry.last_heard, entry.compat = member, route, now, join.compat
+        entry.member, entry.last_heard, entry.compat = member, now, join.compat
         if entry.heartbeat is None:
             entry.lendable = member.lendable_blocks
         if not self._members_changed:
             self._commands.append(Answer(route, self.members(now)))
 
-    def _leave(self, leave: tg.Leave) -> None:
+    def _leave(self, leave: tg.Leave, route: bytes) -> None:
         entry = self.ledger.entries.get(leave.instance_id)
-        if entry is not None and entry.member.incarnation == leave.incarnation:
+        if entry is None or entry.member.incarnation != leave.incarnation:
+            return
+        if self._is_own(entry, route, leave):
             entry.member = msgspec.structs.replace(entry.member, state="dead")
             self._publish(events.Left(instance=leave.instance_id))
 
@@ -116,8 +121,7 @@ class GManager:
         entry = self.ledger.entries.get(heartbeat.instance_id)
         if entry is None or heartbeat.incarnation > entry.member.incarnation:
             self._commands.append(Answer(route, HeartbeatAck(seq=heartbeat.seq, want_join=True)))
-        elif heartbeat.incarnation == entry.member.incarnation:
-            entry.route = route
+        elif heartbeat.incarnation == entry.member.incarnation and self._is_own(entry, route, heartbeat):
             taken = self.ledger.apply(heartbeat, now)
             self._commands.append(Answer(route, HeartbeatAck(seq=heartbeat.seq, want_full=not taken)))
 
@@ -157,8 +161,10 @@ class GManager:
         self._commands.append(Answer(route, answer))
 
     def _recommend(self, query: tg.BorrowQuery, route: bytes, now: float) -> None:
-        for refusal in query.refusals:
-            self.ledger.refused(refusal.instance_id, refusal.free_blocks)
+        debtor = self.ledger.entries.get(query.instance_id)
+        if debtor is not None and query.refusals and self._is_own(debtor, route, query):
+            for refusal in query.refusals:
+                self.ledger.refused(refusal.instance_id, refusal.free_blocks)
         creditors = self._policy.recommend(query, self._views(now))
         candidates = tuple(Candidate(view.instance_id, view.lendable_blocks) for view in creditors)
         self._commands.append(Answer(route, Creditors(borrow_id=query.borrow_id, candidates=candidates)))
@@ -178,6 +184,15 @@ class GManager:
         return [entry.view(self._state(instance_id, now)) for instance_id, entry in self.ledger.entries.items()]
 
     # --- helpers
+
+    def _is_own(self, entry: Entry, route: bytes, message: tg.Join | tg.Leave | tg.Heartbeat | tg.BorrowQuery) -> bool:
+        """Whether a message in an instance's name comes by the connection that this incarnation joined by; it keeps
+        its route for as long as it runs. An authenticated identity will stand here."""
+        if route == entry.route:
+            return True
+        name = type(message).__name__
+        self._publish(events.ClaimRefused(instance=entry.member.instance_id, message=name))
+        return False
 
     def _present(self, instance_id: str, now: float) -> Member:
         entry = self.ledger.entries[instance_id]

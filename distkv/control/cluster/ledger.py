@@ -18,7 +18,8 @@ STATES = frozenset(get_args(InstanceState))
 
 @dataclass(slots=True)
 class Entry:
-    """What is known of one instance. `promised_…` counts requests sent there since its last heartbeat."""
+    """What is known of one instance. route: the connection it joined by. `promised_…` counts requests sent there since
+    its last heartbeat."""
 
     member: Member
     last_heard: float

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from distkv import events
-from distkv.control.commands import Answer, TellPeer, TellWorker
+from distkv.control.commands import Answer, TellWorker
 from distkv.control.loan.lending import Loan
 from distkv.control.rmanager.state import RManagerState
 from distkv.wire.messages.common import SpanRef
@@ -120,7 +120,7 @@ class Creditor:
     def reclaim_all(self, deadline_s: float) -> None:
         """Ask every debtor to take its blocks elsewhere."""
         for loan in self._state.loans.held():
-            self._state.emit(TellPeer(loan.debtor_id, Reclaim(span=loan.span, deadline_s=deadline_s)))
+            self._state.emit(Answer(loan.route, Reclaim(span=loan.span, deadline_s=deadline_s)))
 
     def tick(self, now: float) -> None:
         """Take back what nobody renewed."""

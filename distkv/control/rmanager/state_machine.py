@@ -135,6 +135,8 @@ class RManager:
                 self._lose_all(self._debts.on_renewed(peer_id, message), "its renewal was refused")
             case tr.Released():
                 self._debts.on_released(peer_id, message.span)
+            case tr.Reclaim():
+                self._recaller.on_reclaim(peer_id, message, now)
             case _:
                 assert_never(message)
 
@@ -150,8 +152,6 @@ class RManager:
                 self._creditor.on_renew(route, message, now)
             case tr.Release():
                 self._creditor.on_release(route, message)
-            case tr.Reclaim():
-                self._recaller.on_reclaim(sender, message, now)
             case _:
                 assert_never(message)
 

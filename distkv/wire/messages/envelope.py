@@ -18,14 +18,17 @@ ToGManager = (
 """What may come by a gManager's port: of rManagers and clients."""
 GManagerAnswer = to_rmanager.Members | to_rmanager.JoinRefused | to_rmanager.HeartbeatAck | to_rmanager.Creditors
 """What may come by an rManager's own connection to a gManager."""
-PeerRequest = (
-    to_rmanager.TryMoveKvcache | to_rmanager.BlocksReady | to_rmanager.Renew | to_rmanager.Release | to_rmanager.Reclaim
-)
-"""What a peer says by its own connection to an rManager's port."""
+PeerRequest = to_rmanager.TryMoveKvcache | to_rmanager.BlocksReady | to_rmanager.Renew | to_rmanager.Release
+"""What a debtor says by its own connection to a creditor's port."""
 PeerAnswer = (
-    to_rmanager.Granted | to_rmanager.Refused | to_rmanager.Complete | to_rmanager.Renewed | to_rmanager.Released
+    to_rmanager.Granted
+    | to_rmanager.Refused
+    | to_rmanager.Complete
+    | to_rmanager.Renewed
+    | to_rmanager.Released
+    | to_rmanager.Reclaim
 )
-"""What may come by an rManager's own connection to a peer."""
+"""What may come by a debtor's own connection to a creditor: answers, and a creditor's `Reclaim`."""
 ClientRequest = (
     to_rmanager.Submit
     | to_rmanager.Cancel

@@ -156,7 +156,9 @@ class Released(Message, frozen=True):
 
 
 class Reclaim(Message, frozen=True):
-    """The debtor must release the span within `deadline_s`; after that the creditor may refuse to renew."""
+    """The debtor must release the span within `deadline_s`; after that the creditor may refuse to renew.
+
+    It comes by the connection that the span was asked for by."""
 
     span: SpanRef  #: the span to give back
     deadline_s: Seconds  #: seconds until the creditor exits

@@ -88,6 +88,31 @@ def managed() -> Managed:
 # --- membership
 
 
+def test_only_its_own_connection_speaks_for_an_instance(managed: Managed) -> None:
+    managed.join("a")
+    managed.join("b")
+    managed.beat("a", lendable_blocks=7)
+    before = managed.gm.members(managed.clock.now())
+    forged = [
+        tg.Leave(instance_id="a", incarnation=1),
+        tg.Join(member=make_member("a", pid=666), compat="model"),
+        tg.Heartbeat(
+            instance_id="a", incarnation=1, seq=9, base=0, full=True, total_blocks=16, free_blocks=0, lendable_blocks=0
+        ),
+        tg.BorrowQuery(instance_id="b", borrow_id="x", num_blocks=1, refusals=(tg.Refusal("a", 0),)),
+    ]
+    for message in forged:
+        managed.hear("stranger", message)
+        named = "b" if isinstance(message, tg.BorrowQuery) else "a"
+        expected = events.ClaimRefused(instance=named, message=type(message).__name__)
+        assert managed.events(events.ClaimRefused) == [expected]
+        assert managed.answers(Members) == []
+    assert managed.gm.members(managed.clock.now()) == before
+    assert managed.candidates("b") == [("a", 7)]
+    managed.beat("a", lendable_blocks=5)
+    assert managed.events(events.ClaimRefused) == [] and managed.candidates("b") == [("a", 5)]
+
+
 def test_a_new_instance_is_sent_to_everyone_once(managed: Managed) -> None:
     managed.join("a")
     assert [member.instance_id for member in managed.answers(Members, "a")[0].members] == ["a"]
