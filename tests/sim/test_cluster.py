@@ -9,18 +9,7 @@ import pytest
 from distkv.sim.cluster import BLOCK, SimCluster
 from distkv.sim.fake_worker import VOCAB, expected_output, logprobs_at
 from distkv.wire.messages import to_rmanager as tr
-
-
-def prompt(n: int, salt: int = 0) -> list[int]:
-    random = Random(n * 1000 + salt)
-    return [random.randrange(VOCAB) for _ in range(n)]
-
-
-def check(cluster: SimCluster, request_id: str, tokens: list[int], max_tokens: int) -> None:
-    outcome = cluster.outcomes[request_id]
-    assert outcome.ended is None, outcome.ended
-    assert outcome.tokens == expected_output(tokens, max_tokens)
-    assert outcome.finish == "length"
+from tests.sim.parts import check, prompt
 
 
 def test_one_instance_serves_alone() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from distkv import events
 from distkv.sim.cluster import GMANAGER, SimCluster
-from tests.sim.test_cluster import check, prompt
+from tests.sim.parts import check, prompt
 
 
 def history(seed: int) -> tuple[list[tuple[str, events.ClusterEvent]], float]:

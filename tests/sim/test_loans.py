@@ -14,7 +14,7 @@ from distkv.control.loan.lending import Loan
 from distkv.control.request.block import Debt
 from distkv.sim.cluster import SimCluster
 from distkv.wire.messages.common import Epoch
-from tests.sim.test_cluster import check, prompt
+from tests.sim.parts import check, prompt
 
 
 class Pair(NamedTuple):
