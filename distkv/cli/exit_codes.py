@@ -19,13 +19,13 @@ from distkv.errors import CheckpointError, ClusterUnreachable, ConfigError, Dist
 def run(command: click.Command, args: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
     for stream in (sys.stdout, sys.stderr):
-        # What a terminal has no letter for is no reason to fail.
+        # A character that the terminal does not have is no reason to fail.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:
         code = command.main(args=args, prog_name=command.name, standalone_mode=False)
-    except click.exceptions.Exit as leave:
-        return leave.exit_code
+    except click.exceptions.Exit as exited:
+        return exited.exit_code
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message())
         return 0

@@ -11,7 +11,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
-from distkv.client.cluster_status import StatusBook, as_dict
+from distkv.client.cluster_status import StatusCollector, as_dict
 from distkv.client.directory import Directory
 from distkv.client.dispatch import Dispatch
 from distkv.client.owned_tasks import gather_limited
@@ -39,7 +39,7 @@ class AsyncClient:
         self.address = parse_address(address)
         self._envelopes = EnvelopeFactory(f"client-{os.getpid()}-{secrets.token_hex(3)}")
         self._directory: Directory | None = None
-        self._book = StatusBook()
+        self._statuses = StatusCollector()
         self._live: set[str] = set()
 
     async def __aenter__(self) -> Self:
@@ -152,7 +152,7 @@ class AsyncClient:
     async def statuses(self) -> tuple[Status, ...]:
         """The status of every member, queried at the same time; those silent for 1 s are "unreachable" or "dead"."""
         directory = self._open()
-        return await self._book.collect(directory, await directory.members())
+        return await self._statuses.collect(directory, await directory.members())
 
     async def status(self) -> dict[str, Any]:
         """The dict of `distkv status --json`: `{"instances": [...], "requests": [...]}`."""

@@ -68,7 +68,7 @@ class BackgroundLoop:
         self._thread.join()
 
     def _start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        # Whatever is handed over before `stop` is run or cancelled; later nobody would ever finish it.
+        # What comes before `stop` is run or cancelled by it; what came later would never end.
         with self._lock:
             if self._stopping:
                 work.close()

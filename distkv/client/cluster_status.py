@@ -1,4 +1,4 @@
-"""How the whole cluster is: every member asked live, the silent ones as they were last known."""
+"""The status of a whole cluster: every member is queried, and one that does not answer keeps its last numbers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from distkv.wire.messages.counters import COUNTERS
 from distkv.wire.messages.to_client import BlockCounts, InstanceStatus, Status
 
 
-class StatusBook:
+class StatusCollector:
     """Collects the members' statuses and remembers the last answer of each."""
 
     def __init__(self) -> None:

@@ -1,4 +1,5 @@
-"""One connection of a client to a gManager or rManager: sends, and gives what comes to whoever waits for it."""
+"""One connection of a client to a gManager or rManager: sends messages, and passes on what comes, to the request or
+query that waits for it."""
 
 from __future__ import annotations
 
@@ -47,16 +48,16 @@ class Connection:
         self._envelopes = envelopes
         self._on_members = on_members
         self._loop = asyncio.get_running_loop()
-        self._streams: dict[str, asyncio.Queue[Event]] = {}
+        self._requests: dict[str, asyncio.Queue[Event]] = {}
         self._waiting: dict[str, list[asyncio.Future[Answer]]] = {}
-        self._heard_s = self._loop.time()
+        self._last_message_s = self._loop.time()
         self._channel = ClientChannel.connect(address, CLIENT_CONNECTION, on_disconnected=self._on_disconnected)
         tasks.start(self._read(), name=f"read {address}")
 
     @property
-    def streams(self) -> int:
+    def live_requests(self) -> int:
         """Live requests on this connection."""
-        return len(self._streams)
+        return len(self._requests)
 
     async def established(self, timeout_s: float) -> None:
         """Return when the other end is there. Raises ConnectionLost after `timeout_s`."""
@@ -87,14 +88,14 @@ class Connection:
         events: asyncio.Queue[Event] = asyncio.Queue()
         if self.lost is not None:
             events.put_nowait(self.lost)
-        elif not self._streams:
-            self._heard_s = self._loop.time()
-        self._streams[request_id] = events
+        elif not self._requests:
+            self._last_message_s = self._loop.time()
+        self._requests[request_id] = events
         return events
 
     def detach(self, request_id: str, *, cancel: bool) -> None:
         """Forget a request; with `cancel` the instance stops it."""
-        if self._streams.pop(request_id, None) is not None and cancel:
+        if self._requests.pop(request_id, None) is not None and cancel:
             self.send(Cancel(request_id=request_id))
 
     def keep_alive(self, *, ask_members: bool) -> None:
@@ -102,18 +103,18 @@ class Connection:
 
         ask_members: send the query in any case, because the gManager does not answer it.
         """
-        silent_s = self._loop.time() - self._heard_s
-        if self._streams and silent_s > SILENCE_S:
+        silent_s = self._loop.time() - self._last_message_s
+        if self._requests and silent_s > SILENCE_S:
             self._lose(ConnectionLost(f"silent for {silent_s:.0f} s"))
             return
-        if self._streams:
+        if self._requests:
             self.send(KeepAlive())
-        if self._streams or ask_members:
+        if self._requests or ask_members:
             self.send(MembersQuery())
 
     def close(self) -> None:
         """Cancel what still runs here and disconnect."""
-        for request_id in self._streams:
+        for request_id in self._requests:
             self.send(Cancel(request_id=request_id))
         self._lose(ConnectionLost("closed by this client"))
 
@@ -148,11 +149,11 @@ class Connection:
                 return
             except LinkClosed:
                 return
-            self._heard_s = self._loop.time()
+            self._last_message_s = self._loop.time()
             match envelope.body:
                 case TokenChunk() | RequestEnded() as event:
-                    if event.request_id in self._streams:
-                        self._streams[event.request_id].put_nowait(event)
+                    if event.request_id in self._requests:
+                        self._requests[event.request_id].put_nowait(event)
                 case Members() as members:
                     self._on_members(self.address, members)
                     self._answer("members", members)
@@ -178,7 +179,7 @@ class Connection:
             return
         self.lost = lost
         self._channel.close()
-        for events in self._streams.values():
+        for events in self._requests.values():
             events.put_nowait(lost)
         for key in list(self._waiting):
             self._answer(key, lost)

@@ -132,7 +132,7 @@ class Directory:
 
     def _preference(self, member: Member) -> tuple[bool, int, int, str]:
         connection = self._connections.get(member.address)
-        live = connection.streams if connection else 0
+        live = connection.live_requests if connection else 0
         return self._suspected(member.instance_id), live, -member.free_blocks, member.instance_id
 
     def _bootstrap(self) -> Connection:
@@ -175,6 +175,6 @@ class Directory:
     def _drop_idle(self) -> None:
         wanted = {member.address for member in self._members or ()}
         for address, connection in list(self._connections.items()):
-            if address != self.address and not connection.streams and (address not in wanted or connection.lost):
+            if address != self.address and not connection.live_requests and (address not in wanted or connection.lost):
                 del self._connections[address]
                 connection.close()

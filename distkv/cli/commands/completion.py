@@ -21,7 +21,7 @@ def script(shell: str) -> str:
     """The completion of all programs for "bash", "zsh" or "fish"."""
     found = get_completion_class(shell)
     assert found is not None
-    # What click makes names the program only; its options are asked for when the user presses Tab.
+    # What click makes names the program only; the shell runs it for the options when the user presses Tab.
     stand_in = click.Command("")
     return "\n".join(found(stand_in, {}, name, _variable(name)).source() for name in PROGRAMS)
 

@@ -21,7 +21,7 @@ from distkv.cli.live.polling import PERIOD_S, Poller
 from distkv.cli.live.terminal import is_live, render_to_fit
 from distkv.cli.options import CONFIG_PATH, given, setting_option, setting_options
 from distkv.cli.signals import signals_interrupt
-from distkv.client.local.child import how_it_ended
+from distkv.client.local.child import describe_exit
 from distkv.client.local.cluster import LocalCluster
 from distkv.config import DEMO_MODEL, GatewayConfig, InstanceConfig, load_table, model_dir, parse_count, settings_of
 from distkv.errors import ConfigError
@@ -161,7 +161,7 @@ def _watch(cluster: LocalCluster, console: Console) -> int:
             for child in children:
                 if not child.alive and child.name not in dead:
                     dead.add(child.name)
-                    console.print(f"{child.name} died: {how_it_ended(child.exit_code)}; the others go on", style="red")
+                    console.print(f"{child.name} died: {describe_exit(child.exit_code)}; the others go on", style="red")
                     console.print(child.last_log(), style="dim", soft_wrap=True)
             if live is not None:
                 live.update(render_to_fit(poller.poll(), console), refresh=True)

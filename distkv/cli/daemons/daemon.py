@@ -1,4 +1,4 @@
-"""What the daemons share: event loop, signals, readiness, and the ties to whoever started them."""
+"""What the daemons share: event loop, signals, readiness, and the links to the process that started them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Ready = Callable[[dict[str, Any]], None]
 Actor = Callable[[Ready, asyncio.Event], Awaitable[int]]
 
 CANCEL_S = 5.0
-# Whoever signals a process and its group, as `timeout` does, sends the same signal twice.
+# A program that signals a process and its group, as `timeout` does, sends the same signal twice.
 REPEAT_S = 0.5
 ABANDONED_EXIT = 1
 

@@ -15,7 +15,7 @@ class ServiceManager:
     """The service manager that started this process, if one did and listens."""
 
     def __init__(self, environ: MutableMapping[str, str] | None = None) -> None:
-        """Takes NOTIFY_SOCKET out of the environment: processes that we start must not speak for us."""
+        """Takes NOTIFY_SOCKET out of the environment: processes that we start must not notify in our name."""
         self._address = (os.environ if environ is None else environ).pop("NOTIFY_SOCKET", "")
 
     def notify(self, **state: object) -> None:

@@ -86,7 +86,7 @@ class Child:
 
     def failure(self) -> StartupFailed:
         """The error of one that ended: its own reason if it gave one, else the last lines of its log."""
-        how, reason = how_it_ended(self.exit_code), self.report.get("fatal")
+        how, reason = describe_exit(self.exit_code), self.report.get("fatal")
         return StartupFailed(self.name, f"{how}: {reason}" if reason else how, "" if reason else self.last_log())
 
     def last_log(self) -> str:
@@ -130,7 +130,7 @@ class Child:
                 os.killpg(self.pid, signal.SIGKILL)
 
 
-def how_it_ended(code: int | None) -> str:
+def describe_exit(code: int | None) -> str:
     """An exit code in words."""
     if code is not None and code < 0:
         name = next((known.name for known in signal.Signals if known == -code), f"signal {-code}")

@@ -70,7 +70,7 @@ class LocalCluster:
         self._gmanager_settings: dict[str, Any] = {"port": port} | split["gmanager"] | dict(gmanager_options or {})
         self._gateway_settings: dict[str, Any] | None = None
         if gateway:
-            # Nobody balances load over it, so nobody has to see that it leaves before it does.
+            # No load balancer is in front of it that had to see its health check fail first.
             settings = {"model": os.fspath(model), "port": http_port, "drain_wait_s": 0.0}
             self._gateway_settings = settings | split["gateway"] | dict(gateway_options or {})
             launch.command("gateway", self._gateway_settings)

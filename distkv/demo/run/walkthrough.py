@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from distkv.client.local.child import how_it_ended
+from distkv.client.local.child import describe_exit
 from distkv.client.local.cluster import LocalCluster
 from distkv.config import DEMO_MODEL, model_dir
 from distkv.demo.run import reference
@@ -163,7 +163,7 @@ def _report_deaths(cluster: LocalCluster, display: Display) -> None:
         time.sleep(0.01)
     for child in children:
         if not child.alive:
-            display.say(f"{child.name} died: {how_it_ended(child.exit_code)}", "red")
+            display.say(f"{child.name} died: {describe_exit(child.exit_code)}", "red")
             display.say(child.last_log(), "dim")
 
 

@@ -74,7 +74,7 @@ class Chats:
 
 @dataclass
 class ChatWriter:
-    """How chats are written. logprobs, prompt_logprobs: whether they were asked for."""
+    """How chats are written. logprobs, prompt_logprobs: whether the response has them."""
 
     id: str
     model: str

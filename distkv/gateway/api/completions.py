@@ -75,7 +75,7 @@ def _max_tokens(body: CompletionRequest, default: int) -> int:
 @dataclass
 class CompletionWriter:
     """How completions are written. echoed: texts of the prompts, which come before the outputs. logprobs,
-    prompt_logprobs: whether they were asked for."""
+    prompt_logprobs: whether the response has them."""
 
     id: str
     model: str

@@ -53,7 +53,7 @@ class Info:
         return json_response(self._card(name))
 
     async def metrics(self, request: Request) -> Response:
-        """Prometheus text, or OpenMetrics if the scraper asks for it."""
+        """Prometheus text, or OpenMetrics if the scraper accepts it."""
         await self._service.cluster.statuses()
         registry = self._service.metrics.registry
         # The library's own choice may write the colons of our names as underscores.

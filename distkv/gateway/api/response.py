@@ -34,7 +34,7 @@ class ResponseWriter(Protocol[P]):
     """How an endpoint writes its response. A piece is what is new in one choice."""
 
     def pieces(self, choice: Choice, chunk: Chunk) -> Iterable[P]:
-        """What a chunk adds; nothing if nobody would notice."""
+        """What a chunk adds; nothing where the client would see no difference."""
 
     def event(self, pieces: Sequence[P], usage: Usage | msgspec.UnsetType | None) -> msgspec.Struct:
         """One event of the stream; the last one has no pieces, only usage."""

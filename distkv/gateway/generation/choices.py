@@ -24,8 +24,8 @@ MAX_AT_ONCE = 128
 class Choice:
     """One output to be made, of the prompt number `prompt_index`.
 
-    fits: max_tokens was not asked for, so less will do when the pool is smaller. only_prompt: the output, which must
-    have a token, is not wanted.
+    fits: the user set no max_tokens, so less will do when the pool is smaller. only_prompt: the output, which must have
+    a token, is left out of the response.
     """
 
     index: int

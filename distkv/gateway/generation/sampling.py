@@ -1,4 +1,4 @@
-"""How a request asks for tokens: its own parameters, the model's defaults, and what fits."""
+"""Sampling parameters and choices of a request, from its own fields and the model's defaults."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _FROM_MODEL = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 def model_defaults(model_dir: Path) -> dict[str, Any]:
     """Sampling defaults of generation_config.json, {} if there is none. Raises ConfigError.
 
-    As vLLM does, `do_sample` is not looked at: greedy decoding is asked for with temperature 0.
+    As vLLM does, `do_sample` is ignored: temperature 0 is greedy decoding.
     """
     file = model_dir / "generation_config.json"
     if not file.exists():

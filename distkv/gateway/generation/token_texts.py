@@ -20,7 +20,7 @@ LEAST = -9999.0
 
 
 class TokenTexts:
-    """Writes single tokens: as their text, or as "token_id:7" where asked for or where there is no tokenizer."""
+    """Writes single tokens: as their text, or as "token_id:7" for a request that wants ids, and without a tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer | None, *, as_ids: bool = False) -> None:
         self._tokenizer = tokenizer

@@ -45,7 +45,7 @@ def _too_large(limit_bytes: int) -> ApiError:
 def decode(body: bytes, kind: type[S], refused: Mapping[str, tuple[Any, ...]]) -> S:
     """A checked request. Raises ApiError 400 naming the field that is wrong.
 
-    refused: fields that would change the answer and that are not supported, each with the values that ask for nothing.
+    refused: fields that would change the answer and that are not supported, each with the values that change nothing.
     Other unknown fields are ignored.
     """
     try:

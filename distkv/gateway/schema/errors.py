@@ -10,7 +10,7 @@ from starlette.responses import Response
 from distkv.errors import ClusterUnreachable, InvalidParams, RequestFailed, RequestRefused
 
 RETRY_AFTER_S = 1
-# Which instance failed is worth telling; where it listens is nobody's business outside.
+# Users see which instance failed, but not its address.
 _ADDRESS = re.compile(r" at tcp://\S+(?=:)")
 
 
@@ -56,7 +56,7 @@ class ApiError(Exception):
 
 
 class ClientDisconnected(ApiError):
-    """499, which only the log sees: nobody is there to read the response."""
+    """499: the client disconnected, so that only the log shows it."""
 
     def __init__(self) -> None:
         super().__init__(499, "the client is gone", close=True)

@@ -47,7 +47,7 @@ class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
-    """Response of /v1/completions, and each event of its stream, where usage comes only if it was asked for."""
+    """Response of /v1/completions, and each event of its stream, where usage comes only with include_usage."""
 
     id: str
     object: str = "text_completion"

@@ -16,7 +16,7 @@ from distkv.types import SamplingParams
 Start = Callable[..., Any]
 
 
-async def asked(gateway: Any, **body: Any) -> SamplingParams:
+async def params_sent(gateway: Any, **body: Any) -> SamplingParams:
     answer = await gateway.complete(max_tokens=body.pop("max_tokens", 1), **body)
     assert answer.status_code == 200, answer.text
     found = gateway.submits()[-1].params
@@ -40,20 +40,20 @@ async def test_everything_a_user_says_reaches_the_cluster(start: Start) -> None:
         "prompt_logprobs": 1,
     }
     body = plain | {"stop": ["x", "y"], "stop_token_ids": [5], "logit_bias": {"7": -100, "8": 2.5}}
-    assert await asked(gateway, max_tokens=4, **body) == SamplingParams(
+    assert await params_sent(gateway, max_tokens=4, **body) == SamplingParams(
         max_tokens=4, stop=("x", "y"), stop_token_ids=(5,), logit_bias={7: -100.0, 8: 2.5}, **plain
     )
-    assert (await asked(gateway, stop="x")).stop == ("x",)
+    assert (await params_sent(gateway, stop="x")).stop == ("x",)
 
 
 async def test_spellings(start: Start) -> None:
     gateway = await start()
-    assert await asked(gateway) == SamplingParams(max_tokens=1)
-    assert await asked(gateway, top_k=-1, stop=[], logit_bias={}) == SamplingParams(max_tokens=1)
-    assert (await asked(gateway, seed=-1)).seed == 2**63 - 1
-    params = await asked(gateway, echo=True, logprobs=3)
+    assert await params_sent(gateway) == SamplingParams(max_tokens=1)
+    assert await params_sent(gateway, top_k=-1, stop=[], logit_bias={}) == SamplingParams(max_tokens=1)
+    assert (await params_sent(gateway, seed=-1)).seed == 2**63 - 1
+    params = await params_sent(gateway, echo=True, logprobs=3)
     assert (params.logprobs, params.prompt_logprobs) == (3, 3)
-    params = await asked(gateway, echo=True, logprobs=1, prompt_logprobs=2)
+    params = await params_sent(gateway, echo=True, logprobs=1, prompt_logprobs=2)
     assert (params.logprobs, params.prompt_logprobs) == (1, 2)
     await gateway.chat(max_tokens=1, logprobs=True)
     assert gateway.submits()[-1].params.logprobs == 0
@@ -68,13 +68,13 @@ async def test_the_model_has_defaults(start: Start, with_defaults: Callable[...,
     assert gateway.submits()[-1].params == SamplingParams(
         max_tokens=5, temperature=0.6, top_k=20, top_p=0.95, repetition_penalty=1.05
     )
-    params = await asked(gateway, temperature=0, top_k=0, top_p=1, repetition_penalty=1)
+    params = await params_sent(gateway, temperature=0, top_k=0, top_p=1, repetition_penalty=1)
     assert params == SamplingParams(max_tokens=1, temperature=0)
 
 
 async def test_the_models_defaults_can_be_left_out(start: Start, with_defaults: Callable[..., Path]) -> None:
     gateway = await start(model=with_defaults(**FOUND), generation_config="none")
-    assert await asked(gateway) == SamplingParams(max_tokens=1)
+    assert await params_sent(gateway) == SamplingParams(max_tokens=1)
 
 
 def test_defaults_that_cannot_be(tmp_path: Path) -> None:
