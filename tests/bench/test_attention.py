@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from distkv.kernels.cpu.backends import backend_of
 
 from distkv.bench import attention
 from distkv.bench.workloads.attention import Keys, Shape
 from distkv.errors import ConfigError
 from distkv.kernels import reference
+from distkv.kernels.cpu.dispatch import backend_of
 
 
 def test_all_contenders_compute_the_same_attention() -> None:
