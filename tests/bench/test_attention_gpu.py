@@ -17,9 +17,10 @@ from distkv.bench.workloads.attention import Shape
 from distkv.bench.workloads.gpu_attention import Cells, PagedBatch
 from distkv.errors import ConfigError
 from distkv.kernels import Backend
-from distkv.kernels.triton import templates, tuning
+from distkv.kernels.triton.attention import templates
 from distkv.kernels.triton.backend import TritonBackend
-from distkv.kernels.triton.tuned import Case, Measured, TunedTable
+from distkv.kernels.triton.tuning import measure
+from distkv.kernels.triton.tuning.tuned_table import Case, Measured, TunedTable
 
 SHAPE, CELLS = Shape(4, 2, 32), Cells(2, 48)
 
@@ -73,7 +74,7 @@ def test_tuning_keeps_what_it_measured(monkeypatch: pytest.MonkeyPatch, tmp_path
         config = templates.Config(tile_keys=16, num_warps=8, num_stages=2, programs_per_sm=3)
         table.put(Measured(Case(shape.key, 1024, 1), config, 1.5))
 
-    monkeypatch.setattr(tuning, "tune", measured)
+    monkeypatch.setattr(measure, "tune", measured)
     said: list[str] = []
     gpu_attention.backend_for(said.append, (SHAPE,), device, tune=True)
     (file,) = tmp_path.rglob("*.json")

@@ -190,10 +190,3 @@ def test_tiles_of_the_torch_backend_change_nothing(
     blocks = BlockTable(tuple(range(8)), tuple(range(0, 32, 4)), 30, 4)
     check(backend, list(range(17, 30)), blocks, num_slots=9, window=window)
     check(backend, [29], blocks, num_slots=9, window=window)
-
-
-def test_runs_become_blocks_up_to_the_last_key() -> None:
-    blocks = BlockTable.from_runs([(0, 7, 2), (5, 1, 3)], num_keys=25, block_tokens=4)
-    assert blocks.slots.tolist() == [7, 8, 1, 2]
-    assert blocks.positions.tolist() == [0, 4, 20, 24]
-    assert [blocks.keys_before(position) for position in (0, 3, 8, 20, 21, 25, 99)] == [0, 3, 8, 8, 9, 13, 13]

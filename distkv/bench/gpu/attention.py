@@ -20,9 +20,10 @@ from distkv.bench.harness.report import Goal, Report, at_least, results
 from distkv.bench.workloads.attention import BLOCK_TOKENS, Shape
 from distkv.bench.workloads.gpu_attention import Cells, PagedBatch
 from distkv.kernels import Backend
-from distkv.kernels.triton import templates, tuning
+from distkv.kernels.triton.attention import templates
 from distkv.kernels.triton.backend import TritonBackend
-from distkv.kernels.triton.tuned import TunedTable
+from distkv.kernels.triton.tuning import measure
+from distkv.kernels.triton.tuning.tuned_table import TunedTable
 
 OURS, COPY, FLASHINFER = "triton", "device copy", "FlashInfer"
 DECODE = (Cells(1, 32768), Cells(1, 131072), Cells(16, 8192), Cells(64, 2048))
@@ -39,7 +40,7 @@ def backend_for(say: Say, shapes: tuple[Shape, ...], device: torch.device, *, tu
         for shape in shapes:
             say(f"tuning decode of {shape}")
             dtypes = ("bfloat16", "bfloat16")
-            tuning.tune(table, templates.Shape(shape.heads, shape.kv_heads, shape.dim, BLOCK_TOKENS, *dtypes), device)
+            measure.tune(table, templates.Shape(shape.heads, shape.kv_heads, shape.dim, BLOCK_TOKENS, *dtypes), device)
         say(f"tuned configs are in {table.save(name)}")
     return TritonBackend(table)
 

@@ -15,16 +15,16 @@ from distkv.kernels.backend import Backend
 from distkv.kernels.fused_qkv import FusedQkv
 from distkv.kernels.layout import LayerKv, RowKv
 from distkv.kernels.merge import Partial
+from distkv.kernels.triton.attention.decode import decode_attention
+from distkv.kernels.triton.attention.decode_plan import DecodePlan, decode_plan
+from distkv.kernels.triton.attention.prefill import prefill_attention
+from distkv.kernels.triton.attention.templates import Shape, count_sms
 from distkv.kernels.triton.copy import gather_blocks, scatter_blocks
-from distkv.kernels.triton.decode import decode_attention
 from distkv.kernels.triton.merge import merge_partials
 from distkv.kernels.triton.metadata import Column, DeviceMetadata, device_metadata, to_device
 from distkv.kernels.triton.ops import TritonOps
-from distkv.kernels.triton.plan import DecodePlan, decode_plan
-from distkv.kernels.triton.prefill import prefill_attention
 from distkv.kernels.triton.store import store_qkv
-from distkv.kernels.triton.templates import Shape, count_sms
-from distkv.kernels.triton.tuned import TunedTable
+from distkv.kernels.triton.tuning.tuned_table import TunedTable
 
 _DECODE_ROWS = 2
 """Entries of at most so many rows read their keys once per row; more share a tile of the prefill kernel."""

@@ -20,11 +20,11 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from distkv.kernels import AttentionMetadata, BlockTable, FusedQkv, RowKv
+from distkv.kernels.triton.attention.prefill import prefill_attention
 from distkv.kernels.triton.backend import TritonBackend
 from distkv.kernels.triton.copy import gather_blocks, scatter_blocks
 from distkv.kernels.triton.metadata import device_metadata
 from distkv.kernels.triton.ops import TritonOps
-from distkv.kernels.triton.prefill import prefill_attention
 
 CASES: dict[str, dict[str, Any]] = {
     "llama": dict(lengths=(4096, 5003, 30_011)),

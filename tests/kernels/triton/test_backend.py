@@ -10,11 +10,11 @@ from tests.kernels.layers import layer_of
 
 pytest.importorskip("triton", reason="Triton is not installed: it comes with the extra 'gpu'")
 
+from distkv.kernels.triton.attention.decode_plan import DecodePlan
+from distkv.kernels.triton.attention.templates import Config, Shape
 from distkv.kernels.triton.backend import TritonBackend
 from distkv.kernels.triton.metadata import device_metadata
-from distkv.kernels.triton.plan import DecodePlan
-from distkv.kernels.triton.templates import Config, Shape
-from distkv.kernels.triton.tuned import Case, Measured, TunedTable
+from distkv.kernels.triton.tuning.tuned_table import Case, Measured, TunedTable
 
 BLOCKS = BlockTable((3, 0, 2), (0, 16, 32), 45, 16)
 

@@ -17,8 +17,8 @@ from distkv.kernels.layers import LocalLayer
 from distkv.kernels.linear import TorchLinear
 from distkv.kernels.ops import TorchOps
 from distkv.types import CpuKernels
+from tests.kernels.cpu.test_linear import DTYPES, TOLERANCE, random
 from tests.kernels.layers import layer_of
-from tests.kernels.test_linear import DTYPES, TOLERANCE, random
 
 NATIVE = [level for level in available() if level != TORCH]
 HIDDEN, HEADS, KV_HEADS, DIM, INNER, EPS = 40, 4, 2, 16, 56, 1e-5

@@ -8,8 +8,8 @@ from functools import cache
 import torch
 import triton
 
+from distkv.kernels.triton.attention.templates import Shape
 from distkv.kernels.triton.metadata import Column, DeviceMetadata
-from distkv.kernels.triton.templates import Shape
 
 HOPPER_SHARED_BYTES = 227 << 10
 _LEAST_TILES = 4

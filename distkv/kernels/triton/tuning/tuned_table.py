@@ -1,7 +1,7 @@
 """Configs of the decode kernels that were measured, kept between runs.
 
 A table is one JSON file per device, Triton version and text of the kernels, in $XDG_CACHE_HOME/distkv/triton. Only an
-explicit tuning run writes one (tuning.py); backends read it at their start.
+explicit tuning run writes one (measure.py); backends read it at their start.
 """
 
 from __future__ import annotations
@@ -18,9 +18,17 @@ import msgspec
 import structlog
 import triton
 
-from distkv.kernels.triton.templates import Config, Shape, heuristic
+from distkv.kernels.triton.attention.templates import Config, Shape, heuristic
 
-_SOURCES = ("casts.py", "decode.py", "merge.py", "plan.py", "metadata.py", "templates.py")
+_KERNELS = Path(__file__).parents[1]
+_SOURCES = (
+    "casts.py",
+    "merge.py",
+    "metadata.py",
+    "attention/decode.py",
+    "attention/decode_plan.py",
+    "attention/templates.py",
+)
 
 
 class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -112,7 +120,7 @@ def table_path(device: str, directory: Path | None = None) -> Path:
 
 def source_hash() -> str:
     """Of the files that decide what a config does."""
-    texts = (Path(__file__).with_name(name).read_bytes() for name in _SOURCES)
+    texts = ((_KERNELS / name).read_bytes() for name in _SOURCES)
     return hashlib.sha256(b"\n".join(texts)).hexdigest()
 
 

@@ -10,11 +10,11 @@ from triton.testing import do_bench
 
 from distkv.kernels.attention_metadata import AttentionMetadata
 from distkv.kernels.block_table import BlockTable
-from distkv.kernels.triton.decode import decode_attention
+from distkv.kernels.triton.attention.decode import decode_attention
+from distkv.kernels.triton.attention.decode_plan import decode_plan
+from distkv.kernels.triton.attention.templates import Config, Shape, count_sms
 from distkv.kernels.triton.metadata import device_metadata
-from distkv.kernels.triton.plan import decode_plan
-from distkv.kernels.triton.templates import Config, Shape, count_sms
-from distkv.kernels.triton.tuned import Case, TunedTable, best_of, candidates
+from distkv.kernels.triton.tuning.tuned_table import Case, TunedTable, best_of, candidates
 
 CASES = ((1 << 10, 1), (8 << 10, 1), (32 << 10, 1), (128 << 10, 1), (1 << 10, 64), (4 << 10, 64), (32 << 10, 8))
 """Keys of a row and rows, that cover each template with few and many programs. In bfloat16, 8 KV heads of 128 numbers

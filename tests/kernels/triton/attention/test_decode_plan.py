@@ -12,9 +12,9 @@ from distkv.kernels import AttentionMetadata, BlockTable
 
 pytest.importorskip("triton", reason="Triton is not installed: it comes with the extra 'gpu'")
 
+from distkv.kernels.triton.attention.decode_plan import DecodePlan, decode_plan
+from distkv.kernels.triton.attention.templates import Config, Shape, Template
 from distkv.kernels.triton.metadata import DeviceMetadata, device_metadata
-from distkv.kernels.triton.plan import DecodePlan, decode_plan
-from distkv.kernels.triton.templates import Config, Shape, Template
 
 SHAPE = Shape(4, 2, 64, 16, "float32", "float32")
 CONFIG = Config(tile_keys=16, num_warps=4, num_stages=3, programs_per_sm=3)

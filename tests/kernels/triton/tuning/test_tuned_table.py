@@ -15,10 +15,10 @@ pytest.importorskip("triton", reason="Triton is not installed: it comes with the
 
 import triton
 
-from distkv.kernels.triton import tuned
-from distkv.kernels.triton.templates import Config, Shape, heuristic
-from distkv.kernels.triton.tuned import Case, Measured, TunedTable, best_of, candidates, table_path
-from distkv.kernels.triton.tuning import tune
+from distkv.kernels.triton.attention.templates import Config, Shape, heuristic
+from distkv.kernels.triton.tuning import tuned_table
+from distkv.kernels.triton.tuning.measure import tune
+from distkv.kernels.triton.tuning.tuned_table import Case, Measured, TunedTable, best_of, candidates, table_path
 
 SHAPE = Shape(4, 2, 16, 16, "float32", "float32")
 FAST, SLOW, TOO_LARGE = (Config(tile, 4, 2, 3) for tile in (32, 64, 128))
@@ -67,7 +67,7 @@ def test_tables_are_of_one_device_triton_and_kernel(tmp_path: Path, monkeypatch:
         patch.setattr(triton, "__version__", "9.9")
         assert TunedTable.load("GPU", tmp_path).measured == []
     with monkeypatch.context() as patch:
-        patch.setattr(tuned, "source_hash", lambda: "edited")
+        patch.setattr(tuned_table, "source_hash", lambda: "edited")
         assert TunedTable.load("GPU", tmp_path).measured == []
     assert len(TunedTable.load("GPU", tmp_path).measured) == 1
 

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("triton", reason="Triton is not installed: it comes with the extra 'gpu'")
 
-from distkv.kernels.triton.templates import FUSED_PARTS, Config, Shape, Template, divide, heuristic
+from distkv.kernels.triton.attention.templates import FUSED_PARTS, Config, Shape, Template, divide, heuristic
 
 LLAMA = Shape(32, 8, 128, 16, "bfloat16", "bfloat16")
 SMS = 132

@@ -13,11 +13,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from distkv.kernels.triton.casts import DOT_TYPES, widened
+from distkv.kernels.triton.attention.decode_plan import DecodePlan
+from distkv.kernels.triton.attention.templates import Template
+from distkv.kernels.triton.casts import widened
 from distkv.kernels.triton.merge import reduce_parts
 from distkv.kernels.triton.metadata import DeviceMetadata, keys_before
-from distkv.kernels.triton.plan import DecodePlan
-from distkv.kernels.triton.templates import Template
 
 _LOG2_E = tl.constexpr(math.log2(math.e))
 _LN_2 = tl.constexpr(math.log(2))
@@ -42,11 +42,9 @@ def decode_attention(
     [R + parts, Hq, D] and lse: float32 [R + parts, Hq], where R = metadata.num_out_rows and parts = plan.num_parts: the
     plan's rows get their results, rows from R on are scratch.
     """
-    shape, config = plan.shape, plan.config
     assert k.stride(0) == v.stride(0)
-    assert q.stride()[1:] == (shape.head_dim, 1)
-    heads = dict(HEADS=shape.heads, D=shape.head_dim, DIM=shape.padded_dim)
-    _decode_kernel[plan.num_items * shape.programs_per_item,](
+    assert q.stride()[1:] == (plan.shape.head_dim, 1)
+    _decode_kernel[plan.num_programs,](
         q,
         k,
         v,
@@ -63,19 +61,12 @@ def decode_attention(
         k.stride(0),
         plan.keys_per_item,
         window or 2**31 - 1,
-        KV_HEADS=shape.kv_heads,
-        P=shape.block_tokens,
-        HEAD_TILE=shape.head_tile,
-        TILE=config.tile_keys,
-        DOT=DOT_TYPES[shape.dot_dtype],
-        FUSED=plan.template is Template.SPLIT,
-        STAGES=config.num_stages,
-        num_warps=config.num_warps,
-        **heads,
+        **plan.heads,
+        **plan.constants,
     )
     if plan.template is Template.DEEP_SPLIT:
-        _reduce_kernel[plan.num_split_rows * shape.heads,](
-            out, lse, plan.split_rows, PARTS=_REDUCED_AT_ONCE, num_warps=4, **heads
+        _reduce_kernel[plan.num_split_rows * plan.shape.heads,](
+            out, lse, plan.split_rows, PARTS=_REDUCED_AT_ONCE, num_warps=4, **plan.heads
         )
 
 

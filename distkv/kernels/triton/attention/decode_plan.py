@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from distkv.kernels.triton.attention.templates import Config, Shape, Template, divide
+from distkv.kernels.triton.casts import DOT_TYPES
 from distkv.kernels.triton.metadata import Column, DeviceMetadata, to_device
-from distkv.kernels.triton.templates import Config, Shape, Template, divide
 
 _OF_ENTRY = [Column.FIRST_BLOCK, Column.NUM_BLOCKS, Column.NUM_KEYS, Column.FIRST_POSITION, Column.GAPS]
 
@@ -33,7 +35,8 @@ class DecodePlan:
 
     items: int64 [I, 11], see Item. split_rows: int64 [S, 3]: OUT_ROW, FIRST_PART and NUM_PARTS of divided rows.
     counters: int32, 0 between launches, one per split row and program of an item: how many programs have ended.
-    num_parts: rows of scratch behind the results. keys_per_item: of a row's keys.
+    num_parts: rows of scratch behind the results. keys_per_item: of a row's keys. num_programs: of the launch.
+    heads, constants: what kernels are compiled for, by the names of their arguments; `heads` of both kernels.
     """
 
     shape: Shape
@@ -46,6 +49,9 @@ class DecodePlan:
     items: Tensor
     split_rows: Tensor
     counters: Tensor
+    num_programs: int
+    heads: dict[str, Any]
+    constants: dict[str, Any]
 
 
 def decode_plan(
@@ -101,4 +107,16 @@ def decode_plan(
         items=there[: items.size].view(items.shape),
         split_rows=there[items.size : items.size + split_rows.size].view(split_rows.shape),
         counters=there[items.size + split_rows.size :].view(torch.int32),
+        num_programs=len(items) * shape.programs_per_item,
+        heads=dict(HEADS=shape.heads, D=shape.head_dim, DIM=shape.padded_dim),
+        constants=dict(
+            KV_HEADS=shape.kv_heads,
+            P=shape.block_tokens,
+            HEAD_TILE=shape.head_tile,
+            TILE=config.tile_keys,
+            DOT=DOT_TYPES[shape.dot_dtype],
+            FUSED=template is Template.SPLIT,
+            STAGES=config.num_stages,
+            num_warps=config.num_warps,
+        ),
     )

@@ -14,10 +14,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from distkv.kernels.triton.attention.prefill_tiles import Tiles, device_limits, key_splits, prefill_tiles
+from distkv.kernels.triton.attention.templates import Shape
 from distkv.kernels.triton.casts import DOT_TYPES, widened
 from distkv.kernels.triton.metadata import Column, DeviceMetadata, keys_before
-from distkv.kernels.triton.prefill_tiles import Tiles, device_limits, key_splits, prefill_tiles
-from distkv.kernels.triton.templates import Shape
 
 _LOG2_E = tl.constexpr(math.log2(math.e))
 _LN_2 = tl.constexpr(math.log(2))

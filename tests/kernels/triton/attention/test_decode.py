@@ -15,10 +15,10 @@ from tests.kernels.triton.types import of_all_types
 
 pytest.importorskip("triton", reason="Triton is not installed: it comes with the extra 'gpu'")
 
-from distkv.kernels.triton.decode import decode_attention
+from distkv.kernels.triton.attention.decode import decode_attention
+from distkv.kernels.triton.attention.decode_plan import DecodePlan, decode_plan
+from distkv.kernels.triton.attention.templates import Config, Shape, Template, heuristic
 from distkv.kernels.triton.metadata import device_metadata
-from distkv.kernels.triton.plan import DecodePlan, decode_plan
-from distkv.kernels.triton.templates import Config, Shape, Template, heuristic
 
 NUM_SMS = {Template.ONE_PASS: 1, Template.SPLIT: 30, Template.DEEP_SPLIT: 9999}
 """So many that rows of some hundred keys are divided in this way."""

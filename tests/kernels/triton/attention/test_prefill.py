@@ -14,10 +14,10 @@ from tests.kernels.triton.types import of_all_types
 
 pytest.importorskip("triton", reason="Triton is not installed: it comes with the extra 'gpu'")
 
+from distkv.kernels.triton.attention.prefill import prefill_attention
+from distkv.kernels.triton.attention.prefill_tiles import HOPPER_SHARED_BYTES, Tiles, key_splits, prefill_tiles
+from distkv.kernels.triton.attention.templates import Shape
 from distkv.kernels.triton.metadata import device_metadata
-from distkv.kernels.triton.prefill import prefill_attention
-from distkv.kernels.triton.prefill_tiles import HOPPER_SHARED_BYTES, Tiles, key_splits, prefill_tiles
-from distkv.kernels.triton.templates import Shape
 
 SMALL = Tiles(16, 16, 4, 1)
 """So that a few rows and keys are many tiles."""
