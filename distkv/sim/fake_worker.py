@@ -123,45 +123,15 @@ class FakeWorker:
         name, attempt = seq.request_id, seq.attempt
         if self.lost_attempt.get(name, -1) >= attempt:
             return fw.SeqResult(request_id=name, attempt=attempt, status="void")
-        tokens = list(seq.tokens)
-        if len(tokens) == seq.end - seq.start - 1:
-            tokens.append(self.last_token[name])
-        assert len(tokens) == seq.end - seq.start
-        if seq.history:
-            self.histories.setdefault(name, {}).update(zip(range(seq.start, seq.end), tokens, strict=True))
-        for run in seq.local:
-            for i in range(run.num_blocks):
-                first = (run.first_block + i) * self.block_tokens
-                for offset in range(self.block_tokens):
-                    if seq.start <= first + offset < seq.end:
-                        entry = (name, first + offset, tokens[first + offset - seq.start])
-                        self.pool[run.first_slot + i][offset] = entry
-        context: dict[int, int] = {}
-        lost: set[str] = set()
-        for run in seq.local:
-            for i in range(run.num_blocks):
-                self._read(self.pool[run.first_slot + i], run.first_block + i, name, seq.end, context)
-        for remote in seq.remote:
-            peer = self.peers.get(remote.instance_id)
-            grant = None if peer is None or not peer.is_readable else peer.spans.get(remote.span.span_id)
-            if grant is None or grant.span != remote.span:
-                lost.add(remote.instance_id)
-                continue
-            assert peer is not None
-            for i in range(remote.num_blocks):
-                slot = grant.slots[remote.index + i]
-                self._read(peer.pool[slot], remote.first_block + i, name, seq.end, context)
+        self._write(seq, self._tokens(seq))
+        context, lost = self._attend(seq)
         if lost:
             self.lost_attempt[name] = attempt
             return fw.SeqResult(request_id=name, attempt=attempt, status="lost", lost=tuple(sorted(lost)))
         assert sorted(context) == list(range(seq.end)), f"{name}: positions {sorted(context)} for [0, {seq.end})"
         token = logprobs = None
         if seq.sample is not None:
-            token = next_token([context[p] for p in range(seq.end)])
-            self.last_token[name] = token
-            if seq.history:
-                history = self.histories[name]
-                assert [history[p] for p in range(seq.end)] == [context[p] for p in range(seq.end)]
+            token = self._sample(seq, [context[position] for position in range(seq.end)])
             if seq.sample.logprobs is not None:
                 logprobs = logprobs_at(seq.end, token, seq.sample.logprobs)
         return fw.SeqResult(
@@ -173,18 +143,63 @@ class FakeWorker:
             prompt_logprobs=self._prompt_logprobs(seq),
         )
 
+    def _tokens(self, seq: tw.SeqStep) -> list[int]:
+        """Of positions [start, end); the last may be the one that was sampled just before."""
+        tokens = list(seq.tokens)
+        if len(tokens) == seq.end - seq.start - 1:
+            tokens.append(self.last_token[seq.request_id])
+        assert len(tokens) == seq.end - seq.start
+        return tokens
+
+    def _write(self, seq: tw.SeqStep, tokens: list[int]) -> None:
+        if seq.history:
+            history = self.histories.setdefault(seq.request_id, {})
+            history.update(zip(range(seq.start, seq.end), tokens, strict=True))
+        for run in seq.local:
+            for i in range(run.num_blocks):
+                first = (run.first_block + i) * self.block_tokens
+                for offset in range(self.block_tokens):
+                    if seq.start <= first + offset < seq.end:
+                        entry = (seq.request_id, first + offset, tokens[first + offset - seq.start])
+                        self.pool[run.first_slot + i][offset] = entry
+
+    def _attend(self, seq: tw.SeqStep) -> tuple[dict[int, int], set[str]]:
+        """The token at each position that attention finds, and the creditors that do not answer."""
+        context: dict[int, int] = {}
+        lost: set[str] = set()
+        for run in seq.local:
+            for i in range(run.num_blocks):
+                self._read(self.pool[run.first_slot + i], run.first_block + i, seq, context)
+        for remote in seq.remote:
+            peer = self.peers.get(remote.instance_id)
+            grant = None if peer is None or not peer.is_readable else peer.spans.get(remote.span.span_id)
+            if peer is None or grant is None or grant.span != remote.span:
+                lost.add(remote.instance_id)
+                continue
+            for i in range(remote.num_blocks):
+                self._read(peer.pool[grant.slots[remote.index + i]], remote.first_block + i, seq, context)
+        return context, lost
+
+    def _read(self, block: list[Entry | None], number: int, seq: tw.SeqStep, context: dict[int, int]) -> None:
+        name = seq.request_id
+        for offset, entry in enumerate(block):
+            position = number * self.block_tokens + offset
+            if position >= seq.end:
+                break
+            assert entry is not None and entry[:2] == (name, position), f"{name}@{position} reads {entry}"
+            assert position not in context, f"{name}@{position} is attended twice"
+            context[position] = entry[2]
+
+    def _sample(self, seq: tw.SeqStep, context: list[int]) -> int:
+        if seq.history:
+            history = self.histories[seq.request_id]
+            assert [history[position] for position in range(seq.end)] == context
+        token = self.last_token[seq.request_id] = next_token(context)
+        return token
+
     def _prompt_logprobs(self, seq: tw.SeqStep) -> tuple[TokenLogprobs, ...]:
         wanted = seq.prompt_logprobs
         if wanted is None:
             return ()
         assert seq.start < wanted.first <= wanted.first + len(wanted.token_ids) <= seq.end + 1
         return tuple(logprobs_at(wanted.first + i, token, wanted.top) for i, token in enumerate(wanted.token_ids))
-
-    def _read(self, block: list[Entry | None], number: int, name: str, end: int, context: dict[int, int]) -> None:
-        for offset, entry in enumerate(block):
-            position = number * self.block_tokens + offset
-            if position >= end:
-                break
-            assert entry is not None and entry[:2] == (name, position), f"{name}@{position} reads {entry}"
-            assert position not in context, f"{name}@{position} is attended twice"
-            context[position] = entry[2]

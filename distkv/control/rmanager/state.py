@@ -46,7 +46,7 @@ class RManagerSettings(ControlSettings, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class Deferred:
-    """Admission that steps in flight may still name: given up once step `step_id` is answered."""
+    """Memory that steps in flight may still name: given up once step `step_id` is answered."""
 
     step_id: int
     seq: Sequence | None
