@@ -1,7 +1,8 @@
 """The slots of one KV pool: which state each is in, and which to hand out next.
 
 Each slot is in exactly one of four states. Allocation prefers contiguous runs, because micro-attention, moves and
-one-sided reads all cost less over neighbours (004 §4.1).
+one-sided reads all cost less over neighbours (004 §4.1). A slot may have several owners, and a key by which what it
+holds is found again: two requests with the same prefix can own one slot, which is free when the last lets go.
 """
 
 from __future__ import annotations
@@ -20,6 +21,10 @@ class SlotState(Enum):
     LENT = "lent"
 
 
+ContentKey = bytes
+"""Names what an rBlock holds: equal keys, equal KV."""
+
+
 class BlockPool:
     """Allocator over `num_slots` slots."""
 
@@ -28,6 +33,9 @@ class BlockPool:
             raise ValueError(f"a pool needs at least one slot, got {num_slots}")
         self._states = [SlotState.FREE] * num_slots
         self._counts = dict.fromkeys(SlotState, 0) | {SlotState.FREE: num_slots}
+        self._more_owners: dict[int, int] = {}  # of slots with more than one: how many besides the first
+        self._key_of: dict[int, ContentKey] = {}
+        self._slot_of: dict[ContentKey, int] = {}
         self._run_length = {0: num_slots}  # first slot of each maximal free run -> its length
         self._run_start = {num_slots: 0}  # slot after each maximal free run -> its first slot
 
@@ -63,11 +71,33 @@ class BlockPool:
         assert SlotState.FREE not in (old, new)
         self._move(slots, old, new)
 
+    def share(self, slots: Iterable[int], state: SlotState) -> None:
+        """One more owner for each of these slots in `state`; each owner gives them back by `free`."""
+        for slot in slots:
+            assert self._states[slot] is state is not SlotState.FREE, f"slot {slot} is {self._states[slot]}"
+            self._more_owners[slot] = self._more_owners.get(slot, 0) + 1
+
+    def num_owners(self, slot: int) -> int:
+        """How many have to give the slot back until it is free."""
+        return 0 if self._states[slot] is SlotState.FREE else 1 + self._more_owners.get(slot, 0)
+
+    def set_content(self, slot: int, key: ContentKey) -> None:
+        """The slot holds the content with this key until it is free; the first slot with a key keeps it."""
+        assert self._states[slot] is not SlotState.FREE, f"slot {slot} is free: it holds nothing"
+        if key not in self._slot_of and slot not in self._key_of:
+            self._key_of[slot], self._slot_of[key] = key, slot
+
+    def find_content(self, key: ContentKey) -> int | None:
+        """The slot that holds the content with this key."""
+        return self._slot_of.get(key)
+
     def free(self, slots: Iterable[int], state: SlotState) -> None:
-        """Give slots in `state` back."""
-        slots = list(slots)
+        """Let go of slots in `state`; those that nobody else owns are free, and what they held is forgotten."""
+        slots = [slot for slot in slots if not self._is_shared(slot, state)]
         self._move(slots, state, SlotState.FREE)
         for slot in slots:
+            if (key := self._key_of.pop(slot, None)) is not None:
+                del self._slot_of[key]
             first, length = slot, 1
             if slot in self._run_start:
                 first = self._run_start[slot]
@@ -87,6 +117,21 @@ class BlockPool:
         for first, length in self._run_length.items():
             assert self._run_start[first + length] == first, "run ends are off"
             assert first + length not in self._run_length, "neighbouring runs were not merged"
+        for slot, more in self._more_owners.items():
+            assert more > 0 and self._states[slot] is not SlotState.FREE, f"slot {slot} is free and has owners"
+        assert self._slot_of == {key: slot for slot, key in self._key_of.items()}, "keys and slots disagree"
+        assert all(self._states[slot] is not SlotState.FREE for slot in self._key_of), "a free slot has a key"
+
+    def _is_shared(self, slot: int, state: SlotState) -> bool:
+        """Whether one of several owners lets go now, so that the slot stays in use."""
+        more = self._more_owners.get(slot, 0)
+        if more:
+            assert self._states[slot] is state, f"slot {slot} is {self._states[slot]}, not {state}"
+            if more == 1:
+                del self._more_owners[slot]
+            else:
+                self._more_owners[slot] = more - 1
+        return more > 0
 
     def _choose_run(self, wanted: int) -> tuple[int, int]:
         """The smallest run that holds all, else the largest."""

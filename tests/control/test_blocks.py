@@ -114,3 +114,58 @@ def test_a_slot_in_another_state_is_never_given_back() -> None:
 def test_a_pool_holds_something() -> None:
     with pytest.raises(ValueError, match="at least one slot"):
         BlockPool(0)
+
+
+# --- several owners, and what a slot holds
+
+
+def test_a_slot_of_two_owners_is_free_when_the_last_lets_go() -> None:
+    pool = BlockPool(4)
+    slots = pool.allocate(3, SlotState.LOCAL)
+    assert slots == [0, 1, 2] and pool.num_owners(1) == 1 and pool.num_owners(3) == 0
+    pool.share([1, 2], SlotState.LOCAL)
+    pool.share([2], SlotState.LOCAL)
+    assert [pool.num_owners(slot) for slot in range(4)] == [1, 2, 3, 0]
+    pool.free([0, 1, 2], SlotState.LOCAL)
+    pool.validate()
+    assert [pool.num_owners(slot) for slot in range(4)] == [0, 1, 2, 0] and pool.num_free == 2
+    pool.free([1, 2], SlotState.LOCAL)
+    assert pool.allocate(3, SlotState.LOCAL) == [0, 1, 3], "the one still owned is not handed out"
+    pool.free([2], SlotState.LOCAL)
+    pool.validate()
+    assert pool.num_free == 1
+    with pytest.raises(AssertionError, match="slot 2 is"):
+        pool.free([2], SlotState.LOCAL)
+    with pytest.raises(AssertionError, match="slot 2 is"):
+        pool.share([2], SlotState.LOCAL)
+
+
+def test_content_is_found_by_its_key_until_its_slot_is_free() -> None:
+    pool = BlockPool(4)
+    pool.allocate(2, SlotState.LOCAL)
+    pool.set_content(0, b"a prefix")
+    pool.set_content(1, b"a prefix")
+    assert pool.find_content(b"a prefix") == 0 and pool.find_content(b"another") is None
+    pool.share([0], SlotState.LOCAL)
+    pool.free([0], SlotState.LOCAL)
+    assert pool.find_content(b"a prefix") == 0, "its other owner still holds it"
+    pool.free([0], SlotState.LOCAL)
+    assert pool.find_content(b"a prefix") is None, "whoever gets the slot next writes into it"
+    pool.validate()
+    pool.set_content(1, b"a prefix")
+    assert pool.find_content(b"a prefix") == 1
+    with pytest.raises(AssertionError, match="holds nothing"):
+        pool.set_content(0, b"a prefix")
+
+
+@pytest.mark.parametrize("what", ["owners", "key", "slot"])
+def test_free_slots_have_neither_owners_nor_keys(what: str) -> None:
+    pool = BlockPool(4)
+    if what == "owners":
+        pool._more_owners[2] = 1
+    else:
+        pool._key_of[2] = b"k"
+        if what == "slot":
+            pool._slot_of[b"k"] = 2
+    with pytest.raises(AssertionError, match=r"has owners|disagree|has a key"):
+        pool.validate()

@@ -42,6 +42,10 @@ class Debt:
     def capacity(self) -> int:
         return len(self.slots)
 
+    def slots_being_read(self) -> list[int]:
+        """Slots of the debtor's own pool that the creditor may be reading."""
+        return [b.slot for b in self.blocks[self.filled : self.filled + self.num_ready] if b.slot is not None]
+
 
 @dataclass(slots=True, eq=False)
 class Block:
@@ -73,6 +77,12 @@ class Block:
     def movable(self) -> bool:
         """Full, here, and with no other destination."""
         return self.slot is not None and self.full and self.debt is None
+
+    @property
+    def is_being_read(self) -> bool:
+        """Whether a creditor may be reading it from where it lies."""
+        debt = self.debt
+        return debt is not None and debt.filled <= self.index < debt.filled + debt.num_ready
 
     def location(self) -> tuple[Debt, int] | None:
         """The span and position to attend at when the block is remote."""
@@ -128,3 +138,12 @@ class BlockCounts:
         kinds = [block.kinds() for block in blocks]
         counts = (self.local, self.unplaced, self.awaiting_slot, self.outgoing, self.movable)
         assert counts == tuple(sum(one[kind] for one in kinds) for kind in range(5)), f"{counts} is off"
+
+
+@dataclass(frozen=True, slots=True)
+class Cleared:
+    """What a request held. slots: of the own pool; being_read: those of them that a creditor still reads, by debt."""
+
+    slots: list[int]
+    being_read: list[tuple[Debt, list[int]]]
+    debts: list[Debt]

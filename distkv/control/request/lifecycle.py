@@ -14,7 +14,7 @@ from distkv.control.request.request import Request
 from distkv.control.request.sequence import Sequence
 from distkv.control.rmanager.state import RManagerState
 from distkv.control.schedule.admission import Admission
-from distkv.control.schedule.scheduler import InFlight
+from distkv.control.schedule.scheduler import InFlight, Planned
 from distkv.types import TokenLogprobs
 from distkv.wire.messages.from_worker import SeqResult, StepResult
 from distkv.wire.messages.to_client import RequestEnded, TokenChunk
@@ -119,28 +119,27 @@ class RequestLifecycle:
     # --- out
 
     def on_result(self, message: StepResult, now: float) -> None:
-        """Commit what a step did."""
+        """Commit what a step did. What the worker does not answer, or not as it was wanted, is computed again."""
         step = self._state.scheduler.finished(message.step_id)
         if step is None:
             self._state.publish(events.UnexpectedMessage(sender="worker", type="StepResult"))
             return
         for result in message.results:
             self._commit(step, result, now)
+        for part in list(step.planned.values()):
+            self._lose(part, ())
         self._state.settle()
 
     def _commit(self, step: InFlight, result: SeqResult, now: float) -> None:
-        part = step.planned.pop(result.request_id, None)
+        part = step.planned.get(result.request_id)
         if part is None or result.attempt != part.attempt:
             return
+        del step.planned[result.request_id]
         seq = part.seq
-        if self._state.sequences.get(seq.request_id) is not seq or part.attempt != seq.attempt:
+        if not self._is_current(part):  # also what is void: the loss that voided it was handled, its attempt ended
             return
-        if result.status == "lost":
-            self._state.scheduler.take_back(seq)
-            seq.uncomputed.add(part.start, part.end)
-            self._on_lost(seq, result.lost)
-            return
-        if result.status == "void":  # the loss that voided it was handled when this attempt ended
+        if result.status != "ok" or not _answers(part, result):
+            self._lose(part, result.lost)
             return
         self._state.counters.recomputed_tokens += seq.computed(part.start, part.end)
         report = seq.request.report
@@ -148,6 +147,16 @@ class RequestLifecycle:
             self._send(seq, prompt_logprobs=news)
         if part.sampled and result.token is not None:
             self._append(seq, result.token, result.logprobs, now)
+
+    def _is_current(self, part: Planned) -> bool:
+        return self._state.sequences.get(part.seq.request_id) is part.seq and part.attempt == part.seq.attempt
+
+    def _lose(self, part: Planned, creditor_ids: tuple[str, ...]) -> None:
+        """Nothing of it counts; it is computed again in a new attempt."""
+        if self._is_current(part):
+            self._state.scheduler.take_back(part.seq)
+            part.seq.uncomputed.add(part.start, part.end)
+            self._on_lost(part.seq, creditor_ids)
 
     def _append(self, seq: Sequence, token_id: int, logprobs: TokenLogprobs | None, now: float) -> None:
         request = seq.request
@@ -228,3 +237,9 @@ class RequestLifecycle:
     def waiting_blocks(self) -> int:
         """rBlocks that waiting requests need."""
         return sum(self._admission.unplaced_blocks(seq) for seq in self._admission.waiting())
+
+
+def _answers(part: Planned, result: SeqResult) -> bool:
+    """Whether the result has just what was wanted of this part."""
+    wanted = 0 if part.prompt_logprobs is None else len(part.prompt_logprobs.token_ids)
+    return part.sampled == (result.token is not None) and len(result.prompt_logprobs) == wanted

@@ -1,7 +1,6 @@
 """Where the rBlocks of one request lie: here, in borrowed spans, or nowhere yet.
 
-The one door for a request's memory: slots, checksums, spans and their blocks change in the methods of `Placement` and
-nowhere else; other parts ask it. Pools and leases have books of their own; what a method returns goes back there.
+The one door for a request's memory: slots, checksums, spans and their blocks change in `Placement` and nowhere else.
 """
 
 from __future__ import annotations
@@ -9,22 +8,12 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
 
-from distkv.control.request.block import Block, BlockCounts, Debt
+from distkv.control.request.block import Block, BlockCounts, Cleared, Debt
 from distkv.control.request.block_table import BlockTable
 from distkv.wire.messages.common import Run
 from distkv.wire.messages.to_rmanager import BlocksReady
 from distkv.wire.messages.to_worker import RemoteSpan
-
-
-@dataclass(frozen=True, slots=True)
-class Cleared:
-    """What a request held. slots: of the own pool; being_read: those of them that a creditor still reads, by debt."""
-
-    slots: list[int]
-    being_read: list[tuple[Debt, list[int]]]
-    debts: list[Debt]
 
 
 class Placement:
@@ -68,8 +57,8 @@ class Placement:
         """Whether the last block to be computed is to leave again, so that a slot must be kept for it."""
         if self.counts.awaiting_slot == self.counts.unplaced:
             return False
-        last = next(b for b in reversed(self.blocks) if b.slot is None and b.moving_from is None and not b.arrived)
-        return last.debt is not None
+        uncomputed = (b for b in reversed(self.blocks) if b.slot is None and b.moving_from is None and not b.arrived)
+        return next(uncomputed).debt is not None
 
     def unplaced(self) -> list[Block]:
         """Blocks that have no place yet, ascending."""
@@ -242,14 +231,8 @@ class Placement:
 
     def clear(self) -> Cleared:
         """Hold nothing any more."""
-        slots, being_read = self.take_unassigned(), []
-        for block in self.blocks:
-            if block.slot is not None and not (block.debt is not None and _is_read(block.debt, block.index)):
-                slots.append(block.slot)
-        for debt in self.debts:
-            read = [b.slot for b in debt.blocks[debt.filled : debt.filled + debt.num_ready] if b.slot is not None]
-            if read:
-                being_read.append((debt, read))
+        slots = self.take_unassigned() + [b.slot for b in self.blocks if b.slot is not None and not b.is_being_read]
+        being_read = [(debt, read) for debt in self.debts if (read := debt.slots_being_read())]
         debts, self.debts, self.blocks = self.debts, [], []
         self.counts, self._table = BlockCounts(), BlockTable()
         return Cleared(slots, being_read, debts)
@@ -294,8 +277,7 @@ class Placement:
     # --- itself
 
     def validate(self) -> None:
-        """Every block has at most one live place, and what lies elsewhere is full and checksummed; debts and blocks
-        name each other."""
+        """Blocks have one live place at most; what lies elsewhere is full and checksummed; debts and blocks agree."""
         for number, block in enumerate(self.blocks):
             assert block.number == number
             if block.arrived:
@@ -315,9 +297,4 @@ class Placement:
         self.counts.validate(self.blocks)
         assert self._table.is_of(self.blocks), "a block changed its place unseen"
         slots = self.local_slots()
-        assert len(slots) == len(set(slots)), "a slot is held twice"
-        assert len(slots) == self.num_local_slots
-
-
-def _is_read(debt: Debt, index: int) -> bool:
-    return debt.filled <= index < debt.filled + debt.num_ready
+        assert len(slots) == len(set(slots)) == self.num_local_slots, "a slot is held twice"

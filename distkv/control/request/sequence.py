@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import Enum
 
-from distkv.control.request.block import Block, Debt
+from distkv.control.request.block import Block, Cleared, Debt
 from distkv.control.request.output import OutputText
-from distkv.control.request.placement import Cleared, Placement
+from distkv.control.request.placement import Placement
 from distkv.control.request.ranges import Ranges
 from distkv.control.request.request import Request
 
@@ -161,4 +161,4 @@ class Sequence:
         if self.state is SeqState.WAITING and not self.placement.holds_kv:
             assert not self.placement.unassigned_slots, f"{self.request_id} waits and holds slots"
         for start, end in self.uncomputed:
-            assert 0 <= start < end <= self.length
+            assert 0 <= start < end <= self.length, f"{start} to {end} of {self.length} positions are to be computed"

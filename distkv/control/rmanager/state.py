@@ -1,7 +1,7 @@
 """What the parts of one rManager's decisions share: settings, memory, requests, and the list of commands.
 
 Each field has one part that changes it: the pool and what is deferred change here, `sequences` in RequestLifecycle,
-`members` and `suspects` in PeerBook, `lifecycle` in RManager; everybody else asks.
+`members` and `suspects` in PeerBook, `lifecycle` in Drain; everybody else asks.
 """
 
 from __future__ import annotations

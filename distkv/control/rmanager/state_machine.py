@@ -22,7 +22,8 @@ from distkv.control.loan.recall import Recaller
 from distkv.control.request.block import Debt
 from distkv.control.request.lifecycle import RequestLifecycle
 from distkv.control.request.output import Decoder
-from distkv.control.request.sequence import SeqState, Sequence
+from distkv.control.request.sequence import Sequence
+from distkv.control.rmanager.drain import Drain
 from distkv.control.rmanager.heartbeats import Heartbeats
 from distkv.control.rmanager.peers import PeerBook
 from distkv.control.rmanager.reporting import instance_status, request_statuses
@@ -54,8 +55,7 @@ class RManager:
         self._peers = PeerBook(self.state)
         self._heartbeats = Heartbeats(self.state)
         self._clients: dict[bytes, float] = {}
-        self._drain_until: float | None = None
-        self._left = False
+        self._drain = Drain(self.state, self._requests, self._creditor, self._debts)
         self._compat = ""
 
     def handle(self, event: c.Event, now: float) -> list[c.Command]:
@@ -82,7 +82,7 @@ class RManager:
             case c.ClientGone():
                 self._client_gone(event.route, now)
             case c.DrainRequested():
-                self._drain(event.timeout_s, now)
+                self._drain.start(event.timeout_s, now)
             case _:
                 assert_never(event)
         self._advance(now)
@@ -234,8 +234,7 @@ class RManager:
         if self._heartbeats.due(now):
             self.state.emit(c.TellGManager(self._heartbeats.build(self._requests.waiting_blocks())))
             self._peers.ping()
-            if self._drain_until is not None and now < self._drain_until:
-                self._creditor.reclaim_all(self._drain_until - now)
+            self._drain.remind(now)
 
     def _advance(self, now: float) -> None:
         """Bring everything as far as it can go: grants, losses, admissions, steps, moves."""
@@ -251,40 +250,7 @@ class RManager:
         for seq in state.sequences.values():
             if seq.placement.debts:
                 self._mover.advance(seq, now)
-        if self._drain_until is not None:
-            self._finish_drain(now)
-
-    # --- drain
-
-    def _drain(self, timeout_s: float, now: float) -> None:
-        if self._drain_until is not None:
-            return
-        self.state.lifecycle = "draining"
-        self._drain_until = now + timeout_s
-        self.state.publish(events.Draining(running=len(self.state.running()), loans=self.state.loans.num_spans))
-        for seq in list(self.state.sequences.values()):
-            if seq.num_generated == 0 and seq.state is SeqState.WAITING and not seq.placement.blocks:
-                self._requests.fail(seq, f"instance {self.state.settings.instance_id} is draining", now)
-        self._creditor.reclaim_all(timeout_s)
-
-    def _finish_drain(self, now: float) -> None:
-        state = self.state
-        if self._left:
-            return
-        assert self._drain_until is not None
-        idle = not state.sequences and state.scheduler.is_idle and not state.has_deferred
-        if idle and not state.loans.num_spans and not self._debts.is_closing:
-            reason = "drained"
-        elif now >= self._drain_until:
-            for seq in list(state.sequences.values()):
-                self._requests.fail(seq, f"instance {state.settings.instance_id} stopped while draining", now)
-            reason = f"drain timed out with {state.loans.num_spans} spans still lent"
-        else:
-            return
-        self._left = True
-        own = state.settings
-        state.emit(c.TellGManager(tg.Leave(instance_id=own.instance_id, incarnation=own.incarnation)))
-        state.emit(c.Exit(0, reason))
+        self._drain.advance(now)
 
     # --- questions
 

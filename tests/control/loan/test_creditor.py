@@ -1,0 +1,210 @@
+"""Creditor: grants, pulls, leases and their ends; a span obeys only the route that asked for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from distkv.clock import ManualClock
+from distkv.control.blocks import SlotState
+from distkv.control.commands import Answer, TellPeer
+from distkv.control.loan.creditor import Creditor
+from distkv.control.loan.lending import Loan
+from distkv.wire.messages.common import ANY_EPOCH, SpanRef
+from distkv.wire.messages.from_worker import Pulled, Revoked
+from distkv.wire.messages.to_rmanager import (
+    BlocksReady,
+    Complete,
+    Granted,
+    ReadyBlock,
+    Reclaim,
+    Refused,
+    Release,
+    Released,
+    Renew,
+    Renewed,
+    TryMoveKvcache,
+)
+from distkv.wire.messages.to_worker import Grant, Pull, Revoke
+from tests.control.parts import issued, make_state
+
+DEBTOR, STRANGER = b"the route of p", b"a stranger's route"
+
+
+class Lending:
+    """One creditor with 16 slots, and what it answers."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock(10.0)
+        self.state = make_state()
+        self.creditor = Creditor(self.state)
+
+    def ask(self, route: bytes = DEBTOR, sender: str = "p", debtor: str = "p", span_id: str = "s", blocks: int = 3):
+        ask = TryMoveKvcache(
+            span_id=span_id, request_id="r", debtor_id=debtor, debtor_incarnation=1, num_blocks=blocks, ttl_s=4.0
+        )
+        self.creditor.on_try_move(sender, route, ask, self.clock.now())
+
+    def lend(self) -> Loan:
+        self.ask()
+        (grant,) = issued(self.state, Grant)
+        loan = self.state.loans.find(grant.span.span_id)
+        assert loan is not None and grant.span == loan.span and grant.slots == loan.slots
+        return loan
+
+    def answers(self) -> list[tuple[bytes, object]]:
+        answers = [(command.route, command.body) for command in self.state.commands if isinstance(command, Answer)]
+        self.state.commands.clear()
+        return answers
+
+    def ready(self, loan: Loan, index: int = 0, count: int = 1) -> BlocksReady:
+        blocks = tuple(ReadyBlock(i, 7 + i) for i in range(count))
+        return BlocksReady(span=loan.span, index=index, source_id="p", source_incarnation=1, blocks=blocks)
+
+    def check(self) -> None:
+        self.state.validate()
+
+
+@pytest.fixture
+def lending() -> Lending:
+    return Lending()
+
+
+def test_it_grants_what_it_has_and_tells_its_worker(lending: Lending) -> None:
+    lending.ask()
+    (grant,) = [command.body for command in lending.state.commands if isinstance(getattr(command, "body", 0), Grant)]
+    ((route, granted),) = lending.answers()
+    assert route == DEBTOR and isinstance(granted, Granted)
+    assert granted.slots == grant.slots == (0, 1, 2) and grant.span.epoch == granted.epoch
+    assert lending.state.pool.count(SlotState.RESERVED) == 3
+    lending.ask()
+    assert lending.answers() == [(DEBTOR, granted)], "asked twice, granted once"
+    lending.check()
+
+
+@pytest.mark.parametrize("why", ["draining", "not its own"])
+def test_it_refuses_what_it_must_not_lend(lending: Lending, why: str) -> None:
+    if why == "draining":
+        lending.state.lifecycle = "draining"
+        lending.ask()
+    else:
+        lending.ask(sender="q")
+    ((_, answer),) = lending.answers()
+    assert isinstance(answer, Refused) and answer.free_blocks == 0
+    assert lending.state.pool.num_free == 16 and lending.state.loans.num_spans == 0
+
+
+def test_blocks_are_pulled_in_order_and_answered_when_they_are_there(lending: Lending) -> None:
+    loan = lending.lend()
+    ready = lending.ready(loan, count=2)
+    lending.creditor.on_blocks_ready(DEBTOR, ready)
+    (pull,) = issued(lending.state, Pull)
+    assert (pull.span, pull.source_id, pull.source_slots) == (loan.span, "p", (0, 1))
+    assert (pull.slots, pull.checksums) == (loan.slots[:2], (7, 8))
+    lending.creditor.on_blocks_ready(DEBTOR, ready)
+    assert lending.answers() == [], "it is reading already"
+    assert lending.creditor.on_pulled(Pulled(pull_id=pull.pull_id))
+    assert lending.answers() == [(DEBTOR, Complete(span=loan.span, index=0, num_blocks=2))]
+    assert lending.state.pool.count(SlotState.LENT) == 2
+    lending.creditor.on_blocks_ready(DEBTOR, ready)
+    assert lending.answers() == [(DEBTOR, Complete(span=loan.span, index=0, num_blocks=2))], "the answer was lost"
+    assert not lending.creditor.on_pulled(Pulled(pull_id=pull.pull_id)), "over once"
+    lending.check()
+
+
+def test_a_pull_that_failed_takes_nothing_over(lending: Lending) -> None:
+    loan = lending.lend()
+    lending.creditor.on_blocks_ready(DEBTOR, lending.ready(loan))
+    (pull,) = issued(lending.state, Pull)
+    lending.creditor.on_pulled(Pulled(pull_id=pull.pull_id, problem="checksum"))
+    ((_, answer),) = lending.answers()
+    assert isinstance(answer, Complete) and (answer.num_blocks, answer.problem) == (0, "checksum")
+    assert loan.filled == 0 and lending.state.pool.count(SlotState.LENT) == 0
+
+
+def test_a_release_is_answered_when_the_last_reader_is_done(lending: Lending) -> None:
+    loan = lending.lend()
+    lending.creditor.on_release(DEBTOR, Release(span=loan.span))
+    (revoke,) = issued(lending.state, Revoke)
+    lending.creditor.on_release(DEBTOR, Release(span=loan.span))
+    assert lending.state.commands == [], "on its way back already"
+    assert lending.state.pool.num_free == 13
+    lending.creditor.on_revoked(Revoked(span=revoke.span))
+    assert lending.answers() == [(DEBTOR, Released(span=loan.span))] and lending.state.pool.num_free == 16
+    lending.creditor.on_release(DEBTOR, Release(span=loan.span))
+    assert lending.answers() == [(DEBTOR, Released(span=loan.span))], "it is gone"
+
+
+def test_a_grant_nobody_heard_of_is_released_in_any_epoch(lending: Lending) -> None:
+    loan = lending.lend()
+    lending.creditor.on_release(DEBTOR, Release(span=SpanRef(span_id="s", epoch=ANY_EPOCH)))
+    assert [revoke.span for revoke in issued(lending.state, Revoke)] == [loan.span]
+
+
+def test_a_span_nobody_gave_back_is_not_freed_by_its_worker(lending: Lending) -> None:
+    loan = lending.lend()
+    lending.creditor.on_revoked(Revoked(span=loan.span))
+    lending.creditor.on_revoked(Revoked(span=SpanRef(span_id="unknown", epoch=ANY_EPOCH)))
+    assert lending.state.pool.num_free == 13 and lending.state.loans.find("s") is loan
+    assert lending.state.commands == []
+
+
+def test_a_lease_that_nobody_renews_runs_out(lending: Lending) -> None:
+    loan = lending.lend()
+    lending.creditor.on_renew(DEBTOR, Renew(renewal=4, spans=(loan.span,), ttl_s=4.0), lending.clock.advance(3.0))
+    assert lending.answers() == [(DEBTOR, Renewed(renewal=4))]
+    lending.creditor.tick(lending.clock.advance(3.9))
+    assert lending.state.commands == []
+    lending.creditor.tick(lending.clock.advance(0.2))
+    assert [revoke.span for revoke in issued(lending.state, Revoke)] == [loan.span]
+    assert lending.state.counters.lease_expiries == 1
+    lending.creditor.on_revoked(Revoked(span=loan.span))
+    assert lending.answers() == [], "its debtor did not ask for it"
+
+
+def test_what_a_dead_incarnation_owes_ends(lending: Lending) -> None:
+    loan = lending.lend()
+    lending.creditor.on_debtor_lost("p", but_incarnation=1)
+    assert issued(lending.state, Revoke) == []
+    lending.creditor.on_debtor_lost("p", but_incarnation=2)
+    assert [revoke.span for revoke in issued(lending.state, Revoke)] == [loan.span]
+
+
+def test_a_drain_asks_for_everything(lending: Lending) -> None:
+    lending.ask(span_id="a")
+    lending.ask(span_id="b")
+    second = lending.state.loans.find("b")
+    assert second is not None
+    lending.creditor.on_release(DEBTOR, Release(span=second.span))
+    lending.state.commands.clear()
+    lending.creditor.reclaim_all(9.0)
+    (command,) = lending.state.commands
+    assert isinstance(command, TellPeer) and command.instance_id == "p"
+    assert isinstance(command.body, Reclaim) and (command.body.span.span_id, command.body.deadline_s) == ("a", 9.0)
+
+
+@pytest.mark.parametrize("epoch", ["exact", "any"])
+def test_a_stranger_that_knows_every_id_moves_nothing(lending: Lending, epoch: str) -> None:
+    """It claims to be p, with p's ids and epochs; its connection is not p's."""
+    loan = lending.lend()
+    span = loan.span if epoch == "exact" else SpanRef(span_id="s", epoch=ANY_EPOCH)
+    expires_at = loan.expires_at
+    lending.clock.advance(1.0)
+
+    lending.creditor.on_release(STRANGER, Release(span=span))
+    assert lending.answers() == [(STRANGER, Released(span=span))]
+    lending.creditor.on_renew(STRANGER, Renew(renewal=1, spans=(span,), ttl_s=99.0), lending.clock.now())
+    assert lending.answers() == [(STRANGER, Renewed(renewal=1, refused=(span,)))]
+    ready = BlocksReady(span=span, index=0, source_id="x", source_incarnation=1, blocks=(ReadyBlock(0, 0),))
+    lending.creditor.on_blocks_ready(STRANGER, ready)
+    ((route, answer),) = lending.answers()
+    assert route == STRANGER and isinstance(answer, Complete) and answer.num_blocks == 0 and answer.problem
+    lending.ask(STRANGER)
+    ((route, answer),) = lending.answers()
+    assert route == STRANGER and isinstance(answer, Refused)
+
+    assert loan.expires_at == expires_at and not loan.revoking and loan.pulling == 0
+    lending.creditor.on_blocks_ready(DEBTOR, lending.ready(loan))
+    (pull,) = issued(lending.state, Pull)
+    lending.creditor.on_pulled(Pulled(pull_id=pull.pull_id))
+    assert [route for route, _ in lending.answers()] == [DEBTOR], "answers go to who asked first"
+    lending.check()

@@ -1,0 +1,246 @@
+"""RequestLifecycle: what is taken in, what a step's result becomes, and every way a request ends."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from distkv import events
+from distkv.clock import ManualClock
+from distkv.control.commands import Answer, Publish, Tokenized
+from distkv.control.loan.debts import DebtBook
+from distkv.control.request.lifecycle import RequestLifecycle
+from distkv.control.request.output import NoText
+from distkv.control.request.sequence import SeqState, Sequence
+from distkv.control.schedule.admission import Admission
+from distkv.types import SamplingParams, TokenLogprobs
+from distkv.wire.messages.from_worker import SeqResult, StepResult
+from distkv.wire.messages.to_client import RequestEnded, TokenChunk
+from distkv.wire.messages.to_rmanager import Submit
+from distkv.wire.messages.to_worker import Forget, Step
+from tests.control.parts import issued, make_state
+
+CLIENT = b"client"
+
+
+class Serving:
+    """One instance's requests, without a network: steps are planned and answered by hand."""
+
+    def __init__(self, num_blocks: int = 16, **settings: object) -> None:
+        self.clock = ManualClock(10.0)
+        self.state = make_state(num_blocks, (), **settings)
+        debts = DebtBook(self.state)
+        self.admission = Admission(self.state, debts, Random(1))
+        self.lost: list[tuple[Sequence, tuple[str, ...]]] = []
+        self.requests = RequestLifecycle(
+            self.state,
+            self.admission,
+            debts,
+            NoText,
+            Random(1),
+            lambda seq, creditors: self.lost.append((seq, creditors)),
+        )
+
+    def submit(
+        self, name: str = "r", prompt: tuple[int, ...] = (1, 2, 3), timeout_s: float | None = None, **params: object
+    ):
+        sampling = SamplingParams(**{"max_tokens": 4, "temperature": 0.0} | params)  # type: ignore[arg-type]
+        submit = Submit(request_id=name, prompt=prompt, params=sampling, timeout_s=timeout_s)
+        self.requests.submit(Tokenized(submit, prompt, CLIENT), self.clock.now())
+
+    def step(self) -> Step:
+        self.admission.admit(self.clock.now())
+        step = self.state.scheduler.plan(self.state.running(), self.clock.now())
+        assert step is not None
+        return step
+
+    def answer(self, step: Step, *results: SeqResult) -> None:
+        self.requests.on_result(StepResult(step_id=step.step_id, results=results), self.clock.now())
+        self.state.validate()
+
+    def answers(self) -> list[object]:
+        found = [command.body for command in self.state.commands if isinstance(command, Answer)]
+        self.state.commands.clear()
+        return found
+
+    def refusal(self) -> RequestEnded:
+        (ended,) = self.answers()
+        assert isinstance(ended, RequestEnded)
+        return ended
+
+
+def ok(token: int | None, attempt: int = 0, name: str = "r", **fields: object) -> SeqResult:
+    return SeqResult(request_id=name, attempt=attempt, status="ok", token=token, **fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "params", "settings", "why"),
+    [
+        ((), {}, {}, "no tokens"),
+        ((1, 1000), {}, {}, "the prompt has 1000"),
+        ((-1,), {}, {}, "the prompt has -1"),
+        ((1,), {"logit_bias": {1000: 1.0}}, {}, "logit_bias"),
+        ((1, 2), {"max_tokens": 9}, {"max_model_len": 10}, "11 tokens, over max_model_len 10"),
+    ],
+)
+def test_what_can_never_be_served_is_refused(prompt, params, settings, why) -> None:
+    serving = Serving(**settings)
+    serving.submit("r", prompt, **params)
+    ended = serving.refusal()
+    assert ended.kind == "refused" and why in ended.reason and not serving.state.sequences
+
+
+def test_more_than_all_memory_together_is_refused_with_the_numbers() -> None:
+    serving = Serving(num_blocks=2)
+    serving.submit("r", (1, 2), max_tokens=8)
+    ended = serving.refusal()
+    assert (ended.kind, ended.needed_tokens, ended.pool_tokens) == ("refused", 10, 8)
+    serving.submit("r", (1, 2), max_tokens=7)
+    assert "r" in serving.state.sequences, "the last token needs no KV"
+
+
+def test_a_name_in_use_and_an_instance_that_leaves() -> None:
+    serving = Serving()
+    serving.submit("r")
+    serving.submit("r")
+    assert "running already" in serving.refusal().reason
+    serving.state.lifecycle = "draining"
+    serving.submit("s")
+    ended = serving.refusal()
+    assert (ended.kind, ended.retryable) == ("failed", True) and "draining" in ended.reason
+
+
+def test_tokens_reach_the_client_until_the_last_one_says_so() -> None:
+    serving = Serving()
+    serving.submit(max_tokens=2)
+    first = serving.step()
+    serving.clock.advance(0.5)
+    second = serving.step()
+    serving.answer(first, ok(42))
+    (chunk,) = serving.answers()
+    assert isinstance(chunk, TokenChunk) and (chunk.token_ids, chunk.finish_reason, chunk.queue_s) == ((42,), None, 0.0)
+    serving.answer(second, ok(43))
+    (chunk,) = [answer for answer in serving.answers() if isinstance(answer, TokenChunk)]
+    assert (chunk.token_ids, chunk.finish_reason, chunk.queue_s) == ((43,), "length", None)
+    assert not serving.state.sequences and serving.state.pool.num_free == 16
+    assert serving.state.counters.generation_tokens == 2
+
+
+def test_the_worker_forgets_a_name_once_no_step_names_it_unless_it_is_in_use_again() -> None:
+    serving = Serving()
+    serving.submit()
+    step = serving.step()
+    serving.requests.cancel("r", serving.clock.now(), CLIENT)
+    assert [chunk.finish_reason for chunk in serving.answers() if isinstance(chunk, TokenChunk)] == ["abort"]
+    serving.submit()
+    assert serving.state.sequences["r"].attempt == 1, "no outcome of the step in flight is the new one's"
+    serving.answer(step, ok(9))
+    assert issued(serving.state, Forget) == [] and serving.state.sequences["r"].request.tokens == [1, 2, 3]
+    serving.requests.cancel("r", serving.clock.now())
+    assert [forget.request_ids for forget in issued(serving.state, Forget)] == [("r",)]
+
+
+def test_only_its_client_cancels_a_request() -> None:
+    serving = Serving()
+    serving.submit()
+    serving.requests.cancel("r", serving.clock.now(), b"a stranger")
+    serving.requests.cancel("unknown", serving.clock.now(), CLIENT)
+    assert "r" in serving.state.sequences and serving.answers() == []
+
+
+def test_a_lost_step_is_computed_again_and_its_creditors_are_named() -> None:
+    serving = Serving()
+    serving.submit()
+    step = serving.step()
+    serving.answer(step, SeqResult(request_id="r", attempt=0, status="lost", lost=("p",)))
+    seq = serving.state.sequences["r"]
+    assert serving.lost == [(seq, ("p",))] and seq.attempt == 1 and list(seq.uncomputed) == [(0, 3)]
+    again = serving.step()
+    assert (again.seqs[0].start, again.seqs[0].end, again.seqs[0].attempt) == (0, 3, 1)
+    serving.answer(again, ok(5, attempt=1))
+    assert seq.request.tokens == [1, 2, 3, 5] and serving.state.counters.recomputed_tokens == 0
+
+
+@pytest.mark.parametrize("step_id", [0, 2, 99])
+def test_a_result_that_no_step_waits_for_changes_nothing(step_id: int) -> None:
+    serving = Serving()
+    serving.requests.on_result(StepResult(step_id=step_id, results=()), 10.0)
+    serving.submit()
+    step = serving.step()
+    serving.requests.on_result(StepResult(step_id=step_id, results=(ok(7),)), 10.0)
+    unexpected = [command.event for command in serving.state.commands if isinstance(command, Publish)]
+    assert unexpected.count(events.UnexpectedMessage(sender="worker", type="StepResult")) == 2
+    serving.answer(step, ok(8))
+    assert serving.state.sequences["r"].request.tokens[-1] == 8
+    serving.requests.on_result(StepResult(step_id=step.step_id, results=(ok(9),)), 10.0)
+    assert serving.state.sequences["r"].request.tokens[-1] == 8, "answered once"
+
+
+@pytest.mark.parametrize(
+    "results",
+    [
+        (),
+        (ok(None),),
+        (ok(7, attempt=3),),
+        (ok(7, name="somebody else"),),
+        (ok(7, prompt_logprobs=(TokenLogprobs(1, -1.0, 1),)),),
+        (SeqResult(request_id="r", attempt=0, status="void"),),
+    ],
+    ids=["nothing", "no token", "another attempt", "another request", "logprobs nobody wanted", "void"],
+)
+def test_a_result_that_does_not_answer_its_step_is_computed_again(results: tuple[SeqResult, ...]) -> None:
+    serving = Serving()
+    serving.submit()
+    serving.answer(serving.step(), *results)
+    seq = serving.state.sequences["r"]
+    assert seq.request.tokens == [1, 2, 3] and list(seq.uncomputed) == [(0, 3)] and seq.pending == 0
+    serving.answer(serving.step(), ok(5, attempt=seq.attempt))
+    assert seq.request.tokens == [1, 2, 3, 5]
+
+
+def test_one_token_for_a_sequence_that_is_named_twice() -> None:
+    serving = Serving()
+    serving.submit()
+    serving.answer(serving.step(), ok(5), ok(6))
+    assert serving.state.sequences["r"].request.tokens == [1, 2, 3, 5]
+
+
+def test_logprobs_of_the_prompt_come_before_the_first_token() -> None:
+    serving = Serving()
+    serving.submit(prompt_logprobs=0)
+    step = serving.step()
+    wanted = step.seqs[0].prompt_logprobs
+    assert wanted is not None and (wanted.first, wanted.token_ids) == (1, (2, 3))
+    news = (TokenLogprobs(2, -0.5, 1), TokenLogprobs(3, -0.25, 1))
+    serving.answer(step, ok(5, prompt_logprobs=news))
+    first, second = serving.answers()
+    assert isinstance(first, TokenChunk) and first.prompt_logprobs == (None, *news) and first.token_ids == ()
+    assert isinstance(second, TokenChunk) and second.token_ids == (5,)
+
+
+def test_a_request_waits_for_memory_until_its_deadline() -> None:
+    serving = Serving(num_blocks=2)
+    serving.submit("holder", (1, 2, 3, 4), max_tokens=4)
+    serving.admission.admit(serving.clock.now())
+    serving.submit("r", tuple(range(7)), timeout_s=2.0, max_tokens=1)
+    serving.admission.admit(serving.clock.now())
+    assert serving.state.sequences["r"].state is SeqState.WAITING and serving.requests.waiting_blocks() == 2
+    serving.requests.tick(serving.clock.advance(1.9))
+    assert serving.answers() == []
+    serving.requests.tick(serving.clock.advance(0.2))
+    ended = serving.refusal()
+    assert (ended.request_id, ended.kind, ended.retryable) == ("r", "failed", True) and "deadline" in ended.reason
+
+
+def test_memory_that_was_lost_may_come_back_for_a_while() -> None:
+    serving = Serving(num_blocks=2, request_timeout_s=5.0)
+    serving.submit("r", (1, 2, 3), max_tokens=4)
+    seq = serving.state.sequences["r"]
+    seq.request.tokens.extend(range(20))
+    serving.requests.tick(serving.clock.now())
+    assert seq.starved_since == serving.clock.now()
+    serving.requests.tick(serving.clock.advance(4.9))
+    assert serving.answers() == []
+    serving.requests.tick(serving.clock.advance(0.2))
+    assert "did not come back" in serving.refusal().reason and not serving.state.sequences
