@@ -7,9 +7,12 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from distkv.control.cluster.gmanager import GManager
 from distkv.wire.messages import to_gmanager as tg
+from distkv.wire.messages.envelope import ToGManager
 from tests.control.cluster.test_gmanager import Managed
 from tests.control.parts import make_member
 
@@ -136,3 +139,57 @@ def test_a_state_of_a_later_version_neither_serves_nor_lends(managed: Managed) -
     managed.beat("a", state="hibernating")
     assert managed.states()["a"] == "starting"
     assert managed.locate().instance_id == "" and managed.candidates("x") == []
+
+
+NAMES = st.sampled_from(["a", "b", "c"])
+STATES = st.sampled_from(["starting", "ready", "draining", "unreachable", "dead", "hibernating"])
+COUNTS = st.integers(0, 9)
+INCARNATIONS = st.integers(1, 3)
+PLACEMENT = st.lists(
+    st.builds(
+        tg.RequestPlacementEntry, req_id=st.sampled_from("rs"), inst_id=NAMES, num_blocks=COUNTS, local=st.booleans()
+    ),
+    max_size=3,
+).map(tuple)
+MESSAGES = st.one_of(
+    st.builds(
+        tg.Join,
+        member=st.builds(make_member, NAMES, INCARNATIONS, COUNTS, state=STATES),
+        compat=st.sampled_from(["", "model", "another"]),
+    ),
+    st.builds(tg.Leave, instance_id=NAMES, incarnation=INCARNATIONS),
+    st.builds(
+        tg.Heartbeat,
+        instance_id=NAMES,
+        incarnation=INCARNATIONS,
+        seq=COUNTS,
+        base=COUNTS,
+        full=st.booleans(),
+        entries=PLACEMENT,
+        state=STATES,
+        free_blocks=COUNTS,
+        lendable_blocks=COUNTS,
+        waiting=COUNTS,
+    ),
+    st.builds(
+        tg.BorrowQuery,
+        instance_id=NAMES,
+        borrow_id=st.just("q"),
+        num_blocks=COUNTS,
+        refusals=st.lists(st.builds(tg.Refusal, NAMES, COUNTS), max_size=2).map(tuple),
+    ),
+    st.builds(tg.MembersQuery),
+    st.builds(tg.Locate, request_id=st.just("r"), num_tokens=st.integers(0, 99), exclude=st.lists(NAMES).map(tuple)),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(NAMES, MESSAGES, st.sampled_from([0.0, 0.1, 2.0, 5.0, 301.0])), max_size=40))
+def test_whatever_anybody_sends_its_state_holds(received: list[tuple[str, ToGManager, float]]) -> None:
+    """By any connection, in anybody's name, in any order, with any time between."""
+    managed = Managed()
+    for sender, message, seconds in received:
+        before = managed.gm.version
+        managed.hear(sender, message)
+        assert before <= managed.gm.version <= before + 1
+        managed.tick(seconds)
