@@ -130,7 +130,7 @@ def test_a_reclaim_of_somebody_else_is_not_the_creditors() -> None:
     (debt,) = running.rm.state.all_debts()
     capacity = debt.capacity
     reclaim = tr.Reclaim(span=debt.span, deadline_s=1.0)
-    running.handle(c.PeerRequested("q", STRANGER, reclaim))
+    running.handle(c.PeerAnswered("q", reclaim))
     assert debt.capacity == capacity and len(debt.blocks) == capacity
 
 
@@ -155,7 +155,7 @@ UNKNOWN = SpanRef(span_id="unknown", epoch=Epoch(7, 1))
         c.PeerAnswered("nobody", tr.Released(span=UNKNOWN)),
         c.PeerRequested("p", STRANGER, tr.Release(span=UNKNOWN)),
         c.PeerRequested("p", STRANGER, tr.Renew(renewal=1, spans=(UNKNOWN,), ttl_s=4.0)),
-        c.PeerRequested("p", STRANGER, tr.Reclaim(span=UNKNOWN, deadline_s=0.0)),
+        c.PeerAnswered("p", tr.Reclaim(span=UNKNOWN, deadline_s=0.0)),
         c.PeerRequested(
             "p", STRANGER, tr.BlocksReady(span=UNKNOWN, index=0, source_id="p", source_incarnation=1, blocks=())
         ),
