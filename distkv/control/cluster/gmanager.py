@@ -90,12 +90,18 @@ class GManager:
             )
         elif entry is not None and member.incarnation < entry.member.incarnation:
             refusal = f"a newer process serves as {member.instance_id} already (pid {entry.member.pid})"
-        elif entry is not None and member.incarnation > entry.member.incarnation and self._alive(entry, now):
+        elif entry is not None and route != entry.route and self._alive(entry, now):
+            if entry.challenge is None or entry.challenge[0] != route:
+                entry.challenge = route, now
+            if entry.last_heard <= entry.challenge[1]:
+                return  # it is heard soon, or silent for long enough to be replaced when this one joins again
+            refusal = f"another process serves as {member.instance_id} (pid {entry.member.pid}), and it lives"
+        elif entry is not None and not is_known and self._state(member.instance_id, now) != "dead":
             self._publish(events.Replaced(instance=member.instance_id, old_pid=entry.member.pid, new_pid=member.pid))
         if refusal:
             self._commands.append(Answer(route, JoinRefused(reason=refusal)))
             self._publish(events.JoinRefused(instance=member.instance_id, reason=refusal))
-            if entry is not None and entry.member.incarnation == member.incarnation and not entry.compat:
+            if entry is not None and is_known and not entry.compat:
                 del self.ledger.entries[member.instance_id]  # known only as one that was starting
             return
         self._members_changed = self._members_changed or entry is None or entry.member != member

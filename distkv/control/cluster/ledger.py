@@ -18,12 +18,16 @@ STATES = frozenset(get_args(InstanceState))
 
 @dataclass(slots=True)
 class Entry:
-    """What is known of one instance. route: the connection it joined by. `promised_…` counts requests sent there since
-    its last heartbeat."""
+    """What is known of one instance. `promised_…` counts requests sent there since its last heartbeat.
+
+    route: the connection it joined by. challenge: the route by which a newer process asked for its name, and when; that
+    one gets it when this one is silent.
+    """
 
     member: Member
     last_heard: float
     route: bytes = b""
+    challenge: tuple[bytes, float] | None = None
     compat: str = ""
     heartbeat: Heartbeat | None = None
     lendable: int = 0

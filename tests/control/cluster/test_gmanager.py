@@ -159,6 +159,32 @@ def test_a_new_incarnation_replaces_the_old_one_and_is_not_replaced_by_it(manage
     assert managed.commands == [], "heartbeats of the old incarnation are not answered"
 
 
+def test_a_newer_process_gets_the_name_of_one_that_has_fallen_silent(managed: Managed) -> None:
+    managed.join("a", pid=10)
+    managed.beat("a")
+    newer = tg.Join(member=make_member("a", incarnation=2, pid=11), compat="model")
+    assert managed.hear("newer", newer) == []
+    managed.tick(1.0)
+    assert managed.hear("newer", newer) == [], "it may still be heard"
+    managed.tick(1.0)
+    managed.hear("newer", newer)
+    assert managed.events(events.Replaced) == [events.Replaced(instance="a", old_pid=10, new_pid=11)]
+    assert managed.gm.ledger.entries["a"].route == b"newer"
+
+
+def test_a_newer_process_is_refused_while_the_older_one_is_heard(managed: Managed) -> None:
+    managed.join("a", pid=10)
+    newer = tg.Join(member=make_member("a", incarnation=2, pid=11), compat="model")
+    assert managed.hear("newer", newer) == []
+    managed.tick(0.5)
+    managed.beat("a")
+    managed.hear("newer", newer)
+    (refused,) = managed.answers(JoinRefused, "newer")
+    assert "another process serves as a (pid 10), and it lives" in refused.reason
+    managed.hear("newest", tg.Join(member=make_member("a", incarnation=3, pid=12), compat="model"))
+    assert managed.answers(JoinRefused) == [], "each of them has its own chance"
+
+
 def test_who_is_unknown_or_in_a_new_incarnation_must_join(managed: Managed) -> None:
     managed.beat("a")
     assert managed.answers(HeartbeatAck) == [HeartbeatAck(seq=1, want_join=True)]
