@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from distkv.client.connection import ConnectionLost
 from distkv.client.directory import ANSWER_S, Directory
+from distkv.client.owned_tasks import gather_limited
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.counters import COUNTERS
 from distkv.wire.messages.to_client import BlockCounts, InstanceStatus, Status
@@ -24,11 +25,11 @@ class StatusCollector:
     async def collect(self, directory: Directory, members: Sequence[Member]) -> tuple[Status, ...]:
         """One status per member, ordered by id ("i2" before "i10"), within ANSWER_S."""
         ordered = sorted(members, key=lambda member: (len(member.instance_id), member.instance_id))
-        async with asyncio.TaskGroup() as group:
-            queries = [group.create_task(self._status_of(directory, member)) for member in ordered]
+        queries = [partial(self._status_of, directory, member) for member in ordered]
+        found = await gather_limited(queries, len(queries))
         known = {member.instance_id for member in members}
         self._last = {name: last for name, last in self._last.items() if name in known}
-        return tuple(task.result() for task in queries)
+        return tuple(found)
 
     async def _status_of(self, directory: Directory, member: Member) -> Status:
         if member.state != "dead":
