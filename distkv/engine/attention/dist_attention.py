@@ -30,7 +30,7 @@ def dist_attention(
     queries.complete()
     yield
     partials = collect_partials(layer, q, batch, device)
-    return local[0] if batch.merge_plan is None else batch.merge_plan.merge(local, partials, device.backend)
+    return batch.merge_plan.merge(local, partials, device.backend)
 
 
 class QueriesOnTheWay:

@@ -33,7 +33,7 @@ class Gather:
 @dataclass(frozen=True, slots=True)
 class MergePlan:
     """rows: of the microbatch that have partials of peers. parts: the first partial of each of them, the second, and
-    so on.
+    so on; none without peers.
 
     Sources are the local partials of `rows`, then the partials from each creditor. Each row has its partials in span
     order, the local one at the place of its first token: results do not depend on whose partials came first.
@@ -54,6 +54,8 @@ class MergePlan:
     def merge(self, local: Partial, remote: Sequence[Partial], backend: Backend) -> Tensor:
         """Attention over all keys, float32 [N, Hq, D]. local: of all rows of the microbatch; it may be overwritten."""
         out, lse = local
+        if not self.parts:
+            return out
         sources = [(out[self.rows], lse[self.rows]), *remote]
         everything: Partial | None = None
         partials: list[Partial] = []
@@ -72,6 +74,8 @@ class MergePlan:
 
 def merge_plan_of(seqs: Sequence[SeqParts], plans: Sequence[AttendPlan]) -> MergePlan:
     """plans: in the order in which their partials are given to `merge`. Index tensors are on the host."""
+    if not seqs:
+        return MergePlan(slice(0, 0), ())
     counts = [rows.stop - rows.start for rows, _, _ in seqs]
     local_starts = list(accumulate(counts, initial=0))
     ends = [local_starts[-1]]

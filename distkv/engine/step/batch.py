@@ -51,8 +51,8 @@ class Batch:
     tokens, positions: int64 [N]. slots, offsets: int64 [N], where the K and V of each row are stored. wanted: int64
     [M], rows whose last hidden states are wanted: one for each sequence that wants a token, in order, then all that
     predict prompt tokens whose logprobs are wanted. metadata: which rows read which local blocks. seqs: those that have
-    rows: who lost a creditor before has none. links: to the creditors of their spans. merge_plan: of their partials,
-    None without links. waited_s: how long its layers stood still for partials.
+    rows: who lost a creditor before has none. links: to the creditors of their spans. merge_plan: of their partials.
+    waited_s: how long its layers stood still for partials.
     """
 
     tokens: Tensor
@@ -63,5 +63,5 @@ class Batch:
     metadata: AttentionMetadata
     seqs: list[BatchSeq]
     links: list[CreditorLink]
-    merge_plan: MergePlan | None
+    merge_plan: MergePlan
     waited_s: float = 0.0

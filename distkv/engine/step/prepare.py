@@ -41,11 +41,9 @@ def prepare(
     _number_rows(seqs)
     on_host = _row_tensors(seqs, pool)
     queries = queries_of(step_id, links, seqs, pool.block_tokens)
-    merge_plan = None
-    if queries:
-        parts = [(seq.rows, seq.remote, seq.local_place) for seq in seqs if seq.remote]
-        merge_plan = merge_plan_of(parts, [query.plan for query in queries])
-    index = [query.rows for query in queries] + list(merge_plan.all_rows() if merge_plan else ())
+    parts = [(seq.rows, seq.remote, seq.local_place) for seq in seqs if seq.remote]
+    merge_plan = merge_plan_of(parts, [query.plan for query in queries])
+    index = [*(query.rows for query in queries), *merge_plan.all_rows()]
     (tokens, positions, slots, offsets, wanted), index = _on_device(device, on_host, index)
     for query, rows in zip(queries, index, strict=False):
         query.link.begin(query.plan, on_host[1][query.rows], rows, query.lost)
@@ -61,7 +59,7 @@ def prepare(
         metadata=metadata,
         seqs=seqs,
         links=[query.link for query in queries],
-        merge_plan=merge_plan and merge_plan.with_rows(*index[len(queries) :]),
+        merge_plan=merge_plan.with_rows(*index[len(queries) :]),
     )
 
 

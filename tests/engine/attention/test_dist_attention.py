@@ -57,7 +57,7 @@ class Setting:
         entry = AttendEntry(request_id="r", span=ref, index=0, num_blocks=1, first_position=0, row=0, num_rows=2)
         plans = [AttendPlan(step_id=1, num_rows=2, entries=(entry,))] * len(partials)
         parts = [(slice(1, 3), [(index, 0) for index in range(len(partials))], 0)]
-        merge_plan = merge_plan_of(parts, plans) if partials else None
+        merge_plan = merge_plan_of(parts if partials else [], plans)
         self.batch = SimpleNamespace(links=self.links, metadata=None, merge_plan=merge_plan, waited_s=0.0)
 
     def store(self, layer: int) -> Tensor:

@@ -74,6 +74,12 @@ def test_where_all_rows_have_partials_nothing_is_put_back() -> None:
     check(seqs, merge_plan, 3)
 
 
+def test_without_peers_local_attention_is_all() -> None:
+    local = partial(3, 0)
+    merge_plan = merge_plan_of([], [])
+    assert merge_plan.merge(local, [], TorchBackend()) is local[0]
+
+
 def test_index_tensors_can_be_placed_elsewhere() -> None:
     merge_plan = merge_plan_of(SEQS, PLANS)
     moved = [rows.clone() if isinstance(rows, torch.Tensor) else rows for rows in merge_plan.all_rows()]

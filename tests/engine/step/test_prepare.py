@@ -56,7 +56,7 @@ def test_rows_follow_each_other_sequence_by_sequence(engine: Engine) -> None:
     assert batch.metadata.rows == (range(0, 1), range(1, 4))
     assert batch.metadata.positions is batch.positions
     assert [tuple(seq.local.slots) for seq in batch.seqs] == [(20, 21, 7), (50, 40)]
-    assert batch.links == [] and batch.merge_plan is None
+    assert batch.links == [] and batch.merge_plan.parts == ()
 
 
 def test_wanted_rows_are_those_to_sample_and_then_those_of_prompts(engine: Engine) -> None:
@@ -92,7 +92,7 @@ def test_each_creditor_gets_one_plan_of_the_rows_that_concern_it(engine: Engine)
     assert [link.partial_rows for link in batch.links] == [2, 4]
     # Block 0 is here, 1-4 on x, 5 and 6 on y, 7 and 8 here, 9 on y: the local part has the first token.
     assert batch.seqs[0].remote == [(0, 0), (1, 0), (1, 1)] and batch.seqs[0].local_place == 0
-    assert batch.merge_plan is not None and batch.merge_plan.rows == slice(0, 2)
+    assert batch.merge_plan.rows == slice(0, 2)
     assert batch.merge_plan.parts == (
         Gather(0, slice(0, 2)),
         Gather(1, slice(0, 2)),
@@ -152,5 +152,5 @@ def test_everything_goes_to_the_device_by_one_copy(engine: Engine) -> None:
     assert device.copies_in == 1
     rows = batch.links[0].rows
     assert isinstance(rows, torch.Tensor) and rows.tolist() == [0, 1, 5, 6]
-    assert batch.merge_plan is not None and isinstance(batch.merge_plan.rows, torch.Tensor)
+    assert isinstance(batch.merge_plan.rows, torch.Tensor)
     assert batch.merge_plan.rows.tolist() == [0, 1, 5, 6]
