@@ -1,7 +1,7 @@
 """Recall of the demo model by transformers: exact answers, end included, to many questions about one document.
 
 The document is computed once. All its questions are then answered side by side, each seeing the document and itself,
-with the right answer given: the greedy answer is exact just when every token of it, the end too, is the likeliest.
+with the right answer given: the greedy answer is exact just when every token of it, the end too, is the argmax.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ class RecallScorer:
         So it is the whole answer, the end included, where that is exact.
         """
         found = []
-        for placed, likeliest in zip(document.questions, self.likeliest(document), strict=True):
-            same = [ours == right for ours, right in zip(likeliest, self.answer(placed), strict=True)]
-            found.append(likeliest if all(same) else likeliest[: same.index(False) + 1])
+        for placed, argmax in zip(document.questions, self.argmax_tokens(document), strict=True):
+            same = [ours == right for ours, right in zip(argmax, self.answer(placed), strict=True)]
+            found.append(argmax if all(same) else argmax[: same.index(False) + 1])
         return found
 
     @torch.inference_mode()
-    def likeliest(self, document: Document) -> list[list[int]]:
-        """For each question, the likeliest token at each place of the right answer, the end's included."""
+    def argmax_tokens(self, document: Document) -> list[list[int]]:
+        """For each question, the argmax token at each place of the right answer, the end's included."""
         ids = self.tokenizer.encode(document.text).ids
         cache = self._transformers.DynamicCache(config=self._model.config)
         self._model.set_attn_implementation(KEYS_AND_VALUES)
@@ -97,11 +97,11 @@ class RecallScorer:
         hidden = self._model.model(
             tokens, attention_mask=masks, position_ids=place[None], past_key_values=cache, use_cache=True
         ).last_hidden_state
-        likeliest = self._model.lm_head(hidden)[0].argmax(-1).tolist()
+        argmax = self._model.lm_head(hidden)[0].argmax(-1).tolist()
         found = []
         for begin, (ask, answer) in zip(begins.tolist(), asks, strict=True):
             first = begin + len(ask) - 1
-            found.append(likeliest[first : first + len(answer)])
+            found.append(argmax[first : first + len(answer)])
         return found
 
 

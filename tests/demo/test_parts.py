@@ -41,7 +41,7 @@ def test_the_map_shows_every_span_in_order():
     request = RequestStatus(request_id="r", instance_id="i0", num_tokens=240, spans=spans)
     found = find([instance("i0", request), instance("i1"), instance("i2")], "r")
     assert found == Placement("i0", spans, {"i0": 160, "i1": 160, "i2": 160})
-    assert (found.num_tokens, found.tokens_at("i0"), found.instances_used) == (240, 80, 2)
+    assert (found.num_tokens, found.tokens_at("i0"), found.tokens_at("i1"), found.tokens_at("i2")) == (240, 80, 160, 0)
     i0, i1, i2, order, whole = (line.plain for line in draw(found))
     assert FULL * (BAR_CELLS // 2) + EMPTY * (BAR_CELLS // 2) in i0 and "80 of 160 tokens (debtor)" in i0
     assert FULL * BAR_CELLS in i1 and "(debtor)" not in i1

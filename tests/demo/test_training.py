@@ -78,8 +78,8 @@ def test_many_questions_at_once_are_judged_as_one_by_one(tokenizer, small, tmp_p
     export(initial_network(small, 0), tokenizer, tmp_path)
     scorer = RecallScorer(tmp_path)
     document = write(tokenizer, 0, 400, num_facts=3, num_absent=1)
-    likeliest = scorer.likeliest(document)
-    for placed, found in zip(document.questions, likeliest, strict=True):
+    argmax = scorer.argmax_tokens(document)
+    for placed, found in zip(document.questions, argmax, strict=True):
         alone = tokenizer.encode(f"{document.text}\nQuestion: {placed.text}\nAnswer: {placed.question.answer}").ids
         with torch.inference_mode():
             logits = scorer._model(torch.tensor([alone])).logits[0]
@@ -92,7 +92,7 @@ def test_the_greedy_answer_is_known_up_to_its_first_mistake(tokenizer, small, tm
     document = write(tokenizer, 0, 400, num_facts=2, num_absent=0)
     first, second = (scorer.answer(placed) for placed in document.questions)
     other = second[1] + 1
-    monkeypatch.setattr(scorer, "likeliest", lambda _: [first, [second[0], other, *second[2:]]])
+    monkeypatch.setattr(scorer, "argmax_tokens", lambda _: [first, [second[0], other, *second[2:]]])
     assert scorer.greedy(document) == [first, [second[0], other]]
     assert scorer.exact(document) == [True, False]
 

@@ -28,8 +28,6 @@ from distkv.kernels.triton.tuning.tuned_table import TunedTable
 OURS, COPY, FLASHINFER = "triton", "device copy", "FlashInfer"
 DECODE = (Cells(1, 32768), Cells(1, 131072), Cells(16, 8192), Cells(64, 2048))
 PREFILL = (Cells(1, 8192), Cells(4, 2048))
-LIMIT_TOKENS = 32768
-"""The goal of the copy bandwidth holds from so many keys on, all sequences together."""
 
 
 def backend_for(say: Say, shapes: tuple[Shape, ...], device: torch.device, *, tune: bool) -> TritonBackend:

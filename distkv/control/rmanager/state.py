@@ -35,7 +35,6 @@ class RManagerSettings(ControlSettings, frozen=True, kw_only=True):
     num_blocks: int
     vocab_size: int
     eos_token_ids: frozenset[int] = frozenset()
-    client_timeout_s: float = 10.0
 
     @property
     def lendable_blocks(self) -> int:

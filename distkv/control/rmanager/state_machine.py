@@ -38,6 +38,8 @@ from distkv.wire.messages.common import Member
 from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.envelope import PeerAnswer
 
+CLIENT_TIMEOUT_S = 10.0
+
 
 class RManager:
     """State machine of one instance."""
@@ -188,8 +190,7 @@ class RManager:
         """It may be gone, or only have been busy: then it is told what has become of its requests."""
         del self._clients[route]
         for seq in [s for s in self.state.sequences.values() if s.request.route == route]:
-            silent_s = self.state.settings.client_timeout_s
-            self._requests.fail(seq, f"nothing was heard of its client for {silent_s:g} s", now)
+            self._requests.fail(seq, f"nothing was heard of its client for {CLIENT_TIMEOUT_S:g} s", now)
 
     # --- losses
 
@@ -229,7 +230,7 @@ class RManager:
         self._lose_all(expired, "its lease ran out")
         self._requests.tick(now)
         for route, seen in list(self._clients.items()):
-            if now - seen >= self.state.settings.client_timeout_s:
+            if now - seen >= CLIENT_TIMEOUT_S:
                 self._client_silent(route, now)
         if self._heartbeats.due(now):
             self.state.emit(c.TellGManager(self._heartbeats.build(self._requests.waiting_blocks())))

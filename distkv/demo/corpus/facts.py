@@ -32,11 +32,6 @@ class Question:
     key: str
     answer: str
 
-    @property
-    def is_answered(self) -> bool:
-        """Whether the document has it."""
-        return self.answer != NOT_MENTIONED
-
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:

@@ -30,11 +30,6 @@ class Placement(msgspec.Struct, frozen=True):
         """Of these, the ones at one instance."""
         return sum(span.num_tokens for span in self.spans if span.instance_id == instance_id)
 
-    @property
-    def instances_used(self) -> int:
-        """How many instances hold some of it."""
-        return len({span.instance_id for span in self.spans if span.num_tokens})
-
 
 def find(statuses: Sequence[Status], request_id: str) -> Placement | None:
     """The request's placement as the instances told it; None while, or after, nobody runs it."""

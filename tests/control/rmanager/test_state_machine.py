@@ -11,7 +11,7 @@ from distkv.control import commands as c
 from distkv.control.blocks import SlotState
 from distkv.control.request.output import NoText
 from distkv.control.rmanager.state import RManagerSettings
-from distkv.control.rmanager.state_machine import RManager
+from distkv.control.rmanager.state_machine import CLIENT_TIMEOUT_S, RManager
 from distkv.types import SamplingParams
 from distkv.wire.messages import from_worker as fw
 from distkv.wire.messages import to_client as tc
@@ -197,11 +197,11 @@ def test_a_peer_is_heard_by_its_answers_only() -> None:
 
 
 def test_a_client_that_is_silent_or_gone_loses_its_requests() -> None:
-    running = Running(client_timeout_s=3.0)
+    running = Running()
     running.submit("a")
-    running.handle(c.ClientRequested(CLIENT, tr.KeepAlive()), after_s=2.0)
-    assert running.handle(c.Tick(), after_s=2.0) and "a" in running.rm.state.sequences
-    ended = only(running.handle(c.Tick(), after_s=1.5), tc.RequestEnded)
+    running.handle(c.ClientRequested(CLIENT, tr.KeepAlive()), after_s=CLIENT_TIMEOUT_S * 0.7)
+    assert running.handle(c.Tick(), after_s=CLIENT_TIMEOUT_S * 0.7) and "a" in running.rm.state.sequences
+    ended = only(running.handle(c.Tick(), after_s=CLIENT_TIMEOUT_S * 0.4), tc.RequestEnded)
     assert (ended.request_id, ended.kind) == ("a", "failed") and "nothing was heard of its client" in ended.reason
     running.submit("b")
     running.handle(c.ClientGone(CLIENT))
