@@ -1,6 +1,6 @@
 """The worker's serving side: peers' micro-attention and block reads, each link in a thread of its own.
 
-Serving reads only local sealed rBlocks and waits for nothing remote, so waits never form a cycle, whatever the lending
+Serving reads only local full rBlocks and waits for nothing remote, so waits never form a cycle, whatever the lending
 graph looks like.
 """
 

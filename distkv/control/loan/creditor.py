@@ -113,7 +113,7 @@ class Creditor:
             self._state.emit(Answer(loan.route, Released(span=loan.span)))
 
     def on_debtor_lost(self, debtor_id: str, but_incarnation: int | None = None) -> None:
-        """An instance, or its life before this one, is gone: so are its debts."""
+        """An instance, or its former incarnation, is gone: so are its debts."""
         for loan in self._state.loans.of_debtor(debtor_id, but_incarnation):
             self._revoke(loan, tell_debtor=False)
 

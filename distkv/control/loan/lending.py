@@ -147,7 +147,7 @@ class LoanBook:
         return tuple(refused)
 
     def revoke(self, loan: Loan, tell_debtor: bool) -> bool:
-        """Begin to take a span back; true if the worker must be told (it was not on its way already)."""
+        """Begin to take a span back; true if the worker must get a `Revoke` (it was not on its way already)."""
         loan.tell_debtor = loan.tell_debtor or tell_debtor
         if loan.revoking:
             return False
@@ -169,7 +169,7 @@ class LoanBook:
         return [loan for loan in self.loans.values() if not loan.revoking and now >= loan.expires_at]
 
     def of_debtor(self, debtor_id: str, but_incarnation: int | None = None) -> list[Loan]:
-        """Loans to an instance, all or those to its other lives."""
+        """Loans to an instance, all or those to its other incarnations."""
         return [
             loan
             for loan in self.loans.values()

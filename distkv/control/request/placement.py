@@ -175,7 +175,7 @@ class Placement:
             self._changed(block)
 
     def offered(self, debt: Debt, message: BlocksReady, now: float) -> None:
-        """The creditor was told that the next blocks of a span lie ready: they stay untouched until it answers."""
+        """`BlocksReady` was sent for the next blocks of a span: they stay untouched until it answers."""
         debt.num_ready, debt.blocks_ready, debt.blocks_ready_sent_at = len(message.blocks), message, now
 
     def refused(self, debt: Debt) -> None:

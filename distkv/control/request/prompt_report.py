@@ -11,7 +11,7 @@ from distkv.wire.messages.to_worker import PromptLogprobs
 
 @dataclass(slots=True)
 class PromptReport:
-    """top: likeliest tokens wanted at each position. reported: positions below this one were."""
+    """top: how many most likely tokens are wanted at each position. reported: positions below this one were."""
 
     prompt_tokens: int
     top: int

@@ -19,7 +19,7 @@ SILENT_S = 4.0
 
 @dataclass(frozen=True, slots=True)
 class LostPeer:
-    """A peer that is gone; `new_incarnation` is its new life if it has one already."""
+    """A peer that is gone; `new_incarnation` is that of its successor if there is one already."""
 
     instance_id: str
     new_incarnation: int | None
@@ -34,7 +34,7 @@ class PeerBook:
         self.own: Member | None = None
 
     def update(self, members: tuple[Member, ...]) -> list[LostPeer]:
-        """Merge a member list; returns peers that died or began a new life."""
+        """Merge a member list; returns peers that died or began a new incarnation."""
         known = self._state.members
         lost = []
         for member in members:
@@ -70,7 +70,7 @@ class PeerBook:
             self._state.suspects.setdefault(instance_id, now + SILENT_S)
 
     def heard_from(self, sender: str) -> None:
-        """It lives."""
+        """It is there."""
         self._state.suspects.pop(sender, None)
 
     def ping(self) -> None:

@@ -187,7 +187,7 @@ class RManager:
             self._requests.cancel(seq.request_id, now)
 
     def _client_silent(self, route: bytes, now: float) -> None:
-        """It may be gone, or only have been busy: then it is told what has become of its requests."""
+        """It may be gone, or only have been busy: then it gets the end of its requests."""
         del self._clients[route]
         for seq in [s for s in self.state.sequences.values() if s.request.route == route]:
             self._requests.fail(seq, f"nothing was heard of its client for {CLIENT_TIMEOUT_S:g} s", now)

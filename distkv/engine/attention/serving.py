@@ -112,7 +112,7 @@ class ServedPlan:
 
 
 class AttendServer:
-    """Computes peers' micro-attention over local sealed rBlocks; waits for nothing remote.
+    """Computes peers' micro-attention over local full rBlocks; waits for nothing remote.
 
     Any thread may call it; a ServedPlan belongs to one link. What a peer sends is checked before it is used:
     MalformedMessage means that its connection should be dropped. On a GPU each thread has an urgent stream of its own

@@ -14,7 +14,7 @@ ROWS_AT_ONCE = 256
 
 
 def logprobs_of(logits: Tensor, token_ids: Sequence[int], top: int) -> tuple[TokenLogprobs, ...]:
-    """One for each of `token_ids`, token i of row i of float32 [N, vocab], with the `top` likeliest of its row."""
+    """One for each of `token_ids`, token i of row i of float32 [N, vocab], with the `top` most likely of its row."""
     every = logits.log_softmax(-1)
     chosen = torch.tensor(token_ids, dtype=torch.int64, device=logits.device)[:, None]
     ranks = (logits > logits.gather(1, chosen)).sum(-1) + 1

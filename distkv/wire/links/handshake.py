@@ -19,7 +19,7 @@ class LinkIdentity(Value, frozen=True):
 
 
 def hello_to(identity: LinkIdentity, peer_id: str, peer_incarnation: int) -> Hello:
-    """The greeting of `identity` to one life of a peer."""
+    """The greeting of `identity` to one incarnation of a peer."""
     return Hello(
         protocol=PROTOCOL_VERSION,
         instance_id=identity.instance_id,
