@@ -1,6 +1,6 @@
 """DistAttention's maths: micro-attention over paged keys, and the merge of its partials (ScaleReduce).
 
-`reference` says what is computed, `backend` how backends are called, `layout` how K and V lie in memory.
+`reference` says what is computed, `backend` is the contract of a device's kernels, `layout` how K and V lie in memory.
 """
 
 from distkv.kernels.attention_metadata import AttentionMetadata

@@ -1,1 +1,1 @@
-"""The CPU backends: native code for several levels of machines, and torch where there is none."""
+"""The backends of CPUs: a native library, built for several levels of machines, and torch where there is none."""
