@@ -24,7 +24,7 @@ from distkv.events import ClusterEvent
 from distkv.wire.messages.common import PROTOCOL_VERSION
 from distkv.wire.messages.counters import COUNTERS
 from distkv.wire.messages.envelope import Envelope
-from distkv.wire.messages.to_client import BlockCounts, InstanceStatus, RequestStatus, SpanStatus
+from distkv.wire.messages.to_client import InstanceStatus, RequestStatus, SlotCounts, SpanStatus
 from tests.wire.golden.field_tables import TABLE, meanings, message_types, table_of
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -161,7 +161,7 @@ def test_status_example_has_every_field() -> None:
     (example,) = (json.loads(block) for block in blocks(ROOT / "docs/operations.md", "json"))
     for status in example["instances"]:
         assert set(status) == set(InstanceStatus.__struct_fields__)
-        assert set(status["blocks"]) == set(BlockCounts.__struct_fields__)
+        assert set(status["blocks"]) == set(SlotCounts.__struct_fields__)
         assert list(status["counters"]) == [one.name for one in COUNTERS if one.in_status]
     for request in example["requests"]:
         assert set(request) == set(RequestStatus.__struct_fields__)

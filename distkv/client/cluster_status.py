@@ -13,7 +13,7 @@ from distkv.client.directory import ANSWER_S, Directory
 from distkv.client.owned_tasks import gather_limited
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.counters import COUNTERS
-from distkv.wire.messages.to_client import BlockCounts, InstanceStatus, Status
+from distkv.wire.messages.to_client import InstanceStatus, SlotCounts, Status
 
 
 class StatusCollector:
@@ -48,7 +48,7 @@ class StatusCollector:
         return InstanceStatus.of(
             member,
             state="dead" if member.state == "dead" else "unreachable",
-            blocks=last.blocks if last else BlockCounts(total=total, free=free, local=total - free),
+            blocks=last.blocks if last else SlotCounts(total=total, free=free, local=total - free),
             borrowed_blocks=last.borrowed_blocks if last else 0,
             running=last.running if last else 0,
             waiting=last.waiting if last else 0,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.to_client import (
-    BlockCounts,
     InstanceStatus,
     RequestStatus,
+    SlotCounts,
     SpanStatus,
     Status,
 )
@@ -43,7 +43,7 @@ def status(
             pid=1,
             worker_pid=2,
             block_tokens=16,
-            blocks=BlockCounts(total=sum(blocks), free=free, local=local, lent=lent, reserved=reserved),
+            blocks=SlotCounts(total=sum(blocks), free=free, local=local, lent=lent, reserved=reserved),
             borrowed_blocks=borrowed,
             running=running,
             waiting=waiting,

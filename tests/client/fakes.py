@@ -15,10 +15,10 @@ from distkv.wire.messages.common import Member
 from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.envelope import Control
 from distkv.wire.messages.to_client import (
-    BlockCounts,
     InstanceStatus,
     Located,
     RequestStatus,
+    SlotCounts,
     SpanStatus,
     Status,
     TokenChunk,
@@ -164,7 +164,7 @@ class FakeInstance(FakeServer):
                 pid=11,
                 worker_pid=12,
                 block_tokens=16,
-                blocks=BlockCounts(total=TOTAL_BLOCKS, free=TOTAL_BLOCKS - 3, local=2, lent=1),
+                blocks=SlotCounts(total=TOTAL_BLOCKS, free=TOTAL_BLOCKS - 3, local=2, lent=1),
                 borrowed_blocks=5,
                 running=1,
                 waiting=0,

@@ -12,7 +12,7 @@ from distkv.demo.run.questions import OwnFact, plan_prompts
 from distkv.demo.run.walkthrough import Options
 from distkv.errors import InvalidParams
 from distkv.wire.messages.counters import Counters
-from distkv.wire.messages.to_client import BlockCounts, InstanceStatus, RequestStatus, SpanStatus, Status
+from distkv.wire.messages.to_client import InstanceStatus, RequestStatus, SlotCounts, SpanStatus, Status
 
 
 def instance(name: str, *requests: RequestStatus) -> Status:
@@ -23,7 +23,7 @@ def instance(name: str, *requests: RequestStatus) -> Status:
         pid=1,
         worker_pid=2,
         block_tokens=16,
-        blocks=BlockCounts(total=10, free=10),
+        blocks=SlotCounts(total=10, free=10),
         borrowed_blocks=0,
         running=0,
         waiting=0,

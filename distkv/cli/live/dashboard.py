@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from distkv.cli.live.samples import Loan, Sample, loans, rates
-from distkv.wire.messages.to_client import BlockCounts, InstanceStatus, RequestStatus
+from distkv.wire.messages.to_client import InstanceStatus, RequestStatus, SlotCounts
 
 STATE_STYLE = {"ready": "green", "starting": "yellow", "draining": "yellow", "unreachable": "red", "dead": "red"}
 # Slots of a pool, in the order of the bar: state, style, sign, sign where only ASCII can be shown.
@@ -114,7 +114,7 @@ def _count(instance: InstanceStatus, name: str) -> int:
     return instance.borrowed_blocks if name == "borrowed" else int(getattr(instance.blocks, name))
 
 
-def pool_bar(blocks: BlockCounts, cells: int, ascii_only: bool = False) -> Text:
+def pool_bar(blocks: SlotCounts, cells: int, ascii_only: bool = False) -> Text:
     """The slots of a pool by state as a bar of `cells`, and the share in use."""
     bar, end, drawn = Text(no_wrap=True), 0, 0
     total = max(blocks.total, 1)

@@ -7,7 +7,7 @@ from distkv.control.request.sequence import SeqState, Sequence
 from distkv.control.rmanager.state import RManagerState
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.counters import Counters, total
-from distkv.wire.messages.to_client import BlockCounts, InstanceStatus, RequestStatus, SpanStatus
+from distkv.wire.messages.to_client import InstanceStatus, RequestStatus, SlotCounts, SpanStatus
 
 
 def instance_status(state: RManagerState, member: Member, others: Counters) -> InstanceStatus:
@@ -16,7 +16,7 @@ def instance_status(state: RManagerState, member: Member, others: Counters) -> I
     return InstanceStatus.of(
         member,
         state=state.lifecycle,
-        blocks=BlockCounts(
+        blocks=SlotCounts(
             total=pool.num_slots,
             free=pool.num_free,
             local=pool.count(SlotState.LOCAL),

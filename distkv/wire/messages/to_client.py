@@ -59,7 +59,7 @@ class RequestEnded(Message, frozen=True):
     pool_tokens: Count = 0
 
 
-class BlockCounts(Value, frozen=True):
+class SlotCounts(Value, frozen=True):
     """Slots of one pool by state; total = free + local + lent + reserved."""
 
     total: Count = 0  #: rBlocks in the pool
@@ -78,7 +78,7 @@ class InstanceStatus(Value, frozen=True):
     pid: int  #: process of the rManager
     worker_pid: int  #: process of the engine worker
     block_tokens: Count  #: tokens per rBlock
-    blocks: BlockCounts  #: its pool
+    blocks: SlotCounts  #: its pool
     borrowed_blocks: Count  #: rBlocks granted to it by others, filled or not
     running: Count  #: requests in the batch
     waiting: Count  #: requests that wait for memory
@@ -90,7 +90,7 @@ class InstanceStatus(Value, frozen=True):
         member: Member,
         *,
         state: InstanceState,
-        blocks: BlockCounts | None = None,
+        blocks: SlotCounts | None = None,
         borrowed_blocks: int = 0,
         running: int = 0,
         waiting: int = 0,
@@ -104,7 +104,7 @@ class InstanceStatus(Value, frozen=True):
             pid=member.pid,
             worker_pid=member.worker_pid,
             block_tokens=member.block_tokens,
-            blocks=blocks or BlockCounts(),
+            blocks=blocks or SlotCounts(),
             borrowed_blocks=borrowed_blocks,
             running=running,
             waiting=waiting,

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from distkv.cli.live.dashboard import View, pool_bar, render
 from distkv.cli.live.samples import Sample
-from distkv.wire.messages.to_client import BlockCounts
+from distkv.wire.messages.to_client import SlotCounts
 from tests.cli.statuses import request, status
 
 
@@ -101,11 +101,11 @@ def test_names_are_not_markup():
 @pytest.mark.parametrize(
     ("blocks", "bar"),
     [
-        (BlockCounts(), "             0%"),
-        (BlockCounts(total=10, free=10), "··········    0%"),
-        (BlockCounts(total=10, local=10), "██████████  100%"),
-        (BlockCounts(total=8, free=2, local=2, lent=3, reserved=1), "██▓▓▓▓▒▒··   75%"),
-        (BlockCounts(total=1000, free=999, local=1), "··········    0%"),
+        (SlotCounts(), "             0%"),
+        (SlotCounts(total=10, free=10), "··········    0%"),
+        (SlotCounts(total=10, local=10), "██████████  100%"),
+        (SlotCounts(total=8, free=2, local=2, lent=3, reserved=1), "██▓▓▓▓▒▒··   75%"),
+        (SlotCounts(total=1000, free=999, local=1), "··········    0%"),
     ],
 )
 def test_the_bar_of_a_pool(blocks, bar):

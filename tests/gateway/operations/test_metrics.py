@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 from distkv.gateway.operations.cluster_metrics import ClusterCollector
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.counters import Counters
-from distkv.wire.messages.to_client import BlockCounts, InstanceStatus, Status
+from distkv.wire.messages.to_client import InstanceStatus, SlotCounts, Status
 from tests.gateway.harness import MODEL, ends, silence
 
 Start = Callable[..., Any]
@@ -121,7 +121,7 @@ async def test_paths_that_users_invent_make_no_series(start: Start) -> None:
 def test_every_counter_of_an_instance_is_a_metric() -> None:
     counters = Counters(**{name: index + 1 for index, name in enumerate(Counters.__struct_fields__)})
     instance = InstanceStatus.of(Member(instance_id="i0", incarnation=1, address=""), state="ready", counters=counters)
-    blocks = BlockCounts(total=4, free=1, local=3)
+    blocks = SlotCounts(total=4, free=1, local=3)
     silent = InstanceStatus.of(Member(instance_id="i1", incarnation=1, address=""), state="dead", blocks=blocks)
     statuses = (Status(instance=instance), Status(instance=silent))
     families = list(ClusterCollector("m", lambda: statuses).collect())

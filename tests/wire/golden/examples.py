@@ -13,7 +13,7 @@ from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.data import AttendEntry, DataMessage
 from distkv.wire.messages.envelope import Control, Envelope
 from distkv.wire.messages.from_worker import SeqResult
-from distkv.wire.messages.to_client import BlockCounts, InstanceStatus, RequestStatus, SpanStatus
+from distkv.wire.messages.to_client import InstanceStatus, RequestStatus, SlotCounts, SpanStatus
 from distkv.wire.messages.to_gmanager import Debtor, Refusal, RequestPlacementEntry
 from distkv.wire.messages.to_rmanager import Candidate, ReadyBlock
 from distkv.wire.messages.to_worker import PromptLogprobs, RemoteSpan, Sampling, SeqStep
@@ -78,7 +78,7 @@ STATUS = InstanceStatus(
     pid=4711,
     worker_pid=4712,
     block_tokens=16,
-    blocks=BlockCounts(total=64, free=10, local=40, lent=10, reserved=4),
+    blocks=SlotCounts(total=64, free=10, local=40, lent=10, reserved=4),
     borrowed_blocks=8,
     running=2,
     waiting=1,
