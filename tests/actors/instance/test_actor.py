@@ -1,0 +1,181 @@
+"""InstanceActor: what comes by each channel becomes the event of that channel, and commands leave by the right one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from distkv.actors.instance.actor import InstanceActor, InstanceGone
+from distkv.actors.instance.connections import GManagerConnections
+from distkv.actors.instance.trace import Trace
+from distkv.clock import ManualClock
+from distkv.config import InstanceConfig, build
+from distkv.control import commands as c
+from distkv.control.request.output import NoText
+from distkv.control.rmanager.state import RManagerSettings
+from distkv.control.rmanager.state_machine import RManager
+from distkv.types import SamplingParams
+from distkv.wire.channel import ClientChannel, ServerChannel
+from distkv.wire.envelope_factory import EnvelopeFactory
+from distkv.wire.inboxes import CLIENT_CONNECTION, GMANAGER_PORT, PEER_CONNECTION, RMANAGER_PORT
+from distkv.wire.messages import from_worker as fw
+from distkv.wire.messages import to_client as tc
+from distkv.wire.messages import to_gmanager as tg
+from distkv.wire.messages import to_rmanager as tr
+from distkv.wire.messages import to_worker as tw
+from distkv.wire.messages.common import Epoch, SpanRef
+from distkv.wire.messages.counters import Counters
+from tests.control.parts import make_member
+
+DEADLINE_S = 10.0
+BLOCK = 4
+SPAN = SpanRef(span_id="s", epoch=Epoch(1, 1))
+
+
+class Core(RManager):
+    """Remembers the events that the real one handles."""
+
+    def __init__(self) -> None:
+        settings = RManagerSettings(instance_id="a", incarnation=1, block_tokens=BLOCK, num_blocks=16, vocab_size=100)
+        super().__init__(settings, NoText, Random(0))
+        self.events: list[c.Event] = []
+
+    def handle(self, event: c.Event, now: float) -> list[c.Command]:
+        self.events.append(event)
+        return super().handle(event, now)
+
+    def of(self, kind: type) -> list[Any]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+class Running:
+    """An actor between a real port, a real gManager's port, and a worker that only listens."""
+
+    def __init__(self, server: Any, gmanager: Any, tasks: asyncio.TaskGroup) -> None:
+        self.core, self.server, self.gmanager = Core(), server, gmanager
+        self.commands: list[Any] = []
+        worker: Any = SimpleNamespace(send=lambda body, cause: self.commands.append(body))
+        envelopes = EnvelopeFactory("a")
+        self.gmanagers = GManagerConnections((gmanager.address,), envelopes, tasks)
+        config = build(InstanceConfig, {"instance_id": "a", "model": "m", "validate_state": True})
+        self.actor = InstanceActor(
+            config, self.core, make_member("a", pid=10), "compat", server, self.gmanagers, worker, None,
+            Trace(None, "a"), envelopes, tasks, ManualClock(5.0),
+        )  # fmt: skip
+        self.gmanagers.on_message = self.actor.on_gmanager
+        self.gmanagers.on_connected = self.actor.introduce
+
+    def close(self) -> None:
+        self.actor.close()
+        self.gmanagers.close()
+
+
+@pytest.fixture
+async def running(tasks: asyncio.TaskGroup) -> AsyncIterator[Running]:
+    async with (
+        ServerChannel.bind("tcp://127.0.0.1:0", RMANAGER_PORT, name="a") as server,
+        ServerChannel.bind("tcp://127.0.0.1:0", GMANAGER_PORT, name="gmanager") as gmanager,
+    ):
+        running = Running(server, gmanager, tasks)
+        yield running
+        running.close()
+
+
+async def soon(awaitable: Any) -> Any:
+    return await asyncio.wait_for(awaitable, DEADLINE_S)
+
+
+async def served(running: Running) -> None:
+    """Let the actor take one message that came by its port."""
+    route, envelope = await soon(running.server.recv())
+    running.actor.on_server(route, envelope.sender, envelope.body, envelope.id)
+
+
+async def test_a_client_is_known_by_its_route_and_answered_by_it(running: Running) -> None:
+    async with ClientChannel.connect(running.server.address, CLIENT_CONNECTION) as client:
+        client.send(EnvelopeFactory("i7").wrap(tg.MembersQuery()))
+        await served(running)
+        answer = await soon(client.recv())
+        assert isinstance(answer.body, tr.Members) and answer.sender == "a"
+    (event,) = running.core.of(c.ClientRequested)
+    assert event.message == tg.MembersQuery()
+
+
+async def test_what_a_peer_claims_to_be_stays_a_claim(running: Running) -> None:
+    async with ClientChannel.connect(running.server.address, PEER_CONNECTION) as peer:
+        peer.send(EnvelopeFactory("b").wrap(tr.Renew(renewal=3, spans=(SPAN,), ttl_s=1.0)))
+        await served(running)
+        answer = (await soon(peer.recv())).body
+        assert answer == tr.Renewed(renewal=3, refused=(SPAN,))
+    (event,) = running.core.of(c.PeerRequested)
+    assert event.claimed_sender == "b" and len(event.route) >= 16
+
+
+async def test_a_request_becomes_a_step_and_its_result_a_token(running: Running) -> None:
+    async with ClientChannel.connect(running.server.address, CLIENT_CONNECTION) as client:
+        submit = tr.Submit(request_id="r", prompt=(1, 2, 3), params=SamplingParams(max_tokens=1, temperature=0.0))
+        client.send(EnvelopeFactory("client").wrap(submit))
+        await served(running)
+        (step,) = [body for body in running.commands if isinstance(body, tw.Step)]
+        assert [(seq.request_id, seq.start, seq.end) for seq in step.seqs] == [("r", 0, 3)]
+        done = fw.SeqResult(request_id="r", attempt=step.seqs[0].attempt, status="ok", token=42)
+        running.actor.on_worker(fw.StepResult(step_id=step.step_id, results=(done,)), "worker-1")
+        chunk = await soon(client.recv())
+        assert isinstance(chunk.body, tc.TokenChunk) and chunk.cause == "worker-1"
+        assert (chunk.body.token_ids, chunk.body.finish_reason) == ((42,), "length")
+
+
+async def test_a_status_waits_for_the_workers_counters_and_adds_what_was_refused(running: Running) -> None:
+    async with (
+        ClientChannel.connect(running.server.address, CLIENT_CONNECTION) as stranger,
+        ClientChannel.connect(running.server.address, CLIENT_CONNECTION) as client,
+    ):
+        stranger.send(EnvelopeFactory("worker").wrap(fw.Revoked(span=SPAN)))
+        serving = asyncio.ensure_future(served(running))
+        assert isinstance((await soon(stranger.recv())).body, tc.Rejected)
+        client.send(EnvelopeFactory("client").wrap(tr.StatusQuery()))
+        await serving
+        (query,) = [body for body in running.commands if isinstance(body, tw.StatsQuery)]
+        running.actor.on_worker(fw.WorkerStats(query_id=query.query_id, counters=Counters(kv_bytes=7)), "")
+        status = (await soon(client.recv())).body
+        assert isinstance(status, tc.Status)
+        assert (status.instance.counters.kv_bytes, status.instance.counters.malformed_messages) == (7, 1)
+    assert running.core.of(c.FromWorker) == [], "nothing of a worker comes by TCP"
+
+
+async def test_it_introduces_itself_to_a_gmanager_and_is_joined_when_all_know_it(running: Running) -> None:
+    route, envelope = await soon(running.gmanager.recv())
+    assert isinstance(envelope.body, tg.Join) and envelope.body.compat == "compat"
+    assert not running.actor.joined.is_set()
+    members = tr.Members(version=1, members=(make_member("a", pid=10), make_member("b")))
+    running.gmanager.send(route, EnvelopeFactory("gmanager").wrap(members))
+    await soon(running.actor.joined.wait())
+    assert running.core.of(c.FromGManager) == [c.FromGManager(members)]
+    (peers,) = [body for body in running.commands if isinstance(body, tw.Peers)]
+    assert [member.instance_id for member in peers.members] == ["b"]
+
+
+async def test_a_gmanager_that_refuses_it_ends_it(running: Running) -> None:
+    running.actor.on_gmanager(tr.JoinRefused(reason="another model"), "")
+    with pytest.raises(InstanceGone, match="the gManager refused this instance: another model"):
+        await soon(running.actor.ended())
+
+
+@pytest.mark.parametrize("last_words", [fw.WorkerFailed(reason="out of memory"), None])
+async def test_a_worker_that_fails_or_starts_over_ends_it(running: Running, last_words: Any) -> None:
+    ready = fw.WorkerReady(
+        pid=1, compat="", data=make_member("a").data, block_tokens=4, num_slots=1, eos_token_ids=(), vocab_size=1,
+        max_positions=1,
+    )  # fmt: skip
+    with pytest.raises(InstanceGone, match="the engine worker"):
+        running.actor.on_worker(last_words or ready, "")
+
+
+async def test_a_drained_instance_ends_with_0(running: Running) -> None:
+    running.actor.drain()
+    assert await soon(running.actor.ended()) == 0
