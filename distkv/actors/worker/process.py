@@ -23,7 +23,7 @@ from typing import assert_never
 import msgspec
 import structlog
 
-from distkv.actors.worker import computing
+from distkv.actors.worker import device_setup
 from distkv.actors.worker.peer_links import PeerLinks
 from distkv.actors.worker.pool_size import kv_dtype, make_pool
 from distkv.actors.worker.serving import Serving
@@ -61,7 +61,7 @@ def main() -> int:
     sys.setswitchinterval(0.0005)
     with CommandReader(spec.pipe_address) as commands, ResultWriter(spec.pipe_address) as results:
         try:
-            Worker(spec, results, computing.set_up(spec.engine)).run(commands)
+            Worker(spec, results, device_setup.set_up(spec.engine)).run(commands)
         except LinkClosed:
             return 1
         except Exception as error:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from structlog.testing import capture_logs
 
-from distkv.actors.worker import computing
+from distkv.actors.worker import device_setup
 from distkv.errors import ConfigError
 from distkv.kernels.cpu import dispatch
 from distkv.kernels.cpu.library import Library
@@ -30,7 +30,7 @@ def _process_as_before() -> Iterator[None]:
 
 def test_the_choice_is_logged() -> None:
     with capture_logs() as logs:
-        device = computing.set_up(ONE)
+        device = device_setup.set_up(ONE)
     assert logs == [
         {
             "event": "kernels",
@@ -48,15 +48,15 @@ def test_the_choice_is_logged() -> None:
 def test_torch_for_want_of_native_code_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "installed", lambda: Library.load(tmp_path / "none.so"))
     with capture_logs() as logs:
-        assert computing.set_up(ONE).backend.name == "torch"
-        computing.set_up(msgspec.structs.replace(ONE, cpu_kernels="torch"))
+        assert device_setup.set_up(ONE).backend.name == "torch"
+        device_setup.set_up(msgspec.structs.replace(ONE, cpu_kernels="torch"))
     assert [line["log_level"] for line in logs] == ["warning", "info"]
     assert "was not built" in logs[0]["why"]
     with pytest.raises(ConfigError, match="avx2 is not here"):
-        computing.set_up(msgspec.structs.replace(ONE, cpu_kernels="avx2"))
+        device_setup.set_up(msgspec.structs.replace(ONE, cpu_kernels="avx2"))
 
 
 def test_the_process_stays_on_its_cores() -> None:
     core = max(os.sched_getaffinity(0))
-    computing.set_up(msgspec.structs.replace(ONE, cpu_affinity=str(core)))
+    device_setup.set_up(msgspec.structs.replace(ONE, cpu_affinity=str(core)))
     assert os.sched_getaffinity(0) == {core}
