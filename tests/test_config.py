@@ -21,9 +21,11 @@ from distkv.config import (
     settings_of,
     values_of,
 )
+from distkv.config import values as values_module
 from distkv.config.table import groups_of
 from distkv.config.values import is_loopback
 from distkv.errors import ConfigError
+from tests.test_layering import FORBIDDEN, imports_of
 
 
 @pytest.mark.parametrize(
@@ -93,6 +95,13 @@ def test_every_setting_is_in_one_place_whatever_group_it_is_in(section):
     names = [name for kind in [type(config), *groups_of(type(config)).values()] for name in kind.__struct_fields__]
     assert len(set(names)) == len(names), "declared twice"
     assert set(names) == {*values, *groups_of(type(config))}
+
+
+@pytest.mark.parametrize("module", ["groups", "schema", "table"])
+def test_control_may_import_what_declares_settings(module):
+    path = Path(values_module.__file__).with_name(f"{module}.py")
+    found = {imported.partition(".")[0] for _, imported in imports_of(path)}
+    assert not found & FORBIDDEN["control"], "what looks at the machine is in resolving.py"
 
 
 def test_configs_are_frozen():

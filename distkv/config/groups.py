@@ -25,7 +25,7 @@ HeartbeatPeriod = Annotated[Seconds, Meta(description="Seconds between heartbeat
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of all groups."""
+    """Base: a group of settings."""
 
 
 class LogSettings(Group, frozen=True, kw_only=True):
