@@ -86,6 +86,13 @@ def test_counts_follow_every_change(
             changed.counted, changed.full, blocks[number] = counted, full, changed
             counts.update(changed)
             counts.validate(blocks)
+            assert counts.local == sum(b.slot is not None for b in blocks)
+            assert counts.unplaced == sum(b.slot is None and b.debt is None and b.moving_from is None for b in blocks)
+            assert counts.awaiting_slot == sum(
+                b.slot is None and b.moving_from is None and not b.arrived for b in blocks
+            )
+            assert counts.outgoing == sum(b.slot is not None and b.debt is not None for b in blocks)
+            assert counts.movable == sum(b.slot is not None and b.debt is None and b.full for b in blocks)
 
 
 class Watched(list[Block]):
