@@ -134,9 +134,14 @@ def test_lines_of_many_threads_stay_whole(out: io.StringIO) -> None:
 
 
 def test_a_broken_output_ends_nothing() -> None:
+    tried: list[str] = []
+
     class Broken(io.StringIO):
-        def write(self, _text: str) -> int:
+        def write(self, text: str) -> int:
+            tried.append(text)
             raise BrokenPipeError
 
     log.configure("worker", stream=Broken())
-    structlog.get_logger().info("into the void")
+    for event in ("lost", "lost too"):
+        structlog.get_logger().info(event)
+    assert "".join(tried).count('"lost') == 2
