@@ -38,7 +38,7 @@ _ROUTE_MARK, _ROUTE_BYTES = b"\x01", 16
 
 class ServerChannel(Generic[Body]):
     """The end that many clients connect to. A client is known by its route, also after it has reconnected. Whoever
-    knows a route can take it over, so a `ClientChannel` chooses a random one and tells it only to its server.
+    knows a route can take it over, so a `ClientChannel` chooses a random one for its server alone.
 
     malformed: messages refused since the start. address: where clients really connect to.
     """
@@ -197,7 +197,7 @@ class ClientChannel(Generic[Body]):
         return self._socket.send((encode_envelope(envelope),))
 
     async def recv(self) -> Envelope[Body]:
-        """The next envelope; waits also while the server is away (`on_disconnected` tells when it goes).
+        """The next envelope; waits also while the server is away (`on_disconnected` is called when it goes).
 
         Raises WireError when the server sends what this inbox does not decode, LinkClosed once closed here.
         """

@@ -1,7 +1,7 @@
 """The private channel between an rManager and its engine worker.
 
 The rManager side lives in asyncio; the worker side blocks, because the worker has plain threads. The endpoint is an
-abstract Unix socket: nothing on disk, gone with its owner. Its random name is the secret that only the worker is told,
+abstract Unix socket: nothing on disk, gone with its owner. Its random name is a secret of this process and the worker,
 and connections of other users are refused.
 
 Delivery: commands arrive in order; none is lost if the worker connects after they were sent. The results of one

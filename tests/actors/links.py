@@ -12,8 +12,8 @@ from pathlib import Path
 
 import torch
 
+from distkv.actors.worker.link_server import LinkServer
 from distkv.actors.worker.peer_links import PeerLinks
-from distkv.actors.worker.serving import Serving
 from distkv.engine.attention.serving import AttendServer, SpanRegistry
 from distkv.engine.device.cpu import CpuDevice
 from distkv.engine.device.pool import KvPool, slot_bytes
@@ -59,7 +59,7 @@ class Worker:
         server = AttendServer(self.pool, self.registry, config, torch.float32, CpuDevice())
         address = f"inproc://actors-{os.getpid()}-{next(_names)}"
         self.listener = InprocListener(address, identity(name, incarnation), self.memory)
-        self.serving = Serving(self.listener, server, self.memory)
+        self.serving = LinkServer(self.listener, server, self.memory)
 
     @property
     def member(self) -> Member:

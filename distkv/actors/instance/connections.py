@@ -1,7 +1,7 @@
 """An rManager's own connections: to gManagers and to the rManagers of its peers.
 
-Who sends what comes by one of them is whom we called. What an inbox does not decode is counted, and dropped: a peer
-that talks nonsense is lost by its leases.
+Who sends what comes by one of them is whom we called. What an inbox does not decode is counted and dropped: a peer
+whose answers cannot be decoded is lost by its leases.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The instance process: starts the engine worker, then runs the rManager until it is told to stop or cannot go on."""
+"""The instance process: starts the engine worker, then runs the rManager until it has to stop or cannot go on."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def run(config: InstanceConfig, ready: Callable[[dict[str, Any]], None], s
 async def _load(
     worker: WorkerGroup, responder: StartingResponder, heartbeat_s: float, stop: asyncio.Event
 ) -> WorkerReady | None:
-    """Wait for the worker while answering that we are starting; None if told to stop meanwhile."""
+    """Wait for the worker while answering that we are starting; None if `stop` came first."""
     loaded: list[WorkerReady] = []
 
     async def wait_ready() -> None:

@@ -1,4 +1,4 @@
-"""Answers `StatusQuery` live: asks the worker for its counters first, but waits no longer than a moment."""
+"""Answers `StatusQuery` with counters that the worker sends for it, or its last ones if it does not in a moment."""
 
 from __future__ import annotations
 

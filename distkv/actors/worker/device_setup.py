@@ -17,7 +17,7 @@ def set_up(settings: EngineSettings) -> Device:
     is made.
 
     With cores given, all threads of the process stay on them, and each of the native threads but the caller's, which
-    has other things to do as well, on one. Raises ConfigError when what was asked for is not here.
+    has other things to do as well, on one. Raises ConfigError when what the settings name is not here.
     """
     device = choose_device(settings.device, settings.cpu_kernels)
     if settings.cores:

@@ -2,7 +2,7 @@
 
     main thread      reads commands; grants, revokes, member lists and counters are done on the spot
     step thread      Steps, in order
-    transfer thread  Seals and Pulls, in order
+    transfer thread  Checksums and Pulls, in order
     listener thread  accepts tensor links; each has a thread of its own that serves its peer
 
 When any of them fails the process says why and exits non-zero; when the rManager is gone it exits at once.
@@ -24,9 +24,9 @@ import msgspec
 import structlog
 
 from distkv.actors.worker import device_setup
+from distkv.actors.worker.link_server import LinkServer
 from distkv.actors.worker.peer_links import PeerLinks
 from distkv.actors.worker.pool_size import kv_dtype, make_pool
-from distkv.actors.worker.serving import Serving
 from distkv.actors.worker.spec import SPEC_VARIABLE, WorkerSpec
 from distkv.actors.worker.transfers import Transfers
 from distkv.engine.attention.serving import AttendServer, SpanRegistry
@@ -107,7 +107,7 @@ class Worker:
         """Serve until Shutdown. Raises LinkClosed when the rManager is gone, and whatever a thread failed of."""
         spec, data, config = self._spec, self._spec.data, self._model.config
         listener = listen(spec.data_address, self._identity, self._memory, insecure=spec.insecure)
-        self._serving = Serving(listener, self._server, self._memory)
+        self._serving = LinkServer(listener, self._server, self._memory)
         self._transfers = Transfers(spec.pipe_address, self._peers, self._registry, self._memory, data.attend_timeout_s)
         self._start("listener", self._serving.run)
         self._start("transfers", self._transfers.run)

@@ -1,4 +1,4 @@
-"""What an rManager tells its engine worker at birth. Handed over in the environment, which other users cannot read."""
+"""What an engine worker is started with. It comes in the environment, which other users cannot read."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class Transfers:
                 with self._memory.writing(pull.slots[part]) as views:
                     link.read(pull.source_slots[part], views, self._read_timeout_s)
                     found = self._sums(views)
-                wrong += sum(sum_ != told for sum_, told in zip(found, pull.checksums[part], strict=True))
+                wrong += sum(sum_ != expected for sum_, expected in zip(found, pull.checksums[part], strict=True))
         except (LinkError, WireError) as error:
             self._peers.drop_source(pull.source_id)
             return Pulled(pull_id=pull.pull_id, problem=str(error))

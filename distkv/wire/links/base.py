@@ -1,8 +1,8 @@
 """The contract of all tensor links, whatever carries the bytes.
 
 A link joins one thread of one worker with one thread of another, and blocks. Frames arrive whole, in order, at most
-once. Whoever connects asks, whoever accepted answers; both ends sending large bodies at the same time would wait for
-each other until a timeout.
+once. The end that connected sends requests, the end that accepted answers; both ends sending large bodies at the same
+time would wait for each other until a timeout.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class TensorLink(Protocol):
         """One-sided read of whole rBlocks of the peer's pool, neighbouring slots in one operation.
 
         into: writable views of one or more whole rBlocks each, together as many as `slots`. The bytes are a copy of
-        what lay there at some moment during the call; only epochs and checksums tell whether they are the right ones.
+        what lay there at some moment during the call; only epochs and checksums show whether they are the right ones.
         The peer was alive when the copy was complete. Not while frames are under way on this link.
 
         Raises LinkTimeout, LinkClosed and WireError (a slot outside the peer's pool: nothing was read; the link is

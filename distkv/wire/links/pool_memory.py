@@ -165,7 +165,7 @@ class PoolMemory:
 
 
 class PeerPool:
-    """The pool of a peer on this host, mapped read-only. It outlives the peer, so ask the link whether it lives."""
+    """The pool of a peer on this host, mapped read-only. It may outlive the peer: only the link shows that."""
 
     def __init__(self, pool: MappablePool, slot_bytes: int, num_slots: int, token: str) -> None:
         """Map it and check that it is the one called `token`. Raises PoolUnmappable."""

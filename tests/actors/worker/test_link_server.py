@@ -1,4 +1,4 @@
-"""Serving: what peers may ask of a worker, and what becomes of those who send nonsense."""
+"""LinkServer: what peers may ask of a worker, and what becomes of those who send nonsense."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The worker's serving side: peers' micro-attention and block reads, each link in a thread of its own.
 
-Serving reads only local full rBlocks and waits for nothing remote, so waits never form a cycle, whatever the lending
+It reads only local full rBlocks and waits for nothing remote, so waits never form a cycle, whatever the lending
 graph looks like.
 """
 
@@ -20,7 +20,7 @@ ACCEPT_S = 1.0
 IDLE_S = 60.0
 
 
-class Serving:
+class LinkServer:
     """`run` is the listener's thread; it starts one more per link."""
 
     def __init__(self, listener: LinkListener, server: AttendServer, memory: Pool) -> None:
