@@ -51,13 +51,13 @@ class StoreCall(Structure):
 
 
 class LinearPart(Structure):
-    """As in native/between.h."""
+    """As in native/layer_tail.h."""
 
     _fields_ = [("packed", c_void_p), ("bias", c_void_p), ("k", c_int32), ("n", c_int32)]
 
 
 class LayerTailCall(Structure):
-    """As in native/between.h."""
+    """As in native/layer_tail.h."""
 
     _fields_ = [
         *((name, c_void_p) for name in ("attended", "x", "out", "mlp_norm", "next_norm")),
@@ -101,7 +101,7 @@ OF_LEVEL: dict[str, Signature] = {
     "abi": (c_int, ()),
     "attend": (c_int, (POINTER(AttendCall),)),
     "store": (None, (POINTER(StoreCall),)),
-    "between": (c_int, (POINTER(LayerTailCall),)),
+    "layer_tail": (c_int, (POINTER(LayerTailCall),)),
     "layers": (c_int, (POINTER(LayersCall),)),
     "stream": (c_float, (c_void_p, c_int64)),
     "merge": (None, (c_void_p, c_void_p, c_int, c_int64, c_int, c_void_p, c_void_p)),

@@ -15,7 +15,7 @@ from distkv.kernels.linear import Linear
 
 
 class NativeLayerTail:
-    """See LayerTail and native/between.h. It writes into x. Raises MemoryError."""
+    """See LayerTail and native/layer_tail.h. It writes into x. Raises MemoryError."""
 
     @staticmethod
     def can_run(weights: LayerTailWeights) -> bool:
@@ -24,7 +24,7 @@ class NativeLayerTail:
         return all(one is None or isinstance(one, NativeLinear) for one in linears)
 
     def __init__(self, native: Native, weights: LayerTailWeights) -> None:
-        self._run, self._weights = native.between, weights
+        self._run, self._weights = native.layer_tail, weights
         self._call = LayerTailCall(
             mlp_norm=weights.mlp_norm.data_ptr(),
             next_norm=weights.next_norm.data_ptr(),
@@ -49,5 +49,5 @@ class NativeLayerTail:
 
 
 def part_of(linear: Linear | None) -> LinearPart:
-    """What native calls know of a layer; nothing of one that is not the native library's."""
+    """Where the weights of a native linear layer lie; null pointers for any other."""
     return linear.part if isinstance(linear, NativeLinear) else LinearPart()

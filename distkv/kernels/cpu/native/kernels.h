@@ -3,7 +3,7 @@
 
 #include "abi.h"
 #include "attention.h"
-#include "between.h"
+#include "layer_tail.h"
 #include "layers.h"
 #include "linear.h"
 #include "ops.h"

@@ -1,4 +1,4 @@
-// All layers of a decoder over keys that all lie here, in one call: nothing outside this library runs in between.
+// All layers of a decoder over keys that all lie here, in one call, without Python code from layer to layer.
 
 #pragma once
 
@@ -8,14 +8,14 @@
 
 #include "abi.h"
 #include "attention.h"
-#include "between.h"
+#include "layer_tail.h"
 #include "dtypes.h"
 #include "scratch.h"
 #include "store.h"
 
 namespace {
 
-// What is the same in every call: see BetweenCall, StoreCall and AttendCall.
+// What is the same in every call: see LayerTailCall, StoreCall and AttendCall.
 struct LayerParts {
     LinearPart o, gate_up, down, next;
     const void *mlp_norm, *next_norm, *q_norm, *k_norm;
@@ -57,13 +57,13 @@ class Layers {
             store(parts);
             attend(parts);
             if (layer + 1 < call_.num_layers) {
-                between(parts, attended_, call_.x, call_.found, call_.num_rows);
+                tail(parts, attended_, call_.x, call_.found, call_.num_rows);
             } else {
                 float* const attended = attended_rows.floats(call_.num_wanted * width());
                 void* const x = attended_rows.floats(call_.num_wanted * hidden());
                 pick(attended_, width() * sizeof(float), attended);
                 pick(call_.x, hidden() * sizeof(Stored), x);
-                between(parts, attended, x, call_.out, call_.num_wanted);
+                tail(parts, attended, x, call_.out, call_.num_wanted);
             }
         }
     }
@@ -86,10 +86,10 @@ class Layers {
         Plan<S>(attend).run();
     }
 
-    void between(const LayerParts& parts, const float* attended, void* x, void* out, int64_t rows) const {
-        const BetweenCall between{attended, x, out, parts.mlp_norm, parts.next_norm, parts.o, parts.gate_up, parts.down,
+    void tail(const LayerParts& parts, const float* attended, void* x, void* out, int64_t rows) const {
+        const LayerTailCall call{attended, x, out, parts.mlp_norm, parts.next_norm, parts.o, parts.gate_up, parts.down,
                                   parts.next, rows, call_.type, call_.eps};
-        Between<S>{between}.run();
+        LayerTail<S>{call}.run();
     }
 
     // The wanted rows, `bytes` each.

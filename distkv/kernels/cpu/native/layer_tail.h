@@ -1,4 +1,4 @@
-// What a decoder does between two attentions, in one call: the rest of a layer and the projections of the next one.
+// The tail of a layer in one call: everything from its attention to the projections of the next layer.
 
 #pragma once
 
@@ -22,7 +22,7 @@ struct LinearPart {
 
 // attended: [rows, o.k], float32. x: [rows, o.n], the residual stream, to which both halves of the layer are added.
 // out: [rows, next.n], the next layer's projections; [rows, o.n], the norm alone, where next has no weights.
-struct BetweenCall {
+struct LayerTailCall {
     const float* attended;
     void *x, *out;
     const void *mlp_norm, *next_norm;
@@ -35,10 +35,10 @@ struct BetweenCall {
 thread_local Scratch activations;  // of who calls
 
 template <class S>
-struct Between {
+struct LayerTail {
     typedef typename S::Stored Stored;
 
-    const BetweenCall& call;
+    const LayerTailCall& call;
 
     // Rows of activations stay in the nearer caches if not too many go through at once.
     void run() const {
@@ -91,9 +91,9 @@ struct Between {
 }  // namespace
 
 // Returns 0, or 1 when there was no memory.
-DISTKV_API(int, between)(const BetweenCall* call) {
+DISTKV_API(int, layer_tail)(const LayerTailCall* call) {
     try {
-        of_dtype(call->dtype, [&](auto storage) { Between<decltype(storage)>{*call}.run(); });
+        of_dtype(call->dtype, [&](auto storage) { LayerTail<decltype(storage)>{*call}.run(); });
         return 0;
     } catch (const std::bad_alloc&) {
         return 1;
