@@ -1,0 +1,95 @@
+"""An rManager's own connections: who is heard is whom it called, what may not come by them is counted and dropped."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from distkv.actors.instance.connections import GManagerConnections, PeerConnections
+from distkv.wire.channel import ServerChannel
+from distkv.wire.envelope_factory import EnvelopeFactory
+from distkv.wire.inboxes import GMANAGER_PORT, RMANAGER_PORT
+from distkv.wire.messages import from_worker as fw
+from distkv.wire.messages import to_client as tc
+from distkv.wire.messages import to_gmanager as tg
+from distkv.wire.messages import to_rmanager as tr
+from distkv.wire.messages.common import Epoch, Member, SpanRef
+from tests.control.parts import make_member
+
+DEADLINE_S = 10.0
+SPAN = SpanRef(span_id="s", epoch=Epoch(1, 1))
+ENVELOPES = EnvelopeFactory("a")
+RELEASE = tr.Release(span=SPAN)
+
+
+async def soon(awaitable: Any) -> Any:
+    return await asyncio.wait_for(awaitable, DEADLINE_S)
+
+
+def peer_at(address: str, name: str = "b") -> Member:
+    return Member(instance_id=name, incarnation=1, address=address, state="ready")
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [fw.Revoked(span=SPAN), tr.Members(version=9), tr.Release(span=SPAN)],
+    ids=lambda body: type(body).__name__,
+)
+async def test_a_peer_is_heard_by_the_name_it_was_called_and_only_with_answers(
+    tasks: asyncio.TaskGroup, forged: Any
+) -> None:
+    heard: asyncio.Queue[Any] = asyncio.Queue()
+    peers = PeerConnections(ENVELOPES, tasks, lambda *message: heard.put_nowait(message), lambda _name: None)
+    async with ServerChannel.bind("tcp://127.0.0.1:0", RMANAGER_PORT) as server:
+        assert peers.send(peer_at(server.address), RELEASE, "why")
+        route, envelope = await soon(server.recv())
+        assert (envelope.body, envelope.cause) == (RELEASE, "why")
+        liar = EnvelopeFactory("gmanager")
+        with capture_logs() as lines:
+            server.send(route, liar.wrap(forged))
+            answer = liar.wrap(tr.Released(span=SPAN))
+            server.send(route, answer)
+            assert await soon(heard.get()) == ("b", tr.Released(span=SPAN), answer.id)
+        assert [line["event"] for line in lines] == ["an answer was refused"]
+        assert peers.malformed == 1 and heard.empty()
+        peers.keep_only({})
+        assert peers.malformed == 1, "what a closed connection refused still counts"
+
+
+async def test_a_peer_at_a_new_address_is_called_there_by_another_route(tasks: asyncio.TaskGroup) -> None:
+    lost: list[str] = []
+    peers = PeerConnections(ENVELOPES, tasks, lambda *_message: None, lost.append)
+    async with (
+        ServerChannel.bind("tcp://127.0.0.1:0", RMANAGER_PORT) as before,
+        ServerChannel.bind("tcp://127.0.0.1:0", RMANAGER_PORT) as after,
+    ):
+        peers.send(peer_at(before.address), RELEASE, "")
+        old_route, _ = await soon(before.recv())
+        peers.send(peer_at(after.address), RELEASE, "")
+        new_route, _ = await soon(after.recv())
+        assert old_route != new_route and lost == []
+        peers.close()
+
+
+async def test_a_gmanager_that_refuses_to_read_this_instance_is_named_in_the_log(tasks: asyncio.TaskGroup) -> None:
+    connected, heard = asyncio.Event(), asyncio.Event()
+    async with ServerChannel.bind("tcp://127.0.0.1:0", GMANAGER_PORT) as server:
+        gmanagers = GManagerConnections((server.address,), ENVELOPES, tasks)
+        gmanagers.on_connected, gmanagers.on_message = connected.set, lambda _message, _cause: heard.set()
+        gmanagers.send_to_all(tg.MembersQuery())  # nobody is there yet, and nobody waits
+        await soon(connected.wait())
+        assert gmanagers.send(tg.Join(member=make_member("a"), compat="x"), "")
+        route, envelope = await soon(server.recv())
+        assert isinstance(envelope.body, tg.Join)
+        with capture_logs() as lines:
+            server.send(route, ENVELOPES.wrap(tc.Rejected(reason="of another protocol")))
+            server.send(route, ENVELOPES.wrap(tr.HeartbeatAck(seq=1)))
+            await soon(heard.wait())
+        assert [(line["event"], line["reason"]) for line in lines] == [
+            ("this instance was refused", "of another protocol")
+        ]
+        assert gmanagers.malformed == 0
+        gmanagers.close()
