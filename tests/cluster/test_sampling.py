@@ -26,7 +26,7 @@ def check_all(
     prompt_logprobs: list[TokenLogprobs | None],
     logprobs: list[TokenLogprobs],
 ) -> None:
-    """Prompt and output against the raw logits of transformers, the two likeliest tokens included."""
+    """Prompt and output against the raw logits of transformers, the two most likely tokens included."""
     ids = [*prompt, *tokens]
     logits = reference_logits(checkpoint, ids)
     told = [*prompt_logprobs, *logprobs]

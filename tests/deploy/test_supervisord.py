@@ -132,7 +132,7 @@ async def test_a_killed_instance_comes_back_and_serves(supervised: Supervised) -
         # Drained in good order, the other one is left alone; so it is the new one that serves.
         os.kill(supervised.programs()["instance-1"]["pid"], signal.SIGTERM)
         await eventually(lambda: supervised.programs()["instance-1"]["statename"] == "EXITED", 30, "i1 has drained")
-        assert await eventually(answer, 30, lambda: f"an answer of the new life\n{said()}") == first
+        assert await eventually(answer, 30, lambda: f"an answer of the new incarnation\n{said()}") == first
 
     children = psutil.Process(supervised.process.pid).children(recursive=True)
     assert len(children) == 4, [child.cmdline() for child in children]

@@ -139,7 +139,7 @@ def chunk(submit: Submit, *token_ids: int, text: str = "", finish: Any = None, *
 
 
 def likely(token_id: int, top: int) -> TokenLogprobs:
-    """The token is the second of the likeliest."""
+    """The token is the second of the most likely."""
     ranked = tuple((one, -0.5 * rank) for rank, one in enumerate([token_id + 1, token_id, *range(70, 88)], 1))
     return TokenLogprobs(token_id, -1.0, 2, ranked[:top])
 

@@ -38,7 +38,7 @@ JOIN_PATIENCE_S = 5.0
 async def run(config: InstanceConfig, ready: Callable[[dict[str, Any]], None], stop: asyncio.Event) -> int:
     """Serve until `stop` (then drain) or a fatal error; returns the exit code. `config` has no "auto" left.
 
-    The worker ends with this process and this process ends with the worker (PROTOCOL, "Failure promises").
+    The worker ends with this process and this process ends with the worker.
     """
     incarnation = time.time_ns()
     envelopes = EnvelopeFactory(config.instance_id)

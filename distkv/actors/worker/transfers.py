@@ -1,4 +1,4 @@
-"""The worker's transfer thread: seals rBlocks, pulls them from peers and verifies them (004 §4.1).
+"""The worker's transfer thread: checksums rBlocks, pulls them from peers and verifies them (004 §4.1).
 
 It runs beside the steps: rBlocks leave and arrive while the next chunk is being computed.
 """
@@ -57,9 +57,9 @@ class Transfers:
                     continue
                 with about(cause=item.id):
                     match item.body:
-                        case Checksum() as seal:
-                            checksums = tuple(self._checksums(seal.slots))
-                            results.send(Checksummed(checksum_id=seal.checksum_id, checksums=checksums), item.id)
+                        case Checksum() as wanted:
+                            checksums = tuple(self._checksums(wanted.slots))
+                            results.send(Checksummed(checksum_id=wanted.checksum_id, checksums=checksums), item.id)
                         case Pull() as pull:
                             results.send(self._pull(pull), item.id)
                         case other:

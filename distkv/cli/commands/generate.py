@@ -148,7 +148,7 @@ command = click.Command(
         _number("--temperature", 1.0, "0 is greedy."),
         _number("--top-p", 1.0, "Keep this much probability."),
         _number("--top-k", 0, "Keep this many tokens; 0 is off."),
-        _number("--min-p", 0.0, "Keep tokens with this share of the likeliest one's probability; 0 is off."),
+        _number("--min-p", 0.0, "Keep tokens with this share of the most likely one's probability; 0 is off."),
         _number("--repetition-penalty", 1.0, "Above 1, what was there before is less likely; 1 is off."),
         _number("--presence-penalty", 0.0, "Taken off the logits of tokens that the answer has."),
         _number("--frequency-penalty", 0.0, "The same, as often as the answer has them."),
@@ -173,7 +173,7 @@ command = click.Command(
         click.Option(
             ["--logprobs"],
             type=int,
-            help="With --json: the logprob of each token, and of this many likeliest ones.",
+            help="With --json: the logprob of each token, and of this many most likely ones.",
         ),
         click.Option(["--timeout"], type=float, help="Seconds the request may wait for memory."),
         click.Option(["--request-id"], help="Name of the request in logs and status."),

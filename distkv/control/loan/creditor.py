@@ -1,4 +1,4 @@
-"""The creditor's side of the contract: grant, pull, renew, take back (000 §4.4, PROTOCOL "Life of a lent block")."""
+"""The creditor's side of the contract: grant, pull, renew, take back (000 §4.4, docs/loans.md)."""
 
 from __future__ import annotations
 

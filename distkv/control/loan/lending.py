@@ -103,7 +103,7 @@ class LoanBook:
         return Granted(span_id=ask.span_id, epoch=span.epoch, slots=tuple(slots), ttl_s=ttl_s), True
 
     def answer_again(self, ready: BlocksReady) -> Complete | None:
-        """The answer to an `BlocksReady` whose blocks were taken over already: the one given then was lost."""
+        """The answer to a `BlocksReady` whose blocks were taken over already: the one given then was lost."""
         loan = self.get(ready.span)
         if loan is None or loan.blocks_ready != ready or loan.filled != ready.index + len(ready.blocks):
             return None

@@ -1,4 +1,4 @@
-"""How rBlocks leave for creditors (PROTOCOL, "Life of a lent block").
+"""How rBlocks leave for creditors (docs/loans.md).
 
 A move is checksum → `BlocksReady` → the destination pulls and verifies → `Complete` → the next step uses the new
 place → the old place is free when no step names it any more.
@@ -20,7 +20,7 @@ from distkv.wire.messages.to_worker import Checksum
 MAX_READY_BLOCKS = 32
 MAX_CHECKSUMMED_AHEAD = 2 * MAX_READY_BLOCKS
 ASK_AGAIN_S = 1.5
-"""An `BlocksReady` or its answer may be lost with a connection; a creditor that is still reading ignores the second."""
+"""A `BlocksReady` or its answer may be lost with a connection; a creditor that is still reading ignores the second."""
 MAX_FAILURES = 3
 
 

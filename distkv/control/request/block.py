@@ -1,6 +1,6 @@
 """One logical rBlock, the borrowed span it may lie in, and how many blocks of a sequence are what.
 
-These are facts to read; only `Placement` changes them.
+These are facts to read; only `Placement` changes them, and `DebtBook` the leases.
 """
 
 from __future__ import annotations

@@ -12,7 +12,8 @@ from distkv.control.rmanager.state import RManagerState
 from distkv.wire.messages.to_gmanager import Heartbeat, RequestPlacementEntry
 from distkv.wire.messages.to_rmanager import HeartbeatAck
 
-Placement = dict[tuple[str, bool], int]
+PlacementMap = dict[tuple[str, bool], int]
+"""Blocks here by request, and whether they are of a request served here."""
 KEPT_HEARTBEATS = 64
 """Changes are remembered for so many heartbeats; if none of these is acknowledged, the next ones are full."""
 EARLY_S = 0.1
@@ -26,7 +27,7 @@ class Heartbeats:
         self._seq = 0
         self._base = 0
         self._full = True
-        self._reported: Placement = {}
+        self._reported: PlacementMap = {}
         self._changed_in: dict[tuple[str, bool], int] = {}  # by the heartbeat that reported it last
         self._next_at = 0.0
         self._last_at = 0.0
@@ -98,8 +99,8 @@ class Heartbeats:
     def _lendable(self) -> int:
         return self._state.lendable() if self._state.lifecycle == "ready" else 0
 
-    def _placement(self) -> Placement:
-        entries: Placement = {}
+    def _placement(self) -> PlacementMap:
+        entries: PlacementMap = {}
         for seq in self._state.sequences.values():
             if count := seq.placement.num_local_slots:
                 entries[seq.request_id, True] = count

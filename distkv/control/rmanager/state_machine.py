@@ -4,7 +4,7 @@
     commands = rm.handle(event, now)
 
 Everything that happens to an instance's memory and requests passes through `handle`; `validate` checks every invariant
-that PROTOCOL.md states for one instance.
+of one instance.
 """
 
 from __future__ import annotations

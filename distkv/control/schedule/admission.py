@@ -1,4 +1,4 @@
-"""Who gets memory next: admission, growth, making room, preemption (PROTOCOL, "Admission and growth").
+"""Who gets memory next: admission, growth, making room, preemption (docs/design.md, "Admission").
 
 Admission reserves every block of a prompt, local and lent, or holds none and waits. A sequence that lost a span is
 admitted the same way for what it lacks. When a running sequence needs a slot and there is none, full blocks of the

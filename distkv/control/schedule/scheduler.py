@@ -2,7 +2,7 @@
 
 A step mixes decodes (one position each) and chunks of whatever else is to do, oldest request first, under a budget of
 tokens. Two steps are in flight, so that the round trip hides behind compute; what needs a token still unknown to be
-decided is not planned (PROTOCOL, "Steps that run ahead").
+decided is not planned (docs/design.md, "Steps that run ahead").
 """
 
 from __future__ import annotations

@@ -93,6 +93,6 @@ def _filter(logits: Tensor, sampling: Sampling) -> Tensor:
         rest[-1] = False
         scores = scores.scatter(0, order, ascending.masked_fill(rest, -torch.inf))
     if sampling.min_p > 0:
-        # The likeliest token is always left and has score 0: the others' scores are logarithms of their shares of it.
+        # The most likely token is always left and has score 0: the others' scores are logarithms of their shares of it.
         scores = scores.masked_fill(scores < math.log(sampling.min_p), -torch.inf)
     return scores

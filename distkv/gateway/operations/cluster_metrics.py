@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
@@ -13,7 +13,7 @@ from distkv.types import InstanceState
 from distkv.wire.messages.counters import COUNTERS
 from distkv.wire.messages.to_client import InstanceStatus, Status
 
-STATES: tuple[InstanceState, ...] = ("starting", "ready", "draining", "unreachable", "dead")
+STATES: tuple[InstanceState, ...] = get_args(InstanceState)
 LABELS = ("model_name", "instance_id")
 
 

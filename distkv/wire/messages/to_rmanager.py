@@ -101,7 +101,7 @@ class ReadyBlock(Value, frozen=True, array_like=True):
 
 
 class BlocksReady(Message, frozen=True):
-    """Sealed rBlocks lie ready at `source_id`; the receiver pulls them into its span from position `index` on.
+    """Full, checksummed rBlocks lie at `source_id`; the receiver pulls them into its span from position `index` on.
 
     The source leaves them untouched until `Complete`, `Released`, or the receiver's lease has run out. Sent again, word
     for word, when no answer comes: a receiver that is still reading stays silent, one that has them answers again.

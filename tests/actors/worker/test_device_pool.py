@@ -131,7 +131,7 @@ def test_within_a_process_there_is_no_link_to_it(pool: DevicePool) -> None:
 
 
 async def test_transfers_in_batches(tmp_path: Path, pool: DevicePool, device: Device) -> None:
-    """Five slots where staging has room for two: sealed, pulled, verified; then one with a wrong checksum."""
+    """Five slots where staging has room for two: checksummed, pulled, verified; then one with a wrong checksum."""
     own = DevicePool(SLOT_BYTES, NUM_SLOTS, device)
     own.memory.zero_()
     links = peer_links("puller")

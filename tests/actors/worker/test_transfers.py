@@ -1,4 +1,4 @@
-"""Transfers: seal, pull, verify; whatever is wrong with a source, nothing unverified is taken over."""
+"""Transfers: checksum, pull, verify; whatever is wrong with a source, nothing unverified is taken over."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def test_the_dead_and_the_reborn_are_lost_once(state: RManagerState, peers: Peer
     dead = make_member("p", state="dead")
     assert peers.update((dead, make_member("q", 4))) == [LostPeer("p", None), LostPeer("q", 4)]
     assert peers.update((dead, make_member("q", 4))) == []
-    assert peers.update((make_member("q", 3),)) == [], "an old life is no news"
+    assert peers.update((make_member("q", 3),)) == [], "an old incarnation is no news"
     assert set(state.members) == {"q"} and state.members["q"].incarnation == 4
     assert peers.update((make_member("p", 2),)) == []
 

@@ -1,4 +1,4 @@
-"""Admission: admission, growth and preemption of one instance (PROTOCOL, "Admission and growth")."""
+"""Admission: admission, growth and preemption of one instance (docs/design.md, "Admission")."""
 
 from __future__ import annotations
 

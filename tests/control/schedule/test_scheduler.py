@@ -161,7 +161,7 @@ def test_what_was_taken_back_is_done_again_in_a_new_life() -> None:
     assert not state.scheduler.has_in_flight(seq)
     for step_id in (1, 2):
         answer(state, Step(step_id=step_id, seqs=()))
-    assert len(seq.request.tokens) == 10, "what the lost life sampled does not count"
+    assert len(seq.request.tokens) == 10, "what the lost attempt sampled does not count"
     step = plan(state)
     assert parts(step) == {"r": (0, 8)} and step.seqs[0].attempt == attempt + 1  # type: ignore[union-attr]
 

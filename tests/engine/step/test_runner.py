@@ -133,7 +133,7 @@ def test_a_lost_creditor_poisons_only_its_sequences(tmp_path: Path, fault: tuple
     hit, spared = Lent(engine, "hit"), Lent(engine, "spared", seed=6)
     only_y = Lent(engine, "y-only", seed=7)
     engine.peers.creditors["x"].fail_at = fault
-    # Its blocks on x come home first, so that it depends on y alone.
+    # Its blocks on x are recalled first, so that it depends on y alone.
     x_span = only_y.remote[0]
     own = engine.table(x_span.num_blocks * 4)[0].first_slot
     source = engine.peers.creditors["x"]

@@ -57,8 +57,8 @@ async def test_logprobs(start: Start, checkpoint: Path) -> None:
     tokenizer = Tokenizer.from_dir(checkpoint)
     (first,) = answer["choices"][0]["logprobs"]["content"]
     text, second = (tokenizer.token_bytes(one).decode() for one in (FIRST, FIRST + 1))
-    likeliest = {"token": second, "logprob": -0.5, "bytes": list(second.encode())}
-    assert first == {"token": text, "logprob": -1.0, "bytes": list(text.encode()), "top_logprobs": [likeliest]}
+    most_likely = {"token": second, "logprob": -0.5, "bytes": list(second.encode())}
+    assert first == {"token": text, "logprob": -1.0, "bytes": list(text.encode()), "top_logprobs": [most_likely]}
     assert error_of(await gateway.chat(top_logprobs=1), 400, "top_logprobs")
     assert error_of(await gateway.chat(logprobs=True, top_logprobs=21), 400, "top_logprobs")
 
