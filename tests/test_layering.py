@@ -34,6 +34,37 @@ ALLOWED = {
     # The package itself only names what users import.
     "": {"client", "errors", "types"},
 }
+ROOMS: dict[str, dict[str, set[str]]] = {
+    "actors": {"gmanager": set(), "worker": set(), "instance": {"worker"}},
+    "cli": {"live": set(), "daemons": set(), "commands": {"live"}},
+    "client": {"local": set()},
+    # One state machine in four rooms, which share its state; the gManager's stands apart.
+    "control": {
+        "request": {"loan", "schedule", "rmanager"},
+        "loan": {"request", "rmanager"},
+        "schedule": {"request", "loan", "rmanager"},
+        "rmanager": {"request", "loan", "schedule"},
+        "cluster": set(),
+    },
+    "demo": {"corpus": set(), "run": {"corpus"}, "train": {"corpus"}},
+    "engine": {
+        "device": {"model"},
+        "model": {"device"},
+        "attention": {"device", "model", "step"},
+        "sampling": {"model", "step"},
+        "step": {"device", "model", "attention", "sampling"},
+    },
+    "gateway": {
+        "schema": set(),
+        "operations": {"schema"},
+        "generation": {"schema", "operations"},
+        "prompting": {"schema", "generation"},
+        "api": {"schema", "operations", "generation", "prompting"},
+    },
+    "kernels": {"cpu": set(), "triton": set()},
+    "wire": {"messages": set(), "links": {"messages"}},
+}
+"""Which rooms of its package a room may use, besides what stands in the package itself."""
 IO = {"socket", "ssl", "select", "selectors", "zmq", "asyncio", "uvloop", "multiprocessing", "subprocess"}
 PURE = IO | {"torch", "time", "datetime", "threading", "secrets", "os", "io", "pathlib"}
 FORBIDDEN = {
@@ -97,6 +128,27 @@ def test_imports_point_one_way(path: Path) -> None:
         elif top in FORBIDDEN.get(package, set()) | ANYWHERE_FORBIDDEN:
             wrong.append(f"line {line}: {package} may not import {top}")
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_a_room_uses_only_rooms_that_it_may(path: Path) -> None:
+    package, room, *_ = (*path.relative_to(ROOT).parts[:-1], "", "")
+    if package not in ROOMS or not room:
+        return
+    assert room in ROOMS[package], f"distkv.{package} has no room {room} that the design knows"
+    wrong = []
+    for line, imported in imports_of(path):
+        parts = imported.split(".")
+        if parts[:2] == ["distkv", package] and parts[2:]:
+            other = parts[2]
+            if other in ROOMS[package].keys() - ROOMS[package][room] - {room}:
+                wrong.append(f"line {line}: {package}.{room} may not import {imported}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_room_is_known() -> None:
+    found = {package: {path.parent.name for path in (ROOT / package).glob("*/*.py")} - {"native"} for package in ROOMS}
+    assert found == {package: set(rooms) for package, rooms in ROOMS.items()}
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
