@@ -8,7 +8,7 @@ import pytest
 
 from distkv.wire.messages.counters import COUNTERS, Counter, Counters, total
 
-PAGE = Path(__file__).parents[2] / "docs" / "gateway.md"
+PAGE = Path(__file__).parents[3] / "docs" / "gateway.md"
 
 
 def test_every_field_is_declared_as_a_counter() -> None:
