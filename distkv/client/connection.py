@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TypeVar, assert_never
 
 from distkv.client.owned_tasks import OwnedTasks
 from distkv.errors import DistKVError, LinkClosed, WireError
 from distkv.wire.channel import ClientChannel
 from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.inboxes import CLIENT_CONNECTION
-from distkv.wire.messages.envelope import ClientRequest
+from distkv.wire.messages.envelope import ClientRequest, ToClient
 from distkv.wire.messages.to_client import Located, Rejected, RequestEnded, Status, TokenChunk
 from distkv.wire.messages.to_gmanager import Locate, MembersQuery
 from distkv.wire.messages.to_rmanager import Cancel, KeepAlive, Members, StatusQuery
@@ -149,22 +149,25 @@ class Connection:
                 return
             except LinkClosed:
                 return
-            self._last_message_s = self._loop.time()
-            match envelope.body:
-                case TokenChunk() | RequestEnded() as event:
-                    if event.request_id in self._requests:
-                        self._requests[event.request_id].put_nowait(event)
-                case Members() as members:
-                    self._on_members(self.address, members)
-                    self._answer("members", members)
-                case Status() as status:
-                    self._answer("status", status)
-                case Located() as located:
-                    self._answer("locate " + located.request_id, located)
-                case Rejected(reason=reason):
-                    self._lose(ConnectionLost(f"it refused what this client sent: {reason}", rejected=True))
-                case _:
-                    pass  # a message of a later protocol
+            self._receive(envelope.body)
+
+    def _receive(self, message: ToClient) -> None:
+        self._last_message_s = self._loop.time()
+        match message:
+            case TokenChunk() | RequestEnded() as event:
+                if event.request_id in self._requests:
+                    self._requests[event.request_id].put_nowait(event)
+            case Members() as members:
+                self._on_members(self.address, members)
+                self._answer("members", members)
+            case Status() as status:
+                self._answer("status", status)
+            case Located() as located:
+                self._answer("locate " + located.request_id, located)
+            case Rejected(reason=reason):
+                self._lose(ConnectionLost(f"it refused what this client sent: {reason}", rejected=True))
+            case _:
+                assert_never(message)
 
     def _answer(self, key: str, body: Answer) -> None:
         for answer in self._waiting.get(key, ()):
@@ -172,6 +175,12 @@ class Connection:
                 answer.set_result(body)
 
     def _on_disconnected(self) -> None:
+        """The last words of a process that ended may be here unread."""
+        try:
+            while self.lost is None and (envelope := self._channel.recv_now()) is not None:
+                self._receive(envelope.body)
+        except WireError as error:
+            self._lose(ConnectionLost(str(error)))
         self._lose(ConnectionLost("the connection was lost"))
 
     def _lose(self, lost: ConnectionLost) -> None:

@@ -201,7 +201,15 @@ class ClientChannel(Generic[Body]):
 
         Raises WireError when the server sends what this inbox does not decode, LinkClosed once closed here.
         """
-        frames = await self._socket.recv()
+        return self._decode(await self._socket.recv())
+
+    def recv_now(self) -> Envelope[Body] | None:
+        """The next envelope if it is here already, else None. For `on_disconnected`: what arrived before the end
+        still counts. Raises as `recv`."""
+        frames = self._socket.recv_now()
+        return None if frames is None else self._decode(frames)
+
+    def _decode(self, frames: list[bytes]) -> Envelope[Body]:
         try:
             if len(frames) != 1:
                 raise MalformedMessage(f"a message has 1 frame, this one has {len(frames)}")

@@ -41,18 +41,23 @@ class LoopSocket:
             # A sender that never pauses must not keep the loop from its other tasks.
             self._turn = 0
             await asyncio.sleep(0)
-        while not self._closed:
-            try:
-                frames: list[bytes] = self._socket.recv_multipart(zmq.DONTWAIT)
-            except zmq.Again:
-                self._turn = 0
-                self._readable.clear()
-                await self._readable.wait()
-                continue
-            if self._on_writable is not None:
-                self._check()
-            return frames
-        raise LinkClosed(self.name, "it was closed on this side")
+        while (frames := self.recv_now()) is None:
+            self._turn = 0
+            self._readable.clear()
+            await self._readable.wait()
+        return frames
+
+    def recv_now(self) -> list[bytes] | None:
+        """The frames of the next message if it is here already, else None. Raises LinkClosed once closed here."""
+        if self._closed:
+            raise LinkClosed(self.name, "it was closed on this side")
+        try:
+            frames: list[bytes] = self._socket.recv_multipart(zmq.DONTWAIT)
+        except zmq.Again:
+            return None
+        if self._on_writable is not None:
+            self._check()
+        return frames
 
     def send(self, frames: Sequence[bytes]) -> bool:
         """Hand a message to ZeroMQ; False when its queue is full or the route leads nowhere (any more)."""
