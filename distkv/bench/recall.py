@@ -141,7 +141,7 @@ def measure(
         if cell.distkv_questions and (not tokens or cell.tokens in tokens):
             for instances in (1, SPREAD_OVER):
                 found = measurement.distkv(cell, instances)
-                same = Score(same.right + found.right, same.asked + found.asked)
+                same = Score(same.right + found.right, same.questions + found.questions)
                 variant = f"as transformers, {instances} instance" + ("s" if instances > 1 else "")
                 rows.append(score_row(cell.name, variant, found, "% same"))
     goals.append(_goal(ABSENT, measurement.absent, LEAST_ABSENT_PERCENT))
@@ -157,7 +157,7 @@ def measure(
 
 def _goal(goal: str, score: Score | None, least_percent: float) -> Goal:
     target = f"at least {least_percent:g} %" if least_percent < 100 else "all"
-    if score is None or not score.asked:
+    if score is None or not score.questions:
         return Goal(goal, target, "", None, "left out")
     return Goal(goal, target, str(score), score.percent >= least_percent)
 

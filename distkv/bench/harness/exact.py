@@ -23,33 +23,33 @@ class Score(msgspec.Struct, frozen=True):
     """Right answers of all."""
 
     right: int = 0
-    asked: int = 0
+    questions: int = 0
 
     def with_answer(self, right: bool) -> Score:
         """One more."""
-        return Score(self.right + right, self.asked + 1)
+        return Score(self.right + right, self.questions + 1)
 
     @property
     def percent(self) -> float:
-        return 100 * self.right / self.asked
+        return 100 * self.right / self.questions
 
     @property
     def interval(self) -> tuple[float, float]:
         """Wilson's 95 % interval, in percent."""
-        share, spread = self.right / self.asked, Z * Z / self.asked
+        share, spread = self.right / self.questions, Z * Z / self.questions
         middle = (share + spread / 2) / (1 + spread)
         half = (spread * (share * (1 - share) + spread / 4)) ** 0.5 / (1 + spread)
         return min(self.percent, 100 * (middle - half)), max(self.percent, 100 * (middle + half))
 
     def __str__(self) -> str:
         low, high = self.interval
-        return f"{self.right}/{self.asked} = {self.percent:.2f} % ({low:.2f}..{high:.2f})"
+        return f"{self.right}/{self.questions} = {self.percent:.2f} % ({low:.2f}..{high:.2f})"
 
 
 def score_row(case: str, variant: str, score: Score, unit: str = UNIT) -> Result:
     """A row of the report; min and max are the interval, the variant ends in the counts."""
     low, high = score.interval
-    return Result(case, f"{variant}: {score.right}/{score.asked}", score.percent, low, high, unit)
+    return Result(case, f"{variant}: {score.right}/{score.questions}", score.percent, low, high, unit)
 
 
 def show_scores(report: Report, samples: Samples, console: Console) -> None:

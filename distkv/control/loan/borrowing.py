@@ -125,7 +125,7 @@ class Borrower:
 
     def on_granted(self, sender: str, message: Granted, now: float) -> bool:
         """A creditor granted; false if nobody asked (any more) and the span must be given back."""
-        borrow = self._asking(sender, message.span_id)
+        borrow = self._trying(sender, message.span_id)
         if borrow is None:
             return False
         missing = borrow.num_blocks - borrow.granted
@@ -137,16 +137,16 @@ class Borrower:
         valid_until = borrow.sent_at + lease_s - self._lease_margin_s
         span = SpanRef(span_id=message.span_id, epoch=message.epoch)
         borrow.grants.append(Debt(span, sender, slots, valid_until, lease_s))
-        self._ask_next(borrow, now)
+        self._try_next(borrow, now)
         return True
 
     def on_refused(self, sender: str, message: Refused, now: float) -> None:
         """A creditor refused."""
-        borrow = self._asking(sender, message.span_id)
+        borrow = self._trying(sender, message.span_id)
         if borrow is not None:
             self._counters.refusals += 1
             borrow.refusals[sender] = message.free_blocks
-            self._ask_next(borrow, now)
+            self._try_next(borrow, now)
 
     def on_peer_lost(self, instance_id: str, now: float) -> None:
         """Ask somebody else; what this peer granted is gone."""
@@ -155,7 +155,7 @@ class Borrower:
             borrow.candidates = [c for c in borrow.candidates if c.instance_id != instance_id]
             if borrow.trying == instance_id and borrow.borrow_id in self.active:
                 borrow.refusals[instance_id] = 0
-                self._ask_next(borrow, now)
+                self._try_next(borrow, now)
 
     def tick(self, now: float) -> list[str]:
         """Give up waiting for those who do not answer; returns creditors that did not."""
@@ -167,7 +167,7 @@ class Borrower:
                 self._withdraw(borrow)
                 silent.append(borrow.trying)
                 borrow.refusals[borrow.trying] = 0
-                self._ask_next(borrow, now)
+                self._try_next(borrow, now)
         return silent
 
     def _query(self, borrow: Borrow, now: float) -> None:
@@ -193,19 +193,19 @@ class Borrower:
         borrow.candidates = [c for c in candidates if c.instance_id in known - skip]
         if not borrow.candidates:
             borrow.rounds = MAX_ROUNDS
-        self._ask_next(borrow, now)
+        self._try_next(borrow, now)
 
     def _cached_candidates(self) -> list[Candidate]:
         members = sorted(self._creditors(), key=lambda m: (-m.free_blocks, m.instance_id))
         return [Candidate(m.instance_id, m.free_blocks) for m in members]
 
-    def _ask_next(self, borrow: Borrow, now: float) -> None:
+    def _try_next(self, borrow: Borrow, now: float) -> None:
         borrow.trying = ""
         missing = borrow.num_blocks - borrow.granted
         if missing > 0 and borrow.candidates:
             creditor = borrow.candidates.pop(0)
             borrow.trying, borrow.span_id, borrow.sent_at = creditor.instance_id, self._next_id("span"), now
-            ask = TryMoveKvcache(
+            wanted = TryMoveKvcache(
                 span_id=borrow.span_id,
                 request_id=borrow.seq.request_id,
                 debtor_id=self._instance_id,
@@ -213,14 +213,14 @@ class Borrower:
                 num_blocks=missing,
                 ttl_s=self._lease_s,
             )
-            self._emit(TellPeer(creditor.instance_id, ask))
+            self._emit(TellPeer(creditor.instance_id, wanted))
         elif missing > 0 and borrow.rounds < MAX_ROUNDS and not (borrow.purpose is not Purpose.PLACE and borrow.grants):
             self._query(borrow, now)
         else:
             del self.active[borrow.borrow_id]
             self.finished.append(borrow)
 
-    def _asking(self, creditor_id: str, span_id: str) -> Borrow | None:
+    def _trying(self, creditor_id: str, span_id: str) -> Borrow | None:
         for borrow in self.active.values():
             if borrow.trying == creditor_id and borrow.span_id == span_id:
                 return borrow

@@ -30,20 +30,22 @@ class Creditor:
         self._state = state
         self._pulls: dict[int, tuple[Loan, BlocksReady]] = {}
 
-    def on_try_move(self, sender: str, route: bytes, ask: TryMoveKvcache, now: float) -> None:
+    def on_try_move(self, sender: str, route: bytes, message: TryMoveKvcache, now: float) -> None:
         """Reserve, or refuse with what is free."""
         state = self._state
-        if state.lifecycle != "ready" or ask.debtor_id != sender:
+        if state.instance_state != "ready" or message.debtor_id != sender:
             reason = (
-                f"this instance is {state.lifecycle}" if state.lifecycle != "ready" else "not the debtor's own asking"
+                f"this instance is {state.instance_state}"
+                if state.instance_state != "ready"
+                else "not the debtor's own asking"
             )
-            state.emit(Answer(route, Refused(span_id=ask.span_id, reason=reason, free_blocks=0)))
+            state.emit(Answer(route, Refused(span_id=message.span_id, reason=reason, free_blocks=0)))
             return
-        answer, is_new = state.loans.try_grant(route, ask, state.lendable(), now)
+        answer, is_new = state.loans.try_grant(route, message, state.lendable(), now)
         if isinstance(answer, Granted) and is_new:
             span = SpanRef(span_id=answer.span_id, epoch=answer.epoch)
             state.emit(TellWorker(Grant(span=span, slots=answer.slots)))
-            state.publish(events.Lent(request_id=ask.request_id, debtor=sender, blocks=len(answer.slots)))
+            state.publish(events.Lent(request_id=message.request_id, debtor=sender, blocks=len(answer.slots)))
         state.emit(Answer(route, answer))
 
     def on_blocks_ready(self, route: bytes, message: BlocksReady) -> None:

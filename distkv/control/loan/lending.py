@@ -75,32 +75,34 @@ class LoanBook:
         loan = self.loans.get(span.span_id)
         return loan if loan is not None and loan.span == span and not loan.revoking else None
 
-    def try_grant(self, route: bytes, ask: TryMoveKvcache, lendable: int, now: float) -> tuple[Granted | Refused, bool]:
-        """Reserve what can be lent of what is asked; the flag says whether the worker must hear of a new span."""
-        held = self.loans.get(ask.span_id)
+    def try_grant(
+        self, route: bytes, wanted: TryMoveKvcache, lendable: int, now: float
+    ) -> tuple[Granted | Refused, bool]:
+        """Reserve what can be lent of what is wanted; the flag says whether the worker must hear of a new span."""
+        held = self.loans.get(wanted.span_id)
         if held is not None:
-            if held.revoking or held.debtor_id != ask.debtor_id or held.route != route:
+            if held.revoking or held.debtor_id != wanted.debtor_id or held.route != route:
                 why = "the span is being revoked" if held.revoking else "the span is another debtor's"
-                return Refused(span_id=ask.span_id, reason=why, free_blocks=lendable), False
+                return Refused(span_id=wanted.span_id, reason=why, free_blocks=lendable), False
             ttl_s = max(0.0, held.expires_at - now)
-            return Granted(span_id=ask.span_id, epoch=held.span.epoch, slots=held.slots, ttl_s=ttl_s), False
-        num_blocks = min(ask.num_blocks, lendable)
+            return Granted(span_id=wanted.span_id, epoch=held.span.epoch, slots=held.slots, ttl_s=ttl_s), False
+        num_blocks = min(wanted.num_blocks, lendable)
         slots = self._pool.allocate(num_blocks, SlotState.RESERVED) if num_blocks > 0 else None
         if slots is None:
-            return Refused(span_id=ask.span_id, reason="nothing to lend", free_blocks=max(0, lendable)), False
+            return Refused(span_id=wanted.span_id, reason="nothing to lend", free_blocks=max(0, lendable)), False
         self._counter += 1
-        ttl_s = min(ask.ttl_s, self._max_lease_s)
-        span = SpanRef(span_id=ask.span_id, epoch=Epoch(self._incarnation, self._counter))
-        self.loans[ask.span_id] = Loan(
+        ttl_s = min(wanted.ttl_s, self._max_lease_s)
+        span = SpanRef(span_id=wanted.span_id, epoch=Epoch(self._incarnation, self._counter))
+        self.loans[wanted.span_id] = Loan(
             span=span,
-            request_id=ask.request_id,
-            debtor_id=ask.debtor_id,
-            debtor_incarnation=ask.debtor_incarnation,
+            request_id=wanted.request_id,
+            debtor_id=wanted.debtor_id,
+            debtor_incarnation=wanted.debtor_incarnation,
             route=route,
             slots=tuple(slots),
             expires_at=now + ttl_s,
         )
-        return Granted(span_id=ask.span_id, epoch=span.epoch, slots=tuple(slots), ttl_s=ttl_s), True
+        return Granted(span_id=wanted.span_id, epoch=span.epoch, slots=tuple(slots), ttl_s=ttl_s), True
 
     def answer_again(self, ready: BlocksReady) -> Complete | None:
         """The answer to a `BlocksReady` whose blocks were taken over already: the one given then was lost."""

@@ -19,7 +19,7 @@ from distkv.wire.messages.to_worker import Checksum
 
 MAX_READY_BLOCKS = 32
 MAX_CHECKSUMMED_AHEAD = 2 * MAX_READY_BLOCKS
-ASK_AGAIN_S = 1.5
+SEND_AGAIN_S = 1.5
 """A `BlocksReady` or its answer may be lost with a connection; a creditor that is still reading ignores the second."""
 MAX_FAILURES = 3
 
@@ -42,7 +42,7 @@ class Mover:
         for debt in seq.placement.debts:
             if not debt.num_ready:
                 self._offer(seq, debt, now)
-            elif debt.blocks_ready is not None and now - debt.blocks_ready_sent_at >= ASK_AGAIN_S:
+            elif debt.blocks_ready is not None and now - debt.blocks_ready_sent_at >= SEND_AGAIN_S:
                 seq.placement.offered(debt, debt.blocks_ready, now)
                 self._state.emit(TellPeer(debt.creditor_id, debt.blocks_ready))
 

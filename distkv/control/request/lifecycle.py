@@ -98,8 +98,8 @@ class RequestLifecycle:
                 needed_tokens=wanted if most else 0,
                 pool_tokens=most,
             )
-        if state.lifecycle != "ready":
-            reason = f"instance {settings.instance_id} is {state.lifecycle}"
+        if state.instance_state != "ready":
+            reason = f"instance {settings.instance_id} is {state.instance_state}"
             return RequestEnded(request_id=submit.request_id, kind="failed", reason=reason, retryable=True)
         pool_blocks = state.cluster_blocks()
         if self._blocks_for(wanted) > pool_blocks:

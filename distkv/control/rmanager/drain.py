@@ -28,7 +28,7 @@ class Drain:
         state = self._state
         if self._until is not None:
             return
-        state.lifecycle = "draining"
+        state.instance_state = "draining"
         self._until = now + timeout_s
         state.publish(events.Draining(running=len(state.running()), loans=state.loans.num_spans))
         for seq in list(state.sequences.values()):

@@ -77,7 +77,7 @@ class Heartbeats:
                 for (req, local), n in sorted(changed.items())
             ),
             debtors=state.loans.debtors(),
-            state=state.lifecycle,
+            state=state.instance_state,
             total_blocks=settings.num_blocks,
             free_blocks=state.pool.num_free,
             lendable_blocks=self._reported_lendable,
@@ -97,7 +97,7 @@ class Heartbeats:
             self._changed_in = {key: seq for key, seq in self._changed_in.items() if seq > ack.seq}
 
     def _lendable(self) -> int:
-        return self._state.lendable() if self._state.lifecycle == "ready" else 0
+        return self._state.lendable() if self._state.instance_state == "ready" else 0
 
     def _placement(self) -> PlacementMap:
         entries: PlacementMap = {}

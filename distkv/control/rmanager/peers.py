@@ -103,4 +103,4 @@ class PeerBook:
         """This instance as of now."""
         assert self.own is not None
         free = self._state.pool.num_free
-        return msgspec.structs.replace(self.own, state=self._state.lifecycle, free_blocks=free)
+        return msgspec.structs.replace(self.own, state=self._state.instance_state, free_blocks=free)

@@ -15,7 +15,7 @@ def instance_status(state: RManagerState, member: Member, others: Counters) -> I
     pool = state.pool
     return InstanceStatus.of(
         member,
-        state=state.lifecycle,
+        state=state.instance_state,
         blocks=SlotCounts(
             total=pool.num_slots,
             free=pool.num_free,

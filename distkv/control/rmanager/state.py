@@ -1,7 +1,8 @@
 """What the parts of one rManager's decisions share: settings, memory, requests, and the list of commands.
 
 Each field has one part that changes it: the pool and what is deferred change here, `sequences` in RequestLifecycle,
-`members` and `suspects` in PeerBook, `lifecycle` in Drain; everybody else asks.
+`members` and `suspects` in PeerBook, `instance_state` in Drain; everybody else asks. `counters` grow where
+something is counted.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class RManagerState:
     sequences: dict[str, Sequence] = field(default_factory=dict)
     members: dict[str, Member] = field(default_factory=dict)
     suspects: dict[str, float] = field(default_factory=dict)
-    lifecycle: InstanceState = "ready"
+    instance_state: InstanceState = "ready"
     counters: Counters = field(default_factory=Counters)
     commands: list[Command] = field(default_factory=list)
     _deferred: deque[Deferred] = field(default_factory=deque)

@@ -84,7 +84,7 @@ def test_it_grants_what_it_has_and_tells_its_worker(lending: Lending) -> None:
 @pytest.mark.parametrize("why", ["draining", "not its own"])
 def test_it_refuses_what_it_must_not_lend(lending: Lending, why: str) -> None:
     if why == "draining":
-        lending.state.lifecycle = "draining"
+        lending.state.instance_state = "draining"
         lending.ask()
     else:
         lending.ask(sender="q")

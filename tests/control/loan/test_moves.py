@@ -6,7 +6,7 @@ import pytest
 
 from distkv.clock import ManualClock
 from distkv.control.loan.debts import DebtBook
-from distkv.control.loan.moves import ASK_AGAIN_S, MAX_FAILURES, MAX_READY_BLOCKS, Mover
+from distkv.control.loan.moves import MAX_FAILURES, MAX_READY_BLOCKS, SEND_AGAIN_S, Mover
 from distkv.control.request.block import Debt
 from distkv.control.request.sequence import Sequence
 from distkv.control.rmanager.state import RManagerState
@@ -131,7 +131,7 @@ def test_an_expose_without_an_answer_is_sent_again_word_for_word() -> None:
     moving.advance()
     moving.checksum()
     first = moving.ready()
-    moving.clock.advance(ASK_AGAIN_S - 0.01)
+    moving.clock.advance(SEND_AGAIN_S - 0.01)
     moving.advance()
     assert issued(moving.state, BlocksReady) == []
     moving.clock.advance(0.02)

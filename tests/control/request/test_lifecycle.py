@@ -105,7 +105,7 @@ def test_a_name_in_use_and_an_instance_that_leaves() -> None:
     serving.submit("r")
     serving.submit("r")
     assert "running already" in serving.refusal().reason
-    serving.state.lifecycle = "draining"
+    serving.state.instance_state = "draining"
     serving.submit("s")
     ended = serving.refusal()
     assert (ended.kind, ended.retryable) == ("failed", True) and "draining" in ended.reason

@@ -108,7 +108,7 @@ def test_running_and_waiting_and_the_time_of_steps() -> None:
     heartbeat = heartbeats.build(0)
     assert (heartbeat.running, heartbeat.waiting) == (1, 2)
     assert abs(heartbeat.step_s - 1.1) < 1e-9
-    state.lifecycle = "draining"
+    state.instance_state = "draining"
     assert heartbeats.build(0).lendable_blocks == 0
 
 

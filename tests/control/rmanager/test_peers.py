@@ -111,7 +111,7 @@ def test_it_tells_who_is_there_and_that_it_serves(state: RManagerState, peers: P
     message = peers.members_message()
     assert [(member.instance_id, member.free_blocks) for member in message.members] == [("p", 8), ("me", 15)]
     assert peers.located("r").instance_id == "me"
-    state.lifecycle = "draining"
+    state.instance_state = "draining"
     located = peers.located("r")
     assert (located.instance_id, located.reason) == ("", "instance me is draining")
 
