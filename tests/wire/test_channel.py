@@ -363,7 +363,8 @@ async def test_insecure_binds_everywhere(envelopes: EnvelopeFactory) -> None:
         port = server.address.rsplit(":", 1)[1]
         async with ClientChannel.connect(f"tcp://localhost:{port}", CAPTURE) as client:
             client.send(envelopes.wrap(KeepAlive()))
-            await soon(server.recv())
+            _route, envelope = await soon(server.recv())
+            assert envelope.body == KeepAlive()
 
 
 async def test_ipv6(envelopes: EnvelopeFactory) -> None:

@@ -6,6 +6,8 @@ import json
 import time
 from pathlib import Path
 
+import pytest
+
 from distkv import events
 from distkv.actors.instance.trace import Trace
 from distkv.control import commands as c
@@ -60,7 +62,7 @@ def test_no_prompts_and_no_outputs(tmp_path: Path) -> None:
     assert lines(path)[2]["num_token_ids"] == 1 and lines(path)[2]["finish_reason"] == "stop"
 
 
-def test_a_later_life_writes_on(tmp_path: Path) -> None:
+def test_a_later_incarnation_writes_on(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     for _ in range(2):
         with Trace(str(path), "a") as trace:
@@ -68,7 +70,9 @@ def test_a_later_life_writes_on(tmp_path: Path) -> None:
     assert len(lines(path)) == 2
 
 
-def test_without_a_file_nothing_happens() -> None:
+def test_without_a_file_nothing_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     with Trace(None, "a") as trace:
         trace.sent(c.TellPeer("b", ASK))
         trace.received("b", ASK)
+    assert list(tmp_path.iterdir()) == []

@@ -104,6 +104,9 @@ def test_read(pair: Pair, slots: list[int], whole: bool) -> None:
 def test_read_of_nothing(pair: Pair) -> None:
     with pair.serving():
         pair.asking.read([], [], DEADLINE_S)
+        into = bytearray(SLOT_BYTES)
+        pair.asking.read([0], [memoryview(into)], DEADLINE_S)
+    assert into == pair.pool.view[:SLOT_BYTES], "the link is as usable as before"
 
 
 def test_read_larger_than_one_piece(transport: str) -> None:
