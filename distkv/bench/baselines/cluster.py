@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
+from distkv.actors.task_scope import task_scope
 from distkv.bench.baselines.cases import Answer, Case
 from distkv.client.async_client import AsyncClient
 from distkv.client.local.cluster import LocalCluster
+from distkv.client.owned_tasks import gather_limited
 from distkv.types import SamplingParams
 from distkv.wire.messages.counters import Counters
 
@@ -54,9 +57,9 @@ class OneInstance:
         per step over time per token."""
         answer = Answer([[] for _ in prompts], [[] for _ in prompts])
         started, ended = asyncio.Event(), asyncio.Event()
-        async with AsyncClient(self._cluster.address) as client:
+        async with AsyncClient(self._cluster.address) as client, task_scope() as tasks:
             await client.members()
-            streams = asyncio.ensure_future(self._stream(client, prompts, OUTSIDE_TOKENS, answer, started, ended))
+            streams = tasks.create_task(self._stream(client, prompts, OUTSIDE_TOKENS, answer, started, ended))
             await started.wait()
             before, first = await _counters(client), len(answer.times_s[0]) - 1
             await ended.wait()
@@ -89,7 +92,7 @@ class OneInstance:
                     started.set()
             ended.set()
 
-        await asyncio.gather(*(one(index) for index in range(len(prompts))))
+        await gather_limited([partial(one, index) for index in range(len(prompts))], len(prompts))
 
 
 async def _counters(client: AsyncClient) -> Counters:

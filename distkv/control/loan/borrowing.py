@@ -76,7 +76,7 @@ class Borrower:
         self._emit = emit
         self._creditors = creditors
         self._counters = counters
-        self._counter = 0
+        self._last_number = 0
         self.active: dict[str, Borrow] = {}
         self.finished: deque[Borrow] = deque()
 
@@ -232,5 +232,5 @@ class Borrower:
             self._emit(TellPeer(borrow.trying, Release(span=SpanRef(span_id=borrow.span_id, epoch=ANY_EPOCH))))
 
     def _next_id(self, kind: str) -> str:
-        self._counter += 1
-        return f"{kind}-{self._instance_id}-{self._incarnation:x}-{self._counter}"
+        self._last_number += 1
+        return f"{kind}-{self._instance_id}-{self._incarnation:x}-{self._last_number}"

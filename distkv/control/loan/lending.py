@@ -42,7 +42,7 @@ class LoanBook:
         self._pool = pool
         self._incarnation = incarnation
         self._max_lease_s = max_lease_s
-        self._counter = 0
+        self._last_number = 0
         self.loans: dict[str, Loan] = {}
 
     @property
@@ -90,9 +90,9 @@ class LoanBook:
         slots = self._pool.allocate(num_blocks, SlotState.RESERVED) if num_blocks > 0 else None
         if slots is None:
             return Refused(span_id=wanted.span_id, reason="nothing to lend", free_blocks=max(0, lendable)), False
-        self._counter += 1
+        self._last_number += 1
         ttl_s = min(wanted.ttl_s, self._max_lease_s)
-        span = SpanRef(span_id=wanted.span_id, epoch=Epoch(self._incarnation, self._counter))
+        span = SpanRef(span_id=wanted.span_id, epoch=Epoch(self._incarnation, self._last_number))
         self.loans[wanted.span_id] = Loan(
             span=span,
             request_id=wanted.request_id,

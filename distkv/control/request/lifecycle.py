@@ -155,7 +155,7 @@ class RequestLifecycle:
         """Nothing of it counts; it is computed again in a new attempt."""
         if self._is_current(part):
             self._state.scheduler.take_back(part.seq)
-            part.seq.uncomputed.add(part.start, part.end)
+            part.seq.not_computed(part.start, part.end)
             self._on_lost(part.seq, creditor_ids)
 
     def _append(self, seq: Sequence, token_id: int, logprobs: TokenLogprobs | None, now: float) -> None:

@@ -103,6 +103,10 @@ class Sequence:
             self.placement.mark_full(self.placement.blocks[number])
         return again
 
+    def not_computed(self, start: int, end: int) -> None:
+        """A step that was to compute [start, end) did not: another one has to."""
+        self.uncomputed.add(start, end)
+
     def append(self, token_id: int) -> None:
         """A sampled token is back."""
         self.request.tokens.append(token_id)
