@@ -102,7 +102,7 @@ class InstanceActor:
         self._status.tick(self._clock.now())
         self._handle(c.Tick(), "")
         self._ticks += 1
-        if self._ticks % TICKS_BETWEEN_CHECKS == 0 and not self._core.state.sequences:
+        if self._ticks % TICKS_BETWEEN_CHECKS == 0 and self._core.is_idle:
             self._core.validate()
 
     async def ended(self) -> int:
@@ -196,7 +196,7 @@ class InstanceActor:
         self._carry_out(commands, cause)
 
     def _carry_out(self, commands: Iterable[c.Command], cause: str) -> None:
-        members = self._core.state.members
+        members = self._core.members
         for command in commands:
             self._trace.sent(command)
             match command:

@@ -28,6 +28,7 @@ class LinkServer:
         self._server = server
         self._memory = memory
         self._counters = Counters()
+        self._lock = threading.Lock()
         self._log = structlog.get_logger()
 
     @property
@@ -52,7 +53,8 @@ class LinkServer:
         except LinkError as error:
             self._log.warning("a peer stopped reading", peer=link.peer, why=str(error))
         except WireError as error:
-            self._counters.malformed_messages += 1
+            with self._lock:
+                self._counters.malformed_messages += 1
             self._log.warning("a peer sent nonsense", peer=link.peer, why=str(error))
         except Exception as error:
             self._log.error("serving failed", peer=link.peer, why=f"{type(error).__name__}: {error}", exc_info=True)

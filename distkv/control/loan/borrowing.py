@@ -124,7 +124,7 @@ class Borrower:
             self._consider(borrow, message.candidates, now)
 
     def on_granted(self, sender: str, message: Granted, now: float) -> bool:
-        """A creditor granted; false if nobody asked (any more) and the span must be given back."""
+        """A creditor granted; false if nobody waits for it (any more) and the span must be given back."""
         borrow = self._trying(sender, message.span_id)
         if borrow is None:
             return False

@@ -18,7 +18,7 @@ from distkv.wire.messages.to_rmanager import BlocksReady, Complete, Granted, Ref
 class Loan:
     """One lent span. [0, filled) of its slots are LENT, the others RESERVED, all until `Revoked`.
 
-    route: it was asked for by this route; nobody else may use, renew or release it.
+    route: by which it was requested; nobody else may use, renew or release it.
     """
 
     span: SpanRef

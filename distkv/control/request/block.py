@@ -23,7 +23,7 @@ class Debt:
     blocks: for each position of the span the rBlock that is to lie, or lies, there. Positions are filled in order;
     [0, filled) are verified at the creditor, [filled, filled + num_ready) it is reading now, as `blocks_ready` says.
     valid_until: when its lease runs out, as this side counts. lease_s: how long the grant and each renewal hold; the
-    creditor may allow less than was asked for. failures: of moves, one after the other.
+    creditor may allow less than was requested. failures: of moves, one after the other.
     """
 
     span: SpanRef

@@ -141,7 +141,7 @@ class Placement:
         self.counts.update(block)
 
     def to_checksum(self, most_per_debt: int) -> list[tuple[Block, int]]:
-        """Full blocks that are to leave and have no checksum yet, with their slots; the worker is asked now."""
+        """Full blocks that are to leave and have no checksum yet, with their slots; the worker is to make them now."""
         found = [
             (block, block.slot)
             for debt in self.debts
@@ -238,7 +238,7 @@ class Placement:
         return Cleared(slots, being_read, debts)
 
     def take_unsettled(self) -> bool:
-        """Whether blocks may have lost their place since this was asked last."""
+        """Whether blocks may have lost their place since the last call."""
         was, self.unsettled = self.unsettled, False
         return was
 

@@ -1,4 +1,4 @@
-"""An orderly end: no new requests, loans are asked back, what runs finishes, until a deadline."""
+"""An orderly end: no new requests, loans are reclaimed, what runs finishes, until a deadline."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from distkv.wire.messages.to_gmanager import Leave
 
 
 class Drain:
-    """The drain of one instance, once it was asked for."""
+    """The drain of one instance, from when it is requested."""
 
     def __init__(self, state: RManagerState, requests: RequestLifecycle, creditor: Creditor, debts: DebtBook) -> None:
         self._state = state

@@ -255,6 +255,16 @@ class RManager:
 
     # --- questions
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is here."""
+        return not self.state.sequences
+
+    @property
+    def members(self) -> dict[str, Member]:
+        """The peers by id."""
+        return self.state.members
+
     def introduce(self, member: Member, compat: str) -> list[c.Command]:
         """How this instance presents itself: to the gManager now and whenever one asks, and to who asks it directly."""
         self._peers.own, self._compat = member, compat

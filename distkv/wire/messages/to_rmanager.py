@@ -158,7 +158,7 @@ class Released(Message, frozen=True):
 class Reclaim(Message, frozen=True):
     """The debtor must release the span within `deadline_s`; after that the creditor may refuse to renew.
 
-    It comes by the connection that the span was asked for by."""
+    It comes by the connection by which the span was requested."""
 
     span: SpanRef  #: the span to give back
     deadline_s: Seconds  #: seconds until the creditor exits
