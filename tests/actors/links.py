@@ -37,8 +37,8 @@ def identity(name: str, incarnation: int = 1) -> LinkIdentity:
     return LinkIdentity(instance_id=name, incarnation=incarnation, compat="same")
 
 
-def peer_links(name: str, attend_timeout_s: float = DEADLINE_S) -> PeerLinks:
-    return PeerLinks(identity(name), attend_timeout_s, "auto")
+def peer_links(name: str, own_slot_bytes: int) -> PeerLinks:
+    return PeerLinks(identity(name), own_slot_bytes, DEADLINE_S, "auto")
 
 
 def model_config(path: Path) -> ModelConfig:

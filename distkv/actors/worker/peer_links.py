@@ -7,7 +7,7 @@ import threading
 import structlog
 
 from distkv.engine.attention.creditor_link import CreditorLink
-from distkv.errors import LinkClosed, LinkError, WireError
+from distkv.errors import HandshakeRefused, LinkClosed, LinkError, WireError
 from distkv.wire.links import LinkIdentity, TensorLink, Transport, connect, hello_to
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.counters import Counters
@@ -18,12 +18,14 @@ CONNECT_TIMEOUT_S = 1.0
 class PeerLinks:
     """Opens links by the newest member list. `creditor` is for the step thread, `source` for the transfer thread.
 
-    counters: query_bytes of plans, queries and partials that passed.
+    slot_bytes: of one rBlock here; a peer that says another number is not linked to. counters: query_bytes of plans,
+    queries and partials that passed.
     """
 
-    def __init__(self, identity: LinkIdentity, attend_timeout_s: float, transport: Transport) -> None:
+    def __init__(self, identity: LinkIdentity, slot_bytes: int, attend_timeout_s: float, transport: Transport) -> None:
         self.counters = Counters()
         self._identity = identity
+        self._slot_bytes = slot_bytes
         self._attend_timeout_s = attend_timeout_s
         self._transport: Transport = transport
         self._lock = threading.Lock()
@@ -93,6 +95,9 @@ class PeerLinks:
         assert member.data is not None
         hello = hello_to(self._identity, member.instance_id, member.incarnation)
         try:
+            # Peers whose compat is equal have equal rBlocks; the handshake sees to it that Welcome says the same.
+            if member.data.slot_bytes != self._slot_bytes:
+                raise HandshakeRefused("slot_bytes", self._slot_bytes, member.data.slot_bytes)
             link = connect(member.data, hello, CONNECT_TIMEOUT_S, self._transport)
         except WireError as error:
             raise LinkClosed(member.instance_id, str(error)) from error

@@ -92,7 +92,7 @@ class Worker:
         self._registry = SpanRegistry()
         self._server = AttendServer(self._pool, self._registry, config, dtype, device)
         self._identity = LinkIdentity(instance_id=spec.instance_id, incarnation=spec.incarnation, compat=self._compat)
-        self._peers = PeerLinks(self._identity, data.attend_timeout_s, data.tensor_transport)
+        self._peers = PeerLinks(self._identity, self._memory.slot_bytes, data.attend_timeout_s, data.tensor_transport)
         self._runner = StepRunner(self._model, self._pool, self._peers, engine.microbatches)
         warm_up(self._runner, self._pool, device)
         self._steps: queue.SimpleQueue[Envelope[ToWorker]] = queue.SimpleQueue()

@@ -134,7 +134,7 @@ async def test_transfers_in_batches(tmp_path: Path, pool: DevicePool, device: De
     """Five slots where staging has room for two: checksummed, pulled, verified; then one with a wrong checksum."""
     own = DevicePool(SLOT_BYTES, NUM_SLOTS, device)
     own.memory.zero_()
-    links = peer_links("puller")
+    links = peer_links("puller", SLOT_BYTES)
     source_slots, slots = (4, 5, 6, 1, 0), (0, 2, 1, 6, 3)
     sums = tuple(xxhash.xxh3_64_intdigest(slot(pool, number)) for number in source_slots)
     with served(pool) as member:

@@ -35,7 +35,7 @@ def worker(config: ModelConfig) -> Iterator[Worker]:
 
 @pytest.fixture
 def links(config: ModelConfig, worker: Worker) -> Iterator[PeerLinks]:
-    links = peer_links("asker")
+    links = peer_links("asker", worker.memory.slot_bytes)
     links.update((worker.member,))
     yield links
     close_links(links)
@@ -106,6 +106,17 @@ def test_strangers_and_other_incarnations_are_not_reached(links: PeerLinks, work
     links.update((msgspec.structs.replace(worker.member, data=None),))
     with pytest.raises(LinkClosed, match="no live member"):
         links.source("lender", 1)
+
+
+@pytest.mark.parametrize("size", [0, 16])
+def test_a_peer_whose_blocks_have_another_size_is_not_reached(links: PeerLinks, worker: Worker, size: int) -> None:
+    data = msgspec.structs.replace(worker.listener.endpoint, slot_bytes=size)
+    links.update((msgspec.structs.replace(worker.member, data=data),))
+    for reach in (lambda: links.source("lender", 1), lambda: links.creditor("lender")):
+        with pytest.raises(LinkClosed, match="slot_bytes should be"):
+            reach()
+    links.update((worker.member,))
+    assert links.source("lender", 1).transport == "inproc"
 
 
 def test_a_broken_link_is_replaced(links: PeerLinks, worker: Worker, config: ModelConfig) -> None:

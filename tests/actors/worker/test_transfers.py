@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 import xxhash
 
@@ -41,7 +42,7 @@ class Puller:
 
     def __init__(self, config: ModelConfig, pipe: WorkerPipe, source: Worker) -> None:
         self.worker = Worker("puller", config)
-        self.links: PeerLinks = peer_links("puller")
+        self.links: PeerLinks = peer_links("puller", source.memory.slot_bytes)
         self.links.update((source.member,))
         self.transfers = Transfers(pipe.address, self.links, self.worker.registry, self.worker.memory, 0.2)
         self._pipe, self._source = pipe, source
@@ -166,6 +167,27 @@ async def test_a_source_in_another_life(puller: Puller, source: Worker) -> None:
     source.incarnation = 4
     answer = await puller.pull((4,))
     assert "new incarnation" in answer.problem
+
+
+@pytest.mark.parametrize("size", [0, 16])
+async def test_a_source_whose_blocks_have_another_size(puller: Puller, source: Worker, size: int) -> None:
+    data = msgspec.structs.replace(source.listener.endpoint, slot_bytes=size)
+    puller.links.update((msgspec.structs.replace(source.member, data=data),))
+    for _ in range(2):
+        assert (
+            f"slot_bytes should be {source.memory.slot_bytes}, the peer has {size}" in (await puller.pull((4,))).problem
+        )
+    puller.links.update((source.member,))
+    assert (await puller.pull((4,))).problem == ""
+
+
+@pytest.mark.parametrize("address", ["x" * 70 + ".example:1", "a\0b:1", "nowhere"])
+async def test_a_source_whose_address_is_none(puller: Puller, source: Worker, address: str) -> None:
+    data = msgspec.structs.replace(source.listener.endpoint, address=address, host_key="another")
+    puller.links.update((msgspec.structs.replace(source.member, data=data),))
+    assert (await puller.pull((4,))).problem
+    puller.links.update((source.member,))
+    assert (await puller.pull((4,))).problem == ""
 
 
 async def test_slots_that_do_not_exist_are_no_reason_to_fail(puller: Puller) -> None:

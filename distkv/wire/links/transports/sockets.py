@@ -63,6 +63,8 @@ def open_tcp(endpoint: DataEndpoint, peer: str, timeout_s: float) -> socket.sock
         raise LinkTimeout(peer, timeout_s) from None
     except OSError as e:
         raise LinkClosed(peer, f"cannot reach {endpoint.address}: {e.strerror or e}") from None
+    except ValueError as e:
+        raise LinkClosed(peer, f"{endpoint.address[:100]!r} is no address: {e}") from None
     tune(sock)
     return sock
 
