@@ -12,6 +12,7 @@ from distkv.errors import InvalidParams
 FinishReason = Literal["stop", "length", "abort"]
 Role = Literal["mixed", "prefill", "decode"]
 InstanceState = Literal["starting", "ready", "draining", "unreachable", "dead"]
+ServingState = Literal["ready", "draining"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 Transport = Literal["auto", "shm", "tcp"]
 KvCacheDtype = Literal["auto", "fp8"]

@@ -83,7 +83,9 @@ class GManager:
             return
         refusal = ""
         differing = self._differing(join, now)
-        if differing:
+        if member.state in ("unreachable", "dead"):
+            refusal = f"{member.instance_id} says that it is {member.state}, which only others can find"
+        elif differing:
             refusal = (
                 f"instances {', '.join(differing)} serve another model, dtype or block layout than "
                 f"{member.instance_id} ({join.compat}); one cluster serves one"

@@ -20,7 +20,7 @@ from distkv.control.request.block import Debt
 from distkv.control.request.sequence import SeqState, Sequence
 from distkv.control.schedule.scheduler import Scheduler
 from distkv.events import ClusterEvent
-from distkv.types import InstanceState
+from distkv.types import ServingState
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.counters import Counters
 
@@ -70,7 +70,7 @@ class RManagerState:
     sequences: dict[str, Sequence] = field(default_factory=dict)
     members: dict[str, Member] = field(default_factory=dict)
     suspects: dict[str, float] = field(default_factory=dict)
-    instance_state: InstanceState = "ready"
+    instance_state: ServingState = "ready"
     counters: Counters = field(default_factory=Counters)
     commands: list[Command] = field(default_factory=list)
     _deferred: deque[Deferred] = field(default_factory=deque)

@@ -6,6 +6,7 @@ the queries are answered at once from what the gManager knows, which may be stal
 
 from __future__ import annotations
 
+from distkv.types import ServingState
 from distkv.wire.messages.common import Count, InstanceId, Member, Message, RequestId, Seconds, Value
 
 
@@ -49,7 +50,7 @@ class Heartbeat(Message, frozen=True):
     full: bool  #: `entries` is complete and replaces what is known
     entries: tuple[RequestPlacementEntry, ...] = ()  #: the placement of requests here
     debtors: tuple[Debtor, ...] = ()  #: the loans given, by debtor
-    state: str = "ready"  #: `ready` or `draining`
+    state: ServingState = "ready"  #: what it says of itself; that it is unreachable or dead, others say
     total_blocks: Count = 0  #: rBlocks in the pool
     free_blocks: Count = 0  #: rBlocks in nobody's use
     lendable_blocks: Count = 0  #: rBlocks a debtor could be granted now; 0 unless ready

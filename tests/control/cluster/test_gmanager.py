@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
+import msgspec
 import pytest
 
 from distkv import events
@@ -239,6 +240,25 @@ def test_one_that_leaves_is_dead_at_once_but_only_in_this_incarnation(managed: M
     assert managed.states() == {"a": "ready", "b": "ready"}
 
 
+@pytest.mark.parametrize("state", ["unreachable", "dead"])
+def test_what_only_others_can_find_no_instance_says_of_itself(managed: Managed, state: str) -> None:
+    managed.join("a")
+    managed.beat("a")
+    for name in "ab":
+        managed.join(name, state=state)
+        (refused,) = managed.answers(JoinRefused, name)
+        assert refused.reason == f"{name} says that it is {state}, which only others can find"
+    assert managed.states() == {"a": "ready"}
+    with pytest.raises(msgspec.ValidationError, match="Invalid enum value"):
+        msgspec.msgpack.decode(
+            msgspec.msgpack.encode(
+                {"type": "Heartbeat", "instance_id": "a", "incarnation": 1, "seq": 9, "base": 0, "full": True}
+                | {"state": state}
+            ),
+            type=tg.Heartbeat,
+        )
+
+
 def test_versions_grow_with_every_broadcast(managed: Managed) -> None:
     versions = []
     for name in "abc":
@@ -299,6 +319,9 @@ def test_only_ready_instances_serve_and_lend(managed: Managed, state: str) -> No
     if state == "silent":
         managed.tick(1.6)
         managed.beat("a")
+    elif state == "starting":
+        managed.join("b", incarnation=2, compat="", state=state)
+        assert managed.states()["b"] == "starting"
     else:
         managed.beat("b", state=state)
     assert managed.locate(num_tokens=4).instance_id == "a"

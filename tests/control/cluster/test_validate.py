@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import get_args
 
 import msgspec
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distkv.control.cluster.gmanager import GManager
+from distkv.types import ServingState
 from distkv.wire.messages import to_gmanager as tg
 from distkv.wire.messages.envelope import ToGManager
 from tests.control.cluster.test_gmanager import Managed
@@ -127,7 +129,7 @@ def test_members_that_changed_are_sent_within_the_same_event(managed: Managed) -
 
 
 def test_the_dead_hold_nothing_whatever_comes_late(managed: Managed) -> None:
-    """A heartbeat behind the Leave, a refusal that names it, a join that says it is dead."""
+    """A heartbeat behind the Leave, a refusal that names it, a join that says it is dead, which is refused."""
     managed.beat("b", entries=(msgspec.structs.replace(ENTRY, inst_id="b"),))
     managed.hear("a", tg.BorrowQuery(instance_id="a", borrow_id="q", num_blocks=1, refusals=(tg.Refusal("b", 3),)))
     managed.join("b", state="dead")
@@ -136,8 +138,9 @@ def test_the_dead_hold_nothing_whatever_comes_late(managed: Managed) -> None:
 
 
 def test_a_state_of_a_later_version_neither_serves_nor_lends(managed: Managed) -> None:
-    managed.beat("a", state="hibernating")
-    assert managed.states()["a"] == "starting"
+    managed.join("c", state="hibernating")
+    managed.hear("a", tg.Leave(instance_id="a", incarnation=1))
+    assert managed.states() == {"a": "dead", "b": "dead", "c": "starting"}
     assert managed.locate().instance_id == "" and managed.candidates("x") == []
 
 
@@ -166,7 +169,7 @@ MESSAGES = st.one_of(
         base=COUNTS,
         full=st.booleans(),
         entries=PLACEMENT,
-        state=STATES,
+        state=st.sampled_from(get_args(ServingState)),
         free_blocks=COUNTS,
         lendable_blocks=COUNTS,
         waiting=COUNTS,
