@@ -73,6 +73,7 @@ class InstanceActor:
         self._status = StatusResponder(core, member, worker, self._malformed, self._answer)
         self._gone_routes: list[bytes] = []
         self._ticks = 0
+        self._last_refusal = ""
         self.joined = asyncio.Event()
         self._end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
@@ -156,14 +157,23 @@ class InstanceActor:
     def on_gmanager(self, message: GManagerAnswer, cause: str) -> None:
         """By an own connection to a gManager."""
         if isinstance(message, tr.JoinRefused):
-            if not self._end.done():
-                self._end.set_exception(InstanceGone(f"the gManager refused this instance: {message.reason}"))
+            self._join_refused(message.reason)
             return
         self._receive("gmanager", message, c.FromGManager(message), cause)
         if isinstance(message, tr.Members) and any(
             m.incarnation == self._member.incarnation and m.state == "ready" for m in message.members
         ):
             self.joined.set()
+            self._last_refusal = ""
+
+    def _join_refused(self, reason: str) -> None:
+        """One that never joined does not fit and ends; one that did goes on, and joins with a later heartbeat."""
+        if self.joined.is_set():
+            if reason != self._last_refusal:
+                self._log.warning("a gManager does not take this instance back", reason=reason)
+            self._last_refusal = reason
+        elif not self._end.done():
+            self._end.set_exception(InstanceGone(f"the gManager refused this instance: {reason}"))
 
     def on_peer(self, peer_id: str, message: PeerAnswer, cause: str) -> None:
         """By an own connection to a peer."""

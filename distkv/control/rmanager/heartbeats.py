@@ -90,8 +90,9 @@ class Heartbeats:
     def on_ack(self, ack: HeartbeatAck) -> None:
         """The gManager has it, or wants everything."""
         if ack.want_full or ack.want_join:
+            if ack.want_full or not self._full:  # who is not let in does not try faster than it beats
+                self._next_at = 0.0
             self._full = True
-            self._next_at = 0.0
         elif max(self._base + 1, self._seq - KEPT_HEARTBEATS) <= ack.seq <= self._seq:
             self._base, self._full = ack.seq, False
             self._changed_in = {key: seq for key, seq in self._changed_in.items() if seq > ack.seq}

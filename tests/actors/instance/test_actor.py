@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from distkv.actors.instance.actor import InstanceActor, InstanceGone
 from distkv.actors.instance.connections import GManagerConnections
@@ -164,6 +165,26 @@ async def test_a_gmanager_that_refuses_it_ends_it(running: Running) -> None:
     running.actor.on_gmanager(tr.JoinRefused(reason="another model"), "")
     with pytest.raises(InstanceGone, match="the gManager refused this instance: another model"):
         await soon(running.actor.ended())
+
+
+async def test_one_that_had_joined_goes_on_when_a_restarted_gmanager_refuses_it(running: Running) -> None:
+    members = tr.Members(version=1, members=(make_member("a", pid=10),))
+    running.actor.on_gmanager(members, "")
+    with capture_logs() as lines:
+        for reason in ("another model", "another model", "another dtype"):
+            running.actor.on_gmanager(tr.JoinRefused(reason=reason), "")
+        running.actor.on_gmanager(members, "")
+        running.actor.on_gmanager(tr.JoinRefused(reason="another dtype"), "")
+    said = [line["reason"] for line in lines if line["event"] == "a gManager does not take this instance back"]
+    assert said == ["another model", "another dtype", "another dtype"], "once while it stays the same"
+    ended = asyncio.ensure_future(running.actor.ended())
+    await asyncio.sleep(0)
+    assert not ended.done()
+    ended.cancel()
+    await soon(running.gmanager.recv())
+    running.actor.on_gmanager(tr.HeartbeatAck(seq=0, want_join=True), "")
+    _, envelope = await soon(running.gmanager.recv())
+    assert isinstance(envelope.body, tg.Join), "it tries again"
 
 
 @pytest.mark.parametrize("last_words", [fw.WorkerFailed(reason="out of memory"), None])

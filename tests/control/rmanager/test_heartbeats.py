@@ -53,6 +53,20 @@ def test_what_changed_back_is_told_as_the_gmanager_may_know_more_than_it_acknowl
     assert entries(heartbeats.build(0)) == {("short-lived", True): 0}
 
 
+def test_who_is_told_to_join_again_and_again_beats_no_faster() -> None:
+    state = make_state()
+    heartbeats = Heartbeats(state)
+    assert heartbeats.due(10.0)
+    heartbeats.build(0)
+    heartbeats.on_ack(HeartbeatAck(seq=1))
+    heartbeats.on_ack(HeartbeatAck(seq=1, want_join=True))
+    assert heartbeats.due(10.1), "after the first time everything is told at once"
+    assert heartbeats.build(0).full
+    heartbeats.on_ack(HeartbeatAck(seq=2, want_join=True))
+    assert not heartbeats.due(10.2), "it was refused: the next try is the next heartbeat"
+    assert heartbeats.due(10.1 + state.settings.heartbeat_s)
+
+
 def test_on_request_everything_is_told() -> None:
     state = make_state()
     heartbeats = Heartbeats(state)
