@@ -9,7 +9,7 @@ import msgspec
 
 from distkv.client.connection import Connection, ConnectionLost
 from distkv.client.owned_tasks import OwnedTasks
-from distkv.errors import ClusterUnreachable, RequestFailed
+from distkv.errors import ClusterUnreachable, ConfigError, RequestFailed
 from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.to_gmanager import Locate
@@ -57,6 +57,10 @@ class Directory:
         """Whether the address that was given answered the last query."""
         return self._bootstrap_answers
 
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
     async def aclose(self) -> None:
         """Cancel all requests, end every connection, and return when all tasks have ended."""
         self._closed = True
@@ -68,7 +72,8 @@ class Directory:
     def connection(self, address: str) -> Connection:
         """The connection to an address, a new one if there is none or it was lost.
 
-        Raises ConnectionLost once this directory is closed.
+        Raises ConnectionLost when a member's address is none, and once this directory is closed; ConfigError when the
+        address that was given is none.
         """
         if self._closed:
             raise ConnectionLost("closed by this client")
@@ -76,7 +81,12 @@ class Directory:
         if known is None or known.lost is not None:
             if known is not None and address == self.address:
                 self._bootstrap_lost, self._bootstrap_answers = True, False
-            known = Connection(address, self._envelopes, self._on_members, self._tasks)
+            try:
+                known = Connection(address, self._envelopes, self._on_members, self._tasks)
+            except ConfigError as error:
+                if address == self.address:
+                    raise
+                raise ConnectionLost(str(error)) from None
             self._connections[address] = known
         return known
 

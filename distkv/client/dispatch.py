@@ -75,7 +75,7 @@ class Dispatch:
                     await self._on_failed(submission, failed)
                 case ConnectionLost() as lost:
                     self._detach()
-                    self._on_lost(submission, lost)
+                    self._on_lost(submission.target, lost)
         return None
 
     async def _submit_somewhere(self) -> _Submission:
@@ -94,8 +94,11 @@ class Dispatch:
             raise self._failure or nowhere from None
         try:
             connection = self._directory.connection(target.address)
-        except ConnectionLost as closed:
-            raise RequestFailed(False, closed.why) from None
+        except ConnectionLost as lost:
+            if self._directory.closed:
+                raise RequestFailed(False, lost.why) from None
+            self._on_lost(target, lost)
+            return await self._submit_somewhere()
         started_s = asyncio.get_running_loop().time()
         events = connection.attach(name)
         self._submission = _Submission(target, connection, name, events, started_s)
@@ -116,22 +119,22 @@ class Dispatch:
         waited_s = asyncio.get_running_loop().time() - submission.started_s
         if waited_s >= AT_ONCE_S and await self._directory.is_ready(instance_id):
             raise failure
-        self._exclude(submission, failure)
+        self._exclude(submission.target, failure)
 
-    def _on_lost(self, submission: _Submission, lost: ConnectionLost) -> None:
+    def _on_lost(self, target: Target, lost: ConnectionLost) -> None:
         """Exclude an instance that is gone. Raises RequestFailed when output of it came, or it rejected the message."""
-        instance_id, address = submission.target
+        instance_id, address = target
         if lost.rejected:
             raise RequestFailed(False, f"instance {instance_id}: {lost.why}")
         self._directory.suspect(instance_id)
         failure = RequestFailed(True, f"instance {instance_id} at {address}: {lost.why}")
         if self._has_output:
             raise failure
-        self._exclude(submission, failure)
+        self._exclude(target, failure)
 
-    def _exclude(self, submission: _Submission, failure: RequestFailed) -> None:
+    def _exclude(self, target: Target, failure: RequestFailed) -> None:
         self._failure = failure
-        self._excluded += (submission.target.instance_id,)
+        self._excluded += (target.instance_id,)
 
     def _detach(self, *, cancel: bool = False) -> None:
         """Forget the submission; with `cancel` the instance stops working on it."""

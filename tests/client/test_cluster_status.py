@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 
 import msgspec
+import pytest
 
 from distkv import AsyncClient
 from tests.client.fakes import TOTAL_BLOCKS, count_up
@@ -54,6 +55,16 @@ async def test_an_instance_that_does_not_answer_keeps_its_last_numbers(start_fak
     assert silent["blocks"] == before["blocks"]
     assert set(silent["counters"].values()) == {0}
     assert [request["instance_id"] for request in status["requests"]] == ["i0"]
+
+
+@pytest.mark.parametrize("address", ["nonsense", "tcp://a b:1"])
+async def test_an_instance_whose_address_is_none_is_unreachable(start_fakes, address):
+    cluster = start_fakes(count_up, count_up)
+    first, *others = cluster.gmanager.members
+    cluster.gmanager.members = [msgspec.structs.replace(first, address=address), *others]
+    async with AsyncClient(cluster.address) as client:
+        status = await client.status()
+    assert [one["state"] for one in status["instances"]] == ["unreachable", "ready"]
 
 
 async def test_a_dead_instance_is_dead_and_its_blocks_add_up(start_fakes):

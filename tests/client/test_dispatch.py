@@ -36,6 +36,21 @@ async def test_every_instance_gets_an_id_of_its_own_and_the_user_the_one_that_wa
     assert [one.of(Submit)[0].request_id for one in cluster.instances] == ["mine", "mine~1", "mine~2"]
 
 
+@pytest.mark.parametrize("address", ["nonsense", "tcp://a b:1"])
+async def test_an_instance_whose_address_is_none_is_left(start_fakes, address):
+    cluster = start_fakes(count_up, count_up)
+    first, *others = cluster.gmanager.members
+    cluster.gmanager.members = [msgspec.structs.replace(first, address=address), *others]
+    async with AsyncClient(cluster.address) as client:
+        assert (await client.submit("x", FOUR)).text == "0 1 2 3 "
+    cluster.gmanager.members = cluster.gmanager.members[:1]
+    async with AsyncClient(cluster.address) as client:
+        with pytest.raises(RequestFailed, match="instance i0 at") as caught:
+            await client.submit("x", FOUR)
+    assert caught.value.retryable
+    assert [len(one.of(Submit)) for one in cluster.instances] == [0, 1]
+
+
 async def test_an_instance_that_fails_late_and_is_ready_did_try(start_fakes, monkeypatch):
     """A request that it could not serve after some time would fare no better elsewhere."""
     monkeypatch.setattr(dispatch, "AT_ONCE_S", 0.0)

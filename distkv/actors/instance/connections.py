@@ -12,7 +12,7 @@ from typing import Generic
 
 import structlog
 
-from distkv.errors import LinkClosed, WireError
+from distkv.errors import ConfigError, LinkClosed, WireError
 from distkv.wire.channel import ClientChannel
 from distkv.wire.codec import EnvelopeDecoder
 from distkv.wire.envelope_factory import EnvelopeFactory
@@ -135,21 +135,30 @@ class PeerConnections:
         self._on_lost = on_lost
         self._connections: dict[str, Connection[PeerAnswer]] = {}
         self._malformed_before = 0
+        self._no_addresses: dict[str, str] = {}
 
     @property
     def malformed(self) -> int:
         return self._malformed_before + sum(connection.malformed for connection in self._connections.values())
 
     def send(self, member: Member, body: PeerRequest, cause: str) -> bool:
-        """Send to a peer."""
+        """Send to a peer. One whose address is none is lost at once; `on_lost` says so from the loop."""
         connection = self._connections.get(member.instance_id)
         if connection is not None and connection.address != member.address:
             self._drop(member.instance_id)
             connection = None
-        return (connection or self._open(member)).send(body, cause)
+        try:
+            return (connection or self._open(member)).send(body, cause)
+        except ConfigError as error:
+            if self._no_addresses.get(member.instance_id) != member.address:
+                self._no_addresses[member.instance_id] = member.address
+                structlog.get_logger().warning("a peer has no address", peer=member.instance_id, why=str(error))
+            asyncio.get_running_loop().call_soon(self._on_lost, member.instance_id)
+            return False
 
     def keep_only(self, members: dict[str, Member]) -> None:
         """Close connections to peers that are gone."""
+        self._no_addresses = {name: address for name, address in self._no_addresses.items() if name in members}
         for instance_id, connection in list(self._connections.items()):
             member = members.get(instance_id)
             if member is None or member.state == "dead" or member.address != connection.address:

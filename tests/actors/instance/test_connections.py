@@ -74,6 +74,23 @@ async def test_a_peer_at_a_new_address_is_called_there_by_another_route(tasks: a
         peers.close()
 
 
+@pytest.mark.parametrize("address", ["nonsense", "tcp://a b:1", ""])
+async def test_a_peer_whose_address_is_none_is_lost(tasks: asyncio.TaskGroup, address: str) -> None:
+    lost: asyncio.Queue[str] = asyncio.Queue()
+    peers = PeerConnections(ENVELOPES, tasks, lambda *_message: None, lost.put_nowait)
+    async with ServerChannel.bind("tcp://127.0.0.1:0", RMANAGER_PORT) as server:
+        with capture_logs() as lines:
+            for _ in range(2):
+                assert not peers.send(peer_at(address), RELEASE, "")
+                assert lost.empty(), "whoever sends is not interrupted"
+                assert await soon(lost.get()) == "b"
+        assert [(line["event"], line["peer"]) for line in lines] == [("a peer has no address", "b")]
+        peers.keep_only({"b": peer_at(address)})
+        assert peers.send(peer_at(server.address), RELEASE, "")
+        await soon(server.recv())
+        peers.close()
+
+
 async def test_a_gmanager_that_refuses_to_read_this_instance_is_named_in_the_log(tasks: asyncio.TaskGroup) -> None:
     connected, heard = asyncio.Event(), asyncio.Event()
     async with ServerChannel.bind("tcp://127.0.0.1:0", GMANAGER_PORT) as server:
