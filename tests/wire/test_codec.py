@@ -15,9 +15,10 @@ from distkv.errors import FrameTooLarge, MalformedMessage, WireError
 from distkv.types import SamplingParams
 from distkv.wire.codec import decode_header, encode_envelope, encode_header
 from distkv.wire.inboxes import CAPTURE
-from distkv.wire.messages.data import Attend, Hello
+from distkv.wire.messages.common import Epoch
+from distkv.wire.messages.data import Attend, Hello, Partials, ReadBlocks
 from distkv.wire.messages.envelope import Envelope
-from distkv.wire.messages.to_rmanager import KeepAlive, Submit
+from distkv.wire.messages.to_rmanager import Granted, KeepAlive, Submit
 from tests.wire.strategies import CONTROL_TYPES, DATA_TYPES, any_envelope, any_header, envelopes, messages_of
 
 decode_envelope = CAPTURE.decode
@@ -119,6 +120,15 @@ def test_nan_is_no_duration() -> None:
     plain["body"] = {"type": "Reclaim", "span": {"span_id": "s", "epoch": epoch}, "deadline_s": float("nan")}
     with pytest.raises(MalformedMessage, match="deadline_s"):
         decode_envelope(msgpack.packb(plain))
+
+
+def test_no_slot_and_no_entry_is_negative() -> None:
+    granted = Granted(span_id="s", epoch=Epoch(1, 1), slots=(0, -1), ttl_s=1.0)
+    with pytest.raises(MalformedMessage, match=r">= 0 - at `\$\.body\.slots"):
+        decode_envelope(encode_envelope(wrap(granted)))
+    for header in (ReadBlocks(slots=(0, -1)), Partials(step_id=1, layer=0, stale=(-1,))):
+        with pytest.raises(MalformedMessage, match=">= 0"):
+            decode_header(encode_header(header))
 
 
 def test_too_large() -> None:

@@ -76,13 +76,13 @@ class Partials(Message, frozen=True):
     layer: Count  #: as in `Attend`
     #: indices of entries whose span does not exist in that epoch: their rows are empty partials (0, -inf), and their
     #: sequences have lost this creditor
-    stale: tuple[int, ...] = ()
+    stale: tuple[Count, ...] = ()
 
 
 class ReadBlocks(Message, frozen=True):
     """Send these slots of the pool, whole. Answered by `Blocks`; stands in for a one-sided read."""
 
-    slots: tuple[int, ...]  #: slots of the owner's pool
+    slots: tuple[Count, ...]  #: slots of the owner's pool
 
 
 class Blocks(Message, frozen=True):

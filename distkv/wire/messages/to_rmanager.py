@@ -81,7 +81,7 @@ class Granted(Message, frozen=True):
 
     span_id: SpanId  #: as in `TryMoveKvcache`
     epoch: Epoch  #: of this grant
-    slots: tuple[int, ...]  #: the creditor's slots, in span order; may be fewer than requested
+    slots: tuple[Count, ...]  #: the creditor's slots, in span order; may be fewer than requested
     ttl_s: Seconds  #: lease granted, seconds; at most the creditor's own `lease_s`
 
 
