@@ -25,6 +25,7 @@ from distkv.wire.messages.to_client import Located
 from distkv.wire.messages.to_rmanager import Candidate, Creditors, HeartbeatAck, JoinRefused, Members
 
 FORGET_DEAD_S = 300.0
+NAMED_IN_A_REASON = 8
 
 
 class GManager:
@@ -87,7 +88,7 @@ class GManager:
             refusal = f"{member.instance_id} says that it is {member.state}, which only others can find"
         elif differing:
             refusal = (
-                f"instances {', '.join(differing)} serve another model, dtype or block layout than "
+                f"instances {_some(differing)} serve another model, dtype or block layout than "
                 f"{member.instance_id} ({join.compat}); one cluster serves one"
             )
         elif entry is not None and member.incarnation < entry.member.incarnation:
@@ -239,3 +240,9 @@ class GManager:
             assert state == self._state(instance_id, now), f"{instance_id} is not {state} any more"
             entry = self.ledger.entries[instance_id]
             assert state != "dead" or entry.is_empty, f"{instance_id} is dead and holds something"
+
+
+def _some(names: list[str]) -> str:
+    """The first of the names, and how many there are besides: a reason has a limit, a cluster has none."""
+    more = len(names) - NAMED_IN_A_REASON
+    return ", ".join(names[:NAMED_IN_A_REASON]) + (f" and {more} more" if more > 0 else "")

@@ -17,6 +17,12 @@ PROTOCOL_VERSION = 2
 InstanceId = Annotated[str, Meta(min_length=1, max_length=128)]
 RequestId = Annotated[str, Meta(min_length=1, max_length=256)]
 SpanId = Annotated[str, Meta(min_length=1, max_length=256)]
+BorrowId = Annotated[str, Meta(max_length=256)]
+Address = Annotated[str, Meta(max_length=256)]
+HostKey = Annotated[str, Meta(max_length=256)]
+Compat = Annotated[str, Meta(max_length=256)]
+Word = Annotated[str, Meta(max_length=32)]
+Reason = Annotated[str, Meta(max_length=4096)]
 Count = Annotated[int, Meta(ge=0)]
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]
 
@@ -52,18 +58,23 @@ class SpanRef(Value, frozen=True):
 
 
 TransportName = Annotated[str, Meta(min_length=1, max_length=32)]
-TransportMetadata = dict[str, str | int]
+TransportMetadata = Annotated[
+    dict[Annotated[str, Meta(max_length=32)], Annotated[str, Meta(max_length=256)] | int], Meta(max_length=16)
+]
 
 
 class DataEndpoint(Value, frozen=True):
     """How to reach the tensors of a worker."""
 
-    address: str  #: `host:port` of the tensor link listener
-    host_key: str = ""  #: boot id, process namespace and user; equal on two workers that can map each other's memory
+    address: Address  #: `host:port` of the tensor link listener
+    #: boot id, process namespace and user; equal on two workers that can map each other's memory
+    host_key: HostKey = ""
     slot_bytes: Count = 0  #: bytes of one rBlock, all layers
     num_slots: Count = 0  #: rBlocks in the pool
     #: by the name of a transport, what a peer needs to know for that one; see "Transports"
-    transports: dict[TransportName, TransportMetadata] = msgspec.field(default_factory=dict)
+    transports: Annotated[dict[TransportName, TransportMetadata], Meta(max_length=16)] = msgspec.field(
+        default_factory=dict
+    )
 
 
 class Member(Value, frozen=True):
@@ -71,9 +82,9 @@ class Member(Value, frozen=True):
 
     instance_id: InstanceId  #: name, unique in the cluster
     incarnation: int  #: grows with every restart of the instance (wall-clock nanoseconds at its start)
-    address: str  #: `tcp://host:port` of its rManager
-    role: str = "mixed"  #: `mixed`, `prefill` or `decode`; carried and shown, without effect on decisions
-    state: str = "starting"  #: `starting`, `ready`, `draining`, `unreachable` or `dead`
+    address: Address  #: `tcp://host:port` of its rManager
+    role: Word = "mixed"  #: `mixed`, `prefill` or `decode`; carried and shown, without effect on decisions
+    state: Word = "starting"  #: `starting`, `ready`, `draining`, `unreachable` or `dead`
     pid: int = 0  #: process of the rManager
     worker_pid: int = 0  #: process of the engine worker
     block_tokens: Count = 0  #: tokens per rBlock (P)

@@ -5,7 +5,7 @@ Tensors are little-endian and contiguous. R: query rows of a plan's entries toge
 
 from __future__ import annotations
 
-from distkv.wire.messages.common import Count, InstanceId, Message, SpanRef, Value
+from distkv.wire.messages.common import Compat, Count, InstanceId, Message, SpanRef, Value
 
 
 class Hello(Message, frozen=True):
@@ -14,7 +14,7 @@ class Hello(Message, frozen=True):
     protocol: int  #: protocol version; must be equal
     instance_id: InstanceId  #: instance that connects
     incarnation: int  #: its incarnation
-    compat: str  #: as in `Join`; must be equal
+    compat: Compat  #: as in `Join`; must be equal
     expects_id: InstanceId  #: instance that it means to reach
     expects_incarnation: int  #: incarnation of that instance
 

@@ -7,14 +7,14 @@ the queries are answered at once from what the gManager knows, which may be stal
 from __future__ import annotations
 
 from distkv.types import ServingState
-from distkv.wire.messages.common import Count, InstanceId, Member, Message, RequestId, Seconds, Value
+from distkv.wire.messages.common import BorrowId, Compat, Count, InstanceId, Member, Message, RequestId, Seconds, Value
 
 
 class Join(Message, frozen=True):
     """An instance is there (sent at start, when its state changes, and when a gManager does not know it)."""
 
     member: Member  #: the sender
-    compat: str  #: hash of model, dtype, rBlock layout and protocol version; empty while loading
+    compat: Compat  #: hash of model, dtype, rBlock layout and protocol version; empty while loading
 
 
 class Leave(Message, frozen=True):
@@ -71,7 +71,7 @@ class BorrowQuery(Message, frozen=True):
     """A debtor looks for `num_blocks`; what it was refused since its last query updates the ledger (000 §4.4)."""
 
     instance_id: InstanceId  #: the debtor
-    borrow_id: str  #: names this borrow; repeated in the answer
+    borrow_id: BorrowId  #: names this borrow; repeated in the answer
     num_blocks: Count  #: rBlocks still missing
     refusals: tuple[Refusal, ...] = ()  #: refusals during this borrow; they correct the ledger before it is read
     exclude: tuple[InstanceId, ...] = ()  #: instances to leave out, such as the creditor that reclaims its memory

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from distkv.types import SamplingParams
 from distkv.wire.messages.common import (
+    BorrowId,
     Count,
     Epoch,
     InstanceId,
     Member,
     Message,
+    Reason,
     RequestId,
     Seconds,
     SpanId,
@@ -33,7 +35,7 @@ class Members(Message, frozen=True):
 class JoinRefused(Message, frozen=True):
     """The instance cannot be part of this cluster; `reason` says what differs."""
 
-    reason: str  #: one sentence saying what differs
+    reason: Reason  #: one sentence saying what differs
 
 
 class HeartbeatAck(Message, frozen=True):
@@ -54,7 +56,7 @@ class Candidate(Value, frozen=True, array_like=True):
 class Creditors(Message, frozen=True):
     """Up to three candidates, best first: cheapest to reach, then most free (000 §4.4)."""
 
-    borrow_id: str  #: from the query
+    borrow_id: BorrowId  #: from the query
     #: up to three; those on the debtor's host first, then the ones with most to lend
     candidates: tuple[Candidate, ...] = ()
 
@@ -89,7 +91,7 @@ class Refused(Message, frozen=True):
     """Nothing is reserved; `free_blocks` is what could be lent now."""
 
     span_id: SpanId  #: as in `TryMoveKvcache`
-    reason: str  #: one sentence
+    reason: Reason  #: one sentence
     free_blocks: Count  #: rBlocks that could be lent now
 
 

@@ -147,6 +147,16 @@ def test_one_cluster_serves_one_model(managed: Managed) -> None:
     assert managed.states()["b"] == "ready", "the dead do not count"
 
 
+def test_a_reason_fits_its_message_however_many_instances_it_is_about(managed: Managed) -> None:
+    names = [f"{index:03}".ljust(128, "x") for index in range(50)]
+    for name in names:
+        managed.join(name)
+    managed.join("b", compat="another")
+    (refused,) = managed.answers(JoinRefused, "b")
+    assert f"instances {', '.join(names[:8])} and 42 more serve" in refused.reason
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(refused), type=JoinRefused) == refused
+
+
 def test_a_new_incarnation_replaces_the_old_one_and_is_not_replaced_by_it(managed: Managed) -> None:
     managed.join("a", incarnation=1, pid=10)
     managed.beat("a", debtors=(tg.Debtor("b", 3),))

@@ -1,0 +1,78 @@
+"""What an instance says of itself is kept by everybody: each text of it has a limit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import msgspec.inspect as mi
+import pytest
+
+from distkv.wire.messages.common import DataEndpoint, Member
+from distkv.wire.messages.data import Hello
+from distkv.wire.messages.to_gmanager import BorrowQuery, Heartbeat, Join, Leave, Locate
+from distkv.wire.messages.to_rmanager import Creditors, JoinRefused, Refused, Renew
+
+BOUNDED = (
+    Member,
+    DataEndpoint,
+    Join,
+    Leave,
+    Heartbeat,
+    BorrowQuery,
+    Locate,
+    Creditors,
+    JoinRefused,
+    Refused,
+    Renew,
+    Hello,
+)
+
+
+def unbounded(info: mi.Type, path: str) -> Iterator[str]:
+    """Where texts and maps without a limit are."""
+    match info:
+        case mi.StrType(max_length=None):
+            yield path
+        case mi.DictType(key_type=key, value_type=value, max_length=most):
+            if most is None:
+                yield path
+            yield from unbounded(key, f"{path} key")
+            yield from unbounded(value, f"{path} value")
+        case mi.StructType(fields=fields):
+            for field in fields:
+                yield from unbounded(field.type, f"{path}.{field.name}")
+        case mi.UnionType(types=types):
+            for one in types:
+                yield from unbounded(one, path)
+        case mi.VarTupleType(item_type=item) | mi.Metadata(type=item):
+            yield from unbounded(item, path)
+        case mi.TupleType(item_types=items):
+            for one in items:
+                yield from unbounded(one, path)
+
+
+@pytest.mark.parametrize("kind", BOUNDED, ids=lambda kind: kind.__name__)
+def test_every_text_has_a_limit(kind: type[Any]) -> None:
+    assert list(unbounded(mi.type_info(kind), kind.__name__)) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"address": "tcp://" + "x" * 256},
+        {"role": "r" * 33},
+        {"state": "s" * 33},
+        {"data": {"address": "x" * 257}},
+        {"data": {"address": "x", "host_key": "k" * 257}},
+        {"data": {"address": "x", "transports": {"shm": {"path": "p" * 257}}}},
+        {"data": {"address": "x", "transports": {"shm": {str(index): 1 for index in range(17)}}}},
+        {"data": {"address": "x", "transports": {str(index): {} for index in range(17)}}},
+    ],
+)
+def test_a_member_beyond_them_does_not_decode(change: dict[str, Any]) -> None:
+    plain = {"instance_id": "a", "incarnation": 1, "address": "tcp://127.0.0.1:9"}
+    assert msgspec.convert(plain, Member).address == plain["address"]
+    with pytest.raises(msgspec.ValidationError, match="length <= "):
+        msgspec.convert(plain | change, Member)
