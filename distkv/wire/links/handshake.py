@@ -8,6 +8,8 @@ from distkv.wire.messages.common import PROTOCOL_VERSION, DataEndpoint, Instance
 from distkv.wire.messages.data import DataMessage, Denied, Hello, Welcome
 
 HANDSHAKE_HEADER_BYTES = 4096
+WITHHELD = "that of the instance"
+"""What a stranger is told in place of the compat that would open the link."""
 
 
 class LinkIdentity(Value, frozen=True):
@@ -31,7 +33,10 @@ def hello_to(identity: LinkIdentity, peer_id: str, peer_incarnation: int) -> Hel
 
 
 def answer_hello(header: DataMessage, identity: LinkIdentity, pool: Pool) -> Welcome | Denied:
-    """What the accepting end answers to the first frame of a link. Raises MalformedMessage if it is no Hello."""
+    """What the accepting end answers to the first frame of a link. Raises MalformedMessage if it is no Hello.
+
+    Who has another compat learns only that: Hello is not authenticated, and ours would be accepted from anybody.
+    """
     if not isinstance(header, Hello):
         raise MalformedMessage(f"a link begins with Hello, this one with {type(header).__name__}")
     for field, expected, got in (
@@ -41,7 +46,8 @@ def answer_hello(header: DataMessage, identity: LinkIdentity, pool: Pool) -> Wel
         ("incarnation", identity.incarnation, header.expects_incarnation),
     ):
         if expected != got:
-            return Denied(field=field, expected=str(expected), got=str(got))
+            secret = field == "compat"
+            return Denied(field=field, expected=WITHHELD if secret else str(expected), got=str(got))
     return Welcome(
         instance_id=identity.instance_id,
         incarnation=identity.incarnation,
@@ -49,6 +55,12 @@ def answer_hello(header: DataMessage, identity: LinkIdentity, pool: Pool) -> Wel
         num_slots=pool.num_slots,
         pool_token=pool.token,
     )
+
+
+def refusal(denied: Denied, identity: LinkIdentity) -> HandshakeRefused:
+    """What the accepting end logs of its own answer: also what the peer was not told."""
+    expected = identity.compat if denied.field == "compat" else denied.expected
+    return HandshakeRefused(denied.field, expected, denied.got)
 
 
 def check_answer(header: DataMessage, hello: Hello, endpoint: DataEndpoint) -> Welcome:

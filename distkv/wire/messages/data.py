@@ -35,7 +35,7 @@ class Denied(Message, frozen=True):
     """Answer to `Hello`, or to a frame out of order: the link ends here."""
 
     field: str  #: what differs
-    expected: str  #: what it should have been
+    expected: str  #: what it should have been; not told of `compat`
     got: str  #: what it was
 
 

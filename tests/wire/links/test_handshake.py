@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from distkv.errors import ConfigError, HandshakeRefused, LinkClosed, LinkTimeout, MalformedMessage, WireError
 from distkv.wire.codec import encode_header
@@ -64,9 +65,20 @@ def test_a_wrong_hello_is_refused_and_both_ends_know_why(transport: str, field: 
             with pytest.raises(HandshakeRefused, match=field) as refused:
                 connect_by(transport, listener.endpoint, WRONG[field])
             assert refused.value.field == field
+            assert PEER.compat not in str(refused.value), "a stranger is not told how to pass"
             connect_by(transport, listener.endpoint).abort()
         assert listener.refused == 1
         assert listener.malformed == 0
+
+
+@pytest.mark.parametrize("carrier", ["tcp", "unix"])
+def test_the_own_log_says_what_a_stranger_is_not_told(carrier: str) -> None:
+    with random_pool() as pool, capture_logs() as logs:
+        listener = listen_on(carrier, pool)
+        with accepting(listener, []), pytest.raises(HandshakeRefused, match="compat should be 'that of the instance'"):
+            connect_by(carrier, listener.endpoint, WRONG["compat"])
+    (problem,) = [log["problem"] for log in logs if log["event"] == "a tensor link was refused"]
+    assert f"compat should be '{PEER.compat}', the peer has 'other'" in problem
 
 
 @pytest.mark.parametrize("field", ["slot_bytes", "num_slots"])

@@ -13,11 +13,11 @@ import time
 import structlog
 
 from distkv.config import check_bind
-from distkv.errors import ConfigError, HandshakeRefused, LinkClosed, LinkError, LinkTimeout, WireError
+from distkv.errors import ConfigError, LinkClosed, LinkError, LinkTimeout, WireError
 from distkv.wire.address import PORT_HINT, join_host_port, split_host_port
 from distkv.wire.links.base import MAX_BODY_BYTES, MAX_HEADER_BYTES
 from distkv.wire.links.frames import FrameSocket
-from distkv.wire.links.handshake import HANDSHAKE_HEADER_BYTES, LinkIdentity, answer_hello
+from distkv.wire.links.handshake import HANDSHAKE_HEADER_BYTES, LinkIdentity, answer_hello, refusal
 from distkv.wire.links.pool_memory import Pool, host_key
 from distkv.wire.links.transports.offer import offers
 from distkv.wire.links.transports.sockets import UnixSocket, tune
@@ -156,8 +156,8 @@ class SocketListener:
         if isinstance(answer, Denied):
             self.refused += 1
             frames.end(abrupt=False)
-            reason = HandshakeRefused(answer.field, answer.expected, answer.got)
-            _log.warning("a tensor link was refused", peer=frames.peer, problem=str(reason))
+            problem = str(refusal(answer, self.identity))
+            _log.warning("a tensor link was refused", peer=frames.peer, problem=problem)
             return None
         assert isinstance(hello, Hello)
         frames.peer = hello.instance_id
