@@ -33,12 +33,7 @@ class Creditor:
     def on_try_move(self, sender: str, route: bytes, message: TryMoveKvcache, now: float) -> None:
         """Reserve, or refuse with what is free."""
         state = self._state
-        if state.instance_state != "ready" or message.debtor_id != sender:
-            reason = (
-                f"this instance is {state.instance_state}"
-                if state.instance_state != "ready"
-                else "not the debtor's own asking"
-            )
+        if reason := self._why_not(sender, message):
             state.emit(Answer(route, Refused(span_id=message.span_id, reason=reason, free_blocks=0)))
             return
         answer, is_new = state.loans.try_grant(route, message, state.lendable(), now)
@@ -47,6 +42,21 @@ class Creditor:
             state.emit(TellWorker(Grant(span=span, slots=answer.slots)))
             state.publish(events.Lent(request_id=message.request_id, debtor=sender, blocks=len(answer.slots)))
         state.emit(Answer(route, answer))
+
+    def _why_not(self, sender: str, message: TryMoveKvcache) -> str:
+        """Why nothing is lent to this debtor, however much is free; empty if it may have some.
+
+        A debtor that is newer than the member list here is refused too, and tries again later.
+        """
+        state = self._state
+        if state.instance_state != "ready":
+            return f"this instance is {state.instance_state}"
+        if message.debtor_id != sender:
+            return "not the debtor's own asking"
+        member = state.members.get(sender)
+        if member is None or member.state == "dead" or member.incarnation != message.debtor_incarnation:
+            return "the debtor is no member"
+        return ""
 
     def on_blocks_ready(self, route: bytes, message: BlocksReady) -> None:
         """Have the worker pull what a debtor has ready."""

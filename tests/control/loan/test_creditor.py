@@ -25,7 +25,7 @@ from distkv.wire.messages.to_rmanager import (
     TryMoveKvcache,
 )
 from distkv.wire.messages.to_worker import Grant, Pull, Revoke
-from tests.control.parts import issued, make_state
+from tests.control.parts import issued, make_member, make_state
 
 DEBTOR, STRANGER = b"the route of p", b"a stranger's route"
 
@@ -81,16 +81,30 @@ def test_it_grants_what_it_has_and_tells_its_worker(lending: Lending) -> None:
     lending.check()
 
 
-@pytest.mark.parametrize("why", ["draining", "not its own"])
+@pytest.mark.parametrize("why", ["draining", "not its own", "a stranger", "dead", "another incarnation"])
 def test_it_refuses_what_it_must_not_lend(lending: Lending, why: str) -> None:
     if why == "draining":
         lending.state.instance_state = "draining"
         lending.ask()
-    else:
+    elif why == "not its own":
         lending.ask(sender="q")
+    elif why == "a stranger":
+        lending.ask(sender="x", debtor="x")
+    else:
+        known = make_member("p", state="dead") if why == "dead" else make_member("p", incarnation=2)
+        lending.state.members["p"] = known
+        lending.ask()
     ((_, answer),) = lending.answers()
     assert isinstance(answer, Refused) and answer.free_blocks == 0
+    assert (answer.reason == "the debtor is no member") == (why not in ("draining", "not its own"))
     assert lending.state.pool.num_free == 16 and lending.state.loans.num_spans == 0
+
+
+@pytest.mark.parametrize("state", ["starting", "ready", "draining", "unreachable"])
+def test_it_lends_to_every_member_that_lives(lending: Lending, state: str) -> None:
+    """Also when the gManager, which says so, does not hear it or is gone itself."""
+    lending.state.members["p"] = make_member("p", state=state)
+    lending.lend()
 
 
 def test_blocks_are_pulled_in_order_and_answered_when_they_are_there(lending: Lending) -> None:
