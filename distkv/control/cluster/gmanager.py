@@ -86,6 +86,10 @@ class GManager:
         differing = self._differing(join, now)
         if member.state in ("unreachable", "dead"):
             refusal = f"{member.instance_id} says that it is {member.state}, which only others can find"
+        elif member.state != "starting" and not join.compat:
+            refusal = f"{member.instance_id} is {member.state} and does not say what it serves"
+        elif (taken_by := self._at_address(join, now)) is not None:
+            refusal = f"{member.address} is the address of {taken_by}, which lives"
         elif differing:
             refusal = (
                 f"instances {_some(differing)} serve another model, dtype or block layout than "
@@ -224,6 +228,14 @@ class GManager:
             and instance_id != join.member.instance_id
             and self._state(instance_id, now) != "dead"
         )
+
+    def _at_address(self, join: tg.Join, now: float) -> str | None:
+        """The live instance of another name that serves at the address this one gives as its own."""
+        for instance_id, entry in self.ledger.entries.items():
+            is_other = instance_id != join.member.instance_id and entry.member.address == join.member.address
+            if is_other and self._alive(entry, now):
+                return instance_id
+        return None
 
     def _publish(self, event: events.ClusterEvent) -> None:
         self._commands.append(Publish(event))

@@ -131,9 +131,10 @@ class Ledger:
         entry.promised_requests += 1
 
     def refused(self, instance_id: str, free_blocks: int) -> None:
-        """A debtor reports how much it was refused with: newer than the last heartbeat."""
+        """A debtor reports how much it was refused with: newer than the last heartbeat, but another's word, so it only
+        lowers what can be lent, until the next heartbeat."""
         if instance_id in self.entries:
-            self.entries[instance_id].lendable = free_blocks
+            self.entries[instance_id].lendable = min(free_blocks, self.entries[instance_id].lendable)
 
     def state(self, instance_id: str, now: float, heartbeat_s: float, dead_after_s: float) -> InstanceState:
         """What its heartbeats say, or their absence."""

@@ -269,6 +269,29 @@ def test_what_only_others_can_find_no_instance_says_of_itself(managed: Managed, 
         )
 
 
+def test_who_serves_says_what_it_serves(managed: Managed) -> None:
+    managed.join("a")
+    for state in ("ready", "draining"):
+        managed.join("b", compat="", state=state)
+        (refused,) = managed.answers(JoinRefused, "b")
+        assert refused.reason == f"b is {state} and does not say what it serves"
+    managed.join("b", compat="", state="starting")
+    assert managed.states() == {"a": "ready", "b": "starting"} and managed.candidates("a") == []
+
+
+def test_two_live_instances_have_two_addresses(managed: Managed) -> None:
+    managed.join("a")
+    there = msgspec.structs.replace(make_member("b"), address="sim://a")
+    managed.hear("b", tg.Join(member=there, compat="model"))
+    (refused,) = managed.answers(JoinRefused, "b")
+    assert refused.reason == "sim://a is the address of a, which lives" and managed.states() == {"a": "ready"}
+    managed.join("a")
+    assert managed.answers(Members, "a"), "its own again is no other's"
+    managed.tick(4.0)
+    managed.hear("b", tg.Join(member=there, compat="model"))
+    assert managed.states() == {"a": "dead", "b": "ready"}, "the dead have none"
+
+
 def test_versions_grow_with_every_broadcast(managed: Managed) -> None:
     versions = []
     for name in "abc":

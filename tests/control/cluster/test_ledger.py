@@ -94,6 +94,8 @@ def test_a_refusal_is_newer_than_the_heartbeat_before_it(ledger: Ledger) -> None
     ledger.refused("a", 2)
     ledger.refused("unknown", 2)
     assert ledger.entries["a"].lendable == 2
+    ledger.refused("a", 2**40)
+    assert ledger.entries["a"].lendable == 2, "what another says raises nothing"
     ledger.apply(beat(2, base=1, lendable_blocks=4), 0.0)
     assert ledger.entries["a"].lendable == 4
 

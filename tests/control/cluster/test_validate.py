@@ -80,7 +80,7 @@ def change_state_unseen(gm: GManager) -> None:
 
 
 def lend_from_the_dead(gm: GManager) -> None:
-    gm.ledger.refused("b", 3)
+    gm.ledger.entries["b"].lendable = 3
 
 
 def place_on_the_dead(gm: GManager) -> None:
