@@ -9,16 +9,21 @@ from typing import Any
 
 import structlog
 
+from distkv import events
 from distkv.actors.task_scope import every, task_scope
 from distkv.clock import Clock, MonotonicClock
-from distkv.config import GManagerConfig
+from distkv.config import GManagerConfig, parse_address
 from distkv.control.cluster.gmanager import GManager
 from distkv.control.commands import Answer, Command, GManagerRequested, Publish, Tick
+from distkv.errors import ConfigError
 from distkv.wire.address import join_host_port
 from distkv.wire.channel import ServerChannel
 from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.inboxes import GMANAGER_PORT
+from distkv.wire.messages.common import Member
 from distkv.wire.messages.envelope import ToGManager
+from distkv.wire.messages.to_gmanager import Join
+from distkv.wire.messages.to_rmanager import JoinRefused
 
 TICK_S = 0.1
 
@@ -38,11 +43,24 @@ class GManagerActor:
         """Answer messages until cancelled."""
         while True:
             route, envelope = await self._server.recv()
+            if isinstance(envelope.body, Join) and (reason := self._bad_address(envelope.body.member)):
+                refused = events.JoinRefused(instance=envelope.body.member.instance_id, reason=reason)
+                self._carry_out([Answer(route, JoinRefused(reason=reason)), Publish(refused)], envelope.id)
+                continue
             self._handle(GManagerRequested(envelope.sender, route, envelope.body), envelope.id)
 
     def tick(self) -> None:
         """Let time pass for the state machine."""
         self._handle(Tick(), "")
+
+    @staticmethod
+    def _bad_address(member: Member) -> str:
+        """Why nobody can connect to the address that an instance gives as its own; empty if it is one."""
+        try:
+            is_plain = parse_address(member.address) == member.address
+        except ConfigError:
+            is_plain = False
+        return "" if is_plain else f"{member.address!r} is no address such as tcp://127.0.0.1:7070"
 
     def _handle(self, event: GManagerRequested | Tick, cause: str) -> None:
         now = self._clock.now()

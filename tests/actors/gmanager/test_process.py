@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
@@ -14,14 +15,15 @@ from distkv.clock import ManualClock
 from distkv.config import GManagerConfig
 from distkv.wire.channel import ClientChannel, ServerChannel
 from distkv.wire.envelope_factory import EnvelopeFactory
-from distkv.wire.inboxes import CLIENT_CONNECTION, GMANAGER_PORT
+from distkv.wire.inboxes import CLIENT_CONNECTION, GMANAGER_CONNECTION, GMANAGER_PORT
 from distkv.wire.messages import to_gmanager as tg
-from distkv.wire.messages.envelope import ToClient, ToGManager
-from distkv.wire.messages.to_rmanager import Members
+from distkv.wire.messages.envelope import ToGManager
+from distkv.wire.messages.to_rmanager import JoinRefused, Members
 from tests.control.parts import make_member
 
 DEADLINE_S = 10.0
-JOIN = tg.Join(member=make_member("a"), compat="model")
+MEMBER = msgspec.structs.replace(make_member("a"), address="tcp://127.0.0.1:9")
+JOIN = tg.Join(member=MEMBER, compat="model")
 
 
 class SpeakingActor(GManagerActor):
@@ -37,13 +39,13 @@ async def server() -> AsyncIterator[ServerChannel[ToGManager]]:
         yield server
 
 
-async def serve_one(actor: GManagerActor, client: ClientChannel[ToClient], body: Any) -> None:
+async def serve_one(actor: GManagerActor, client: ClientChannel[Any], body: Any, answer: type = Members) -> None:
     """Have the actor answer one message."""
     serving = asyncio.ensure_future(actor.serve())
     client.send(EnvelopeFactory("a").wrap(body))
     try:
         envelope = await asyncio.wait_for(client.recv(), DEADLINE_S)
-        assert isinstance(envelope.body, Members)
+        assert isinstance(envelope.body, answer)
     finally:
         serving.cancel()
         await asyncio.gather(serving, return_exceptions=True)
@@ -57,6 +59,20 @@ async def test_messages_are_answered_and_events_logged_with_their_cause(server: 
     assert [line["event"] for line in lines] == ["joined", "instance_state"]
     assert lines[0]["instance"] == "a" and lines[0]["blocks"] == 8 and lines[0]["cause"]
     assert lines[1]["state"] == "ready"
+
+
+@pytest.mark.parametrize(
+    "address", ["", "sim://a", "127.0.0.1:9", "tcp://127.0.0.1", "tcp://127.0.0.1:0", "tcp://a:99999", "tcp://a b:1"]
+)
+async def test_one_whose_address_is_none_does_not_join(server: ServerChannel[ToGManager], address: str) -> None:
+    actor = GManagerActor(GManagerConfig(validate_state=True), server, ManualClock(5.0))
+    join = tg.Join(member=msgspec.structs.replace(MEMBER, address=address), compat="model")
+    with capture_logs() as lines:
+        async with ClientChannel.connect(server.address, GMANAGER_CONNECTION) as client:
+            await serve_one(actor, client, join, JoinRefused)
+            await serve_one(actor, client, JOIN)
+    assert [line["event"] for line in lines] == ["join_refused", "joined", "instance_state"]
+    assert lines[0]["reason"] == f"{address!r} is no address such as tcp://127.0.0.1:7070"
 
 
 async def test_time_alone_makes_an_instance_dead(server: ServerChannel[ToGManager]) -> None:
