@@ -15,7 +15,7 @@ from distkv.control.cluster.gmanager import GManager
 from distkv.types import ServingState
 from distkv.wire.messages import to_gmanager as tg
 from distkv.wire.messages.envelope import ToGManager
-from tests.control.cluster.test_gmanager import Managed
+from tests.control.cluster.managed import Managed
 from tests.control.parts import make_member
 
 ENTRY = tg.RequestPlacementEntry(req_id="r", inst_id="a", num_blocks=2, local=True)

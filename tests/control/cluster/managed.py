@@ -1,0 +1,77 @@
+"""A gManager under test, and the instances that speak to it."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from distkv import events
+from distkv.clock import ManualClock
+from distkv.config import MembershipSettings
+from distkv.control.cluster.gmanager import GManager
+from distkv.control.commands import Answer, Command, GManagerRequested, Publish, Tick
+from distkv.wire.messages import to_gmanager as tg
+from distkv.wire.messages.envelope import ToGManager
+from distkv.wire.messages.to_client import Located
+from distkv.wire.messages.to_rmanager import Creditors
+from tests.control.parts import make_member
+
+M = TypeVar("M")
+E = TypeVar("E", bound=events.ClusterEvent)
+
+
+class Managed:
+    """A gManager, and the instances that speak to it by routes of their own names."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock(100.0)
+        self.gm = GManager(MembershipSettings(heartbeat_s=0.5, dead_after_s=4.0))
+        self.seqs: dict[str, int] = {}
+        self.commands: list[Command] = []
+
+    def hear(self, sender: str, body: ToGManager) -> list[Command]:
+        self.commands = self.gm.handle(GManagerRequested(sender, sender.encode(), body), self.clock.now())
+        self.gm.validate(self.clock.now())
+        return self.commands
+
+    def tick(self, seconds: float = 0.0) -> list[Command]:
+        self.commands = self.gm.handle(Tick(), self.clock.advance(seconds))
+        self.gm.validate(self.clock.now())
+        return self.commands
+
+    def join(self, name: str, compat: str = "model", **fields: Any) -> list[Command]:
+        return self.hear(name, tg.Join(member=make_member(name, **fields), compat=compat))
+
+    def beat(self, name: str, full: bool = True, incarnation: int = 1, **fields: Any) -> list[Command]:
+        self.seqs[name] = self.seqs.get(name, 0) + 1
+        fields = {"total_blocks": 16, "free_blocks": 8, "lendable_blocks": 7} | fields
+        return self.hear(
+            name,
+            tg.Heartbeat(instance_id=name, incarnation=incarnation, seq=self.seqs[name], base=0, full=full, **fields),
+        )
+
+    def answers(self, kind: type[M], route: str | None = None) -> list[M]:
+        return [
+            command.body
+            for command in self.commands
+            if isinstance(command, Answer)
+            and isinstance(command.body, kind)
+            and route in (None, command.route.decode())
+        ]
+
+    def events(self, kind: type[E]) -> list[E]:
+        published = [command.event for command in self.commands if isinstance(command, Publish)]
+        return [event for event in published if isinstance(event, kind)]
+
+    def states(self) -> dict[str, str]:
+        return {member.instance_id: member.state for member in self.gm.members(self.clock.now()).members}
+
+    def locate(self, num_tokens: int = 4, exclude: tuple[str, ...] = ()) -> Located:
+        self.hear("client", tg.Locate(request_id="r", num_tokens=num_tokens, exclude=exclude))
+        (located,) = self.answers(Located, "client")
+        return located
+
+    def candidates(self, asker: str = "a", **fields: Any) -> list[tuple[str, int]]:
+        self.hear(asker, tg.BorrowQuery(instance_id=asker, borrow_id="b", num_blocks=3, **fields))
+        (creditors,) = self.answers(Creditors, asker)
+        assert creditors.borrow_id == "b"
+        return [(candidate.instance_id, candidate.free_blocks) for candidate in creditors.candidates]
