@@ -61,6 +61,7 @@ class FakeWorker:
         self.block_tokens = block_tokens
         self.pool: list[list[Entry | None]] = [[None] * block_tokens for _ in range(num_slots)]
         self.spans: dict[str, tw.Grant] = {}
+        self.closed: dict[str, set[int]] = {}
         self.alive = True
         self.frozen = False
         self.peers: dict[str, FakeWorker] = {}
@@ -79,8 +80,18 @@ class FakeWorker:
         return int.from_bytes(digest)
 
     def close(self, revoke: tw.Revoke) -> None:
-        """Let nobody read the span any more; `handle(revoke)` answers."""
-        self.spans.pop(revoke.span.span_id, None)
+        """Let nobody read the span, or these positions of it, any more; `handle(revoke)` answers."""
+        name = revoke.span.span_id
+        if revoke.positions:
+            self.closed.setdefault(name, set()).update(revoke.positions)
+        else:
+            self.spans.pop(name, None)
+            self.closed.pop(name, None)
+
+    def has_closed(self, part: tw.RemoteSpan) -> bool:
+        """Whether a position of this part of a span is closed to readers."""
+        closed = self.closed.get(part.span.span_id, set())
+        return any(part.index + i in closed for i in range(part.num_blocks))
 
     def handle(self, message: ToWorker) -> list[Reply]:
         """Carry a message out; returns the answers. AssertionError if a Step reads what its sequence did not write."""
@@ -98,7 +109,7 @@ class FakeWorker:
                 self.spans[message.span.span_id] = message
             case tw.Revoke():
                 self.close(message)
-                return [fw.Revoked(span=message.span)]
+                return [fw.Revoked(span=message.span, positions=message.positions)]
             case tw.Pull():
                 return [fw.Pulled(pull_id=message.pull_id, problem=self._pull(message))]
             case tw.Forget():
@@ -173,7 +184,7 @@ class FakeWorker:
         for remote in seq.remote:
             peer = self.peers.get(remote.instance_id)
             grant = None if peer is None or not peer.is_readable else peer.spans.get(remote.span.span_id)
-            if peer is None or grant is None or grant.span != remote.span:
+            if peer is None or grant is None or grant.span != remote.span or peer.has_closed(remote):
                 lost.add(remote.instance_id)
                 continue
             for i in range(remote.num_blocks):

@@ -14,7 +14,8 @@ import torch
 
 from distkv.actors.worker.link_server import LinkServer
 from distkv.actors.worker.peer_links import PeerLinks
-from distkv.engine.attention.serving import AttendServer, SpanRegistry
+from distkv.engine.attention.serving import AttendServer
+from distkv.engine.attention.spans import SpanRegistry
 from distkv.engine.device.cpu import CpuDevice
 from distkv.engine.device.pool import KvPool, slot_bytes
 from distkv.engine.model.config import ModelConfig

@@ -29,7 +29,8 @@ from distkv.actors.worker.peer_links import PeerLinks
 from distkv.actors.worker.pool_size import kv_dtype, make_pool
 from distkv.actors.worker.spec import SPEC_VARIABLE, WorkerSpec
 from distkv.actors.worker.transfers import Transfers
-from distkv.engine.attention.serving import AttendServer, SpanRegistry
+from distkv.engine.attention.serving import AttendServer
+from distkv.engine.attention.spans import SpanRegistry
 from distkv.engine.device.device import Device
 from distkv.engine.device.pool import KvPool, compat_hash, slot_bytes
 from distkv.engine.model.decoder import Model
@@ -141,7 +142,8 @@ class Worker:
             case tw.Grant():
                 self._registry.grant(command.span, command.slots)
             case tw.Revoke():
-                self._registry.revoke(command.span, self._transfers.reporter(command.span, envelope.id))
+                revoked = fw.Revoked(span=command.span, positions=command.positions)
+                self._registry.revoke(command.span, self._transfers.reporter(revoked, envelope.id), command.positions)
             case tw.Peers():
                 self._peers.update(command.members)
             case tw.StatsQuery():

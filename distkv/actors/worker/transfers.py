@@ -12,11 +12,10 @@ import structlog
 import xxhash
 
 from distkv.actors.worker.peer_links import PeerLinks
-from distkv.engine.attention.serving import SpanRegistry
+from distkv.engine.attention.spans import SpanRegistry
 from distkv.errors import LinkError, WireError
 from distkv.log import about
 from distkv.wire.links import Pool
-from distkv.wire.messages.common import SpanRef
 from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.envelope import Envelope, ToWorker
 from distkv.wire.messages.from_worker import Checksummed, Pulled, Revoked
@@ -36,15 +35,15 @@ class Transfers:
         self._registry = registry
         self._memory = memory
         self._read_timeout_s = read_timeout_s
-        self._queue: queue.SimpleQueue[Envelope[ToWorker] | tuple[SpanRef, str]] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Envelope[ToWorker] | tuple[Revoked, str]] = queue.SimpleQueue()
 
     def put(self, envelope: Envelope[ToWorker]) -> None:
         """Queue a Checksum or a Pull."""
         self._queue.put(envelope)
 
-    def reporter(self, span: SpanRef, cause: str) -> Callable[[], None]:
-        """What to call when a span's last reader is done: `Revoked` is then sent by this thread."""
-        return lambda: self._queue.put((span, cause))
+    def reporter(self, revoked: Revoked, cause: str) -> Callable[[], None]:
+        """What to call when the last reader is done: `revoked` is then sent by this thread."""
+        return lambda: self._queue.put((revoked, cause))
 
     def run(self) -> None:
         """Work off the queue for ever."""
@@ -52,8 +51,8 @@ class Transfers:
             while True:
                 item = self._queue.get()
                 if isinstance(item, tuple):
-                    span, cause = item
-                    results.send(Revoked(span=span), cause)
+                    revoked, cause = item
+                    results.send(revoked, cause)
                     continue
                 with about(cause=item.id):
                     match item.body:

@@ -3,99 +3,26 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from distkv.engine.attention.bodies import body_of, tensor_of
+from distkv.engine.attention.spans import SpanRegistry
 from distkv.engine.device.device import Device, ThreadStreams
 from distkv.engine.device.pool import KvPool
 from distkv.engine.model.config import ModelConfig
 from distkv.errors import MalformedMessage
 from distkv.kernels import AttentionMetadata, BlockTable
-from distkv.wire.messages.common import SpanRef
 from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.data import Attend, AttendEntry, AttendPlan, Partials
 
 MAX_PARTIALS_BYTES = 1 << 30
 MAX_POSITION = 1 << 48
 """Beyond any sequence, and far enough from the ends of int64 that kernels can count from it."""
-
-
-@dataclass(slots=True)
-class _Span:
-    slots: tuple[int, ...]
-    pins: int = 0
-    on_revoked: Callable[[], None] | None = None
-
-
-class SpanRegistry:
-    """The spans this worker lends, and who reads them right now. Safe to use from any thread.
-
-    A span is named by id and epoch together, so one epoch of it is never taken for another.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._spans: dict[SpanRef, _Span] = {}
-
-    def grant(self, ref: SpanRef, slots: tuple[int, ...]) -> None:
-        """The span exists from now on. Granting it again changes nothing."""
-        with self._lock:
-            self._spans.setdefault(ref, _Span(tuple(slots)))
-
-    def revoke(self, ref: SpanRef, on_revoked: Callable[[], None]) -> None:
-        """The span is gone for new readers. `on_revoked` is called once, when the last pin is released: here, or in
-        the reader's thread. An unknown span counts as revoked."""
-        with self._lock:
-            span = self._spans.get(ref)
-            if span is not None and span.pins:
-                waiting = span.on_revoked
-                span.on_revoked = on_revoked if waiting is None else _both(waiting, on_revoked)
-                return
-            self._spans.pop(ref, None)
-        on_revoked()
-
-    @contextmanager
-    def pin(self, ref: SpanRef) -> Iterator[tuple[int, ...] | None]:
-        """The span's slots, in order; they keep their content until the block is left. None: there is no such span."""
-        with self._lock:
-            span = self._spans.get(ref)
-            if span is not None and span.on_revoked is not None:
-                span = None
-            if span is not None:
-                span.pins += 1
-        if span is None:
-            yield None
-            return
-        try:
-            yield span.slots
-        finally:
-            done = None
-            with self._lock:
-                span.pins -= 1
-                if span.pins == 0 and span.on_revoked is not None:
-                    done = span.on_revoked
-                    del self._spans[ref]
-            if done is not None:
-                done()
-
-    def pins(self, ref: SpanRef) -> int:
-        """How many readers hold the span."""
-        with self._lock:
-            span = self._spans.get(ref)
-            return 0 if span is None else span.pins
-
-
-def _both(first: Callable[[], None], second: Callable[[], None]) -> Callable[[], None]:
-    def call() -> None:
-        first()
-        second()
-
-    return call
 
 
 @dataclass(slots=True)
@@ -171,7 +98,10 @@ class AttendServer:
             raise MalformedMessage(f"layer {layer} of a model with {self._config.num_layers} layers")
         device, backend = self._device, self._device.backend
         with self._streams.current(), ExitStack() as pins:
-            spans = [pins.enter_context(self._registry.pin(entry.span)) for entry in served.plan.entries]
+            spans = [
+                pins.enter_context(self._registry.pin(entry.span, entry.index, entry.num_blocks))
+                for entry in served.plan.entries
+            ]
             stale = tuple(index for index, slots in enumerate(spans) if slots is None)
             if served.metadata is None or served.stale != stale:
                 served.metadata, served.stale = self._metadata(served, spans), stale

@@ -62,9 +62,10 @@ class Pulled(Message, frozen=True):
 
 
 class Revoked(Message, frozen=True):
-    """Nobody reads or fills the span any more: its slots may be used again."""
+    """Nobody reads or fills the span, or these positions of it, any more: their slots may be used again."""
 
     span: SpanRef  #: as in `Revoke`
+    positions: tuple[Count, ...] = ()  #: as in `Revoke`
 
 
 class WorkerStats(Message, frozen=True):

@@ -143,27 +143,34 @@ class Renewed(Message, frozen=True):
     refused: tuple[
         SpanRef, ...
     ] = ()  #: spans that are unknown, another debtor's, of another epoch, or being taken back
+    #: lease of the spans that were not refused, seconds from receipt of the `Renew`; None is as long as `Granted` said
+    ttl_s: Seconds | None = None
 
 
 class Release(Message, frozen=True):
-    """The debtor needs the span no more; answered by `Released` when its last reader is done."""
+    """The debtor needs the span, or a part of it, no more; answered by `Released` when the last reader is done.
+
+    A position that was given back is never used again in this span, so it may be given back twice."""
 
     span: SpanRef  #: the span; epoch `[0, 0]` stands for any
+    positions: tuple[Count, ...] = ()  #: which positions of it; none stands for all
 
 
 class Released(Message, frozen=True):
-    """The span is gone and nobody reads on its behalf."""
+    """The span, or these positions of it, are gone and nobody reads on their behalf."""
 
     span: SpanRef  #: as in `Release`
+    positions: tuple[Count, ...] = ()  #: positions that are gone; none stands for all
 
 
 class Reclaim(Message, frozen=True):
-    """The debtor must release the span within `deadline_s`; after that the creditor may refuse to renew.
+    """The debtor must release the span, or a part of it, within `deadline_s`; after that the creditor refuses to renew.
 
-    It comes by the connection by which the span was requested."""
+    It comes by the connection by which the span was requested, and again while it is not met: the newest counts."""
 
     span: SpanRef  #: the span to give back
-    deadline_s: Seconds  #: seconds until the creditor exits
+    deadline_s: Seconds  #: seconds until the creditor exits, or takes the span back
+    num_blocks: Count = 0  #: how many rBlocks of it are enough, whichever; 0 is all
 
 
 # --- from clients

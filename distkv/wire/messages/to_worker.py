@@ -95,9 +95,10 @@ class Grant(Message, frozen=True):
 
 
 class Revoke(Message, frozen=True):
-    """A span exists no more for new readers; answered by `Revoked` when no one reads or fills it."""
+    """A span, or a part of it, exists no more for new readers; answered by `Revoked` when no one reads or fills it."""
 
     span: SpanRef  #: the span
+    positions: tuple[Count, ...] = ()  #: which positions of it; none stands for all
 
 
 class Pull(Message, frozen=True):

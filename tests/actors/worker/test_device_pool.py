@@ -19,7 +19,7 @@ from distkv.actors.worker import device_pool
 from distkv.actors.worker.device_pool import DevicePool
 from distkv.actors.worker.pool_size import kv_dtype, make_pool
 from distkv.actors.worker.transfers import Transfers
-from distkv.engine.attention.serving import SpanRegistry
+from distkv.engine.attention.spans import SpanRegistry
 from distkv.engine.device.cpu import CpuDevice
 from distkv.engine.device.cuda import CudaDevice
 from distkv.engine.device.device import Device

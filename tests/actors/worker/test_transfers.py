@@ -112,7 +112,7 @@ async def test_into_a_span_it_is_pinned_meanwhile(puller: Puller) -> None:
 async def test_a_revoked_span_takes_nothing(puller: Puller) -> None:
     before = puller.worker.slot(4)
     puller.worker.registry.grant(span("s"), (4, 5))
-    puller.worker.registry.revoke(span("s"), puller.transfers.reporter(span("s"), "why"))
+    puller.worker.registry.revoke(span("s"), puller.transfers.reporter(Revoked(span=span("s")), "why"))
     assert await puller.answer() == Revoked(span=span("s"))
     for gone in (span("s"), span("s", counter=2)):
         answer = await puller.pull((4, 5), ref=gone)
@@ -126,7 +126,7 @@ async def test_a_span_revoked_while_it_is_filled_ends_after_the_answer(puller: P
     faults.hold("read")
     pulling = asyncio.create_task(puller.pull((4, 5), ref=span("s")))
     assert await asyncio.to_thread(faults.wait_calls, "read", 1, DEADLINE_S)
-    puller.worker.registry.revoke(span("s"), puller.transfers.reporter(span("s"), "why"))
+    puller.worker.registry.revoke(span("s"), puller.transfers.reporter(Revoked(span=span("s")), "why"))
     faults.release("read")
     assert isinstance(await pulling, Pulled)
     assert await puller.answer() == Revoked(span=span("s"))

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from distkv.engine.attention.bodies import body_of
-from distkv.engine.attention.serving import AttendServer, SpanRegistry
+from distkv.engine.attention.serving import AttendServer
+from distkv.engine.attention.spans import SpanRegistry
 from distkv.engine.device.cpu import CpuDevice
 from distkv.engine.device.pool import KvPool
 from distkv.engine.model.config import ModelConfig
@@ -72,6 +73,31 @@ def test_revoking_twice_reports_twice() -> None:
         registry.revoke(REF, second)
         assert (first.count, second.count) == (0, 0)
     assert (first.count, second.count) == (1, 1)
+
+
+def test_a_part_is_closed_while_the_others_serve_on() -> None:
+    registry, first, second, all_ = SpanRegistry(), Calls(), Calls(), Calls()
+    registry.grant(REF, (3, 4, 5, 6))
+    with registry.pin(REF, 0, 4) as early:
+        registry.revoke(REF, first, positions=(1,))
+        with registry.pin(REF, 0, 2) as touches, registry.pin(REF, 2, 2) as beside:
+            assert (early, touches, beside) == ((3, 4, 5, 6), None, (3, 4, 5, 6))
+            registry.revoke(REF, second, positions=(0,))
+        assert (first.count, second.count) == (0, 0), "the one that came first reads on"
+        with registry.pin(REF, 2, 2):
+            pass
+        late = registry.pin(REF, 2, 2)
+        late.__enter__()
+    assert (first.count, second.count) == (1, 1), "who came later keeps nobody waiting"
+    registry.revoke(REF, first, positions=(1,))
+    assert first.count == 1, "closed again behind a reader"
+    registry.revoke(REF, all_)
+    with registry.pin(REF, 3, 1) as slots:
+        assert slots is None
+    late.__exit__(None, None, None)
+    assert (first.count, all_.count) == (2, 1) and registry.pins(REF) == 0
+    registry.revoke(REF, first, positions=(2,))
+    assert first.count == 3, "an unknown span counts as revoked"
 
 
 def test_a_reader_that_fails_releases_its_pin() -> None:

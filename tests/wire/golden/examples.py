@@ -179,11 +179,12 @@ _BODIES: dict[str, tuple[str, Control]] = {
         to_rmanager.Complete(span=SPAN, index=0, num_blocks=0, problem="a checksum did not match"),
     ),
     "Renew": ("i0", to_rmanager.Renew(renewal=17, spans=(SPAN,), ttl_s=4.0)),
-    "Renewed": ("i1", to_rmanager.Renewed(renewal=17, refused=(SPAN,))),
+    "Renewed": ("i1", to_rmanager.Renewed(renewal=17, refused=(SPAN,), ttl_s=4.0)),
     "Release": ("i0", to_rmanager.Release(span=SPAN)),
+    "Release/part": ("i0", to_rmanager.Release(span=SPAN, positions=(4, 5, 9))),
     "Release/any": ("i0", to_rmanager.Release(span=SpanRef(span_id=SPAN.span_id, epoch=ANY_EPOCH))),
-    "Released": ("i1", to_rmanager.Released(span=SPAN)),
-    "Reclaim": ("i1", to_rmanager.Reclaim(span=SPAN, deadline_s=29.5)),
+    "Released": ("i1", to_rmanager.Released(span=SPAN, positions=(4, 5, 9))),
+    "Reclaim": ("i1", to_rmanager.Reclaim(span=SPAN, deadline_s=29.5, num_blocks=3)),
     # from a client
     "Submit": (
         "client-1",
@@ -279,7 +280,7 @@ _BODIES: dict[str, tuple[str, Control]] = {
     "Forget": ("i0", to_worker.Forget(request_ids=("req-1",))),
     "Checksum": ("i0", to_worker.Checksum(checksum_id=3, slots=(4, 5))),
     "Grant": ("i1", to_worker.Grant(span=SPAN, slots=(20, 21, 22, 23, 40, 41, 42, 43))),
-    "Revoke": ("i1", to_worker.Revoke(span=SPAN)),
+    "Revoke": ("i1", to_worker.Revoke(span=SPAN, positions=(4, 5, 9))),
     "Pull": (
         "i1",
         to_worker.Pull(
@@ -330,7 +331,7 @@ _BODIES: dict[str, tuple[str, Control]] = {
     ),
     "Checksummed": ("worker", from_worker.Checksummed(checksum_id=3, checksums=CHECKSUMS)),
     "Pulled": ("worker", from_worker.Pulled(pull_id=8, problem="block 1: its checksum does not match")),
-    "Revoked": ("worker", from_worker.Revoked(span=SPAN)),
+    "Revoked": ("worker", from_worker.Revoked(span=SPAN, positions=(4, 5, 9))),
     "WorkerStats": ("worker", from_worker.WorkerStats(query_id=2, counters=COUNTERS)),
     "WorkerFailed": ("worker", from_worker.WorkerFailed(reason="no memory for a pool of 1048576 bytes")),
 }

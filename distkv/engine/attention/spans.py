@@ -1,0 +1,113 @@
+"""The spans a worker lends: their slots, who reads them right now, and what of them is closed to new readers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from distkv.wire.messages.common import SpanRef
+
+
+@dataclass(slots=True)
+class _Closing:
+    """`on_revoked` is to be called when no reader is left that came before reader number `before`."""
+
+    before: int
+    on_revoked: Callable[[], None]
+
+
+@dataclass(slots=True)
+class _Span:
+    """readers: numbers of those that hold it now. closed: positions that new readers find no more. gone: all are."""
+
+    slots: tuple[int, ...]
+    readers: set[int] = field(default_factory=set)
+    next_reader: int = 0
+    closed: set[int] = field(default_factory=set)
+    closing: list[_Closing] = field(default_factory=list)
+    gone: bool = False
+
+    def is_open(self, first: int, count: int) -> bool:
+        """Whether positions [first, first + count) may be read, as far as the span has them."""
+        if self.gone:
+            return False
+        if not self.closed:
+            return True
+        return not any(position in self.closed for position in range(first, min(first + count, len(self.slots))))
+
+    def take_revoked(self) -> list[_Closing]:
+        """What no reader keeps any more, oldest first."""
+        oldest = min(self.readers, default=self.next_reader)
+        revoked = [one for one in self.closing if one.before <= oldest]
+        self.closing = [one for one in self.closing if one.before > oldest]
+        return revoked
+
+
+class SpanRegistry:
+    """The spans this worker lends, and who reads them right now. Safe to use from any thread.
+
+    A span is named by id and epoch together, so one epoch of it is never taken for another.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._spans: dict[SpanRef, _Span] = {}
+
+    def grant(self, ref: SpanRef, slots: tuple[int, ...]) -> None:
+        """The span exists from now on. Granting it again changes nothing."""
+        with self._lock:
+            self._spans.setdefault(ref, _Span(tuple(slots)))
+
+    def revoke(self, ref: SpanRef, on_revoked: Callable[[], None], positions: Sequence[int] = ()) -> None:
+        """These positions of the span are gone for new readers, or all of it if none are named. `on_revoked` is called
+        once, when the last reader that came before is done: here, or in that reader's thread; readers that come after
+        keep nobody waiting. An unknown span counts as revoked."""
+        with self._lock:
+            span = self._spans.get(ref)
+            if span is None:
+                revoked = [_Closing(0, on_revoked)]
+            else:
+                span.closed.update(positions)
+                span.gone = span.gone or not positions
+                span.closing.append(_Closing(span.next_reader, on_revoked))
+                revoked = self._take_revoked(ref, span)
+        for one in revoked:
+            one.on_revoked()
+
+    @contextmanager
+    def pin(self, ref: SpanRef, first: int = 0, count: int = 0) -> Iterator[tuple[int, ...] | None]:
+        """The span's slots, in order; those of positions [first, first + count) keep their content until the block is
+        left. None: there is no such span, or one of these positions is closed."""
+        with self._lock:
+            span = self._spans.get(ref)
+            if span is not None and not span.is_open(first, count):
+                span = None
+            if span is not None:
+                reader = span.next_reader
+                span.next_reader += 1
+                span.readers.add(reader)
+        if span is None:
+            yield None
+            return
+        try:
+            yield span.slots
+        finally:
+            with self._lock:
+                span.readers.remove(reader)
+                revoked = self._take_revoked(ref, span)
+            for one in revoked:
+                one.on_revoked()
+
+    def pins(self, ref: SpanRef) -> int:
+        """How many readers hold the span."""
+        with self._lock:
+            span = self._spans.get(ref)
+            return 0 if span is None else len(span.readers)
+
+    def _take_revoked(self, ref: SpanRef, span: _Span) -> list[_Closing]:
+        """With the lock held: what is revoked by now; a span that is gone and unread is forgotten."""
+        if span.gone and not span.readers:
+            self._spans.pop(ref, None)
+        return span.take_revoked() if span.closing else []
