@@ -6,8 +6,16 @@ the queries are answered at once from what the gManager knows, which may be stal
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from msgspec import Meta
+
 from distkv.types import ServingState
 from distkv.wire.messages.common import BorrowId, Compat, Count, InstanceId, Member, Message, RequestId, Seconds, Value
+
+MAX_NAMES = 1024
+"""Most instances that a query may name; who has more to name gives those that it doubted or lost last."""
+Names = Annotated[tuple[InstanceId, ...], Meta(max_length=MAX_NAMES)]
 
 
 class Join(Message, frozen=True):
@@ -74,7 +82,8 @@ class BorrowQuery(Message, frozen=True):
     borrow_id: BorrowId  #: names this borrow; repeated in the answer
     num_blocks: Count  #: rBlocks still missing
     refusals: tuple[Refusal, ...] = ()  #: refusals during this borrow; they correct the ledger before it is read
-    exclude: tuple[InstanceId, ...] = ()  #: instances to leave out, such as the creditor that reclaims its memory
+    exclude: Names = ()  #: instances to leave out, such as the creditor that reclaims its memory; at most 1,024
+    suspects: Names = ()  #: instances that the debtor doubts: recommended when no other is left; at most 1,024
 
 
 class MembersQuery(Message, frozen=True):

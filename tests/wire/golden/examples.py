@@ -134,6 +134,7 @@ _BODIES: dict[str, tuple[str, Control]] = {
             num_blocks=8,
             refusals=(Refusal(instance_id="i2", free_blocks=3),),
             exclude=("i3",),
+            suspects=("i4",),
         ),
     ),
     "MembersQuery": ("client-1", to_gmanager.MembersQuery()),

@@ -19,7 +19,7 @@ class ContractPolicy:
         return min(able, key=lambda view: _unfitness(view, view.blocks_for(request.num_tokens)), default=None)
 
     def recommend(self, query: BorrowQuery, instances: Sequence[InstanceView]) -> Sequence[InstanceView]:
-        """By locality, then availability."""
+        """By locality, then availability; those that the debtor doubts come last."""
         host = next((view.host_key for view in instances if view.instance_id == query.instance_id), "")
         skip = {query.instance_id, *query.exclude}
         able = [
@@ -27,7 +27,15 @@ class ContractPolicy:
             for view in instances
             if view.state == "ready" and view.lendable_blocks > 0 and view.instance_id not in skip
         ]
-        able.sort(key=lambda view: (not host or view.host_key != host, -view.lendable_blocks, view.instance_id))
+        doubted = frozenset(query.suspects)
+        able.sort(
+            key=lambda view: (
+                view.instance_id in doubted,
+                not host or view.host_key != host,
+                -view.lendable_blocks,
+                view.instance_id,
+            )
+        )
         return able[:MAX_CANDIDATES]
 
     def plan(self, instances: Sequence[InstanceView]) -> Sequence[Move]:

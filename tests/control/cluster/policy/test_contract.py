@@ -68,6 +68,12 @@ def test_near_ones_come_first_then_those_that_lend_most() -> None:
     assert recommended("a", *views, exclude=("c",)) == ["b", "far"]
 
 
+def test_suspects_come_last_and_hide_nobody() -> None:
+    views = [view(name, lendable_blocks=9 - index) for index, name in enumerate("bcde")]
+    query = BorrowQuery(instance_id="a", borrow_id="x", num_blocks=3, suspects=("b", "c", "d"))
+    assert [creditor.instance_id for creditor in POLICY.recommend(query, views)] == ["e", "b", "c"]
+
+
 def test_an_empty_host_key_is_near_to_nobody() -> None:
     views = [view("a", host_key=""), view("b", host_key="", lendable_blocks=1), view("c", lendable_blocks=5)]
     assert recommended("a", *views) == ["c", "b"]
