@@ -23,6 +23,11 @@ Each class carries its facts as fields and builds its own sentence: what was exp
 
 from __future__ import annotations
 
+from reprlib import Repr
+
+_short = Repr()
+_short.maxstring = _short.maxother = 80
+
 
 class DistKVError(Exception):
     """Root of the tree."""
@@ -37,10 +42,10 @@ class ConfigError(DistKVError):
 
 
 class InvalidParams(DistKVError, ValueError):
-    """A field of SamplingParams is out of range."""
+    """A field of SamplingParams is out of range. The sentence shows the beginning of what came."""
 
     def __init__(self, field: str, expected: str, got: object) -> None:
-        super().__init__(f"{field}: expected {expected}, got {got!r}")
+        super().__init__(f"{field}: expected {expected}, got {_short.repr(got)}")
         self.field, self.expected, self.got = field, expected, got
 
 

@@ -18,6 +18,7 @@ import msgspec
 import structlog
 
 from distkv.errors import ConfigError
+from distkv.printable import printable, printable_lines
 from distkv.types import LogLevel
 
 LEVELS: tuple[LogLevel, ...] = get_args(LogLevel)
@@ -41,6 +42,7 @@ PRIVATE_FIELDS = frozenset(
         "password",
     }
 )
+_TRACEBACKS = ("exception", "stack")
 
 
 def configure(
@@ -76,6 +78,7 @@ def configure(
             structlog.processors.StackInfoRenderer(),
             structlog.processors.format_exc_info,
             drop_private,
+            escape_names,
             structlog.processors.JSONRenderer(serializer=_to_json)
             if as_json
             # The default formatter prints the local variables of every frame, prompts among them.
@@ -99,6 +102,24 @@ def about(request_id: str = "", cause: str = "") -> Iterator[None]:
 def drop_private(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """The structlog processor that removes `PRIVATE_FIELDS`, at any depth."""
     return cast(MutableMapping[str, Any], _public(event))
+
+
+def escape_names(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """The structlog processor that makes every text printable, at any depth; tracebacks keep their lines."""
+    return {
+        name: printable_lines(value) if name in _TRACEBACKS and isinstance(value, str) else _printable(value)
+        for name, value in event.items()
+    }
+
+
+def _printable(value: Any) -> Any:
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, Mapping):
+        return {_printable(name): _printable(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_printable(item) for item in value]
+    return value
 
 
 def _public(value: Any) -> Any:

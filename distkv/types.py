@@ -19,6 +19,9 @@ KvCacheDtype = Literal["auto", "fp8"]
 CpuKernels = Literal["auto", "avx512bf16", "avx512", "avx2", "portable", "torch"]
 
 MAX_STOP_STRINGS = 64
+MAX_STOP_BYTES = 1024
+MAX_STOPS_BYTES = 8192
+MAX_STOP_TOKEN_IDS = 1024
 MAX_LOGPROBS = 20
 MAX_LOGIT_BIASES = 1024
 MAX_INT = 2**31 - 1
@@ -41,11 +44,25 @@ def _is_number(value: object) -> bool:
 
 def is_utf8(text: str) -> bool:
     """Whether UTF-8 can encode the text: lone surrogates cannot be sent."""
+    return _utf8_bytes(text) is not None
+
+
+def _utf8_bytes(text: str) -> int | None:
+    """The length in UTF-8; None if it cannot encode the text."""
     try:
-        text.encode()
+        return len(text.encode())
     except UnicodeEncodeError:
+        return None
+
+
+def _are_stops(stop: object) -> bool:
+    # The number of characters first: it costs nothing, whatever came.
+    if not isinstance(stop, tuple) or len(stop) > MAX_STOP_STRINGS:
         return False
-    return True
+    if not all(isinstance(one, str) and 0 < len(one) <= MAX_STOP_BYTES for one in stop):
+        return False
+    sizes = [_utf8_bytes(one) or MAX_STOPS_BYTES + 1 for one in stop]
+    return max(sizes, default=0) <= MAX_STOP_BYTES and sum(sizes) <= MAX_STOPS_BYTES
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
@@ -70,8 +87,8 @@ class SamplingParams(msgspec.Struct, frozen=True):
     top_p: float = 1.0  #: in (0, 1]: keep the most likely tokens that have this much probability together
     top_k: int = 0  #: keep this many most likely tokens; 0 is off
     seed: int | None = None  #: in [0, 2^63): fixes the noise of every position; None draws one at admission
-    stop: tuple[str, ...] = ()  #: up to 64 texts; the output ends before the first of them
-    stop_token_ids: tuple[int, ...] = ()  #: ids that end the request besides the model's own
+    stop: tuple[str, ...] = ()  #: up to 64 texts, each of at most 1024 bytes, 8192 in all; the output ends before one
+    stop_token_ids: tuple[int, ...] = ()  #: up to 1024 ids that end the request besides the model's own
     ignore_eos: bool = False  #: go on after the model's end token
     min_p: float = 0.0  #: in [0, 1]: leave out tokens less likely than this share of the most likely one's probability
     #: above 0: logits of tokens in prompt or output are divided by it if positive, else multiplied
@@ -114,18 +131,18 @@ class SamplingParams(msgspec.Struct, frozen=True):
             self.seed,
         )
         _require(
-            isinstance(self.stop, tuple)
-            and len(self.stop) <= MAX_STOP_STRINGS
-            and all(isinstance(one, str) and one and is_utf8(one) for one in self.stop),
+            _are_stops(self.stop),
             "stop",
-            f"a non-empty string or up to {MAX_STOP_STRINGS} of them",
+            f"a non-empty string or up to {MAX_STOP_STRINGS} of them, each of at most {MAX_STOP_BYTES} bytes, "
+            f"{MAX_STOPS_BYTES} in all",
             self.stop,
         )
         _require(
             isinstance(self.stop_token_ids, tuple)
+            and len(self.stop_token_ids) <= MAX_STOP_TOKEN_IDS
             and all(_is_int(one) and 0 <= one <= MAX_INT for one in self.stop_token_ids),
             "stop_token_ids",
-            "token ids in [0, 2**31)",
+            f"up to {MAX_STOP_TOKEN_IDS} token ids in [0, 2**31)",
             self.stop_token_ids,
         )
         _require(isinstance(self.ignore_eos, bool), "ignore_eos", "true or false", self.ignore_eos)

@@ -254,3 +254,16 @@ def test_bounds_of_what_gpus_need(key, value, expected):
     with pytest.raises(ConfigError) as caught:
         build(InstanceConfig, {"model": "m", key: value})
     assert str(caught.value).startswith(f"{key}: expected {expected}, got {value!r}")
+
+
+@pytest.mark.parametrize("keys", ["", ",", " , ", [""], ["good", ""], ["a b"], ["schlüssel"], ["a\n"]])
+def test_keys_that_no_request_can_bear_are_refused(keys):
+    with pytest.raises(ConfigError, match="api_key: expected keys of printable ASCII without spaces"):
+        build(GatewayConfig, {"model": "m", "api_key": keys})
+    assert build(GatewayConfig, {"model": "m"}).api_key == ()
+    assert build(GatewayConfig, {"model": "m", "api_key": "one, two"}).api_key == ("one", "two")
+
+
+def test_a_name_is_printable():
+    with pytest.raises(ConfigError, match=r"instance_id: expected printable characters, got 'a\\x1b'"):
+        build(InstanceConfig, {"model": "m", "instance_id": "a\x1b"})

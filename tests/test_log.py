@@ -145,3 +145,17 @@ def test_a_broken_output_ends_nothing() -> None:
     for event in ("lost", "lost too"):
         structlog.get_logger().info(event)
     assert "".join(tried).count('"lost') == 2
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_names_from_elsewhere_are_printable(out: io.StringIO, as_json: bool) -> None:
+    log.configure("gmanager", json=as_json, stream=out)
+    hostile = "i\x1b[2J\x9b\u202e\r"
+    structlog.get_logger().info("joined " + hostile, instance=hostile, instances=[hostile], blocks={hostile: 1})
+    try:
+        raise ValueError(hostile)
+    except ValueError:
+        structlog.get_logger().error("failed", exc_info=True)
+    text = out.getvalue()
+    assert "u202e" in text and text.replace("\n", "").isprintable()
+    assert ("Traceback" in text) and (as_json or "Traceback (most recent call last):\n" in text)

@@ -3,11 +3,19 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import msgspec
 import pytest
 
 import distkv
 from distkv import InvalidParams, SamplingParams
-from distkv.types import MAX_LOGIT_BIASES, MAX_LOGPROBS, MAX_STOP_STRINGS
+from distkv.types import (
+    MAX_LOGIT_BIASES,
+    MAX_LOGPROBS,
+    MAX_STOP_BYTES,
+    MAX_STOP_STRINGS,
+    MAX_STOP_TOKEN_IDS,
+    MAX_STOPS_BYTES,
+)
 
 
 def test_defaults():
@@ -47,6 +55,10 @@ def test_defaults():
         ("stop", (1,)),
         ("stop", "\ud800"),
         ("stop", ("x",) * (MAX_STOP_STRINGS + 1)),
+        ("stop", "x" * (MAX_STOP_BYTES + 1)),
+        ("stop", "é" * (MAX_STOP_BYTES // 2 + 1)),
+        ("stop", ("x" * MAX_STOP_BYTES,) * (MAX_STOPS_BYTES // MAX_STOP_BYTES + 1)),
+        ("stop_token_ids", tuple(range(MAX_STOP_TOKEN_IDS + 1))),
         ("stop_token_ids", (-1,)),
         ("stop_token_ids", (2**70,)),
         ("stop_token_ids", 5),
@@ -84,6 +96,21 @@ def test_a_value_out_of_range_is_refused_by_name(field, value):
     assert isinstance(caught.value, ValueError)
 
 
+def test_the_error_shows_only_the_beginning_of_what_came():
+    with pytest.raises(InvalidParams) as caught:
+        SamplingParams(stop=("x" * 270_000,) * 64)
+    assert len(str(caught.value)) < 1000
+
+
+def test_the_longest_params_are_a_small_part_of_a_message():
+    params = SamplingParams(
+        stop=("\x00" * MAX_STOP_BYTES,) * (MAX_STOPS_BYTES // MAX_STOP_BYTES),
+        stop_token_ids=(2**31 - 1,) * MAX_STOP_TOKEN_IDS,
+        logit_bias=dict.fromkeys(range(2**31 - MAX_LOGIT_BIASES, 2**31), 0.5),
+    )
+    assert len(msgspec.msgpack.encode(params)) < 2**15
+
+
 def test_one_stop_string_and_lists_are_taken():
     assert SamplingParams(stop="end").stop == ("end",)
     assert SamplingParams(stop=["a", "b"]).stop == ("a", "b")
@@ -99,6 +126,8 @@ def test_one_stop_string_and_lists_are_taken():
         ("top_p", 1e-9),
         ("top_k", 2**31 - 1),
         ("seed", 2**63 - 1),
+        ("stop", ("x" * MAX_STOP_BYTES,) * (MAX_STOPS_BYTES // MAX_STOP_BYTES)),
+        ("stop_token_ids", tuple(range(MAX_STOP_TOKEN_IDS))),
         ("min_p", 0),
         ("min_p", 1),
         ("repetition_penalty", 1e-9),

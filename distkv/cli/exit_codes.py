@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import click
 
 from distkv.errors import CheckpointError, ClusterUnreachable, ConfigError, DistKVError, InvalidParams, RequestFailed
+from distkv.printable import printable_lines
 
 
 def run(command: click.Command, args: Sequence[str] | None = None) -> int:
@@ -73,7 +74,7 @@ def _hint(error: DistKVError) -> str:
 
 
 def _report(sentence: str, hint: str, code: int) -> int:
-    click.echo(f"error: {sentence.strip()}", err=True)
+    click.echo(f"error: {printable_lines(sentence.strip())}", err=True)
     if hint:
         click.echo(f"hint: {hint}", err=True)
     return code

@@ -76,6 +76,8 @@ class InstanceConfig(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not self.instance_id.isprintable():
+            raise ConfigError("instance_id", f"expected printable characters, got {self.instance_id!a}")
         if self.data.data_host:
             check_bind(self.data.data_host, self.insecure, key="data_host")
         for key, host in (("host", self.host), ("data_host", self.data.data_host)):
@@ -132,6 +134,12 @@ class GatewayConfig(Settings, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not all(key and all("!" <= character <= "~" for character in key) for key in self.api_key):
+            # The keys themselves must reach no terminal and no log.
+            problem = "expected keys of printable ASCII without spaces, at least one character each"
+            raise ConfigError("api_key", problem, "leave it unset to serve without keys")
+        if not all(self.served_model_name):
+            raise ConfigError("served_model_name", "has an empty name")
         if (self.ssl_certfile is None) != (self.ssl_keyfile is None):
             missing = "ssl_keyfile" if self.ssl_keyfile is None else "ssl_certfile"
             raise ConfigError(missing, "is not set", "TLS needs both ssl_certfile and ssl_keyfile")

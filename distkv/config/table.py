@@ -50,7 +50,7 @@ class Setting(msgspec.Struct, frozen=True):
             if isinstance(value, str) and self.suffixed:
                 value = parse_count(value)
             if isinstance(value, str) and isinstance(self.kind, inspect.VarTupleType):
-                value = [part.strip() for part in value.split(",") if part.strip()]
+                value = [part.strip() for part in value.split(",") if part.strip()] or [""]
             return msgspec.convert(value, self.type)
         except ValueError:
             raise ConfigError(self.name, f"expected {self.expected}, got {value!r} from {source}") from None

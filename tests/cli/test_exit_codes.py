@@ -10,6 +10,7 @@ import pytest
 from distkv.cli.exit_codes import run
 from distkv.cli.main import command
 from distkv.client import directory
+from distkv.errors import ConfigError
 from distkv.wire.messages.to_client import RequestEnded
 
 
@@ -101,3 +102,11 @@ def test_what_nobody_foresaw_is_one_sentence(capsys, monkeypatch):
     assert run(click.Command("x", callback=callback), []) == 1
     err = capsys.readouterr().err
     assert err.startswith("error: ZeroDivisionError: by zero") and "Traceback" not in err
+
+
+def test_an_error_moves_no_cursor(capsys):
+    def fail() -> None:
+        raise ConfigError("key", "got \x1b[2J\nsecond line")
+
+    assert run(click.Command("x", callback=fail), []) == 2
+    assert capsys.readouterr().err == "error: key: got \\x1b[2J\nsecond line\n"

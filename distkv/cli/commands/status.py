@@ -15,6 +15,7 @@ from distkv.cli.live.dashboard import STATE_STYLE
 from distkv.cli.options import address_option
 from distkv.cli.signals import signals_interrupt
 from distkv.client.blocking import Client
+from distkv.printable import printable
 from distkv.wire.messages.to_client import Status
 
 MAX_REQUESTS = 20
@@ -43,8 +44,8 @@ def status_tables(statuses: Sequence[Status]) -> Group:
     for one in (status.instance for status in statuses):
         blocks = one.blocks
         counts = (blocks.total, blocks.free, blocks.local, blocks.lent, blocks.reserved, one.borrowed_blocks)
-        state = Text(one.state, style=STATE_STYLE.get(one.state, ""))
-        instances.add_row(Text(one.instance_id), state, *map(str, (*counts, one.running, one.waiting)))
+        state = Text(printable(one.state), style=STATE_STYLE.get(one.state, ""))
+        instances.add_row(Text(printable(one.instance_id)), state, *map(str, (*counts, one.running, one.waiting)))
     requests = [request for status in statuses for request in status.requests]
     if not requests:
         return Group(instances)
@@ -54,7 +55,8 @@ def status_tables(statuses: Sequence[Status]) -> Group:
         spans = ", ".join(
             f"{span.instance_id}[{span.first_token}..{span.first_token + span.num_tokens})" for span in request.spans
         )
-        table.add_row(Text(request.request_id), Text(request.instance_id), str(request.num_tokens), Text(spans))
+        names = (request.request_id, request.instance_id, str(request.num_tokens), spans)
+        table.add_row(*(Text(printable(name)) for name in names))
     if len(requests) > MAX_REQUESTS:
         table.caption = f"and {len(requests) - MAX_REQUESTS} more"
     return Group(instances, "", table)

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from distkv.cli.live.samples import Loan, Sample, loans, rates
+from distkv.printable import printable
 from distkv.wire.messages.to_client import InstanceStatus, RequestStatus, SlotCounts
 
 STATE_STYLE = {"ready": "green", "starting": "yellow", "draining": "yellow", "unreachable": "red", "dead": "red"}
@@ -73,7 +74,7 @@ class Style(msgspec.Struct, frozen=True):
         return "crop" if self.ascii_only else "ellipsis"
 
     def line(self, text: str, style: str = "") -> Text:
-        return Text(text, style=style, no_wrap=True, overflow=self.overflow)
+        return Text(printable(text), style=style, no_wrap=True, overflow=self.overflow)
 
     def table(self, *, heads: bool = True) -> Table:
         return Table(box=None, padding=(0, 1, 0, 0), header_style="bold", show_header=heads)
@@ -100,13 +101,15 @@ def _instances(instances: Sequence[InstanceStatus], style: Style) -> list[Render
         table.add_column(Text.assemble(signs.get(name, ""), name), justify="right", no_wrap=True)
     for name in ("run", "wait") if width >= MEDIUM else ():
         table.add_column(name, justify="right", no_wrap=True)
-    names = min(max(len(one.instance_id) for one in instances), id_cells)
+    names = min(max(len(printable(one.instance_id)) for one in instances), id_cells)
     least, most = BAR_CELLS
     cells = max(least, min(most, width - 60 - names)) if width >= WIDE else least
     for one in instances:
         numbers = [*(_count(one, name) for name in counts), *((one.running, one.waiting) if width >= MEDIUM else ())]
-        state = Text(one.state, style=STATE_STYLE.get(one.state, ""))
-        table.add_row(Text(one.instance_id), state, pool_bar(one.blocks, cells, style.ascii_only), *map(str, numbers))
+        state = Text(printable(one.state), style=STATE_STYLE.get(one.state, ""))
+        table.add_row(
+            Text(printable(one.instance_id)), state, pool_bar(one.blocks, cells, style.ascii_only), *map(str, numbers)
+        )
     return [table]
 
 
@@ -135,7 +138,10 @@ def _loans(lent: Sequence[Loan], style: Style) -> list[RenderableType]:
     for one in lent:
         requests = f"{one.requests} request" + ("s" if one.requests != 1 else "")
         table.add_row(
-            Text(f"{one.creditor} {arrow} {one.debtor}"), f"{one.blocks} rBlocks", f"{one.tokens:,} tokens", requests
+            Text(printable(f"{one.creditor} {arrow} {one.debtor}")),
+            f"{one.blocks} rBlocks",
+            f"{one.tokens:,} tokens",
+            requests,
         )
     return [style.line("loans", "bold"), table]
 
@@ -148,5 +154,6 @@ def _requests(requests: Sequence[RequestStatus], style: Style) -> list[Renderabl
     table.add_column("KV lies at (tokens)", no_wrap=True, overflow=style.overflow)
     for request in requests:
         spans = ", ".join(f"{span.instance_id} {span.num_tokens:,}" for span in request.spans) or "nowhere yet"
-        table.add_row(Text(request.request_id), Text(request.instance_id), f"{request.num_tokens:,}", Text(spans))
+        names = (request.request_id, request.instance_id, f"{request.num_tokens:,}", spans)
+        table.add_row(*(Text(printable(name)) for name in names))
     return [table]

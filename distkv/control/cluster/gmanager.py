@@ -84,7 +84,9 @@ class GManager:
             return
         refusal = ""
         differing = self._differing(join, now)
-        if member.state in ("unreachable", "dead"):
+        if not member.instance_id.isprintable():
+            refusal = f"an instance's name has printable characters only, got {member.instance_id!a}"
+        elif member.state in ("unreachable", "dead"):
             refusal = f"{member.instance_id} says that it is {member.state}, which only others can find"
         elif member.state != "starting" and not join.compat:
             refusal = f"{member.instance_id} is {member.state} and does not say what it serves"

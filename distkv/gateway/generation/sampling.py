@@ -11,10 +11,8 @@ import msgspec
 from distkv.errors import ConfigError, InvalidParams
 from distkv.gateway.generation.choices import Choice
 from distkv.gateway.schema.errors import invalid
-from distkv.gateway.schema.requests import SamplingRequest
+from distkv.gateway.schema.requests import MAX_OUTPUTS, SamplingRequest
 from distkv.types import SamplingParams
-
-MAX_OUTPUTS = 1024
 
 _PLAIN = (
     "temperature",
@@ -108,4 +106,4 @@ def _seeded(params: SamplingParams, index: int) -> SamplingParams:
 def _token_id(key: str) -> int:
     if not key.isascii() or not key.isdecimal():
         raise invalid(f"logit_bias: expected token ids as keys, got {key!r}", "logit_bias")
-    return int(key[:20])
+    return int(key)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from distkv.gateway.generation.sampling import MAX_OUTPUTS
 from distkv.gateway.prompting.served_model import ServedModel
 from distkv.gateway.schema.errors import invalid
-from distkv.gateway.schema.requests import CompletionRequest
+from distkv.gateway.schema.requests import MAX_OUTPUTS, CompletionRequest
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from distkv.config import GatewayConfig, model_dir
-from distkv.errors import CheckpointError, ConfigError
+from distkv.errors import CheckpointError
 from distkv.gateway.generation.sampling import model_defaults
 from distkv.gateway.schema.errors import ApiError, invalid
 from distkv.text.chat_template import ChatTemplate
@@ -42,8 +42,6 @@ class ServedModel:
         """Read the files of `config.model`; blocks. Raises ConfigError, CheckpointError."""
         path = model_dir(config.model)
         names = config.served_model_name or (config.model,)
-        if not all(names):
-            raise ConfigError("served_model_name", "has an empty name")
         return cls(
             names=names,
             tokenizer=Tokenizer.from_dir(path, convert_tokenizer),

@@ -13,7 +13,11 @@ from starlette.requests import ClientDisconnect, Request
 from distkv.gateway.schema.errors import ApiError, ClientDisconnected, invalid
 
 READ_S = 60.0
-_PLACE = re.compile(r"^(?P<what>.*?)(?: - at `(?:key in )?\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
+MAX_FIELDS = 256
+MAX_HARMLESS_BYTES = 256
+"""Values that change nothing are short, so longer ones are not even decoded."""
+_PLACE = re.compile(r"^(?P<what>.*?)(?: - at (?:`key` in )?`\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
+_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 S = TypeVar("S", bound=msgspec.Struct)
 
 
@@ -46,20 +50,28 @@ def decode(body: bytes, kind: type[S], refused: Mapping[str, tuple[Any, ...]]) -
     """A checked request. Raises ApiError 400 naming the field that is wrong.
 
     refused: fields that would change the answer and that are not supported, each with the values that change nothing.
-    Other unknown fields are ignored.
+    Other unknown fields are ignored, and nothing is made of them.
     """
     try:
-        raw = msgspec.json.decode(body, type=dict[str, Any])
+        raw = _fields.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise invalid(f"the body is no JSON object: {error}", code="invalid_json") from None
-    for name, harmless in refused.items():
-        if raw.get(name) is not None and not any(_same(raw[name], value) for value in harmless):
-            raise invalid(f"{name} is not supported by this server", name, "unsupported_parameter")
+        raise _no_json(error) from None
+    if len(raw) > MAX_FIELDS:
+        raise invalid(f"the body has {len(raw)} fields, over the limit of {MAX_FIELDS}")
     try:
-        return msgspec.convert(raw, kind, strict=True)
+        for name, harmless in refused.items():
+            if name in raw and not _is_harmless(raw[name], harmless):
+                raise invalid(f"{name} is not supported by this server", name, "unsupported_parameter")
+        return msgspec.json.decode(body, type=kind)
     except (msgspec.ValidationError, OverflowError) as error:
         what, path = place_of(str(error))
         raise invalid(f"{path}: {what}" if path else what, path or None) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _no_json(error) from None
+
+
+def _no_json(error: Exception) -> ApiError:
+    return invalid(f"the body is no JSON object: {error}", code="invalid_json")
 
 
 def place_of(message: str) -> tuple[str, str]:
@@ -71,6 +83,16 @@ def place_of(message: str) -> tuple[str, str]:
     if missing:
         path = f"{path}.{missing[1]}" if path else missing[1]
     return what, path
+
+
+def _is_harmless(raw: msgspec.Raw, harmless: tuple[Any, ...]) -> bool:
+    if len(bytes(raw)) > MAX_HARMLESS_BYTES:
+        return False
+    try:
+        value = msgspec.json.decode(raw)
+    except msgspec.DecodeError:
+        return False
+    return value is None or any(_same(value, one) for one in harmless)
 
 
 def _same(value: Any, harmless: Any) -> bool:

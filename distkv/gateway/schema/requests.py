@@ -7,10 +7,18 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from distkv.types import MAX_LOGPROBS
+from distkv.types import MAX_LOGIT_BIASES, MAX_LOGPROBS, MAX_STOP_BYTES, MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS
 
 MAX_CHOICES = 128
+MAX_OUTPUTS = 1024
+MAX_MESSAGES = 4096
+MAX_PARTS = 4096
+MAX_NAME = 256
+MAX_TEMPLATE_VALUES = 64
 
+_Name = Annotated[str, Meta(max_length=MAX_NAME)]
+_Stop = Annotated[str, Meta(max_length=MAX_STOP_BYTES)]
+_TokenKey = Annotated[str, Meta(max_length=10)]
 _Logprobs = Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)]
 _TokenId = Annotated[int, Meta(ge=0, lt=2**31)]
 
@@ -64,7 +72,7 @@ class StreamOptions(msgspec.Struct, frozen=True):
 class SamplingRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What completions and chat have in common. None is the model's own default, or the API's."""
 
-    model: str | None = None
+    model: _Name | None = None
     n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -75,10 +83,12 @@ class SamplingRequest(msgspec.Struct, frozen=True, kw_only=True):
     presence_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
     repetition_penalty: Annotated[float, Meta(gt=0)] | None = None
-    logit_bias: dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None = None
+    logit_bias: (
+        Annotated[dict[_TokenKey, Annotated[float, Meta(ge=-100, le=100)]], Meta(max_length=MAX_LOGIT_BIASES)] | None
+    ) = None
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1, description="Choice i uses seed + i.")] | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: list[_TokenId] | None = None
+    stop: _Stop | Annotated[list[_Stop], Meta(max_length=MAX_STOP_STRINGS)] | None = None
+    stop_token_ids: Annotated[list[_TokenId], Meta(max_length=MAX_STOP_TOKEN_IDS)] | None = None
     ignore_eos: bool | None = None
     prompt_logprobs: _Logprobs | None = None
     add_special_tokens: bool | None = None
@@ -105,41 +115,41 @@ class TextPart(msgspec.Struct, frozen=True):
 class Message(msgspec.Struct, frozen=True, kw_only=True):
     """One message of a conversation. Parts are joined by line ends. Templates see name and reasoning_content too."""
 
-    role: Annotated[str, Meta(min_length=1)]
-    content: str | list[TextPart] | None = None
-    name: str | None = None
+    role: Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
+    content: str | Annotated[list[TextPart], Meta(max_length=MAX_PARTS)] | None = None
+    name: _Name | None = None
     reasoning_content: str | None = None
-    tool_calls: list[Any] | None = None
+    tool_calls: Annotated[list[Any], Meta(max_length=MAX_MESSAGES)] | None = None
 
 
 class ChatRequest(SamplingRequest, frozen=True, kw_only=True):
     """Body of POST /v1/chat/completions."""
 
-    messages: Annotated[list[Message], Meta(min_length=1)]
+    messages: Annotated[list[Message], Meta(min_length=1, max_length=MAX_MESSAGES)]
     max_tokens: Annotated[int, Meta(ge=1, lt=2**31)] | None = None
     max_completion_tokens: Annotated[int, Meta(ge=1, lt=2**31)] | None = None
     logprobs: bool | None = None
     top_logprobs: _Logprobs | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
+    chat_template_kwargs: Annotated[dict[_Name, Any], Meta(max_length=MAX_TEMPLATE_VALUES)] | None = None
 
 
 class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Body of POST /tokenize: a prompt or messages."""
 
-    model: str | None = None
+    model: _Name | None = None
     prompt: str | None = None
-    messages: list[Message] | None = None
+    messages: Annotated[list[Message], Meta(max_length=MAX_MESSAGES)] | None = None
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
+    chat_template_kwargs: Annotated[dict[_Name, Any], Meta(max_length=MAX_TEMPLATE_VALUES)] | None = None
 
 
 class DetokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Body of POST /detokenize."""
 
     tokens: list[_TokenId]
-    model: str | None = None
+    model: _Name | None = None

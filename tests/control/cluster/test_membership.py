@@ -121,6 +121,12 @@ def test_a_newer_process_is_refused_while_the_older_one_is_heard(managed: Manage
     assert managed.answers(JoinRefused) == [], "each of them has its own chance"
 
 
+def test_a_name_that_cannot_be_printed_does_not_join(managed: Managed) -> None:
+    managed.hear("a", tg.Join(member=make_member("a\x1b[2J"), compat="model"))
+    (refused,) = managed.answers(JoinRefused, "a")
+    assert refused.reason == r"an instance's name has printable characters only, got 'a\x1b[2J'"
+
+
 def test_who_is_unknown_or_in_a_new_incarnation_must_join(managed: Managed) -> None:
     managed.beat("a")
     assert managed.answers(HeartbeatAck) == [HeartbeatAck(seq=1, want_join=True)]

@@ -37,7 +37,7 @@ async def test_the_limit_is_what_users_are_told(start: Start) -> None:
 
 
 async def test_the_directory_is_the_name_unless_there_is_another(start: Start, checkpoint: Path) -> None:
-    gateway = await start(served_model_name="")
+    gateway = await start(served_model_name=())
     assert (await gateway.complete(max_tokens=1)).json()["model"] == str(checkpoint)
 
 

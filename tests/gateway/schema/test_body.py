@@ -14,7 +14,17 @@ from tests.gateway.harness import error_of
 Start = Callable[..., Any]
 
 
-NO_OBJECTS = (b"", b"{", b"[]", b"null", b'"x"', b"\xff", b'{"prompt": "\\ud800"}', b"[" * 5000, b'{"n": 1e999}')
+NO_OBJECTS = (
+    b"",
+    b"{",
+    b"[]",
+    b"null",
+    b'"x"',
+    b"\xff",
+    b'{"prompt": "\\ud800"}',
+    b"[" * 5000,
+    b'{"user": ' + b"[" * 5000,
+)
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"])
@@ -41,6 +51,11 @@ IMPOSSIBLE: tuple[tuple[str, Any], ...] = (
     ("n", True),
     ("stop", [""]),
     ("stop", ["x"] * 65),
+    ("stop", "é" * 513),
+    ("stop", ["x" * 1024] * 9),
+    ("stop_token_ids", [1] * 1025),
+    ("logit_bias", dict.fromkeys(map(str, range(1025)), 1)),
+    ("model", "x" * 257),
     ("seed", 2**63),
     ("presence_penalty", 2.5),
     ("frequency_penalty", -2.5),
@@ -67,6 +82,7 @@ async def test_values_that_cannot_be(start: Start) -> None:
 
 async def test_places_within_a_field_are_named(start: Start) -> None:
     gateway = await start()
+    error_of(await gateway.complete(stop=["x", "y" * 1025]), 400, "stop[1]")
     error_of(await gateway.complete(logit_bias={"1": 101}), 400, "logit_bias[...]")
     error_of(await gateway.complete(stop_token_ids=[1, -1]), 400, "stop_token_ids[1]")
     error_of(
@@ -74,6 +90,34 @@ async def test_places_within_a_field_are_named(start: Start) -> None:
     )
     error_of(await gateway.post("/v1/completions", model="tiny"), 400, "prompt")
     error_of(await gateway.post("/detokenize"), 400, "tokens")
+    error_of(await gateway.http.post("/v1/completions", content=b'{"prompt": "x", "n": 1e999}'), 400, "n")
+
+
+async def test_stops_of_many_megabytes_reach_nobody(start: Start) -> None:
+    gateway = await start()
+    for path in ("/v1/completions", "/v1/chat/completions"):
+        answer = await gateway.post(path, prompt="x", messages=[{"role": "u"}], stop=["s" * 270_000] * 64)
+        assert "1024" in error_of(answer, 400, "stop[0]") and len(answer.content) < 1000
+    assert not gateway.submits()
+
+
+TOO_MUCH: tuple[tuple[dict[str, Any], str], ...] = (
+    ({"messages": [{"role": "u"}] * 4097}, "messages"),
+    ({"messages": [{"role": "u" * 257}]}, "messages[0].role"),
+    ({"messages": [{"role": "u", "name": "n" * 257}]}, "messages[0].name"),
+    ({"messages": [{"role": "u", "content": [{"type": "text", "text": ""}] * 4097}]}, "messages[0].content"),
+    ({"chat_template_kwargs": dict.fromkeys(map(str, range(65)))}, "chat_template_kwargs"),
+    ({"model": "m" * 257}, "model"),
+)
+
+
+async def test_fields_of_chats_are_bounded(start: Start) -> None:
+    gateway = await start()
+    for fields, param in TOO_MUCH:
+        error_of(await gateway.post("/v1/chat/completions", **({"messages": [{"role": "u"}]} | fields)), 400, param)
+    answer = await gateway.complete(**dict.fromkeys(map(str, range(299))))
+    assert "300 fields" in error_of(answer, 400)
+    assert not gateway.submits()
 
 
 WANTED: dict[str, Any] = {
