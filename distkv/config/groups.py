@@ -126,6 +126,10 @@ class ControlSettings(Group, frozen=True, kw_only=True):
 
     max_num_seqs: Annotated[Positive, Meta(description="Most sequences in one step.")] = 64
     max_num_batched_tokens: Annotated[PositiveSuffixed, Meta(description="Most tokens in one step.")] = 2048
+    mixed_step_ratio: Annotated[
+        Annotated[float, Meta(ge=1, le=1e9)],
+        Meta(description="Longest a step of decodes may be with prefill in it, in times one without."),
+    ] = 2.0
     max_model_len: Annotated[
         PositiveSuffixed | None, Meta(description="Longest prompt + output in tokens; no limit but memory if not set.")
     ] = None

@@ -120,7 +120,7 @@ class RequestLifecycle:
 
     def on_result(self, message: StepResult, now: float) -> None:
         """Commit what a step did. What the worker does not answer, or not as it was wanted, is computed again."""
-        step = self._state.scheduler.finished(message.step_id)
+        step = self._state.scheduler.finished(message.step_id, message.compute_s)
         if step is None:
             self._state.publish(events.UnexpectedMessage(sender="worker", type="StepResult"))
             return

@@ -80,7 +80,9 @@ class RManagerState:
         s = self.settings
         self.pool = BlockPool(s.num_blocks)
         self.loans = LoanBook(self.pool, s.incarnation, s.lease_s)
-        self.scheduler = Scheduler(s.block_tokens, s.max_num_seqs, s.max_num_batched_tokens, self.take_slot)
+        self.scheduler = Scheduler(
+            s.block_tokens, s.max_num_seqs, s.max_num_batched_tokens, s.mixed_step_ratio, self.take_slot
+        )
         self.borrower = Borrower(
             s.instance_id, s.incarnation, s.lease_s, s.lease_margin_s, self.emit, self.possible_creditors, self.counters
         )

@@ -1,8 +1,8 @@
 """Continuous batching with chunked prefill: which token ranges the next step computes.
 
 A step mixes decodes (one position each) and chunks of whatever else is to do, oldest request first, under a budget of
-tokens. Two steps are in flight, so that the round trip hides behind compute; what needs a token still unknown to be
-decided is not planned (docs/design.md, "Steps that run ahead").
+tokens, and of time where there are decodes (`chunking`). Two steps are in flight, so that the round trip hides behind
+compute; what needs a token still unknown to be decided is not planned (docs/design.md, "Steps that run ahead").
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from distkv.control.request.block import Block
 from distkv.control.request.sequence import SeqState, Sequence
+from distkv.control.schedule.chunking import Chunk, Chunking
 from distkv.wire.messages.to_worker import PromptLogprobs, SeqStep, Step
 
 MAX_IN_FLIGHT = 2
@@ -37,10 +38,12 @@ class Planned:
 
 @dataclass(slots=True)
 class InFlight:
-    """A step that was sent and whose result is not back."""
+    """A step that was sent and whose result is not back. decodes, chunks: what it computes, for what that costs."""
 
     step_id: int
     planned: dict[str, Planned] = field(default_factory=dict)
+    decodes: int = 0
+    chunks: list[Chunk] = field(default_factory=list)
 
 
 class Scheduler:
@@ -50,11 +53,17 @@ class Scheduler:
     """
 
     def __init__(
-        self, block_tokens: int, max_num_seqs: int, max_num_batched_tokens: int, take_slot: Callable[[], int | None]
+        self,
+        block_tokens: int,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        mixed_step_ratio: float,
+        take_slot: Callable[[], int | None],
     ) -> None:
         self._block_tokens = block_tokens
         self._max_num_seqs = max_num_seqs
         self._max_tokens = max_num_batched_tokens
+        self._chunking = Chunking(max_num_batched_tokens, block_tokens, mixed_step_ratio)
         self._take_slot = take_slot
         self._last_step_id = 0
         self.in_flight: deque[InFlight] = deque()
@@ -85,17 +94,19 @@ class Scheduler:
         decodes = [s for s in candidates if len(s.uncomputed) == 1 and s.uncomputed.first[1] == s.length]
         chunks = [s for s in candidates if s not in decodes]
         step = InFlight(self._last_step_id + 1)
-        budget = self._max_tokens
         parts: list[SeqStep] = []
-        for seq in decodes + chunks:
-            if budget < 1 or len(parts) >= self._max_num_seqs:
+        for seq in decodes[: min(self._max_num_seqs, self._max_tokens)]:
+            self._add(seq, 1, step, parts, now)
+        step.decodes = len(parts)
+        allowance = self._chunking.allowance(step.decodes)
+        for seq in chunks:
+            if len(parts) >= self._max_num_seqs:
                 break
-            part = self._plan_sequence(seq, budget, step)
-            if part is not None:
-                if seq.request.began is None:
-                    seq.request.began = now
-                parts.append(part)
-                budget -= part.end - part.start
+            if (tokens := allowance.tokens(seq.uncomputed.first[0])) < 1:
+                break
+            if (part := self._add(seq, tokens, step, parts, now)) is not None:
+                step.chunks.append((part.start, part.end))
+                allowance.spend(part.start, part.end)
         if not parts:
             return None
         self._last_step_id = step.step_id
@@ -107,17 +118,28 @@ class Scheduler:
         parts = [step.planned.get(seq.request_id) for step in self.in_flight]
         return any(part is not None and part.seq is seq and part.attempt == seq.attempt for part in parts)
 
-    def finished(self, step_id: int) -> InFlight | None:
-        """The result of a step is back. None unless it is the oldest one in flight: results come in order, once."""
+    def finished(self, step_id: int, compute_s: float = 0.0) -> InFlight | None:
+        """The result of a step is back, which took the worker `compute_s`. None unless it is the oldest one in flight:
+        results come in order, once."""
         if not self.in_flight or self.in_flight[0].step_id != step_id:
             return None
-        return self.in_flight.popleft()
+        step = self.in_flight.popleft()
+        self._chunking.observe(step.decodes, step.chunks, compute_s)
+        return step
 
     def take_back(self, seq: Sequence) -> None:
         """Undo what the steps in flight do for a sequence: its ranges are to be computed again, in a new attempt."""
         parts = [step.planned.get(seq.request_id) for step in self.in_flight]
         mine = [part for part in parts if part is not None and part.seq is seq and part.attempt == seq.attempt]
         seq.void([(part.start, part.end) for part in mine], MAX_IN_FLIGHT + 1)
+
+    def _add(self, seq: Sequence, budget: int, step: InFlight, parts: list[SeqStep], now: float) -> SeqStep | None:
+        part = self._plan_sequence(seq, budget, step)
+        if part is not None:
+            if seq.request.began is None:
+                seq.request.began = now
+            parts.append(part)
+        return part
 
     def _plan_sequence(self, seq: Sequence, budget: int, step: InFlight) -> SeqStep | None:
         start, end = seq.uncomputed.first

@@ -1,0 +1,170 @@
+"""How much prefill goes into a step beside running decodes.
+
+A decode waits for the whole step that it is in, so a chunk of prefill stretches the time between its tokens. As in
+Sarathi-Serve (Agrawal et al., OSDI 2024), chunks beside decodes are therefore small: as many tokens as keep the step
+within `ratio` times a step of the decodes alone. What both cost is learned from the steps themselves, so that it holds
+for any model, machine, batch and context:
+
+- The decodes alone: the mean of recent steps without chunks. While chunks go on, every MEASURE_EVERY-th step has none,
+  and one has none when the number of decodes changed much; so the measure is never old.
+- A token of a chunk: what a step took beyond that, per token, by the power of two of its context, because attention
+  over more keys costs more. What is not known of a longer context is expected from a shorter one in proportion.
+
+Estimates are exponential means of bounded corrections, so that one stalled step moves them little. Chunks grow slowly
+beyond the largest so far, because small ones may ride free on weights that are read anyway. A step has at least
+LEAST_TOKENS of them, so that prefill ends: where one pass over the keys takes longer than all decodes, steps are longer
+than `ratio`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+LEAST_TOKENS = 8
+"""Below it most of a chunk's cost is reading its keys once, whatever its length."""
+MEASURE_EVERY = 64
+MEASURE_SPACING = 8
+"""Steps between two that are measured because the decodes changed."""
+MEASURE_AT_ONCE = 2
+"""Steps in flight: the first that is measured is answered after so many."""
+CHANGED = 0.25
+AIM = 0.9
+"""Of `ratio`: what steps aim at, so that those that took longer than expected are within it too."""
+WEIGHT = 0.3
+"""Of a new measure of the decodes."""
+DEARER, CHEAPER = 0.5, 0.15
+"""Of a chunk that cost more than was expected, and of one that cost less."""
+MOST_CORRECTION = 4.0
+GROWTH = 1.5
+SHORT_TOKENS = 1024
+"""Contexts below it cost alike."""
+LEAST_SHARE = 0.02
+"""Of a step of decodes: what a chunk is taken to cost at least."""
+
+Chunk = tuple[int, int]
+"""Its first position and the position after its last."""
+
+
+@dataclass(slots=True)
+class Allowance:
+    """What chunks the step being planned may have. left_s: time for them; None without a limit."""
+
+    _chunking: Chunking
+    _left_s: float | None
+    _left_tokens: int
+    _is_first: bool = True
+
+    def tokens(self, start: int) -> int:
+        """The most a chunk that begins at `start` may have. More than a block ends where a block does, so that full
+        blocks can leave."""
+        if self._left_s is None:
+            return self._left_tokens
+        tokens = min(self._left_tokens, int(self._left_s / self._chunking.token_s(start)))
+        if self._is_first:
+            tokens = max(tokens, min(LEAST_TOKENS, self._left_tokens))
+        block_tokens = self._chunking.block_tokens
+        return tokens if tokens <= block_tokens else (start + tokens) // block_tokens * block_tokens - start
+
+    def spend(self, start: int, end: int) -> None:
+        """A chunk is in the step."""
+        self._is_first = False
+        self._left_tokens -= end - start
+        if self._left_s is not None:
+            self._left_s = max(0.0, self._left_s - (end - start) * self._chunking.token_s(start))
+
+
+class Chunking:
+    """Learns what steps cost and says what the next one may hold."""
+
+    def __init__(self, max_tokens: int, block_tokens: int, ratio: float) -> None:
+        """max_tokens: of a step. ratio: longest step of decodes and chunks, in times one of the decodes alone."""
+        self.block_tokens = block_tokens
+        self._max_tokens = max_tokens
+        self._excess = max(0.0, AIM * ratio - 1)
+        self._decodes_s = 0.0
+        self._decodes = 0
+        self._token_s: dict[int, float] = {}
+        self._largest = LEAST_TOKENS
+        self._is_timed = False
+        self._since_measured = 0
+        self._withheld = 0
+
+    def allowance(self, decodes: int) -> Allowance:
+        """For a step with so many decodes in it."""
+        most = self._max_tokens - decodes
+        if not decodes or not self._is_timed:
+            return Allowance(self, None, most)
+        if self._must_measure(decodes):
+            self._withheld += 1
+            return Allowance(self, None, 0)
+        self._withheld = 0
+        most = min(most, max(int(self._largest * GROWTH), self._largest + self.block_tokens))
+        return Allowance(self, self._excess * self._decodes_s, most)
+
+    def token_s(self, start: int) -> float:
+        """Seconds that a token of a chunk adds to a step, with so many tokens before the chunk."""
+        place = _place(start)
+        if (known := self._token_s.get(place)) is not None:
+            return known
+        if below := [other for other in self._token_s if other < place]:
+            nearest = max(below)
+            return self._token_s[nearest] * 2.0 ** (place - nearest)
+        # A longer context costs no less.
+        return self._token_s[min(self._token_s)] if self._token_s else self._excess * self._decodes_s / LEAST_TOKENS
+
+    def observe(self, decodes: int, chunks: Sequence[Chunk], compute_s: float) -> None:
+        """A step with so many decodes and these chunks took `compute_s`, 0 if that is not known."""
+        if compute_s <= 0:
+            return
+        self._is_timed = True
+        if not decodes:
+            return
+        if chunks:
+            self._since_measured += 1
+            self._observe_chunks(chunks, compute_s)
+        else:
+            self._observe_decodes(decodes, compute_s)
+
+    def _must_measure(self, decodes: int) -> bool:
+        if self._withheld >= MEASURE_AT_ONCE:
+            return False
+        if not self._decodes_s:
+            return True
+        if self._withheld:
+            return False
+        if self._has_changed(decodes):
+            return self._since_measured >= MEASURE_SPACING
+        return self._since_measured >= MEASURE_EVERY
+
+    def _has_changed(self, decodes: int) -> bool:
+        return abs(decodes - self._decodes) > CHANGED * self._decodes
+
+    def _observe_decodes(self, decodes: int, compute_s: float) -> None:
+        if not self._decodes_s or self._has_changed(decodes):
+            self._decodes_s = compute_s
+        else:
+            self._decodes_s *= _correction(compute_s / self._decodes_s, WEIGHT)
+        self._decodes, self._since_measured = decodes, 0
+
+    def _observe_chunks(self, chunks: Sequence[Chunk], compute_s: float) -> None:
+        tokens = sum(end - start for start, end in chunks)
+        self._largest = max(self._largest, tokens)
+        if not self._decodes_s:
+            return
+        excess_s = max(compute_s - self._decodes_s, LEAST_SHARE * self._decodes_s)
+        expected = [self.token_s(start) for start, _ in chunks]
+        total_s = sum(cost * (end - start) for cost, (start, end) in zip(expected, chunks, strict=True))
+        correction = _correction(excess_s / total_s, DEARER if excess_s > total_s else CHEAPER)
+        for (start, _), cost in zip(chunks, expected, strict=True):
+            self._token_s[_place(start)] = cost * correction
+
+
+def _place(start: int) -> int:
+    """Of a context among the powers of two."""
+    return (start // SHORT_TOKENS).bit_length()
+
+
+def _correction(seen: float, weight: float) -> float:
+    """What to multiply an estimate by when it was `seen` times itself."""
+    return 1 + weight * (min(MOST_CORRECTION, max(1 / MOST_CORRECTION, seen)) - 1)

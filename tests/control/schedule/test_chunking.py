@@ -1,0 +1,201 @@
+"""Chunk sizes, on machines whose steps cost what a formula says (docs/design.md, "Chunks beside decodes")."""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from dataclasses import dataclass, field
+from random import Random
+
+import pytest
+
+from distkv.control.schedule.chunking import LEAST_TOKENS, MEASURE_EVERY, Chunk, Chunking
+
+BLOCK = 16
+MOST = 2048
+IN_FLIGHT = 2
+
+
+@dataclass
+class Machine:
+    """Seconds of a step. free: tokens that ride free on the weights. key: of a chunk's token, per key before it."""
+
+    decode: float = 1e-3
+    token: float = 50e-6
+    key: float = 20e-9
+    chunk: float = 100e-6
+    free: int = 0
+    noise: float = 0.0
+    stall: float = 0.0
+    draw: Random = field(default_factory=lambda: Random(7))
+
+    def step_s(self, decodes: int, chunks: list[Chunk]) -> float:
+        cost = 2e-3 + self.decode * decodes
+        rows = sum(end - start for start, end in chunks)
+        cost += self.token * max(0, rows - self.free)
+        for start, end in chunks:
+            cost += self.chunk + self.key * start * (1 + (end - start))
+        cost *= self.draw.gauss(1.0, self.noise) if self.noise else 1.0
+        return cost * (10 if self.draw.random() < self.stall else 1)
+
+
+@dataclass
+class Steps:
+    """Steps of `chunking` on a machine, two in flight."""
+
+    machine: Machine
+    chunking: Chunking = field(default_factory=lambda: Chunking(MOST, BLOCK, 2.0))
+    sent: deque[tuple[int, list[Chunk]]] = field(default_factory=deque)
+    took: list[float] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+
+    def plan(self, decodes: int, waiting: list[Chunk]) -> list[Chunk]:
+        allowance = self.chunking.allowance(decodes)
+        chunks = []
+        for start, end in waiting:
+            if tokens := min(end - start, allowance.tokens(start)):
+                chunks.append((start, start + tokens))
+                allowance.spend(start, start + tokens)
+        self.sent.append((decodes, chunks))
+        self.sizes.append(sum(end - start for start, end in chunks))
+        if len(self.sent) == IN_FLIGHT:
+            self.answer()
+        return chunks
+
+    def answer(self) -> None:
+        decodes, chunks = self.sent.popleft()
+        self.took.append(self.machine.step_s(decodes, chunks))
+        self.chunking.observe(decodes, chunks, self.took[-1])
+
+    def prefill(self, decodes: int, tokens: int, first: int = 0) -> list[float]:
+        """Seconds of the steps until a prompt is through."""
+        done, begun = first, len(self.took)
+        while done < tokens:
+            done += sum(end - start for start, end in self.plan(decodes, [(done, tokens)]))
+        while self.sent:
+            self.answer()
+        return self.took[begun:]
+
+    def decode(self, decodes: int, steps: int = 20) -> float:
+        """Median seconds of a step."""
+        begun = len(self.took)
+        for _ in range(steps):
+            self.plan(decodes, [])
+        return statistics.median(self.took[begun:])
+
+
+def high(values: list[float], share: float) -> float:
+    return sorted(values)[int(share * (len(values) - 1))]
+
+
+@pytest.mark.parametrize("decodes", [1, 8, 60])
+@pytest.mark.parametrize(
+    "machine",
+    [
+        Machine(key=1e-9),
+        Machine(key=1e-9, free=64),
+        Machine(key=1e-9, noise=0.05),
+        Machine(decode=4e-3, key=10e-9, noise=0.1),
+    ],
+    ids=["plain", "rows that ride free", "noise", "attention"],
+)
+def test_a_long_prompt_doubles_a_step_of_decodes_at_most(machine: Machine, decodes: int) -> None:
+    steps = Steps(machine)
+    alone = steps.decode(decodes)
+    taken = steps.prefill(decodes, 32768)
+    assert high(taken, 0.99) <= 2.0 * alone * (1 + 2 * machine.noise)
+    again = steps.prefill(decodes, 32768)
+    assert high(again, 0.99) <= 2.0 * alone * (1 + 2 * machine.noise)
+    assert statistics.median(again) >= 1.4 * alone, "and uses what it may"
+
+
+def test_without_decodes_a_chunk_fills_the_step() -> None:
+    steps = Steps(Machine())
+    steps.prefill(0, 10 * MOST)
+    assert set(steps.sizes) == {MOST}
+
+
+def test_prefill_goes_on_where_its_keys_alone_take_longer_than_the_decodes() -> None:
+    steps = Steps(Machine(chunk=1.0))
+    steps.decode(4)
+    steps.prefill(4, 3000)
+    assert min(size for size in steps.sizes[-200:] if size) >= LEAST_TOKENS - 1
+    assert steps.sizes[-200:].count(0) <= 4, "hardly a step goes without a chunk"
+
+
+def test_every_so_often_a_step_measures_the_decodes_again() -> None:
+    machine = Machine(key=0.0)
+    steps = Steps(machine)
+    steps.decode(8)
+    steps.prefill(8, 40000)
+    machine.decode *= 3
+    slower = steps.prefill(8, 400000)
+    alone = machine.step_s(8, [])
+    assert high(slower, 0.99) <= 2.0 * alone
+    assert statistics.median(slower) >= 1.5 * alone, "it learned that the decodes take longer now"
+    assert steps.sizes[-1000:].count(0) <= 2 + 1000 // MEASURE_EVERY
+
+
+def test_another_number_of_decodes_is_measured_soon() -> None:
+    steps = Steps(Machine(key=0.0))
+    steps.decode(60)
+    steps.prefill(60, 20000)
+    steps.prefill(1, 2000)
+    few = steps.prefill(1, 20000)
+    assert high(few, 0.98) <= 2.0 * steps.machine.step_s(1, [])
+
+
+def test_the_first_step_beside_decodes_has_a_measure() -> None:
+    steps = Steps(Machine())
+    steps.prefill(0, 4000)
+    assert [steps.plan(4, [(0, 1000)]) for _ in range(2)] == [[], []], "two are in flight until there is one"
+    assert steps.plan(4, [(0, 1000)]) == [(0, LEAST_TOKENS)]
+
+
+def test_stalls_hardly_move_the_estimates() -> None:
+    steps = Steps(Machine(key=0.0, stall=0.02, noise=0.02))
+    steps.decode(16)
+    steps.prefill(16, 10000)
+    before = len(steps.sizes)
+    steps.prefill(16, 200000)
+    sizes = [size for size in steps.sizes[before:-2] if size]
+    usual = statistics.median(sizes)
+    assert high(sizes, 0.1) >= 0.25 * usual
+    assert high(sizes, 0.99) <= 2.5 * usual
+
+
+def test_a_longer_context_than_any_before_is_not_taken_for_a_short_one() -> None:
+    steps = Steps(Machine(key=20e-9))
+    steps.decode(16)
+    steps.prefill(16, 2000)
+    alone = steps.machine.step_s(16, [])
+    resumed = steps.prefill(16, 31000, first=30000)
+    assert max(resumed) <= 3 * alone
+
+
+def test_chunks_of_several_prompts_share_the_time() -> None:
+    steps = Steps(Machine(key=0.0))
+    steps.decode(16)
+    steps.prefill(16, 20000)
+    alone = steps.machine.step_s(16, [])
+    chunks = steps.plan(16, [(0, 100), (0, 100), (0, 1000), (500, 4000), (0, 1000)])
+    assert 2 <= len(chunks) < 5
+    steps.answer()
+    assert steps.took[-1] <= 2 * alone
+
+
+def test_chunks_longer_than_a_block_end_where_one_does() -> None:
+    steps = Steps(Machine(key=0.0))
+    steps.decode(32)
+    done = 5
+    for _ in range(100):
+        done += sum(end - start for start, end in steps.plan(32, [(done, 1 << 20)]))
+        assert done % BLOCK == 0 or steps.sizes[-1] <= BLOCK
+    assert steps.sizes[-1] > BLOCK
+
+
+def test_a_worker_that_gives_no_times_is_not_limited() -> None:
+    chunking = Chunking(MOST, BLOCK, 2.0)
+    for _ in range(3):
+        assert chunking.allowance(7).tokens(0) == MOST - 7
+        chunking.observe(7, [(0, 10)], 0.0)
