@@ -248,7 +248,6 @@ class SimCluster:
                     self._answer(name, command)
                 case c.Publish():
                     self.events.append((name, command.event))
-                    self.loans.on_published(name, command.event)
                 case c.Exit():
                     self.nodes[name].exited = command
                     self._ended.append(name)

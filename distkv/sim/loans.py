@@ -4,9 +4,7 @@ A debt is live from when its debtor hears of the grant, until
 
 - its debtor gives it up (it is in no book of the debtor any more), or the debtor's process ends;
 - its lease has run out by the debtor's own count;
-- the process that granted it ends: another incarnation of the creditor owes the debtor nothing;
-- the creditor counts the debtor as lost (`PeerLost`), with or without reason, and takes back what it lent to it. The
-  debtor finds out by a missing partial, or when its renewal is refused.
+- the process that granted it ends: another incarnation of the creditor owes the debtor nothing.
 
 Until then its loan must be there, not on its way back, of the same span in the same epoch, to this debtor; the debt's
 slots must be the first of the loan's (a debtor gives up positions from the end), what it takes for filled must be
@@ -19,9 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from distkv.control.request.block import Debt
-from distkv.events import ClusterEvent, PeerLost
 from distkv.sim.node import Node
-from distkv.wire.messages.common import SpanRef
 
 
 class LoanCheck:
@@ -29,13 +25,6 @@ class LoanCheck:
 
     def __init__(self, nodes: Mapping[str, Node]) -> None:
         self._nodes = nodes
-        self._withdrawn: set[SpanRef] = set()
-
-    def on_published(self, instance_id: str, event: ClusterEvent) -> None:
-        """Remember which loans an instance takes back from a debtor it counts as lost."""
-        if isinstance(event, PeerLost):
-            loans = self._nodes[instance_id].rm.state.loans.loans.values()
-            self._withdrawn.update(loan.span for loan in loans if loan.debtor_id == event.peer and loan.revoking)
 
     def validate(self, now: float) -> None:
         """Every live debt meets its loan."""
@@ -49,10 +38,7 @@ class LoanCheck:
         """Of a debt in the books of an instance that is alive."""
         creditor = self._nodes[debt.creditor_id]
         return (
-            now < debt.valid_until
-            and creditor.alive
-            and creditor.settings.incarnation == debt.span.epoch.incarnation
-            and debt.span not in self._withdrawn
+            now < debt.valid_until and creditor.alive and creditor.settings.incarnation == debt.span.epoch.incarnation
         )
 
     def _meets_its_loan(self, debtor_id: str, incarnation: int, debt: Debt) -> None:

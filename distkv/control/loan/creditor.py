@@ -36,6 +36,8 @@ class Creditor:
         if reason := self._why_not(sender, message):
             state.emit(Answer(route, Refused(span_id=message.span_id, reason=reason, free_blocks=0)))
             return
+        for loan in state.loans.of_debtor(sender, message.debtor_incarnation):
+            self._revoke(loan, tell_debtor=False)  # of a former process
         answer, is_new = state.loans.try_grant(route, message, state.lendable(), now)
         if isinstance(answer, Granted) and is_new:
             span = SpanRef(span_id=answer.span_id, epoch=answer.epoch)
@@ -46,7 +48,8 @@ class Creditor:
     def _why_not(self, sender: str, message: TryMoveKvcache) -> str:
         """Why nothing is lent to this debtor, however much is free; empty if it may have some.
 
-        A debtor that is newer than the member list here is refused too, and tries again later.
+        A debtor that is newer than the member list here is refused too, and tries again later. One that is listed as
+        dead is not: it asks.
         """
         state = self._state
         if state.instance_state != "ready":
@@ -54,7 +57,7 @@ class Creditor:
         if message.debtor_id != sender:
             return "not the debtor's own asking"
         member = state.members.get(sender)
-        if member is None or member.state == "dead" or member.incarnation != message.debtor_incarnation:
+        if member is None or member.incarnation != message.debtor_incarnation:
             return "the debtor is no member"
         return ""
 
@@ -108,7 +111,11 @@ class Creditor:
     def on_renew(self, route: bytes, message: Renew, now: float) -> None:
         """Extend the leases that still hold."""
         refused = self._state.loans.renew(message.spans, route, message.ttl_s, now)
-        self._state.emit(Answer(route, Renewed(renewal=message.renewal, refused=refused)))
+        self._state.emit(
+            Answer(
+                route, Renewed(renewal=message.renewal, refused=refused, incarnation=self._state.settings.incarnation)
+            )
+        )
 
     def on_release(self, route: bytes, message: Release) -> None:
         """The debtor gives a span back, or never wanted it. Of anybody else's span nothing is said and nothing done."""
@@ -123,11 +130,6 @@ class Creditor:
         loan = self._state.loans.revoked(message.span)
         if loan is not None and loan.tell_debtor:
             self._state.emit(Answer(loan.route, Released(span=loan.span)))
-
-    def on_debtor_lost(self, debtor_id: str, but_incarnation: int | None = None) -> None:
-        """An instance, or its former incarnation, is gone: so are its debts."""
-        for loan in self._state.loans.of_debtor(debtor_id, but_incarnation):
-            self._revoke(loan, tell_debtor=False)
 
     def reclaim_all(self, deadline_s: float) -> None:
         """Ask every debtor to take its blocks elsewhere."""

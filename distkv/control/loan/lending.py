@@ -170,8 +170,8 @@ class LoanBook:
         """Loans whose lease has run out."""
         return [loan for loan in self.loans.values() if not loan.revoking and now >= loan.expires_at]
 
-    def of_debtor(self, debtor_id: str, but_incarnation: int | None = None) -> list[Loan]:
-        """Loans to an instance, all or those to its other incarnations."""
+    def of_debtor(self, debtor_id: str, but_incarnation: int) -> list[Loan]:
+        """Loans to other incarnations of an instance."""
         return [
             loan
             for loan in self.loans.values()

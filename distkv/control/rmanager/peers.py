@@ -1,7 +1,14 @@
-"""The member list as one rManager has it, and which peers it has reason to doubt."""
+"""The member list as one rManager has it, and which peers it has reason to doubt.
+
+A gManager's word loses nothing: it may be stalled, cut off, or one of two. A peer that it lists as unreachable, dead or
+restarted is doubted. While this instance has borrowed there, the peer counts as what it was, nothing more is borrowed,
+and it is knocked at: its answer decides, or that none comes. Where nothing is at stake the list is believed.
+"""
 
 from __future__ import annotations
 
+import heapq
+import math
 from dataclasses import dataclass
 
 import msgspec
@@ -9,12 +16,18 @@ import msgspec
 from distkv.control.commands import TellPeer
 from distkv.control.rmanager.state import GONE, RManagerState
 from distkv.wire.messages.common import Member
+from distkv.wire.messages.envelope import PeerAnswer
 from distkv.wire.messages.to_client import Located
-from distkv.wire.messages.to_rmanager import Members, Renew
+from distkv.wire.messages.to_rmanager import Members, Renew, Renewed
 
 SUSPECT_S = 1.0
 SILENT_S = 4.0
-"""How long a peer whose connection broke, and one that did not answer, may stay unheard before it counts as lost."""
+LISTED_DEAD_S = 2.0
+"""How long a peer may stay unheard before it counts as lost: one whose connection broke, one that did not answer, and
+one that a gManager lists as dead or restarted."""
+FIRST_KNOCK_S = 0.5
+LONGEST_KNOCK_S = 16.0
+"""The pauses between knocks double from the first to the longest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,16 +38,32 @@ class LostPeer:
     new_incarnation: int | None
 
 
+@dataclass(slots=True)
+class Knocks:
+    """At a doubtful peer: when the next is due, and the pause after it."""
+
+    next_at: float
+    pause_s: float = FIRST_KNOCK_S
+
+
 class PeerBook:
-    """Members other than this instance. A list that lacks somebody proves nothing: the gManager may have restarted."""
+    """Members other than this instance. A list that lacks somebody proves nothing: the gManager may have restarted.
+
+    own: this instance. Of peers whose listed state is not believed yet, `_listed` has the entry as listed.
+    """
 
     def __init__(self, state: RManagerState) -> None:
         self._state = state
         self._version = 0
+        self._listed: dict[str, Member] = {}
+        self._knocks: dict[str, Knocks] = {}
+        self._due: list[tuple[float, str]] = []
         self.own: Member | None = None
 
-    def update(self, members: tuple[Member, ...]) -> list[LostPeer]:
-        """Merge a member list; returns peers that died or began a new incarnation."""
+    # --- the list
+
+    def update(self, members: tuple[Member, ...], now: float) -> list[LostPeer]:
+        """Merge a member list; returns peers that died or began a new incarnation and owe this instance nothing."""
         known = self._state.members
         lost = []
         for member in members:
@@ -43,12 +72,11 @@ class PeerBook:
             before = known.get(member.instance_id)
             if before is not None and member.incarnation < before.incarnation:
                 continue
-            if before is not None and before.incarnation != member.incarnation:
-                lost.append(LostPeer(member.instance_id, member.incarnation))
-            elif member.state == "dead" and (before is None or before.state != "dead"):
-                lost.append(LostPeer(member.instance_id, None))
-            known[member.instance_id] = member
             self._version += 1
+            if before is not None and self._contradicts(before, member) and self._is_at_stake(member.instance_id):
+                self._doubt_listed(member, now)
+                continue
+            lost.extend(self._believe(member))
         named = {member.instance_id for member in members}
         for instance_id in [i for i, m in known.items() if m.state == "dead" and i not in named]:
             del known[instance_id]
@@ -58,34 +86,116 @@ class PeerBook:
         """Peers that the worker may open tensor links to."""
         return tuple(m for m in self._state.members.values() if m.state != "dead" and m.data is not None)
 
+    def _contradicts(self, known: Member, listed: Member) -> bool:
+        """Whether the list says that a peer which lives, as far as is known here, is gone or cannot be reached."""
+        if known.state == "dead":
+            return False
+        return listed.incarnation != known.incarnation or listed.state in ("dead", "unreachable")
+
+    def _is_at_stake(self, instance_id: str) -> bool:
+        """Whether this instance has borrowed there."""
+        return any(debt.creditor_id == instance_id for debt in self._state.all_debts())
+
+    def _doubt_listed(self, listed: Member, now: float) -> None:
+        """Keep to what is known until the peer itself shows that it is otherwise, but do not borrow there meanwhile."""
+        told_before = self._listed.get(listed.instance_id)
+        self._listed[listed.instance_id] = listed
+        if told_before is None or _life(told_before) != _life(listed):
+            wait_s = SILENT_S if listed.state == "unreachable" else LISTED_DEAD_S
+            self._doubt(listed.instance_id, now + wait_s, now)
+
+    def _believe(self, member: Member) -> list[LostPeer]:
+        """Take over what is listed; returns the peer if it died, or is another process than the one known here."""
+        instance_id = member.instance_id
+        known = self._state.members.get(instance_id)
+        self._listed.pop(instance_id, None)
+        self._state.members[instance_id] = member
+        if known is None:
+            return []
+        has_restarted = known.incarnation != member.incarnation
+        if has_restarted or member.state == "dead":
+            self._clear(instance_id)  # of the dead nothing more is to be found out
+        if has_restarted or (member.state == "dead" and known.state != "dead"):
+            return [LostPeer(instance_id, member.incarnation if has_restarted else None)]
+        return []
+
+    # --- doubt
+
     def suspect(self, instance_id: str, now: float) -> None:
         """Its control connection broke: do not borrow there; it is lost unless it is heard again soon."""
-        suspects = self._state.suspects
-        if instance_id in self._state.members:
-            suspects[instance_id] = min(now + SUSPECT_S, suspects.get(instance_id, now + SUSPECT_S))
+        self._doubt(instance_id, now + SUSPECT_S, now)
 
     def silent(self, instance_id: str, now: float) -> None:
         """It did not answer in time: do not ask it again before it is heard; it is lost if that takes too long."""
-        if instance_id in self._state.members:
-            self._state.suspects.setdefault(instance_id, now + SILENT_S)
+        self._doubt(instance_id, now + SILENT_S, now)
 
-    def heard_from(self, sender: str) -> None:
-        """It is there."""
-        self._state.suspects.pop(sender, None)
+    def heard_from(self, peer_id: str, answer: PeerAnswer) -> list[LostPeer]:
+        """It is there. Returns it as lost if the answer shows that it is another process than the one known here."""
+        known = self._state.members.get(peer_id)
+        if known is not None and isinstance(answer, Renewed) and answer.incarnation > known.incarnation:
+            successor = self._listed.get(peer_id)
+            if successor is None or successor.incarnation != answer.incarnation:
+                successor = msgspec.structs.replace(known, incarnation=answer.incarnation, state="starting", data=None)
+            return self._believe(successor)
+        listed = self._listed.get(peer_id)
+        if listed is None or known is None or listed.incarnation == known.incarnation:
+            self._listed.pop(peer_id, None)
+            self._clear(peer_id)
+        else:  # it is asked again now and then, for as long as the list names a successor
+            self._state.suspects.pop(peer_id, None)
+        return []
 
-    def ping(self) -> None:
-        """Ask the doubtful whether they are there; any answer clears them."""
-        for instance_id in self._state.suspects:
-            if instance_id in self._state.members:
-                ping = Renew(renewal=self._state.next_id(), spans=(), ttl_s=0.0)
-                self._state.emit(TellPeer(instance_id, ping))
+    def tick(self, now: float) -> list[LostPeer]:
+        """Knock where it is due; returns peers that stayed silent for too long, each once."""
+        lost = []
+        while self._due and self._due[0][0] <= now:
+            at, instance_id = heapq.heappop(self._due)
+            if self._state.suspects.get(instance_id) == at:
+                lost.extend(self._give_up(instance_id))
+            if instance_id in self._listed and not self._is_at_stake(instance_id):
+                lost.extend(self._believe(self._listed[instance_id]))
+            knocks = self._knocks.get(instance_id)
+            if knocks is not None and knocks.next_at == at:
+                self._knock(instance_id, knocks, now)
+        return lost
 
-    def given_up(self, now: float) -> list[str]:
-        """Suspects that stayed silent for too long; each is returned once."""
-        gone = [i for i, lost_at in self._state.suspects.items() if GONE < lost_at <= now]
-        for instance_id in gone:
-            self._state.suspects[instance_id] = GONE
-        return gone
+    def next_deadline(self) -> float:
+        """When `tick` has something to do."""
+        return self._due[0][0] if self._due else math.inf
+
+    def _doubt(self, instance_id: str, lost_at: float, now: float) -> None:
+        suspects, member = self._state.suspects, self._state.members.get(instance_id)
+        if member is None or member.state == "dead":
+            return
+        if lost_at < suspects.get(instance_id, math.inf):
+            suspects[instance_id] = lost_at
+            heapq.heappush(self._due, (lost_at, instance_id))
+        if instance_id not in self._knocks:
+            knocks = self._knocks[instance_id] = Knocks(now)
+            self._knock(instance_id, knocks, now)
+
+    def _knock(self, instance_id: str, knocks: Knocks, now: float) -> None:
+        """Ask whether it is there; any answer clears it."""
+        if instance_id not in self._state.members:  # forgotten meanwhile
+            self._clear(instance_id)
+            return
+        ping = Renew(renewal=self._state.next_id(), spans=(), ttl_s=0.0)
+        self._state.emit(TellPeer(instance_id, ping))
+        knocks.next_at = now + knocks.pause_s
+        knocks.pause_s = min(LONGEST_KNOCK_S, 2.0 * knocks.pause_s)
+        heapq.heappush(self._due, (knocks.next_at, instance_id))
+
+    def _give_up(self, instance_id: str) -> list[LostPeer]:
+        """It is lost by evidence of our own, and what is listed may stand."""
+        self._state.suspects[instance_id] = GONE
+        listed = self._listed.get(instance_id)
+        return (self._believe(listed) if listed is not None else []) or [LostPeer(instance_id, None)]
+
+    def _clear(self, instance_id: str) -> None:
+        self._state.suspects.pop(instance_id, None)
+        self._knocks.pop(instance_id, None)
+
+    # --- what it tells
 
     def members_message(self) -> Members:
         """The list, this instance included."""
@@ -104,3 +214,8 @@ class PeerBook:
         assert self.own is not None
         free = self._state.pool.num_free
         return msgspec.structs.replace(self.own, state=self._state.instance_state, free_blocks=free)
+
+
+def _life(member: Member) -> tuple[int, str]:
+    """What a list says of a peer's life."""
+    return member.incarnation, member.state

@@ -9,7 +9,7 @@ of one instance.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from random import Random
 from typing import assert_never
 
@@ -25,7 +25,7 @@ from distkv.control.request.output import Decoder
 from distkv.control.request.sequence import Sequence
 from distkv.control.rmanager.drain import Drain
 from distkv.control.rmanager.heartbeats import Heartbeats
-from distkv.control.rmanager.peers import PeerBook
+from distkv.control.rmanager.peers import LostPeer, PeerBook
 from distkv.control.rmanager.reporting import instance_status, request_statuses
 from distkv.control.rmanager.state import RManagerSettings, RManagerState
 from distkv.control.schedule.admission import Admission
@@ -68,7 +68,7 @@ class RManager:
             case c.FromGManager():
                 self._from_gmanager(event.message, now)
             case c.PeerAnswered():
-                self._peers.heard_from(event.peer_id)
+                self._lose_peers(self._peers.heard_from(event.peer_id, event.message), now)
                 self._peer_answered(event.peer_id, event.message, now)
             case c.PeerRequested():
                 self._peer_requested(event, now)
@@ -177,8 +177,7 @@ class RManager:
             self.state.emit(c.TellGManager(tg.Join(member=self._peers.own_now(), compat=self._compat)))
 
     def _members(self, members: tuple[Member, ...], now: float) -> None:
-        for lost in self._peers.update(members):
-            self._peer_lost(lost.instance_id, now, but_incarnation=lost.new_incarnation)
+        self._lose_peers(self._peers.update(members, now), now)
         self.state.emit(c.TellWorker(tw.Peers(members=self._peers.reachable())))
 
     def _client_gone(self, route: bytes, now: float) -> None:
@@ -208,20 +207,21 @@ class RManager:
                 events.SpanLost(request_id=seq.request_id, creditor=debt.creditor_id, blocks=blocks, why=why)
             )
 
-    def _peer_lost(self, instance_id: str, now: float, but_incarnation: int | None = None) -> None:
+    def _lose_peers(self, peers: Iterable[LostPeer], now: float) -> None:
+        """What was borrowed there is gone. What was lent to them comes back when its lease ends, or when the debtor
+        itself is heard in a new incarnation."""
         state = self.state
-        state.publish(events.PeerLost(peer=instance_id, restarted=but_incarnation is not None))
-        lost = [(s, d) for s in state.sequences.values() for d in s.placement.debts if d.creditor_id == instance_id]
-        self._lose_all(lost, "the creditor is gone")
-        state.borrower.on_peer_lost(instance_id, now)
-        self._creditor.on_debtor_lost(instance_id, but_incarnation)
-        self._debts.on_peer_lost(instance_id)
+        for peer in peers:
+            state.publish(events.PeerLost(peer=peer.instance_id, restarted=peer.new_incarnation is not None))
+            owed = [(s, d) for s in state.sequences.values() for d in s.placement.debts]
+            self._lose_all([(s, d) for s, d in owed if d.creditor_id == peer.instance_id], "the creditor is gone")
+            state.borrower.on_peer_lost(peer.instance_id, now)
+            self._debts.on_peer_lost(peer.instance_id)
 
     # --- time
 
     def _tick(self, now: float) -> None:
-        for instance_id in self._peers.given_up(now):
-            self._peer_lost(instance_id, now)
+        self._lose_peers(self._peers.tick(now), now)
         for instance_id in self.state.borrower.tick(now):
             self._peers.silent(instance_id, now)
         self._creditor.tick(now)
@@ -234,7 +234,6 @@ class RManager:
                 self._client_silent(route, now)
         if self._heartbeats.due(now):
             self.state.emit(c.TellGManager(self._heartbeats.build(self._requests.waiting_blocks())))
-            self._peers.ping()
             self._drain.remind(now)
 
     def _advance(self, now: float) -> None:

@@ -145,6 +145,7 @@ class Renewed(Message, frozen=True):
     ] = ()  #: spans that are unknown, another debtor's, of another epoch, or being taken back
     #: lease of the spans that were not refused, seconds from receipt of the `Renew`; None is as long as `Granted` said
     ttl_s: Seconds | None = None
+    incarnation: int = 0  #: the answering creditor's; 0 is unknown. A higher one than before shows that it restarted
 
 
 class Release(Message, frozen=True):

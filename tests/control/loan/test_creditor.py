@@ -38,9 +38,22 @@ class Lending:
         self.state = make_state()
         self.creditor = Creditor(self.state)
 
-    def ask(self, route: bytes = DEBTOR, sender: str = "p", debtor: str = "p", span_id: str = "s", blocks: int = 3):
+    def ask(
+        self,
+        route: bytes = DEBTOR,
+        sender: str = "p",
+        debtor: str = "p",
+        span_id: str = "s",
+        blocks: int = 3,
+        incarnation: int = 1,
+    ):
         ask = TryMoveKvcache(
-            span_id=span_id, request_id="r", debtor_id=debtor, debtor_incarnation=1, num_blocks=blocks, ttl_s=4.0
+            span_id=span_id,
+            request_id="r",
+            debtor_id=debtor,
+            debtor_incarnation=incarnation,
+            num_blocks=blocks,
+            ttl_s=4.0,
         )
         self.creditor.on_try_move(sender, route, ask, self.clock.now())
 
@@ -81,7 +94,7 @@ def test_it_grants_what_it_has_and_tells_its_worker(lending: Lending) -> None:
     lending.check()
 
 
-@pytest.mark.parametrize("why", ["draining", "not its own", "a stranger", "dead", "another incarnation"])
+@pytest.mark.parametrize("why", ["draining", "not its own", "a stranger", "another incarnation"])
 def test_it_refuses_what_it_must_not_lend(lending: Lending, why: str) -> None:
     if why == "draining":
         lending.state.instance_state = "draining"
@@ -91,8 +104,7 @@ def test_it_refuses_what_it_must_not_lend(lending: Lending, why: str) -> None:
     elif why == "a stranger":
         lending.ask(sender="x", debtor="x")
     else:
-        known = make_member("p", state="dead") if why == "dead" else make_member("p", incarnation=2)
-        lending.state.members["p"] = known
+        lending.state.members["p"] = make_member("p", incarnation=2)
         lending.ask()
     ((_, answer),) = lending.answers()
     assert isinstance(answer, Refused) and answer.free_blocks == 0
@@ -100,9 +112,9 @@ def test_it_refuses_what_it_must_not_lend(lending: Lending, why: str) -> None:
     assert lending.state.pool.num_free == 16 and lending.state.loans.num_spans == 0
 
 
-@pytest.mark.parametrize("state", ["starting", "ready", "draining", "unreachable"])
-def test_it_lends_to_every_member_that_lives(lending: Lending, state: str) -> None:
-    """Also when the gManager, which says so, does not hear it or is gone itself."""
+@pytest.mark.parametrize("state", ["starting", "ready", "draining", "unreachable", "dead"])
+def test_it_lends_to_every_member_that_asks(lending: Lending, state: str) -> None:
+    """Also when the gManager does not hear it, says that it is dead, or is gone itself."""
     lending.state.members["p"] = make_member("p", state=state)
     lending.lend()
 
@@ -165,7 +177,7 @@ def test_a_span_nobody_gave_back_is_not_freed_by_its_worker(lending: Lending) ->
 def test_a_lease_that_nobody_renews_runs_out(lending: Lending) -> None:
     loan = lending.lend()
     lending.creditor.on_renew(DEBTOR, Renew(renewal=4, spans=(loan.span,), ttl_s=4.0), lending.clock.advance(3.0))
-    assert lending.answers() == [(DEBTOR, Renewed(renewal=4))]
+    assert lending.answers() == [(DEBTOR, Renewed(renewal=4, incarnation=7))]
     lending.creditor.tick(lending.clock.advance(3.9))
     assert lending.state.commands == []
     lending.creditor.tick(lending.clock.advance(0.2))
@@ -175,12 +187,17 @@ def test_a_lease_that_nobody_renews_runs_out(lending: Lending) -> None:
     assert lending.answers() == [], "its debtor did not ask for it"
 
 
-def test_what_a_dead_incarnation_owes_ends(lending: Lending) -> None:
+def test_what_a_former_incarnation_owes_ends_by_the_words_of_the_new_one(lending: Lending) -> None:
     loan = lending.lend()
-    lending.creditor.on_debtor_lost("p", but_incarnation=1)
+    lending.ask(span_id="other")
     assert issued(lending.state, Revoke) == []
-    lending.creditor.on_debtor_lost("p", but_incarnation=2)
-    assert [revoke.span for revoke in issued(lending.state, Revoke)] == [loan.span]
+    lending.state.members["p"] = make_member("p", incarnation=2)
+    lending.ask(span_id="late")
+    assert issued(lending.state, Revoke) == [], "nobody was heard in incarnation 2"
+    lending.ask(span_id="new", incarnation=2)
+    assert [revoke.span.span_id for revoke in issued(lending.state, Revoke)] == [loan.span.span_id, "other"]
+    lending.ask(span_id="newer", incarnation=2)
+    assert issued(lending.state, Revoke) == []
 
 
 def test_a_drain_asks_for_everything(lending: Lending) -> None:
@@ -206,7 +223,7 @@ def test_a_stranger_that_knows_every_id_moves_nothing(lending: Lending, epoch: s
     lending.creditor.on_release(STRANGER, Release(span=span))
     assert lending.answers() == [(STRANGER, Released(span=span))]
     lending.creditor.on_renew(STRANGER, Renew(renewal=1, spans=(span,), ttl_s=99.0), lending.clock.now())
-    assert lending.answers() == [(STRANGER, Renewed(renewal=1, refused=(span,)))]
+    assert lending.answers() == [(STRANGER, Renewed(renewal=1, refused=(span,), incarnation=7))]
     ready = BlocksReady(span=span, index=0, source_id="x", source_incarnation=1, blocks=(ReadyBlock(0, 0),))
     lending.creditor.on_blocks_ready(STRANGER, ready)
     ((route, answer),) = lending.answers()

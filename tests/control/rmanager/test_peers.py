@@ -1,14 +1,26 @@
-"""PeerBook: who else is there, and whom there is reason to doubt."""
+"""PeerBook: who else is there, whom there is reason to doubt, and what settles it."""
 
 from __future__ import annotations
 
 import pytest
 
 from distkv.clock import ManualClock
-from distkv.control.rmanager.peers import SILENT_S, SUSPECT_S, LostPeer, PeerBook
+from distkv.control.commands import TellPeer
+from distkv.control.rmanager.peers import (
+    FIRST_KNOCK_S,
+    LISTED_DEAD_S,
+    LONGEST_KNOCK_S,
+    SILENT_S,
+    SUSPECT_S,
+    LostPeer,
+    PeerBook,
+)
 from distkv.control.rmanager.state import GONE, RManagerState
-from distkv.wire.messages.to_rmanager import Renew
-from tests.control.parts import issued, make_member, make_state
+from distkv.wire.messages.common import Member
+from distkv.wire.messages.to_rmanager import Renew, Renewed
+from tests.control.parts import add_sequence, issued, lend, make_member, make_state
+
+ALIVE = Renewed(renewal=1, incarnation=1)
 
 
 @pytest.fixture
@@ -23,90 +35,201 @@ def peers(state: RManagerState) -> PeerBook:
     return peers
 
 
+def list_(peers: PeerBook, *members: Member, now: float = 10.0) -> list[LostPeer]:
+    return peers.update(members, now)
+
+
+def owe(state: RManagerState, creditor: str = "p") -> None:
+    """There is something at stake: a block of a request lies at this peer."""
+    lend(add_sequence(state), creditor, 1, valid_until=1e9)
+
+
+def knocked(state: RManagerState) -> list[str]:
+    """Peers that were knocked at since the last call."""
+    knocks = [one for one in state.commands if isinstance(one, TellPeer) and isinstance(one.body, Renew)]
+    assert all(isinstance(one.body, Renew) and (one.body.spans, one.body.ttl_s) == ((), 0.0) for one in knocks)
+    state.commands.clear()
+    return [one.instance_id for one in knocks]
+
+
+def lost(peers: PeerBook, now: float) -> list[LostPeer]:
+    return peers.tick(now)
+
+
 def test_a_list_that_lacks_somebody_proves_nothing(state: RManagerState, peers: PeerBook) -> None:
-    assert peers.update((make_member("me", 7), make_member("p"), make_member("q"))) == []
+    assert list_(peers, make_member("me", 7), make_member("p"), make_member("q")) == []
     assert set(state.members) == {"p", "q"}
-    assert peers.update((make_member("q", free_blocks=1),)) == []
+    assert list_(peers, make_member("q", free_blocks=1)) == []
     assert set(state.members) == {"p", "q"} and state.members["q"].free_blocks == 1
 
 
-def test_the_dead_and_the_reborn_are_lost_once(state: RManagerState, peers: PeerBook) -> None:
-    peers.update((make_member("p"), make_member("q", 3)))
+def test_where_nothing_is_at_stake_the_dead_and_the_reborn_are_lost_once(state: RManagerState, peers: PeerBook) -> None:
+    list_(peers, make_member("p"), make_member("q", 3))
     dead = make_member("p", state="dead")
-    assert peers.update((dead, make_member("q", 4))) == [LostPeer("p", None), LostPeer("q", 4)]
-    assert peers.update((dead, make_member("q", 4))) == []
-    assert peers.update((make_member("q", 3),)) == [], "an old incarnation is no news"
+    assert list_(peers, dead, make_member("q", 4)) == [LostPeer("p", None), LostPeer("q", 4)]
+    assert list_(peers, dead, make_member("q", 4)) == []
+    assert list_(peers, make_member("q", 3)) == [], "an old incarnation is no news"
     assert set(state.members) == {"q"} and state.members["q"].incarnation == 4
-    assert peers.update((make_member("p", 2),)) == []
+    assert list_(peers, make_member("p", 2)) == []
+    assert knocked(state) == [] and peers.next_deadline() == float("inf")
+
+
+@pytest.mark.parametrize("listed", [make_member("p", state="dead"), make_member("p", state="unreachable")])
+def test_a_creditor_that_is_listed_as_gone_is_asked_itself(
+    state: RManagerState, peers: PeerBook, listed: Member
+) -> None:
+    list_(peers, make_member("p"))
+    owe(state)
+    assert list_(peers, listed) == []
+    assert knocked(state) == ["p"] and state.possible_creditors() == []
+    assert state.members["p"].state == "ready", "it stays connected, and its tensors in reach"
+    assert list_(peers, listed, now=10.1) == [] and knocked(state) == [], "told again, asked once"
+    peers.heard_from("p", ALIVE)
+    assert [member.instance_id for member in state.possible_creditors()] == ["p"]
+    assert lost(peers, 99.0) == [] and knocked(state) == []
+    assert peers.next_deadline() == float("inf")
+
+
+@pytest.mark.parametrize(("state_", "after_s"), [("dead", LISTED_DEAD_S), ("unreachable", SILENT_S)])
+def test_one_that_does_not_answer_either_is_lost(
+    state: RManagerState, peers: PeerBook, state_: str, after_s: float
+) -> None:
+    list_(peers, make_member("p"))
+    owe(state)
+    list_(peers, make_member("p", state=state_))
+    assert lost(peers, 10.0 + after_s - 0.01) == []
+    assert lost(peers, 10.0 + after_s) == [LostPeer("p", None)]
+    assert state.members["p"].state == state_ and state.possible_creditors() == []
+    state.commands.clear()
+    lost(peers, 60.0)
+    assert knocked(state) == ([] if state_ == "dead" else ["p"]), "nobody knocks at the dead"
+
+
+def test_a_new_incarnation_that_only_a_gmanager_knows_of_waits_for_the_old_one_to_end(
+    state: RManagerState, peers: PeerBook
+) -> None:
+    list_(peers, make_member("p"))
+    owe(state)
+    assert list_(peers, make_member("p", 2)) == [] and knocked(state) == ["p"]
+    assert peers.heard_from("p", ALIVE) == []
+    assert state.members["p"].incarnation == 1, "two processes have the name; the one that holds our block is there"
+    assert lost(peers, 40.0) == [] and state.members["p"].incarnation == 1
+    state.sequences.clear()
+    assert lost(peers, 80.0) == [LostPeer("p", 2)] and state.members["p"].incarnation == 2
+
+
+@pytest.mark.parametrize("how", ["answers itself", "the old one is silent"])
+def test_a_new_incarnation_is_believed_by_its_own_answer_or_the_silence_of_the_old(
+    state: RManagerState, peers: PeerBook, how: str
+) -> None:
+    list_(peers, make_member("p"))
+    owe(state)
+    list_(peers, make_member("p", 2, free_blocks=5))
+    if how == "answers itself":
+        found = peers.heard_from("p", Renewed(renewal=1, incarnation=2))
+    else:
+        found = lost(peers, 10.0 + LISTED_DEAD_S)
+    assert found == [LostPeer("p", 2)]
+    assert (state.members["p"].incarnation, state.members["p"].free_blocks) == (2, 5)
+    assert [member.instance_id for member in state.possible_creditors()] == ["p"]
+
+
+def test_a_peer_that_says_itself_that_it_restarted_is_another_before_any_list_says_so(
+    state: RManagerState, peers: PeerBook
+) -> None:
+    list_(peers, make_member("p"))
+    owe(state)
+    assert peers.heard_from("p", Renewed(renewal=1, incarnation=2)) == [LostPeer("p", 2)]
+    assert state.members["p"].incarnation == 2 and state.possible_creditors() == [] and peers.reachable() == ()
+    assert list_(peers, make_member("p", 2)) == [] and len(state.possible_creditors()) == 1
 
 
 def test_the_worker_reaches_the_living_that_have_an_endpoint(state: RManagerState, peers: PeerBook) -> None:
-    peers.update((make_member("p"), make_member("q", state="dead"), make_member("s", data=None)))
+    list_(peers, make_member("p"), make_member("q", state="dead"), make_member("s", data=None))
     assert [member.instance_id for member in peers.reachable()] == ["p"]
 
 
 def test_a_broken_connection_is_a_loss_after_a_while_unless_it_is_heard(state: RManagerState, peers: PeerBook) -> None:
     clock = ManualClock(10.0)
-    peers.update((make_member("p"), make_member("q")))
+    list_(peers, make_member("p"), make_member("q"))
     peers.suspect("p", clock.now())
     peers.suspect("q", clock.now())
     peers.suspect("stranger", clock.now())
+    assert knocked(state) == ["p", "q"]
     assert state.possible_creditors() == []
-    peers.heard_from("q")
+    peers.heard_from("q", ALIVE)
     assert [member.instance_id for member in state.possible_creditors()] == ["q"]
     clock.advance(SUSPECT_S / 2)
     peers.suspect("p", clock.now())
-    assert peers.given_up(clock.now()) == []
+    assert lost(peers, clock.now()) == []
     clock.advance(SUSPECT_S / 2)
-    assert peers.given_up(clock.now()) == ["p"], "counted from the first doubt"
-    assert peers.given_up(clock.advance(9.0)) == [] and state.suspects == {"p": GONE}
+    assert lost(peers, clock.now()) == [LostPeer("p", None)], "counted from the first doubt"
+    assert lost(peers, clock.advance(9.0)) == [] and state.suspects == {"p": GONE}
     peers.silent("p", clock.now())
     peers.suspect("p", clock.now())
     assert state.suspects == {"p": GONE}
-    peers.heard_from("p")
+    peers.heard_from("p", ALIVE)
     assert len(state.possible_creditors()) == 2
 
 
 def test_one_that_did_not_answer_is_not_asked_and_lost_if_it_stays_silent(
     state: RManagerState, peers: PeerBook
 ) -> None:
-    peers.update((make_member("p"), make_member("q")))
+    list_(peers, make_member("p"), make_member("q"))
     for name in "pq":
         peers.silent(name, 10.0)
     assert state.possible_creditors() == []
     peers.suspect("p", 12.0)
     peers.silent("p", 12.5)
-    assert peers.given_up(12.9) == []
-    assert peers.given_up(12.0 + SUSPECT_S) == ["p"], "its connection broke, too"
-    assert peers.given_up(10.0 + SILENT_S) == ["q"]
-    peers.heard_from("q")
+    assert lost(peers, 12.9) == []
+    assert lost(peers, 12.0 + SUSPECT_S) == [LostPeer("p", None)], "its connection broke, too"
+    assert lost(peers, 10.0 + SILENT_S) == [LostPeer("q", None)]
+    peers.heard_from("q", ALIVE)
     assert [member.instance_id for member in state.possible_creditors()] == ["q"]
 
 
 def test_memory_of_a_peer_in_doubt_counts_until_it_is_lost(state: RManagerState, peers: PeerBook) -> None:
     """A request is refused for good only when the live instances cannot hold it; a hiccup of one is no reason."""
-    peers.update((make_member("p", lendable_blocks=5), make_member("q", lendable_blocks=3, state="draining")))
+    list_(peers, make_member("p", lendable_blocks=5), make_member("q", lendable_blocks=3, state="draining"))
     assert state.cluster_blocks() == 16 + 5
     peers.silent("p", 1.0)
     assert state.cluster_blocks() == 16 + 5
-    peers.heard_from("p")
+    peers.heard_from("p", ALIVE)
     peers.suspect("p", 1.0)
     assert state.cluster_blocks() == 16 + 5
-    peers.given_up(1.0 + SUSPECT_S)
+    lost(peers, 1.0 + SUSPECT_S)
     assert state.cluster_blocks() == 16
 
 
-def test_pings(state: RManagerState, peers: PeerBook) -> None:
-    peers.update((make_member("p"), make_member("q")))
-    peers.silent("p", 1.0)
-    peers.silent("stranger", 1.0)
-    peers.ping()
-    assert [(command.instance_id, command.body.spans) for command in state.commands] == [("p", ())]  # type: ignore[union-attr]
-    assert issued(state, Renew)[0].ttl_s == 0.0
+def test_knocks_come_ever_more_rarely_and_end_with_the_peer(state: RManagerState, peers: PeerBook) -> None:
+    list_(peers, make_member("p"), make_member("q"))
+    peers.silent("p", 0.0)
+    peers.silent("stranger", 0.0)
+    assert knocked(state) == ["p"]
+    pauses, at = [], 0.0
+    while len(pauses) < 9:
+        due = peers.next_deadline()
+        peers.tick(due)
+        if knocked(state):
+            pauses.append(due - at)
+            at = due
+    assert pauses == [min(LONGEST_KNOCK_S, FIRST_KNOCK_S * 2**i) for i in range(9)]
+    list_(peers, make_member("p", state="dead"))
+    lost(peers, at + 1000.0)
+    assert knocked(state) == [] and state.suspects == {} and peers.next_deadline() == float("inf")
+
+
+def test_one_that_is_forgotten_is_not_knocked_at(state: RManagerState, peers: PeerBook) -> None:
+    list_(peers, make_member("p"))
+    peers.silent("p", 0.0)
+    knocked(state)
+    del state.members["p"]
+    lost(peers, 9.0)
+    assert knocked(state) == [] and issued(state, Renew) == []
 
 
 def test_it_tells_who_is_there_and_that_it_serves(state: RManagerState, peers: PeerBook) -> None:
-    peers.update((make_member("p"),))
+    list_(peers, make_member("p"))
     state.take_slot()
     message = peers.members_message()
     assert [(member.instance_id, member.free_blocks) for member in message.members] == [("p", 8), ("me", 15)]

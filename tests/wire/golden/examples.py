@@ -180,7 +180,7 @@ _BODIES: dict[str, tuple[str, Control]] = {
         to_rmanager.Complete(span=SPAN, index=0, num_blocks=0, problem="a checksum did not match"),
     ),
     "Renew": ("i0", to_rmanager.Renew(renewal=17, spans=(SPAN,), ttl_s=4.0)),
-    "Renewed": ("i1", to_rmanager.Renewed(renewal=17, refused=(SPAN,), ttl_s=4.0)),
+    "Renewed": ("i1", to_rmanager.Renewed(renewal=17, refused=(SPAN,), ttl_s=4.0, incarnation=SPAN.epoch.incarnation)),
     "Release": ("i0", to_rmanager.Release(span=SPAN)),
     "Release/part": ("i0", to_rmanager.Release(span=SPAN, positions=(4, 5, 9))),
     "Release/any": ("i0", to_rmanager.Release(span=SpanRef(span_id=SPAN.span_id, epoch=ANY_EPOCH))),
