@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import tokenizers
@@ -18,12 +19,23 @@ from distkv.text.detokenizer import (
     WindowStream,
     token_bytes,
 )
+from distkv.text.token_sizes import most_bytes_per_token
 
 _OTHER_FORMATS = ("tokenizer.model", "spiece.model", "tekken.json", "vocab.json", "vocab.txt")
+_FEW = 1000
+"""So few ids are decoded in a third of a millisecond."""
+
+
+class TextTooLong(Exception):
+    """A text has more tokens than its reader takes: `num_tokens` if `is_exact`, else at least so many."""
+
+    def __init__(self, num_tokens: int, *, is_exact: bool) -> None:
+        super().__init__(num_tokens)
+        self.num_tokens, self.is_exact = num_tokens, is_exact
 
 
 class Tokenizer:
-    """One model's tokenizer. Safe to use from several threads."""
+    """One model's tokenizer. Safe to use from several threads; `encode` and `decode` let others run meanwhile."""
 
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
         backend.no_truncation()
@@ -31,9 +43,12 @@ class Tokenizer:
         self._backend = backend
         added = backend.get_added_tokens_decoder()
         self._special_ids = frozenset(index for index, token in added.items() if token.special)
-        self._decoder_kinds = _decoder_kinds(backend)
+        parts = msgspec.json.decode(backend.to_str())
+        vocab = backend.get_vocab()
+        self._decoder_kinds = _decoder_kinds(parts)
+        self._most_bytes = most_bytes_per_token(parts, vocab)
         self._has_bytes = bool({"ByteLevel", "ByteFallback"} & set(self._decoder_kinds)) or any(
-            "\ufffd" in token for token in backend.get_vocab()
+            "\ufffd" in token for token in vocab
         )
 
     @classmethod
@@ -58,13 +73,31 @@ class Tokenizer:
             raise CheckpointError(str(file), f"cannot be read: {error}") from error
         return cls(_backend(text, file))
 
-    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of a text, with the special tokens that the model puts around one."""
-        return list(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
+    def encode(self, text: str, *, add_special_tokens: bool = True, most: int | None = None) -> list[int]:
+        """Token ids of a text, with the special tokens that the model puts around one.
+
+        most: raise TextTooLong for more ids than that; where the size of the text alone tells, nothing is tokenized.
+        """
+        if most is not None and self.fewest_tokens(text) > most:
+            raise TextTooLong(self.fewest_tokens(text), is_exact=False)
+        # Of the library's ways to encode, this one lets other threads run, and leaves out offsets.
+        (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        if most is not None and len(encoding) > most:
+            raise TextTooLong(len(encoding), is_exact=True)
+        return list(encoding.ids)
+
+    def fewest_tokens(self, text: str) -> int:
+        """The text has at least so many tokens; 0 where the tokenizer may leave any amount of text out."""
+        # A character has at least one byte.
+        return -(-len(text) // self._most_bytes) if self._most_bytes else 0
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """The text of token ids, special tokens left out. Bytes that are no UTF-8 become U+FFFD."""
-        return str(self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens))
+        if len(ids) <= _FEW:
+            return str(self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens))
+        # This one lets other threads run.
+        (text,) = self._backend.decode_batch([list(ids)], skip_special_tokens=skip_special_tokens)
+        return str(text)
 
     def token(self, token_id: int) -> str:
         """How the tokenizer writes one token; "" for an id it does not have."""
@@ -104,7 +137,7 @@ def _backend(text: str, file: Path) -> tokenizers.Tokenizer:
         raise CheckpointError(str(file), f"is no tokenizer: {error}") from error
 
 
-def _decoder_kinds(backend: tokenizers.Tokenizer) -> list[str]:
+def _decoder_kinds(parts: Mapping[str, Any]) -> list[str]:
     """Types of the decoder, its parts if it is a sequence."""
-    decoder = msgspec.json.decode(backend.to_str()).get("decoder") or {}
+    decoder = parts.get("decoder") or {}
     return [part["type"] for part in decoder.get("decoders", [decoder]) if "type" in part]

@@ -1,19 +1,20 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
-from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers.decoders import DecodeStream
 
 from distkv.errors import CheckpointError
 from distkv.text.detokenizer import LibraryStream
-from distkv.text.tokenizer import Tokenizer
+from distkv.text.tokenizer import TextTooLong, Tokenizer
 from tests.checkpoints import TEXT, variant
 
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
@@ -285,3 +286,63 @@ def test_broken_files(path: Path) -> None:
     (path / "tokenizer.json").write_text(json.dumps({"model": None}))
     with pytest.raises(CheckpointError, match="is no tokenizer"):
         Tokenizer.from_dir(path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(text=st.text(max_size=60) | st.text("a é東\u1100\u1161\u11a8\u0301", max_size=60))
+@settings(max_examples=100, deadline=None)
+def test_no_text_has_fewer_tokens_than_its_size_tells(kind: str, text: str) -> None:
+    for backend in (KINDS[kind], composing(kind)):
+        tokenizer = Tokenizer(backend)
+        assert tokenizer.fewest_tokens(text) <= len(tokenizer.encode(text, add_special_tokens=False))
+
+
+def composing(kind: str) -> Backend:
+    """As Qwen's: with a normalizer that shortens text."""
+    backend = Backend.from_str(KINDS[kind].to_str())
+    first = [backend.normalizer] if backend.normalizer else []
+    backend.normalizer = normalizers.Sequence([normalizers.NFC(), *first])
+    return backend
+
+
+def test_what_may_leave_text_out_tells_nothing() -> None:
+    assert [TOKENIZERS[kind].fewest_tokens("x" * 10**6) > 10**4 for kind in KINDS] == [True, True, False, False, False]
+    stripping = byte_level()
+    stripping.add_tokens([AddedToken("<mask>", lstrip=True)])
+    removing = byte_level()
+    removing.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split("x", "removed"), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    lowering = byte_level()
+    lowering.normalizer = normalizers.Strip()
+    assert [Tokenizer(one).fewest_tokens("x" * 10**6) for one in (stripping, removing, lowering)] == [0, 0, 0]
+
+
+def test_a_text_that_is_too_long_is_refused_before_it_is_tokenized() -> None:
+    tokenizer = TOKENIZERS["byte level"]
+    ids = tokenizer.encode("a b c")
+    assert tokenizer.encode("a b c", most=len(ids)) == ids
+    with pytest.raises(TextTooLong) as caught:
+        tokenizer.encode("a b c", most=len(ids) - 1)
+    assert (caught.value.num_tokens, caught.value.is_exact) == (len(ids), True)
+    started_s = time.perf_counter()
+    with pytest.raises(TextTooLong) as caught:
+        tokenizer.encode("hello wor" * 10**6, most=1000)
+    assert not caught.value.is_exact and time.perf_counter() - started_s < 0.5
+
+
+@pytest.mark.parametrize("work", ["encode", "decode"])
+def test_others_run_while_a_long_text_is_tokenized(work: str) -> None:
+    """The library's other ways hold the interpreter for the whole of it: 6.7 s for 8 MB."""
+    tokenizer = TOKENIZERS["byte level"]
+    text = "hello wor " * 100_000
+    ids = tokenizer.encode(text)
+    thread = threading.Thread(
+        target=tokenizer.encode if work == "encode" else tokenizer.decode, args=[text if work == "encode" else ids]
+    )
+    thread.start()
+    turns = 0
+    while thread.is_alive():
+        turns += 1
+        time.sleep(0.001)
+    assert turns >= 20

@@ -69,7 +69,7 @@ class InstanceActor:
         self._tasks = tasks
         self._log = structlog.get_logger()
         self._peers = PeerConnections(envelopes, tasks, self.on_peer, self.on_peer_lost)
-        self._intake = PromptIntake(tokenizer, tasks, self._handle, self._answer)
+        self._intake = PromptIntake(tokenizer, tasks, self._handle, self._answer, lambda: core.most_tokens)
         self._status = StatusResponder(core, member, worker, self._malformed, self._answer)
         self._gone_routes: list[bytes] = []
         self._ticks = 0

@@ -1,4 +1,8 @@
-"""Prompts on their way in: text becomes token ids in a thread, so that a long one delays no heartbeat."""
+"""Prompts on their way in: text becomes token ids in a thread, so that a long one delays no heartbeat.
+
+Tokenizing lets the event loop run meanwhile; what is too long for the cluster is refused by its size, or by the number
+of its tokens, before there is a list of them.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +11,18 @@ from collections.abc import Callable
 from typing import Literal
 
 from distkv.control import commands as c
-from distkv.text.tokenizer import Tokenizer
+from distkv.text.tokenizer import TextTooLong, Tokenizer
 from distkv.wire.messages.to_client import RequestEnded
 from distkv.wire.messages.to_rmanager import Cancel, Submit
 
 MAX_TOKENIZING = 1024
+MAX_WAITING_BYTES = 64 * 2**20
 MAX_THREADS = 2
 
 
 class PromptIntake:
     """Hands tokenized requests to `handle`; remembers cancels that overtake them. What cannot be tokenized is refused
-    through `answer`."""
+    through `answer`. most_tokens: prompt and output of the longest request that can be served now."""
 
     def __init__(
         self,
@@ -25,12 +30,15 @@ class PromptIntake:
         tasks: asyncio.TaskGroup,
         handle: Callable[[c.Event, str], None],
         answer: Callable[[c.Answer, str], None],
+        most_tokens: Callable[[], int],
     ) -> None:
         self._tokenizer = tokenizer
         self._group = tasks
         self._handle = handle
         self._answer = answer
+        self._most_tokens = most_tokens
         self._tokenizing: set[tuple[bytes, str]] = set()
+        self._waiting_bytes = 0
         self._cancelled: set[tuple[bytes, str]] = set()
         self._threads = asyncio.Semaphore(MAX_THREADS)
 
@@ -46,8 +54,12 @@ class PromptIntake:
             self._refuse(key, f"a request with the id {submit.request_id!r} is running already", cause)
         elif len(self._tokenizing) >= MAX_TOKENIZING:
             self._refuse(key, f"{MAX_TOKENIZING} prompts are waiting to be tokenized", cause, retryable=True)
+        elif self._waiting_bytes + len(submit.prompt) > MAX_WAITING_BYTES:
+            reason = f"{self._waiting_bytes} bytes of prompts are waiting to be tokenized"
+            self._refuse(key, reason, cause, retryable=True)
         else:
             self._tokenizing.add(key)
+            self._waiting_bytes += len(submit.prompt)
             self._group.create_task(self._tokenize(submit, submit.prompt, route, cause), name=f"tokenize {key[1]}")
 
     def cancel(self, request_id: str, route: bytes) -> bool:
@@ -61,15 +73,27 @@ class PromptIntake:
     async def _tokenize(self, submit: Submit, text: str, route: bytes, cause: str) -> None:
         assert self._tokenizer is not None
         key = (route, submit.request_id)
+        most, max_tokens = self._most_tokens(), submit.params.max_tokens
         try:
             async with self._threads:
-                ids = await asyncio.to_thread(self._tokenizer.encode, text)
+                ids = await asyncio.to_thread(self._tokenizer.encode, text, most=max(0, most - max_tokens))
+        except TextTooLong as error:
+            ended = RequestEnded(
+                request_id=submit.request_id,
+                kind="refused",
+                reason=too_long(error, max_tokens, most),
+                needed_tokens=error.num_tokens + max_tokens,
+                pool_tokens=most,
+            )
+            self._answer(c.Answer(route, ended), cause)
+            return
         except Exception as error:  # the library raises bare Exception
             self._refuse(key, f"the tokenizer cannot encode the prompt: {error}", cause)
             return
         finally:
             # From here on a cancel finds the request where it is handled.
             self._tokenizing.discard(key)
+            self._waiting_bytes -= len(text)
             is_cancelled = key in self._cancelled
             self._cancelled.discard(key)
         self._handle(c.Tokenized(submit, tuple(ids), route), cause)
@@ -81,3 +105,12 @@ class PromptIntake:
         kind: Literal["failed", "refused"] = "failed" if retryable else "refused"
         ended = RequestEnded(request_id=request_id, kind=kind, reason=reason, retryable=retryable)
         self._answer(c.Answer(route, ended), cause)
+
+
+def too_long(error: TextTooLong, max_tokens: int, most: int) -> str:
+    """The sentence for a text that cannot be served."""
+    at_least = "" if error.is_exact else "at least "
+    return (
+        f"the prompt has {at_least}{error.num_tokens} tokens, with max_tokens {error.num_tokens + max_tokens}; "
+        f"a request of at most {most} tokens can be served"
+    )

@@ -260,6 +260,13 @@ class RManager:
         return not self.state.sequences
 
     @property
+    def most_tokens(self) -> int:
+        """Prompt and output of the longest request that can be served here; the KV of its last token is not needed."""
+        settings = self.state.settings
+        pool_tokens = self.state.cluster_blocks() * settings.block_tokens + 1
+        return min(pool_tokens, settings.max_model_len or pool_tokens)
+
+    @property
     def members(self) -> dict[str, Member]:
         """The peers by id."""
         return self.state.members

@@ -11,11 +11,13 @@ import pytest
 from distkv.actors.instance import prompt_intake as intake_module
 from distkv.actors.instance.prompt_intake import MAX_THREADS, PromptIntake
 from distkv.control import commands as c
+from distkv.text.tokenizer import TextTooLong
 from distkv.types import SamplingParams
 from distkv.wire.messages.to_client import RequestEnded
 from distkv.wire.messages.to_rmanager import Cancel, Submit
 
 DEADLINE_S = 10.0
+MOST = 10_000
 
 
 class SlowTokenizer:
@@ -27,7 +29,9 @@ class SlowTokenizer:
         self.running = self.most = 0
         self._lock = threading.Lock()
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, *, most: int) -> list[int]:
+        if len(text) > most:
+            raise TextTooLong(len(text), is_exact=True)
         with self._lock:
             self.running += 1
             self.most = max(self.most, self.running)
@@ -45,7 +49,7 @@ class Recorder:
         self.events: list[c.Event] = []
         self.answers: list[RequestEnded] = []
         self.arrived = asyncio.Event()
-        self.intake = PromptIntake(tokenizer, tasks, self._handle, self._answer)  # type: ignore[arg-type]
+        self.intake = PromptIntake(tokenizer, tasks, self._handle, self._answer, lambda: MOST)  # type: ignore[arg-type]
 
     def _handle(self, event: c.Event, cause: str) -> None:
         assert cause == "why"
@@ -164,7 +168,9 @@ async def test_a_model_without_a_tokenizer_takes_token_ids_only(tasks: asyncio.T
 
 
 class BrokenTokenizer:
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, *, most: int) -> list[int]:
+        if len(text) > most:
+            raise TextTooLong(len(text), is_exact=True)
         raise Exception("no unknown token")
 
 
@@ -177,8 +183,36 @@ async def test_what_the_tokenizer_cannot_encode_is_refused(tasks: asyncio.TaskGr
         answers.append(command.body)
         answered.set()
 
-    intake = PromptIntake(BrokenTokenizer(), tasks, lambda _event, _cause: None, answer)  # type: ignore[arg-type]
+    intake = PromptIntake(BrokenTokenizer(), tasks, lambda _event, _cause: None, answer, lambda: MOST)  # type: ignore[arg-type]
     intake.submit(Submit(request_id="r", prompt="text", params=SamplingParams()), b"x", "why")
     async with asyncio.timeout(DEADLINE_S):
         await answered.wait()
     assert answers[0].kind == "refused" and "no unknown token" in answers[0].reason
+
+
+async def test_what_the_cluster_cannot_hold_is_refused(tokenizer: SlowTokenizer, tasks: asyncio.TaskGroup) -> None:
+    tokenizer.go.set()
+    recorder = Recorder(tokenizer, tasks)
+    max_tokens = SamplingParams().max_tokens
+    recorder.submit("long", "x" * (MOST - max_tokens + 1))
+    recorder.submit("fits", "x" * (MOST - max_tokens))
+    await recorder.handled(1)
+    (refused,) = recorder.answers
+    assert (refused.request_id, refused.kind, refused.retryable) == ("long", "refused", False)
+    assert (refused.needed_tokens, refused.pool_tokens) == (MOST + 1, MOST)
+    assert f"the prompt has {MOST - max_tokens + 1} tokens" in refused.reason
+
+
+async def test_texts_that_wait_have_a_bound(
+    tokenizer: SlowTokenizer, tasks: asyncio.TaskGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intake_module, "MAX_WAITING_BYTES", 10)
+    recorder = Recorder(tokenizer, tasks)
+    recorder.submit("a", "x" * 8)
+    recorder.submit("b", "x" * 8)
+    (refused,) = recorder.answers
+    assert (refused.request_id, refused.retryable) == ("b", True) and "8 bytes" in refused.reason
+    tokenizer.go.set()
+    await recorder.handled(1)
+    recorder.submit("c", "x" * 8)
+    await recorder.handled(2)
