@@ -6,16 +6,18 @@ A debt is live from when its debtor hears of the grant, until
 - its lease has run out by the debtor's own count;
 - the process that granted it ends: another incarnation of the creditor owes the debtor nothing.
 
-Until then its loan must be there, not on its way back, of the same span in the same epoch, to this debtor; the debt's
-slots must be the first of the loan's (a debtor gives up positions from the end), what it takes for filled must be
-filled, and the lease must not end sooner by the creditor's count than by the debtor's. A loan without a debt is no
-contradiction: a grant may be on its way to its debtor, or a release from it.
+Until then its loan must be there, not on its way back, of the same span in the same epoch, to this debtor, with the
+same slots; what the debtor takes for filled must be filled, and the lease must not end sooner by the creditor's count
+than by the debtor's. A position that the debtor has not given back must not be on its way back at the creditor; one
+that it has given back is free there, or the debtor waits for its step in flight or for the answer, and asks again. A
+loan without a debt is no contradiction: a grant may be on its way to its debtor, or a release from it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from distkv.control.loan.lending import Loan
 from distkv.control.request.block import Debt
 from distkv.sim.node import Node
 
@@ -46,8 +48,16 @@ class LoanCheck:
         loan = self._nodes[debt.creditor_id].rm.state.loans.get(debt.span)
         assert loan is not None, f"{what}: a live debt without a loan"
         assert (loan.debtor_id, loan.debtor_incarnation) == (debtor_id, incarnation), f"{what} is lent to another"
-        assert loan.slots[: len(debt.slots)] == debt.slots, f"{what}: {debt.slots} are owed, {loan.slots} are lent"
+        assert loan.slots == debt.slots, f"{what}: {debt.slots} are owed, {loan.slots} are lent"
+        self._positions_agree(what, debt, loan, self._nodes[debtor_id].rm.state.has_deferred)
         assert debt.filled <= loan.filled, f"{what}: {debt.filled} blocks are placed, {loan.filled} were taken over"
         assert debt.valid_until <= loan.expires_at, (
             f"{what} is used until {debt.valid_until:.3f} and lent until {loan.expires_at:.3f}"
         )
+
+    def _positions_agree(self, what: str, debt: Debt, loan: Loan, is_deferring: bool) -> None:
+        given_up = (loan.closing | loan.returned) - debt.given_back
+        assert not given_up, f"{what}: positions {given_up} are owed and not lent"
+        if not is_deferring:
+            kept = debt.given_back - debt.releasing - loan.returned
+            assert not kept, f"{what}: positions {kept} are lent and owed no more, and nobody says so"

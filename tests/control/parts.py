@@ -68,11 +68,12 @@ def add_sequence(
     return seq
 
 
-def compute(state: RManagerState, seq: Sequence) -> None:
-    """Give every block that lies nowhere a slot and let all of its prompt be computed and full."""
+def compute(state: RManagerState, seq: Sequence, moving: bool = False) -> None:
+    """Give every block that lies nowhere a slot and let all of its prompt be computed and full. moving: also those that
+    have a place to go to."""
     placement = seq.placement
     for block in placement.blocks:
-        if block.slot is None and not block.arrived and block.debt is None:
+        if block.slot is None and not block.arrived and (moving or block.debt is None):
             slot = state.take_slot()
             assert slot is not None
             placement.put(block, slot)
@@ -81,11 +82,20 @@ def compute(state: RManagerState, seq: Sequence) -> None:
         placement.mark_full(block)
 
 
-def lend(seq: Sequence, creditor: str, num_blocks: int, valid_until: float = 10.0, at: int = 0) -> Debt:
-    """A debt of the sequence with its blocks [at, at + num_blocks) on their way to it."""
+def lend(
+    seq: Sequence,
+    creditor: str,
+    num_blocks: int,
+    valid_until: float = 10.0,
+    at: int = 0,
+    debts: DebtBook | None = None,
+) -> Debt:
+    """A debt of the sequence with its blocks [at, at + num_blocks) on their way to it; its renewal is due."""
     count = len(seq.placement.debts)
     span = SpanRef(span_id=f"{seq.request_id}-{creditor}-{count}", epoch=Epoch(1, count + 1))
     debt = Debt(span, creditor, tuple(range(100, 100 + num_blocks)), valid_until, 4.0)
+    if debts is not None:
+        debts.add(seq, debt, 0.0)
     seq.placement.borrow(debt, seq.placement.blocks[at : at + num_blocks])
     return debt
 
@@ -117,3 +127,5 @@ def issued(state: RManagerState, kind: type[M]) -> list[M]:
 
 def validate(state: RManagerState, debts: DebtBook | None = None) -> None:
     state.validate(debts.closing_slots() if debts else ())
+    if debts is not None:
+        debts.validate()

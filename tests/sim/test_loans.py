@@ -73,6 +73,14 @@ def forget_a_block(pair: Pair) -> None:
     pair.loan.filled = pair.debt.filled - 1
 
 
+def take_a_position_back(pair: Pair) -> None:
+    pair.loan.closing.add(0)
+
+
+def keep_what_was_given_back(pair: Pair) -> None:
+    pair.debt.given_back.add(0)
+
+
 def lend_for_less(pair: Pair) -> None:
     pair.loan.expires_at = pair.debt.valid_until - 0.001
 
@@ -92,6 +100,8 @@ def owe_for_longer(pair: Pair) -> None:
         (lend_other_slots, "are lent"),
         (lend_fewer_slots, "are lent"),
         (forget_a_block, "were taken over"),
+        (take_a_position_back, "owed and not lent"),
+        (keep_what_was_given_back, "lent and owed no more"),
         (lend_for_less, "is used until"),
         (owe_for_longer, "is used until"),
     ],
@@ -108,9 +118,8 @@ def test_it_is_checked_after_every_event(pair: Pair) -> None:
         pair.cluster.run(0.1)
 
 
-def test_a_loan_may_be_longer_wider_and_fuller_than_its_debt(pair: Pair) -> None:
+def test_a_loan_may_be_longer_and_fuller_than_its_debt(pair: Pair) -> None:
     pair.loan.expires_at += 10.0
-    pair.debt.slots = pair.debt.slots[: pair.debt.filled]
     pair.loan.filled = len(pair.loan.slots)
     pair.cluster.validate()
 
@@ -176,4 +185,28 @@ def test_a_creditor_with_a_shorter_lease_is_believed(seed: int) -> None:
     cluster.finish()
     check(cluster, "r", prompt(150), 24)
     assert cluster.nodes["i0"].rm.state.counters.recomputed_tokens == 0
+    cluster.settle()
+
+
+def test_positions_that_were_given_up_are_free_while_the_span_lives_on() -> None:
+    """They used to stay reserved at the creditor until the span ended."""
+    cluster = SimCluster([16, 60])
+    cluster.submit("i0", "r", prompt(150), 60)
+    debtor, creditor = cluster.nodes["i0"], cluster.nodes["i1"]
+
+    def half_filled() -> Debt | None:
+        return next((debt for debt in debts_of(cluster, "i0") if 2 <= debt.filled < len(debt.blocks)), None)
+
+    assert cluster.run(60, half_filled)
+    debt = half_filled()
+    assert debt is not None
+    loan = creditor.rm.state.loans.loans[debt.span.span_id]
+    debtor.worker.incarnation = 99  # pulls from it fail
+    assert cluster.run(20, lambda: debt.given_back)
+    debtor.worker.incarnation = 1
+    lent = len(loan.slots)
+    assert cluster.run(0.5, lambda: loan.returned == debt.given_back and not debt.releasing)
+    assert 0 < loan.num_blocks == debt.capacity < lent
+    cluster.finish()
+    check(cluster, "r", prompt(150), 60)
     cluster.settle()

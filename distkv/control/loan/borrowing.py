@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from distkv.control.commands import Command, TellGManager, TellPeer
+from distkv.control.loan.leases import valid_until
 from distkv.control.request.block import Debt
 from distkv.control.request.sequence import Sequence
 from distkv.wire.messages.common import ANY_EPOCH, Member, SpanRef
@@ -101,8 +102,8 @@ class Borrower:
         return any(borrow.purpose is purpose for borrow in self.active.values())
 
     def grants(self) -> list[Debt]:
-        """What borrows that are still under way were granted."""
-        return [debt for borrow in self.active.values() for debt in borrow.grants]
+        """What borrows were granted that has not become a sequence's yet."""
+        return [debt for borrow in [*self.active.values(), *self.finished] for debt in borrow.grants]
 
     def take_finished(self) -> Borrow | None:
         """The borrow that has ended longest ago, if any; it is given out once."""
@@ -123,22 +124,23 @@ class Borrower:
         if borrow is not None and borrow.querying:
             self._consider(borrow, message.candidates, now)
 
-    def on_granted(self, sender: str, message: Granted, now: float) -> bool:
-        """A creditor granted; false if nobody waits for it (any more) and the span must be given back."""
+    def on_granted(self, sender: str, message: Granted, now: float) -> tuple[Sequence, Debt] | None:
+        """A creditor granted: the debt that begins; None if nobody waits for it (any more) and the span must be given
+        back."""
         borrow = self._trying(sender, message.span_id)
         if borrow is None:
-            return False
+            return None
         missing = borrow.num_blocks - borrow.granted
         slots = message.slots[:missing]
         borrow.rounds = 0
         if len(slots) < missing:
             borrow.refusals[sender] = 0  # it gave all it has
-        lease_s = min(message.ttl_s, self._lease_s)
-        valid_until = borrow.sent_at + lease_s - self._lease_margin_s
+        until = valid_until(borrow.sent_at, message.ttl_s, self._lease_margin_s)
         span = SpanRef(span_id=message.span_id, epoch=message.epoch)
-        borrow.grants.append(Debt(span, sender, slots, valid_until, lease_s))
+        debt = Debt(span, sender, slots, until, message.ttl_s)
+        borrow.grants.append(debt)
         self._try_next(borrow, now)
-        return True
+        return borrow.seq, debt
 
     def on_refused(self, sender: str, message: Refused, now: float) -> None:
         """A creditor refused."""
@@ -147,6 +149,12 @@ class Borrower:
             self._counters.refusals += 1
             borrow.refusals[sender] = message.free_blocks
             self._try_next(borrow, now)
+
+    def forget(self, debt: Debt) -> None:
+        """A grant is gone: its lease ran out, or its creditor refused to renew it."""
+        for borrow in [*self.active.values(), *self.finished]:
+            if debt in borrow.grants:
+                borrow.grants.remove(debt)
 
     def on_peer_lost(self, instance_id: str, now: float) -> None:
         """Ask somebody else; what this peer granted is gone."""

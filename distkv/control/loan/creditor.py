@@ -110,26 +110,31 @@ class Creditor:
 
     def on_renew(self, route: bytes, message: Renew, now: float) -> None:
         """Extend the leases that still hold."""
-        refused = self._state.loans.renew(message.spans, route, message.ttl_s, now)
-        self._state.emit(
-            Answer(
-                route, Renewed(renewal=message.renewal, refused=refused, incarnation=self._state.settings.incarnation)
-            )
+        loans = self._state.loans
+        answer = Renewed(
+            renewal=message.renewal,
+            refused=loans.renew(message.spans, route, message.ttl_s, now),
+            incarnation=self._state.settings.incarnation,
+            ttl_s=loans.lease_s(message.ttl_s),
         )
+        self._state.emit(Answer(route, answer))
 
     def on_release(self, route: bytes, message: Release) -> None:
-        """The debtor gives a span back, or never wanted it. Of anybody else's span nothing is said and nothing done."""
+        """The debtor gives back a span, or a part of it, or never wanted it. Of anybody else's span nothing is said and
+        nothing done."""
         loan = self._state.loans.find(message.span.span_id)
         if loan is None or loan.route != route or not message.span.covers(loan.span):
-            self._state.emit(Answer(route, Released(span=message.span)))
-        else:
+            self._state.emit(Answer(route, Released(span=message.span, positions=message.positions)))
+        elif not message.positions:
             self._revoke(loan, tell_debtor=True)
+        elif not loan.revoking:
+            self._close(loan, message.positions)
 
     def on_revoked(self, message: Revoked) -> None:
-        """Nobody uses the span any more."""
-        loan = self._state.loans.revoked(message.span)
-        if loan is not None and loan.tell_debtor:
-            self._state.emit(Answer(loan.route, Released(span=loan.span)))
+        """Nobody uses the span, or these positions of it, any more."""
+        loan = self._state.loans.revoked(message.span, message.positions)
+        if loan is not None and (loan.tell_debtor or message.positions):
+            self._state.emit(Answer(loan.route, Released(span=loan.span, positions=message.positions)))
 
     def reclaim_all(self, deadline_s: float) -> None:
         """Ask every debtor to take its blocks elsewhere."""
@@ -146,3 +151,13 @@ class Creditor:
     def _revoke(self, loan: Loan, tell_debtor: bool) -> None:
         if self._state.loans.revoke(loan, tell_debtor):
             self._state.emit(TellWorker(Revoke(span=loan.span)))
+
+    def _close(self, loan: Loan, positions: tuple[int, ...]) -> None:
+        """Take positions of a span back, and all of it with the last one."""
+        fresh = self._state.loans.close(loan, positions)
+        if not loan.num_kept:
+            self._revoke(loan, tell_debtor=True)
+        elif fresh:
+            self._state.emit(TellWorker(Revoke(span=loan.span, positions=fresh)))
+        if back := tuple(position for position in positions if position in loan.returned):
+            self._state.emit(Answer(loan.route, Released(span=loan.span, positions=back)))

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from distkv.control.commands import TellPeer
+from distkv.control.loan.leases import renewal_period_s, valid_until
 from distkv.control.request.block import Debt
 from distkv.control.request.sequence import Sequence
 from distkv.control.rmanager.state import RManagerState
+from distkv.control.timers import Timers
 from distkv.wire.messages.common import SpanRef
-from distkv.wire.messages.to_rmanager import Granted, Release, Renew, Renewed
+from distkv.wire.messages.to_rmanager import Granted, Release, Released, Renew, Renewed
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """One that was sent and not answered yet."""
+
+    sent_at: float
+    creditor_id: str
+    spans: frozenset[str]
 
 
 @dataclass(slots=True, eq=False)
@@ -21,75 +31,147 @@ class Closing:
     slots: list[int]
     span: SpanRef
     creditor_id: str
-    until: float
 
 
 class DebtBook:
-    """Debts of all sequences of one instance."""
+    """Debts of all sequences of one instance, grants that borrows still collect included.
+
+    An event costs what the spans it names cost, however many there are; a renewal all those of its creditor.
+    """
 
     def __init__(self, state: RManagerState) -> None:
         self._state = state
-        self._renewals: dict[int, tuple[float, str, tuple[SpanRef, ...]]] = {}
-        self._renewed_at = -math.inf
+        self._debts: dict[str, tuple[Sequence, Debt]] = {}
+        self._at: dict[str, dict[str, Debt]] = {}
+        self._renewals: dict[int, Renewal] = {}
+        self._renew_at: Timers[str] = Timers()
+        self._expire_at: Timers[str] = Timers()
         self._closing: dict[str, Closing] = {}
+        self._close_at: Timers[str] = Timers()
 
     def find(self, span: SpanRef) -> tuple[Sequence, Debt] | None:
         """The sequence and debt of a span in this epoch."""
-        for seq in self._state.sequences.values():
-            for debt in seq.placement.debts:
-                if debt.span == span:
-                    return seq, debt
-        return None
+        found = self._debts.get(span.span_id)
+        return found if found is not None and found[1].span == span else None
+
+    def at(self, creditor_id: str) -> list[tuple[Sequence, Debt]]:
+        """What is owed to one creditor."""
+        return [self._debts[span_id] for span_id in self._at.get(creditor_id, ())]
+
+    # --- beginnings
+
+    def on_granted(self, creditor_id: str, granted: Granted, now: float) -> None:
+        """A creditor granted: a borrow waits for it, or it goes back. An answer that comes twice counts once."""
+        span = SpanRef(span_id=granted.span_id, epoch=granted.epoch)
+        if (found := self.find(span)) is not None and found[1].creditor_id == creditor_id:
+            return
+        taken = self._state.borrower.on_granted(creditor_id, granted, now)
+        if taken is None:
+            self._state.emit(TellPeer(creditor_id, Release(span=span)))
+        else:
+            self.add(*taken, now)
+
+    def add(self, seq: Sequence, debt: Debt, now: float) -> None:
+        """A debt begins."""
+        self._debts[debt.span.span_id] = seq, debt
+        self._at.setdefault(debt.creditor_id, {})[debt.span.span_id] = debt
+        self._expire_at.set(debt.span.span_id, debt.valid_until)
+        self._renew_at.bring_forward(debt.creditor_id, now + renewal_period_s(debt.lease_s))
+
+    def _remove(self, debt: Debt) -> None:
+        span_id = debt.span.span_id
+        if (found := self._debts.get(span_id)) is None or found[1] is not debt:
+            return
+        del self._debts[span_id]
+        self._expire_at.cancel(span_id)
+        held = self._at[debt.creditor_id]
+        del held[span_id]
+        if not held:
+            del self._at[debt.creditor_id]
+            self._renew_at.cancel(debt.creditor_id)
 
     # --- leases
 
+    def next_deadline(self) -> float:
+        """When `tick` has something to do."""
+        return min(self._renew_at.next_at(), self._expire_at.next_at(), self._close_at.next_at())
+
     def tick(self, now: float) -> list[tuple[Sequence, Debt]]:
         """Renew leases that are due; returns debts whose lease has run out."""
-        debts = self._state.all_debts()
-        shortest_s = min((debt.lease_s for debt in debts), default=self._state.settings.lease_s)
-        if now >= self._renewed_at + shortest_s / 4:
-            self._renewed_at = now
-            self._renew(debts, now)
-        for span_id, closing in list(self._closing.items()):
-            if now >= closing.until:
-                self._close(span_id)
-        return [
-            (seq, debt)
-            for seq in self._state.sequences.values()
-            for debt in seq.placement.debts
-            if now >= debt.valid_until
-        ]
+        expired = [self._debts[span_id] for span_id in self._expire_at.take_due(now)]
+        ended = self._not_collected(expired)
+        for creditor_id in self._renew_at.take_due(now):
+            self._renew(creditor_id, now)
+        for span_id in self._close_at.take_due(now):
+            self._close(span_id)
+        return ended
 
     def on_renewed(self, creditor_id: str, message: Renewed) -> list[tuple[Sequence, Debt]]:
-        """Leases hold on from when the renewal was sent; returns debts whose renewal was refused."""
+        """Leases hold on, as long as the creditor says, from when the renewal was sent; returns debts whose renewal was
+        refused."""
         renewal = self._renewals.get(message.renewal)
-        if renewal is None or renewal[1] != creditor_id:
+        if renewal is None or renewal.creditor_id != creditor_id:
             return []
-        sent_at, _, spans = self._renewals.pop(message.renewal)
-        refused = [span for span in message.refused if span in spans]
-        held = set(_keys(spans)) - set(_keys(refused))
-        for debt in self._state.all_debts():
-            if (debt.span.span_id, debt.span.epoch) in held:
-                debt.valid_until = sent_at + debt.lease_s - self._state.settings.lease_margin_s
-        return [found for span in refused if (found := self.find(span)) is not None]
+        del self._renewals[message.renewal]
+        refused = [found for span in message.refused if span.span_id in renewal.spans and (found := self.find(span))]
+        for _, debt in refused:
+            self._expire_at.cancel(debt.span.span_id)
+        gone = {debt.span.span_id for _, debt in refused}
+        for span_id in renewal.spans - gone:
+            if (one := self._debts.get(span_id)) is not None:
+                self._renewed(one[1], renewal, message.ttl_s)
+        return self._not_collected(refused)
 
-    def _renew(self, debts: Iterable[Debt], now: float) -> None:
-        lease_s = self._state.settings.lease_s
-        self._renewals = {k: v for k, v in self._renewals.items() if now - v[0] < lease_s}
-        by_creditor: dict[str, list[SpanRef]] = {}
+    def _renewed(self, debt: Debt, renewal: Renewal, ttl_s: float | None) -> None:
+        debt.lease_s = debt.lease_s if ttl_s is None else ttl_s
+        debt.valid_until = valid_until(renewal.sent_at, debt.lease_s, self._state.settings.lease_margin_s)
+        self._expire_at.set(debt.span.span_id, debt.valid_until)
+        self._renew_at.bring_forward(debt.creditor_id, renewal.sent_at + renewal_period_s(debt.lease_s))
+
+    def _renew(self, creditor_id: str, now: float) -> None:
+        """Renew all that one creditor has lent, and say again which positions it has back but not answered for."""
+        debts = self._at[creditor_id].values()
+        for number, old in list(self._renewals.items()):
+            if now - old.sent_at < self._state.settings.lease_s:
+                break
+            del self._renewals[number]
+        renewal, spans = self._state.next_id(), tuple(debt.span for debt in debts)
+        self._renewals[renewal] = Renewal(now, creditor_id, frozenset(span.span_id for span in spans))
+        renew = Renew(renewal=renewal, spans=spans, ttl_s=self._state.settings.lease_s)
+        self._state.emit(TellPeer(creditor_id, renew))
         for debt in debts:
-            by_creditor.setdefault(debt.creditor_id, []).append(debt.span)
-        for creditor_id, spans in by_creditor.items():
-            renewal = self._state.next_id()
-            self._renewals[renewal] = (now, creditor_id, tuple(spans))
-            self._state.emit(TellPeer(creditor_id, Renew(renewal=renewal, spans=tuple(spans), ttl_s=lease_s)))
+            if debt.releasing:
+                self._tell_released(debt, debt.releasing)
+        self._renew_at.set(creditor_id, now + min(renewal_period_s(debt.lease_s) for debt in debts))
+
+    def _not_collected(self, found: list[tuple[Sequence, Debt]]) -> list[tuple[Sequence, Debt]]:
+        """Those that blocks lie in or are to go to; grants that a borrow still collects just go back."""
+        placed = []
+        for seq, debt in found:
+            if debt in seq.placement.debts:
+                placed.append((seq, debt))
+            else:
+                self._state.borrower.forget(debt)
+                self._release(debt)
+        return placed
 
     # --- endings
 
     def abandon(self, seq: Sequence, debt: Debt) -> None:
-        """Give up the positions of a debt that nothing was placed in; their blocks stay where they are, if anywhere."""
-        seq.placement.abandon_rest(debt)
-        self.release_if_empty(seq, debt)
+        """Give back the positions of a debt that nothing was placed in; their blocks stay where they are."""
+        self.release_positions(seq, debt, seq.placement.abandon_rest(debt))
+
+    def release_unused(self, seq: Sequence, debt: Debt) -> None:
+        """Give back the positions of a debt that no block is to go to."""
+        self.release_positions(seq, debt, seq.placement.abandon_unused(debt))
+
+    def release_positions(self, seq: Sequence, debt: Debt, positions: list[int]) -> None:
+        """Give back what blocks have left, when no step in flight names it; with the last position, the span."""
+        if seq.placement.close_if_empty(debt):
+            self._remove(debt)
+            self._state.defer(seq, [], lambda: self._release(debt))
+        elif positions:
+            self._state.defer(seq, [], lambda: self._release_part(debt, positions))
 
     def lose(self, seq: Sequence, debt: Debt) -> int:
         """The creditor or the lease is gone: what was placed there is to be computed again; returns how many blocks.
@@ -97,40 +179,39 @@ class DebtBook:
         The caller takes back the sequence's steps in flight first.
         """
         lost = seq.lose(debt)
-        self._state.emit(TellPeer(debt.creditor_id, Release(span=debt.span)))
+        self._release(debt)
         return lost
-
-    def release_if_empty(self, seq: Sequence, debt: Debt) -> None:
-        """Give a span back, when no step in flight names it, once no block lies in it or is to go there."""
-        if seq.placement.close_if_empty(debt):
-            self._state.defer(seq, [], lambda: self._release(debt))
 
     def give_back(self, debts: Iterable[Debt]) -> None:
         """Release grants that were never used."""
         for debt in debts:
             self._release(debt)
 
-    def give_back_unwanted(self, creditor_id: str, granted: Granted) -> None:
-        """A grant came after nobody waited for it any more."""
-        span = SpanRef(span_id=granted.span_id, epoch=granted.epoch)
-        self._state.emit(TellPeer(creditor_id, Release(span=span)))
-
     def drop(self, seq: Sequence, now: float) -> None:
         """The sequence ends or starts over: all its memory is free when its last step and the last reader are done."""
         cleared = seq.clear()
-        until = now + self._state.settings.lease_s
         for debt, slots in cleared.being_read:
-            self._closing[debt.span.span_id] = Closing(slots, debt.span, debt.creditor_id, until)
+            self._closing[debt.span.span_id] = Closing(slots, debt.span, debt.creditor_id)
+            self._close_at.set(debt.span.span_id, now + max(debt.lease_s, self._state.settings.lease_s))
+        for debt in cleared.debts:
+            self._remove(debt)
         self._state.defer(None, cleared.slots, lambda: self.give_back(cleared.debts))
 
-    def on_released(self, creditor_id: str, span: SpanRef) -> None:
-        """A creditor is done with a span we gave back."""
-        closing = self._closing.get(span.span_id)
-        if closing is not None and closing.creditor_id == creditor_id and closing.span == span:
-            self._close(span.span_id)
+    def on_released(self, creditor_id: str, message: Released) -> None:
+        """A creditor is done with a span, or positions of it, that we gave back."""
+        if message.positions:
+            found = self.find(message.span)
+            if found is not None and found[1].creditor_id == creditor_id:
+                found[1].releasing.difference_update(message.positions)
+            return
+        closing = self._closing.get(message.span.span_id)
+        if closing is not None and closing.creditor_id == creditor_id and closing.span == message.span:
+            self._close(message.span.span_id)
 
     def on_peer_lost(self, instance_id: str) -> None:
-        """Nobody reads for a dead creditor."""
+        """Nobody reads for a dead creditor, and what it granted is gone."""
+        for _, debt in self.at(instance_id):
+            self._remove(debt)
         for span_id, closing in list(self._closing.items()):
             if closing.creditor_id == instance_id:
                 self._close(span_id)
@@ -145,13 +226,33 @@ class DebtBook:
         return [slot for closing in self._closing.values() for slot in closing.slots]
 
     def _release(self, debt: Debt) -> None:
+        self._remove(debt)
         self._state.emit(TellPeer(debt.creditor_id, Release(span=debt.span)))
+
+    def _release_part(self, debt: Debt, positions: Iterable[int]) -> None:
+        if self.find(debt.span) is not None:  # else all of it goes back, or is lost
+            debt.releasing.update(positions)
+            self._tell_released(debt, positions)
+
+    def _tell_released(self, debt: Debt, positions: Iterable[int]) -> None:
+        release = Release(span=debt.span, positions=tuple(sorted(positions)))
+        self._state.emit(TellPeer(debt.creditor_id, release))
 
     def _close(self, span_id: str) -> None:
         closing = self._closing.pop(span_id, None)
+        self._close_at.cancel(span_id)
         if closing is not None:
             self._state.defer(None, closing.slots)
 
+    # --- itself
 
-def _keys(spans: Iterable[SpanRef]) -> list[tuple[str, object]]:
-    return [(span.span_id, span.epoch) for span in spans]
+    def validate(self) -> None:
+        """The index has just the debts there are; each has its timers."""
+        debts = self._state.all_debts()
+        assert {id(debt) for _, debt in self._debts.values()} == {id(debt) for debt in debts}, "a debt is in no index"
+        for span_id, (_, debt) in self._debts.items():
+            assert debt.span.span_id == span_id and self._at[debt.creditor_id][span_id] is debt
+            assert span_id in self._expire_at and debt.creditor_id in self._renew_at, f"{span_id} has no timer"
+        assert sum(len(held) for held in self._at.values()) == len(self._debts)
+        for timers in (self._renew_at, self._expire_at, self._close_at):
+            timers.validate()

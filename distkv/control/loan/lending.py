@@ -6,9 +6,11 @@ lending cap (000 §4.4, 001 §6.2). A slot is reusable only when the worker says
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from distkv.control.blocks import BlockPool, SlotState
+from distkv.control.timers import Timers
 from distkv.wire.messages.common import Epoch, SpanRef
 from distkv.wire.messages.to_gmanager import Debtor
 from distkv.wire.messages.to_rmanager import BlocksReady, Complete, Granted, Refused, TryMoveKvcache
@@ -16,9 +18,10 @@ from distkv.wire.messages.to_rmanager import BlocksReady, Complete, Granted, Ref
 
 @dataclass(slots=True, eq=False)
 class Loan:
-    """One lent span. [0, filled) of its slots are LENT, the others RESERVED, all until `Revoked`.
+    """One lent span. [0, filled) of its slots are LENT, the others RESERVED, each until `Revoked`.
 
-    route: by which it was requested; nobody else may use, renew or release it.
+    route: by which it was requested; nobody else may use, renew or release it. closing: positions on their way back;
+    returned: those whose slots were freed.
     """
 
     span: SpanRef
@@ -33,6 +36,22 @@ class Loan:
     blocks_ready: BlocksReady | None = None
     revoking: bool = False
     tell_debtor: bool = False
+    closing: set[int] = field(default_factory=set)
+    returned: set[int] = field(default_factory=set)
+
+    @property
+    def num_blocks(self) -> int:
+        """Slots that are not back."""
+        return len(self.slots) - len(self.returned)
+
+    @property
+    def num_kept(self) -> int:
+        """Slots that are neither back nor on their way."""
+        return self.num_blocks - len(self.closing)
+
+    def positions(self) -> list[int]:
+        """Those whose slots are not back."""
+        return [position for position in range(len(self.slots)) if position not in self.returned]
 
 
 class LoanBook:
@@ -43,12 +62,13 @@ class LoanBook:
         self._incarnation = incarnation
         self._max_lease_s = max_lease_s
         self._last_number = 0
+        self._expire_at: Timers[str] = Timers()
         self.loans: dict[str, Loan] = {}
 
     @property
     def num_blocks(self) -> int:
         """Slots granted, filled or not."""
-        return sum(len(loan.slots) for loan in self.loans.values())
+        return self._pool.count(SlotState.LENT) + self._pool.count(SlotState.RESERVED)
 
     @property
     def num_spans(self) -> int:
@@ -59,7 +79,7 @@ class LoanBook:
         """Slots granted for each request."""
         held: dict[str, int] = {}
         for loan in self.loans.values():
-            held[loan.request_id] = held.get(loan.request_id, 0) + len(loan.slots)
+            held[loan.request_id] = held.get(loan.request_id, 0) + loan.num_blocks
         return held
 
     def held(self) -> list[Loan]:
@@ -91,7 +111,7 @@ class LoanBook:
         if slots is None:
             return Refused(span_id=wanted.span_id, reason="nothing to lend", free_blocks=max(0, lendable)), False
         self._last_number += 1
-        ttl_s = min(wanted.ttl_s, self._max_lease_s)
+        ttl_s = self.lease_s(wanted.ttl_s)
         span = SpanRef(span_id=wanted.span_id, epoch=Epoch(self._incarnation, self._last_number))
         self.loans[wanted.span_id] = Loan(
             span=span,
@@ -102,6 +122,7 @@ class LoanBook:
             slots=tuple(slots),
             expires_at=now + ttl_s,
         )
+        self._expire_at.set(wanted.span_id, now + ttl_s)
         return Granted(span_id=wanted.span_id, epoch=span.epoch, slots=tuple(slots), ttl_s=ttl_s), True
 
     def answer_again(self, ready: BlocksReady) -> Complete | None:
@@ -127,6 +148,8 @@ class LoanBook:
             return f"expected blocks from position {loan.filled} on, got {ready.index}"
         if ready.index + len(ready.blocks) > len(loan.slots):
             return f"{len(ready.blocks)} blocks at {ready.index} do not fit into {len(loan.slots)}"
+        if any(p in loan.closing or p in loan.returned for p in range(ready.index, ready.index + len(ready.blocks))):
+            return "some of these positions were given back"
         loan.pulling, loan.blocks_ready = len(ready.blocks), ready
         return loan, loan.slots[ready.index : ready.index + loan.pulling]
 
@@ -134,7 +157,8 @@ class LoanBook:
         """A pull is over; if it went well its blocks are part of the span."""
         count, loan.pulling = loan.pulling, 0
         if ok:
-            self._pool.change(loan.slots[loan.filled : loan.filled + count], SlotState.RESERVED, SlotState.LENT)
+            arrived = [p for p in range(loan.filled, loan.filled + count) if p not in loan.returned]
+            self._pool.change([loan.slots[p] for p in arrived], SlotState.RESERVED, SlotState.LENT)
             loan.filled += count
 
     def renew(self, spans: tuple[SpanRef, ...], route: bytes, ttl_s: float, now: float) -> tuple[SpanRef, ...]:
@@ -145,8 +169,13 @@ class LoanBook:
             if loan is None or loan.route != route:
                 refused.append(span)
             else:
-                loan.expires_at = now + min(ttl_s, self._max_lease_s)
+                loan.expires_at = now + self.lease_s(ttl_s)
+                self._expire_at.set(span.span_id, loan.expires_at)
         return tuple(refused)
+
+    def lease_s(self, wanted_s: float) -> float:
+        """How long a lease holds for which `wanted_s` are requested."""
+        return min(wanted_s, self._max_lease_s)
 
     def revoke(self, loan: Loan, tell_debtor: bool) -> bool:
         """Begin to take a span back; true if the worker must get a `Revoke` (it was not on its way already)."""
@@ -154,21 +183,42 @@ class LoanBook:
         if loan.revoking:
             return False
         loan.revoking = True
+        self._expire_at.cancel(loan.span.span_id)
         return True
 
-    def revoked(self, span: SpanRef) -> Loan | None:
-        """The worker says nobody uses the span: its slots are free."""
+    def close(self, loan: Loan, positions: Iterable[int]) -> tuple[int, ...]:
+        """Begin to take positions of a span back; returns those that the worker must get a `Revoke` for."""
+        fresh = {p for p in positions if p < len(loan.slots) and p not in loan.closing and p not in loan.returned}
+        loan.closing |= fresh
+        return tuple(sorted(fresh))
+
+    def revoked(self, span: SpanRef, positions: tuple[int, ...] = ()) -> Loan | None:
+        """The worker says nobody uses the span, or these positions of it: their slots are free."""
         loan = self.loans.get(span.span_id)
-        if loan is None or loan.span != span or not loan.revoking:
+        if loan is None or loan.span != span:
             return None
-        del self.loans[span.span_id]
-        self._pool.free(loan.slots[: loan.filled], SlotState.LENT)
-        self._pool.free(loan.slots[loan.filled :], SlotState.RESERVED)
+        if positions:
+            self._free(loan, [position for position in positions if position in loan.closing])
+        elif loan.revoking:
+            self._free(loan, loan.positions())
+            del self.loans[span.span_id]
+        else:
+            return None
         return loan
 
+    def _free(self, loan: Loan, positions: list[int]) -> None:
+        loan.closing.difference_update(positions)
+        loan.returned.update(positions)
+        self._pool.free([loan.slots[p] for p in positions if p < loan.filled], SlotState.LENT)
+        self._pool.free([loan.slots[p] for p in positions if p >= loan.filled], SlotState.RESERVED)
+
+    def next_deadline(self) -> float:
+        """When the first lease runs out."""
+        return self._expire_at.next_at()
+
     def expired(self, now: float) -> list[Loan]:
-        """Loans whose lease has run out."""
-        return [loan for loan in self.loans.values() if not loan.revoking and now >= loan.expires_at]
+        """Loans whose lease has run out; each is returned once."""
+        return [self.loans[span_id] for span_id in self._expire_at.take_due(now)]
 
     def of_debtor(self, debtor_id: str, but_incarnation: int) -> list[Loan]:
         """Loans to other incarnations of an instance."""
@@ -182,12 +232,17 @@ class LoanBook:
         """How many blocks each debtor holds, by id."""
         held: dict[str, int] = {}
         for loan in self.loans.values():
-            held[loan.debtor_id] = held.get(loan.debtor_id, 0) + len(loan.slots)
+            held[loan.debtor_id] = held.get(loan.debtor_id, 0) + loan.num_blocks
         return tuple(Debtor(debtor_id, blocks) for debtor_id, blocks in sorted(held.items()))
 
     def validate(self) -> None:
         """Slots of loans are disjoint, and the pool counts them as lent or reserved."""
-        slots = [slot for loan in self.loans.values() for slot in loan.slots]
-        assert len(slots) == len(set(slots)), "a slot is lent twice"
-        assert sum(loan.filled for loan in self.loans.values()) == self._pool.count(SlotState.LENT)
-        assert len(slots) == self._pool.count(SlotState.LENT) + self._pool.count(SlotState.RESERVED)
+        held = [(loan.slots[p], p < loan.filled) for loan in self.loans.values() for p in loan.positions()]
+        assert len(held) == len({slot for slot, _ in held}), "a slot is lent twice"
+        assert sum(is_filled for _, is_filled in held) == self._pool.count(SlotState.LENT)
+        assert len(held) == self.num_blocks
+        for loan in self.loans.values():
+            assert not loan.closing & loan.returned and loan.closing | loan.returned <= set(range(len(loan.slots)))
+            assert loan.revoking or loan.num_kept, f"{loan.span.span_id} is lent without a slot"
+            assert loan.revoking != (loan.span.span_id in self._expire_at), f"{loan.span.span_id} never ends"
+        self._expire_at.validate()

@@ -82,8 +82,8 @@ class Mover:
             return
         self._state.counters.moved_blocks += count
         slots, left = seq.taken(debt)
-        for old in left:
-            self._debts.release_if_empty(seq, old)
+        for old, positions in left.items():
+            self._debts.release_positions(seq, old, positions)
         if slots:
             self._state.defer(seq, slots)
 

@@ -63,7 +63,7 @@ class Recaller:
         recall = self._pulls.pop(message.pull_id, None)
         if recall is None:
             return False
-        unused = []
+        unused, left = [], []
         for block, slot in recall.pairs:
             if (
                 message.problem
@@ -73,9 +73,11 @@ class Recaller:
             ):
                 unused.append(slot)
             else:
+                left.append(block.index)
                 recall.seq.placement.take_back(block, slot)
         self._state.pool.free(unused, SlotState.LOCAL)
-        self._debts.release_if_empty(recall.seq, recall.debt)
+        if left:
+            self._debts.release_positions(recall.seq, recall.debt, left)
         return True
 
     def slots(self) -> list[int]:

@@ -22,8 +22,9 @@ class Debt:
 
     blocks: for each position of the span the rBlock that is to lie, or lies, there. Positions are filled in order;
     [0, filled) are verified at the creditor, [filled, filled + num_ready) it is reading now, as `blocks_ready` says.
-    valid_until: when its lease runs out, as this side counts. lease_s: how long the grant and each renewal hold; the
-    creditor may allow less than was requested. failures: of moves, one after the other.
+    given_back: positions that nothing lies in or is to go to any more, for good; releasing: those of them that the
+    creditor was told and has not answered for. valid_until: when its lease runs out, as this side counts. lease_s: how
+    long it holds, as the creditor said last. failures: of moves, one after the other.
     """
 
     span: SpanRef
@@ -37,14 +38,30 @@ class Debt:
     blocks_ready: BlocksReady | None = None
     blocks_ready_sent_at: float = 0.0
     failures: int = 0
+    given_back: set[int] = field(default_factory=set)
+    releasing: set[int] = field(default_factory=set)
 
     @property
     def capacity(self) -> int:
-        return len(self.slots)
+        """Positions that are (still) ours."""
+        return len(self.slots) - len(self.given_back)
 
     def slots_being_read(self) -> list[int]:
         """Slots of the debtor's own pool that the creditor may be reading."""
         return [b.slot for b in self.blocks[self.filled : self.filled + self.num_ready] if b.slot is not None]
+
+    def validate(self) -> None:
+        """Filled in order; a position is used by one block, or was given back."""
+        assert 0 <= self.filled <= self.filled + self.num_ready <= len(self.blocks) <= len(self.slots)
+        assert self.releasing <= self.given_back <= set(range(len(self.slots)))
+        for index, block in enumerate(self.blocks):
+            what = f"{self.span.span_id}[{index}]"
+            is_here = block.debt is self and block.index == index
+            leaves = block.moving_from is self and block.moving_from_index == index
+            assert not is_here or block.arrived == (index < self.filled), f"{what} is filled or not"
+            assert (is_here or leaves) == (index not in self.given_back), f"{what} is used and given back, or neither"
+        unused = set(range(len(self.blocks), len(self.slots))) - self.given_back
+        assert not unused, f"{self.span.span_id}: {unused} are of no use and not given back"
 
 
 @dataclass(slots=True, eq=False)
@@ -104,6 +121,17 @@ class Block:
             here and self.debt is not None,
             self.movable,
         )
+
+    def validate(self) -> None:
+        """One live place at most; what lies elsewhere is full and checksummed; debts name it where it says."""
+        if self.arrived:
+            assert self.debt is not None and self.slot is None and self.moving_from is None
+        if self.arrived or self.moving_from is not None:
+            assert self.full and self.checksum is not None, f"block {self.number} was lent unfinished"
+        if self.debt is not None:
+            assert self.debt.blocks[self.index] is self
+        if self.moving_from is not None:
+            assert self.slot is None and self.moving_from_index < self.moving_from.filled
 
 
 class BlockCounts:

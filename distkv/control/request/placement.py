@@ -183,40 +183,51 @@ class Placement:
         debt.num_ready = 0
         debt.failures += 1
 
-    def taken(self, debt: Debt) -> tuple[list[Block], list[int], list[Debt]]:
-        """The creditor has what lay ready: returns the blocks, and the slots and the debts that they leave."""
-        count, debt.num_ready, debt.failures = debt.num_ready, 0, 0
-        moved = debt.blocks[debt.filled : debt.filled + count]
-        debt.filled += count
-        slots, left = [], []
-        for block in moved:
+    def taken(self, debt: Debt) -> tuple[list[Block], list[int], dict[Debt, list[int]]]:
+        """The creditor has what `BlocksReady` named, even if the place it read that from was lost since: returns the
+        blocks, the slots they leave, and the positions by debt."""
+        assert debt.blocks_ready is not None
+        moved = debt.blocks[debt.filled : debt.filled + debt.num_ready]
+        debt.filled, debt.num_ready, debt.failures = debt.filled + debt.num_ready, 0, 0
+        slots: list[int] = []
+        left: dict[Debt, list[int]] = {}
+        for block, ready in zip(moved, debt.blocks_ready.blocks, strict=True):
             if block.slot is not None:
                 slots.append(block.slot)
             if block.moving_from is not None:
-                left.append(block.moving_from)
+                block.moving_from.given_back.add(block.moving_from_index)
+                left.setdefault(block.moving_from, []).append(block.moving_from_index)
             block.slot, block.moving_from, block.arrived = None, None, True
+            block.full, block.checksum = True, ready.checksum
             self._changed(block)
         self.version += 1
         return moved, slots, left
 
     def take_back(self, block: Block, slot: int) -> None:
         """The block was read back from its creditor into a slot of the own pool."""
-        block.slot, block.debt, block.arrived = slot, None, False
-        self._changed(block)
+        assert block.debt is not None
+        block.debt.given_back.add(block.index)
+        block.debt, block.arrived = None, False
+        self.put(block, slot)
         self.version += 1
 
-    def abandon_rest(self, debt: Debt) -> None:
-        """Give up the positions of a span that nothing was placed in; their blocks stay where they are, if anywhere."""
+    def abandon_rest(self, debt: Debt) -> list[int]:
+        """Give up the positions of a span that nothing was placed in, and return them; their blocks stay in place."""
         for block in debt.blocks[debt.filled :]:
-            if block.debt is debt:
-                self._stay(block)
+            self._stay(block)
         del debt.blocks[debt.filled :]
         debt.num_ready = 0
-        debt.slots = debt.slots[: debt.filled]
+        return self.abandon_unused(debt)
+
+    def abandon_unused(self, debt: Debt) -> list[int]:
+        """Give up the positions of a span that no block is to go to; returns them."""
+        positions = [p for p in range(len(debt.blocks), len(debt.slots)) if p not in debt.given_back]
+        debt.given_back.update(positions)
+        return positions
 
     def close_if_empty(self, debt: Debt) -> bool:
         """Owe a span no more once no block lies in it or is to go there; false if one does, or it was closed before."""
-        if debt not in self.debts or any(b.debt is debt or b.moving_from is debt for b in debt.blocks):
+        if debt.capacity or debt not in self.debts:
             return False
         self.debts.remove(debt)
         return True
@@ -274,26 +285,14 @@ class Placement:
         self.counts.update(block)
         self._table.forget_from(block.number)
 
-    # --- itself
-
     def validate(self) -> None:
         """Blocks have one live place at most; what lies elsewhere is full and checksummed; debts and blocks agree."""
         for number, block in enumerate(self.blocks):
             assert block.number == number
-            if block.arrived:
-                assert block.debt is not None and block.slot is None and block.moving_from is None
-            if block.arrived or block.moving_from is not None:
-                assert block.full and block.checksum is not None, f"block {number} was lent unfinished"
-            if block.debt is not None:
-                assert block.debt in self.debts and block.debt.blocks[block.index] is block
-            if block.moving_from is not None:
-                assert block.moving_from in self.debts and block.slot is None
-                assert block.moving_from_index < block.moving_from.filled
+            assert all(debt in self.debts for debt in (block.debt, block.moving_from) if debt is not None)
+            block.validate()
         for debt in self.debts:
-            assert debt.filled >= 0 and debt.filled + debt.num_ready <= len(debt.blocks) <= debt.capacity
-            for index, block in enumerate(debt.blocks):
-                if block.debt is debt and block.index == index:
-                    assert block.arrived == (index < debt.filled), f"{debt.span.span_id}[{index}] is filled or not"
+            debt.validate()
         self.counts.validate(self.blocks)
         assert self._table.is_of(self.blocks), "a block changed its place unseen"
         slots = self.local_slots()

@@ -124,8 +124,8 @@ class Sequence:
 
     # --- memory, as far as it decides what is to be computed
 
-    def taken(self, debt: Debt) -> tuple[list[int], list[Debt]]:
-        """A creditor has what lay ready; returns the slots and the debts that it leaves."""
+    def taken(self, debt: Debt) -> tuple[list[int], dict[Debt, list[int]]]:
+        """A creditor has what lay ready; returns the slots that it leaves, and the positions by debt."""
         moved, slots, left = self.placement.taken(debt)
         for block in moved:
             self.uncomputed.remove(*self.span_of(block))

@@ -127,8 +127,7 @@ class RManager:
     def _peer_answered(self, peer_id: str, message: PeerAnswer, now: float) -> None:
         match message:
             case tr.Granted():
-                if not self.state.borrower.on_granted(peer_id, message, now):
-                    self._debts.give_back_unwanted(peer_id, message)
+                self._debts.on_granted(peer_id, message, now)
             case tr.Refused():
                 self.state.borrower.on_refused(peer_id, message, now)
             case tr.Complete():
@@ -136,7 +135,7 @@ class RManager:
             case tr.Renewed():
                 self._lose_all(self._debts.on_renewed(peer_id, message), "its renewal was refused")
             case tr.Released():
-                self._debts.on_released(peer_id, message.span)
+                self._debts.on_released(peer_id, message)
             case tr.Reclaim():
                 self._recaller.on_reclaim(peer_id, message, now)
             case _:
@@ -213,8 +212,7 @@ class RManager:
         state = self.state
         for peer in peers:
             state.publish(events.PeerLost(peer=peer.instance_id, restarted=peer.new_incarnation is not None))
-            owed = [(s, d) for s in state.sequences.values() for d in s.placement.debts]
-            self._lose_all([(s, d) for s, d in owed if d.creditor_id == peer.instance_id], "the creditor is gone")
+            self._lose_all(self._debts.at(peer.instance_id), "the creditor is gone")
             state.borrower.on_peer_lost(peer.instance_id, now)
             self._debts.on_peer_lost(peer.instance_id)
 
@@ -288,3 +286,4 @@ class RManager:
         """Every invariant of one instance."""
         self.state.validate(self._debts.closing_slots() + self._recaller.slots())
         self._heartbeats.validate()
+        self._debts.validate()

@@ -217,6 +217,7 @@ class Admission:
                 continue
             seq.placement.borrow(debt, rest[: debt.capacity])
             rest = rest[debt.capacity :]
+            self._debts.release_unused(seq, debt)
 
     # --- making room
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from distkv.clock import ManualClock
 from distkv.control.loan.borrowing import MAX_ROUNDS, QUERY_TIMEOUT_S, TRY_TIMEOUT_S, Borrow, Purpose
+from distkv.control.request.block import Debt
 from distkv.control.request.sequence import Sequence
 from distkv.control.rmanager.state import RManagerState
 from distkv.wire.messages.common import ANY_EPOCH, Epoch
@@ -38,7 +39,9 @@ class Asking:
         message = Creditors(borrow_id=borrow.borrow_id, candidates=tuple(Candidate(i, free) for i, free in candidates))
         self.borrower.on_creditors(message, self.clock.now())
 
-    def grant(self, sender: str, ask: TryMoveKvcache, num_blocks: int, ttl_s: float = LEASE_S) -> bool:
+    def grant(
+        self, sender: str, ask: TryMoveKvcache, num_blocks: int, ttl_s: float = LEASE_S
+    ) -> tuple[Sequence, Debt] | None:
         slots = tuple(range(num_blocks))
         granted = Granted(span_id=ask.span_id, epoch=Epoch(9, 1), slots=slots, ttl_s=ttl_s)
         return self.borrower.on_granted(sender, granted, self.clock.now())

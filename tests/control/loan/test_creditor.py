@@ -160,6 +160,34 @@ def test_a_release_is_answered_when_the_last_reader_is_done(lending: Lending) ->
     assert lending.answers() == [(DEBTOR, Released(span=loan.span))], "it is gone"
 
 
+def test_a_part_is_released_when_its_last_reader_is_done(lending: Lending) -> None:
+    loan = lending.lend()
+    lending.creditor.on_release(DEBTOR, Release(span=loan.span, positions=(1, 7)))
+    (revoke,) = issued(lending.state, Revoke)
+    assert revoke == Revoke(span=loan.span, positions=(1,))
+    lending.creditor.on_release(DEBTOR, Release(span=loan.span, positions=(1,)))
+    assert lending.state.commands == [], "on its way back already"
+    lending.creditor.on_revoked(Revoked(span=loan.span, positions=(1,)))
+    back = (DEBTOR, Released(span=loan.span, positions=(1,)))
+    assert lending.answers() == [back] and lending.state.pool.num_free == 14
+    lending.creditor.on_release(DEBTOR, Release(span=loan.span, positions=(1,)))
+    assert lending.answers() == [back], "the answer was lost"
+    lending.creditor.on_release(STRANGER, Release(span=loan.span, positions=(0,)))
+    assert lending.answers() == [(STRANGER, Released(span=loan.span, positions=(0,)))] and not loan.closing
+    lending.check()
+
+
+def test_with_its_last_position_a_span_ends(lending: Lending) -> None:
+    loan = lending.lend()
+    lending.creditor.on_release(DEBTOR, Release(span=loan.span, positions=(0, 2)))
+    lending.creditor.on_release(DEBTOR, Release(span=loan.span, positions=(1,)))
+    assert issued(lending.state, Revoke) == [Revoke(span=loan.span, positions=(0, 2)), Revoke(span=loan.span)]
+    lending.creditor.on_revoked(Revoked(span=loan.span, positions=(0, 2)))
+    lending.creditor.on_revoked(Revoked(span=loan.span))
+    assert lending.answers()[-1] == (DEBTOR, Released(span=loan.span)) and lending.state.pool.num_free == 16
+    lending.check()
+
+
 def test_a_grant_nobody_heard_of_is_released_in_any_epoch(lending: Lending) -> None:
     loan = lending.lend()
     lending.creditor.on_release(DEBTOR, Release(span=SpanRef(span_id="s", epoch=ANY_EPOCH)))
@@ -177,7 +205,7 @@ def test_a_span_nobody_gave_back_is_not_freed_by_its_worker(lending: Lending) ->
 def test_a_lease_that_nobody_renews_runs_out(lending: Lending) -> None:
     loan = lending.lend()
     lending.creditor.on_renew(DEBTOR, Renew(renewal=4, spans=(loan.span,), ttl_s=4.0), lending.clock.advance(3.0))
-    assert lending.answers() == [(DEBTOR, Renewed(renewal=4, incarnation=7))]
+    assert lending.answers() == [(DEBTOR, Renewed(renewal=4, incarnation=7, ttl_s=4.0))]
     lending.creditor.tick(lending.clock.advance(3.9))
     assert lending.state.commands == []
     lending.creditor.tick(lending.clock.advance(0.2))
@@ -223,7 +251,7 @@ def test_a_stranger_that_knows_every_id_moves_nothing(lending: Lending, epoch: s
     lending.creditor.on_release(STRANGER, Release(span=span))
     assert lending.answers() == [(STRANGER, Released(span=span))]
     lending.creditor.on_renew(STRANGER, Renew(renewal=1, spans=(span,), ttl_s=99.0), lending.clock.now())
-    assert lending.answers() == [(STRANGER, Renewed(renewal=1, refused=(span,), incarnation=7))]
+    assert lending.answers() == [(STRANGER, Renewed(renewal=1, refused=(span,), incarnation=7, ttl_s=4.0))]
     ready = BlocksReady(span=span, index=0, source_id="x", source_incarnation=1, blocks=(ReadyBlock(0, 0),))
     lending.creditor.on_blocks_ready(STRANGER, ready)
     ((route, answer),) = lending.answers()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from distkv.clock import ManualClock
+from distkv.control.commands import TellPeer
 from distkv.control.loan.borrowing import Purpose
 from distkv.control.loan.debts import DebtBook
 from distkv.control.request.block import Debt
 from distkv.control.request.sequence import Sequence
 from distkv.control.rmanager.state import RManagerState
 from distkv.wire.messages.common import Epoch, SpanRef
-from distkv.wire.messages.to_rmanager import Granted, Release, Renew, Renewed
+from distkv.wire.messages.to_rmanager import Granted, Release, Released, Renew, Renewed
 from distkv.wire.messages.to_worker import SeqStep
 from tests.control.parts import add_sequence, compute, issued, lend, make_state, offer, place, validate
 
@@ -40,8 +41,10 @@ def seq(state: RManagerState) -> Sequence:
     return seq
 
 
-def placed_debt(state: RManagerState, seq: Sequence, num_blocks: int = 2, until: float = 103.5, at: int = 0) -> Debt:
-    debt = lend(seq, "p", num_blocks, until, at)
+def placed_debt(
+    state: RManagerState, debts: DebtBook, seq: Sequence, num_blocks: int = 2, until: float = 103.5, at: int = 0
+) -> Debt:
+    debt = lend(seq, "p", num_blocks, until, at, debts)
     place(state, seq, debt)
     return debt
 
@@ -63,7 +66,7 @@ def land(state: RManagerState, step_id: int) -> None:
 def test_a_renewal_counts_from_its_sending(
     state: RManagerState, debts: DebtBook, seq: Sequence, clock: ManualClock
 ) -> None:
-    debt = placed_debt(state, seq)
+    debt = placed_debt(state, debts, seq)
     assert debts.tick(clock.now()) == []
     (renew,) = issued(state, Renew)
     assert renew.spans == (debt.span,) and renew.ttl_s == LEASE_S
@@ -76,7 +79,7 @@ def test_a_renewal_counts_from_its_sending(
 def test_leases_are_renewed_four_times_in_their_time(
     state: RManagerState, debts: DebtBook, seq: Sequence, clock: ManualClock
 ) -> None:
-    placed_debt(state, seq, until=1000.0)
+    placed_debt(state, debts, seq, until=1000.0)
     sent = 0
     for _ in range(80):
         debts.tick(clock.now())
@@ -88,23 +91,59 @@ def test_leases_are_renewed_four_times_in_their_time(
 def test_a_creditor_that_lends_for_less_is_asked_more_often_and_trusted_for_less(
     state: RManagerState, debts: DebtBook, seq: Sequence, clock: ManualClock
 ) -> None:
-    debt = placed_debt(state, seq, until=1000.0)
-    debt.lease_s = LEASE_S / 2
+    debt = placed_debt(state, debts, seq, until=1000.0)
     sent = 0
     for _ in range(32):
         debts.tick(clock.now())
         for renew in issued(state, Renew):
             sent += 1
-            debts.on_renewed("p", Renewed(renewal=renew.renewal))
+            debts.on_renewed("p", Renewed(renewal=renew.renewal, ttl_s=LEASE_S / 2))
             assert debt.valid_until == clock.now() + LEASE_S / 2 - MARGIN_S
+            assert debts.next_deadline() == clock.now() + LEASE_S / 8
         clock.advance(0.125)
     assert sent == 8
+
+
+def test_each_creditor_is_asked_in_its_own_time(
+    state: RManagerState, debts: DebtBook, seq: Sequence, clock: ManualClock
+) -> None:
+    """One that lends for less used to have all others asked as often."""
+    ttl_s = {"p": LEASE_S, "q": LEASE_S / 10}
+    lend(seq, "p", 2, 1000.0, debts=debts)
+    lend(seq, "q", 2, 1000.0, at=2, debts=debts)
+    sent = {"p": 0, "q": 0}
+    for _ in range(400):
+        assert debts.next_deadline() <= clock.now() + LEASE_S / 4
+        debts.tick(clock.now())
+        commands = [c for c in state.commands if isinstance(c, TellPeer)]
+        state.commands.clear()
+        for command in commands:
+            assert isinstance(command.body, Renew) and len(command.body.spans) == 1
+            sent[command.instance_id] += 1
+            lasts = ttl_s[command.instance_id]
+            debts.on_renewed(command.instance_id, Renewed(renewal=command.body.renewal, ttl_s=lasts))
+        clock.advance(0.01)
+    assert sent["p"] == 4 and 36 <= sent["q"] <= 40
+
+
+@pytest.mark.parametrize("ttl_s", [0.2, 1.0, 1.9])
+def test_the_margin_of_a_short_lease_is_a_quarter_of_it(
+    state: RManagerState, debts: DebtBook, seq: Sequence, clock: ManualClock, ttl_s: float
+) -> None:
+    """A margin longer than the lease used to lose every span at once."""
+    debt = placed_debt(state, debts, seq, until=1000.0)
+    debts.tick(clock.now())
+    (renew,) = issued(state, Renew)
+    debts.on_renewed("p", Renewed(renewal=renew.renewal, ttl_s=ttl_s))
+    assert debt.valid_until == pytest.approx(100.0 + 0.75 * ttl_s)
+    assert debts.tick(clock.advance(0.74 * ttl_s)) == []
+    assert debts.tick(clock.advance(0.02 * ttl_s)) == [(seq, debt)]
 
 
 def test_a_lease_that_was_not_renewed_runs_out_a_margin_early(
     state: RManagerState, debts: DebtBook, seq: Sequence, clock: ManualClock
 ) -> None:
-    debt = placed_debt(state, seq, until=100.0 + LEASE_S - MARGIN_S)
+    debt = placed_debt(state, debts, seq, until=100.0 + LEASE_S - MARGIN_S)
     assert debts.tick(clock.advance(LEASE_S - MARGIN_S - 0.01)) == []
     assert debts.tick(clock.advance(0.01)) == [(seq, debt)]
 
@@ -112,7 +151,7 @@ def test_a_lease_that_was_not_renewed_runs_out_a_margin_early(
 def test_a_refused_renewal_is_a_loss_the_others_hold(
     state: RManagerState, debts: DebtBook, seq: Sequence, clock: ManualClock
 ) -> None:
-    gone, kept = placed_debt(state, seq, 2), placed_debt(state, seq, 2, at=2)
+    gone, kept = placed_debt(state, debts, seq, 2), placed_debt(state, debts, seq, 2, at=2)
     debts.tick(clock.now())
     (renew,) = issued(state, Renew)
     assert set(renew.spans) == {gone.span, kept.span}
@@ -131,18 +170,38 @@ def test_grants_still_being_collected_are_renewed_too(
     borrow = state.borrower.start(seq, Purpose.PLACE, 4, clock.now())
     held = Debt(SpanRef(span_id="g", epoch=Epoch(1, 1)), "q", (1, 2), 103.0, 4.0)
     borrow.grants.append(held)
+    debts.add(seq, held, 99.0)
     debts.tick(clock.now())
     (renew,) = issued(state, Renew)
     debts.on_renewed("p", Renewed(renewal=renew.renewal))
     assert held.valid_until == 103.0, "only who was asked can answer"
     debts.on_renewed("q", Renewed(renewal=renew.renewal))
     assert held.valid_until == 103.5
+    validate(state, debts)
+
+
+@pytest.mark.parametrize("how", ["lease", "refused"])
+def test_a_grant_that_is_gone_while_others_are_collected_is_not_used(
+    state: RManagerState, debts: DebtBook, seq: Sequence, clock: ManualClock, how: str
+) -> None:
+    borrow = state.borrower.start(seq, Purpose.PLACE, 4, clock.now())
+    held = Debt(SpanRef(span_id="g", epoch=Epoch(1, 1)), "q", (1, 2), 103.0, 4.0)
+    borrow.grants.append(held)
+    debts.add(seq, held, 99.0)
+    if how == "lease":
+        assert debts.tick(103.0) == []
+    else:
+        debts.tick(clock.now())
+        (renew,) = issued(state, Renew)
+        assert debts.on_renewed("q", Renewed(renewal=renew.renewal, refused=(held.span,))) == []
+    assert borrow.grants == [] and [release.span for release in issued(state, Release)] == [held.span]
+    validate(state, debts)
 
 
 def test_a_lost_span_is_exactly_what_is_to_be_computed_again(
     state: RManagerState, debts: DebtBook, seq: Sequence
 ) -> None:
-    first, second = placed_debt(state, seq, 2), placed_debt(state, seq, 2, at=2)
+    first, second = placed_debt(state, debts, seq, 2), placed_debt(state, debts, seq, 2, at=2)
     assert debts.lose(seq, first) == 2
     assert list(seq.uncomputed) == [(0, 8)]
     assert seq.placement.unsettled and [block.number for block in seq.placement.unplaced()] == [0, 1]
@@ -154,7 +213,7 @@ def test_a_lost_span_is_exactly_what_is_to_be_computed_again(
 
 
 def test_what_had_not_left_yet_is_not_lost(state: RManagerState, debts: DebtBook, seq: Sequence) -> None:
-    debt = lend(seq, "p", 3, 103.5)
+    debt = lend(seq, "p", 3, 103.5, debts=debts)
     assert debts.lose(seq, debt) == 0
     assert list(seq.uncomputed) == [] and seq.placement.unplaced() == []
     assert [block.debt for block in seq.placement.blocks[:3]] == [None, None, None]
@@ -165,8 +224,8 @@ def test_what_had_not_left_yet_is_not_lost(state: RManagerState, debts: DebtBook
 def test_losing_one_end_of_a_move_between_creditors(
     state: RManagerState, debts: DebtBook, seq: Sequence, lost: str
 ) -> None:
-    old = placed_debt(state, seq, 2)
-    new = lend(seq, "q", 2, 103.5)
+    old = placed_debt(state, debts, seq, 2)
+    new = lend(seq, "q", 2, 103.5, debts=debts)
     assert seq.placement.blocks[0].moving_from is old and seq.placement.blocks[0].location() == (old, 0)
     if lost == "old":
         assert debts.lose(seq, old) == 2
@@ -180,26 +239,68 @@ def test_losing_one_end_of_a_move_between_creditors(
 
 
 def test_an_abandoned_debt_keeps_what_lies_there(state: RManagerState, debts: DebtBook, seq: Sequence) -> None:
-    debt = placed_debt(state, seq, 2)
+    debt = placed_debt(state, debts, seq, 2)
     debt.slots += (102, 103, 104)
     seq.placement.borrow(debt, seq.placement.blocks[2:4])
     debts.abandon(seq, debt)
     assert (debt.capacity, debt.blocks, debt.num_ready) == (2, seq.placement.blocks[:2], 0)
     assert [block.debt for block in seq.placement.blocks[2:4]] == [None, None]
-    assert debt in seq.placement.debts and issued(state, Release) == []
+    assert debt in seq.placement.debts
+    assert issued(state, Release) == [Release(span=debt.span, positions=(2, 3, 4))], "its creditor has them back"
+    validate(state, debts)
+
+
+def test_what_was_given_back_is_said_again_until_it_is_answered(
+    state: RManagerState, debts: DebtBook, seq: Sequence, clock: ManualClock
+) -> None:
+    debt = placed_debt(state, debts, seq, 2, until=1000.0)
+    debt.slots += (102, 103)
+    debts.release_unused(seq, debt)
+    step_id = fly(state)
+    slot = state.take_slot()
+    assert slot is not None
+    seq.placement.take_back(debt.blocks[1], slot)
+    debts.release_positions(seq, debt, [1])
+    assert issued(state, Release) == [Release(span=debt.span, positions=(2, 3))]
+    debts.tick(clock.now())
+    assert issued(state, Release) == [Release(span=debt.span, positions=(2, 3))], "a step in flight names position 1"
+    debts.on_released("p", Released(span=debt.span, positions=(3,)))
+    debts.on_released("q", Released(span=debt.span, positions=(2,)))
+    land(state, step_id)
+    assert issued(state, Release) == [Release(span=debt.span, positions=(1,))]
+    debts.tick(clock.advance(1.0))
+    assert issued(state, Release) == [Release(span=debt.span, positions=(1, 2))]
+    debts.on_released("p", Released(span=debt.span, positions=(1, 2, 9)))
+    debts.tick(clock.advance(1.0))
+    assert issued(state, Release) == [] and debt.given_back == {1, 2, 3}
+    validate(state, debts)
+
+
+def test_the_whole_span_goes_back_once_its_last_position_does(
+    state: RManagerState, debts: DebtBook, seq: Sequence
+) -> None:
+    debt = placed_debt(state, debts, seq, 2)
+    step_id = fly(state)
+    for block in list(debt.blocks):
+        slot = state.take_slot()
+        assert slot is not None
+        seq.placement.take_back(block, slot)
+        debts.release_positions(seq, debt, [block.number])
+    land(state, step_id)
+    assert issued(state, Release) == [Release(span=debt.span)], "the part is in the whole"
     validate(state, debts)
 
 
 def test_an_empty_debt_is_given_back_when_no_step_names_it(
     state: RManagerState, debts: DebtBook, seq: Sequence
 ) -> None:
-    debt = placed_debt(state, seq, 2)
+    debt = placed_debt(state, debts, seq, 2)
     step_id = fly(state)
     for block in list(debt.blocks):
         slot = state.take_slot()
         assert slot is not None
         seq.placement.take_back(block, slot)
-    debts.release_if_empty(seq, debt)
+    debts.release_positions(seq, debt, [0, 1])
     assert seq.placement.debts == [] and issued(state, Release) == []
     land(state, step_id)
     assert [release.span for release in issued(state, Release)] == [debt.span]
@@ -208,7 +309,7 @@ def test_an_empty_debt_is_given_back_when_no_step_names_it(
 def test_memory_of_an_ended_request_is_free_when_its_steps_and_readers_are_done(
     state: RManagerState, debts: DebtBook, seq: Sequence, clock: ManualClock
 ) -> None:
-    placed, read = placed_debt(state, seq, 2), lend(seq, "q", 2, 103.5, at=2)
+    placed, read = placed_debt(state, debts, seq, 2), lend(seq, "q", 2, 103.5, at=2, debts=debts)
     offer(seq, read)
     being_read = [block.slot for block in seq.placement.blocks[2:4]]
     step_id = fly(state)
@@ -221,19 +322,19 @@ def test_memory_of_an_ended_request_is_free_when_its_steps_and_readers_are_done(
     assert sorted(debts.closing_slots()) == sorted(being_read)
     assert state.pool.num_free == state.pool.num_slots - 2
     validate(state, debts)
-    debts.on_released("p", read.span)
-    debts.on_released("q", SpanRef(span_id=read.span.span_id, epoch=Epoch(9, 9)))
+    debts.on_released("p", Released(span=read.span))
+    debts.on_released("q", Released(span=SpanRef(span_id=read.span.span_id, epoch=Epoch(9, 9))))
     assert sorted(debts.closing_slots()) == sorted(being_read), "only the span's creditor is done with it"
-    debts.on_released("q", read.span)
+    debts.on_released("q", Released(span=read.span))
     assert debts.closing_slots() == [] and state.pool.num_free == state.pool.num_slots
-    debts.on_released("q", read.span)
+    debts.on_released("q", Released(span=read.span))
 
 
 @pytest.mark.parametrize("how", ["lease", "death"])
 def test_a_reader_that_never_says_it_is_done(
     state: RManagerState, debts: DebtBook, seq: Sequence, clock: ManualClock, how: str
 ) -> None:
-    offer(seq, lend(seq, "q", 2, 103.5), 1)
+    offer(seq, lend(seq, "q", 2, 103.5, debts=debts), 1)
     del state.sequences[seq.request_id]
     debts.drop(seq, clock.now())
     assert len(debts.closing_slots()) == 1
@@ -249,13 +350,20 @@ def test_a_reader_that_never_says_it_is_done(
 
 
 def test_a_grant_that_nobody_waits_for_goes_back_in_its_life(state: RManagerState, debts: DebtBook) -> None:
-    debts.give_back_unwanted("p", Granted(span_id="x", epoch=Epoch(4, 2), slots=(1,), ttl_s=1.0))
+    debts.on_granted("p", Granted(span_id="x", epoch=Epoch(4, 2), slots=(1,), ttl_s=1.0), 100.0)
     (release,) = issued(state, Release)
     assert release.span == SpanRef(span_id="x", epoch=Epoch(4, 2))
 
 
+def test_a_grant_that_comes_twice_is_one(state: RManagerState, debts: DebtBook, seq: Sequence) -> None:
+    debt = placed_debt(state, debts, seq)
+    again = Granted(span_id=debt.span.span_id, epoch=debt.span.epoch, slots=debt.slots, ttl_s=1.0)
+    debts.on_granted("p", again, 100.0)
+    assert issued(state, Release) == [] and debts.find(debt.span) == (seq, debt)
+
+
 def test_steps_name_where_the_blocks_lie(state: RManagerState, debts: DebtBook, seq: Sequence) -> None:
-    debt = placed_debt(state, seq, 2)
+    debt = placed_debt(state, debts, seq, 2)
     seq.uncomputed.add(21, 22)
     step = state.scheduler.plan(state.running(), now=0.0)
     assert step is not None

@@ -129,12 +129,34 @@ def test_leases_are_counted_from_receipt_and_never_longer_than_allowed(book: Loa
     short = grant(book, ask("a", 1, ttl_s=1.0), now=clock.now())
     long = grant(book, ask("b", 1, ttl_s=99.0), now=clock.now())
     assert (short.expires_at, long.expires_at) == (11.0, 14.0)
-    assert book.expired(clock.advance(1.0)) == [short]
+    assert book.next_deadline() == 11.0 and book.expired(clock.advance(0.5)) == []
     assert book.renew((short.span, long.span), b"d", 99.0, clock.now()) == ()
     assert book.expired(clock.advance(LEASE_S - 0.01)) == []
-    assert book.expired(clock.advance(0.01)) == [short, long]
+    assert book.next_deadline() == 10.5 + LEASE_S
     book.revoke(short, tell_debtor=False)
-    assert book.expired(clock.now()) == [long]
+    assert book.expired(clock.advance(0.02)) == [long]
+    assert book.expired(clock.now()) == [], "each once"
+
+
+def test_positions_come_back_one_by_one(book: LoanBook, pool: BlockPool) -> None:
+    loan = grant(book, ask(num_blocks=5))
+    book.start_pull(ready(loan.span, 0, 3))
+    book.end_pull(loan, ok=True)
+    assert book.close(loan, (1, 4, 4, 99)) == (1, 4), "what the span has, once"
+    assert book.close(loan, (1, 2)) == (2,)
+    assert (loan.num_blocks, loan.num_kept, pool.num_free) == (5, 2, 3)
+    assert book.revoked(loan.span, (1, 3)) is loan, "3 was not to come back"
+    assert (loan.returned, loan.closing, pool.num_free) == ({1}, {2, 4}, 4)
+    assert (pool.count(SlotState.LENT), pool.count(SlotState.RESERVED)) == (2, 2)
+    assert book.debtors() == (Debtor("d", 4),) and book.by_request() == {"r": 4} and book.num_blocks == 4
+    assert book.start_pull(ready(loan.span, 3, 2)) == "some of these positions were given back"
+    assert book.start_pull(ready(loan.span, 3, 1)) == (loan, loan.slots[3:4])
+    book.validate()
+    book.end_pull(loan, ok=True)
+    book.validate()
+    book.revoke(loan, tell_debtor=True)
+    assert book.revoked(loan.span) is loan and pool.num_free == 8
+    book.validate()
 
 
 def test_a_debtor_that_began_a_new_life_owes_only_for_that(book: LoanBook) -> None:
@@ -193,6 +215,26 @@ class Lending(RuleBasedStateMachine):
         assert loan.filled == before + (count if ok else 0) and loan.pulling == 0
 
     @precondition(lambda self: self.book.loans)
+    @rule(data=st.data(), positions=st.lists(st.integers(0, 9)))
+    def close(self, data: st.DataObject, positions: list[int]) -> None:
+        loan = self.loan(data)
+        if not loan.revoking:
+            before = loan.num_kept
+            closing = self.book.close(loan, positions)
+            assert set(closing) <= loan.closing and loan.num_kept == before - len(closing)
+            if not loan.num_kept:
+                self.book.revoke(loan, tell_debtor=True)
+
+    @precondition(lambda self: any(loan.closing and not loan.pulling for loan in self.book.loans.values()))
+    @rule(data=st.data(), count=st.integers(1, 3))
+    def part_revoked(self, data: st.DataObject, count: int) -> None:
+        loan = data.draw(st.sampled_from([one for one in self.book.loans.values() if one.closing and not one.pulling]))
+        positions, free = tuple(sorted(loan.closing))[:count], self.pool.num_free
+        assert self.book.revoked(loan.span, positions) is loan
+        assert self.book.revoked(loan.span, positions) is loan, "said twice, freed once"
+        assert self.pool.num_free == free + len(positions)
+
+    @precondition(lambda self: self.book.loans)
     @rule(data=st.data(), debtor=st.sampled_from("xyz"), ttl_s=st.floats(0, 9))
     def renew(self, data: st.DataObject, debtor: str, ttl_s: float) -> None:
         loan = self.loan(data)
@@ -206,6 +248,7 @@ class Lending(RuleBasedStateMachine):
         now = self.clock.advance(seconds)
         expired = {loan.span.span_id for loan in self.book.expired(now)}
         live = {span_id for span_id, loan in self.book.loans.items() if not loan.revoking}
+        assert expired or self.book.next_deadline() > now
         assert expired == {span_id for span_id in live if self.deadlines[span_id] <= now}
         for span_id in expired:
             self.book.revoke(self.book.loans[span_id], tell_debtor=False)
@@ -215,9 +258,9 @@ class Lending(RuleBasedStateMachine):
     def revoked(self, data: st.DataObject) -> None:
         ending = [loan for loan in self.book.loans.values() if loan.revoking and not loan.pulling]
         loan = data.draw(st.sampled_from(ending))
-        free = self.pool.num_free
+        free, held = self.pool.num_free, loan.num_blocks
         assert self.book.revoked(loan.span) is loan
-        assert self.pool.num_free == free + len(loan.slots)
+        assert self.pool.num_free == free + held
 
     @invariant()
     def holds(self) -> None:

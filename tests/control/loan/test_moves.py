@@ -55,7 +55,7 @@ class Moving:
 
 def test_from_seal_to_the_new_place() -> None:
     moving = Moving()
-    debt = lend(moving.seq, "p", 2)
+    debt = lend(moving.seq, "p", 2, debts=moving.debts)
     slots = [block.slot for block in debt.blocks]
     moving.advance()
     moving.advance()
@@ -74,7 +74,7 @@ def test_from_seal_to_the_new_place() -> None:
 
 def test_what_they_leave_is_free_after_the_last_step_that_names_it() -> None:
     moving = Moving()
-    debt = lend(moving.seq, "p", 2)
+    debt = lend(moving.seq, "p", 2, debts=moving.debts)
     moving.advance()
     moving.checksum()
     moving.seq.uncomputed.add(moving.seq.length - 1, moving.seq.length)
@@ -91,7 +91,7 @@ def test_what_they_leave_is_free_after_the_last_step_that_names_it() -> None:
 
 def test_blocks_leave_in_order_as_they_are_computed() -> None:
     moving = Moving()
-    debt = lend(moving.seq, "p", 4)
+    debt = lend(moving.seq, "p", 4, debts=moving.debts)
     for block in moving.seq.placement.blocks[1:]:
         block.full = False
         moving.seq.placement.counts.update(block)
@@ -114,7 +114,7 @@ def test_blocks_leave_in_order_as_they_are_computed() -> None:
 
 def test_at_most_so_many_at_a_time() -> None:
     moving = Moving(num_blocks=3 * MAX_READY_BLOCKS)
-    debt = lend(moving.seq, "p", 3 * MAX_READY_BLOCKS - 1)
+    debt = lend(moving.seq, "p", 3 * MAX_READY_BLOCKS - 1, debts=moving.debts)
     moving.advance()
     assert len(moving.checksum().slots) == 2 * MAX_READY_BLOCKS
     ready = moving.ready()
@@ -127,7 +127,7 @@ def test_at_most_so_many_at_a_time() -> None:
 
 def test_an_expose_without_an_answer_is_sent_again_word_for_word() -> None:
     moving = Moving()
-    debt = lend(moving.seq, "p", 2)
+    debt = lend(moving.seq, "p", 2, debts=moving.debts)
     moving.advance()
     moving.checksum()
     first = moving.ready()
@@ -145,7 +145,7 @@ def test_an_expose_without_an_answer_is_sent_again_word_for_word() -> None:
 
 def test_a_debt_that_cannot_be_filled_is_given_up_after_some_tries() -> None:
     moving = Moving()
-    debt = lend(moving.seq, "p", 2)
+    debt = lend(moving.seq, "p", 2, debts=moving.debts)
     moving.advance()
     moving.checksum()
     for attempt in range(MAX_FAILURES):
@@ -162,7 +162,7 @@ def test_a_debt_that_cannot_be_filled_is_given_up_after_some_tries() -> None:
 
 def test_a_success_forgives_failures() -> None:
     moving = Moving()
-    debt = lend(moving.seq, "p", 3)
+    debt = lend(moving.seq, "p", 3, debts=moving.debts)
     moving.seq.placement.blocks[2].full = False
     moving.advance()
     moving.checksum()
@@ -174,7 +174,7 @@ def test_a_success_forgives_failures() -> None:
 
 def test_a_checksum_that_comes_late_is_not_that_of_another_life_of_the_block() -> None:
     moving = Moving()
-    debt = lend(moving.seq, "p", 1)
+    debt = lend(moving.seq, "p", 1, debts=moving.debts)
     moving.advance()
     (command,) = issued(moving.state, Checksum)
     block = moving.seq.placement.blocks[0]
@@ -186,10 +186,10 @@ def test_a_checksum_that_comes_late_is_not_that_of_another_life_of_the_block() -
 
 def test_from_one_creditor_to_another() -> None:
     moving = Moving()
-    old = lend(moving.seq, "p", 2)
+    old = lend(moving.seq, "p", 2, debts=moving.debts)
     place(moving.state, moving.seq, old)
     moving.state.commands.clear()
-    new = lend(moving.seq, "q", 2)
+    new = lend(moving.seq, "q", 2, debts=moving.debts)
     moving.advance()
     ready = moving.ready()
     assert (ready.source_id, ready.source_incarnation) == ("p", 1)
@@ -202,11 +202,48 @@ def test_from_one_creditor_to_another() -> None:
     moving.check()
 
 
+@pytest.mark.parametrize("again", ["not yet", "computed", "checksummed"])
+def test_the_old_place_is_lost_while_the_new_creditor_has_read_it(again: str) -> None:
+    """It has what `BlocksReady` named, checksum included, however far the block was computed again meanwhile."""
+    moving = Moving()
+    old = lend(moving.seq, "p", 2, debts=moving.debts)
+    place(moving.state, moving.seq, old)
+    new = lend(moving.seq, "q", 2, debts=moving.debts)
+    moving.state.commands.clear()
+    moving.advance()
+    ready = moving.ready()
+    moving.debts.lose(moving.seq, old)
+    assert list(moving.seq.uncomputed) == [(0, 8)]
+    if again != "not yet":
+        compute(moving.state, moving.seq, moving=True)
+        moving.advance()
+    if again == "checksummed":
+        moving.checksum()
+    moving.complete(new, ready)
+    assert [block.checksum for block in moving.seq.placement.blocks[:2]] == [1000, 1001]
+    assert all(block.arrived and block.full for block in moving.seq.placement.blocks[:2])
+    assert list(moving.seq.uncomputed) == [] and moving.seq.placement.debts == [new]
+    moving.check()
+
+
+def test_what_is_left_behind_goes_back_though_others_stay() -> None:
+    moving = Moving()
+    old = lend(moving.seq, "p", 3, debts=moving.debts)
+    place(moving.state, moving.seq, old)
+    moving.state.commands.clear()
+    new = lend(moving.seq, "q", 2, debts=moving.debts)
+    moving.advance()
+    moving.complete(new, moving.ready())
+    assert issued(moving.state, Release) == [Release(span=old.span, positions=(0, 1))]
+    assert (old.capacity, old.releasing) == (1, {0, 1}) and moving.seq.placement.debts == [old, new]
+    moving.check()
+
+
 def test_one_expose_names_one_source() -> None:
     moving = Moving()
-    old = lend(moving.seq, "p", 2)
+    old = lend(moving.seq, "p", 2, debts=moving.debts)
     place(moving.state, moving.seq, old)
-    new = lend(moving.seq, "q", 4)
+    new = lend(moving.seq, "q", 4, debts=moving.debts)
     moving.advance()
     moving.checksum()
     assert new.num_ready == 2 and new.blocks_ready is not None and new.blocks_ready.source_id == "p"
@@ -214,8 +251,8 @@ def test_one_expose_names_one_source() -> None:
 
 def test_a_source_that_is_no_member_is_not_named() -> None:
     moving = Moving()
-    place(moving.state, moving.seq, lend(moving.seq, "p", 2))
-    new = lend(moving.seq, "q", 2)
+    place(moving.state, moving.seq, lend(moving.seq, "p", 2, debts=moving.debts))
+    new = lend(moving.seq, "q", 2, debts=moving.debts)
     del moving.state.members["p"]
     moving.advance()
     assert issued(moving.state, BlocksReady) == [] and new.num_ready == 0
@@ -224,8 +261,8 @@ def test_a_source_that_is_no_member_is_not_named() -> None:
 @pytest.mark.parametrize("index", [1, 0])
 def test_answers_to_nothing_change_nothing(index: int) -> None:
     moving = Moving()
-    debt = lend(moving.seq, "p", 2)
+    debt = lend(moving.seq, "p", 2, debts=moving.debts)
     moving.mover.on_complete("p", Complete(span=debt.span, index=index, num_blocks=1))
-    del moving.seq.placement.debts[0]
+    moving.debts.give_back([debt])
     moving.mover.on_complete("p", Complete(span=debt.span, index=0, num_blocks=1))
     assert debt.filled == 0 and moving.state.counters.moved_blocks == 0

@@ -13,21 +13,23 @@ from distkv.wire.messages.common import Epoch, SpanRef
 from distkv.wire.messages.from_worker import Pulled
 from distkv.wire.messages.to_rmanager import Reclaim, Release
 from distkv.wire.messages.to_worker import Pull
-from tests.control.parts import add_sequence, compute, issued, lend, make_state, offer, place
+from tests.control.parts import add_sequence, compute, issued, lend, make_state, offer
 
 
 class Recalling:
-    """A sequence of five blocks, the first three at p, in a pool with `free` slots."""
+    """A sequence of five blocks, three at p and maybe a fourth on its way there, in a pool with `free` slots."""
 
-    def __init__(self, free: int) -> None:
+    def __init__(self, free: int, spare: int = 0) -> None:
         self.clock = ManualClock(10.0)
         self.state: RManagerState = make_state(num_blocks=16)
         self.debts = DebtBook(self.state)
         self.recaller = Recaller(self.state, self.debts)
         self.seq: Sequence = add_sequence(self.state, num_tokens=18)
         compute(self.state, self.seq)
-        self.debt: Debt = lend(self.seq, "p", 3)
-        place(self.state, self.seq, self.debt)
+        self.debt: Debt = lend(self.seq, "p", 3 + spare, debts=self.debts)
+        offer(self.seq, self.debt, 3)
+        slots, _ = self.seq.taken(self.debt)
+        self.state.defer(self.seq, slots)
         while self.state.pool.num_free > free:
             other = add_sequence(self.state, f"x{self.state.pool.num_free}", 1)
             other.state = self.seq.state.WAITING
@@ -43,6 +45,7 @@ class Recalling:
 
     def check(self) -> None:
         self.state.validate(self.debts.closing_slots() + self.recaller.slots())
+        self.debts.validate()
 
 
 def test_all_come_home_when_there_is_room() -> None:
@@ -109,9 +112,7 @@ def test_what_ended_or_was_lost_meanwhile_needs_no_slots() -> None:
 
 
 def test_blocks_still_on_their_way_there_stay() -> None:
-    recalling = Recalling(free=8)
-    recalling.debt.slots += (200, 201)
-    recalling.seq.placement.borrow(recalling.debt, recalling.seq.placement.blocks[3:4])
+    recalling = Recalling(free=8, spare=1)
     offer(recalling.seq, recalling.debt)
     recalling.reclaim()
     assert issued(recalling.state, Pull) == [], "what is being read is waited for"
@@ -119,6 +120,7 @@ def test_blocks_still_on_their_way_there_stay() -> None:
     recalling.reclaim()
     assert recalling.debt.capacity == 3 and recalling.seq.placement.blocks[3].debt is None
     assert len(recalling.pull().slots) == 3
+    assert recalling.debt.releasing == {3}, "its creditor is told at once"
     recalling.check()
 
 

@@ -64,7 +64,9 @@ class Admitting:
         """The borrow is over, with these grants."""
         for index, (creditor, count) in enumerate(grants):
             span = SpanRef(span_id=f"{borrow.borrow_id}-{index}", epoch=Epoch(1, 1))
-            borrow.grants.append(Debt(span, creditor, tuple(range(count)), self.clock.now() + 3.5, 4.0))
+            debt = Debt(span, creditor, tuple(range(count)), self.clock.now() + 3.5, 4.0)
+            borrow.grants.append(debt)
+            self.debts.add(borrow.seq, debt, self.clock.now())
         del self.state.borrower.active[borrow.borrow_id]
         self.admission.on_borrowed(borrow, self.clock.now())
         self.check()
@@ -186,7 +188,7 @@ def test_failures_back_off_up_to_a_limit() -> None:
 def test_one_that_lost_memory_needs_only_what_it_lost() -> None:
     admitting = Admitting(8)
     seq = admitting.run("r", 7)
-    gone = lend(seq, "p", 3)
+    gone = lend(seq, "p", 3, debts=admitting.debts)
     place(admitting.state, seq, gone)
     admitting.admission.check_places(seq)
     assert seq.state is RUNNING
@@ -201,7 +203,7 @@ def test_one_that_lost_memory_needs_only_what_it_lost() -> None:
 def test_a_loss_without_slots_waits_for_them_and_borrows() -> None:
     admitting = Admitting(8)
     seq = admitting.run("r", 8)
-    gone = lend(seq, "p", 6)
+    gone = lend(seq, "p", 6, debts=admitting.debts)
     place(admitting.state, seq, gone)
     admitting.state.trim(seq)
     admitting.run("other", 5, arrival=1.0)
@@ -220,8 +222,8 @@ def test_two_that_hold_what_the_other_lacks_do_not_wait_for_ever(holds: str) -> 
     admitting = Admitting(8)
     seq = admitting.run("r", 6)
     if holds == "debts":
-        place(admitting.state, seq, lend(seq, "q", 4))
-    gone = lend(seq, "p", 2, at=4)
+        place(admitting.state, seq, lend(seq, "q", 4, debts=admitting.debts))
+    gone = lend(seq, "p", 2, at=4, debts=admitting.debts)
     place(admitting.state, seq, gone)
     admitting.state.trim(seq)
     others = admitting.run("other", admitting.state.pool.num_free, arrival=1.0)
@@ -240,7 +242,7 @@ def broken(admitting: Admitting, name: str, arrival: float) -> Sequence:
     """A request that lost what it had borrowed, waits, and holds all slots that are free."""
     count = admitting.state.pool.num_free
     seq = admitting.run(name, count, arrival)
-    gone = lend(seq, "p", 2)
+    gone = lend(seq, "p", 2, debts=admitting.debts)
     place(admitting.state, seq, gone)
     slots = admitting.state.pool.allocate(2, SlotState.LOCAL) or []
     other = add_sequence(admitting.state, f"{name}'s neighbour", 8, RUNNING, arrival=0.5)
@@ -312,7 +314,7 @@ def test_when_nobody_lends_the_youngest_is_preempted_and_all_of_its_memory_is_fr
     admitting = Admitting(8)
     old = admitting.run("old", 4)
     young = admitting.run("young", 4, arrival=1.0)
-    place(admitting.state, young, lend(young, "p", 2))
+    place(admitting.state, young, lend(young, "p", 2, debts=admitting.debts))
     admitting.state.trim(young)
     filler = admitting.run("filler", 2, arrival=0.5)
     for seq in (old, young, filler):
@@ -373,9 +375,9 @@ def test_a_borrow_of_a_request_that_ended_goes_back() -> None:
 def test_another_home_takes_what_lies_at_the_one_that_wants_it_back() -> None:
     admitting = Admitting(8)
     seq = admitting.run("r", 6)
-    old = lend(seq, "p", 2)
+    old = lend(seq, "p", 2, debts=admitting.debts)
     place(admitting.state, seq, old)
-    place(admitting.state, seq, lend(seq, "q", 2, at=2))
+    place(admitting.state, seq, lend(seq, "q", 2, at=2, debts=admitting.debts))
     borrow = admitting.state.borrower.start(seq, Purpose.RECLAIM, 2, admitting.clock.now(), exclude=["p"])
     admitting.end(borrow, ("s", 1), ("t", 2))
     assert [(debt.creditor_id, [block.number for block in debt.blocks]) for debt in seq.placement.debts[2:]] == [
