@@ -7,7 +7,8 @@ holds is found again: two requests with the same prefix can own one slot, which 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator
 from enum import Enum
 
 
@@ -26,7 +27,7 @@ ContentKey = bytes
 
 
 class BlockPool:
-    """Allocator over `num_slots` slots."""
+    """Allocator over `num_slots` slots. changes: how often a slot changed its state."""
 
     def __init__(self, num_slots: int) -> None:
         if num_slots < 1:
@@ -38,6 +39,8 @@ class BlockPool:
         self._slot_of: dict[ContentKey, int] = {}
         self._run_length = {0: num_slots}  # first slot of each maximal free run -> its length
         self._run_start = {num_slots: 0}  # slot after each maximal free run -> its first slot
+        self._runs = [(num_slots, 0)]  # (length, first slot) of each, ascending
+        self.changes = 0
 
     @property
     def num_slots(self) -> int:
@@ -98,21 +101,15 @@ class BlockPool:
         for slot in slots:
             if (key := self._key_of.pop(slot, None)) is not None:
                 del self._slot_of[key]
-            first, length = slot, 1
-            if slot in self._run_start:
-                first = self._run_start[slot]
-                length += self._run_length[first]
-                self._drop_run(first)
-            if slot + 1 in self._run_length:
-                length += self._run_length[slot + 1]
-                self._drop_run(slot + 1)
-            self._add_run(first, length)
+        for first, length in _runs(slots):
+            self._free_run(first, length)
 
     def validate(self) -> None:
         """Every slot in one state, counts right, and the free runs exactly the free slots."""
         for state in SlotState:
             assert self._counts[state] == self._states.count(state), f"count of {state} is off"
         in_runs = sorted(s for first, n in self._run_length.items() for s in range(first, first + n))
+        assert self._runs == sorted((length, first) for first, length in self._run_length.items()), "an order is off"
         assert in_runs == [i for i, s in enumerate(self._states) if s is SlotState.FREE], "free runs are off"
         for first, length in self._run_length.items():
             assert self._run_start[first + length] == first, "run ends are off"
@@ -135,20 +132,31 @@ class BlockPool:
 
     def _choose_run(self, wanted: int) -> tuple[int, int]:
         """The smallest run that holds all, else the largest."""
-        fitting = [(length, first) for first, length in self._run_length.items() if length >= wanted]
-        if fitting:
-            length, first = min(fitting)
-        else:
-            length, first = max((length, -first) for first, length in self._run_length.items())
-            first = -first
+        at = bisect_left(self._runs, (wanted, 0))
+        if at == len(self._runs):
+            at = bisect_left(self._runs, (self._runs[-1][0], 0))
+        length, first = self._runs[at]
         return first, length
+
+    def _free_run(self, first: int, length: int) -> None:
+        """Slots [first, first + length) are free; one run with their free neighbours."""
+        if first + length in self._run_length:
+            length += self._drop_run(first + length)
+        if first in self._run_start:
+            first = self._run_start[first]
+            length += self._drop_run(first)
+        self._add_run(first, length)
 
     def _add_run(self, first: int, length: int) -> None:
         self._run_length[first] = length
         self._run_start[first + length] = first
+        insort(self._runs, (length, first))
 
-    def _drop_run(self, first: int) -> None:
-        del self._run_start[first + self._run_length.pop(first)]
+    def _drop_run(self, first: int) -> int:
+        length = self._run_length.pop(first)
+        del self._run_start[first + length]
+        del self._runs[bisect_left(self._runs, (length, first))]
+        return length
 
     def _move(self, slots: Iterable[int], old: SlotState, new: SlotState) -> None:
         for slot in slots:
@@ -156,3 +164,17 @@ class BlockPool:
             self._states[slot] = new
             self._counts[old] -= 1
             self._counts[new] += 1
+            self.changes += 1
+
+
+def _runs(slots: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """First slot and length of each run of neighbours."""
+    first, after = 0, 0
+    for slot in sorted(slots):
+        if slot != after:
+            if after > first:
+                yield first, after - first
+            first = slot
+        after = slot + 1
+    if after > first:
+        yield first, after - first

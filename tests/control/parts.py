@@ -62,9 +62,12 @@ def add_sequence(
         **{"arrival": 0.0} | fields,
     )
     seq = Sequence(request, OutputText(NoText(), params, frozenset()), state.settings.block_tokens)
-    seq.state = seq_state
     seq.placement.cover(num_tokens)
     state.sequences[request_id] = seq
+    if seq_state is SeqState.RUNNING:
+        state.sequences.run(seq)
+    elif seq_state is SeqState.ACQUIRING:
+        state.sequences.acquire(seq)
     return seq
 
 

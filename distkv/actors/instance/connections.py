@@ -7,7 +7,7 @@ whose answers cannot be decoded is lost by its leases.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Generic
 
 import structlog
@@ -156,7 +156,7 @@ class PeerConnections:
             asyncio.get_running_loop().call_soon(self._on_lost, member.instance_id)
             return False
 
-    def keep_only(self, members: dict[str, Member]) -> None:
+    def keep_only(self, members: Mapping[str, Member]) -> None:
         """Close connections to peers that are gone."""
         self._no_addresses = {name: address for name, address in self._no_addresses.items() if name in members}
         for instance_id, connection in list(self._connections.items()):

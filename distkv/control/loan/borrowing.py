@@ -15,7 +15,8 @@ from distkv.control.commands import Command, TellGManager, TellPeer
 from distkv.control.loan.leases import valid_until
 from distkv.control.request.block import Debt
 from distkv.control.request.sequence import Sequence
-from distkv.wire.messages.common import ANY_EPOCH, Member, SpanRef
+from distkv.control.rmanager.member_table import MemberTable
+from distkv.wire.messages.common import ANY_EPOCH, SpanRef
 from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.to_gmanager import BorrowQuery, Refusal
 from distkv.wire.messages.to_rmanager import Candidate, Creditors, Granted, Refused, Release, TryMoveKvcache
@@ -67,7 +68,7 @@ class Borrower:
         lease_s: float,
         lease_margin_s: float,
         emit: Callable[[Command], None],
-        creditors: Callable[[], Iterable[Member]],
+        members: MemberTable,
         counters: Counters,
     ) -> None:
         self._instance_id = instance_id
@@ -75,7 +76,7 @@ class Borrower:
         self._lease_s = lease_s
         self._lease_margin_s = lease_margin_s
         self._emit = emit
-        self._creditors = creditors
+        self._members = members
         self._counters = counters
         self._last_number = 0
         self.active: dict[str, Borrow] = {}
@@ -195,16 +196,17 @@ class Borrower:
         )
 
     def _consider(self, borrow: Borrow, candidates: Iterable[Candidate], now: float) -> None:
-        known = {member.instance_id for member in self._creditors()}
         skip = borrow.exclude | {creditor for creditor, free in borrow.refusals.items() if free == 0}
         borrow.querying = False
-        borrow.candidates = [c for c in candidates if c.instance_id in known - skip]
+        borrow.candidates = [
+            c for c in candidates if self._members.may_lend(c.instance_id) and c.instance_id not in skip
+        ]
         if not borrow.candidates:
             borrow.rounds = MAX_ROUNDS
         self._try_next(borrow, now)
 
     def _cached_candidates(self) -> list[Candidate]:
-        members = sorted(self._creditors(), key=lambda m: (-m.free_blocks, m.instance_id))
+        members = sorted(self._members.creditors(), key=lambda m: (-m.free_blocks, m.instance_id))
         return [Candidate(m.instance_id, m.free_blocks) for m in members]
 
     def _try_next(self, borrow: Borrow, now: float) -> None:

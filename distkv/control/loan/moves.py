@@ -13,6 +13,7 @@ from distkv.control.request.block import Block, Debt
 from distkv.control.request.placement import Placement
 from distkv.control.request.sequence import Sequence
 from distkv.control.rmanager.state import RManagerState
+from distkv.control.timers import Timers
 from distkv.wire.messages.from_worker import Checksummed
 from distkv.wire.messages.to_rmanager import BlocksReady, Complete, ReadyBlock
 from distkv.wire.messages.to_worker import Checksum
@@ -30,13 +31,14 @@ class Mover:
     def __init__(self, state: RManagerState, debts: DebtBook) -> None:
         self._state = state
         self._debts = debts
-        self._checksums: dict[int, list[tuple[Block, int]]] = {}
+        self._again: Timers[str] = Timers()
+        self._checksums: dict[int, tuple[Sequence, list[tuple[Block, int]]]] = {}
 
     def advance(self, seq: Sequence, now: float) -> None:
         """Checksum what is full, and say what lies ready."""
         if pairs := seq.placement.to_checksum(MAX_CHECKSUMMED_AHEAD):
             checksum_id = self._state.next_id()
-            self._checksums[checksum_id] = pairs
+            self._checksums[checksum_id] = seq, pairs
             slots = tuple(slot for _, slot in pairs)
             self._state.emit(TellWorker(Checksum(checksum_id=checksum_id, slots=slots)))
         for debt in seq.placement.debts:
@@ -45,9 +47,35 @@ class Mover:
             elif debt.blocks_ready is not None and now - debt.blocks_ready_sent_at >= SEND_AGAIN_S:
                 seq.placement.offered(debt, debt.blocks_ready, now)
                 self._state.emit(TellPeer(debt.creditor_id, debt.blocks_ready))
+            if debt.num_ready:
+                self._again.bring_forward(seq.request_id, debt.blocks_ready_sent_at + SEND_AGAIN_S)
+
+    def tick(self, now: float) -> None:
+        """Look again at sequences whose creditors did not answer, or could not be told."""
+        for request_id in self._again.take_due(now):
+            if (seq := self._state.sequences.get(request_id)) is not None:
+                self._state.sequences.touch(seq)
+
+    def next_deadline(self) -> float:
+        """When `tick` has something to do."""
+        return self._again.next_at()
+
+    def validate(self) -> None:
+        """Nothing that could leave is left lying, unless it is tried again."""
+        for seq in self._state.sequences.values():
+            for debt in seq.placement.debts:
+                is_idle = not debt.num_ready and not self._ready(debt)[0]
+                assert is_idle or seq.request_id in self._again, f"{seq.request_id}: {debt.span.span_id} is forgotten"
+        self._again.validate()
 
     def _offer(self, seq: Sequence, debt: Debt, now: float) -> None:
-        """Say which of the next blocks of a debt lie ready, all at one place."""
+        """Say which of the next blocks of a debt lie ready, or try again where their source is not known now."""
+        ready, source = self._ready(debt)
+        if source is not None and not self._send_ready(seq, debt, ready, source, now):
+            self._again.bring_forward(seq.request_id, now + SEND_AGAIN_S)
+
+    def _ready(self, debt: Debt) -> tuple[list[Block], str | None]:
+        """Which of the next blocks of a debt lie ready, all at one place, and where."""
         ready: list[Block] = []
         source: str | None = None
         for block in debt.blocks[debt.filled : debt.filled + MAX_READY_BLOCKS]:
@@ -56,12 +84,14 @@ class Mover:
                 break
             source = lies_at
             ready.append(block)
-        if source is not None:
-            self._send_ready(seq, debt, ready, source, now)
+        return ready, source
 
     def on_checksummed(self, message: Checksummed) -> None:
         """Checksums are there."""
-        Placement.checksummed(self._checksums.pop(message.checksum_id, []), message.checksums)
+        if (asked := self._checksums.pop(message.checksum_id, None)) is not None:
+            seq, pairs = asked
+            Placement.checksummed(pairs, message.checksums)
+            self._state.sequences.touch(seq)
 
     def on_complete(self, creditor_id: str, message: Complete) -> None:
         """A creditor has taken blocks over, or could not."""
@@ -72,6 +102,7 @@ class Mover:
         if debt.creditor_id != creditor_id or message.index != debt.filled or not debt.num_ready:
             return
         count = debt.num_ready
+        self._state.sequences.touch(seq)
         if message.problem or message.num_blocks != count:
             seq.placement.refused(debt)
             self._state.publish(
@@ -92,11 +123,11 @@ class Mover:
             return self._state.settings.instance_id
         return block.moving_from.creditor_id if block.moving_from is not None else None
 
-    def _send_ready(self, seq: Sequence, debt: Debt, blocks: list[Block], source: str, now: float) -> None:
+    def _send_ready(self, seq: Sequence, debt: Debt, blocks: list[Block], source: str, now: float) -> bool:
         own = self._state.settings
         member = self._state.members.get(source)
         if source != own.instance_id and member is None:
-            return
+            return False
         ready = []
         for block in blocks:
             slot = block.slot if block.moving_from is None else block.moving_from.slots[block.moving_from_index]
@@ -111,3 +142,4 @@ class Mover:
         )
         seq.placement.offered(debt, message, now)
         self._state.emit(TellPeer(debt.creditor_id, message))
+        return True

@@ -49,6 +49,7 @@ class Recaller:
         ):
             return
         self._debts.abandon(seq, debt)
+        self._state.sequences.touch(seq)
         placed = [b for b in debt.blocks if b.debt is debt and b.arrived]
         room = self._state.pool.num_free - len(self._state.running())
         slots = self._state.pool.allocate(min(len(placed), max(0, room)), SlotState.LOCAL) or []
@@ -78,6 +79,7 @@ class Recaller:
         self._state.pool.free(unused, SlotState.LOCAL)
         if left:
             self._debts.release_positions(recall.seq, recall.debt, left)
+        self._state.sequences.touch(recall.seq)
         return True
 
     def slots(self) -> list[int]:

@@ -11,7 +11,7 @@ from distkv.control.commands import Answer, TellWorker, Tokenized
 from distkv.control.loan.debts import DebtBook
 from distkv.control.request.output import Decoder, OutputText
 from distkv.control.request.request import Request
-from distkv.control.request.sequence import Sequence
+from distkv.control.request.sequence import SeqState, Sequence
 from distkv.control.rmanager.state import RManagerState
 from distkv.control.schedule.admission import Admission
 from distkv.control.schedule.scheduler import InFlight, Planned
@@ -142,6 +142,8 @@ class RequestLifecycle:
             self._lose(part, result.lost)
             return
         self._state.counters.recomputed_tokens += seq.computed(part.start, part.end)
+        if seq.placement.debts:
+            self._state.sequences.touch(seq)
         report = seq.request.report
         if report is not None and (news := report.take(part.prompt_logprobs, result.prompt_logprobs)):
             self._send(seq, prompt_logprobs=news)
@@ -202,7 +204,6 @@ class RequestLifecycle:
         del self._state.sequences[seq.request_id]
         self._debts.give_back(self._state.borrower.cancel(seq))
         self._debts.drop(seq, now)
-        self._admission.forget(seq)
         self._ending[seq.request_id] = seq.attempt
         self._state.defer(None, [], lambda: self._forget(seq))
 
@@ -218,25 +219,21 @@ class RequestLifecycle:
 
     def tick(self, now: float) -> None:
         """End what waits past its deadline, or for memory the live instances do not have."""
-        settings = self._state.settings
-        for seq in self._admission.waiting():
-            needed, pool_blocks = self._blocks_for(len(seq.request.tokens) + 1), self._state.cluster_blocks()
-            numbers = (
-                f"it needs KV memory for {needed * settings.block_tokens} tokens, live instances together can give "
-                f"{pool_blocks * settings.block_tokens}"
-            )
-            if seq.request.deadline is not None and now >= seq.request.deadline and not seq.num_generated:
-                self.fail(seq, f"no memory was found by its deadline: {numbers}", now)
-            elif needed <= pool_blocks:
-                seq.starved_since = None
-            elif seq.starved_since is None:
-                seq.starved_since = now
-            elif now - seq.starved_since >= settings.request_timeout_s:
-                self.fail(seq, f"memory was lost and did not come back: {numbers}", now)
+        sequences = self._state.sequences
+        for request_id in sequences.deadlines.take_due(now):
+            seq = sequences[request_id]
+            if seq.state is SeqState.WAITING and not seq.num_generated:
+                self.fail(seq, f"no memory was found by its deadline: {self._numbers(seq)}", now)
+        for request_id in sequences.queue.starvation.judge(self._state.cluster_blocks(), now):
+            seq = sequences[request_id]
+            self.fail(seq, f"memory was lost and did not come back: {self._numbers(seq)}", now)
 
-    def waiting_blocks(self) -> int:
-        """rBlocks that waiting requests need."""
-        return sum(self._admission.unplaced_blocks(seq) for seq in self._admission.waiting())
+    def _numbers(self, seq: Sequence) -> str:
+        block_tokens = self._state.settings.block_tokens
+        return (
+            f"it needs KV memory for {seq.size_blocks * block_tokens} tokens, live instances together can give "
+            f"{self._state.cluster_blocks() * block_tokens}"
+        )
 
 
 def _answers(part: Planned, result: SeqResult) -> bool:

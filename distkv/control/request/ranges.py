@@ -36,6 +36,10 @@ class Ranges:
         """The lowest range; there must be one."""
         return self._ranges[0]
 
+    def is_only(self, position: int) -> bool:
+        """Whether this position is in, and no other."""
+        return self._ranges == [(position, position + 1)]
+
     def add(self, start: int, end: int) -> None:
         """Add [start, end)."""
         if start >= end:

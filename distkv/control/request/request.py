@@ -52,7 +52,12 @@ class Request:
         if params.prompt_logprobs is not None:
             self.report = PromptReport(self.prompt_tokens, params.prompt_logprobs)
 
+    def begin(self, now: float) -> None:
+        """A step computes something for it; the first one counts."""
+        if self.began is None:
+            self.began = now
+
     @property
     def age(self) -> tuple[float, str]:
-        """Sorts requests oldest first."""
+        """Sorts requests oldest first; no two live ones have the same."""
         return self.arrival, self.request_id

@@ -22,14 +22,15 @@ class SeqState(Enum):
 
 
 class Sequence:
-    """A request and how far it has got. Its memory is `placement`'s; `state` and the retries are admission's.
+    """A request and how far it has got. Its memory is `placement`'s; by which door its state changes is `Sequences`.
 
     uncomputed: positions whose KV no sent step computes. pending: tokens sampled by steps whose results are not back.
-    attempt: grows whenever steps in flight are void. high_water: how far it was ever computed. starved_since: since
-    when the live instances cannot hold it.
+    attempt: grows whenever steps in flight are void. high_water: how far it was ever computed. retry_at, retries: when
+    one that waits may try again, and how often it has. starved_since: since when the live instances cannot hold it.
     """
 
     __slots__ = (
+        "age",
         "attempt",
         "high_water",
         "output",
@@ -48,6 +49,7 @@ class Sequence:
         """Nothing of it is computed yet, be it new or taken over."""
         self.request = request
         self.request_id = request.request_id
+        self.age = request.age
         self.output = output
         self.placement = Placement(block_tokens)
         self.state = SeqState.WAITING
@@ -60,9 +62,9 @@ class Sequence:
         self.starved_since: float | None = None
 
     @property
-    def age(self) -> tuple[float, str]:
-        """Sorts sequences oldest first."""
-        return self.request.age
+    def size_blocks(self) -> int:
+        """rBlocks that all its known tokens take."""
+        return -(-len(self.request.tokens) // self.placement.block_tokens)
 
     @property
     def length(self) -> int:
@@ -78,10 +80,30 @@ class Sequence:
         """Whether another token may be sampled after those on their way."""
         return self.num_generated < self.request.params.max_tokens
 
+    @property
+    def is_decoding(self) -> bool:
+        """Whether only its last position is to be computed."""
+        return self.uncomputed.is_only(self.length - 1)
+
     def span_of(self, block: Block) -> tuple[int, int]:
         """Positions of a block, the last one clipped to the sequence."""
         start = block.number * self.placement.block_tokens
         return start, min(start + self.placement.block_tokens, self.length)
+
+    # --- its state
+
+    def enter(self, state: SeqState, retry_at: float = 0.0, retries: int = 0) -> None:
+        """Change its state; nobody but `Sequences` does. Who runs has stopped trying and starving."""
+        self.state = state
+        if state is SeqState.WAITING:
+            self.retry_at, self.retries = retry_at, retries
+        elif state is SeqState.RUNNING:
+            self.retries, self.starved_since = 0, None
+
+    def starve(self, since: float | None) -> None:
+        """The live instances cannot hold it, from `since` on if they could before; or (None) they can."""
+        if since is None or self.starved_since is None:
+            self.starved_since = since
 
     # --- how far it is computed
 

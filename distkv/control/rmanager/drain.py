@@ -7,7 +7,6 @@ from distkv.control.commands import Exit, TellGManager
 from distkv.control.loan.creditor import Creditor
 from distkv.control.loan.debts import DebtBook
 from distkv.control.request.lifecycle import RequestLifecycle
-from distkv.control.request.sequence import SeqState
 from distkv.control.rmanager.state import RManagerState
 from distkv.wire.messages.to_gmanager import Leave
 
@@ -31,8 +30,8 @@ class Drain:
         state.instance_state = "draining"
         self._until = now + timeout_s
         state.publish(events.Draining(running=len(state.running()), loans=state.loans.num_spans))
-        for seq in list(state.sequences.values()):
-            if seq.num_generated == 0 and seq.state is SeqState.WAITING and not seq.placement.blocks:
+        for seq in list(state.sequences.queue.waiting):
+            if seq.num_generated == 0 and not seq.placement.holds_kv:
                 self._requests.fail(seq, f"instance {state.settings.instance_id} is draining", now)
         self._creditor.reclaim_all(timeout_s)
 

@@ -7,7 +7,6 @@ than it acknowledged: all that changed since then is sent, also what has changed
 from __future__ import annotations
 
 from distkv.control.blocks import SlotState
-from distkv.control.request.sequence import SeqState
 from distkv.control.rmanager.state import RManagerState
 from distkv.wire.messages.to_gmanager import Heartbeat, RequestPlacementEntry
 from distkv.wire.messages.to_rmanager import HeartbeatAck
@@ -82,7 +81,7 @@ class Heartbeats:
             free_blocks=state.pool.num_free,
             lendable_blocks=self._reported_lendable,
             running=len(state.running()),
-            waiting=sum(1 for s in state.sequences.values() if s.state is not SeqState.RUNNING),
+            waiting=state.sequences.num_waiting,
             waiting_blocks=waiting_blocks,
             step_s=self._step_s,
         )

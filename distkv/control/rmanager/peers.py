@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import msgspec
 
 from distkv.control.commands import TellPeer
-from distkv.control.rmanager.state import GONE, RManagerState
+from distkv.control.rmanager.member_table import GONE
+from distkv.control.rmanager.state import RManagerState
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.envelope import PeerAnswer
 from distkv.wire.messages.to_client import Located

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from distkv.control.blocks import SlotState
-from distkv.control.request.sequence import SeqState, Sequence
+from distkv.control.request.sequence import Sequence
 from distkv.control.rmanager.state import RManagerState
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.counters import Counters, total
@@ -25,7 +25,7 @@ def instance_status(state: RManagerState, member: Member, others: Counters) -> I
         ),
         borrowed_blocks=sum(debt.capacity for debt in state.all_debts()),
         running=len(state.running()),
-        waiting=sum(1 for s in state.sequences.values() if s.state is not SeqState.RUNNING),
+        waiting=state.sequences.num_waiting,
         counters=total(state.counters, others),
     )
 

@@ -1,8 +1,8 @@
 """What the parts of one rManager's decisions share: settings, memory, requests, and the list of commands.
 
-Each field has one part that changes it: the pool and what is deferred change here, `sequences` in RequestLifecycle,
-`members` and `suspects` in PeerBook, `instance_state` in Drain; everybody else asks. `counters` grow where
-something is counted.
+Each field has one part that changes it: the pool and what is deferred change here, which `sequences` there are in
+RequestLifecycle and their states in Admission, `members` and `suspects` in PeerBook, `instance_state` in Drain;
+everybody else asks. `counters` grow where something is counted.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from distkv.control.loan.borrowing import Borrower
 from distkv.control.loan.lending import LoanBook
 from distkv.control.request.block import Debt
 from distkv.control.request.sequence import SeqState, Sequence
+from distkv.control.rmanager.member_table import MemberTable, Suspects
+from distkv.control.schedule.age_order import AgeOrder
 from distkv.control.schedule.scheduler import Scheduler
+from distkv.control.schedule.sequences import Sequences
 from distkv.events import ClusterEvent
 from distkv.types import ServingState
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.counters import Counters
-
-GONE = float("-inf")
 
 
 class RManagerSettings(ControlSettings, frozen=True, kw_only=True):
@@ -59,7 +60,6 @@ class RManagerState:
     """Shared state of one rManager.
 
     counters: what control counts; the worker counts what concerns tensors.
-    suspects: peers not to borrow from until they are heard again, and when they count as lost; GONE once they do.
     """
 
     settings: RManagerSettings
@@ -67,24 +67,26 @@ class RManagerState:
     loans: LoanBook = field(init=False)
     scheduler: Scheduler = field(init=False)
     borrower: Borrower = field(init=False)
-    sequences: dict[str, Sequence] = field(default_factory=dict)
-    members: dict[str, Member] = field(default_factory=dict)
-    suspects: dict[str, float] = field(default_factory=dict)
+    sequences: Sequences = field(init=False)
+    members: MemberTable = field(default_factory=MemberTable)
     instance_state: ServingState = "ready"
     counters: Counters = field(default_factory=Counters)
     commands: list[Command] = field(default_factory=list)
     _deferred: deque[Deferred] = field(default_factory=deque)
+    _deferred_slots: int = 0
+    _deferred_to: dict[Sequence, int] = field(default_factory=dict)
     _last_id: int = 0
 
     def __post_init__(self) -> None:
         s = self.settings
         self.pool = BlockPool(s.num_blocks)
+        self.sequences = Sequences(s.request_timeout_s)
         self.loans = LoanBook(self.pool, s.incarnation, s.lease_s)
         self.scheduler = Scheduler(
             s.block_tokens, s.max_num_seqs, s.max_num_batched_tokens, s.mixed_step_ratio, self.take_slot
         )
         self.borrower = Borrower(
-            s.instance_id, s.incarnation, s.lease_s, s.lease_margin_s, self.emit, self.possible_creditors, self.counters
+            s.instance_id, s.incarnation, s.lease_s, s.lease_margin_s, self.emit, self.members, self.counters
         )
 
     def next_id(self) -> int:
@@ -100,8 +102,14 @@ class RManagerState:
         """Have the actor make known what happened."""
         self.commands.append(Publish(event))
 
-    def running(self) -> list[Sequence]:
-        return [s for s in self.sequences.values() if s.state is SeqState.RUNNING]
+    @property
+    def suspects(self) -> Suspects:
+        """Peers not to borrow from until they are heard again, and when they count as lost; GONE once they do."""
+        return self.members.suspects
+
+    def running(self) -> AgeOrder:
+        """The batch, oldest first."""
+        return self.sequences.running
 
     def take_slot(self) -> int | None:
         """One free slot for a growing sequence."""
@@ -114,19 +122,25 @@ class RManagerState:
         return max(0, min(self.pool.num_free - keep, self.settings.lendable_blocks - self.loans.num_blocks))
 
     def possible_creditors(self) -> list[Member]:
-        """Peers that may be asked for memory."""
-        return [m for m in self.members.values() if m.state == "ready" and m.instance_id not in self.suspects]
+        """Peers that may be asked for memory; looks at all of them."""
+        return self.members.creditors()
+
+    @property
+    def has_creditors(self) -> bool:
+        """Whether any peer may be asked for memory."""
+        return self.members.num_creditors > 0
 
     def cluster_blocks(self) -> int:
         """Blocks one request could have if nothing else ran: all of ours, all that live peers may lend."""
-        live = (
-            m for i, m in self.members.items() if m.state in ("ready", "unreachable") and self.suspects.get(i) != GONE
-        )
-        return self.settings.num_blocks + sum(m.lendable_blocks for m in live)
+        return self.settings.num_blocks + self.members.lendable_blocks
 
     def defer(self, seq: Sequence | None, slots: Iterable[int], then: Callable[[], None] | None = None) -> None:
         """Give slots back to their sequence, or to the pool if it has ended, when no step in flight names them."""
-        self._deferred.append(Deferred(self.scheduler.last_step_id, seq, list(slots), then))
+        item = Deferred(self.scheduler.last_step_id, seq, list(slots), then)
+        self._deferred.append(item)
+        self._deferred_slots += len(item.slots)
+        if seq is not None and item.slots:
+            self._deferred_to[seq] = self._deferred_to.get(seq, 0) + len(item.slots)
         self.settle()
 
     def settle(self) -> None:
@@ -134,6 +148,7 @@ class RManagerState:
         while self._deferred and self._deferred[0].step_id <= self.scheduler.last_done_id:
             item = self._deferred.popleft()
             seq = item.seq
+            self._undefer(item)
             if seq is not None and self.sequences.get(seq.request_id) is seq:
                 seq.placement.add_slots(item.slots)
                 self.trim(seq)
@@ -150,11 +165,11 @@ class RManagerState:
     @property
     def has_deferred_slots(self) -> bool:
         """Whether slots will come free when steps in flight are answered."""
-        return any(item.slots for item in self._deferred)
+        return self._deferred_slots > 0
 
     def returning(self, seq: Sequence) -> int:
         """Slots a sequence will have back when what is leaving has left."""
-        return seq.placement.counts.outgoing + sum(len(item.slots) for item in self._deferred if item.seq is seq)
+        return seq.placement.counts.outgoing + self._deferred_to.get(seq, 0)
 
     def trim(self, seq: Sequence) -> None:
         """Give the pool back the unassigned slots that a sequence has no use for, or none before it is admitted."""
@@ -167,10 +182,19 @@ class RManagerState:
         held = [debt for seq in self.sequences.values() for debt in seq.placement.debts]
         return held + self.borrower.grants()
 
+    def _undefer(self, item: Deferred) -> None:
+        self._deferred_slots -= len(item.slots)
+        if item.seq is not None and item.slots:
+            self._deferred_to[item.seq] -= len(item.slots)
+            if not self._deferred_to[item.seq]:
+                del self._deferred_to[item.seq]
+
     def validate(self, closing_slots: Iterable[int] = ()) -> None:
         """No slot has two owners, none has none."""
         self.pool.validate()
         self.loans.validate()
+        self.members.validate()
+        self.sequences.validate()
         owned = list(closing_slots)
         for seq in self.sequences.values():
             seq.validate()

@@ -9,7 +9,7 @@ of one instance.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from random import Random
 from typing import assert_never
 
@@ -23,6 +23,7 @@ from distkv.control.request.block import Debt
 from distkv.control.request.lifecycle import RequestLifecycle
 from distkv.control.request.output import Decoder
 from distkv.control.request.sequence import Sequence
+from distkv.control.rmanager.clients import CLIENT_TIMEOUT_S, ClientBook
 from distkv.control.rmanager.drain import Drain
 from distkv.control.rmanager.heartbeats import Heartbeats
 from distkv.control.rmanager.peers import LostPeer, PeerBook
@@ -37,8 +38,6 @@ from distkv.wire.messages import to_worker as tw
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.envelope import PeerAnswer
-
-CLIENT_TIMEOUT_S = 10.0
 
 
 class RManager:
@@ -56,7 +55,7 @@ class RManager:
         )
         self._peers = PeerBook(self.state)
         self._heartbeats = Heartbeats(self.state)
-        self._clients: dict[bytes, float] = {}
+        self._clients = ClientBook()
         self._drain = Drain(self.state, self._requests, self._creditor, self._debts)
         self._compat = ""
 
@@ -75,7 +74,7 @@ class RManager:
             case c.ClientRequested():
                 self._client_requested(event, now)
             case c.Tokenized():
-                self._clients[event.route] = now
+                self._clients.submitted(event.route, now)
                 self._requests.submit(event, now)
             case c.Tick():
                 self._tick(now)
@@ -162,8 +161,7 @@ class RManager:
             case tr.Cancel():
                 self._requests.cancel(message.request_id, now, route)
             case tr.KeepAlive():
-                if route in self._clients:
-                    self._clients[route] = now
+                self._clients.alive(route, now)
             case tg.MembersQuery():
                 self.state.emit(c.Answer(route, self._peers.members_message()))
             case tg.Locate():
@@ -180,14 +178,13 @@ class RManager:
         self.state.emit(c.TellWorker(tw.Peers(members=self._peers.reachable())))
 
     def _client_gone(self, route: bytes, now: float) -> None:
-        self._clients.pop(route, None)
-        for seq in [s for s in self.state.sequences.values() if s.request.route == route]:
+        self._clients.gone(route)
+        for seq in self.state.sequences.of_route(route):
             self._requests.cancel(seq.request_id, now)
 
     def _client_silent(self, route: bytes, now: float) -> None:
         """It may be gone, or only have been busy: then it gets the end of its requests."""
-        del self._clients[route]
-        for seq in [s for s in self.state.sequences.values() if s.request.route == route]:
+        for seq in self.state.sequences.of_route(route):
             self._requests.fail(seq, f"nothing was heard of its client for {CLIENT_TIMEOUT_S:g} s", now)
 
     # --- losses
@@ -202,6 +199,7 @@ class RManager:
                 continue
             self.state.scheduler.take_back(seq)
             blocks = self._debts.lose(seq, debt)
+            self.state.sequences.touch(seq)
             self.state.publish(
                 events.SpanLost(request_id=seq.request_id, creditor=debt.creditor_id, blocks=blocks, why=why)
             )
@@ -227,28 +225,39 @@ class RManager:
         self.state.counters.lease_expiries += len(expired)
         self._lose_all(expired, "its lease ran out")
         self._requests.tick(now)
-        for route, seen in list(self._clients.items()):
-            if now - seen >= CLIENT_TIMEOUT_S:
-                self._client_silent(route, now)
+        for route in self._clients.silent(now):
+            self._client_silent(route, now)
+        self._mover.tick(now)
         if self._heartbeats.due(now):
-            self.state.emit(c.TellGManager(self._heartbeats.build(self._requests.waiting_blocks())))
+            self.state.emit(c.TellGManager(self._heartbeats.build(self._admission.waiting_blocks())))
             self._drain.remind(now)
 
     def _advance(self, now: float) -> None:
         """Bring everything as far as it can go: grants, losses, admissions, steps, moves."""
-        state = self.state
-        while (borrow := state.borrower.take_finished()) is not None:
-            self._admission.on_borrowed(borrow, now)
-        for seq in list(state.sequences.values()):
-            self._admission.check_places(seq)
-        self._admission.admit(now)
-        while (step := state.scheduler.plan(state.running(), now)) is not None:
-            state.emit(c.TellWorker(step))
-        self._admission.make_room(now)
-        for seq in state.sequences.values():
-            if seq.placement.debts:
-                self._mover.advance(seq, now)
+        state, sequences = self.state, self.state.sequences
+        touched: dict[str, Sequence] = {}
+        settled = -1
+        while settled != sequences.changes:
+            while (borrow := state.borrower.take_finished()) is not None:
+                self._admission.on_borrowed(borrow, now)
+            touched |= self._check_places()
+            settled = sequences.changes
+            self._admission.admit(now)
+            touched |= self._check_places()
+            while (step := state.scheduler.plan(state.running(), now)) is not None:
+                state.emit(c.TellWorker(step))
+            self._admission.make_room(now)
+        for seq in touched.values():
+            self._mover.advance(seq, now)
         self._drain.advance(now)
+
+    def _check_places(self) -> dict[str, Sequence]:
+        touched: dict[str, Sequence] = {}
+        while found := self.state.sequences.take_touched():
+            touched |= found
+            for seq in found.values():
+                self._admission.check_places(seq)
+        return touched
 
     # --- questions
 
@@ -265,7 +274,7 @@ class RManager:
         return min(pool_tokens, settings.max_model_len or pool_tokens)
 
     @property
-    def members(self) -> dict[str, Member]:
+    def members(self) -> Mapping[str, Member]:
         """The peers by id."""
         return self.state.members
 
@@ -287,3 +296,5 @@ class RManager:
         self.state.validate(self._debts.closing_slots() + self._recaller.slots())
         self._heartbeats.validate()
         self._debts.validate()
+        self._mover.validate()
+        assert not self.state.sequences.touched, "what changed was not looked at"

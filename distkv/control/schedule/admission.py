@@ -19,7 +19,6 @@ from distkv.control.rmanager.state import RManagerState
 
 FIRST_RETRY_S = 0.05
 LONGEST_RETRY_S = 1.0
-AGED_S = 2.0
 LEAST_MOVE_BLOCKS = 4
 SOON_TOKENS = 4
 GIVE_UP_RETRIES = 8
@@ -34,11 +33,8 @@ class Admission:
         self._entropy = entropy
         self._relieve_at = 0.0
         self._relieve_retries = 0
-        self._waiting_since: dict[str, float] = {}
-
-    def waiting(self) -> list[Sequence]:
-        """Oldest first."""
-        return [seq for seq in self._not_running() if seq.state is SeqState.WAITING]
+        self._queue = state.sequences.queue
+        self._short: tuple[tuple[int, int, int, int], bool] = ((-1, -1, -1, -1), False)
 
     def admit(self, now: float) -> None:
         """Start or resume what there is memory for; what holds some already goes first, so that it ends.
@@ -46,32 +42,57 @@ class Admission:
         An aged request is not overtaken by younger ones, also while it borrows. Those of them that wait as well and
         hold memory give it up for it.
         """
-        state = self._state
-        busy = state.borrower.is_borrowing(Purpose.PLACE)
+        self._queue.look(now)
+        self._resume(now)
+        self._begin(now)
+
+    def _resume(self, now: float) -> None:
         aged: Sequence | None = None
-        for seq in sorted(self._not_running(), key=lambda s: not s.placement.holds_kv):
-            if len(state.running()) >= state.settings.max_num_seqs:
+        for seq in list(self._queue.resuming):
+            if self._batch_is_full:
                 return
-            since = self._waiting_since.setdefault(seq.request_id, now)
-            if aged is not None and seq.age > aged.age:
+            if seq not in self._queue.resuming or (aged is not None and seq.age > aged.age):
                 continue
-            may_try = seq.state is SeqState.WAITING and now >= seq.retry_at
-            if may_try and self._acquire(seq, now, may_borrow=not busy):
-                busy = busy or seq.state is SeqState.ACQUIRING
-            elif may_try and now - since >= AGED_S:
+            if now >= seq.retry_at and not self._acquire(seq, now) and seq in self._queue.aged:
                 self._make_way(seq, now)
-            if seq.state is not SeqState.RUNNING and now - since >= AGED_S:
+            if seq in self._queue.aged:  # which it is no longer once it runs
                 aged = seq
 
-    def _make_way(self, seq: Sequence, now: float) -> None:
-        younger = [s for s in self.waiting() if s.placement.holds_kv and s.age > seq.age]
-        if younger:
-            self._preempt(younger[-1], now)
+    def _begin(self, now: float) -> None:
+        """Oldest first, all that fit here, and the oldest of those that do not as far as it can borrow."""
+        while not self._batch_is_full and (room := self._room()) > 0:
+            aged, first = self._queue.aged.oldest, self._queue.next_ready
+            if first is None or (aged is not None and first.age > aged.age):
+                break
+            seq = first if self._may_borrow else self._queue.next_fitting(room)
+            if seq is None or (aged is not None and seq.age > aged.age):
+                break
+            if not self._acquire(seq, now):
+                break
+        aged = self._queue.aged.oldest
+        if aged is not None and not self._batch_is_full and self._queue.is_ready(aged):
+            self._make_way(aged, now)
 
-    def _not_running(self) -> list[Sequence]:
-        return sorted(
-            (s for s in self._state.sequences.values() if s.state is not SeqState.RUNNING), key=lambda s: s.age
-        )
+    def _make_way(self, seq: Sequence, now: float) -> None:
+        youngest = self._queue.resuming.youngest
+        if youngest is not None and youngest.age > seq.age:
+            self._preempt(youngest, now)
+
+    @property
+    def _batch_is_full(self) -> bool:
+        return len(self._state.running()) >= self._state.settings.max_num_seqs
+
+    @property
+    def _may_borrow(self) -> bool:
+        return self._state.has_creditors and not self._state.borrower.is_borrowing(Purpose.PLACE)
+
+    def _room(self) -> int:
+        """Slots for who is admitted next: all free ones but one for each that runs."""
+        return max(0, self._state.pool.num_free - len(self._state.running()))
+
+    def waiting_blocks(self) -> int:
+        """rBlocks that waiting requests need."""
+        return self._queue.unplaced_blocks + sum(self.unplaced_blocks(seq) for seq in self._queue.resuming)
 
     def unplaced_blocks(self, seq: Sequence) -> int:
         """Blocks it needs a place for before it can go on, beyond the slots it holds or will soon have back."""
@@ -89,13 +110,13 @@ class Admission:
         if room_is_coming and not stalled:
             return
         victim = self._fullest()
-        if now >= self._relieve_at and victim is not None and state.possible_creditors():
+        if now >= self._relieve_at and victim is not None and state.has_creditors:
             wanted = min(victim.placement.counts.movable, max(LEAST_MOVE_BLOCKS, len(state.running())))
             state.borrower.start(victim, Purpose.RELIEVE, wanted, now)
             return
         # What a sequence has in flight may fill blocks that can leave, or end a request: that comes first.
         stuck = any(not state.scheduler.has_in_flight(s) for s in stalled)
-        if stuck and not room_is_coming and (now >= self._relieve_at or not state.possible_creditors()):
+        if stuck and not room_is_coming and (now >= self._relieve_at or not state.has_creditors):
             self._preempt_youngest(now)
 
     def on_borrowed(self, borrow: Borrow, now: float) -> None:
@@ -123,9 +144,8 @@ class Admission:
         state = self._state
         state.scheduler.take_back(seq)
         self._debts.give_back(state.borrower.cancel(seq))
-        seq.state = SeqState.WAITING
         self._debts.drop(seq, now)
-        seq.retry_at, seq.retries = now, 0
+        state.sequences.wait(seq, now)
 
     def check_places(self, seq: Sequence) -> None:
         """After a loss: no more steps for a sequence whose lost blocks have no place, until they do; and one that waits
@@ -137,34 +157,28 @@ class Admission:
         if not self._state.scheduler.has_in_flight(seq) and (slots := seq.vacate()):
             self._state.defer(seq, slots)
         if self.unplaced_blocks(seq):
-            seq.state = SeqState.WAITING
-            seq.retry_at, seq.retries = 0.0, 0
+            self._state.sequences.wait(seq, 0.0)
             self._state.trim(seq)
-
-    def forget(self, seq: Sequence) -> None:
-        """The sequence ended."""
-        self._waiting_since.pop(seq.request_id, None)
 
     # --- admission
 
-    def _acquire(self, seq: Sequence, now: float, may_borrow: bool) -> bool:
+    def _acquire(self, seq: Sequence, now: float) -> bool:
         """Reserve what the sequence lacks or begin to borrow it; false if it must wait."""
         state = self._state
         need = self.unplaced_blocks(seq)
-        headroom = len(state.running())
-        local = min(need, max(0, state.pool.num_free - headroom))
+        local = min(need, self._room())
         remote = need - local
         if remote == 0:
             self._take_local(seq, local)
             self._start(seq)
             return True
-        if not may_borrow or not state.possible_creditors():
+        if not self._may_borrow:
             return False
         self._take_local(seq, local)
         remote = min(remote, seq.placement.counts.unplaced) + self._missing_staging(seq)
         if self._missing_staging(seq) and not seq.placement.counts.movable:
             return False
-        seq.state = SeqState.ACQUIRING
+        state.sequences.acquire(seq)
         state.borrower.start(seq, Purpose.PLACE, remote, now)
         return True
 
@@ -190,7 +204,6 @@ class Admission:
             return
         self._debts.give_back(borrow.grants)
         self._state.pool.free(seq.placement.take_unassigned(), SlotState.LOCAL)
-        seq.state = SeqState.WAITING
         retries = seq.retries + 1
         if (
             seq.placement.blocks
@@ -199,13 +212,11 @@ class Admission:
         ):
             # Two that each hold what the other lacks would wait for ever.
             self.restart(seq, now)
-        seq.retries, seq.retry_at = retries, now + self._backoff(retries)
+        self._state.sequences.wait(seq, now + self._backoff(retries), retries)
 
     def _start(self, seq: Sequence) -> None:
-        seq.state = SeqState.RUNNING
-        seq.retries, seq.starved_since = 0, None
+        self._state.sequences.run(seq)
         seq.placement.new_version()
-        self._waiting_since.pop(seq.request_id, None)
         self._state.trim(seq)
 
     def _hand_over(self, seq: Sequence, borrow: Borrow, blocks: list[Block]) -> None:
@@ -218,6 +229,7 @@ class Admission:
             seq.placement.borrow(debt, rest[: debt.capacity])
             rest = rest[debt.capacity :]
             self._debts.release_unused(seq, debt)
+        self._state.sequences.touch(seq)
 
     # --- making room
 
@@ -229,7 +241,18 @@ class Admission:
         return [s for s in state.scheduler.stalled if s.state is SeqState.RUNNING and not state.returning(s)]
 
     def _short_soon(self) -> bool:
-        """Whether fewer slots are free than running sequences need within a few tokens."""
+        """Whether fewer slots are free than running sequences need within a few tokens; looked at when a step was
+        planned or answered, or slots or the batch changed."""
+        state = self._state
+        if state.pool.num_free >= len(state.running()):
+            return False
+        steps = state.scheduler.last_step_id, state.scheduler.last_done_id
+        basis = (*steps, state.pool.changes, state.sequences.changes)
+        if self._short[0] != basis:
+            self._short = basis, self._look_short_soon()
+        return self._short[1]
+
+    def _look_short_soon(self) -> bool:
         block_tokens = self._state.settings.block_tokens
         soon = [
             s
@@ -245,7 +268,8 @@ class Admission:
         state = self._state
         if state.pool.num_free > len(state.running()):
             return False
-        return any(not s.placement.unassigned_slots and self.unplaced_blocks(s) for s in self.waiting()[:1])
+        oldest = self._queue.waiting.oldest
+        return oldest is not None and not oldest.placement.unassigned_slots and self.unplaced_blocks(oldest) > 0
 
     def _relieving(self) -> bool:
         return self._state.borrower.is_borrowing(Purpose.RELIEVE)
@@ -255,14 +279,14 @@ class Admission:
         return max(running, key=lambda s: (s.placement.counts.movable, s.age), default=None)
 
     def _preempt_youngest(self, now: float) -> None:
-        if running := self._state.running():
-            self._preempt(max(running, key=lambda s: s.age), now)
+        if (youngest := self._state.running().youngest) is not None:
+            self._preempt(youngest, now)
 
     def _preempt(self, seq: Sequence, now: float) -> None:
         self._state.counters.preemptions += 1
         self._state.publish(events.Preempted(request_id=seq.request_id, num_tokens=len(seq.request.tokens)))
         self.restart(seq, now)
-        seq.retry_at = now + self._backoff(seq.retries)
+        self._state.sequences.wait(seq, now + self._backoff(0))
 
     def _backoff(self, retries: int) -> float:
         """Doubling, with jitter, so that instances that compete for the same blocks do not do so for ever."""

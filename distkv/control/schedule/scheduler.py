@@ -85,14 +85,16 @@ class Scheduler:
         return not self.in_flight
 
     def plan(self, running: Iterable[Sequence], now: float) -> Step | None:
-        """The next step, or None when two are in flight or nothing can be computed. `stalled` are those that need a
-        slot and find none."""
+        """The next step for those that run, oldest first, or None when two are in flight or nothing can be computed.
+        `stalled` are those that need a slot and find none."""
         if len(self.in_flight) >= MAX_IN_FLIGHT:
             return None
         self.stalled = []
-        candidates = sorted((s for s in running if s.state is SeqState.RUNNING and s.uncomputed), key=lambda s: s.age)
-        decodes = [s for s in candidates if len(s.uncomputed) == 1 and s.uncomputed.first[1] == s.length]
-        chunks = [s for s in candidates if s not in decodes]
+        decodes: list[Sequence] = []
+        chunks: list[Sequence] = []
+        for seq in running:
+            if seq.state is SeqState.RUNNING and seq.uncomputed:
+                (decodes if seq.is_decoding else chunks).append(seq)
         step = InFlight(self._last_step_id + 1)
         parts: list[SeqStep] = []
         for seq in decodes[: min(self._max_num_seqs, self._max_tokens)]:
@@ -136,8 +138,7 @@ class Scheduler:
     def _add(self, seq: Sequence, budget: int, step: InFlight, parts: list[SeqStep], now: float) -> SeqStep | None:
         part = self._plan_sequence(seq, budget, step)
         if part is not None:
-            if seq.request.began is None:
-                seq.request.began = now
+            seq.request.begin(now)
             parts.append(part)
         return part
 

@@ -32,8 +32,8 @@ class Recalling:
         self.state.defer(self.seq, slots)
         while self.state.pool.num_free > free:
             other = add_sequence(self.state, f"x{self.state.pool.num_free}", 1)
-            other.state = self.seq.state.WAITING
             compute(self.state, other)
+            self.state.sequences.wait(other, 0.0)
         self.state.commands.clear()
 
     def reclaim(self) -> None:

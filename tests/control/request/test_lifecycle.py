@@ -13,13 +13,14 @@ from distkv.control.loan.debts import DebtBook
 from distkv.control.request.lifecycle import RequestLifecycle
 from distkv.control.request.output import NoText
 from distkv.control.request.sequence import SeqState, Sequence
+from distkv.control.rmanager.member_table import GONE
 from distkv.control.schedule.admission import Admission
 from distkv.types import SamplingParams, TokenLogprobs
 from distkv.wire.messages.from_worker import SeqResult, StepResult
 from distkv.wire.messages.to_client import RequestEnded, TokenChunk
 from distkv.wire.messages.to_rmanager import Submit
 from distkv.wire.messages.to_worker import Forget, Step
-from tests.control.parts import issued, make_state
+from tests.control.parts import issued, make_member, make_state
 
 CLIENT = b"client"
 
@@ -225,7 +226,7 @@ def test_a_request_waits_for_memory_until_its_deadline() -> None:
     serving.admission.admit(serving.clock.now())
     serving.submit("r", tuple(range(7)), timeout_s=2.0, max_tokens=1)
     serving.admission.admit(serving.clock.now())
-    assert serving.state.sequences["r"].state is SeqState.WAITING and serving.requests.waiting_blocks() == 2
+    assert serving.state.sequences["r"].state is SeqState.WAITING and serving.admission.waiting_blocks() == 2
     serving.requests.tick(serving.clock.advance(1.9))
     assert serving.answers() == []
     serving.requests.tick(serving.clock.advance(0.2))
@@ -235,9 +236,12 @@ def test_a_request_waits_for_memory_until_its_deadline() -> None:
 
 def test_memory_that_was_lost_may_come_back_for_a_while() -> None:
     serving = Serving(num_blocks=2, request_timeout_s=5.0)
-    serving.submit("r", (1, 2, 3), max_tokens=4)
+    serving.state.members["p"] = make_member("p")
+    serving.submit("r", tuple(range(20)), max_tokens=4)
     seq = serving.state.sequences["r"]
-    seq.request.tokens.extend(range(20))
+    serving.requests.tick(serving.clock.now())
+    assert seq.starved_since is None
+    serving.state.suspects["p"] = GONE
     serving.requests.tick(serving.clock.now())
     assert seq.starved_since == serving.clock.now()
     serving.requests.tick(serving.clock.advance(4.9))

@@ -6,6 +6,7 @@ import pytest
 
 from distkv.clock import ManualClock
 from distkv.control.commands import TellPeer
+from distkv.control.rmanager.member_table import GONE
 from distkv.control.rmanager.peers import (
     FIRST_KNOCK_S,
     LISTED_DEAD_S,
@@ -15,7 +16,7 @@ from distkv.control.rmanager.peers import (
     LostPeer,
     PeerBook,
 )
-from distkv.control.rmanager.state import GONE, RManagerState
+from distkv.control.rmanager.state import RManagerState
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.to_rmanager import Renew, Renewed
 from tests.control.parts import add_sequence, issued, lend, make_member, make_state

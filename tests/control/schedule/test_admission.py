@@ -13,7 +13,8 @@ from distkv.control.loan.debts import DebtBook
 from distkv.control.request.block import Debt
 from distkv.control.request.sequence import SeqState, Sequence
 from distkv.control.rmanager.state import RManagerState
-from distkv.control.schedule.admission import AGED_S, GIVE_UP_RETRIES, LONGEST_RETRY_S, Admission
+from distkv.control.schedule.admission import GIVE_UP_RETRIES, LONGEST_RETRY_S, Admission
+from distkv.control.schedule.waiting import AGED_S
 from distkv.wire.messages.common import Epoch, SpanRef
 from distkv.wire.messages.to_gmanager import BorrowQuery
 from distkv.wire.messages.to_rmanager import Release
@@ -232,7 +233,7 @@ def test_two_that_hold_what_the_other_lacks_do_not_wait_for_ever(holds: str) -> 
     assert others.state is RUNNING and seq.state is WAITING
     for _ in range(GIVE_UP_RETRIES):
         assert seq.placement.blocks and (seq.placement.debts or seq.placement.num_local_slots)
-        seq.state = ACQUIRING
+        admitting.state.sequences.acquire(seq)
         borrow = admitting.state.borrower.start(seq, Purpose.PLACE, 3, admitting.clock.now())
         admitting.end(borrow)
     assert seq.placement.debts == [] and seq.placement.local_slots() == [] and list(seq.uncomputed) == [(0, 24)]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distkv.control.blocks import SlotState
-from distkv.control.request.sequence import SeqState, Sequence
+from distkv.control.request.sequence import Sequence
 from distkv.control.rmanager.state import RManagerState
 from distkv.control.schedule import scheduler as batching
 from distkv.control.schedule.scheduler import MAX_IN_FLIGHT, STREAMING_SHARE
@@ -170,6 +170,7 @@ def test_a_sequence_of_the_same_name_is_another_one() -> None:
     state = make_state()
     old = add_sequence(state, num_tokens=6)
     plan(state)
+    del state.sequences["r"]
     new = add_sequence(state, num_tokens=6)
     assert state.scheduler.has_in_flight(old) and not state.scheduler.has_in_flight(new)
     state.scheduler.take_back(new)
@@ -179,7 +180,7 @@ def test_a_sequence_of_the_same_name_is_another_one() -> None:
 def test_only_running_sequences_with_something_to_do() -> None:
     state = make_state()
     seq = add_sequence(state, num_tokens=6)
-    seq.state = SeqState.WAITING
+    state.sequences.wait(seq, 0.0)
     assert state.scheduler.plan([seq], now=5.0) is None
     assert state.scheduler.last_step_id == state.scheduler.last_done_id == 0
 

@@ -1,0 +1,129 @@
+"""The live sequences of one instance: the one door by which they come, change their state, and go.
+
+Whoever looks for some of them asks an index that is kept here, so that no event looks at all that wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping
+
+from distkv.control.request.sequence import SeqState, Sequence
+from distkv.control.schedule.age_order import AgeOrder
+from distkv.control.schedule.waiting import WaitingQueue
+from distkv.control.timers import Timers
+
+
+class Sequences(MutableMapping[str, Sequence]):
+    """Sequences by the id of their request.
+
+    running: those in the batch, oldest first. queue: the others. deadlines: by when they must have ended. touched:
+    those whose memory has changed otherwise than by admission, so that their places must be looked at. changes: how
+    often the state of any changed.
+    """
+
+    def __init__(self, patience_s: float) -> None:
+        self._all: dict[str, Sequence] = {}
+        self._of_route: dict[bytes, dict[str, Sequence]] = {}
+        self.running = AgeOrder()
+        self.queue = WaitingQueue(patience_s)
+        self.deadlines: Timers[str] = Timers()
+        self.touched: dict[str, Sequence] = {}
+        self.changes = 0
+
+    def __getitem__(self, request_id: str) -> Sequence:
+        return self._all[request_id]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __setitem__(self, request_id: str, seq: Sequence) -> None:
+        """Take in one that waits."""
+        assert request_id == seq.request_id and request_id not in self._all and seq.state is SeqState.WAITING
+        self._all[request_id] = seq
+        self._of_route.setdefault(seq.request.route, {})[request_id] = seq
+        if seq.request.deadline is not None:
+            self.deadlines.set(request_id, seq.request.deadline)
+        self.queue.stopped(seq)
+        self.queue.add(seq)
+        self.changes += 1
+
+    def __delitem__(self, request_id: str) -> None:
+        """Let one go; what it holds is the caller's to give back."""
+        seq = self._all.pop(request_id)
+        of_route = self._of_route[seq.request.route]
+        del of_route[request_id]
+        if not of_route:
+            del self._of_route[seq.request.route]
+        self.deadlines.cancel(request_id)
+        self.touched.pop(request_id, None)
+        self._leave(seq)
+        if seq.state is not SeqState.RUNNING:
+            self.queue.started(seq)
+
+    @property
+    def num_waiting(self) -> int:
+        """Those that do not run."""
+        return len(self._all) - len(self.running)
+
+    def of_route(self, route: bytes) -> list[Sequence]:
+        """Those that came by this route."""
+        return list(self._of_route.get(route, {}).values())
+
+    # --- their states
+
+    def run(self, seq: Sequence) -> None:
+        """It has all it needs."""
+        self._leave(seq)
+        self.queue.started(seq)
+        seq.enter(SeqState.RUNNING)
+        self.running.add(seq)
+        if seq.placement.unsettled:
+            self.touch(seq)
+
+    def acquire(self, seq: Sequence) -> None:
+        """A borrow for it is under way."""
+        self._leave(seq)
+        seq.enter(SeqState.ACQUIRING)
+
+    def wait(self, seq: Sequence, retry_at: float, retries: int = 0) -> None:
+        """It must wait, until `retry_at` at least; it holds nothing but what it would resume with."""
+        self._leave(seq)
+        if seq.state is SeqState.RUNNING:
+            self.queue.stopped(seq)
+        seq.enter(SeqState.WAITING, retry_at, retries)
+        self.queue.add(seq)
+
+    def touch(self, seq: Sequence) -> None:
+        """Blocks of it may have lost their place, or be ready to leave."""
+        if self._all.get(seq.request_id) is seq:
+            self.touched[seq.request_id] = seq
+
+    def take_touched(self) -> dict[str, Sequence]:
+        """Those that were touched since the last call; the queue knows now what they would resume with."""
+        touched, self.touched = self.touched, {}
+        for seq in touched.values():
+            if seq.state is SeqState.WAITING:
+                self.wait(seq, seq.retry_at, seq.retries)
+        return touched
+
+    def _leave(self, seq: Sequence) -> None:
+        self.changes += 1
+        if seq.state is SeqState.RUNNING:
+            self.running.remove(seq)
+        elif seq.state is SeqState.WAITING:
+            self.queue.remove(seq)
+
+    def validate(self) -> None:
+        """Every index is what looking at all sequences would say."""
+        seqs = set(self._all.values())
+        assert set(self.running) == {seq for seq in seqs if seq.state is SeqState.RUNNING}
+        assert set(self.queue.waiting) == {seq for seq in seqs if seq.state is SeqState.WAITING}
+        assert {seq for held in self._of_route.values() for seq in held.values()} == seqs
+        assert all(self._of_route.values()), "a route without requests is kept"
+        assert set(self.touched.values()) <= seqs
+        assert all((seq.request.deadline is None) != (seq.request_id in self.deadlines) for seq in seqs)
+        self.deadlines.validate()
+        self.queue.validate()
