@@ -62,7 +62,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "api": {"schema", "operations", "generation", "prompting"},
     },
     "kernels": {"cpu": set(), "triton": set()},
-    "wire": {"messages": set(), "links": {"messages"}},
+    "wire": {"messages": set(), "links": {"messages"}, "sockets": set()},
 }
 """Which rooms of its package a room may use, besides what stands in the package itself."""
 IO = {"socket", "ssl", "select", "selectors", "zmq", "asyncio", "uvloop", "multiprocessing", "subprocess"}

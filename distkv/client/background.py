@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
-from collections.abc import AsyncGenerator, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import uvloop
 
 T = TypeVar("T")
+
+MAX_AHEAD = 64
+"""Items of an iteration that wait for its thread; more wait where they come from."""
 
 
 class BackgroundLoop:
@@ -36,10 +39,12 @@ class BackgroundLoop:
     def iterate(self, items: AsyncGenerator[T, None]) -> Iterator[T]:
         """The items of an asynchronous generator; closing this one closes that one, without waiting for it."""
         ready: queue.SimpleQueue[tuple[T] | BaseException | None] = queue.SimpleQueue()
+        places = asyncio.Semaphore(MAX_AHEAD)
 
         async def pump() -> None:
             try:
                 async for item in items:
+                    await places.acquire()
                     ready.put((item,))
                 ready.put(None)
             except BaseException as error:
@@ -55,6 +60,7 @@ class BackgroundLoop:
                     raise RuntimeError("the client was closed while the stream was open")
                 if isinstance(got, BaseException):
                     raise got
+                self._soon(places.release)
                 yield got[0]
         finally:
             future.cancel()
@@ -74,6 +80,11 @@ class BackgroundLoop:
                 work.close()
                 raise RuntimeError("the client is closed")
             return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def _soon(self, callback: Callable[[], None]) -> None:
+        with self._lock:
+            if not self._stopping:
+                self._loop.call_soon_threadsafe(callback)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)

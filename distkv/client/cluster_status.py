@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from distkv.client.connection import ConnectionLost
 from distkv.client.directory import ANSWER_S, Directory
+from distkv.client.events import ConnectionLost
 from distkv.client.owned_tasks import gather_limited
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.counters import COUNTERS

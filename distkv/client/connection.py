@@ -7,30 +7,24 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar, assert_never
 
+import msgspec
+
+from distkv.client.events import ConnectionLost, RequestEvents
 from distkv.client.owned_tasks import OwnedTasks
-from distkv.errors import DistKVError, LinkClosed, WireError
+from distkv.errors import LinkClosed, WireError
 from distkv.wire.channel import ClientChannel
 from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.inboxes import CLIENT_CONNECTION
-from distkv.wire.messages.envelope import ClientRequest, ToClient
+from distkv.wire.messages.common import clipped
+from distkv.wire.messages.envelope import ClientRequest, Envelope, ToClient
 from distkv.wire.messages.to_client import Located, Rejected, RequestEnded, Status, TokenChunk
 from distkv.wire.messages.to_gmanager import Locate, MembersQuery
-from distkv.wire.messages.to_rmanager import Cancel, KeepAlive, Members, StatusQuery
+from distkv.wire.messages.to_rmanager import Cancel, KeepAlive, Members, StatusQuery, Submit
 
 SILENCE_S = 10.0
 T = TypeVar("T", Members, Status, Located)
 
-
-class ConnectionLost(DistKVError):
-    """The other end died, was cut off, went silent or cannot be reached; `rejected` if it refused what we sent."""
-
-    def __init__(self, why: str, *, rejected: bool = False) -> None:
-        super().__init__(why)
-        self.why, self.rejected = why, rejected
-
-
 Answer = Members | Status | Located | ConnectionLost
-Event = TokenChunk | RequestEnded | ConnectionLost
 
 
 class Connection:
@@ -48,7 +42,8 @@ class Connection:
         self._envelopes = envelopes
         self._on_members = on_members
         self._loop = asyncio.get_running_loop()
-        self._requests: dict[str, asyncio.Queue[Event]] = {}
+        self._requests: dict[str, RequestEvents] = {}
+        self._submitted: dict[str, str] = {}
         self._waiting: dict[str, list[asyncio.Future[Answer]]] = {}
         self._last_message_s = self._loop.time()
         self._channel = ClientChannel.connect(address, CLIENT_CONNECTION, on_disconnected=self._on_disconnected)
@@ -80,22 +75,35 @@ class Connection:
         return await self._query(query, Located, "locate " + query.request_id, timeout_s)
 
     def send(self, body: ClientRequest) -> bool:
-        """Queue a message; False when that is not possible any more."""
+        """Queue a message; False when that is not possible any more. Raises FrameTooLarge."""
         return self.lost is None and self._channel.send(self._envelopes.wrap(body))
 
-    def attach(self, request_id: str) -> asyncio.Queue[Event]:
+    def attach(self, request_id: str) -> RequestEvents:
         """What will come for a request, ending with a last chunk, a RequestEnded or a ConnectionLost."""
-        events: asyncio.Queue[Event] = asyncio.Queue()
+        events = RequestEvents(request_id)
         if self.lost is not None:
-            events.put_nowait(self.lost)
+            events.put(self.lost)
         elif not self._requests:
             self._last_message_s = self._loop.time()
         self._requests[request_id] = events
         return events
 
+    def submit(self, submit: Submit, events: RequestEvents) -> bool:
+        """Queue the Submit of a request that was attached as `events`. False and errors as `send`."""
+        envelope = self._envelopes.wrap(submit)
+        if self.lost is not None or not self._channel.send(envelope):
+            return False
+        events.envelope_id = envelope.id
+        self._submitted[envelope.id] = submit.request_id
+        return True
+
     def detach(self, request_id: str, *, cancel: bool) -> None:
         """Forget a request; with `cancel` the instance stops it."""
-        if self._requests.pop(request_id, None) is not None and cancel:
+        events = self._requests.pop(request_id, None)
+        if events is None:
+            return
+        self._submitted.pop(events.envelope_id, None)
+        if cancel:
             self.send(Cancel(request_id=request_id))
 
     def keep_alive(self, *, ask_members: bool) -> None:
@@ -149,25 +157,41 @@ class Connection:
                 return
             except LinkClosed:
                 return
-            self._receive(envelope.body)
+            self._receive(envelope)
 
-    def _receive(self, message: ToClient) -> None:
+    def _receive(self, envelope: Envelope[ToClient]) -> None:
         self._last_message_s = self._loop.time()
-        match message:
-            case TokenChunk() | RequestEnded() as event:
-                if event.request_id in self._requests:
-                    self._requests[event.request_id].put_nowait(event)
+        match envelope.body:
+            case TokenChunk() as chunk:
+                self._take(chunk)
+            case RequestEnded() as ended:
+                self._take(msgspec.structs.replace(ended, reason=clipped(ended.reason)))
             case Members() as members:
                 self._on_members(self.address, members)
                 self._answer("members", members)
             case Status() as status:
                 self._answer("status", status)
             case Located() as located:
+                located = msgspec.structs.replace(located, reason=clipped(located.reason))
                 self._answer("locate " + located.request_id, located)
-            case Rejected(reason=reason):
-                self._lose(ConnectionLost(f"it refused what this client sent: {reason}", rejected=True))
+            case Rejected() as rejected:
+                self._rejected(envelope.cause, rejected)
             case _:
-                assert_never(message)
+                assert_never(envelope.body)
+
+    def _take(self, event: TokenChunk | RequestEnded) -> None:
+        events = self._requests.get(event.request_id)
+        if events is not None and not events.put(event):
+            self.detach(event.request_id, cancel=True)
+
+    def _rejected(self, cause: str, rejected: Rejected) -> None:
+        """One request that was not understood fails alone, where the rejection says which."""
+        why = f"it refused what this client sent: {clipped(rejected.reason)}"
+        request_id = self._submitted.get(cause)
+        if request_id is not None:
+            self._take(RequestEnded(request_id=request_id, kind="failed", reason=why))
+        if rejected.closed:
+            self._lose(ConnectionLost(why, rejected=True))
 
     def _answer(self, key: str, body: Answer) -> None:
         for answer in self._waiting.get(key, ()):
@@ -178,7 +202,7 @@ class Connection:
         """The last words of a process that ended may be here unread."""
         try:
             while self.lost is None and (envelope := self._channel.recv_now()) is not None:
-                self._receive(envelope.body)
+                self._receive(envelope)
         except WireError as error:
             self._lose(ConnectionLost(str(error)))
         self._lose(ConnectionLost("the connection was lost"))
@@ -189,6 +213,6 @@ class Connection:
         self.lost = lost
         self._channel.close()
         for events in self._requests.values():
-            events.put_nowait(lost)
+            events.put(lost)
         for key in list(self._waiting):
             self._answer(key, lost)

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from distkv.client.connection import Connection, ConnectionLost
+from distkv.client.connection import Connection
+from distkv.client.events import ConnectionLost
 from distkv.client.owned_tasks import OwnedTasks
 from distkv.errors import ClusterUnreachable, ConfigError, RequestFailed
 from distkv.wire.envelope_factory import EnvelopeFactory

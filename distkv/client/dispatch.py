@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import secrets
 from types import TracebackType
 from typing import NamedTuple, Self
 
 import msgspec
 
-from distkv.client.connection import Connection, ConnectionLost, Event
+from distkv.client.connection import Connection
 from distkv.client.directory import ANSWER_S, Directory, Target
+from distkv.client.events import ConnectionLost, RequestEvents
 from distkv.client.prompts import estimate_tokens
-from distkv.errors import RequestFailed, RequestRefused
+from distkv.errors import FrameTooLarge, RequestFailed, RequestRefused
 from distkv.wire.messages.to_client import RequestEnded, TokenChunk
 from distkv.wire.messages.to_gmanager import Locate
 from distkv.wire.messages.to_rmanager import Submit
@@ -22,12 +25,11 @@ AT_ONCE_S = 1.0
 
 
 class _Submission(NamedTuple):
-    """A request at an instance; `events` is what comes for it."""
+    """A request at an instance; `events` is what comes for it, under the id that it has there."""
 
     target: Target
     connection: Connection
-    request_id: str
-    events: asyncio.Queue[Event]
+    events: RequestEvents
     started_s: float
 
 
@@ -35,7 +37,7 @@ class Dispatch:
     """Gets one request served by the cluster; use it as `with Dispatch(...) as request`. Leaving cancels the request.
 
     A request that fails before its first output because its instance died, cannot be reached or drains is sent to
-    another one, MAX_DISPATCHES times in all.
+    another one, MAX_DISPATCHES times in all, while its `timeout_s` has not run out: each try gets what is left of it.
     """
 
     def __init__(self, directory: Directory, submit: Submit) -> None:
@@ -44,6 +46,8 @@ class Dispatch:
         self._excluded: tuple[str, ...] = ()
         self._failure: RequestFailed | None = None
         self._has_output = self._ended = False
+        timeout_s = math.inf if submit.timeout_s is None else submit.timeout_s
+        self._deadline_s = asyncio.get_running_loop().time() + timeout_s
 
     def __enter__(self) -> Self:
         return self
@@ -81,10 +85,10 @@ class Dispatch:
     async def _submit_somewhere(self) -> _Submission:
         """Submit to an instance that was not tried. Raises the last failure when there is none, or no try is left."""
         tried = len(self._excluded)
-        if self._failure is not None and tried == MAX_DISPATCHES:
+        if self._failure is not None and (tried == MAX_DISPATCHES or self._is_late()):
             raise self._failure
-        # The first instance may still know the id, so another one gets its own.
-        name = self._submit.request_id if not tried else f"{self._submit.request_id}~{tried}"
+        # The first instance may still know the id, so another one gets its own, which nobody else can choose.
+        name = self._submit.request_id if not tried else f"{self._submit.request_id}~{secrets.token_hex(8)}"
         num_tokens = estimate_tokens(self._submit.prompt, self._submit.params)
         try:
             target = await self._directory.locate(
@@ -99,16 +103,25 @@ class Dispatch:
                 raise RequestFailed(False, lost.why) from None
             self._on_lost(target, lost)
             return await self._submit_somewhere()
-        started_s = asyncio.get_running_loop().time()
-        events = connection.attach(name)
-        self._submission = _Submission(target, connection, name, events, started_s)
+        submission = _Submission(target, connection, connection.attach(name), asyncio.get_running_loop().time())
+        self._submission = submission
         try:
             await connection.established(ANSWER_S)
-            if not connection.send(msgspec.structs.replace(self._submit, request_id=name)):
+            if not connection.submit(self._submit_as(name), submission.events):
                 raise ConnectionLost("its queue is full")
         except ConnectionLost as lost:
-            events.put_nowait(lost)
-        return self._submission
+            submission.events.put(lost)
+        except FrameTooLarge as too_large:
+            self._detach()
+            raise RequestRefused(0, 0, f"the request does not fit a message: {too_large}") from None
+        return submission
+
+    def _submit_as(self, name: str) -> Submit:
+        """What an instance gets: the request by this name, with what is left of its time."""
+        if self._submit.timeout_s is None:
+            return msgspec.structs.replace(self._submit, request_id=name)
+        left_s = max(0.0, self._deadline_s - asyncio.get_running_loop().time())
+        return msgspec.structs.replace(self._submit, request_id=name, timeout_s=left_s)
 
     async def _on_failed(self, submission: _Submission, failed: RequestEnded) -> None:
         """Exclude an instance that could not take the request. Raises RequestFailed when it did begin."""
@@ -132,6 +145,9 @@ class Dispatch:
             raise failure
         self._exclude(target, failure)
 
+    def _is_late(self) -> bool:
+        return asyncio.get_running_loop().time() >= self._deadline_s
+
     def _exclude(self, target: Target, failure: RequestFailed) -> None:
         self._failure = failure
         self._excluded += (target.instance_id,)
@@ -140,4 +156,4 @@ class Dispatch:
         """Forget the submission; with `cancel` the instance stops working on it."""
         submission, self._submission = self._submission, None
         if submission is not None:
-            submission.connection.detach(submission.request_id, cancel=cancel)
+            submission.connection.detach(submission.events.request_id, cancel=cancel)

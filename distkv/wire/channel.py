@@ -9,29 +9,30 @@ restarted server. Nothing is authenticated.
 from __future__ import annotations
 
 import secrets
-from collections import OrderedDict
+import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import Generic, Self
 
+import structlog
 import zmq
 
 from distkv.config import check_bind
 from distkv.errors import ConfigError, MalformedMessage, WireError
 from distkv.wire.address import PORT_HINT, join_host_port, split_host_port
-from distkv.wire.codec import MAX_MESSAGE_BYTES, EnvelopeDecoder, encode_envelope
-from distkv.wire.connection_watch import ConnectionWatch
+from distkv.wire.codec import MAX_MESSAGE_BYTES, EnvelopeDecoder, encode_envelope, envelope_id
 from distkv.wire.envelope_factory import EnvelopeFactory
-from distkv.wire.loop_socket import LoopSocket
+from distkv.wire.messages.common import clipped
 from distkv.wire.messages.envelope import Body, Control, Envelope
 from distkv.wire.messages.to_client import Rejected
+from distkv.wire.rejections import Rejections
+from distkv.wire.sockets.connection_watch import ConnectionWatch
+from distkv.wire.sockets.flood_guard import FloodGuard, shut_down
+from distkv.wire.sockets.loop_socket import LoopSocket
+from distkv.wire.sockets.options import open_socket
 
-MAX_REJECTED_ROUTES = 4096
 POLITE_LINGER_S = 0.5
 
-_QUEUE_MESSAGES = 10_000
-_HEARTBEAT_MS, _HEARTBEAT_TIMEOUT_MS = 1000, 3000
-_HANDSHAKE_MS = 3000
 # Identities that begin with a zero byte are ZeroMQ's own.
 _ROUTE_MARK, _ROUTE_BYTES = b"\x01", 16
 
@@ -44,7 +45,13 @@ class ServerChannel(Generic[Body]):
     """
 
     def __init__(
-        self, socket: LoopSocket, address: str, inbox: EnvelopeDecoder[Body], name: str, max_message_bytes: int
+        self,
+        socket: LoopSocket,
+        address: str,
+        inbox: EnvelopeDecoder[Body],
+        name: str,
+        max_message_bytes: int,
+        guard: FloodGuard,
     ) -> None:
         self.address = address
         self.malformed = 0
@@ -52,7 +59,8 @@ class ServerChannel(Generic[Body]):
         self._socket = socket
         self._envelopes = EnvelopeFactory(name)
         self._max_message_bytes = max_message_bytes
-        self._rejected: OrderedDict[bytes, None] = OrderedDict()
+        self._guard = guard
+        self._rejections = Rejections()
 
     @classmethod
     def bind(
@@ -63,17 +71,19 @@ class ServerChannel(Generic[Body]):
         name: str = "server",
         max_message_bytes: int = MAX_MESSAGE_BYTES,
         insecure: bool = False,
+        guard: FloodGuard | None = None,
     ) -> Self:
         """Listen at "tcp://host:port" (IPv4, [IPv6]; port 0 or * is automatic). Call it under the running loop.
 
-        inbox: what may come in. name: how this end signs a `Rejected`. Raises ConfigError when the address cannot be
-        used, or is reachable from other machines without `insecure`.
+        inbox: what may come in. name: how this end signs a `Rejected`. max_message_bytes: the limit of both directions.
+        guard: how much may come by one connection. Raises ConfigError when the address cannot be used, or is reachable
+        from other machines without `insecure`.
         """
         if not address.startswith("tcp://"):
             raise ConfigError("address", f"expected tcp://HOST:PORT, got {address!r}")
         host, port = split_host_port(address)
         check_bind(host, insecure)
-        socket = _socket(zmq.ROUTER, ipv6=":" in host)
+        socket = open_socket(zmq.ROUTER, ipv6=":" in host)
         try:
             socket.set(zmq.ROUTER_MANDATORY, 1)
             # A client that has reconnected takes its route over from its dead connection.
@@ -81,7 +91,7 @@ class ServerChannel(Generic[Body]):
             socket.set(zmq.MAXMSGSIZE, max_message_bytes)
             socket.bind(f"tcp://{join_host_port(host, port or '*')}")
             real = socket.get_string(zmq.LAST_ENDPOINT).rstrip("\0")
-            return cls(LoopSocket(socket, real), real, inbox, name, max_message_bytes)
+            return cls(LoopSocket(socket, real), real, inbox, name, max_message_bytes, guard or FloodGuard())
         except zmq.ZMQError as e:
             socket.close(linger=0)
             raise ConfigError(
@@ -94,23 +104,36 @@ class ServerChannel(Generic[Body]):
     async def recv(self) -> tuple[bytes, Envelope[Body]]:
         """The next envelope and the route to answer it by.
 
-        What this inbox does not decode is counted and answered with `Rejected`; nothing more from that route is read.
-        Over-long messages end their connection inside ZeroMQ. Raises LinkClosed once this end is closed.
+        What this inbox does not decode is counted and answered with `Rejected`, caused by the envelope it was in if
+        that can be read; a route that sends nothing else is not read any more. A connection that exceeds what the guard
+        admits is shut, and an over-long message ends its connection inside ZeroMQ. Raises LinkClosed once this end is
+        closed.
         """
         while True:
             route, *frames = await self._socket.recv()
-            if route in self._rejected:
+            now_s = time.monotonic()
+            if not self._guard.admits(route, sum(map(len, frames)), now_s):
+                self._stop_flood(route)
+                continue
+            self._socket.traces_source = self._guard.has_refused
+            if self._rejections.is_shut_out(route):
                 continue
             try:
                 if len(frames) != 1:
                     raise MalformedMessage(f"a message has 1 frame, this one has {len(frames)}")
-                return route, self._inbox.decode(frames[0], self._max_message_bytes)
+                envelope = self._inbox.decode(frames[0], self._max_message_bytes)
             except WireError as e:
-                self._reject(route, str(e))
+                self._reject(route, str(e), envelope_id(frames[0]) if len(frames) == 1 else "")
+            else:
+                self._rejections.good(route)
+                return route, envelope
 
     def send(self, route: bytes, envelope: Envelope[Control]) -> bool:
-        """Queue an envelope; never blocks. False when the client is gone, or reads so slowly that its queue is full."""
-        return self._socket.send((route, encode_envelope(envelope)))
+        """Queue an envelope; never blocks. False when the client is gone, or reads so slowly that its queue is full.
+
+        Raises FrameTooLarge, and sends nothing, over the limit of `bind`: it would end the client's connection.
+        """
+        return self._socket.send((route, encode_envelope(envelope, self._max_message_bytes)))
 
     def close(self) -> None:
         """Stop listening; what was sent before gets a moment to leave."""
@@ -128,12 +151,20 @@ class ServerChannel(Generic[Body]):
     ) -> None:
         self.close() if kind is None else self.abort()
 
-    def _reject(self, route: bytes, reason: str) -> None:
+    def _reject(self, route: bytes, reason: str, cause: str) -> None:
         self.malformed += 1
-        self.send(route, self._envelopes.wrap(Rejected(reason=reason)))
-        self._rejected[route] = None
-        if len(self._rejected) > MAX_REJECTED_ROUTES:
-            self._rejected.popitem(last=False)
+        self._rejections.bad(route)
+        closed = self._rejections.is_shut_out(route)
+        self.send(route, self._envelopes.wrap(Rejected(reason=clipped(reason), closed=closed), cause))
+
+    def _stop_flood(self, route: bytes) -> None:
+        """Drop what a route sent beyond its quota, and shut its connection once it is known which that is."""
+        self.malformed += 1
+        source = self._socket.source if self._socket.traces_source else None
+        self._socket.traces_source = True
+        if source is not None and self._guard.is_first_report(route):
+            is_shut = shut_down(source, self._guard.sent_bytes(route))
+            structlog.get_logger().warning("a connection sent too much", at=self.address, shut=is_shut)
 
 
 class ClientChannel(Generic[Body]):
@@ -142,10 +173,18 @@ class ClientChannel(Generic[Body]):
     connected: whether the server is there now. malformed: messages refused since the start.
     """
 
-    def __init__(self, socket: LoopSocket, watch: ConnectionWatch, address: str, inbox: EnvelopeDecoder[Body]) -> None:
+    def __init__(
+        self,
+        socket: LoopSocket,
+        watch: ConnectionWatch,
+        address: str,
+        inbox: EnvelopeDecoder[Body],
+        max_message_bytes: int,
+    ) -> None:
         self.address = address
         self.malformed = 0
         self._inbox = inbox
+        self._max_message_bytes = max_message_bytes
         self._socket = socket
         self._watch = watch
 
@@ -161,12 +200,13 @@ class ClientChannel(Generic[Body]):
     ) -> Self:
         """Start to connect to "tcp://host:port" and return at once; what is sent meanwhile waits. Needs a running loop.
 
-        inbox: what the server may answer. The callbacks run in the loop. Raises ConfigError when `address` is not one.
+        inbox: what the server may answer. max_message_bytes: the limit of both directions. The callbacks run in the
+        loop. Raises ConfigError when `address` is not one.
         """
         if not address.startswith("tcp://"):
             raise ConfigError("address", f"expected tcp://HOST:PORT, got {address!r}")
         host, port = split_host_port(address)
-        socket = _socket(zmq.DEALER, ipv6=":" in host)
+        socket = open_socket(zmq.DEALER, ipv6=":" in host)
         watch: ConnectionWatch | None = None
         try:
             socket.set(zmq.IDENTITY, _ROUTE_MARK + secrets.token_bytes(_ROUTE_BYTES))
@@ -175,7 +215,7 @@ class ClientChannel(Generic[Body]):
             socket.set(zmq.RECONNECT_IVL_MAX, 1000)
             watch = ConnectionWatch(socket, address, on_connected, on_disconnected)
             socket.connect(f"tcp://{join_host_port(host, port)}")
-            return cls(LoopSocket(socket, address), watch, address, inbox)
+            return cls(LoopSocket(socket, address), watch, address, inbox, max_message_bytes)
         except BaseException as e:
             if watch is not None:
                 watch.close()
@@ -193,8 +233,11 @@ class ClientChannel(Generic[Body]):
         await self._watch.wait_connected()
 
     def send(self, envelope: Envelope[Control]) -> bool:
-        """Queue an envelope; never blocks. False when the queue is full or the channel closed."""
-        return self._socket.send((encode_envelope(envelope),))
+        """Queue an envelope; never blocks. False when the queue is full or the channel closed.
+
+        Raises FrameTooLarge, and sends nothing, over the limit of `connect`: it would end the connection.
+        """
+        return self._socket.send((encode_envelope(envelope, self._max_message_bytes),))
 
     async def recv(self) -> Envelope[Body]:
         """The next envelope; waits also while the server is away (`on_disconnected` is called when it goes).
@@ -213,7 +256,7 @@ class ClientChannel(Generic[Body]):
         try:
             if len(frames) != 1:
                 raise MalformedMessage(f"a message has 1 frame, this one has {len(frames)}")
-            return self._inbox.decode(frames[0])
+            return self._inbox.decode(frames[0], self._max_message_bytes)
         except WireError:
             self.malformed += 1
             raise
@@ -235,19 +278,3 @@ class ClientChannel(Generic[Body]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close() if kind is None else self.abort()
-
-
-def _socket(kind: int, ipv6: bool) -> zmq.Socket[bytes]:
-    socket: zmq.Socket[bytes] = zmq.Context.instance().socket(kind)
-    socket.set(zmq.IPV6, int(ipv6))
-    socket.set(zmq.SNDHWM, _QUEUE_MESSAGES)
-    socket.set(zmq.RCVHWM, _QUEUE_MESSAGES)
-    socket.set(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
-    socket.set(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
-    socket.set(zmq.HEARTBEAT_TIMEOUT, _HEARTBEAT_TIMEOUT_MS)
-    socket.set(zmq.HEARTBEAT_TTL, _HEARTBEAT_TIMEOUT_MS)
-    socket.set(zmq.TCP_KEEPALIVE, 1)
-    socket.set(zmq.TCP_KEEPALIVE_IDLE, 5)
-    socket.set(zmq.TCP_KEEPALIVE_INTVL, 2)
-    socket.set(zmq.TCP_KEEPALIVE_CNT, 3)
-    return socket

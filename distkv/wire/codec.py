@@ -6,9 +6,10 @@ newer fields take their defaults, so neighbouring versions understand each other
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
+from msgspec import Meta
 
 from distkv.errors import FrameTooLarge, MalformedMessage
 from distkv.wire.messages.data import DataMessage
@@ -21,7 +22,17 @@ T = TypeVar("T")
 MAX_MESSAGE_BYTES = 16 * 2**20
 """Default for the largest control message: a prompt of a million tokens fits."""
 
+MAX_ENVELOPE_ID = 512
+
+
+class _EnvelopeHead(msgspec.Struct):
+    """What is read of an envelope whose body does not decode."""
+
+    id: Annotated[str, Meta(max_length=MAX_ENVELOPE_ID)]
+
+
 _encoder = msgspec.msgpack.Encoder()
+_envelope_heads: msgspec.msgpack.Decoder[_EnvelopeHead] = msgspec.msgpack.Decoder(_EnvelopeHead)
 _headers: msgspec.msgpack.Decoder[DataMessage] = msgspec.msgpack.Decoder(DataMessage)
 
 
@@ -40,9 +51,20 @@ class EnvelopeDecoder(Generic[Body]):
         return _decode(self._decoder, data, limit_bytes)
 
 
-def encode_envelope(envelope: Envelope[Control]) -> bytes:
-    """One control-plane frame."""
-    return _encoder.encode(envelope)
+def encode_envelope(envelope: Envelope[Control], limit_bytes: int | None = None) -> bytes:
+    """One control-plane frame. Raises FrameTooLarge over `limit_bytes`, which is the limit of its reader."""
+    frame = _encoder.encode(envelope)
+    if limit_bytes is not None and len(frame) > limit_bytes:
+        raise FrameTooLarge(len(frame), limit_bytes)
+    return frame
+
+
+def envelope_id(data: Bytes) -> str:
+    """The id of an envelope whose body does not decode; empty if it has none that can be read."""
+    try:
+        return _decode(_envelope_heads, data, len(data)).id
+    except MalformedMessage:
+        return ""
 
 
 def encode_header(header: DataMessage) -> bytes:

@@ -23,8 +23,8 @@ from distkv.errors import LinkClosed, MalformedMessage
 from distkv.wire.codec import EnvelopeDecoder, encode_envelope
 from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.inboxes import WORKER_COMMANDS, WORKER_RESULTS
-from distkv.wire.loop_socket import LoopSocket
 from distkv.wire.messages.envelope import Body, Envelope, FromWorker, ToWorker
+from distkv.wire.sockets.loop_socket import LoopSocket
 
 MAX_PIPE_MESSAGE_BYTES = 64 * 2**20
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
 import msgspec
 import pytest
 
-from distkv import AsyncClient, RequestFailed, SamplingParams
+from distkv import AsyncClient, RequestFailed, RequestRefused, SamplingParams
 from distkv.client import dispatch
+from distkv.wire.codec import MAX_MESSAGE_BYTES
+from distkv.wire.messages.common import MAX_REASON
 from distkv.wire.messages.to_client import RequestEnded, TokenChunk
 from distkv.wire.messages.to_rmanager import Cancel, Submit
 from tests.client.fakes import count_up, first_only
@@ -33,7 +37,88 @@ async def test_every_instance_gets_an_id_of_its_own_and_the_user_the_one_that_wa
     async with AsyncClient(cluster.address) as client:
         output = await client.submit("x", FOUR, request_id="mine")
     assert output.request_id == "mine"
-    assert [one.of(Submit)[0].request_id for one in cluster.instances] == ["mine", "mine~1", "mine~2"]
+    names = [one.of(Submit)[0].request_id for one in cluster.instances]
+    assert names[0] == "mine" and len(set(names)) == 3
+    assert all(name.partition("~")[0] == "mine" for name in names)
+
+
+async def test_the_id_of_another_try_is_nobody_elses(start_fakes):
+    """A user may choose any id, such as one that looks like a second try's."""
+    cluster = start_fakes(overloaded, first_only)
+    async with AsyncClient(cluster.address) as client:
+        cluster.instances[0].serve = first_only
+        others = client.stream("x", FOUR, request_id="mine~1")
+        await anext(others)
+        cluster.instances[0].serve = overloaded
+        stream = client.stream("x", FOUR, request_id="mine")
+        assert (await anext(stream)).request_id == "mine"
+        names = [body.request_id for one in cluster.instances for body in one.of(Submit)]
+        assert len(set(names)) == 3
+        await stream.aclose()
+        await others.aclose()
+
+
+async def test_all_tries_together_have_the_time_that_was_given(start_fakes):
+    cluster = start_fakes(overloaded, overloaded, overloaded, count_up)
+    async with AsyncClient(cluster.address) as client:
+        await client.submit("x", FOUR, timeout_s=30.0)
+    timeouts = [one.of(Submit)[0].timeout_s for one in cluster.instances]
+    assert 30.0 >= timeouts[0] > timeouts[1] > timeouts[2] > timeouts[3] > 20.0
+
+
+async def test_a_request_whose_time_is_over_is_not_tried_again(start_fakes):
+    def late(instance, route, submit):
+        time.sleep(0.05)
+        return overloaded(instance, route, submit)
+
+    cluster = start_fakes(late, count_up)
+    async with AsyncClient(cluster.address) as client:
+        await client.members()
+        with pytest.raises(RequestFailed, match="i0: too full"):
+            await client.submit("x", FOUR, timeout_s=0.05)
+    assert cluster.instances[1].of(Submit) == []
+
+
+async def test_a_request_that_fits_no_message_is_refused_here_and_harms_nobody(start_fakes):
+    cluster = start_fakes(first_only, count_up)
+    too_long = SamplingParams(max_tokens=4)
+    msgspec.structs.force_setattr(too_long, "stop", ("x" * MAX_MESSAGE_BYTES,))
+    async with AsyncClient(cluster.address) as client:
+        others = client.stream("x", FOUR)
+        await anext(others)
+        with pytest.raises(RequestRefused, match="does not fit a message: a frame of"):
+            await client.submit("x", too_long)
+        await client.status()
+        assert [len(one.of(Submit)) for one in cluster.instances] == [1, 0]
+        (connection,) = [c for c in client._open()._connections.values() if c.live_requests]
+        assert connection.lost is None
+        await others.aclose()
+
+
+async def test_a_request_that_an_instance_cannot_read_fails_alone(start_fakes):
+    cluster = start_fakes(first_only, count_up)
+    poison = SamplingParams(max_tokens=4)
+    msgspec.structs.force_setattr(poison, "top_p", 7.0)
+    async with AsyncClient(cluster.address) as client:
+        others = client.stream("x", FOUR)
+        await anext(others)
+        with pytest.raises(RequestFailed, match=r"i0: it refused what this client sent: malformed message: .*top_p"):
+            await client.submit("x", poison)
+        assert [len(one.of(Submit)) for one in cluster.instances] == [1, 0], "it poisons no other instance"
+        (connection,) = [c for c in client._open()._connections.values() if c.live_requests]
+        assert connection.lost is None
+        await others.aclose()
+
+
+async def test_a_reason_is_cut_where_it_comes_in(start_fakes):
+    def wordy(instance, route, submit):
+        return [RequestEnded(request_id=submit.request_id, kind="failed", reason="w" * 10**6)]
+
+    cluster = start_fakes(wordy)
+    async with AsyncClient(cluster.address) as client:
+        with pytest.raises(RequestFailed) as caught:
+            await client.submit("x", FOUR)
+    assert len(caught.value.reason) <= MAX_REASON + len("i0: ")
 
 
 @pytest.mark.parametrize("address", ["nonsense", "tcp://a b:1"])

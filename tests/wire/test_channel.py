@@ -11,19 +11,22 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import TypeVar
 
+import msgspec
 import pytest
 import zmq
 
-from distkv.errors import ConfigError, LinkClosed, MalformedMessage
-from distkv.wire.channel import MAX_REJECTED_ROUTES, ClientChannel, ServerChannel
+from distkv.errors import ConfigError, FrameTooLarge, LinkClosed, MalformedMessage
+from distkv.wire.channel import ClientChannel, ServerChannel
 from distkv.wire.codec import encode_envelope
 from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.inboxes import CAPTURE, CLIENT_CONNECTION, GMANAGER_PORT, PEER_CONNECTION
+from distkv.wire.messages.common import MAX_REASON
 from distkv.wire.messages.envelope import Control, Envelope
 from distkv.wire.messages.from_worker import StepResult
 from distkv.wire.messages.to_client import Rejected, TokenChunk
 from distkv.wire.messages.to_gmanager import MembersQuery
 from distkv.wire.messages.to_rmanager import Cancel, KeepAlive, Members
+from distkv.wire.rejections import MAX_BAD_IN_A_ROW
 
 DEADLINE_S = 10.0
 T = TypeVar("T")
@@ -149,34 +152,98 @@ async def test_send_says_when_the_peer_does_not_read(
     [[b""], [b"\xc1"], [b"noise" * 100], [b"", b"", b""], [b"a", b"b"]],
     ids=["empty", "reserved", "noise", "three frames", "two frames"],
 )
-async def test_strangers_are_told_once_and_then_ignored(
+async def test_a_bad_message_costs_only_itself(
     server: ServerChannel[Control], client: ClientChannel[Control], envelopes: EnvelopeFactory, frames: list[bytes]
 ) -> None:
     stranger = strangers_socket(server.address)
     try:
         stranger.send_multipart(frames)
         stranger.send(encode_envelope(envelopes.wrap(MembersQuery())))
-        stranger.send_multipart(frames)
-        waiting = asyncio.ensure_future(server.recv())
+        assert (await soon(server.recv()))[1].body == MembersQuery()
         await until(lambda: bool(stranger.poll(0)))
         answer = CLIENT_CONNECTION.decode(stranger.recv(zmq.DONTWAIT))
-        assert isinstance(answer.body, Rejected)
+        assert isinstance(answer.body, Rejected) and not answer.body.closed
         assert answer.body.reason.startswith("malformed message: ")
-        assert answer.sender == "b"
+        assert (answer.sender, answer.cause) == ("b", "")
         client.send(envelopes.wrap(KeepAlive()))
-        assert (await soon(waiting))[1].body == KeepAlive()
+        assert (await soon(server.recv()))[1].body == KeepAlive()
         assert server.malformed == 1
     finally:
         stranger.close(0)
 
 
-async def test_what_is_remembered_of_strangers_is_bounded(server: ServerChannel[Control]) -> None:
-    for i in range(MAX_REJECTED_ROUTES + 10):
-        server._reject(b"%d" % i, "reason")
-    assert len(server._rejected) == MAX_REJECTED_ROUTES
+async def test_a_rejection_names_the_envelope(envelopes: EnvelopeFactory) -> None:
+    async with (
+        ServerChannel.bind("tcp://127.0.0.1:0", GMANAGER_PORT) as server,
+        ClientChannel.connect(server.address, CLIENT_CONNECTION) as client,
+    ):
+        bad = envelopes.wrap(KeepAlive())
+        client.send(bad)
+        client.send(envelopes.wrap(MembersQuery()))
+        assert (await soon(server.recv()))[1].body == MembersQuery()
+        answer = await soon(client.recv())
+        assert isinstance(answer.body, Rejected) and answer.cause == bad.id
 
 
-async def test_oversized_messages_cost_the_connection_only(
+async def test_who_sends_nothing_but_nonsense_is_shut_out(
+    server: ServerChannel[Control], client: ClientChannel[Control], envelopes: EnvelopeFactory
+) -> None:
+    stranger = strangers_socket(server.address)
+    try:
+        for _ in range(MAX_BAD_IN_A_ROW + 5):
+            stranger.send(b"noise")
+        stranger.send(encode_envelope(envelopes.wrap(MembersQuery())))
+        waiting = asyncio.ensure_future(server.recv())
+        answers: list[Control] = []
+        for _ in range(MAX_BAD_IN_A_ROW):
+            await until(lambda: bool(stranger.poll(0)))
+            answers.append(CLIENT_CONNECTION.decode(stranger.recv(zmq.DONTWAIT)).body)
+        assert [answer.closed for answer in answers if isinstance(answer, Rejected)] == (
+            [False] * (MAX_BAD_IN_A_ROW - 1) + [True]
+        )
+        client.send(envelopes.wrap(KeepAlive()))
+        assert (await soon(waiting))[1].body == KeepAlive()
+        assert server.malformed == MAX_BAD_IN_A_ROW
+    finally:
+        stranger.close(0)
+
+
+async def test_a_reason_is_not_as_long_as_what_it_is_about(server: ServerChannel[Control]) -> None:
+    stranger = strangers_socket(server.address)
+    try:
+        kind = "x" * 50_000
+        stranger.send(msgspec.msgpack.encode({"id": "a", "sender": "a", "body": {"type": kind}}))
+        waiting = asyncio.ensure_future(server.recv())
+        await until(lambda: bool(stranger.poll(0)))
+        answer = CLIENT_CONNECTION.decode(stranger.recv(zmq.DONTWAIT))
+        assert isinstance(answer.body, Rejected) and len(answer.body.reason) == MAX_REASON
+        waiting.cancel()
+    finally:
+        stranger.close(0)
+
+
+async def test_what_exceeds_the_limit_is_not_sent_and_costs_nothing(
+    server: ServerChannel[Control], envelopes: EnvelopeFactory
+) -> None:
+    """It would end the connection, and with it what others have under way there."""
+    dropped = asyncio.Event()
+    big = envelopes.wrap(TokenChunk(request_id="r", text="x" * 200_000))
+    async with ClientChannel.connect(
+        server.address, CAPTURE, max_message_bytes=100_000, on_disconnected=dropped.set
+    ) as client:
+        with pytest.raises(FrameTooLarge, match="over the limit of 100000 bytes"):
+            client.send(big)
+        client.send(envelopes.wrap(KeepAlive()))
+        route, envelope = await soon(server.recv())
+        assert envelope.body == KeepAlive()
+        with pytest.raises(FrameTooLarge):
+            server.send(route, big)
+        assert server.send(route, envelopes.wrap(KeepAlive()))
+        assert (await soon(client.recv())).body == KeepAlive()
+        assert not dropped.is_set()
+
+
+async def test_over_long_messages_cost_their_own_connection_only(
     server: ServerChannel[Control], client: ClientChannel[Control], envelopes: EnvelopeFactory
 ) -> None:
     dropped = asyncio.Event()

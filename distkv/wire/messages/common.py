@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta
 
 PROTOCOL_VERSION = 2
+MAX_REASON = 4096
 
 InstanceId = Annotated[str, Meta(min_length=1, max_length=128)]
 RequestId = Annotated[str, Meta(min_length=1, max_length=256)]
@@ -22,9 +23,14 @@ Address = Annotated[str, Meta(max_length=256)]
 HostKey = Annotated[str, Meta(max_length=256)]
 Compat = Annotated[str, Meta(max_length=256)]
 Word = Annotated[str, Meta(max_length=32)]
-Reason = Annotated[str, Meta(max_length=4096)]
+Reason = Annotated[str, Meta(max_length=MAX_REASON)]
 Count = Annotated[int, Meta(ge=0)]
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]
+
+
+def clipped(reason: str) -> str:
+    """The reason, cut to what a message of ours may carry or a reader of ours will keep."""
+    return reason if len(reason) <= MAX_REASON else reason[: MAX_REASON - 1] + "…"
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True, gc=False):

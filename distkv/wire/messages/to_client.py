@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from distkv.types import FinishReason, InstanceState, TokenLogprobs
-from distkv.wire.messages.common import Count, InstanceId, Member, Message, RequestId, Seconds, Value
+from distkv.wire.messages.common import Count, InstanceId, Member, Message, Reason, RequestId, Seconds, Value
 from distkv.wire.messages.counters import Counters
 
 
@@ -19,9 +19,10 @@ class Located(Message, frozen=True):
 
 
 class Rejected(Message, frozen=True):
-    """What came on this connection was no message of the protocol; nothing more is read from it."""
+    """What came on this connection was no message of the protocol, or none for this port."""
 
-    reason: str  #: what is wrong with it, naming the path of the field
+    reason: Reason  #: what is wrong with it, naming the path of the field
+    closed: bool = True  #: whether nothing more is read from the connection
 
 
 class TokenChunk(Message, frozen=True):

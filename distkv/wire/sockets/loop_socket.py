@@ -7,6 +7,7 @@ socket, or a wake-up is lost. That rule is kept here and nowhere else.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,37 +15,40 @@ import zmq
 
 from distkv.errors import LinkClosed
 
-_MESSAGES_PER_TURN = 32
+_TURN_S = 0.002
+"""A receiver that always finds a message lets the loop's other tasks run after so long."""
 
 
 class LoopSocket:
     """Owns `socket` and its place in the running loop; one task receives at a time.
 
-    on_writable: called when the socket may take messages again.
+    on_writable: called when the socket may take messages again. traces_source: whether `source` is to be found, which
+    makes receiving slower. source: the descriptor of the connection by which the last message came, as it was then.
     """
 
     def __init__(self, socket: zmq.Socket[bytes], name: str, on_writable: Callable[[], None] | None = None) -> None:
         self.name = name
+        self.traces_source = False
+        self.source: int | None = None
         self._socket = socket
         self._on_writable = on_writable
         self._readable = asyncio.Event()
         self._closed = False
-        self._turn = 0
+        self._turn_ends_s = 0.0
         self._loop = asyncio.get_running_loop()
         self._fd = int(socket.get(zmq.FD))
         self._loop.add_reader(self._fd, self._check)
 
     async def recv(self) -> list[bytes]:
         """The frames of the next message. Cancelling loses nothing. Raises LinkClosed once closed here."""
-        self._turn += 1
-        if self._turn >= _MESSAGES_PER_TURN:
+        if time.monotonic() >= self._turn_ends_s:
             # A sender that never pauses must not keep the loop from its other tasks.
-            self._turn = 0
             await asyncio.sleep(0)
+            self._turn_ends_s = time.monotonic() + _TURN_S
         while (frames := self.recv_now()) is None:
-            self._turn = 0
             self._readable.clear()
             await self._readable.wait()
+            self._turn_ends_s = time.monotonic() + _TURN_S
         return frames
 
     def recv_now(self) -> list[bytes] | None:
@@ -52,7 +56,7 @@ class LoopSocket:
         if self._closed:
             raise LinkClosed(self.name, "it was closed on this side")
         try:
-            frames: list[bytes] = self._socket.recv_multipart(zmq.DONTWAIT)
+            frames = self._traced() if self.traces_source else self._socket.recv_multipart(zmq.DONTWAIT)
         except zmq.Again:
             return None
         if self._on_writable is not None:
@@ -81,6 +85,12 @@ class LoopSocket:
         self._loop.remove_reader(self._fd)
         self._socket.close(linger=round(linger_s * 1000))
         self._readable.set()
+
+    def _traced(self) -> list[bytes]:
+        parts = self._socket.recv_multipart(zmq.DONTWAIT, copy=False)
+        source: Any = parts[-1].get(zmq.SRCFD)
+        self.source = int(source)
+        return [part.bytes for part in parts]
 
     def _check(self, sent: bool = False) -> None:
         if self._closed:

@@ -1,0 +1,73 @@
+"""What came for one request and waits to be read: in order, and bounded, for a user may read slowly or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from distkv.errors import DistKVError
+from distkv.wire.messages.to_client import RequestEnded, TokenChunk
+
+MAX_WAITING_BYTES = 64 * 2**20
+"""About 200,000 chunks of a token each."""
+
+_CHUNK_BYTES, _TOKEN_BYTES, _LOGPROB_BYTES, _TOP_BYTES = 256, 32, 128, 96
+
+
+class ConnectionLost(DistKVError):
+    """The other end died, was cut off, went silent or cannot be reached; `rejected` if it reads no more of us."""
+
+    def __init__(self, why: str, *, rejected: bool = False) -> None:
+        super().__init__(why)
+        self.why, self.rejected = why, rejected
+
+
+Event = TokenChunk | RequestEnded | ConnectionLost
+
+
+class RequestEvents:
+    """The events of `request_id`, ending with a last chunk, a RequestEnded or a ConnectionLost. One task reads.
+
+    envelope_id: of the envelope that the request was submitted in; empty before.
+    """
+
+    def __init__(self, request_id: str) -> None:
+        self.request_id = request_id
+        self.envelope_id = ""
+        self._events: deque[Event] = deque()
+        self._arrived = asyncio.Event()
+        self._bytes = 0
+        self._is_full = False
+
+    def put(self, event: Event) -> bool:
+        """Add an event; False when there is no room for it. That ends the request: nothing more is taken."""
+        if self._is_full:
+            return False
+        self._bytes += _size(event)
+        if self._bytes > MAX_WAITING_BYTES:
+            self._is_full = True
+            reason = f"more than {MAX_WAITING_BYTES} bytes of its output wait to be read here"
+            event = RequestEnded(request_id=self.request_id, kind="failed", reason=reason)
+        self._events.append(event)
+        self._arrived.set()
+        return not self._is_full
+
+    async def get(self) -> Event:
+        """The next event. Cancelling loses nothing."""
+        while not self._events:
+            self._arrived.clear()
+            await self._arrived.wait()
+        event = self._events.popleft()
+        self._bytes -= _size(event)
+        return event
+
+
+def _size(event: Event) -> int:
+    """About how much memory an event takes."""
+    if not isinstance(event, TokenChunk):
+        return 0
+    size_bytes = _CHUNK_BYTES + 4 * len(event.text) + _TOKEN_BYTES * len(event.token_ids)
+    for logprobs in (event.logprobs, event.prompt_logprobs):
+        if logprobs is not None:
+            size_bytes += sum(_LOGPROB_BYTES + _TOP_BYTES * len(one.top) for one in logprobs if one is not None)
+    return size_bytes

@@ -1,0 +1,84 @@
+"""A connection that floods is shut; nobody else notices."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+
+import zmq
+
+from distkv.wire.channel import ClientChannel, ServerChannel
+from distkv.wire.codec import encode_envelope
+from distkv.wire.envelope_factory import EnvelopeFactory
+from distkv.wire.inboxes import CAPTURE
+from distkv.wire.messages.envelope import Control
+from distkv.wire.messages.to_gmanager import MembersQuery
+from distkv.wire.messages.to_rmanager import KeepAlive
+from distkv.wire.sockets.flood_guard import QUOTA_S, FloodGuard, shut_down
+
+DEADLINE_S = 20.0
+
+
+def test_each_route_has_a_quota_of_messages_and_bytes() -> None:
+    guard = FloodGuard(messages=3, size_bytes=100)
+    assert [guard.admits(b"a", 10, 5.0) for _ in range(4)] == [True, True, True, False]
+    assert guard.has_refused
+    assert [guard.admits(b"b", 60, 5.1) for _ in range(2)] == [True, False]
+    assert (guard.sent_bytes(b"a"), guard.sent_bytes(b"b"), guard.sent_bytes(b"c")) == (40, 120, 0)
+    assert [guard.is_first_report(route) for route in (b"a", b"a", b"b")] == [True, False, True]
+    assert guard.admits(b"a", 10, 5.0 + QUOTA_S) and not guard.has_refused
+    assert guard.is_first_report(b"a")
+
+
+def test_only_the_connection_that_received_so_much_is_shut() -> None:
+    """The number of a descriptor may be another connection's by now."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        with socket.create_connection(listener.getsockname()) as near, listener.accept()[0] as far:
+            near.sendall(b"x" * 100)
+            assert len(far.recv(100, socket.MSG_WAITALL)) == 100
+            assert not shut_down(far.fileno(), 101)
+            near.sendall(b"y")
+            assert far.recv(1) == b"y"
+            assert shut_down(far.fileno(), 101)
+            assert near.recv(1) == b"", "it was shut"
+        assert not shut_down(listener.fileno(), 1), "it is no connection"
+    assert not shut_down(2**20, 0)
+
+
+async def test_one_that_floods_is_shut_and_others_are_heard() -> None:
+    envelopes = EnvelopeFactory("a")
+    flood = [encode_envelope(envelopes.wrap(KeepAlive()))] * 1000
+    guard = FloodGuard(messages=2000)
+    async with (
+        ServerChannel[Control].bind("tcp://127.0.0.1:0", CAPTURE, guard=guard) as server,
+        ClientChannel.connect(server.address, CAPTURE) as client,
+    ):
+        stranger: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
+        stranger.sndhwm = 0
+        monitor = stranger.get_monitor_socket(zmq.Event.DISCONNECTED)
+        stranger.connect(server.address)
+        try:
+
+            def send_until_shut() -> bool:
+                deadline = time.monotonic() + DEADLINE_S
+                while time.monotonic() < deadline:
+                    for frame in flood:
+                        stranger.send(frame)
+                    if monitor.poll(0):
+                        return True
+                return False
+
+            flooding = asyncio.ensure_future(asyncio.to_thread(send_until_shut))
+            heard = 0
+            while not flooding.done():
+                client.send(envelopes.wrap(MembersQuery()))
+                async with asyncio.timeout(DEADLINE_S):
+                    while not isinstance((await server.recv())[1].body, MembersQuery):
+                        pass
+                heard += 1
+            assert await flooding and heard
+        finally:
+            stranger.disable_monitor()
+            monitor.close(0)
+            stranger.close(0)

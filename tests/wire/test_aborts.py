@@ -1,0 +1,26 @@
+"""No connection can end the process at its other end."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+
+def run(recipe: str, tries: int) -> None:
+    """In a process of its own, which is what an abort ends."""
+    command = [sys.executable, "-m", "tests.wire.abort_recipes", recipe, str(tries)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"exit code {done.returncode}\n{done.stderr}"
+
+
+@pytest.mark.parametrize(("recipe", "tries"), [("flood", 24), ("ping", 24), ("blocked", 20)])
+def test_no_recipe_aborts(recipe: str, tries: int) -> None:
+    run(recipe, tries)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("recipe", "tries"), [("flood", 1000), ("ping", 1000), ("blocked", 1000)])
+def test_no_recipe_aborts_in_a_thousand_tries(recipe: str, tries: int) -> None:
+    run(recipe, tries)
