@@ -197,11 +197,13 @@ class ClientChannel(Generic[Body]):
         max_message_bytes: int = MAX_MESSAGE_BYTES,
         on_connected: Callable[[], None] | None = None,
         on_disconnected: Callable[[], None] | None = None,
+        longest_retry_s: float = 1.0,
     ) -> Self:
         """Start to connect to "tcp://host:port" and return at once; what is sent meanwhile waits. Needs a running loop.
 
         inbox: what the server may answer. max_message_bytes: the limit of both directions. The callbacks run in the
-        loop. Raises ConfigError when `address` is not one.
+        loop. longest_retry_s: pauses between attempts to connect double up to this. Raises ConfigError when `address`
+        is not one.
         """
         if not address.startswith("tcp://"):
             raise ConfigError("address", f"expected tcp://HOST:PORT, got {address!r}")
@@ -212,7 +214,7 @@ class ClientChannel(Generic[Body]):
             socket.set(zmq.IDENTITY, _ROUTE_MARK + secrets.token_bytes(_ROUTE_BYTES))
             socket.set(zmq.MAXMSGSIZE, max_message_bytes)
             socket.set(zmq.RECONNECT_IVL, 50)
-            socket.set(zmq.RECONNECT_IVL_MAX, 1000)
+            socket.set(zmq.RECONNECT_IVL_MAX, round(longest_retry_s * 1000))
             watch = ConnectionWatch(socket, address, on_connected, on_disconnected)
             socket.connect(f"tcp://{join_host_port(host, port)}")
             return cls(LoopSocket(socket, address), watch, address, inbox, max_message_bytes)

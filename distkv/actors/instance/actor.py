@@ -9,21 +9,24 @@ from typing import assert_never
 
 import structlog
 
+from distkv import events
 from distkv.actors.instance.connections import GManagerConnections, PeerConnections
 from distkv.actors.instance.prompt_intake import PromptIntake
 from distkv.actors.instance.status_responder import StatusResponder
 from distkv.actors.instance.trace import Trace
 from distkv.actors.instance.worker_group import WorkerGroup
+from distkv.actors.overlong import OverlongMessages
 from distkv.actors.task_scope import every
 from distkv.clock import Clock, MonotonicClock
 from distkv.config import InstanceConfig
 from distkv.control import commands as c
 from distkv.control.rmanager.state_machine import RManager
-from distkv.errors import ClusterError
+from distkv.errors import ClusterError, FrameTooLarge
 from distkv.text.tokenizer import Tokenizer
 from distkv.wire.channel import ServerChannel
 from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.messages import from_worker as fw
+from distkv.wire.messages import to_client as tc
 from distkv.wire.messages import to_gmanager as tg
 from distkv.wire.messages import to_rmanager as tr
 from distkv.wire.messages.common import Member
@@ -71,7 +74,8 @@ class InstanceActor:
         self._peers = PeerConnections(envelopes, tasks, self.on_peer, self.on_peer_lost)
         self._intake = PromptIntake(tokenizer, tasks, self._handle, self._answer, lambda: core.most_tokens)
         self._status = StatusResponder(core, member, worker, self._malformed, self._answer)
-        self._gone_routes: list[bytes] = []
+        self._follow_ups: list[c.Event] = []
+        self._overlong = OverlongMessages()
         self._ticks = 0
         self._last_refusal = ""
         self.joined = asyncio.Event()
@@ -160,6 +164,8 @@ class InstanceActor:
             self._join_refused(message.reason)
             return
         self._receive("gmanager", message, c.FromGManager(message), cause)
+        if isinstance(message, tr.Members):
+            self._peers.keep_only(self._core.members)
         if isinstance(message, tr.Members) and any(
             m.incarnation == self._member.incarnation and m.state == "ready" for m in message.members
         ):
@@ -196,8 +202,8 @@ class InstanceActor:
         self._decide(event, cause)
         if self._config.validate_state:
             self._core.validate()
-        while self._gone_routes:
-            self._decide(c.ClientGone(self._gone_routes.pop()), cause)
+        while self._follow_ups:
+            self._decide(self._follow_ups.pop(), cause)
 
     def _decide(self, event: c.Event, cause: str) -> None:
         started_s = time.perf_counter()
@@ -221,14 +227,31 @@ class InstanceActor:
                     self._answer(command, cause)
                 case c.Publish():
                     self._log.info(command.event.name, cause=cause, **command.event.fields())
+                    if isinstance(command.event, events.PeerLost):
+                        self._peers.keep_only(members)
                 case c.Exit():
                     self._log.info("exiting", reason=command.reason)
                     if not self._end.done():
                         self._end.set_result(command.code)
                 case _:
                     assert_never(command)
-        self._peers.keep_only(members)
 
     def _answer(self, command: c.Answer, cause: str) -> None:
-        if not self._server.send(command.route, self._envelopes.wrap(command.body, cause)):
-            self._gone_routes.append(command.route)
+        try:
+            is_there = self._server.send(command.route, self._envelopes.wrap(command.body, cause))
+        except FrameTooLarge as error:
+            self._answer_overlong(command, error, cause)
+            return
+        if not is_there:
+            self._follow_ups.append(c.ClientGone(command.route))
+
+    def _answer_overlong(self, command: c.Answer, error: FrameTooLarge, cause: str) -> None:
+        """What no client would read fails its own request or query, and nothing else on that connection."""
+        route, body = command.route, command.body
+        self._overlong.report(body, error)
+        if isinstance(body, tc.TokenChunk):
+            ended = tc.RequestEnded(request_id=body.request_id, kind="failed", reason=f"an answer is too long: {error}")
+            self._answer(c.Answer(route, ended), cause)
+            self._follow_ups.append(c.ClientRequested(route, tr.Cancel(request_id=body.request_id)))
+        elif isinstance(body, tc.Status):
+            self._answer(c.Answer(route, tc.Status(instance=body.instance)), cause)

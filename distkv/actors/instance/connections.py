@@ -12,12 +12,13 @@ from typing import Generic
 
 import structlog
 
-from distkv.errors import ConfigError, LinkClosed, WireError
+from distkv.actors.overlong import OverlongMessages
+from distkv.errors import ConfigError, FrameTooLarge, LinkClosed, WireError
 from distkv.wire.channel import ClientChannel
 from distkv.wire.codec import EnvelopeDecoder
 from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.inboxes import GMANAGER_CONNECTION, PEER_CONNECTION
-from distkv.wire.messages.common import Member
+from distkv.wire.messages.common import Member, clipped
 from distkv.wire.messages.envelope import Body, Control, GManagerAnswer, PeerAnswer, PeerRequest, ToGManager
 from distkv.wire.messages.to_client import Rejected
 
@@ -26,6 +27,14 @@ OnGManager = Callable[[GManagerAnswer, str], None]
 
 OnPeer = Callable[[str, PeerAnswer, str], None]
 """Takes the id of a peer, its message, and the id of its envelope."""
+
+SILENT_S = 3.0
+"""A gManager that has not answered for so long is stopped or stuck, though its host is there."""
+GMANAGER_RETRY_S = 1.0
+PEER_RETRY_S = 16.0
+"""The pauses between attempts to connect double from 50 ms up to these: a peer that is gone stays gone."""
+REPORT_S = 10.0
+"""What a connection refuses or is refused for is logged once in this time."""
 
 
 class Connection(Generic[Body]):
@@ -39,21 +48,41 @@ class Connection(Generic[Body]):
         envelopes: EnvelopeFactory,
         on_connected: Callable[[], None] | None = None,
         on_lost: Callable[[], None] | None = None,
+        retry_s: float = GMANAGER_RETRY_S,
     ) -> None:
         self.name, self.address = name, address
         self._envelopes = envelopes
-        self._channel = ClientChannel.connect(address, inbox, on_connected=on_connected, on_disconnected=on_lost)
+        self._overlong = OverlongMessages()
+        self._loop = asyncio.get_running_loop()
+        self._unanswered_since_s: float | None = None
+        self._reported_s = -REPORT_S
+        self._on_connected = on_connected
+        self._channel = ClientChannel.connect(
+            address, inbox, on_connected=self._is_there, on_disconnected=on_lost, longest_retry_s=retry_s
+        )
 
     @property
     def connected(self) -> bool:
         return self._channel.connected
 
     @property
+    def is_silent(self) -> bool:
+        """Whether nothing was heard for SILENT_S since something was sent."""
+        return self._unanswered_since_s is not None and self._loop.time() - self._unanswered_since_s >= SILENT_S
+
+    @property
     def malformed(self) -> int:
         return self._channel.malformed
 
     def send(self, body: Control, cause: str) -> bool:
-        return self._channel.send(self._envelopes.wrap(body, cause))
+        """Queue a message; False when that is not possible, also because it is too long."""
+        if self._unanswered_since_s is None:
+            self._unanswered_since_s = self._loop.time()
+        try:
+            return self._channel.send(self._envelopes.wrap(body, cause))
+        except FrameTooLarge as error:
+            self._overlong.report(body, error)
+            return False
 
     async def read(self, on_message: Callable[[Body, str], None]) -> None:
         """Hand on what comes until the connection is closed here."""
@@ -61,15 +90,30 @@ class Connection(Generic[Body]):
             try:
                 envelope = await self._channel.recv()
             except WireError as error:
-                structlog.get_logger().warning("an answer was refused", sender=self.name, problem=str(error))
+                if self._may_report():
+                    structlog.get_logger().warning("an answer was refused", sender=self.name, problem=str(error))
                 continue
             except LinkClosed:
                 return
+            self._unanswered_since_s = None
             body = envelope.body
-            if isinstance(body, Rejected):
-                structlog.get_logger().error("this instance was refused", by=self.name, reason=body.reason)
-            else:
+            if not isinstance(body, Rejected):
                 on_message(body, envelope.id)
+            elif self._may_report():
+                reason = clipped(body.reason)
+                structlog.get_logger().error("this instance was refused", by=self.name, reason=reason)
+
+    def _is_there(self) -> None:
+        self._unanswered_since_s = None
+        if self._on_connected is not None:
+            self._on_connected()
+
+    def _may_report(self) -> bool:
+        now_s = self._loop.time()
+        if now_s - self._reported_s < REPORT_S:
+            return False
+        self._reported_s = now_s
+        return True
 
     def close(self) -> None:
         """What was sent gets a moment to leave."""
@@ -98,11 +142,13 @@ class GManagerConnections:
         return sum(connection.malformed for connection in self._connections)
 
     def send(self, body: ToGManager, cause: str) -> bool:
-        """Send to the first gManager that is there; what none hears is dropped, as every such message allows."""
-        for connection in self._connections:
-            if connection.connected:
+        """Send to the first gManager that is there and answers, else to the first that is there; what none hears is
+        dropped, as every such message allows."""
+        there = [connection for connection in self._connections if connection.connected]
+        for connection in there:
+            if not connection.is_silent:
                 return connection.send(body, cause)
-        return False
+        return there[0].send(body, cause) if there else False
 
     def send_to_all(self, body: ToGManager) -> None:
         """Send to every gManager that is there."""
@@ -134,6 +180,7 @@ class PeerConnections:
         self._on_message = on_message
         self._on_lost = on_lost
         self._connections: dict[str, Connection[PeerAnswer]] = {}
+        self._lives: dict[str, tuple[str, int]] = {}
         self._malformed_before = 0
         self._no_addresses: dict[str, str] = {}
 
@@ -142,9 +189,12 @@ class PeerConnections:
         return self._malformed_before + sum(connection.malformed for connection in self._connections.values())
 
     def send(self, member: Member, body: PeerRequest, cause: str) -> bool:
-        """Send to a peer. One whose address is none is lost at once; `on_lost` says so from the loop."""
+        """Send to a peer; nothing goes to one that is known dead. One whose address is none is lost at once; `on_lost`
+        says so from the loop."""
+        if member.state == "dead":
+            return False
         connection = self._connections.get(member.instance_id)
-        if connection is not None and connection.address != member.address:
+        if connection is not None and _life(member) != self._lives[member.instance_id]:
             self._drop(member.instance_id)
             connection = None
         try:
@@ -157,11 +207,11 @@ class PeerConnections:
             return False
 
     def keep_only(self, members: Mapping[str, Member]) -> None:
-        """Close connections to peers that are gone."""
+        """Close connections to peers that are gone; to be called when `members` changed."""
         self._no_addresses = {name: address for name, address in self._no_addresses.items() if name in members}
-        for instance_id, connection in list(self._connections.items()):
+        for instance_id in list(self._connections):
             member = members.get(instance_id)
-            if member is None or member.state == "dead" or member.address != connection.address:
+            if member is None or member.state == "dead" or _life(member) != self._lives[instance_id]:
                 self._drop(instance_id)
 
     def close(self) -> None:
@@ -171,9 +221,14 @@ class PeerConnections:
     def _open(self, member: Member) -> Connection[PeerAnswer]:
         name = member.instance_id
         connection: Connection[PeerAnswer] = Connection(
-            member.address, name, PEER_CONNECTION, self._envelopes, on_lost=lambda: self._on_lost(name)
+            member.address,
+            name,
+            PEER_CONNECTION,
+            self._envelopes,
+            on_lost=lambda: self._on_lost(name),
+            retry_s=PEER_RETRY_S,
         )
-        self._connections[name] = connection
+        self._connections[name], self._lives[name] = connection, _life(member)
         self._tasks.create_task(
             connection.read(lambda message, cause: self._on_message(name, message, cause)),
             name=f"read {name}",
@@ -182,5 +237,11 @@ class PeerConnections:
 
     def _drop(self, instance_id: str) -> None:
         connection = self._connections.pop(instance_id)
+        del self._lives[instance_id]
         self._malformed_before += connection.malformed
         connection.close()
+
+
+def _life(member: Member) -> tuple[str, int]:
+    """A connection is to one process: one that was restarted is called anew, at once."""
+    return member.address, member.incarnation

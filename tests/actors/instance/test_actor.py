@@ -8,6 +8,7 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
@@ -22,6 +23,7 @@ from distkv.control.rmanager.state import RManagerSettings
 from distkv.control.rmanager.state_machine import RManager
 from distkv.types import SamplingParams
 from distkv.wire.channel import ClientChannel, ServerChannel
+from distkv.wire.codec import MAX_MESSAGE_BYTES
 from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.inboxes import CLIENT_CONNECTION, GMANAGER_PORT, PEER_CONNECTION, RMANAGER_PORT
 from distkv.wire.messages import from_worker as fw
@@ -200,3 +202,36 @@ async def test_a_worker_that_fails_or_starts_over_ends_it(running: Running, last
 async def test_a_drained_instance_ends_with_0(running: Running) -> None:
     running.actor.drain()
     assert await soon(running.actor.ended()) == 0
+
+
+async def test_an_answer_that_no_client_would_read_fails_its_own_request(running: Running) -> None:
+    async with ClientChannel.connect(running.server.address, CLIENT_CONNECTION) as client:
+        client.send(EnvelopeFactory("client").wrap(tg.MembersQuery()))
+        await served(running)
+        await soon(client.recv())
+        (event,) = running.core.of(c.ClientRequested)
+        chunk = tc.TokenChunk(request_id="r", text="x" * MAX_MESSAGE_BYTES)
+        with capture_logs() as lines:
+            for _ in range(2):
+                running.actor._answer(c.Answer(event.route, chunk), "")
+        running.actor._handle(c.Tick(), "")
+        assert [line["event"] for line in lines] == ["a message is too long"]
+        for _ in range(2):
+            ended = (await soon(client.recv())).body
+            assert isinstance(ended, tc.RequestEnded) and ended.request_id == "r" and not ended.retryable
+            assert "an answer is too long" in ended.reason
+        assert client.connected
+    assert c.ClientRequested(event.route, tr.Cancel(request_id="r")) in running.core.of(c.ClientRequested)
+
+
+async def test_a_status_that_is_too_long_comes_without_requests(running: Running) -> None:
+    async with ClientChannel.connect(running.server.address, CLIENT_CONNECTION) as client:
+        client.send(EnvelopeFactory("client").wrap(tg.MembersQuery()))
+        await served(running)
+        await soon(client.recv())
+        (event,) = running.core.of(c.ClientRequested)
+        status = running.core.status(make_member("a", pid=10), Counters())
+        request = tc.RequestStatus(request_id="r" * 256, instance_id="a", num_tokens=1, spans=())
+        many = msgspec.structs.replace(status, requests=(request,) * 100_000)
+        running.actor._answer(c.Answer(event.route, many), "")
+        assert (await soon(client.recv())).body == status

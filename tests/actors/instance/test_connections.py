@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import Any
 
+import msgspec
 import pytest
+import zmq
 from structlog.testing import capture_logs
 
-from distkv.actors.instance.connections import GManagerConnections, PeerConnections
+from distkv.actors.instance import connections
+from distkv.actors.instance.connections import PEER_RETRY_S, GManagerConnections, PeerConnections
 from distkv.wire.channel import ServerChannel
 from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.inboxes import GMANAGER_PORT, RMANAGER_PORT
@@ -110,3 +114,98 @@ async def test_a_gmanager_that_refuses_to_read_this_instance_is_named_in_the_log
         ]
         assert gmanagers.malformed == 0
         gmanagers.close()
+
+
+async def test_nothing_goes_to_a_peer_known_dead_and_no_connection_to_it_stays(tasks: asyncio.TaskGroup) -> None:
+    peers = PeerConnections(ENVELOPES, tasks, lambda *_message: None, lambda _name: None)
+    async with ServerChannel.bind("tcp://127.0.0.1:0", RMANAGER_PORT) as server:
+        member = peer_at(server.address)
+        dead = msgspec.structs.replace(member, state="dead")
+        assert not peers.send(dead, RELEASE, "")
+        assert peers._connections == {}
+        assert peers.send(member, RELEASE, "")
+        await soon(server.recv())
+        peers.keep_only({"b": dead})
+        assert peers._connections == {}
+        assert not peers.send(dead, RELEASE, "")
+        assert peers._connections == {}
+
+
+async def test_a_peer_that_was_restarted_is_called_anew(tasks: asyncio.TaskGroup) -> None:
+    peers = PeerConnections(ENVELOPES, tasks, lambda *_message: None, lambda _name: None)
+    async with ServerChannel.bind("tcp://127.0.0.1:0", RMANAGER_PORT) as server:
+        routes = []
+        for incarnation in (1, 1, 2):
+            peers.send(msgspec.structs.replace(peer_at(server.address), incarnation=incarnation), RELEASE, "")
+            routes.append((await soon(server.recv()))[0])
+        assert routes[0] == routes[1] != routes[2]
+        peers.close()
+
+
+async def test_attempts_to_reach_a_peer_that_is_gone_become_rare(tasks: asyncio.TaskGroup) -> None:
+    """They double, up to seconds; whoever asks for more does not get them."""
+    peers = PeerConnections(ENVELOPES, tasks, lambda *_message: None, lambda _name: None)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    for _ in range(100):
+        peers.send(peer_at(f"tcp://127.0.0.1:{port}"), RELEASE, "")
+    (connection,) = peers._connections.values()
+    zmq_socket = connection._channel._socket._socket
+    assert zmq_socket.get(zmq.RECONNECT_IVL_MAX) == PEER_RETRY_S * 1000
+    peers.close()
+
+
+async def test_a_message_that_is_too_long_costs_nothing_but_itself(tasks: asyncio.TaskGroup) -> None:
+    peers = PeerConnections(ENVELOPES, tasks, lambda *_message: None, lambda _name: None)
+    async with ServerChannel.bind("tcp://127.0.0.1:0", RMANAGER_PORT) as server:
+        overlong = tr.Renew(renewal=1, spans=(SpanRef(span_id="s" * 256, epoch=Epoch(1, 1)),) * 70_000, ttl_s=1.0)
+        with capture_logs() as lines:
+            assert not peers.send(peer_at(server.address), overlong, "")
+            assert not peers.send(peer_at(server.address), overlong, "")
+        assert [(line["event"], line["kind"]) for line in lines] == [("a message is too long", "Renew")]
+        assert peers.send(peer_at(server.address), RELEASE, "")
+        assert (await soon(server.recv()))[1].body == RELEASE
+        peers.close()
+
+
+async def test_a_gmanager_that_does_not_answer_is_left_for_one_that_does(
+    tasks: asyncio.TaskGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped or stuck: its host keeps the connection up."""
+    monkeypatch.setattr(connections, "SILENT_S", 0.05)
+    heard: asyncio.Queue[Any] = asyncio.Queue()
+    query = tg.MembersQuery()
+    async with (
+        ServerChannel.bind("tcp://127.0.0.1:0", GMANAGER_PORT) as first,
+        ServerChannel.bind("tcp://127.0.0.1:0", GMANAGER_PORT) as second,
+    ):
+        gmanagers = GManagerConnections((first.address, second.address), ENVELOPES, tasks)
+        gmanagers.on_message = lambda message, _cause: heard.put_nowait(message)
+        for connection in gmanagers._connections:
+            await soon(connection._channel.wait_connected())
+        gmanagers.send(query, "")
+        route, _ = await soon(first.recv())
+        await asyncio.sleep(connections.SILENT_S)
+        gmanagers.send(query, "")
+        await soon(second.recv())
+        first.send(route, ENVELOPES.wrap(tr.HeartbeatAck(seq=1)))
+        assert await soon(heard.get()) == tr.HeartbeatAck(seq=1)
+        gmanagers.send(query, "")
+        await soon(first.recv())
+        gmanagers.close()
+
+
+async def test_a_connection_that_refuses_much_writes_little(tasks: asyncio.TaskGroup) -> None:
+    heard = asyncio.Event()
+    peers = PeerConnections(ENVELOPES, tasks, lambda *_message: heard.set(), lambda _name: None)
+    async with ServerChannel.bind("tcp://127.0.0.1:0", RMANAGER_PORT) as server:
+        peers.send(peer_at(server.address), RELEASE, "")
+        route, _ = await soon(server.recv())
+        with capture_logs() as lines:
+            for _ in range(50):
+                server.send(route, ENVELOPES.wrap(tr.Members(version=1)))
+                server.send(route, ENVELOPES.wrap(tc.Rejected(reason="no")))
+            server.send(route, ENVELOPES.wrap(tr.Released(span=SPAN)))
+            await soon(heard.wait())
+        assert len(lines) == 1 and peers.malformed == 50
+        peers.close()

@@ -226,7 +226,10 @@ _BODIES: dict[str, tuple[str, Control]] = {
             request_id="req-1", kind="refused", reason="", retryable=True, needed_tokens=9000, pool_tokens=4096
         ),
     ),
-    "Rejected": ("i0", to_client.Rejected(reason="malformed message: Invalid value 'Nope' - at `$.body.type`")),
+    "Rejected": (
+        "i0",
+        to_client.Rejected(reason="malformed message: Invalid value 'Nope' - at `$.body.type`", closed=False),
+    ),
     "Status": (
         "i0",
         to_client.Status(
