@@ -10,13 +10,13 @@ from typing import assert_never
 import structlog
 
 from distkv import events
+from distkv.actors.alarm import Alarm
 from distkv.actors.instance.connections import GManagerConnections, PeerConnections
 from distkv.actors.instance.prompt_intake import PromptIntake
 from distkv.actors.instance.status_responder import StatusResponder
 from distkv.actors.instance.trace import Trace
 from distkv.actors.instance.worker_group import WorkerGroup
 from distkv.actors.overlong import OverlongMessages
-from distkv.actors.task_scope import every
 from distkv.clock import Clock, MonotonicClock
 from distkv.config import InstanceConfig
 from distkv.control import commands as c
@@ -32,7 +32,6 @@ from distkv.wire.messages import to_rmanager as tr
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.envelope import Control, FromWorker, GManagerAnswer, PeerAnswer, ToRManager
 
-TICK_S = 0.05
 TICKS_BETWEEN_CHECKS = 20
 
 
@@ -76,6 +75,7 @@ class InstanceActor:
         self._status = StatusResponder(core, member, worker, self._malformed, self._answer)
         self._follow_ups: list[c.Event] = []
         self._overlong = OverlongMessages()
+        self._alarm = Alarm(self._clock, self._next_deadline, self.tick)
         self._ticks = 0
         self._last_refusal = ""
         self.joined = asyncio.Event()
@@ -86,7 +86,7 @@ class InstanceActor:
         self._gmanagers.on_message, self._gmanagers.on_connected = self.on_gmanager, self.introduce
         self._tasks.create_task(self._read_server(), name="read server")
         self._tasks.create_task(self._read_worker(), name="read worker")
-        self._tasks.create_task(every(TICK_S, self.tick), name="tick")
+        self._tasks.create_task(self._alarm.run(), name="alarm")
         self._worker.watch(self._tasks)
         self.introduce()
 
@@ -133,6 +133,7 @@ class InstanceActor:
                 self._intake.submit(message, route, cause)
             case tr.StatusQuery():
                 self._status.query(route, cause, self._clock.now())
+                self._alarm.check()
             case tr.Cancel() if self._intake.cancel(message.request_id, route):
                 pass
             case tr.Cancel() | tr.KeepAlive() | tg.MembersQuery() | tg.Locate():
@@ -204,6 +205,10 @@ class InstanceActor:
             self._core.validate()
         while self._follow_ups:
             self._decide(self._follow_ups.pop(), cause)
+        self._alarm.check()
+
+    def _next_deadline(self) -> float:
+        return min(self._core.next_deadline(), self._status.next_deadline())
 
     def _decide(self, event: c.Event, cause: str) -> None:
         started_s = time.perf_counter()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from distkv.actors.instance.worker_group import WorkerGroup
@@ -50,6 +51,10 @@ class StatusResponder:
         """The worker answered."""
         self.worker_counters = stats.counters
         self._reply(stats.query_id)
+
+    def next_deadline(self) -> float:
+        """When the worker has been silent for too long."""
+        return next((since + PATIENCE_S for _, _, since in self._waiting.values()), math.inf)
 
     def tick(self, now: float) -> None:
         """Answer with what was heard last where the worker is silent."""

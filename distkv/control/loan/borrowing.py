@@ -16,6 +16,7 @@ from distkv.control.loan.leases import valid_until
 from distkv.control.request.block import Debt
 from distkv.control.request.sequence import Sequence
 from distkv.control.rmanager.member_table import MemberTable
+from distkv.control.timers import Timers
 from distkv.wire.messages.common import ANY_EPOCH, SpanRef
 from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.to_gmanager import BorrowQuery, Refusal
@@ -79,6 +80,9 @@ class Borrower:
         self._members = members
         self._counters = counters
         self._last_number = 0
+        self._waits: Timers[str] = Timers()
+        self._of: dict[str, dict[str, Borrow]] = {}
+        self._count = dict.fromkeys(Purpose, 0)
         self.active: dict[str, Borrow] = {}
         self.finished: deque[Borrow] = deque()
 
@@ -88,19 +92,21 @@ class Borrower:
         """Begin to look for `num_blocks` ≥ 1."""
         borrow = Borrow(self._next_id("borrow"), seq, purpose, num_blocks, frozenset(exclude))
         self.active[borrow.borrow_id] = borrow
+        self._of.setdefault(seq.request_id, {})[borrow.borrow_id] = borrow
+        self._count[purpose] += 1
         self._query(borrow, now)
         return borrow
 
     def of(self, seq: Sequence, purpose: Purpose | None = None) -> Borrow | None:
         """The borrow under way for a sequence, if any."""
-        for borrow in self.active.values():
+        for borrow in self._of.get(seq.request_id, {}).values():
             if borrow.seq is seq and purpose in (None, borrow.purpose):
                 return borrow
         return None
 
     def is_borrowing(self, purpose: Purpose) -> bool:
         """Whether a borrow for this purpose is under way."""
-        return any(borrow.purpose is purpose for borrow in self.active.values())
+        return self._count[purpose] > 0
 
     def grants(self) -> list[Debt]:
         """What borrows were granted that has not become a sequence's yet."""
@@ -113,8 +119,8 @@ class Borrower:
     def cancel(self, seq: Sequence) -> list[Debt]:
         """Forget the sequence's borrows; returns the grants to give back."""
         debts = []
-        for borrow in [b for b in self.active.values() if b.seq is seq]:
-            del self.active[borrow.borrow_id]
+        for borrow in [b for b in self._of.get(seq.request_id, {}).values() if b.seq is seq]:
+            self.drop(borrow)
             debts.extend(borrow.grants)
             self._withdraw(borrow)
         return debts
@@ -169,19 +175,35 @@ class Borrower:
     def tick(self, now: float) -> list[str]:
         """Give up waiting for those who do not answer; returns creditors that did not."""
         silent = []
-        for borrow in list(self.active.values()):
-            if borrow.querying and now - borrow.sent_at >= QUERY_TIMEOUT_S:
+        for borrow_id in self._waits.take_due(now):
+            borrow = self.active[borrow_id]
+            if borrow.querying:
                 self._consider(borrow, self._cached_candidates(), now)
-            elif borrow.trying and now - borrow.sent_at >= TRY_TIMEOUT_S:
+            elif borrow.trying:
                 self._withdraw(borrow)
                 silent.append(borrow.trying)
                 borrow.refusals[borrow.trying] = 0
                 self._try_next(borrow, now)
         return silent
 
+    def next_deadline(self) -> float:
+        """When somebody has not answered for too long."""
+        return self._waits.next_at()
+
+    def drop(self, borrow: Borrow) -> None:
+        """The borrow is under way no more."""
+        del self.active[borrow.borrow_id]
+        same = self._of[borrow.seq.request_id]
+        del same[borrow.borrow_id]
+        if not same:
+            del self._of[borrow.seq.request_id]
+        self._count[borrow.purpose] -= 1
+        self._waits.cancel(borrow.borrow_id)
+
     def _query(self, borrow: Borrow, now: float) -> None:
         borrow.rounds += 1
         borrow.querying, borrow.trying, borrow.sent_at = True, "", now
+        self._waits.set(borrow.borrow_id, now + QUERY_TIMEOUT_S)
         refusals = tuple(Refusal(creditor, free) for creditor, free in sorted(borrow.refusals.items()))
         self._emit(
             TellGManager(
@@ -215,6 +237,7 @@ class Borrower:
         if missing > 0 and borrow.candidates:
             creditor = borrow.candidates.pop(0)
             borrow.trying, borrow.span_id, borrow.sent_at = creditor.instance_id, self._next_id("span"), now
+            self._waits.set(borrow.borrow_id, now + TRY_TIMEOUT_S)
             wanted = TryMoveKvcache(
                 span_id=borrow.span_id,
                 request_id=borrow.seq.request_id,
@@ -227,7 +250,7 @@ class Borrower:
         elif missing > 0 and borrow.rounds < MAX_ROUNDS and not (borrow.purpose is not Purpose.PLACE and borrow.grants):
             self._query(borrow, now)
         else:
-            del self.active[borrow.borrow_id]
+            self.drop(borrow)
             self.finished.append(borrow)
 
     def _trying(self, creditor_id: str, span_id: str) -> Borrow | None:

@@ -148,6 +148,10 @@ class Creditor:
             self._state.publish(events.LeaseExpired(request_id=loan.request_id, debtor=loan.debtor_id))
             self._revoke(loan, tell_debtor=False)
 
+    def next_deadline(self) -> float:
+        """When `tick` has something to do."""
+        return self._state.loans.next_deadline()
+
     def _revoke(self, loan: Loan, tell_debtor: bool) -> None:
         if self._state.loans.revoke(loan, tell_debtor):
             self._state.emit(TellWorker(Revoke(span=loan.span)))

@@ -217,6 +217,10 @@ class RequestLifecycle:
 
     # --- time
 
+    def next_deadline(self) -> float:
+        """When the next request must have ended."""
+        return self._state.sequences.deadlines.next_at()
+
     def tick(self, now: float) -> None:
         """End what waits past its deadline, or for memory the live instances do not have."""
         sequences = self._state.sequences

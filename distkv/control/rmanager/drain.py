@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from distkv import events
 from distkv.control.commands import Exit, TellGManager
 from distkv.control.loan.creditor import Creditor
@@ -39,6 +41,10 @@ class Drain:
         """Ask for the loans again: a `Reclaim` may be lost."""
         if self._until is not None and now < self._until:
             self._creditor.reclaim_all(self._until - now)
+
+    def next_deadline(self) -> float:
+        """When time is up."""
+        return math.inf if self._until is None or self._left else self._until
 
     def advance(self, now: float) -> None:
         """Leave and exit when nothing is left to do, or time is up."""

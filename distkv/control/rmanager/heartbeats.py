@@ -43,11 +43,16 @@ class Heartbeats:
 
     def due(self, now: float) -> bool:
         """Whether a period has gone by, or memory has come free that others may be waiting for."""
-        early = self._lendable() > self._reported_lendable and now >= self._last_at + EARLY_S
-        if now < self._next_at and not early:
+        if now < self.next_deadline():
             return False
         self._last_at, self._next_at = now, now + self._state.settings.heartbeat_s
         return True
+
+    def next_deadline(self) -> float:
+        """When the next heartbeat is due, as things are now."""
+        if self._lendable() > self._reported_lendable:
+            return min(self._next_at, self._last_at + EARLY_S)
+        return self._next_at
 
     def build(self, waiting_blocks: int) -> Heartbeat:
         """The next heartbeat."""

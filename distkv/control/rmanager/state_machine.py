@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from random import Random
-from typing import assert_never
+from typing import Protocol, assert_never
 
 from distkv import events
 from distkv.control import commands as c
@@ -40,6 +40,14 @@ from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.envelope import PeerAnswer
 
 
+class Timed(Protocol):
+    """A part with timers."""
+
+    def next_deadline(self) -> float:
+        """When it needs a `Tick`, on the clock of `now`; infinity if never."""
+        ...
+
+
 class RManager:
     """State machine of one instance."""
 
@@ -58,6 +66,18 @@ class RManager:
         self._clients = ClientBook()
         self._drain = Drain(self.state, self._requests, self._creditor, self._debts)
         self._compat = ""
+        self._timed: tuple[Timed, ...] = (
+            self._peers,
+            self.state.borrower,
+            self._creditor,
+            self._debts,
+            self._admission,
+            self._requests,
+            self._clients,
+            self._mover,
+            self._heartbeats,
+            self._drain,
+        )
 
     def handle(self, event: c.Event, now: float) -> list[c.Command]:
         """Take one event at time `now` (s, monotonic); returns what to do, in order."""
@@ -224,7 +244,6 @@ class RManager:
         expired = self._debts.tick(now)
         self.state.counters.lease_expiries += len(expired)
         self._lose_all(expired, "its lease ran out")
-        self._requests.tick(now)
         for route in self._clients.silent(now):
             self._client_silent(route, now)
         self._mover.tick(now)
@@ -235,6 +254,7 @@ class RManager:
     def _advance(self, now: float) -> None:
         """Bring everything as far as it can go: grants, losses, admissions, steps, moves."""
         state, sequences = self.state, self.state.sequences
+        self._requests.tick(now)
         touched: dict[str, Sequence] = {}
         settled = -1
         while settled != sequences.changes:
@@ -260,6 +280,10 @@ class RManager:
         return touched
 
     # --- questions
+
+    def next_deadline(self) -> float:
+        """When this needs a `Tick`, unless something happens before; a `Tick` before that changes nothing."""
+        return min(part.next_deadline() for part in self._timed)
 
     @property
     def is_idle(self) -> bool:

@@ -16,6 +16,7 @@ from distkv.control.loan.debts import DebtBook
 from distkv.control.request.block import Block
 from distkv.control.request.sequence import SeqState, Sequence
 from distkv.control.rmanager.state import RManagerState
+from distkv.control.timers import Timers
 
 FIRST_RETRY_S = 0.05
 LONGEST_RETRY_S = 1.0
@@ -32,6 +33,7 @@ class Admission:
         self._debts = debts
         self._entropy = entropy
         self._relieve_at = 0.0
+        self._relieve_again: Timers[str] = Timers()
         self._relieve_retries = 0
         self._queue = state.sequences.queue
         self._short: tuple[tuple[int, int, int, int], bool] = ((-1, -1, -1, -1), False)
@@ -94,6 +96,10 @@ class Admission:
         """rBlocks that waiting requests need."""
         return self._queue.unplaced_blocks + sum(self.unplaced_blocks(seq) for seq in self._queue.resuming)
 
+    def next_deadline(self) -> float:
+        """When somebody may try again, or is not overtaken any more."""
+        return min(self._queue.next_deadline(), self._relieve_again.next_at())
+
     def unplaced_blocks(self, seq: Sequence) -> int:
         """Blocks it needs a place for before it can go on, beyond the slots it holds or will soon have back."""
         seq.placement.cover(len(seq.request.tokens))
@@ -103,14 +109,18 @@ class Admission:
     def make_room(self, now: float) -> None:
         """Move blocks out when slots run short; preempt the youngest when a sequence stands still for want of one."""
         state = self._state
+        self._relieve_again.take_due(now)
         stalled = self._stalled()
         if not (stalled or self._short_soon() or self._starving()) or self._relieving():
+            return
+        may_relieve = now >= self._relieve_at and state.has_creditors
+        if not (stalled or may_relieve):
             return
         room_is_coming = state.has_deferred_slots or any(s.placement.has_outgoing for s in state.running())
         if room_is_coming and not stalled:
             return
-        victim = self._fullest()
-        if now >= self._relieve_at and victim is not None and state.has_creditors:
+        victim = self._fullest() if may_relieve else None
+        if victim is not None:
             wanted = min(victim.placement.counts.movable, max(LEAST_MOVE_BLOCKS, len(state.running())))
             state.borrower.start(victim, Purpose.RELIEVE, wanted, now)
             return
@@ -133,6 +143,7 @@ class Admission:
                 self._relieve_retries = 0
                 return
             self._relieve_at = now + self._backoff(self._relieve_retries)
+            self._relieve_again.set("", self._relieve_at)
             self._relieve_retries += 1
             if self._stalled():
                 self._preempt_youngest(now)

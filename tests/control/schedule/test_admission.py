@@ -68,7 +68,7 @@ class Admitting:
             debt = Debt(span, creditor, tuple(range(count)), self.clock.now() + 3.5, 4.0)
             borrow.grants.append(debt)
             self.debts.add(borrow.seq, debt, self.clock.now())
-        del self.state.borrower.active[borrow.borrow_id]
+        self.state.borrower.drop(borrow)
         self.admission.on_borrowed(borrow, self.clock.now())
         self.check()
 

@@ -1,0 +1,43 @@
+"""Time for a state machine: it is told when the moment it waits for has come, and not before."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Callable
+
+from distkv.clock import Clock
+
+LEAST_SLEEP_S = 0.001
+"""Between two rings, so that whatever is always due cannot keep everything else from running."""
+
+
+class Alarm:
+    """Calls `ring` once `next_deadline()` has come. Whatever may have moved that earlier is followed by `check`."""
+
+    def __init__(self, clock: Clock, next_deadline: Callable[[], float], ring: Callable[[], None]) -> None:
+        self._clock = clock
+        self._next_deadline = next_deadline
+        self._ring = ring
+        self._set_for = math.inf
+        self._moved = asyncio.Event()
+
+    def check(self) -> None:
+        """Something has happened: it may be needed earlier."""
+        if self._next_deadline() < self._set_for:
+            self._moved.set()
+
+    async def run(self) -> None:
+        """Ring whenever it is time, until cancelled; raises what `ring` raises."""
+        while True:
+            self._moved.clear()
+            self._set_for = self._next_deadline()
+            sleep_s = self._set_for - self._clock.now()
+            if sleep_s > 0:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(None if math.isinf(sleep_s) else sleep_s):
+                        await self._moved.wait()
+            else:
+                self._ring()
+                await asyncio.sleep(LEAST_SLEEP_S)
