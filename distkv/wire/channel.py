@@ -26,10 +26,12 @@ from distkv.wire.messages.common import clipped
 from distkv.wire.messages.envelope import Body, Control, Envelope
 from distkv.wire.messages.to_client import Rejected
 from distkv.wire.rejections import Rejections
+from distkv.wire.sockets.connection_limit import ConnectionLimit, descriptors_for_connections
 from distkv.wire.sockets.connection_watch import ConnectionWatch
-from distkv.wire.sockets.flood_guard import FloodGuard, shut_down
+from distkv.wire.sockets.flood_guard import FloodGuard
 from distkv.wire.sockets.loop_socket import LoopSocket
 from distkv.wire.sockets.options import open_socket
+from distkv.wire.sockets.tcp_connection import shut_down
 
 POLITE_LINGER_S = 0.5
 
@@ -52,6 +54,7 @@ class ServerChannel(Generic[Body]):
         name: str,
         max_message_bytes: int,
         guard: FloodGuard,
+        limit: ConnectionLimit,
     ) -> None:
         self.address = address
         self.malformed = 0
@@ -60,6 +63,7 @@ class ServerChannel(Generic[Body]):
         self._envelopes = EnvelopeFactory(name)
         self._max_message_bytes = max_message_bytes
         self._guard = guard
+        self._limit = limit
         self._rejections = Rejections()
 
     @classmethod
@@ -72,18 +76,21 @@ class ServerChannel(Generic[Body]):
         max_message_bytes: int = MAX_MESSAGE_BYTES,
         insecure: bool = False,
         guard: FloodGuard | None = None,
+        max_connections: int | None = None,
     ) -> Self:
         """Listen at "tcp://host:port" (IPv4, [IPv6]; port 0 or * is automatic). Call it under the running loop.
 
         inbox: what may come in. name: how this end signs a `Rejected`. max_message_bytes: the limit of both directions.
-        guard: how much may come by one connection. Raises ConfigError when the address cannot be used, or is reachable
-        from other machines without `insecure`.
+        guard: how much may come by one connection. max_connections: how many there may be; half the descriptors of the
+        process if not given. Raises ConfigError when the address cannot be used, or is reachable from other machines
+        without `insecure`.
         """
         if not address.startswith("tcp://"):
             raise ConfigError("address", f"expected tcp://HOST:PORT, got {address!r}")
         host, port = split_host_port(address)
         check_bind(host, insecure)
         socket = open_socket(zmq.ROUTER, ipv6=":" in host)
+        limit = ConnectionLimit(socket, max_connections or descriptors_for_connections())
         try:
             socket.set(zmq.ROUTER_MANDATORY, 1)
             # A client that has reconnected takes its route over from its dead connection.
@@ -91,14 +98,15 @@ class ServerChannel(Generic[Body]):
             socket.set(zmq.MAXMSGSIZE, max_message_bytes)
             socket.bind(f"tcp://{join_host_port(host, port or '*')}")
             real = socket.get_string(zmq.LAST_ENDPOINT).rstrip("\0")
-            return cls(LoopSocket(socket, real), real, inbox, name, max_message_bytes, guard or FloodGuard())
-        except zmq.ZMQError as e:
+            _, limit.port = split_host_port(real)
+            loop_socket = LoopSocket(socket, real)
+            return cls(loop_socket, real, inbox, name, max_message_bytes, guard or FloodGuard(), limit)
+        except BaseException as e:
+            limit.close()
             socket.close(linger=0)
-            raise ConfigError(
-                "address", f"cannot listen at {address}: {zmq.strerror(e.errno or 0)}", PORT_HINT
-            ) from None
-        except BaseException:
-            socket.close(linger=0)
+            if isinstance(e, zmq.ZMQError):
+                why = f"cannot listen at {address}: {zmq.strerror(e.errno or 0)}"
+                raise ConfigError("address", why, PORT_HINT) from None
             raise
 
     async def recv(self) -> tuple[bytes, Envelope[Body]]:
@@ -137,10 +145,12 @@ class ServerChannel(Generic[Body]):
 
     def close(self) -> None:
         """Stop listening; what was sent before gets a moment to leave."""
+        self._limit.close()
         self._socket.close(POLITE_LINGER_S)
 
     def abort(self) -> None:
         """Stop listening and drop what has not left yet."""
+        self._limit.close()
         self._socket.close(0)
 
     async def __aenter__(self) -> Self:
@@ -163,7 +173,7 @@ class ServerChannel(Generic[Body]):
         source = self._socket.source if self._socket.traces_source else None
         self._socket.traces_source = True
         if source is not None and self._guard.is_first_report(route):
-            is_shut = shut_down(source, self._guard.sent_bytes(route))
+            is_shut = shut_down(source, received=self._guard.sent_bytes(route))
             structlog.get_logger().warning("a connection sent too much", at=self.address, shut=is_shut)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 import signal
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -23,6 +24,7 @@ CANCEL_S = 5.0
 # A program that signals a process and its group, as `timeout` does, sends the same signal twice.
 REPEAT_S = 0.5
 ABANDONED_EXIT = 1
+MAX_DESCRIPTORS = 65_536
 
 
 def daemon_options() -> list[click.Parameter]:
@@ -40,8 +42,9 @@ def serve(actor: Actor, *, drain_s: float, ready_fd: int | None = None, lifeline
     or more, ends the process at once. The end of `lifeline_fd` means that the parent died: the actor is cancelled, and
     whatever does not heed that is ended after CANCEL_S. A fatal error is logged and becomes exit code 1, a ConfigError
     2. A service manager that left its NOTIFY_SOCKET in the environment is notified when the actor is ready and when
-    it stops.
+    it stops. The limit on descriptors is raised as far as the system permits, up to MAX_DESCRIPTORS.
     """
+    raise_descriptor_limit()
     for fd in {ready_fd, lifeline_fd} - {None}:
         assert fd is not None
         os.set_inheritable(fd, False)
@@ -49,6 +52,15 @@ def serve(actor: Actor, *, drain_s: float, ready_fd: int | None = None, lifeline
         return uvloop.run(_Daemon(drain_s, ready_fd, lifeline_fd).run(actor))
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
+
+
+def raise_descriptor_limit() -> None:
+    """Connections are bounded by descriptors, and the usual limit is far below what the system permits."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    unlimited = hard == resource.RLIM_INFINITY
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE, (max(soft, MAX_DESCRIPTORS if unlimited else min(hard, MAX_DESCRIPTORS)), hard)
+    )
 
 
 class _Daemon:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import struct
 from collections.abc import Callable
 
 import zmq
 
 from distkv.errors import LinkClosed
+from distkv.wire.sockets.monitor import Monitor
 
-_EVENT = struct.Struct("=Hi")
 _EVENTS = zmq.Event.HANDSHAKE_SUCCEEDED | zmq.Event.DISCONNECTED
 
 
@@ -29,50 +28,30 @@ class ConnectionWatch:
     ) -> None:
         self.connected = False
         self._name = name
-        self._socket = socket
         self._on_connected = on_connected
         self._on_disconnected = on_disconnected
         self._changed = asyncio.Event()
-        self._closed = False
-        self._monitor: zmq.Socket[bytes] = socket.get_monitor_socket(_EVENTS)
-        self._loop = asyncio.get_running_loop()
-        self._fd = int(self._monitor.get(zmq.FD))
-        self._loop.add_reader(self._fd, self._drain)
-        # ZeroMQ signals the descriptor only to a reader that has found nothing.
-        self._drain()
+        self._monitor = Monitor(socket, _EVENTS, self._follow)
 
     async def wait_connected(self) -> None:
         """Return when the peer is there. Raises LinkClosed once closed here."""
         while not self.connected:
-            if self._closed:
+            if self._monitor.closed:
                 raise LinkClosed(self._name, "it was closed on this side")
             await self._changed.wait()
 
     def close(self) -> None:
         """Stop watching; those who wait get LinkClosed."""
-        if self._closed:
-            return
-        self._closed = True
-        self._loop.remove_reader(self._fd)
-        self._socket.disable_monitor()
-        self._monitor.close(linger=0)
-        self._wake()
+        if not self._monitor.closed:
+            self._monitor.close()
+            self._wake()
 
     def _wake(self) -> None:
         # Everyone who waits on the old event wakes; whoever comes later waits on a fresh one.
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def _drain(self) -> None:
-        while not self._closed:
-            try:
-                head, _endpoint = self._monitor.recv_multipart(zmq.DONTWAIT)
-            except zmq.Again:
-                return
-            event, _value = _EVENT.unpack(head)
-            self._follow(event)
-
-    def _follow(self, event: int) -> None:
+    def _follow(self, event: int, _descriptor: int) -> None:
         if event == zmq.Event.HANDSHAKE_SUCCEEDED and not self.connected:
             self.connected = True
             self._wake()

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import struct
-
 QUOTA_MESSAGES = 20_000
 QUOTA_BYTES = 256 * 2**20
 QUOTA_S = 1.0
 """Far above what a gateway with thousands of streams sends, and what waits after a pause of some seconds."""
-
-_TCP_BYTES_RECEIVED = struct.Struct("=128xQ")
 
 
 class FloodGuard:
@@ -53,21 +47,3 @@ class FloodGuard:
         is_first = route not in self._reported
         self._reported.add(route)
         return is_first
-
-
-def shut_down(descriptor: int, received_bytes: int) -> bool:
-    """Shut a TCP connection down, if it is one by which at least `received_bytes` came: ZeroMQ may have closed the
-    descriptor that a message came by, and another connection may have its number by now."""
-    try:
-        copy = socket.socket(fileno=os.dup(descriptor))
-    except OSError:
-        return False
-    with copy:
-        try:
-            info = copy.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_BYTES_RECEIVED.size)
-            if len(info) < _TCP_BYTES_RECEIVED.size or _TCP_BYTES_RECEIVED.unpack(info)[0] < received_bytes:
-                return False
-            copy.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            return False
-    return True

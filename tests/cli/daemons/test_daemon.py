@@ -154,3 +154,15 @@ def test_descriptors_do_not_reach_grandchildren():
     finally:
         os.close(read)
         os.close(write)
+
+
+def test_a_daemon_takes_the_descriptors_that_it_may_have() -> None:
+    program = """
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 1024))
+from distkv.cli.daemons.daemon import raise_descriptor_limit
+raise_descriptor_limit()
+print(*resource.getrlimit(resource.RLIMIT_NOFILE))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["1024", "1024"]

@@ -1,0 +1,79 @@
+"""A bound on the connections to a listening socket, so that a process keeps descriptors for its own work.
+
+ZeroMQ has no such bound. A connection accepted beyond the limit costs the oldest one by which nothing was said yet, or
+is shut itself. Cost per connection: constant, since none that has spoken is looked at twice.
+"""
+
+from __future__ import annotations
+
+import resource
+
+import structlog
+import zmq
+
+from distkv.clock import Clock, MonotonicClock
+from distkv.wire.sockets.monitor import Monitor
+from distkv.wire.sockets.tcp_connection import received_bytes, shut_down
+
+GREETING_BYTES = 512
+"""More than a greeting, a handshake and an identity take, and less than any message and these."""
+REPORT_S = 10.0
+
+_EVENTS = zmq.Event.ACCEPTED | zmq.Event.DISCONNECTED
+
+
+def descriptors_for_connections() -> int:
+    """Half of those that this process may have; the rest is for its own files, links and connections."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
+
+
+class ConnectionLimit:
+    """Keeps the connections to `socket`, which listens at `port`, at `most`. Create it before `bind`, under the loop.
+
+    open: connections now.
+    """
+
+    def __init__(self, socket: zmq.Socket[bytes], most: int, clock: Clock | None = None) -> None:
+        self.port: int | None = None
+        self._most = most
+        self._clock = clock or MonotonicClock()
+        self._reported_s = -REPORT_S
+        self._open: set[int] = set()
+        self._maybe_silent: dict[int, None] = {}
+        self._monitor = Monitor(socket, _EVENTS, self._follow)
+
+    @property
+    def open(self) -> int:
+        return len(self._open)
+
+    def close(self) -> None:
+        """Limit no more."""
+        self._monitor.close()
+
+    def _follow(self, event: int, descriptor: int) -> None:
+        self._maybe_silent.pop(descriptor, None)
+        if event == zmq.Event.DISCONNECTED:
+            self._open.discard(descriptor)
+            return
+        self._maybe_silent[descriptor] = None
+        self._open.add(descriptor)
+        if len(self._open) > self._most:
+            self._report()
+            self._shut_one(newest=descriptor)
+
+    def _shut_one(self, newest: int) -> None:
+        while self._maybe_silent:
+            oldest = next(iter(self._maybe_silent))
+            del self._maybe_silent[oldest]
+            if received_bytes(oldest) < GREETING_BYTES:
+                self._open.discard(oldest)
+                if shut_down(oldest, port=self.port):
+                    return
+        self._open.discard(newest)
+        shut_down(newest, port=self.port)
+
+    def _report(self) -> None:
+        now_s = self._clock.now()
+        if now_s - self._reported_s >= REPORT_S:
+            self._reported_s = now_s
+            structlog.get_logger().warning("too many connections", port=self.port, limit=self._most)

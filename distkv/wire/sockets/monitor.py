@@ -1,0 +1,44 @@
+"""What ZeroMQ tells of the connections of a socket, under the running loop."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Callable
+
+import zmq
+
+_EVENT = struct.Struct("=Hi")
+
+
+class Monitor:
+    """Calls `on_event` in the loop with each of `events` and its value, mostly a descriptor, until `close`."""
+
+    def __init__(self, socket: zmq.Socket[bytes], events: int, on_event: Callable[[int, int], None]) -> None:
+        self.closed = False
+        self._socket = socket
+        self._on_event = on_event
+        self._monitor: zmq.Socket[bytes] = socket.get_monitor_socket(events)
+        self._loop = asyncio.get_running_loop()
+        self._fd = int(self._monitor.get(zmq.FD))
+        self._loop.add_reader(self._fd, self._drain)
+        # ZeroMQ signals the descriptor only to a reader that has found nothing.
+        self._drain()
+
+    def close(self) -> None:
+        """Tell no more; safe to call twice."""
+        if self.closed:
+            return
+        self.closed = True
+        self._loop.remove_reader(self._fd)
+        self._socket.disable_monitor()
+        self._monitor.close(linger=0)
+
+    def _drain(self) -> None:
+        while not self.closed:
+            try:
+                head, _endpoint = self._monitor.recv_multipart(zmq.DONTWAIT)
+            except zmq.Again:
+                return
+            event, value = _EVENT.unpack(head)
+            self._on_event(event, value)

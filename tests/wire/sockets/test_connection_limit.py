@@ -1,0 +1,64 @@
+"""Connections that say nothing, in numbers, cost those that do nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+
+from structlog.testing import capture_logs
+
+from distkv.wire.channel import ClientChannel, ServerChannel
+from distkv.wire.envelope_factory import EnvelopeFactory
+from distkv.wire.inboxes import CAPTURE
+from distkv.wire.messages.envelope import Control
+from distkv.wire.messages.to_gmanager import MembersQuery
+from distkv.wire.messages.to_rmanager import KeepAlive
+from tests.wire.abort_recipes import handshaken
+
+DEADLINE_S = 20.0
+MOST = 16
+ENVELOPES = EnvelopeFactory("a")
+
+
+async def heard(server: ServerChannel[Control], client: ClientChannel[Control]) -> None:
+    """The client says something long enough to count, and is answered."""
+    client.send(ENVELOPES.wrap(MembersQuery()))
+    async with asyncio.timeout(DEADLINE_S):
+        route, _envelope = await server.recv()
+        assert server.send(route, ENVELOPES.wrap(KeepAlive()))
+        await client.recv()
+
+
+async def test_silent_connections_are_shut_for_new_ones_and_those_that_speak_stay() -> None:
+    lost: list[int] = []
+    async with ServerChannel[Control].bind("tcp://127.0.0.1:0", CAPTURE, max_connections=MOST) as server:
+        port = int(server.address.rsplit(":", 1)[1])
+        with contextlib.ExitStack() as stack, capture_logs() as lines:
+            speaking = [ClientChannel.connect(server.address, CAPTURE, on_disconnected=lambda: lost.append(0))]
+            for _ in range(8):  # what the limit looks at is how much came, not what
+                await heard(server, speaking[0])
+            silent: list[socket.socket] = []
+            for _ in range(4 * MOST):
+                stranger = await asyncio.to_thread(handshaken, port)
+                silent.append(stack.enter_context(stranger))
+            speaking.append(ClientChannel.connect(server.address, CAPTURE, on_disconnected=lambda: lost.append(1)))
+            for client in speaking:
+                await heard(server, client)
+            assert server._limit.open <= MOST
+            shut = [one for one in silent if is_shut(one)]
+            assert len(shut) >= 3 * MOST and shut == silent[: len(shut)], "the oldest"
+            assert not lost
+            assert [line["event"] for line in lines] == ["too many connections"]
+            for client in speaking:
+                client.abort()
+
+
+def is_shut(stranger: socket.socket) -> bool:
+    stranger.setblocking(False)
+    try:
+        return stranger.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        return True
