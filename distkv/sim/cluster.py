@@ -8,55 +8,48 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import Any, cast
+from typing import Any
 
 from distkv.clock import ManualClock
-from distkv.config import MembershipSettings
 from distkv.control import commands as c
 from distkv.control.cluster.gmanager import GManager
 from distkv.control.rmanager.state import RManagerSettings
-from distkv.events import ClusterEvent
-from distkv.sim.client import Outcome
-from distkv.sim.fake_worker import VOCAB, Thread, thread_of
-from distkv.sim.loans import LoanCheck
-from distkv.sim.network import Channel, Network
+from distkv.sim.fake_worker import VOCAB
 from distkv.sim.node import Node
+from distkv.sim.processes import Processes, client_route
+from distkv.sim.progress import ProgressWatch
 from distkv.types import SamplingParams
 from distkv.wire.messages import to_rmanager as tr
-from distkv.wire.messages import to_worker as tw
 from distkv.wire.messages.counters import Counters
-from distkv.wire.messages.envelope import PeerAnswer, ToClient, ToWorker
 
 BLOCK = 4
 TICK_S = 0.05
 GMANAGER = "gmanager"
-STEP_DELAYS = (0.98, 0.9, 0.5, 0.0)
-"""How likely anything else overtakes a step, one of these per cluster: steps take longer than messages."""
-
-Delivery = c.Event | c.GManagerRequested | ToWorker
 
 
 class SimCluster:
-    """A gManager and instances i0, i1, ... with `pools` slots each; `settings` are those of all rManagers.
+    """gManagers and instances i0, i1, ... with `pools` slots each; `settings` are those of all rManagers.
 
     Every invariant is checked after every event: of the instance or gManager that handled it, and between all.
     nodes: the newest incarnation by instance id. owner: the instance that a request was sent to. outcomes: what its
     client got. events: what was published, and by whom. loans: what must hold between instances.
     """
 
-    def __init__(self, pools: Sequence[int], seed: int = 0, **settings: Any) -> None:
+    def __init__(
+        self, pools: Sequence[int], seed: int = 0, gmanagers: Sequence[str] = (GMANAGER,), **settings: Any
+    ) -> None:
         self.clock = ManualClock(100.0)
         self.random = Random(seed)
-        self.network: Network[Delivery] = Network(self.random, {"steps": self.random.choice(STEP_DELAYS)})
-        self.nodes: dict[str, Node] = {}
-        self.gm: GManager | None = GManager(MembershipSettings())
-        self.outcomes: dict[str, Outcome] = defaultdict(Outcome)
+        self._processes = Processes(gmanagers, self.clock, self.random)
+        self.nodes = self._processes.nodes
+        self.gmanagers = self._processes.gmanagers
+        self.network = self._processes.network
+        self.outcomes = self._processes.outcomes
+        self.events = self._processes.events
+        self.loans = self._processes.loans
         self.owner: dict[str, str] = {}
-        self.events: list[tuple[str, ClusterEvent]] = []
+        self.progress = ProgressWatch(self.nodes, self.owner, self.outcomes)
         self._settings = settings
-        self.loans = LoanCheck(self.nodes)
-        self._version = 0
-        self._ended: list[str] = []
         for index, slots in enumerate(pools):
             self.start(f"i{index}", slots)
         self.run(1.0)
@@ -73,7 +66,7 @@ class SimCluster:
         self.nodes[name] = node
         for other in self.nodes.values():
             other.worker.peers = {peer: one.worker for peer, one in self.nodes.items()}
-        self._carry_out(name, node.rm.introduce(node.member, "sim"))
+        self._processes.introduce(name)
 
     def kill(self, name: str) -> None:
         """The instance dies; peers see its connections break."""
@@ -81,7 +74,7 @@ class SimCluster:
         self.network.lose(lambda channel: name in (channel.source, channel.target))
         for other, node in self.nodes.items():
             if node.alive:
-                self._handle(other, c.PeerDisconnected(name))
+                self._processes.handle(other, c.PeerDisconnected(name))
 
     def freeze(self, name: str, frozen: bool = True) -> None:
         """SIGSTOP and SIGCONT: connections stay, nothing moves."""
@@ -89,23 +82,51 @@ class SimCluster:
 
     def drain(self, name: str, timeout_s: float = 20.0) -> None:
         """SIGTERM: it ends in good order."""
-        self._handle(name, c.DrainRequested(timeout_s))
+        self._processes.handle(name, c.DrainRequested(timeout_s))
 
     def cut(self, one: str, other: str) -> None:
         """The control connections between two instances break: what is on its way is lost; they connect again."""
         self.network.lose(lambda channel: {channel.source, channel.target} == {one, other})
         for name, peer in ((one, other), (other, one)):
             if self.nodes[name].runs:
-                self._handle(name, c.PeerDisconnected(peer))
+                self._processes.handle(name, c.PeerDisconnected(peer))
 
-    def kill_gmanager(self) -> None:
-        """The gManager dies, and what is on its way to and from it is lost."""
-        self.gm = None
-        self.network.lose(lambda channel: GMANAGER in (channel.source, channel.target))
+    def cut_path(self, reader: str, source: str, is_cut: bool = True) -> None:
+        """The reader's worker gets nothing from the other's, neither partials nor blocks; the other way stays as it is,
+        and so do the control connections. `is_cut` False mends it."""
+        cut_from = self.nodes[reader].worker.cut_from
+        cut_from.add(source) if is_cut else cut_from.discard(source)
 
-    def restart_gmanager(self) -> None:
-        """A gManager that knows nothing."""
-        self.gm, self._version = GManager(MembershipSettings()), 0
+    def fail_pulls(self, name: str, failing: bool = True) -> None:
+        """Whatever the instance's worker pulls fails, from whomever."""
+        self.nodes[name].worker.pulls_fail = failing
+
+    def stall_steps(self, name: str, stalled: bool = True) -> None:
+        """The instance's worker computes nothing for itself; it still serves peers, and its rManager runs."""
+        self.nodes[name].worker.stalled = stalled
+
+    # --- gManagers
+
+    @property
+    def gm(self) -> GManager | None:
+        """The gManager that instances speak to."""
+        heard = self.gmanagers.heard_by_instances
+        return None if heard is None else heard.machine
+
+    def kill_gmanager(self, name: str = GMANAGER) -> None:
+        """The gManager dies, and what is on its way to and from it is lost; instances turn to the next there is."""
+        self.gmanagers[name].kill()
+        self.network.lose(lambda channel: name in (channel.source, channel.target))
+        self._processes.introduce_all()
+
+    def restart_gmanager(self, name: str = GMANAGER) -> None:
+        """A gManager that knows nothing; instances connect to it."""
+        self.gmanagers[name].start()
+        self._processes.introduce_all()
+
+    def stall_gmanager(self, name: str = GMANAGER, stalled: bool = True) -> None:
+        """The gManager stands still: what is sent to it waits."""
+        self.gmanagers[name].stalled = stalled
 
     # --- clients
 
@@ -114,13 +135,13 @@ class SimCluster:
         sampling = SamplingParams(max_tokens=max_tokens, temperature=0.0, **params)
         submit = tr.Submit(request_id=request_id, prompt=tuple(prompt), params=sampling)
         self.owner[request_id] = name
-        self._handle(name, c.Tokenized(submit, tuple(prompt), _route("client", request_id)))
+        self._processes.handle(name, c.Tokenized(submit, tuple(prompt), client_route(request_id)))
 
     def cancel(self, request_id: str) -> None:
         """Have the client stop its request."""
         name = self.owner[request_id]
         if self.nodes[name].alive:
-            self._handle(name, c.ClientRequested(_route("client", request_id), tr.Cancel(request_id=request_id)))
+            self._processes.handle(name, c.ClientRequested(client_route(request_id), tr.Cancel(request_id=request_id)))
 
     def spans(self, request_id: str) -> dict[str, int]:
         """Tokens of a live request by the instance they lie on."""
@@ -131,6 +152,10 @@ class SimCluster:
                 for span in request.spans:
                     held[span.instance_id] += span.num_tokens
         return dict(held)
+
+    def handle(self, name: str, event: c.Event) -> None:
+        """Have an instance's rManager handle an event, whoever is to have sent it."""
+        self._processes.handle(name, event)
 
     # --- time
 
@@ -159,31 +184,22 @@ class SimCluster:
     def tick(self) -> None:
         """A tick passes for everybody; clients say that they are there."""
         now = self.clock.advance(TICK_S)
-        while self._ended:
-            self.kill(self._ended.pop())
+        while self._processes.ended:
+            self.kill(self._processes.ended.pop())
         for name, node in list(self.nodes.items()):
             if node.runs:
                 for request_id, owner in self.owner.items():
                     if owner == name and not self.outcomes[request_id].done:
-                        self._handle(name, c.ClientRequested(_route("client", request_id), tr.KeepAlive()))
-                self._handle(name, c.Tick())
-        if self.gm is not None:
-            self._handle_gmanager(self.gm, c.Tick(), now)
+                        self._processes.handle(name, c.ClientRequested(client_route(request_id), tr.KeepAlive()))
+                self._processes.handle(name, c.Tick())
+        for gmanager in self.gmanagers.by_name.values():
+            if gmanager.runs:
+                self._processes.handle_gmanager(gmanager, c.Tick())
+        self.progress.validate(now)
 
     def deliver(self) -> bool:
         """Let one message arrive; false if none can."""
-        drawn = self.network.draw(lambda target: target not in self.nodes or self.nodes[target].runs)
-        if drawn is None:
-            return False
-        channel, delivery = drawn
-        if isinstance(delivery, c.GManagerRequested):
-            if self.gm is not None:
-                self._handle_gmanager(self.gm, delivery, self.clock.now())
-        elif isinstance(delivery, ToWorker):
-            self._work(channel.target, cast(Thread, channel.name), delivery)
-        else:
-            self._handle(channel.target, delivery)
-        return True
+        return self._processes.deliver()
 
     # --- checks
 
@@ -200,75 +216,3 @@ class SimCluster:
                 heartbeat = self.gm.ledger.entries[name].heartbeat
                 assert heartbeat is not None and heartbeat.free_blocks == heartbeat.total_blocks, name
         assert self.gm.ledger.debts() == {} and self.gm.ledger.placement() == {}
-
-    # --- events and commands
-
-    def _handle(self, name: str, event: c.Event) -> None:
-        self._carry_out(name, self.nodes[name].handle(event, self.clock.now()))
-        self.validate()
-
-    def _handle_gmanager(self, gm: GManager, event: c.GManagerRequested | c.Tick, now: float) -> None:
-        commands = gm.handle(event, now)
-        gm.validate(now)
-        assert gm.version >= self._version, "the version of the member list went back"
-        self._version = gm.version
-        for command in commands:
-            match command:
-                case c.Answer(route, tr.JoinRefused()):
-                    self._ended.append(route.decode())
-                case c.Answer(route, tr.Members() | tr.HeartbeatAck() | tr.Creditors() as message):
-                    self._send(Channel(GMANAGER, route.decode(), "answers"), c.FromGManager(message))
-                case c.Publish():
-                    self.events.append((GMANAGER, command.event))
-                case _:
-                    raise AssertionError(f"a gManager never issues {command}")
-
-    def _work(self, name: str, thread: Thread, message: ToWorker) -> None:
-        worker = self.nodes[name].worker
-        if isinstance(message, tw.Revoke) and thread == "main":
-            # Closed at once; answered by the transfer thread, behind the pulls that came before.
-            worker.close(message)
-            self._send(Channel(name, name, "transfers"), message)
-            return
-        for reply in worker.handle(message):
-            self._send(Channel(name, name, f"from {thread}"), c.FromWorker(reply))
-
-    def _carry_out(self, name: str, commands: Sequence[c.Command]) -> None:
-        for command in commands:
-            match command:
-                case c.TellWorker():
-                    self._send(Channel(name, name, thread_of(command.body)), command.body)
-                case c.TellGManager():
-                    report = c.GManagerRequested(name, name.encode(), command.body)
-                    self._send(Channel(name, GMANAGER, "requests"), report)
-                case c.TellPeer():
-                    request = c.PeerRequested(name, _route("peer", name), command.body)
-                    self._send(Channel(name, command.instance_id, "requests"), request)
-                case c.Answer():
-                    self._answer(name, command)
-                case c.Publish():
-                    self.events.append((name, command.event))
-                case c.Exit():
-                    self.nodes[name].exited = command
-                    self._ended.append(name)
-
-    def _answer(self, name: str, command: c.Answer) -> None:
-        kind, _, who = command.route.decode().partition(":")
-        if kind == "peer":
-            answer = c.PeerAnswered(name, cast(PeerAnswer, command.body))
-            self._send(Channel(name, who, "answers"), answer)
-        else:
-            self.outcomes[who].receive(cast(ToClient, command.body))
-
-    def _send(self, channel: Channel, delivery: Delivery) -> None:
-        """What goes to or comes from the dead is lost."""
-        ends = (channel.source, channel.target)
-        if GMANAGER in ends and self.gm is None:
-            return
-        if all(self.nodes[end].alive for end in ends if end != GMANAGER):
-            self.network.send(channel, delivery)
-
-
-def _route(kind: str, name: str) -> bytes:
-    """Leads an answer back to a client's request, or to a peer."""
-    return f"{kind}:{name}".encode()

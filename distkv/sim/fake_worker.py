@@ -53,6 +53,8 @@ class FakeWorker:
     """One instance's worker; `peers` maps instance ids to the workers of all instances, this one included.
 
     alive, frozen: as its process is; peers read nothing from one that is not there.
+    cut_from: instances that it reads nothing from, though they are there. pulls_fail: whatever it pulls.
+    stalled: its steps stand still, as on a device that hangs; peers still read.
     """
 
     def __init__(self, instance_id: str, incarnation: int, num_slots: int, block_tokens: int) -> None:
@@ -64,6 +66,9 @@ class FakeWorker:
         self.closed: dict[str, set[int]] = {}
         self.alive = True
         self.frozen = False
+        self.cut_from: set[str] = set()
+        self.pulls_fail = False
+        self.stalled = False
         self.peers: dict[str, FakeWorker] = {}
         self.last_token: dict[str, int] = {}
         self.lost_attempt: dict[str, int] = {}
@@ -118,10 +123,17 @@ class FakeWorker:
                     self.histories.pop(request_id, None)
         return []
 
+    def _source(self, instance_id: str) -> FakeWorker | None:
+        """The worker of an instance, if something can be read from it."""
+        source = self.peers.get(instance_id)
+        return source if source is not None and source.is_readable and instance_id not in self.cut_from else None
+
     def _pull(self, pull: tw.Pull) -> str:
-        source = self.peers.get(pull.source_id)
-        if source is None or not source.is_readable or source.incarnation != pull.source_incarnation:
+        source = self._source(pull.source_id)
+        if source is None or source.incarnation != pull.source_incarnation:
             return "the source is gone"
+        if self.pulls_fail:
+            return "the pull failed"
         if pull.span is not None and pull.span not in {grant.span for grant in self.spans.values()}:
             return "the span is gone"
         for from_slot, slot, checksum in zip(pull.source_slots, pull.slots, pull.checksums, strict=True):
@@ -182,8 +194,8 @@ class FakeWorker:
             for i in range(run.num_blocks):
                 self._read(self.pool[run.first_slot + i], run.first_block + i, seq, context)
         for remote in seq.remote:
-            peer = self.peers.get(remote.instance_id)
-            grant = None if peer is None or not peer.is_readable else peer.spans.get(remote.span.span_id)
+            peer = self._source(remote.instance_id)
+            grant = None if peer is None else peer.spans.get(remote.span.span_id)
             if peer is None or grant is None or grant.span != remote.span or peer.has_closed(remote):
                 lost.add(remote.instance_id)
                 continue

@@ -27,14 +27,26 @@ class LoanCheck:
 
     def __init__(self, nodes: Mapping[str, Node]) -> None:
         self._nodes = nodes
+        self._debtors: dict[str, set[str]] = {}
 
     def validate(self, now: float) -> None:
         """Every live debt meets its loan."""
-        for name, node in self._nodes.items():
-            if node.alive:
-                for debt in node.rm.state.all_debts():
-                    if self.is_live(debt, now):
-                        self._meets_its_loan(name, node.settings.incarnation, debt)
+        for name in self._nodes:
+            self._validate_debts_of(name, now)
+
+    def validate_of(self, name: str, now: float) -> None:
+        """After an event at one instance: its debts, and those of who owed it something, meet their loans."""
+        self._validate_debts_of(name, now)
+        for debtor in sorted(self._debtors.get(name, ())):
+            self._validate_debts_of(debtor, now)
+
+    def _validate_debts_of(self, name: str, now: float) -> None:
+        node = self._nodes[name]
+        if node.alive:
+            for debt in node.rm.state.all_debts():
+                self._debtors.setdefault(debt.creditor_id, set()).add(name)
+                if self.is_live(debt, now):
+                    self._meets_its_loan(name, node.settings.incarnation, debt)
 
     def is_live(self, debt: Debt, now: float) -> bool:
         """Of a debt in the books of an instance that is alive."""

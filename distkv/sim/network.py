@@ -18,37 +18,56 @@ class Channel(NamedTuple):
     target: str
     name: str
 
+    @property
+    def is_within(self) -> bool:
+        """Whether it does not leave its instance, so that nothing is lost on it."""
+        return self.source == self.target
+
 
 class Network(Generic[M]):
     """Holds what was sent and not yet delivered.
 
     Promises: what is sent by one channel arrives in order and once, or is lost by `lose`. Which channel delivers next
     is drawn; one named in `odds` is passed over with that probability as long as another can deliver.
+
+    loss, duplication: how likely a message between instances never arrives, and arrives once more behind those sent
+    by the same channel before it does.
     """
 
     def __init__(self, random: Random, odds: dict[str, float]) -> None:
         self._random = random
         self._odds = odds
         self._queues: dict[Channel, deque[M]] = {}
+        self.loss = self.duplication = 0.0
 
     def send(self, channel: Channel, message: M) -> None:
         """Put a message on its way."""
+        if not channel.is_within and self._happens(self.loss):
+            return
         self._queues.setdefault(channel, deque()).append(message)
 
-    def draw(self, is_reading: Callable[[str], bool]) -> tuple[Channel, M] | None:
-        """The next message to arrive at one of those that read; None if there is none."""
-        ready = sorted(channel for channel in self._queues if is_reading(channel.target))
+    def draw(self, is_reading: Callable[[Channel], bool]) -> tuple[Channel, M] | None:
+        """The next message to arrive by one of the channels that are read; None if there is none."""
+        ready = sorted(channel for channel in self._queues if is_reading(channel))
         while ready:
             channel = self._random.choice(ready)
             if len(ready) > 1 and self._random.random() < self._odds.get(channel.name, 0.0):
                 ready.remove(channel)
                 continue
-            queue = self._queues[channel]
-            message = queue.popleft()
-            if not queue:
-                del self._queues[channel]
-            return channel, message
+            return channel, self._take(channel)
         return None
+
+    def _take(self, channel: Channel) -> M:
+        queue = self._queues[channel]
+        message = queue.popleft()
+        if not channel.is_within and self._happens(self.duplication):
+            queue.append(message)
+        if not queue:
+            del self._queues[channel]
+        return message
+
+    def _happens(self, probability: float) -> bool:
+        return probability > 0.0 and self._random.random() < probability
 
     def lose(self, is_lost: Callable[[Channel], bool]) -> None:
         """Drop what is on its way by these channels."""

@@ -10,17 +10,20 @@ from distkv.control.rmanager.state import RManagerSettings
 from distkv.control.rmanager.state_machine import RManager
 from distkv.sim.fake_worker import FakeWorker
 from distkv.wire.messages.common import Member
+from distkv.wire.messages.to_rmanager import Members
 
 
 class Node:
     """alive: false once its process is gone. frozen: stopped, as by SIGSTOP; its connections stay.
-    exited: how it ended by itself."""
+    exited: how it ended by itself. route: of its own connections. joined: whether a gManager listed it."""
 
     def __init__(self, settings: RManagerSettings, entropy: Random) -> None:
         self.settings = settings
         self.rm = RManager(settings, NoText, entropy)
         self.worker = FakeWorker(settings.instance_id, settings.incarnation, settings.num_blocks, settings.block_tokens)
         self.exited: c.Exit | None = None
+        self.route = f"peer:{settings.instance_id}:{settings.incarnation}".encode()
+        self.joined = False
         self.member = Member(
             instance_id=settings.instance_id,
             incarnation=settings.incarnation,
@@ -46,6 +49,9 @@ class Node:
 
     def handle(self, event: c.Event, now: float) -> list[c.Command]:
         """The rManager's answer to an event; every invariant of the instance holds after it."""
+        if isinstance(event, c.FromGManager) and isinstance(event.message, Members):
+            own = self.member.instance_id, self.member.incarnation
+            self.joined = self.joined or own in {(m.instance_id, m.incarnation) for m in event.message.members}
         commands = self.rm.handle(event, now)
         self.rm.validate()
         return commands

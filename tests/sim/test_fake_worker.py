@@ -156,3 +156,30 @@ def test_threads() -> None:
     assert thread_of(tw.Step(step_id=1, seqs=())) == thread_of(tw.Forget(request_ids=())) == "steps"
     assert thread_of(tw.Checksum(checksum_id=1, slots=())) == "transfers"
     assert thread_of(tw.Grant(span=SPAN, slots=())) == thread_of(tw.Revoke(span=SPAN)) == "main"
+
+
+def test_a_path_that_is_cut_gives_neither_partials_nor_blocks_and_the_other_way_does() -> None:
+    a, b = lent()
+    read = step(4, 5, PROMPT[4:], Run(1, 1, 1), remote=(tw.RemoteSpan("b", SPAN, 0, 0, 1),))
+    assert result(a, read).status == "ok"
+    a.cut_from.add("b")
+    lost = result(a, msgspec.structs.replace(read, attempt=1))
+    assert (lost.status, lost.lost) == ("lost", ("b",))
+    pull = tw.Pull(
+        pull_id=2, source_id="b", source_incarnation=1, source_slots=(3,), slots=(5,), checksums=(b.checksum(3),)
+    )
+    assert a.handle(pull) == [fw.Pulled(pull_id=2, problem="the source is gone")]
+    back = msgspec.structs.replace(pull, source_id="a", source_slots=(0,), checksums=(a.checksum(0),))
+    assert b.handle(back) == [fw.Pulled(pull_id=2, problem="")]
+    a.cut_from.clear()
+    assert a.handle(pull) == [fw.Pulled(pull_id=2, problem="")]
+
+
+def test_pulls_fail_where_they_are_to() -> None:
+    a, b = lent()
+    b.pulls_fail = True
+    pull = tw.Pull(
+        pull_id=2, source_id="a", source_incarnation=1, source_slots=(0,), slots=(5,), checksums=(a.checksum(0),)
+    )
+    assert b.handle(pull) == [fw.Pulled(pull_id=2, problem="the pull failed")]
+    assert b.pool[5] == [None] * BLOCK

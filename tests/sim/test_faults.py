@@ -46,7 +46,7 @@ def test_a_new_incarnation_takes_over_and_the_old_one_owns_nothing() -> None:
     joined = (GMANAGER, events.Joined(instance="i0", pid=0, blocks=16))
     assert cluster.events.count(joined) == 1
     cluster.start("i0", 16, incarnation=2)
-    cluster.run(1.0)
+    assert cluster.run(3.0, lambda: cluster.nodes["i0"].joined)
     cluster.submit("i0", "again", prompt(100), 8)
     cluster.finish()
     check(cluster, "again", prompt(100), 8)

@@ -26,7 +26,7 @@ def spread(seed: int) -> SimCluster:
 def tell(cluster: SimCluster, name: str, *members: Member) -> None:
     """A gManager's word, as it comes by an instance's own connection to it."""
     message = tr.Members(version=1, members=members)
-    cluster._carry_out(name, cluster.nodes[name].handle(c.FromGManager(message), cluster.clock.now()))
+    cluster.handle(name, c.FromGManager(message))
 
 
 def lost_nothing(cluster: SimCluster) -> None:
@@ -85,11 +85,11 @@ def test_a_debtor_that_restarted_gives_its_former_loans_back_by_its_own_words(se
     cluster.kill("i0")
     cluster.owner.clear()
     cluster.start("i0", 20, incarnation=2)
-    cluster.run(1.0)
+    assert cluster.run(3.0, lambda: cluster.nodes["i0"].joined)
     before = cluster.clock.now()
     cluster.submit("i0", "again", PROMPT, 4)
     cluster.finish()
-    assert cluster.clock.now() - before < 3.0, "it did not wait for the leases of its former life to end"
+    assert cluster.clock.now() - before < 2.0, "it did not wait for the leases of its former life to end"
     check(cluster, "again", PROMPT, 4)
     cluster.settle(8)
 
@@ -100,7 +100,7 @@ def test_a_creditor_that_really_restarted_is_found_by_its_own_answer(seed: int) 
     cluster = spread(seed)
     cluster.kill("i1")
     cluster.start("i1", 20, incarnation=2)
-    cluster.run(1.0)
+    cluster.run(3.0)
     restarted = ("i0", events.PeerLost(peer="i1", restarted=True))
     assert restarted in cluster.events and cluster.nodes["i0"].rm.state.members["i1"].incarnation == 2
     cluster.finish()

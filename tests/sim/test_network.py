@@ -14,7 +14,7 @@ A, B, SLOW = Channel("x", "y", "a"), Channel("x", "y", "b"), Channel("y", "x", "
 
 def drained(network: Network[int]) -> list[tuple[Channel, int]]:
     arrived = []
-    while (drawn := network.draw(lambda target: True)) is not None:
+    while (drawn := network.draw(lambda channel: True)) is not None:
         arrived.append(drawn)
     return arrived
 
@@ -57,8 +57,8 @@ def test_nothing_arrives_where_nobody_reads() -> None:
     network: Network[int] = Network(Random(1), {})
     network.send(A, 1)
     network.send(SLOW, 2)
-    assert network.draw(lambda target: target == "x") == (SLOW, 2)
-    assert network.draw(lambda target: target == "x") is None
+    assert network.draw(lambda channel: channel.target == "x") == (SLOW, 2)
+    assert network.draw(lambda channel: channel.target == "x") is None
     assert list(network.on_its_way()) == [(A, 1)]
 
 
@@ -68,3 +68,18 @@ def test_what_is_lost_does_not_arrive() -> None:
         network.send(channel, 1)
     network.lose(lambda channel: channel.source == "x")
     assert drained(network) == [(SLOW, 1)]
+
+
+def test_a_lossy_network_loses_and_repeats_only_what_leaves_its_instance() -> None:
+    network: Network[int] = Network(Random(1), {})
+    network.loss = network.duplication = 0.2
+    within = Channel("x", "x", "steps")
+    for number in range(200):
+        network.send(A, number)
+        network.send(within, number)
+    arrived = drained(network)
+    assert [number for channel, number in arrived if channel == within] == list(range(200))
+    got = [number for channel, number in arrived if channel == A]
+    assert len(set(got)) < 200, "some are lost"
+    assert len(got) > len(set(got)), "some come more than once"
+    assert [number for at, number in enumerate(got) if number not in got[:at]] == sorted(set(got)), "in order at first"

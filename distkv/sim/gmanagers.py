@@ -1,0 +1,60 @@
+"""The gManagers of a simulated cluster. Instances speak to the first that is there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from distkv.config import MembershipSettings
+from distkv.control import commands as c
+from distkv.control.cluster.gmanager import GManager
+
+
+class SimGManager:
+    """One gManager: `machine` is None while its process is gone. stalled: it stands still; its connections stay."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.machine: GManager | None = None
+        self.stalled = False
+        self._version = 0
+        self.start()
+
+    @property
+    def runs(self) -> bool:
+        """Whether it handles events."""
+        return self.machine is not None and not self.stalled
+
+    def start(self) -> None:
+        """A process that knows nothing."""
+        self.machine, self.stalled, self._version = GManager(MembershipSettings()), False, 0
+
+    def kill(self) -> None:
+        """The process ends."""
+        self.machine, self.stalled = None, False
+
+    def handle(self, event: c.GManagerRequested | c.Tick, now: float) -> list[c.Command]:
+        """The gManager's answer to an event; every invariant of it holds after the event."""
+        assert self.machine is not None
+        commands = self.machine.handle(event, now)
+        self.machine.validate(now)
+        assert self.machine.version >= self._version, "the version of the member list went back"
+        self._version = self.machine.version
+        return commands
+
+
+class GManagers:
+    """All of them by name, in the order in which instances try them."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.by_name = {name: SimGManager(name) for name in names}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.by_name
+
+    def __getitem__(self, name: str) -> SimGManager:
+        return self.by_name[name]
+
+    @property
+    def heard_by_instances(self) -> SimGManager | None:
+        """The first whose process is there, stalled or not: a connection to it stands."""
+        return next((one for one in self.by_name.values() if one.machine is not None), None)
