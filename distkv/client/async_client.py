@@ -6,7 +6,7 @@ import contextlib
 import os
 import secrets
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
@@ -65,7 +65,7 @@ class AsyncClient:
 
     async def stream(
         self,
-        prompt: str | list[int],
+        prompt: str | Sequence[int],
         params: SamplingParams | None = None,
         *,
         request_id: str | None = None,

@@ -15,8 +15,16 @@ MAX_PROMPT_BYTES = MAX_MESSAGE_BYTES - 2**16
 MAX_PROMPT_TOKENS = MAX_PROMPT_BYTES // 5
 
 
+class TokenIds(tuple[int, ...]):
+    """Ids in [0, 2^31), at least one, that whoever made this checked: many requests may share them at no cost."""
+
+    __slots__ = ()
+
+
 def check_prompt(prompt: object) -> str | tuple[int, ...]:
     """The prompt as it is sent: text, or token ids. Raises TypeError, or InvalidParams for ids that cannot be."""
+    if isinstance(prompt, TokenIds) and len(prompt) <= MAX_PROMPT_TOKENS:
+        return prompt
     if isinstance(prompt, str):
         if not is_utf8(prompt):
             raise InvalidParams("prompt", "text that UTF-8 can encode", prompt[:40])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from contextlib import aclosing
 from typing import Any
 
 import structlog
@@ -13,11 +14,13 @@ from distkv.client.async_client import AsyncClient
 from distkv.config import GatewayConfig
 from distkv.gateway.api.app import make_app
 from distkv.gateway.api.service import Service
+from distkv.gateway.operations.bodies import Bodies
 from distkv.gateway.operations.cluster import Cluster
 from distkv.gateway.operations.cluster_metrics import ClusterCollector
 from distkv.gateway.operations.concurrency_limit import ConcurrencyLimit
 from distkv.gateway.operations.http_server import CLOSE_S, http_settings, listen, serving
 from distkv.gateway.operations.metrics import Metrics
+from distkv.gateway.prompting.readers import Readers
 from distkv.gateway.prompting.served_model import ServedModel
 from distkv.wire.address import join_host_port
 
@@ -34,8 +37,10 @@ async def run(config: GatewayConfig, ready: Callable[[dict[str, Any]], None], st
         async with Cluster([AsyncClient(address) for address in config.gmanager]) as cluster:
             metrics = Metrics(model.names[0])
             metrics.registry.register(ClusterCollector(model.names[0], lambda: cluster.last_statuses))
-            service = Service(config, model, cluster, ConcurrencyLimit(config.max_concurrent_requests), metrics)
-            async with serving(http_settings(make_app(service), config), listener):
+            limit, bodies = ConcurrencyLimit(config.max_concurrent_requests), Bodies(config.max_body_bytes)
+            readers = Readers(config, model)
+            service = Service(config, model, cluster, limit, bodies, readers, metrics)
+            async with aclosing(readers), serving(http_settings(make_app(service), config), listener):
                 scheme = "https" if config.ssl_certfile else "http"
                 address = f"{scheme}://{join_host_port(config.host, listener.getsockname()[1])}"
                 ready({"address": address, "pid": os.getpid()})

@@ -16,7 +16,7 @@ from distkv.gateway.api.info import Info
 from distkv.gateway.api.service import Service
 from distkv.gateway.api.tokenization import Tokenizing
 from distkv.gateway.operations.auth import Auth
-from distkv.gateway.operations.concurrency_limit import Limited
+from distkv.gateway.operations.concurrency_limit import Gate
 from distkv.gateway.operations.request_log import RequestLog
 from distkv.gateway.schema.errors import ApiError, internal
 
@@ -63,6 +63,5 @@ def make_app(service: Service) -> ASGIApp:
         },
     )
     app.router.redirect_slashes = False
-    # A wrong key takes no place.
-    guarded = Auth(Limited(app, service.limit), service.config.api_key)
+    guarded = Auth(Gate(app, service.limit), service.config.api_key)
     return RequestLog(guarded, service.metrics, frozenset(route.path for route in routes))

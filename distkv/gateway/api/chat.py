@@ -10,16 +10,13 @@ import msgspec
 from starlette.requests import Request
 from starlette.types import ASGIApp
 
+from distkv.gateway.api.event_stream import until_disconnected
 from distkv.gateway.api.response import job, respond
 from distkv.gateway.api.service import Service
 from distkv.gateway.generation.choices import Choice
-from distkv.gateway.generation.sampling import check_common, choices_of, sampling_params
+from distkv.gateway.generation.sampling import choices_of
 from distkv.gateway.generation.token_texts import TokenTexts
 from distkv.gateway.operations.request_log import entry_of
-from distkv.gateway.prompting.conversations import conversation_prompt
-from distkv.gateway.schema.body import decode, read_body
-from distkv.gateway.schema.errors import invalid
-from distkv.gateway.schema.requests import REFUSED_CHAT, ChatRequest
 from distkv.gateway.schema.responses import (
     AssistantMessage,
     Chat,
@@ -42,25 +39,16 @@ class Chats:
     async def create(self, request: Request) -> ASGIApp:
         """Answer one request."""
         service = self._service
-        body = decode(await read_body(request, service.config.max_body_bytes), ChatRequest, REFUSED_CHAT)
-        service.model.check_name(body.model)
-        check_common(body)
-        if body.top_logprobs and not body.logprobs:
-            raise invalid("top_logprobs: needs logprobs", "top_logprobs")
-        # Checked before the prompt is made, which takes longer.
-        params = sampling_params(
-            body, service.model.defaults, max_tokens=1, logprobs=body.top_logprobs or 0 if body.logprobs else None
-        )
-        prompt = await conversation_prompt(service.model, body.messages, body)
-        wanted = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
-        if wanted is None:
+        async with service.bodies.complete(request) as raw:
+            with service.limit.places():
+                read = await until_disconnected(request.receive, service.readers.chat(raw, service.longest_request))
+        body, params = read.body, read.params
+        prompt = read.prompts[0].token_ids
+        if read.max_tokens is None:
             room = service.room(len(prompt))
             params = msgspec.structs.replace(
                 params, max_tokens=min(service.model.defaults.get("max_tokens", room), room)
             )
-        else:
-            service.check_length(len(prompt), wanted)
-            params = msgspec.structs.replace(params, max_tokens=wanted)
         writer = ChatWriter(
             id="chatcmpl-" + entry_of(request.scope).request_id,
             model=body.model or service.model.names[0],
@@ -68,7 +56,7 @@ class Chats:
             logprobs=bool(body.logprobs),
             prompt_logprobs=body.prompt_logprobs is not None,
         )
-        choices = choices_of([prompt], params, body.n or 1, fits=wanted is None)
+        choices = choices_of([prompt], params, body.n or 1, fits=read.max_tokens is None)
         return await respond(service, request, job(body, choices, writer, len(prompt)))
 
 

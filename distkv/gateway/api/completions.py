@@ -10,20 +10,15 @@ import msgspec
 from starlette.requests import Request
 from starlette.types import ASGIApp
 
+from distkv.gateway.api.event_stream import until_disconnected
 from distkv.gateway.api.response import job, respond
 from distkv.gateway.api.service import Service
 from distkv.gateway.generation.choices import Choice
-from distkv.gateway.generation.sampling import check_common, choices_of, sampling_params
+from distkv.gateway.generation.sampling import choices_of
 from distkv.gateway.generation.token_texts import TokenTexts
 from distkv.gateway.operations.request_log import entry_of
-from distkv.gateway.prompting.prompts import completion_prompts, echo_text
-from distkv.gateway.schema.body import decode, read_body
-from distkv.gateway.schema.errors import invalid
-from distkv.gateway.schema.requests import REFUSED_COMPLETION, CompletionRequest
 from distkv.gateway.schema.responses import Completion, CompletionChoice, CompletionLogprobs, Usage
 from distkv.types import Chunk, TokenLogprobs
-
-DEFAULT_MAX_TOKENS = 16
 
 
 class Completions:
@@ -35,41 +30,25 @@ class Completions:
     async def create(self, request: Request) -> ASGIApp:
         """Answer one request."""
         service = self._service
-        body = decode(await read_body(request, service.config.max_body_bytes), CompletionRequest, REFUSED_COMPLETION)
-        service.model.check_name(body.model)
-        check_common(body)
-        max_tokens = _max_tokens(body, service.model.defaults.get("max_tokens", DEFAULT_MAX_TOKENS))
-        # A request must ask for a token, also where only its prompt is wanted.
-        params = sampling_params(
-            body,
-            service.model.defaults,
-            max_tokens=max(1, max_tokens),
-            logprobs=body.logprobs if max_tokens else None,
-            prompt_logprobs=body.logprobs if body.echo else None,
-        )
-        prompts = await completion_prompts(service.model, body)
-        for prompt in prompts:
-            service.check_length(len(prompt.token_ids), max_tokens)
+        async with service.bodies.complete(request) as raw:
+            with service.limit.places():
+                read = await until_disconnected(
+                    request.receive, service.readers.completion(raw, service.longest_request)
+                )
+        body, prompts = read.body, read.prompts
         writer = CompletionWriter(
             id="cmpl-" + entry_of(request.scope).request_id,
             model=body.model or service.model.names[0],
             texts=TokenTexts(service.model.tokenizer, as_ids=bool(body.return_tokens_as_token_ids)),
-            echoed=[echo_text(service.model, prompt) for prompt in prompts] if body.echo else None,
+            echoed=[prompt.text or "" for prompt in prompts] if body.echo else None,
             logprobs=body.logprobs is not None,
             prompt_logprobs=body.prompt_logprobs is not None,
         )
-        choices = choices_of([prompt.token_ids for prompt in prompts], params, body.n or 1, only_prompt=not max_tokens)
+        choices = choices_of(
+            [prompt.token_ids for prompt in prompts], read.params, body.n or 1, only_prompt=not read.max_tokens
+        )
         prompt_tokens = sum(len(prompt.token_ids) for prompt in prompts)
         return await respond(service, request, job(body, choices, writer, prompt_tokens))
-
-
-def _max_tokens(body: CompletionRequest, default: int) -> int:
-    if body.best_of is not None and body.best_of != (body.n or 1):
-        raise invalid("best_of: only the value of n is supported", "best_of", "unsupported_parameter")
-    wanted = default if body.max_tokens is None else body.max_tokens
-    if not wanted and not body.echo:
-        raise invalid("max_tokens: 0 needs echo, without it there would be no answer", "max_tokens")
-    return wanted
 
 
 @dataclass

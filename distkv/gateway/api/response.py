@@ -21,7 +21,7 @@ from starlette.types import ASGIApp
 
 from distkv.gateway.api.event_stream import EventStream, EventWriter, until_disconnected
 from distkv.gateway.api.service import Service
-from distkv.gateway.generation.choices import Choice
+from distkv.gateway.generation.choices import MAX_AT_ONCE, Choice
 from distkv.gateway.operations.request_log import LogEntry, entry_of
 from distkv.gateway.schema.requests import SamplingRequest
 from distkv.gateway.schema.responses import Usage, json_response
@@ -85,7 +85,8 @@ async def _whole(service: Service, job: Job[P], entry: LogEntry) -> msgspec.Stru
         entry.generation_tokens += len(chunk.token_ids)
         pieces.extend(job.writer.pieces(choice, chunk))
 
-    await service.generation.run(job.choices, entry.request_id, deliver)
+    with service.limit.places(min(len(job.choices), MAX_AT_ONCE)):
+        await service.generation.run(job.choices, entry.request_id, deliver)
     return job.writer.whole(pieces, _usage(job, entry))
 
 
@@ -98,7 +99,8 @@ async def _write_events(service: Service, job: Job[P], entry: LogEntry, events: 
             usage = _usage(job, entry) if job.repeats_usage else without_usage
             await events.write(job.writer.event([piece], usage))
 
-    await service.generation.run(job.choices, entry.request_id, deliver)
+    with service.limit.places(min(len(job.choices), MAX_AT_ONCE)):
+        await service.generation.run(job.choices, entry.request_id, deliver)
     if job.includes_usage:
         await events.write(job.writer.event([], _usage(job, entry)))
 

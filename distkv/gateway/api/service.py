@@ -8,11 +8,13 @@ import structlog
 
 from distkv.config import GatewayConfig
 from distkv.gateway.generation.choices import Generation
+from distkv.gateway.operations.bodies import Bodies
 from distkv.gateway.operations.cluster import Cluster
 from distkv.gateway.operations.concurrency_limit import ConcurrencyLimit
 from distkv.gateway.operations.metrics import Metrics
+from distkv.gateway.prompting.readers import Readers
 from distkv.gateway.prompting.served_model import ServedModel
-from distkv.gateway.schema.errors import ApiError, from_cluster, internal, invalid, unavailable
+from distkv.gateway.schema.errors import ApiError, from_cluster, internal, too_long, unavailable
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,8 @@ class Service:
     model: ServedModel
     cluster: Cluster
     limit: ConcurrencyLimit
+    bodies: Bodies
+    readers: Readers
     metrics: Metrics
 
     @property
@@ -39,20 +43,15 @@ class Service:
         if prompt_tokens < self.model.max_positions:
             most = min(most, self.model.max_positions)
         if prompt_tokens >= most:
-            raise self._too_long(prompt_tokens, 1, most)
+            raise too_long(prompt_tokens, 1, most)
         return most - prompt_tokens
 
-    def check_length(self, prompt_tokens: int, max_tokens: int) -> None:
-        """Raise ApiError 400 for a request over --max-model-len; what the pool can hold is checked by the cluster."""
-        most = self.config.max_model_len
-        if most is not None and prompt_tokens + max_tokens > most:
-            raise self._too_long(prompt_tokens, max_tokens, most)
-
-    def _too_long(self, prompt_tokens: int, max_tokens: int, most: int) -> ApiError:
-        return invalid(
-            f"the request needs {prompt_tokens} prompt tokens and {max_tokens} output tokens, over the limit of {most}",
-            code="context_length_exceeded",
-        )
+    @property
+    def longest_request(self) -> int | None:
+        """Prompt and output of the longest request that may fit, in tokens; None when that is not known. The KV of the
+        last token is not needed."""
+        live = self.cluster.live_tokens
+        return min(live + 1, self.config.max_model_len or live + 1) if live else self.config.max_model_len
 
     @property
     def generation(self) -> Generation:

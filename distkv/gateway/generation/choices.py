@@ -11,6 +11,7 @@ from functools import partial
 import msgspec
 
 from distkv.client.owned_tasks import gather_limited
+from distkv.client.prompts import TokenIds
 from distkv.errors import RequestFailed, RequestRefused
 from distkv.gateway.operations.cluster import Cluster
 from distkv.gateway.operations.metrics import Metrics
@@ -30,7 +31,7 @@ class Choice:
 
     index: int
     prompt_index: int
-    prompt: list[int]
+    prompt: TokenIds
     params: SamplingParams
     fits: bool = False
     only_prompt: bool = False

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from distkv.client.prompts import TokenIds
 from distkv.errors import ConfigError, InvalidParams
 from distkv.gateway.generation.choices import Choice
 from distkv.gateway.schema.errors import invalid
@@ -78,7 +79,7 @@ def sampling_params(
         raise invalid(str(error), error.field) from None
 
 
-def choices_of(prompts: Sequence[list[int]], params: SamplingParams, n: int, **how: bool) -> list[Choice]:
+def choices_of(prompts: Sequence[TokenIds], params: SamplingParams, n: int, **how: bool) -> list[Choice]:
     """n choices of every prompt. With a seed, choice i of a prompt has seed + i. Raises ApiError 400 for too many."""
     if n * len(prompts) > MAX_OUTPUTS:
         raise invalid(f"n: {n} for {len(prompts)} prompts are over the limit of {MAX_OUTPUTS} outputs", "n")

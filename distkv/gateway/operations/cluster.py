@@ -12,6 +12,7 @@ import structlog
 
 from distkv.client.async_client import AsyncClient
 from distkv.client.owned_tasks import OwnedTasks
+from distkv.client.prompts import TokenIds
 from distkv.errors import ClusterUnreachable
 from distkv.types import Chunk, SamplingParams
 from distkv.wire.messages.common import Member
@@ -58,7 +59,7 @@ class Cluster:
             await client.close()
 
     def stream(
-        self, prompt: list[int], params: SamplingParams, request_id: str, timeout_s: float
+        self, prompt: TokenIds, params: SamplingParams, request_id: str, timeout_s: float
     ) -> AsyncGenerator[Chunk, None]:
         """The client's stream, see `AsyncClient.stream`."""
         return self._client.stream(prompt, params, request_id=request_id, timeout_s=timeout_s)
@@ -76,9 +77,12 @@ class Cluster:
     @property
     def pool_tokens(self) -> int:
         """The longest request, in tokens, that the ready instances can hold together; 0 when none is ready."""
-        ready = self.ready
-        lendable = sum(one.lendable_blocks * one.block_tokens for one in ready)
-        return max(((one.total_blocks - one.lendable_blocks) * one.block_tokens + lendable for one in ready), default=0)
+        return _tokens(self.ready)
+
+    @property
+    def live_tokens(self) -> int:
+        """As `pool_tokens`, of the instances that are not known to be gone: one that is late comes back."""
+        return _tokens([member for member in self._members if member.state in ("ready", "unreachable")])
 
     @property
     def last_statuses(self) -> tuple[Status, ...]:
@@ -126,3 +130,8 @@ class Cluster:
                 self._client, self._members = client, members
                 if self.ready:
                     return
+
+
+def _tokens(members: Sequence[Member]) -> int:
+    lendable = sum(one.lendable_blocks * one.block_tokens for one in members)
+    return max(((one.total_blocks - one.lendable_blocks) * one.block_tokens + lendable for one in members), default=0)

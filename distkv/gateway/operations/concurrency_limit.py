@@ -9,11 +9,12 @@ from contextlib import contextmanager
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from distkv.gateway.operations.paths import OPEN_PATHS
-from distkv.gateway.schema.errors import ApiError, unavailable
+from distkv.gateway.schema.errors import ApiError, invalid, unavailable
 
 
 class ConcurrencyLimit:
-    """Counts requests. Draining has two steps: `unready` fails the health check, `close` refuses new requests."""
+    """Counts requests to the cluster, of which an HTTP request may be several. Draining has two steps: `unready` fails
+    the health check, `close` refuses new requests."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -23,19 +24,31 @@ class ConcurrencyLimit:
         self._empty = asyncio.Event()
         self._empty.set()
 
-    @contextmanager
-    def place(self) -> Iterator[None]:
-        """Held by a request while it runs. Raises ApiError: 503 once closed, 429 when all places are taken."""
+    def check_open(self) -> None:
+        """Raise ApiError 503 once closed."""
         if not self.is_open:
             raise unavailable("the gateway is shutting down", "draining", close=True)
-        if self.running >= self.most:
-            raise ApiError(429, f"{self.most} requests are running already", code="too_many_requests")
-        self.running += 1
+
+    @contextmanager
+    def places(self, count: int = 1) -> Iterator[None]:
+        """Held while so many requests run; all of them are there at once, or none is taken. Raises ApiError: 503 once
+        closed, 429 when too few are free, 400 when there never are so many."""
+        self.check_open()
+        if count > self.most:
+            raise invalid(
+                f"n: the request needs {count} outputs at the same time, the gateway makes {self.most}",
+                "n",
+                "too_many_outputs",
+            )
+        if self.running + count > self.most:
+            problem = f"{self.running} requests are running already, the limit is {self.most}"
+            raise ApiError(429, problem, code="too_many_requests")
+        self.running += count
         self._empty.clear()
         try:
             yield
         finally:
-            self.running -= 1
+            self.running -= count
             if not self.running:
                 self._empty.set()
 
@@ -57,19 +70,19 @@ class ConcurrencyLimit:
         return True
 
 
-class Limited:
-    """An ASGI application in which no more requests run than the limit has places; OPEN_PATHS need none."""
+class Gate:
+    """An ASGI application that takes no requests once the limit is closed; OPEN_PATHS still work. Who takes places is
+    for the endpoints to say, when a request is complete: one that is half sent holds none."""
 
     def __init__(self, app: ASGIApp, limit: ConcurrencyLimit) -> None:
         self._app, self._limit = app, limit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The ASGI application."""
-        if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
-            await self._app(scope, receive, send)
-            return
         try:
-            with self._limit.place():
-                await self._app(scope, receive, send)
+            if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
+                self._limit.check_open()
         except ApiError as refused:
             await refused.response()(scope, receive, send)
+            return
+        await self._app(scope, receive, send)

@@ -15,8 +15,6 @@ class Conversation(Protocol):
     """The fields that say how messages become a prompt."""
 
     @property
-    def add_special_tokens(self) -> bool | None: ...
-    @property
     def add_generation_prompt(self) -> bool | None: ...
     @property
     def continue_final_message(self) -> bool | None: ...
@@ -24,8 +22,8 @@ class Conversation(Protocol):
     def chat_template_kwargs(self) -> dict[str, Any] | None: ...
 
 
-async def conversation_prompt(model: ServedModel, messages: Sequence[Message], how: Conversation) -> list[int]:
-    """Token ids of a conversation. Templates write their own special tokens. Raises ApiError 400."""
+def conversation_text(model: ServedModel, messages: Sequence[Message], how: Conversation) -> str:
+    """The prompt of a conversation. Templates write their own special tokens. Raises ApiError 400."""
     model.need_tokenizer("messages")
     template = model.template
     if template is None:
@@ -39,15 +37,9 @@ async def conversation_prompt(model: ServedModel, messages: Sequence[Message], h
         raise invalid("continue_final_message: the last message has no content", "continue_final_message")
     more: Mapping[str, Any] = how.chat_template_kwargs or {}
     try:
-        text = await model.in_thread(
-            lambda: template.render(plain, add_generation_prompt=opens, continue_final_message=goes_on, more=more)
-        )
+        return template.render(plain, add_generation_prompt=opens, continue_final_message=goes_on, more=more)
     except TemplateFailed as error:
         raise invalid(f"messages: the chat template does not take them: {error}", "messages") from None
-    ids = await model.encode(text, "messages", add_special_tokens=bool(how.add_special_tokens))
-    if not ids:
-        raise invalid("messages: the prompt has no tokens", "messages")
-    return ids
 
 
 def _plain(number: int, message: Message) -> dict[str, Any]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -17,10 +16,6 @@ from distkv.gateway.schema.errors import ApiError, invalid
 from distkv.text.chat_template import ChatTemplate
 from distkv.text.tokenizer import Tokenizer
 from distkv.text.tokenizer_conversion import convert_tokenizer
-from distkv.types import is_utf8
-
-_THREADS = 2
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -35,7 +30,6 @@ class ServedModel:
     template: ChatTemplate | None
     defaults: Mapping[str, Any]
     max_positions: int
-    _threads: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_THREADS))
 
     @classmethod
     def load(cls, config: GatewayConfig) -> ServedModel:
@@ -57,18 +51,6 @@ class ServedModel:
             raise ApiError(
                 404, f"the model {name!r} does not exist; served here: {known}", param="model", code="model_not_found"
             )
-
-    async def encode(self, text: str, param: str, *, add_special_tokens: bool) -> list[int]:
-        """Token ids of a text, made in a thread. Raises ApiError 400 naming `param`."""
-        tokenizer = self.need_tokenizer(param)
-        if not is_utf8(text):
-            raise invalid(f"{param}: has characters that UTF-8 cannot encode (lone surrogates)", param)
-        return await self.in_thread(lambda: tokenizer.encode(text, add_special_tokens=add_special_tokens))
-
-    async def in_thread(self, work: Callable[[], T]) -> T:
-        """What `work` returns, computed beside the event loop; only a few at a time."""
-        async with self._threads:
-            return await asyncio.to_thread(work)
 
     def need_tokenizer(self, param: str | None = None) -> Tokenizer:
         """The tokenizer. Raises ApiError 400 if the model has none."""

@@ -1,49 +1,21 @@
-"""Request bodies: read within a limit, decoded strictly, and errors that name the field."""
+"""Request bodies: decoded strictly, and errors that name the field."""
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import msgspec
-from starlette.requests import ClientDisconnect, Request
 
-from distkv.gateway.schema.errors import ApiError, ClientDisconnected, invalid
+from distkv.gateway.schema.errors import ApiError, invalid
 
-READ_S = 60.0
 MAX_FIELDS = 256
 MAX_HARMLESS_BYTES = 256
 """Values that change nothing are short, so longer ones are not even decoded."""
 _PLACE = re.compile(r"^(?P<what>.*?)(?: - at (?:`key` in )?`\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 S = TypeVar("S", bound=msgspec.Struct)
-
-
-async def read_body(request: Request, limit_bytes: int) -> bytes:
-    """The whole body, however it is sent. Raises ApiError 413 as soon as it is over the limit, 408 if it takes long."""
-    announced = request.headers.get("content-length", "")
-    if announced.isdecimal() and int(announced) > limit_bytes:
-        raise _too_large(limit_bytes)
-    parts: list[bytes] = []
-    size_bytes = 0
-    try:
-        async with asyncio.timeout(READ_S):
-            async for part in request.stream():
-                size_bytes += len(part)
-                if size_bytes > limit_bytes:
-                    raise _too_large(limit_bytes)
-                parts.append(part)
-    except TimeoutError:
-        raise ApiError(408, f"the body did not come within {READ_S:.0f} s", close=True) from None
-    except ClientDisconnect:
-        raise ClientDisconnected from None
-    return b"".join(parts)
-
-
-def _too_large(limit_bytes: int) -> ApiError:
-    return ApiError(413, f"the body is over the limit of {limit_bytes} bytes", code="body_too_large", close=True)
 
 
 def decode(body: bytes, kind: type[S], refused: Mapping[str, tuple[Any, ...]]) -> S:

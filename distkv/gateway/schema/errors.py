@@ -43,6 +43,7 @@ class ApiError(Exception):
         self.status = status
         self.body = ErrorBody(ErrorFacts(message=message, type=kind, param=param, code=code))
         self.headers = {"retry-after": str(RETRY_AFTER_S)} if status in (429, 503) else {}
+        self.closes = close
         if close:
             self.headers["connection"] = "close"
 
@@ -65,6 +66,16 @@ class ClientDisconnected(ApiError):
 def invalid(message: str, param: str | None = None, code: str | None = None) -> ApiError:
     """400: the request is wrong, and `param` says where."""
     return ApiError(400, message, param=param, code=code)
+
+
+def too_long(prompt_tokens: int, max_tokens: int, most: int, *, is_exact: bool = True) -> ApiError:
+    """400: a request of these tokens can never fit. is_exact: the prompt has not more of them."""
+    at_least = "" if is_exact else "at least "
+    return invalid(
+        f"the request needs {at_least}{prompt_tokens} prompt tokens and {max_tokens} output tokens, "
+        f"over the limit of {most}",
+        code="context_length_exceeded",
+    )
 
 
 def unavailable(message: str, code: str, *, close: bool = False) -> ApiError:

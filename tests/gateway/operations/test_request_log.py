@@ -72,7 +72,7 @@ async def test_a_bug_says_nothing_to_the_user_and_all_to_the_log(
     start: Start, lines: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gateway = await start()
-    monkeypatch.setattr("distkv.gateway.api.completions.check_common", lambda asked: 1 / 0)
+    monkeypatch.setattr("distkv.gateway.prompting.reading.check_common", lambda asked: 1 / 0)
     answer = await gateway.complete("secret words")
     said = error_of(answer, 500, None, "internal_error")
     assert "division" not in said

@@ -1,0 +1,105 @@
+"""A process that reads long bodies: `python -m distkv.gateway.prompting.reader_process`, started by `long_bodies`.
+
+Decoding JSON, templates and lists of tokens hold the interpreter for as long as the body is; here they hold nobody's
+event loop. It reads frames from standard input (the configuration, then tasks) and writes an answer to each; it ends
+when its gateway does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import struct
+import sys
+from array import array
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+import msgspec
+
+from distkv.config import GatewayConfig
+from distkv.gateway.prompting import reading
+from distkv.gateway.prompting.reading import ChatRead, CompletionRead, Written
+from distkv.gateway.prompting.served_model import ServedModel
+from distkv.gateway.schema.errors import ApiError, ErrorFacts
+
+Kind = Literal["completion", "chat", "tokenize", "detokenize"]
+Outcome = CompletionRead | ChatRead | Written
+READERS: Mapping[Kind, Callable[[ServedModel, bytes, int | None], Outcome]] = {
+    "completion": reading.read_completion,
+    "chat": reading.read_chat,
+    "tokenize": reading.tokenize,
+    "detokenize": reading.detokenize,
+}
+FRAME = struct.Struct("!Q")
+NICENESS = 5
+
+
+class Task(msgspec.Struct, frozen=True):
+    """A body to be read, and the longest request that may fit."""
+
+    kind: Kind
+    raw: bytes
+    most: int | None
+
+
+class Refusal(msgspec.Struct, frozen=True, tag=True):
+    """The ApiError that reading raised."""
+
+    status: int
+    facts: ErrorFacts
+
+
+class PackedPrompt(msgspec.Struct, frozen=True):
+    """A Prompt with its tokens in four bytes each."""
+
+    ids: bytes
+    text: str | None = None
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What came of a task. prompts: those of the outcome, which is without them."""
+
+    outcome: CompletionRead | ChatRead | Written | Refusal
+    prompts: list[PackedPrompt] = []
+
+
+def answer(model: ServedModel, task: Task) -> Answer:
+    """Carry a task out."""
+    try:
+        outcome = READERS[task.kind](model, task.raw, task.most)
+    except ApiError as error:
+        return Answer(Refusal(error.status, error.body.error))
+    if isinstance(outcome, Written):
+        return Answer(outcome)
+    packed = [PackedPrompt(array("i", prompt.token_ids).tobytes(), prompt.text) for prompt in outcome.prompts]
+    return Answer(msgspec.structs.replace(outcome, prompts=[]), packed)
+
+
+def read_frame(stream: BinaryIO) -> bytes | None:
+    """The next frame; None when there is no more."""
+    head = stream.read(FRAME.size)
+    return stream.read(FRAME.unpack(head)[0]) if len(head) == FRAME.size else None
+
+
+def main() -> None:
+    """Serve until standard input ends."""
+    # Whoever interrupts the gateway leaves its end to it; and when memory is short, this process goes first.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    os.nice(NICENESS)
+    config = read_frame(sys.stdin.buffer)
+    if config is None:
+        return
+    model = ServedModel.load(msgspec.msgpack.decode(config, type=GatewayConfig))
+    while (frame := read_frame(sys.stdin.buffer)) is not None:
+        found = msgspec.msgpack.encode(answer(model, msgspec.msgpack.decode(frame, type=Task)))
+        sys.stdout.buffer.write(FRAME.pack(len(found)) + found)
+        sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main()

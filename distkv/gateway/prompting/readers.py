@@ -1,0 +1,141 @@
+"""Where bodies are read: short ones in a thread, long ones in a process of their own.
+
+A thread would hold the event loop up for as long as decoding a body, rendering a template or listing tokens takes:
+about 14 ns for each byte of a body, so short ones cost it at most about 4 ms.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from array import array
+from typing import TypeVar
+
+import msgspec
+import structlog
+
+from distkv.client.prompts import TokenIds
+from distkv.config import GatewayConfig
+from distkv.gateway.prompting.reader_process import FRAME, READERS, Answer, Kind, Outcome, Refusal, Task
+from distkv.gateway.prompting.reading import ChatRead, CompletionRead, Prompt, Written
+from distkv.gateway.prompting.served_model import ServedModel
+from distkv.gateway.schema.errors import ApiError, unavailable
+
+SHORT_BYTES = 256 * 2**10
+THREADS = 2
+READ_S = 60.0
+"""A body that takes longer to be read is refused, whatever its template does."""
+RETIRE_BYTES = 2**20
+"""After a body over this the process ends, and gives back the memory that tokenizing took: 150 times the text."""
+_UNPACKED = 65536
+T = TypeVar("T", bound=Outcome)
+
+
+class Readers:
+    """Reads bodies for one gateway; a few at the same time, the others wait. Close it, or a process stays."""
+
+    def __init__(self, config: GatewayConfig, model: ServedModel) -> None:
+        self._model = model
+        self._threads = asyncio.Semaphore(THREADS)
+        self._long = LongBodies(config)
+
+    async def completion(self, raw: bytes, most: int | None) -> CompletionRead:
+        """See `reading.read_completion`."""
+        return await self._read("completion", raw, most, CompletionRead)
+
+    async def chat(self, raw: bytes, most: int | None) -> ChatRead:
+        """See `reading.read_chat`."""
+        return await self._read("chat", raw, most, ChatRead)
+
+    async def tokenize(self, raw: bytes, max_model_len: int | None) -> Written:
+        """See `reading.tokenize`."""
+        return await self._read("tokenize", raw, max_model_len, Written)
+
+    async def detokenize(self, raw: bytes) -> Written:
+        """See `reading.detokenize`."""
+        return await self._read("detokenize", raw, None, Written)
+
+    async def aclose(self) -> None:
+        """End the process, if there is one; safe to call twice."""
+        await self._long.aclose()
+
+    async def _read(self, kind: Kind, raw: bytes, most: int | None, expected: type[T]) -> T:
+        if len(raw) > SHORT_BYTES:
+            found = await self._long.read(Task(kind, raw, most))
+        else:
+            async with self._threads:
+                found = await asyncio.to_thread(READERS[kind], self._model, raw, most)
+        assert isinstance(found, expected)
+        return found
+
+
+class LongBodies:
+    """A reader process, started when the first long body comes; it reads one after the other."""
+
+    def __init__(self, config: GatewayConfig) -> None:
+        self._config = config
+        self._process: asyncio.subprocess.Process | None = None
+        self._turn = asyncio.Lock()
+
+    async def read(self, task: Task) -> Outcome:
+        """What came of it. Raises ApiError: what reading raised, or 503 when the process failed or took too long."""
+        async with self._turn:
+            answer: Answer | None = None
+            try:
+                async with asyncio.timeout(READ_S):
+                    answer = await self._exchange(task)
+            except TimeoutError:
+                raise self._failed(f"reading the body took longer than {READ_S:.0f} s") from None
+            except (asyncio.IncompleteReadError, OSError):
+                raise self._failed("the process that reads long bodies ended") from None
+            finally:
+                if answer is None or len(task.raw) > RETIRE_BYTES:
+                    await self.aclose()
+        if isinstance(answer.outcome, Refusal):
+            facts = answer.outcome.facts
+            raise ApiError(answer.outcome.status, facts.message, param=facts.param, code=facts.code)
+        if isinstance(answer.outcome, Written):
+            return answer.outcome
+        prompts = [Prompt(await unpack(one.ids), one.text) for one in answer.prompts]
+        return msgspec.structs.replace(answer.outcome, prompts=prompts)
+
+    async def aclose(self) -> None:
+        """End the process, if there is one; safe to call twice."""
+        process, self._process = self._process, None
+        if process is not None and process.returncode is None:
+            process.kill()
+            await process.wait()
+
+    async def _exchange(self, task: Task) -> Answer:
+        process = self._process
+        if process is None or process.returncode is not None:
+            process = self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "distkv.gateway.prompting.reader_process"),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+            )
+            await _write_frame(process, msgspec.msgpack.encode(self._config))
+        await _write_frame(process, msgspec.msgpack.encode(task))
+        assert process.stdout is not None
+        head = await process.stdout.readexactly(FRAME.size)
+        return msgspec.msgpack.decode(await process.stdout.readexactly(FRAME.unpack(head)[0]), type=Answer)
+
+    def _failed(self, why: str) -> ApiError:
+        structlog.get_logger().warning("a long body was not read", reason=why)
+        return unavailable(why, "body_not_read")
+
+
+async def unpack(ids: bytes) -> TokenIds:
+    """Tokens of four bytes each, a part at a time: a million of them take 20 ms."""
+    found: list[int] = []
+    for start in range(0, len(ids), _UNPACKED * 4):
+        found += array("i", ids[start : start + _UNPACKED * 4])
+        await asyncio.sleep(0)
+    return TokenIds(found)
+
+
+async def _write_frame(process: asyncio.subprocess.Process, frame: bytes) -> None:
+    assert process.stdin is not None
+    process.stdin.write(FRAME.pack(len(frame)))
+    process.stdin.write(frame)
+    await process.stdin.drain()

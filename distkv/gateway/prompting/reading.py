@@ -1,0 +1,146 @@
+"""From the body of a request to its prompts as token ids: what takes long when the body is long.
+
+Pure functions of a model, a body and the longest request that may fit; `readers` decides where they run.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+
+from distkv.client.prompts import TokenIds
+from distkv.gateway.generation.sampling import check_common, sampling_params
+from distkv.gateway.prompting.conversations import conversation_text
+from distkv.gateway.prompting.prompts import check_ids, completion_prompts, encode
+from distkv.gateway.prompting.served_model import ServedModel
+from distkv.gateway.schema.body import decode
+from distkv.gateway.schema.errors import invalid
+from distkv.gateway.schema.requests import (
+    REFUSED_CHAT,
+    REFUSED_COMPLETION,
+    REFUSED_TEXT,
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    Message,
+    TokenizeRequest,
+)
+from distkv.gateway.schema.responses import Detokenized, Tokenized
+from distkv.types import SamplingParams
+
+DEFAULT_MAX_TOKENS = 16
+NO_PROMPT = ""
+NO_MESSAGES = [Message(role="user")]
+"""What stands in a body when its prompts were read: the rest of it is short."""
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+class Prompt(msgspec.Struct, frozen=True):
+    """text: what echo repeats, if it is wanted."""
+
+    token_ids: TokenIds
+    text: str | None = None
+
+
+class CompletionRead(msgspec.Struct, frozen=True, tag=True):
+    """A completion to be made. max_tokens may be 0, where only the prompt is wanted."""
+
+    body: CompletionRequest
+    params: SamplingParams
+    max_tokens: int
+    prompts: list[Prompt] = []
+
+
+class ChatRead(msgspec.Struct, frozen=True, tag=True):
+    """A chat to be answered. max_tokens: None takes what fits, and params do not say."""
+
+    body: ChatRequest
+    params: SamplingParams
+    max_tokens: int | None
+    prompts: list[Prompt] = []
+
+
+class Written(msgspec.Struct, frozen=True, tag=True):
+    """The response itself, as JSON."""
+
+    json: bytes
+
+
+def read_completion(model: ServedModel, raw: bytes, most: int | None) -> CompletionRead:
+    """What /v1/completions gets. Raises ApiError."""
+    body = decode(raw, CompletionRequest, REFUSED_COMPLETION)
+    model.check_name(body.model)
+    check_common(body)
+    max_tokens = _max_tokens(body, model.defaults.get("max_tokens", DEFAULT_MAX_TOKENS))
+    # A request must ask for a token, also where only its prompt is wanted.
+    params = sampling_params(
+        body,
+        model.defaults,
+        max_tokens=max(1, max_tokens),
+        logprobs=body.logprobs if max_tokens else None,
+        prompt_logprobs=body.logprobs if body.echo else None,
+    )
+    prompts = []
+    for ids, text in completion_prompts(model, body, max_tokens, most):
+        echoed = None
+        if body.echo:
+            echoed = text if text is not None else model.tokenizer.decode(ids) if model.tokenizer else ""
+        prompts.append(Prompt(TokenIds(ids), echoed))
+    return CompletionRead(msgspec.structs.replace(body, prompt=NO_PROMPT), params, max_tokens, prompts)
+
+
+def read_chat(model: ServedModel, raw: bytes, most: int | None) -> ChatRead:
+    """What /v1/chat/completions gets. Raises ApiError."""
+    body = decode(raw, ChatRequest, REFUSED_CHAT)
+    model.check_name(body.model)
+    check_common(body)
+    if body.top_logprobs and not body.logprobs:
+        raise invalid("top_logprobs: needs logprobs", "top_logprobs")
+    logprobs = body.top_logprobs or 0 if body.logprobs else None
+    wanted = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
+    # Checked before the prompt is made, which takes longer.
+    params = sampling_params(body, model.defaults, max_tokens=wanted or 1, logprobs=logprobs)
+    text = conversation_text(model, body.messages, body)
+    with_special = bool(body.add_special_tokens)
+    ids = encode(model, text, "messages", wanted or 1, most, add_special_tokens=with_special)
+    check_ids(ids, "messages: the prompt", "messages")
+    shorn = msgspec.structs.replace(body, messages=NO_MESSAGES, chat_template_kwargs=None)
+    return ChatRead(shorn, params, wanted, [Prompt(TokenIds(ids))])
+
+
+def tokenize(model: ServedModel, raw: bytes, max_model_len: int | None) -> Written:
+    """The response of /tokenize: the tokens of a prompt or of a conversation, as the cluster would get them."""
+    body = decode(raw, TokenizeRequest, REFUSED_TEXT)
+    model.check_name(body.model)
+    tokenizer = model.need_tokenizer()
+    if (body.prompt is None) == (body.messages is None):
+        raise invalid("prompt: give either prompt or messages", "prompt")
+    if body.prompt is not None:
+        with_special = body.add_special_tokens is not False
+        ids = encode(model, body.prompt, "prompt", 0, None, add_special_tokens=with_special)
+    else:
+        if not body.messages:
+            raise invalid("messages: is an empty list", "messages")
+        text = conversation_text(model, body.messages, body)
+        ids = encode(model, text, "messages", 0, None, add_special_tokens=bool(body.add_special_tokens))
+        check_ids(ids, "messages: the prompt", "messages")
+    strings = list(map(tokenizer.token, ids)) if body.return_token_strs else None
+    found = Tokenized(count=len(ids), max_model_len=max_model_len, tokens=ids, token_strs=strings)
+    return Written(msgspec.json.encode(found))
+
+
+def detokenize(model: ServedModel, raw: bytes, most: int | None) -> Written:
+    """The response of /detokenize: the text of tokens, special ones left out as in every output."""
+    body = decode(raw, DetokenizeRequest, {})
+    model.check_name(body.model)
+    return Written(msgspec.json.encode(Detokenized(model.need_tokenizer().decode(body.tokens))))
+
+
+def _max_tokens(body: CompletionRequest, default: int) -> int:
+    if body.best_of is not None and body.best_of != (body.n or 1):
+        raise invalid("best_of: only the value of n is supported", "best_of", "unsupported_parameter")
+    wanted = default if body.max_tokens is None else body.max_tokens
+    if not wanted and not body.echo:
+        raise invalid("max_tokens: 0 needs echo, without it there would be no answer", "max_tokens")
+    return wanted

@@ -1,0 +1,128 @@
+"""Long bodies are read in a process of their own, and nobody sees a difference."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import sys
+import termios
+from array import array
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from distkv.gateway.prompting import readers
+from distkv.gateway.prompting.readers import unpack
+from tests.gateway.harness import Gateway, error_of, until
+
+Start = Callable[..., Any]
+
+
+@pytest.fixture
+def all_are_long(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(readers, "SHORT_BYTES", 0)
+    yield
+    assert not reader_processes()
+
+
+def reader_processes() -> list[psutil.Process]:
+    return [one for one in psutil.Process().children() if "reader_process" in " ".join(one.cmdline())]
+
+
+async def answers(gateway: Gateway) -> list[Any]:
+    """Answers of every kind, without what differs anyway."""
+    found = [
+        await gateway.complete(["hello", "you"], n=2, max_tokens=2, echo=True, logprobs=1, stop=["q"], seed=5),
+        await gateway.complete([1, 2, 3], max_tokens=2, echo=True, logit_bias={"5": 1.5}),
+        await gateway.chat(("user", "hi"), ("assistant", "ho"), max_tokens=2, add_generation_prompt=True),
+        await gateway.post("/tokenize", prompt="hello", return_token_strs=True),
+        await gateway.post("/detokenize", tokens=[50, 60]),
+        await gateway.complete("x", temperature=-1),
+        await gateway.complete("x", model="another"),
+        await gateway.complete("x" * 5000),
+        await gateway.complete(list(range(300)) * 5),
+        await gateway.chat(("user", "x" * 5000)),
+        await gateway.http.post("/v1/completions", content=b"{"),
+    ]
+    bodies = [one.json() for one in found]
+    for body in bodies:
+        body.pop("id", None)
+        body.pop("created", None)
+    return [(one.status_code, body) for one, body in zip(found, bodies, strict=True)]
+
+
+async def test_long_bodies_get_the_same_answers(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    gateway = await start()
+    expected = await answers(gateway)
+    seen = [(one.prompt, one.params) for one in gateway.submits()]
+    assert [status for status, _ in expected] == [200] * 5 + [400, 404] + [400] * 4
+    assert [body["error"]["code"] for _, body in expected[7:10]] == ["context_length_exceeded"] * 3
+    monkeypatch.setattr(readers, "SHORT_BYTES", 0)
+    assert await answers(gateway) == expected
+    assert sorted(map(repr, [(one.prompt, one.params) for one in gateway.submits()])) == sorted(map(repr, seen * 2))
+
+
+async def test_one_process_reads_them_all_and_a_large_one_ends_it(all_are_long: None, start: Start) -> None:
+    gateway = await start()
+    for _ in range(2):
+        assert (await gateway.complete(max_tokens=1)).status_code == 200
+        (process,) = reader_processes()
+    assert psutil.pid_exists(process.pid) and process.nice() > psutil.Process().nice()
+    error_of(await gateway.complete("x" * readers.RETIRE_BYTES), 400, None, "context_length_exceeded")
+    assert not reader_processes()
+    assert (await gateway.complete(max_tokens=1)).status_code == 200
+
+
+async def test_a_process_that_dies_costs_one_request(all_are_long: None, start: Start) -> None:
+    gateway = await start()
+    assert (await gateway.complete(max_tokens=1)).status_code == 200
+    (process,) = reader_processes()
+    process.suspend()
+    request = asyncio.create_task(gateway.complete(max_tokens=1))
+    await until(lambda: _unread_bytes(process))
+    process.kill()
+    error_of(await request, 503, None, "body_not_read")
+    assert (await gateway.complete(max_tokens=1)).status_code == 200
+
+
+def _unread_bytes(process: psutil.Process) -> int:
+    """Of its standard input."""
+    found = bytearray(4)
+    with Path(f"/proc/{process.pid}/fd/0").open("rb", buffering=0) as pipe:
+        fcntl.ioctl(pipe, termios.FIONREAD, found)
+    return int.from_bytes(found, sys.byteorder)
+
+
+async def test_who_leaves_ends_the_reading(all_are_long: None, start: Start, tmp_path: Path) -> None:
+    gateway = await start(chat_template=str(endless(tmp_path)))
+    request = asyncio.create_task(gateway.chat())
+    await until(reader_processes)
+    request.cancel()
+    await asyncio.gather(request, return_exceptions=True)
+    await until(lambda: not reader_processes())
+    assert (await gateway.complete(max_tokens=1)).status_code == 200
+
+
+def endless(directory: Path) -> Path:
+    """A template."""
+    template = directory / "endless.jinja"
+    template.write_text("{% for a in range(99999) %}{% for b in range(99999) %}{{ b }}{% endfor %}{% endfor %}")
+    return template
+
+
+async def test_a_template_without_end_is_ended(
+    all_are_long: None, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway = await start(chat_template=str(endless(tmp_path)))
+    assert (await gateway.complete(max_tokens=1)).status_code == 200
+    monkeypatch.setattr(readers, "READ_S", 0.3)
+    error_of(await gateway.chat(), 503, None, "body_not_read")
+    assert not reader_processes()
+
+
+async def test_tokens_are_unpacked_a_part_at_a_time() -> None:
+    ids = array("i", range(200_000))
+    assert await unpack(ids.tobytes()) == tuple(ids)
