@@ -72,8 +72,8 @@ def too_long(prompt_tokens: int, max_tokens: int, most: int, *, is_exact: bool =
     """400: a request of these tokens can never fit. is_exact: the prompt has not more of them."""
     at_least = "" if is_exact else "at least "
     return invalid(
-        f"the request needs {at_least}{prompt_tokens} prompt tokens and {max_tokens} output tokens, "
-        f"over the limit of {most}",
+        f"the request needs {at_least}{prompt_tokens + max_tokens} tokens ({prompt_tokens} of the prompt, {max_tokens} "
+        f"of output), over the limit of {most}",
         code="context_length_exceeded",
     )
 
