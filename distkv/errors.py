@@ -58,7 +58,9 @@ class CheckpointError(DistKVError):
 
 
 class WireError(DistKVError):
-    """Bytes that came from outside break the protocol; the connection they came by is dropped."""
+    """Bytes that came from outside break the protocol. request_id: the request they were about, if that can be read."""
+
+    request_id = ""
 
 
 class MalformedMessage(WireError):

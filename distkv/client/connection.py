@@ -153,8 +153,8 @@ class Connection:
             try:
                 envelope = await self._channel.recv()
             except WireError as error:
-                self._lose(ConnectionLost(str(error)))
-                return
+                self._not_understood(error)
+                continue
             except LinkClosed:
                 return
             self._receive(envelope)
@@ -198,13 +198,24 @@ class Connection:
             if not answer.done():
                 answer.set_result(body)
 
+    def _not_understood(self, error: WireError) -> None:
+        """What says which request it is about fails that request alone."""
+        if error.request_id in self._requests:
+            self._take(RequestEnded(request_id=error.request_id, kind="failed", reason=clipped(str(error))))
+        else:
+            self._lose(ConnectionLost(str(error)))
+
     def _on_disconnected(self) -> None:
         """The last words of a process that ended may be here unread."""
-        try:
-            while self.lost is None and (envelope := self._channel.recv_now()) is not None:
-                self._receive(envelope)
-        except WireError as error:
-            self._lose(ConnectionLost(str(error)))
+        while self.lost is None:
+            try:
+                envelope = self._channel.recv_now()
+            except WireError as error:
+                self._not_understood(error)
+                continue
+            if envelope is None:
+                break
+            self._receive(envelope)
         self._lose(ConnectionLost("the connection was lost"))
 
     def _lose(self, lost: ConnectionLost) -> None:

@@ -10,6 +10,7 @@ from distkv.types import SamplingParams, is_utf8
 from distkv.wire.codec import MAX_MESSAGE_BYTES
 
 MAX_REQUEST_ID = 200
+MAX_TIMEOUT_S = 1e9
 # What fits one message beside the rest of a Submit; an id takes up to five bytes.
 MAX_PROMPT_BYTES = MAX_MESSAGE_BYTES - 2**16
 MAX_PROMPT_TOKENS = MAX_PROMPT_BYTES // 5
@@ -67,11 +68,11 @@ def check_request_id(request_id: object) -> str:
 
 
 def check_timeout(timeout_s: object) -> float | None:
-    """Seconds > 0, or None for the instance's own limit. Raises InvalidParams."""
+    """Seconds > 0 and at most MAX_TIMEOUT_S, or None for the instance's own limit. Raises InvalidParams."""
     if timeout_s is None:
         return None
-    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not 0 < timeout_s < float("inf"):
-        raise InvalidParams("timeout_s", "seconds > 0", timeout_s)
+    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not 0 < timeout_s <= MAX_TIMEOUT_S:
+        raise InvalidParams("timeout_s", f"seconds > 0, at most {MAX_TIMEOUT_S:g}", timeout_s)
     return float(timeout_s)
 
 

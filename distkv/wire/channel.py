@@ -9,6 +9,7 @@ restarted server. Nothing is authenticated.
 from __future__ import annotations
 
 import secrets
+import sys
 import time
 from collections.abc import Callable
 from types import TracebackType
@@ -20,7 +21,7 @@ import zmq
 from distkv.config import check_bind
 from distkv.errors import ConfigError, MalformedMessage, WireError
 from distkv.wire.address import PORT_HINT, join_host_port, split_host_port
-from distkv.wire.codec import MAX_MESSAGE_BYTES, EnvelopeDecoder, encode_envelope, envelope_id
+from distkv.wire.codec import MAX_MESSAGE_BYTES, EnvelopeDecoder, encode_envelope, envelope_id, request_id
 from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.messages.common import clipped
 from distkv.wire.messages.envelope import Body, Control, Envelope
@@ -34,6 +35,8 @@ from distkv.wire.sockets.options import open_socket
 from distkv.wire.sockets.tcp_connection import shut_down
 
 POLITE_LINGER_S = 0.5
+MAX_ANSWER_BYTES = 128 * 2**20
+"""To one route in QUOTA_S. The kernel cuts off one that asks for much and reads nothing before much more has piled up."""
 
 # Identities that begin with a zero byte are ZeroMQ's own.
 _ROUTE_MARK, _ROUTE_BYTES = b"\x01", 16
@@ -63,6 +66,7 @@ class ServerChannel(Generic[Body]):
         self._envelopes = EnvelopeFactory(name)
         self._max_message_bytes = max_message_bytes
         self._guard = guard
+        self._answers = FloodGuard(messages=sys.maxsize, size_bytes=MAX_ANSWER_BYTES)
         self._limit = limit
         self._rejections = Rejections()
 
@@ -137,11 +141,13 @@ class ServerChannel(Generic[Body]):
                 return route, envelope
 
     def send(self, route: bytes, envelope: Envelope[Control]) -> bool:
-        """Queue an envelope; never blocks. False when the client is gone, or reads so slowly that its queue is full.
+        """Queue an envelope; never blocks. False when the client is gone, or reads so slowly that its queue is full, or
+        is answered more than MAX_ANSWER_BYTES in a second.
 
         Raises FrameTooLarge, and sends nothing, over the limit of `bind`: it would end the client's connection.
         """
-        return self._socket.send((route, encode_envelope(envelope, self._max_message_bytes)))
+        frame = encode_envelope(envelope, self._max_message_bytes)
+        return self._answers.admits(route, len(frame), time.monotonic()) and self._socket.send((route, frame))
 
     def close(self) -> None:
         """Stop listening; what was sent before gets a moment to leave."""
@@ -254,7 +260,8 @@ class ClientChannel(Generic[Body]):
     async def recv(self) -> Envelope[Body]:
         """The next envelope; waits also while the server is away (`on_disconnected` is called when it goes).
 
-        Raises WireError when the server sends what this inbox does not decode, LinkClosed once closed here.
+        Raises WireError, with the request that it is about, when the server sends what this inbox does not decode, and
+        LinkClosed once closed here.
         """
         return self._decode(await self._socket.recv())
 
@@ -269,8 +276,9 @@ class ClientChannel(Generic[Body]):
             if len(frames) != 1:
                 raise MalformedMessage(f"a message has 1 frame, this one has {len(frames)}")
             return self._inbox.decode(frames[0], self._max_message_bytes)
-        except WireError:
+        except WireError as error:
             self.malformed += 1
+            error.request_id = request_id(frames[0])
             raise
 
     def close(self) -> None:

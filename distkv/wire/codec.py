@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from distkv.errors import FrameTooLarge, MalformedMessage
+from distkv.wire.messages.common import RequestId
 from distkv.wire.messages.data import DataMessage
 from distkv.wire.messages.envelope import Body, Control, Envelope
 
@@ -31,8 +32,19 @@ class _EnvelopeHead(msgspec.Struct):
     id: Annotated[str, Meta(max_length=MAX_ENVELOPE_ID)]
 
 
+class _RequestHead(msgspec.Struct):
+    """What is read of a body that does not decode."""
+
+    request_id: RequestId
+
+
+class _RequestEnvelope(msgspec.Struct):
+    body: _RequestHead
+
+
 _encoder = msgspec.msgpack.Encoder()
 _envelope_heads: msgspec.msgpack.Decoder[_EnvelopeHead] = msgspec.msgpack.Decoder(_EnvelopeHead)
+_request_heads: msgspec.msgpack.Decoder[_RequestEnvelope] = msgspec.msgpack.Decoder(_RequestEnvelope)
 _headers: msgspec.msgpack.Decoder[DataMessage] = msgspec.msgpack.Decoder(DataMessage)
 
 
@@ -63,6 +75,14 @@ def envelope_id(data: Bytes) -> str:
     """The id of an envelope whose body does not decode; empty if it has none that can be read."""
     try:
         return _decode(_envelope_heads, data, len(data)).id
+    except MalformedMessage:
+        return ""
+
+
+def request_id(data: Bytes) -> str:
+    """The request that an envelope is about whose body does not decode; empty if it names none that can be read."""
+    try:
+        return _decode(_request_heads, data, len(data)).body.request_id
     except MalformedMessage:
         return ""
 

@@ -16,7 +16,7 @@ import pytest
 import zmq
 
 from distkv.errors import ConfigError, FrameTooLarge, LinkClosed, MalformedMessage
-from distkv.wire.channel import ClientChannel, ServerChannel
+from distkv.wire.channel import MAX_ANSWER_BYTES, ClientChannel, ServerChannel
 from distkv.wire.codec import encode_envelope
 from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.inboxes import CAPTURE, CLIENT_CONNECTION, GMANAGER_PORT, PEER_CONNECTION
@@ -460,3 +460,16 @@ def test_ids_are_unique() -> None:
     ids = [envelopes.wrap(body).id for envelopes in (one, other) for body in bodies]
     assert len(set(ids)) == 6
     assert one.wrap(KeepAlive(), cause="x-1").cause == "x-1"
+
+
+async def test_a_client_that_asks_for_much_and_reads_nothing_does_not_fill_the_memory(
+    server: ServerChannel[Control], client: ClientChannel[Control], envelopes: EnvelopeFactory
+) -> None:
+    client.send(envelopes.wrap(KeepAlive()))
+    route, _envelope = await soon(server.recv())
+    big = envelopes.wrap(TokenChunk(request_id="r", text="x" * 90_000))
+    sent = 0
+    while server.send(route, big):
+        sent += 90_000
+        assert sent < 2 * MAX_ANSWER_BYTES
+    assert sent <= MAX_ANSWER_BYTES
