@@ -36,7 +36,7 @@ from distkv.wire.sockets.tcp_connection import shut_down
 
 POLITE_LINGER_S = 0.5
 MAX_ANSWER_BYTES = 128 * 2**20
-"""To one route in QUOTA_S. The kernel cuts off one that asks for much and reads nothing before much more has piled up."""
+"""To one route in QUOTA_S. One that asks for much and reads nothing is cut off before much more has piled up."""
 
 # Identities that begin with a zero byte are ZeroMQ's own.
 _ROUTE_MARK, _ROUTE_BYTES = b"\x01", 16
