@@ -1,4 +1,5 @@
-"""A request's memory changes in one module, `control/request/placement.py`; a pool's slots in `control/blocks.py`."""
+"""A request's memory changes in one module, `control/request/placement.py`; a pool's slots in `control/blocks.py`; the
+state of a sequence in `control/request/sequence.py`, by `control/schedule/sequences.py` alone."""
 
 from __future__ import annotations
 
@@ -57,3 +58,22 @@ def test_nobody_else_writes_what_placement_owns() -> None:
         if "cluster" not in module.parts and (written := list(changes(module.read_text())))
     }
     assert set(found) == {str(DOOR.relative_to(ROOT))}, found
+
+
+STATE = {"retry_at", "retries", "starved_since", "began", "pending", "attempt", "high_water"}
+OWNERS = {"control/request/sequence.py", "control/request/request.py"}
+
+
+def test_nobody_else_writes_the_progress_of_a_sequence_or_has_it_change_its_state() -> None:
+    written: dict[str, list[str]] = {}
+    enters: set[str] = set()
+    for module in (ROOT / "control").rglob("*.py"):
+        name = str(module.relative_to(ROOT))
+        for node in ast.walk(ast.parse(module.read_text())):
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and node.attr in STATE:
+                if name not in OWNERS:
+                    written.setdefault(name, []).append(f"{node.attr}, line {node.lineno}")
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "enter":
+                enters.add(name)
+    assert not written, written
+    assert enters == {"control/schedule/sequences.py"}

@@ -106,7 +106,7 @@ class Heartbeats:
 
     def _placement(self) -> PlacementMap:
         entries: PlacementMap = {}
-        for seq in self._state.sequences.values():
+        for seq in self._state.sequences.holding():
             if count := seq.placement.num_local_slots:
                 entries[seq.request_id, True] = count
         for request_id, count in self._state.loans.by_request().items():

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import chain, islice
+
 from distkv.control.blocks import SlotState
 from distkv.control.request.sequence import Sequence
 from distkv.control.rmanager.state import RManagerState
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.counters import Counters, total
 from distkv.wire.messages.to_client import InstanceStatus, RequestStatus, SlotCounts, SpanStatus
+
+MAX_REQUESTS = 128
+"""In one status, so that it is small and made in no time."""
 
 
 def instance_status(state: RManagerState, member: Member, others: Counters) -> InstanceStatus:
@@ -31,7 +36,10 @@ def instance_status(state: RManagerState, member: Member, others: Counters) -> I
 
 
 def request_statuses(state: RManagerState) -> tuple[RequestStatus, ...]:
-    """Live requests and where their KV lies."""
+    """Live requests and where their KV lies: those that hold memory, then those that wait, the oldest of each, and
+    MAX_REQUESTS at most; how many there are is in the instance's status."""
+    sequences = state.sequences
+    shown = islice(chain(sequences.running, sequences.acquiring, sequences.queue.waiting), MAX_REQUESTS)
     return tuple(
         RequestStatus(
             request_id=seq.request_id,
@@ -39,21 +47,21 @@ def request_statuses(state: RManagerState) -> tuple[RequestStatus, ...]:
             num_tokens=len(seq.request.tokens),
             spans=_spans(seq, state.settings.instance_id),
         )
-        for seq in sorted(state.sequences.values(), key=lambda s: s.age)
+        for seq in shown
     )
 
 
 def _spans(seq: Sequence, own_id: str) -> tuple[SpanStatus, ...]:
+    placement, num_tokens = seq.placement, len(seq.request.tokens)
+    local, remote = placement.block_table(len(placement.blocks))
+    runs = [(run.first_block, run.num_blocks, own_id) for run in local]
+    runs += [(run.first_block, run.num_blocks, run.instance_id) for run in remote]
     spans: list[SpanStatus] = []
-    for block in seq.placement.blocks:
-        place = block.location()
-        if place is None and block.slot is None:
-            continue
-        where = own_id if place is None else place[0].creditor_id
-        first = block.number * seq.placement.block_tokens
-        tokens = max(0, min(seq.placement.block_tokens, len(seq.request.tokens) - first))
-        if not tokens:
-            continue
+    for first_block, num_blocks, where in sorted(runs):
+        first = first_block * placement.block_tokens
+        tokens = min(num_blocks * placement.block_tokens, num_tokens - first)
+        if tokens <= 0:
+            break
         last = spans[-1] if spans else None
         if last is not None and last.instance_id == where and last.first_token + last.num_tokens == first:
             spans[-1] = SpanStatus(instance_id=where, first_token=last.first_token, num_tokens=last.num_tokens + tokens)

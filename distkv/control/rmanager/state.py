@@ -179,7 +179,7 @@ class RManagerState:
 
     def all_debts(self) -> list[Debt]:
         """Every span this instance owes, grants still being collected included."""
-        held = [debt for seq in self.sequences.values() for debt in seq.placement.debts]
+        held = [debt for seq in self.sequences.holding() for debt in seq.placement.debts]
         return held + self.borrower.grants()
 
     def _undefer(self, item: Deferred) -> None:

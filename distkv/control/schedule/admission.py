@@ -268,9 +268,9 @@ class Admission:
         soon = [
             s
             for s in self._state.running()
-            if not s.placement.unassigned_slots
+            if len(s.placement.blocks) * block_tokens - s.length < SOON_TOKENS
+            and not s.placement.unassigned_slots
             and s.can_grow
-            and len(s.placement.blocks) * block_tokens - s.length < SOON_TOKENS
         ]
         return self._state.pool.num_free < len(soon)
 

@@ -6,6 +6,7 @@ Whoever looks for some of them asks an index that is kept here, so that no event
 from __future__ import annotations
 
 from collections.abc import Iterator, MutableMapping
+from itertools import chain
 
 from distkv.control.request.sequence import SeqState, Sequence
 from distkv.control.schedule.age_order import AgeOrder
@@ -16,15 +17,16 @@ from distkv.control.timers import Timers
 class Sequences(MutableMapping[str, Sequence]):
     """Sequences by the id of their request.
 
-    running: those in the batch, oldest first. queue: the others. deadlines: by when they must have ended. touched:
-    those whose memory has changed otherwise than by admission, so that their places must be looked at. changes: how
-    often the state of any changed.
+    running: those in the batch, oldest first. acquiring: those a borrow is under way for. queue: all that do not run.
+    deadlines: by when they must have ended. touched: those whose memory has changed otherwise than by admission, so
+    that their places must be looked at. changes: how often the state of any changed.
     """
 
     def __init__(self, patience_s: float) -> None:
         self._all: dict[str, Sequence] = {}
         self._of_route: dict[bytes, dict[str, Sequence]] = {}
         self.running = AgeOrder()
+        self.acquiring = AgeOrder()
         self.queue = WaitingQueue(patience_s)
         self.deadlines: Timers[str] = Timers()
         self.touched: dict[str, Sequence] = {}
@@ -63,6 +65,10 @@ class Sequences(MutableMapping[str, Sequence]):
         if seq.state is not SeqState.RUNNING:
             self.queue.started(seq)
 
+    def holding(self) -> Iterator[Sequence]:
+        """Those that may hold memory: few, for memory is."""
+        return chain(self.running, self.acquiring, self.queue.resuming)
+
     @property
     def num_waiting(self) -> int:
         """Those that do not run."""
@@ -87,6 +93,7 @@ class Sequences(MutableMapping[str, Sequence]):
         """A borrow for it is under way."""
         self._leave(seq)
         seq.enter(SeqState.ACQUIRING)
+        self.acquiring.add(seq)
 
     def wait(self, seq: Sequence, retry_at: float, retries: int = 0) -> None:
         """It must wait, until `retry_at` at least; it holds nothing but what it would resume with."""
@@ -113,13 +120,17 @@ class Sequences(MutableMapping[str, Sequence]):
         self.changes += 1
         if seq.state is SeqState.RUNNING:
             self.running.remove(seq)
-        elif seq.state is SeqState.WAITING:
+        elif seq.state is SeqState.ACQUIRING:
+            self.acquiring.remove(seq)
+        else:
             self.queue.remove(seq)
 
     def validate(self) -> None:
         """Every index is what looking at all sequences would say."""
         seqs = set(self._all.values())
         assert set(self.running) == {seq for seq in seqs if seq.state is SeqState.RUNNING}
+        assert set(self.acquiring) == {seq for seq in seqs if seq.state is SeqState.ACQUIRING}
+        assert {seq for seq in seqs if seq.placement.num_local_slots or seq.placement.debts} <= set(self.holding())
         assert set(self.queue.waiting) == {seq for seq in seqs if seq.state is SeqState.WAITING}
         assert {seq for held in self._of_route.values() for seq in held.values()} == seqs
         assert all(self._of_route.values()), "a route without requests is kept"

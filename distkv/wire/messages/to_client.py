@@ -134,4 +134,5 @@ class Status(Message, frozen=True):
     """One rManager's answer to `StatusQuery`."""
 
     instance: InstanceStatus  #: the instance
-    requests: tuple[RequestStatus, ...] = ()  #: the requests it serves, oldest first
+    #: the requests it serves, first those that hold memory, oldest first; 128 at most, `instance` counts them all
+    requests: tuple[RequestStatus, ...] = ()

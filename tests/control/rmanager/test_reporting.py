@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from distkv.control.request.sequence import SeqState
-from distkv.control.rmanager.reporting import instance_status, request_statuses
+from distkv.control.rmanager.reporting import MAX_REQUESTS, instance_status, request_statuses
 from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.to_rmanager import TryMoveKvcache
 from tests.control.parts import add_sequence, compute, lend, make_member, make_state, place
@@ -57,3 +57,12 @@ def test_blocks_without_a_place_are_not_shown() -> None:
     seq.placement.cover(20)
     compute(state, seq)
     assert request_statuses(state)[0].spans[0].num_tokens == 10, "room for tokens to come is not counted"
+
+
+def test_of_many_requests_those_that_hold_memory_are_shown() -> None:
+    state = make_state()
+    for index in range(2 * MAX_REQUESTS):
+        add_sequence(state, f"w{index:03}", 4, SeqState.WAITING, arrival=float(index))
+    add_sequence(state, "r", 4, arrival=1000.0)
+    shown = request_statuses(state)
+    assert [one.request_id for one in shown[:3]] == ["r", "w000", "w001"] and len(shown) == MAX_REQUESTS
