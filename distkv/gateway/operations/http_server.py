@@ -6,7 +6,9 @@ import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -14,6 +16,7 @@ from starlette.types import ASGIApp
 from distkv.client.owned_tasks import OwnedTasks
 from distkv.config import GatewayConfig
 from distkv.errors import ConfigError
+from distkv.gateway.operations.http_connection import Connections, LimitedConnection, most_connections
 from distkv.wire.address import join_host_port
 
 KEEP_ALIVE_S = 75
@@ -50,7 +53,7 @@ def http_settings(app: ASGIApp, config: GatewayConfig) -> uvicorn.Config:
             raise ConfigError(key, f"{file} cannot be read: {error.strerror or error}") from None
     settings = uvicorn.Config(
         app,
-        http="httptools",
+        http=cast(Any, partial(LimitedConnection, Connections(most_connections()))),
         ws="none",
         lifespan="off",
         log_config=None,
