@@ -11,7 +11,7 @@ import asyncio
 import statistics
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from distkv.actors.task_scope import task_scope
 from distkv.bench.harness.alternate import Samples, alternate, paired_ratio
 from distkv.bench.harness.command import Measured, Say, benchmark
 from distkv.bench.harness.machine import machine_facts, versions_of
+from distkv.bench.harness.processes import cpu_seconds
 from distkv.bench.harness.report import Goal, Report, at_least, results
 from distkv.bench.workloads.streams import Streams
 from distkv.client.async_client import AsyncClient
@@ -48,7 +49,8 @@ PREFILL, WORK = "prefill", "work of both"
 UNITS = {MEDIAN: "ms", HIGH: "ms", PREFILL: "tokens/s", WORK: "of alone"}
 MOST_RATIO, LEAST_WORK = 2.0, 0.9
 HELP = """Time between the tokens of running decodes while a long prompt is prefilled, beside the time without, and how
-fast it is prefilled. Work of both: the rates of prefill and of decodes, each as a share of its rate alone, added up.
+fast it is prefilled. Work of both: the processor time that prefill and these decodes would have taken the engine alone,
+over what they took together.
 
 \b
 Examples:
@@ -71,24 +73,33 @@ class Size(msgspec.Struct, frozen=True):
         return self.prompt_tokens + 1024 + self.decodes * (self.context + MOST_OUTPUT)
 
 
-FULL = Size(24, 2048, 32768, 4.0)
+FULL = Size(32, 4096, 32768, 4.0)
 QUICK = Size(4, 64, 2048, 0.5)
 
 
+class Alone(msgspec.Struct):
+    """The long prompt while nothing else runs: its prefill took so much time of the worker's processor."""
+
+    cpu_s: float = 0.0
+
+
 class Arrival:
-    """A long prompt comes to an instance. decode_shares: what decodes kept of their rate, a value per round."""
+    """A long prompt comes to an instance."""
 
-    def __init__(self, address: str, size: Size) -> None:
-        self._address, self._size = address, size
+    def __init__(self, cluster: LocalCluster, size: Size) -> None:
+        (instance,) = cluster.status()["instances"]
+        self._address, self._worker, self._size = cluster.address, int(instance["worker_pid"]), size
 
-    def beside(self, alone_s: list[float]) -> Mapping[str, float]:
-        """While others decode. alone_s: how long its prefill took alone, the last one counts."""
-        return asyncio.run(self._beside(alone_s))
+    def alone(self, alone: Alone) -> Mapping[str, float]:
+        """While nothing else runs; `alone` is what it was then."""
+        began_s = cpu_seconds(self._worker)
+        took_s = asyncio.run(self._alone())
+        alone.cpu_s = cpu_seconds(self._worker) - began_s
+        return {PREFILL: self._size.prompt_tokens / took_s}
 
-    def alone(self, alone_s: list[float]) -> Mapping[str, float]:
-        """While nothing else runs; notes in `alone_s` how long it took."""
-        alone_s.append(asyncio.run(self._alone()))
-        return {PREFILL: self._size.prompt_tokens / alone_s[-1]}
+    def beside(self, alone: Alone) -> Mapping[str, float]:
+        """While others decode."""
+        return asyncio.run(self._beside(alone))
 
     async def _alone(self) -> float:
         async with AsyncClient(self._address) as client, task_scope() as tasks:
@@ -101,36 +112,52 @@ class Arrival:
         await streams.ended()
         return time.perf_counter() - begun_s
 
-    async def _beside(self, alone_s: list[float]) -> Mapping[str, float]:
+    async def _beside(self, alone: Alone) -> Mapping[str, float]:
         size = self._size
         async with AsyncClient(self._address) as client, task_scope() as tasks:
             await client.members()
             decodes = Streams(client, tasks)
             decodes.start([_prompt(size.context, seed + 2) for seed in range(size.decodes)], MOST_OUTPUT)
             await decodes.begun()
-            before = await self._window(decodes)
-            begun_s = time.perf_counter()
-            took_s = await self._prefill(Streams(client, tasks))
-            between = begun_s, begun_s + took_s
-            after = await self._window(decodes)
+            watch = Watch(decodes, self._worker)
+            before = await watch.during(asyncio.sleep(size.window_s))
+            beside = await watch.during(self._prefill(Streams(client, tasks)))
+            after = await watch.during(asyncio.sleep(size.window_s))
             await decodes.cancel()
-        quiet = [decodes.intervals_s(*window) for window in (before, after)]
-        stretched = decodes.intervals_s(*between)
-        rate = statistics.fmean(decodes.tokens_between(*window) for window in (before, after)) / size.window_s
-        share = decodes.tokens_between(*between) / took_s / rate
+        quiet = [decodes.intervals_s(*window.between) for window in (before, after)]
+        stretched = decodes.intervals_s(*beside.between)
+        decode_s = (before.cpu_s + after.cpu_s) / (before.tokens + after.tokens)
+        begun_s, ended_s = beside.between
         return {
             f"{MEDIAN}, {ALONE}": 1e3 * statistics.fmean(map(statistics.median, quiet)),
             f"{HIGH}, {ALONE}": 1e3 * statistics.fmean(map(_high, quiet)),
             MEDIAN: 1e3 * statistics.median(stretched),
             HIGH: 1e3 * _high(stretched),
-            PREFILL: size.prompt_tokens / took_s,
-            WORK: alone_s[-1] / took_s + share,
+            PREFILL: size.prompt_tokens / (ended_s - begun_s),
+            WORK: (alone.cpu_s + decode_s * beside.tokens) / beside.cpu_s,
         }
 
-    async def _window(self, decodes: Streams) -> tuple[float, float]:
-        begun_s = time.perf_counter()
-        await asyncio.sleep(self._size.window_s)
-        return begun_s, time.perf_counter()
+
+class Window(msgspec.Struct, frozen=True):
+    """What happened between two moments: tokens of the decodes, processor time of the worker."""
+
+    between: tuple[float, float]
+    tokens: int
+    cpu_s: float
+
+
+class Watch:
+    """Of decodes, and of the worker that computes them."""
+
+    def __init__(self, decodes: Streams, worker: int) -> None:
+        self._decodes, self._worker = decodes, worker
+
+    async def during(self, work: Awaitable[object]) -> Window:
+        """Until `work` is done."""
+        begun_s, cpu_s = time.perf_counter(), cpu_seconds(self._worker)
+        await work
+        between = begun_s, time.perf_counter()
+        return Window(between, max(1, self._decodes.tokens_between(*between)), cpu_seconds(self._worker) - cpu_s)
 
 
 def measure(say: Say, *, quick: bool, decodes: int | None, context: int | None, rounds: int | None) -> Measured:
@@ -144,14 +171,14 @@ def measure(say: Say, *, quick: bool, decodes: int | None, context: int | None, 
         say("starting two instances, one cluster each")
         start = partial(LocalCluster, model, 1, size.pool_tokens, threads=1, gateway=False, log_level="warning")
         with start() as adaptive, start(instance_options={"mixed_step_ratio": UNLIMITED}) as whole:
-            here, there = Arrival(adaptive.address, size), Arrival(whole.address, size)
-            alone_s: list[float] = []
-            here.alone(alone_s)
+            here, there = Arrival(adaptive, size), Arrival(whole, size)
+            prefill = Alone()
+            here.alone(prefill)
             found = alternate(
                 {
-                    ALONE: partial(here.alone, alone_s),
-                    ADAPTIVE: partial(here.beside, alone_s),
-                    WHOLE: partial(there.beside, alone_s),
+                    ALONE: partial(here.alone, prefill),
+                    ADAPTIVE: partial(here.beside, prefill),
+                    WHOLE: partial(there.beside, prefill),
                 },
                 rounds,
                 warmups=0,
@@ -194,7 +221,7 @@ def _goals(samples: Samples) -> tuple[Goal, ...]:
             str(stretched),
             stretched.value <= MOST_RATIO,
         ),
-        at_least("prefill and decodes together, each as a share of its rate alone", work, LEAST_WORK),
+        at_least("throughput of prefill and decodes together to that of each alone", work, LEAST_WORK),
         Goal(
             "prefill beside decodes to prefill alone",
             "measured",
