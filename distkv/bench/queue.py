@@ -13,11 +13,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
+import msgspec
 
 from distkv.actors.task_scope import task_scope
 from distkv.bench.harness.alternate import Samples, paired_ratio
 from distkv.bench.harness.command import Measured, Say, benchmark
 from distkv.bench.harness.machine import machine_facts, versions_of
+from distkv.bench.harness.processes import cpu_seconds
 from distkv.bench.harness.report import Goal, Report, at_least, results
 from distkv.bench.workloads.streams import Streams
 from distkv.client.async_client import AsyncClient
@@ -34,6 +36,9 @@ WINDOW_S, QUICK_WINDOW_S = 2.0, 0.5
 PATIENCE_S = 60.0
 POLL_S = 0.05
 GOAL = 0.97
+QUEUE, NONE = "queued", "none"
+TICK_S = 0.01
+"""What the system counts processor time in."""
 HELP = """Tokens per second of a full batch with requests queued behind it, beside its rate without them, just before
 and just after. A random model of two layers: what is measured is everything around the model.
 
@@ -44,15 +49,23 @@ Examples:
 """
 
 
+class Rate(msgspec.Struct, frozen=True):
+    """Of a batch: tokens per second, and milliseconds of the rManager's processor time for a token."""
+
+    tokens_per_s: float
+    cpu_ms: float
+
+
 class Rates:
     """Measures one instance. slow: the queues that were not there, or not gone, in time."""
 
-    def __init__(self, address: str, window_s: float) -> None:
-        self._address, self._window_s = address, window_s
+    def __init__(self, cluster: LocalCluster, window_s: float) -> None:
+        (instance,) = cluster.status()["instances"]
+        self._address, self._pid, self._window_s = cluster.address, int(instance["pid"]), window_s
         self.slow: dict[int, str] = {}
 
-    async def measure(self, queued: int) -> tuple[float, float] | None:
-        """Tokens per second without and with the queue; None when it did not come and go in time."""
+    async def measure(self, queued: int) -> tuple[Rate, Rate] | None:
+        """Without and with the queue; None when it did not come and go in time."""
         async with AsyncClient(self._address) as client, task_scope() as tasks:
             await self._until(client, 0, 0)
             batch, queue = Streams(client, tasks), Streams(client, tasks)
@@ -70,13 +83,15 @@ class Rates:
                 return None
             after = await self._rate(batch)
             await batch.cancel()
-        return (before + after) / 2, beside
+        without = Rate((before.tokens_per_s + after.tokens_per_s) / 2, (before.cpu_ms + after.cpu_ms) / 2)
+        return without, beside
 
-    async def _rate(self, batch: Streams) -> float:
-        begin_s = time.perf_counter()
+    async def _rate(self, batch: Streams) -> Rate:
+        begin_s, cpu_s = time.perf_counter(), cpu_seconds(self._pid)
         await asyncio.sleep(self._window_s)
-        end_s = time.perf_counter()
-        return max(1, batch.tokens_between(begin_s, end_s)) / (end_s - begin_s)
+        end_s, cpu_s = time.perf_counter(), cpu_seconds(self._pid) - cpu_s
+        tokens = max(1, batch.tokens_between(begin_s, end_s))
+        return Rate(tokens / (end_s - begin_s), 1e3 * max(cpu_s, TICK_S) / tokens)
 
     async def _until(self, client: AsyncClient, running: int, waiting: int) -> bool:
         """Wait until the instance has so many; false after PATIENCE_S."""
@@ -103,15 +118,15 @@ def measure(say: Say, *, quick: bool, queued: Sequence[int], rounds: int | None)
         with LocalCluster(
             model, 1, KV_TOKENS, threads=1, gateway=False, log_level="warning", instance_options=options
         ) as cluster:
-            rates = Rates(cluster.address, QUICK_WINDOW_S if quick else WINDOW_S)
+            rates = Rates(cluster, QUICK_WINDOW_S if quick else WINDOW_S)
             for number in range(-1, rounds):
                 for size in sizes if number % 2 else reversed(sizes):
                     say(f"{size:,} queued, " + (f"round {number + 1} of {rounds}" if number >= 0 else "warming up"))
                     found = asyncio.run(rates.measure(size))
                     if found is not None and number >= 0:
-                        case = samples.setdefault(f"batch of {BATCH}, {size:,} queued", {"queued": [], "none": []})
-                        case["none"].append(found[0])
-                        case["queued"].append(found[1])
+                        for case, field in ((_case(size), "tokens_per_s"), (_cpu_case(size), "cpu_ms")):
+                            for variant, rate in ((QUEUE, found[1]), (NONE, found[0])):
+                                samples.setdefault(case, {}).setdefault(variant, []).append(getattr(rate, field))
     machine = facts | {
         "model": "random Llama, float32, hidden 64, layers 2",
         "command": "distkv bench queue" + "".join(f" --queued {size}" for size in sizes) + f" --rounds {rounds}"
@@ -119,15 +134,23 @@ def measure(say: Say, *, quick: bool, queued: Sequence[int], rounds: int | None)
         "instance": f"{BATCH} sequences in a step, {KV_TOKENS:,} tokens of KV, one thread; default settings otherwise",
     }  # fmt: skip
     goals = tuple(_goal(size, samples, rates.slow) for size in sizes)
-    units = dict.fromkeys(samples, "tokens/s")
+    units = {_case(size): "tokens/s" for size in sizes} | {_cpu_case(size): "ms/token" for size in sizes}
     return Report("queue", machine, versions_of(("pyzmq", "uvloop")), results(samples, units), goals), samples
 
 
+def _case(size: int) -> str:
+    return f"batch of {BATCH}, {size:,} queued"
+
+
+def _cpu_case(size: int) -> str:
+    return f"the rManager's processor, {size:,} queued"
+
+
 def _goal(size: int, samples: Samples, slow: dict[int, str]) -> Goal:
-    goal, case = f"throughput with {size:,} queued to that with none", f"batch of {BATCH}, {size:,} queued"
-    if size in slow or case not in samples:
+    goal, found = f"throughput with {size:,} queued to that with none", samples.get(_case(size))
+    if found is None or size in slow:
         return Goal(goal, f"at least {GOAL:g}", "", False, slow.get(size, "it was not measured"))
-    return at_least(goal, paired_ratio(samples[case]["queued"], samples[case]["none"]), GOAL)
+    return at_least(goal, paired_ratio(found[QUEUE], found[NONE]), GOAL)
 
 
 main = benchmark(

@@ -22,14 +22,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 LEAST_TOKENS = 8
-"""Below it most of a chunk's cost is reading its keys once, whatever its length."""
+"""Below it most of a chunk's cost is reading its keys once, whatever its length. Chunks are multiples of it, because
+the first step of a size not seen before takes longer."""
 MEASURE_EVERY = 64
 MEASURE_SPACING = 8
 """Steps between two that are measured because the decodes changed."""
 MEASURE_AT_ONCE = 2
 """Steps in flight: the first that is measured is answered after so many."""
 CHANGED = 0.25
-AIM = 0.9
+AIM = 0.85
 """Of `ratio`: what steps aim at, so that those that took longer than expected are within it too."""
 WEIGHT = 0.3
 """Of a new measure of the decodes."""
@@ -57,14 +58,16 @@ class Allowance:
 
     def tokens(self, start: int) -> int:
         """The most a chunk that begins at `start` may have. More than a block ends where a block does, so that full
-        blocks can leave."""
+        blocks can leave, a shorter one at a multiple of LEAST_TOKENS."""
         if self._left_s is None:
             return self._left_tokens
         tokens = min(self._left_tokens, int(self._left_s / self._chunking.token_s(start)))
         if self._is_first:
             tokens = max(tokens, min(LEAST_TOKENS, self._left_tokens))
         block_tokens = self._chunking.block_tokens
-        return tokens if tokens <= block_tokens else (start + tokens) // block_tokens * block_tokens - start
+        step = block_tokens if tokens > block_tokens else LEAST_TOKENS
+        whole = max(0, (start + tokens) // step * step - start)
+        return tokens if self._is_first and not whole else whole
 
     def spend(self, start: int, end: int) -> None:
         """A chunk is in the step."""
