@@ -144,6 +144,14 @@ class MoveFailed(ClusterEvent, frozen=True, tag="move_failed"):
     problem: str
 
 
+class Reclaimed(ClusterEvent, frozen=True, tag="reclaimed"):
+    """As creditor: own requests are short, and a debtor is to give `blocks` of a request back."""
+
+    request_id: str
+    debtor: str
+    blocks: int
+
+
 class SpanLost(ClusterEvent, frozen=True, tag="span_lost"):
     """As debtor: `blocks` of a request at a creditor are lost and are computed again."""
 

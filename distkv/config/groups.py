@@ -145,6 +145,13 @@ class ControlSettings(Group, frozen=True, kw_only=True):
     staging_blocks: Annotated[
         Annotated[int, Meta(ge=0)], Meta(description="rBlocks never lent, so that moves have room.")
     ] = 1
+    reclaim_after_s: Annotated[
+        Seconds, Meta(description="Seconds an own request waits for memory before lent rBlocks are reclaimed for it.")
+    ] = 1.0
+    reclaim_deadline_s: Annotated[
+        Seconds, Meta(description="Seconds a debtor has to give reclaimed rBlocks back, before its lease ends.")
+    ] = 2.0
+    reclaim_blocks: Annotated[Positive, Meta(description="Most lent rBlocks that are being reclaimed at a time.")] = 64
     request_timeout_s: Annotated[
         Seconds, Meta(description="Seconds a request waits for memory the live instances do not have, before it fails.")
     ] = 60.0

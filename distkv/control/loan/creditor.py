@@ -5,6 +5,7 @@ from __future__ import annotations
 from distkv import events
 from distkv.control.commands import Answer, TellWorker
 from distkv.control.loan.lending import Loan
+from distkv.control.loan.reclaimer import Reclaimer
 from distkv.control.rmanager.state import RManagerState
 from distkv.wire.messages.common import SpanRef
 from distkv.wire.messages.from_worker import Pulled, Revoked
@@ -26,14 +27,15 @@ from distkv.wire.messages.to_worker import Grant, Pull, Revoke
 class Creditor:
     """Answers debtors; every loan it ends goes through the worker, which knows when the last reader is done."""
 
-    def __init__(self, state: RManagerState) -> None:
+    def __init__(self, state: RManagerState, reclaimer: Reclaimer) -> None:
         self._state = state
+        self._reclaimer = reclaimer
         self._pulls: dict[int, tuple[Loan, BlocksReady]] = {}
 
     def on_try_move(self, sender: str, route: bytes, message: TryMoveKvcache, now: float) -> None:
         """Reserve, or refuse with what is free."""
         state = self._state
-        if reason := self._why_not(sender, message):
+        if reason := self._why_not(sender, message, now):
             state.emit(Answer(route, Refused(span_id=message.span_id, reason=reason, free_blocks=0)))
             return
         for loan in state.loans.of_debtor(sender, message.debtor_incarnation):
@@ -45,7 +47,7 @@ class Creditor:
             state.publish(events.Lent(request_id=message.request_id, debtor=sender, blocks=len(answer.slots)))
         state.emit(Answer(route, answer))
 
-    def _why_not(self, sender: str, message: TryMoveKvcache) -> str:
+    def _why_not(self, sender: str, message: TryMoveKvcache, now: float) -> str:
         """Why nothing is lent to this debtor, however much is free; empty if it may have some.
 
         A debtor that is newer than the member list here is refused too, and tries again later. One that is listed as
@@ -59,6 +61,8 @@ class Creditor:
         member = state.members.get(sender)
         if member is None or member.incarnation != message.debtor_incarnation:
             return "the debtor is no member"
+        if self._reclaimer.is_cooling(sender, now):
+            return "memory that was lent to the debtor is needed here"
         return ""
 
     def on_blocks_ready(self, route: bytes, message: BlocksReady) -> None:

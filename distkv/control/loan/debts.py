@@ -157,9 +157,15 @@ class DebtBook:
 
     # --- endings
 
-    def abandon(self, seq: Sequence, debt: Debt) -> None:
-        """Give back the positions of a debt that nothing was placed in; their blocks stay where they are."""
-        self.release_positions(seq, debt, seq.placement.abandon_rest(debt))
+    def abandon(self, seq: Sequence, debt: Debt, most: int | None = None) -> int:
+        """Give back positions of a debt that nothing was placed in, the last ones and `most` at most; their blocks stay
+        where they are. Returns how many."""
+        first = debt.filled + debt.num_ready
+        if most is not None:
+            first = max(first, len(debt.blocks) - most)
+        positions = seq.placement.abandon(debt, first)
+        self.release_positions(seq, debt, positions)
+        return len(positions)
 
     def release_unused(self, seq: Sequence, debt: Debt) -> None:
         """Give back the positions of a debt that no block is to go to."""

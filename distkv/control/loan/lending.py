@@ -16,12 +16,20 @@ from distkv.wire.messages.to_gmanager import Debtor
 from distkv.wire.messages.to_rmanager import BlocksReady, Complete, Granted, Refused, TryMoveKvcache
 
 
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """The debtor is to keep `keep` rBlocks of a span at most; from `until` on it cannot renew before that is so."""
+
+    keep: int
+    until: float
+
+
 @dataclass(slots=True, eq=False)
 class Loan:
     """One lent span. [0, filled) of its slots are LENT, the others RESERVED, each until `Revoked`.
 
     route: by which it was requested; nobody else may use, renew or release it. closing: positions on their way back;
-    returned: those whose slots were freed.
+    returned: those whose slots were freed. demand: what is reclaimed of it.
     """
 
     span: SpanRef
@@ -31,6 +39,7 @@ class Loan:
     route: bytes
     slots: tuple[int, ...]
     expires_at: float
+    granted_at: float
     filled: int = 0
     pulling: int = 0
     blocks_ready: BlocksReady | None = None
@@ -38,6 +47,12 @@ class Loan:
     tell_debtor: bool = False
     closing: set[int] = field(default_factory=set)
     returned: set[int] = field(default_factory=set)
+    demand: Demand | None = None
+
+    @property
+    def num_demanded(self) -> int:
+        """Slots that are reclaimed and not on their way yet."""
+        return 0 if self.demand is None or self.revoking else max(0, self.num_kept - self.demand.keep)
 
     @property
     def num_blocks(self) -> int:
@@ -121,6 +136,7 @@ class LoanBook:
             route=route,
             slots=tuple(slots),
             expires_at=now + ttl_s,
+            granted_at=now,
         )
         self._expire_at.set(wanted.span_id, now + ttl_s)
         return Granted(span_id=wanted.span_id, epoch=span.epoch, slots=tuple(slots), ttl_s=ttl_s), True
@@ -162,16 +178,21 @@ class LoanBook:
             loan.filled += count
 
     def renew(self, spans: tuple[SpanRef, ...], route: bytes, ttl_s: float, now: float) -> tuple[SpanRef, ...]:
-        """Extend leases; returns those refused: unknown, another's, or on its way back."""
+        """Extend leases; returns those refused: unknown, another's, on its way back, or reclaimed for too long."""
         refused = []
         for span in spans:
             loan = self.get(span)
-            if loan is None or loan.route != route:
+            is_overdue = loan is not None and loan.num_demanded and loan.demand is not None and now >= loan.demand.until
+            if loan is None or loan.route != route or is_overdue:
                 refused.append(span)
             else:
                 loan.expires_at = now + self.lease_s(ttl_s)
                 self._expire_at.set(span.span_id, loan.expires_at)
         return tuple(refused)
+
+    def reclaim(self, loan: Loan, demand: Demand | None) -> None:
+        """The debtor is to give some of it back, or need not (any more)."""
+        loan.demand = demand
 
     def lease_s(self, wanted_s: float) -> float:
         """How long a lease holds for which `wanted_s` are requested."""

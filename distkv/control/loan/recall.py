@@ -37,20 +37,24 @@ class Recaller:
         self._pulls: dict[int, Recall] = {}
 
     def on_reclaim(self, creditor_id: str, message: Reclaim, now: float) -> None:
-        """Begin to empty the span, or go on with it; blocks not yet computed lose the place they had there."""
+        """Begin to empty the span as far as it must be, or go on with it.
+
+        Positions that nothing lies in yet go first: their blocks lose the place they had there. Of those placed there,
+        the last ones come home as far as there is room; others look for another creditor.
+        """
         found = self._debts.find(message.span)
-        if found is None:
+        if found is None or found[1].creditor_id != creditor_id or found[1] not in found[0].placement.debts:
             return
         seq, debt = found
-        if (
-            debt.creditor_id != creditor_id
-            or debt.num_ready
-            or any(recall.debt is debt for recall in self._pulls.values())
-        ):
+        leaving = sum(block.moving_from is debt for block in debt.blocks)
+        coming = sum(len(recall.pairs) for recall in self._pulls.values() if recall.debt is debt)
+        excess = debt.capacity - message.keep_blocks - leaving - coming
+        if excess > 0:
+            excess -= self._debts.abandon(seq, debt, excess)
+            self._state.sequences.touch(seq)
+        if excess <= 0 or debt.num_ready or coming:
             return
-        self._debts.abandon(seq, debt)
-        self._state.sequences.touch(seq)
-        placed = [b for b in debt.blocks if b.debt is debt and b.arrived]
+        placed = [b for b in debt.blocks if b.debt is debt and b.arrived][-excess:]
         room = self._state.pool.num_free - len(self._state.running())
         slots = self._state.pool.allocate(min(len(placed), max(0, room)), SlotState.LOCAL) or []
         if slots:

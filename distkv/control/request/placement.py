@@ -211,12 +211,12 @@ class Placement:
         self.put(block, slot)
         self.version += 1
 
-    def abandon_rest(self, debt: Debt) -> list[int]:
-        """Give up the positions of a span that nothing was placed in, and return them; their blocks stay in place."""
-        for block in debt.blocks[debt.filled :]:
+    def abandon(self, debt: Debt, first: int) -> list[int]:
+        """Give up the positions of a span from `first` on, where nothing was placed or is being read, and return them;
+        their blocks stay where they are, if anywhere."""
+        for block in debt.blocks[first:]:
             self._stay(block)
-        del debt.blocks[debt.filled :]
-        debt.num_ready = 0
+        del debt.blocks[first:]
         return self.abandon_unused(debt)
 
     def abandon_unused(self, debt: Debt) -> list[int]:

@@ -1,8 +1,8 @@
 """What the parts of one rManager's decisions share: settings, memory, requests, and the list of commands.
 
 Each field has one part that changes it: the pool and what is deferred change here, which `sequences` there are in
-RequestLifecycle and their states in Admission, `members` and `suspects` in PeerBook, `instance_state` in Drain;
-everybody else asks. `counters` grow where something is counted.
+RequestLifecycle and their states in Admission, `members` and `suspects` in PeerBook, `instance_state` in Drain,
+`is_short` in Reclaimer; everybody else asks. `counters` grow where something is counted.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ class Deferred:
 class RManagerState:
     """Shared state of one rManager.
 
-    counters: what control counts; the worker counts what concerns tensors.
+    counters: what control counts; the worker counts what concerns tensors. is_short: an own request waits for memory
+    that is lent.
     """
 
     settings: RManagerSettings
@@ -70,6 +71,7 @@ class RManagerState:
     sequences: Sequences = field(init=False)
     members: MemberTable = field(default_factory=MemberTable)
     instance_state: ServingState = "ready"
+    is_short: bool = False
     counters: Counters = field(default_factory=Counters)
     commands: list[Command] = field(default_factory=list)
     _deferred: deque[Deferred] = field(default_factory=deque)
@@ -117,7 +119,10 @@ class RManagerState:
         return slots[0] if slots else None
 
     def lendable(self) -> int:
-        """Blocks that may be lent now: all but staging and the next tail of each running sequence."""
+        """Blocks that may be lent now: all but staging and the next tail of each running sequence; none while an own
+        request waits for what is lent."""
+        if self.is_short:
+            return 0
         keep = self.settings.staging_blocks + len(self.running())
         return max(0, min(self.pool.num_free - keep, self.settings.lendable_blocks - self.loans.num_blocks))
 

@@ -19,6 +19,7 @@ from distkv.control.loan.creditor import Creditor
 from distkv.control.loan.debts import DebtBook
 from distkv.control.loan.moves import Mover
 from distkv.control.loan.recall import Recaller
+from distkv.control.loan.reclaimer import Reclaimer
 from distkv.control.request.block import Debt
 from distkv.control.request.lifecycle import RequestLifecycle
 from distkv.control.request.output import Decoder
@@ -56,8 +57,9 @@ class RManager:
         self._debts = DebtBook(self.state)
         self._mover = Mover(self.state, self._debts)
         self._recaller = Recaller(self.state, self._debts)
-        self._creditor = Creditor(self.state)
         self._admission = Admission(self.state, self._debts, entropy)
+        self._reclaimer = Reclaimer(self.state, self._admission.lacking)
+        self._creditor = Creditor(self.state, self._reclaimer)
         self._requests = RequestLifecycle(
             self.state, self._admission, self._debts, make_decoder, entropy, self._lost_in_step
         )
@@ -241,6 +243,7 @@ class RManager:
         for instance_id in self.state.borrower.tick(now):
             self._peers.silent(instance_id, now)
         self._creditor.tick(now)
+        self._reclaimer.tick(now)
         expired = self._debts.tick(now)
         self.state.counters.lease_expiries += len(expired)
         self._lose_all(expired, "its lease ran out")
@@ -269,6 +272,7 @@ class RManager:
             self._admission.make_room(now)
         for seq in touched.values():
             self._mover.advance(seq, now)
+        self._reclaimer.advance(now)
         self._drain.advance(now)
 
     def _check_places(self) -> dict[str, Sequence]:
@@ -321,4 +325,5 @@ class RManager:
         self._heartbeats.validate()
         self._debts.validate()
         self._mover.validate()
+        self._reclaimer.validate()
         assert not self.state.sequences.touched, "what changed was not looked at"

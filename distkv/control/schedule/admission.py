@@ -92,6 +92,11 @@ class Admission:
         """Slots for who is admitted next: all free ones but one for each that runs."""
         return max(0, self._state.pool.num_free - len(self._state.running()))
 
+    def lacking(self) -> tuple[Sequence, int] | None:
+        """The request that waits longest, and how many rBlocks it needs beyond those that are free for it."""
+        oldest = self._queue.waiting.oldest
+        return None if oldest is None else (oldest, self.unplaced_blocks(oldest) - self._room())
+
     def waiting_blocks(self) -> int:
         """rBlocks that waiting requests need."""
         return self._queue.unplaced_blocks + sum(self.unplaced_blocks(seq) for seq in self._queue.resuming)

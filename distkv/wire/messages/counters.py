@@ -46,6 +46,7 @@ class Counters(msgspec.Struct, gc=False):
     moved_blocks: Annotated[Count, _counter("rBlocks that left for a creditor")] = 0
     refusals: Annotated[Count, _counter("times a creditor refused this instance")] = 0
     lease_expiries: Annotated[Count, _counter("leases that ran out, given and taken")] = 0
+    reclaimed_blocks: Annotated[Count, _counter("rBlocks that were lent and demanded back for an own request")] = 0
     checksum_refusals: Annotated[Count, _counter("rBlocks whose checksum did not match")] = 0
     malformed_messages: Annotated[Count, _counter("messages and tensor links refused for what they held")] = 0
     prompt_tokens: Annotated[Count, _counter("prompt tokens of accepted requests", metric="instance_prompt_tokens")] = 0

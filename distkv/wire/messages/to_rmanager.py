@@ -171,7 +171,7 @@ class Reclaim(Message, frozen=True):
 
     span: SpanRef  #: the span to give back
     deadline_s: Seconds  #: seconds until the creditor exits, or takes the span back
-    num_blocks: Count = 0  #: how many rBlocks of it are enough, whichever; 0 is all
+    keep_blocks: Count = 0  #: how many rBlocks of it the debtor may keep, whichever; 0 is none
 
 
 # --- from clients

@@ -9,6 +9,8 @@ from distkv.control.blocks import SlotState
 from distkv.control.commands import Answer
 from distkv.control.loan.creditor import Creditor
 from distkv.control.loan.lending import Loan
+from distkv.control.loan.reclaimer import Reclaimer
+from distkv.control.request.sequence import Sequence
 from distkv.wire.messages.common import ANY_EPOCH, SpanRef
 from distkv.wire.messages.from_worker import Pulled, Revoked
 from distkv.wire.messages.to_rmanager import (
@@ -36,7 +38,9 @@ class Lending:
     def __init__(self) -> None:
         self.clock = ManualClock(10.0)
         self.state = make_state()
-        self.creditor = Creditor(self.state)
+        self.lacking: tuple[Sequence, int] | None = None
+        self.reclaimer = Reclaimer(self.state, lambda: self.lacking)
+        self.creditor = Creditor(self.state, self.reclaimer)
 
     def ask(
         self,

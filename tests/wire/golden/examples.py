@@ -91,6 +91,7 @@ STATUS = InstanceStatus(
         moved_blocks=8,
         refusals=3,
         lease_expiries=1,
+        reclaimed_blocks=7,
         checksum_refusals=2,
         malformed_messages=4,
         prompt_tokens=1400,
@@ -185,7 +186,7 @@ _BODIES: dict[str, tuple[str, Control]] = {
     "Release/part": ("i0", to_rmanager.Release(span=SPAN, positions=(4, 5, 9))),
     "Release/any": ("i0", to_rmanager.Release(span=SpanRef(span_id=SPAN.span_id, epoch=ANY_EPOCH))),
     "Released": ("i1", to_rmanager.Released(span=SPAN, positions=(4, 5, 9))),
-    "Reclaim": ("i1", to_rmanager.Reclaim(span=SPAN, deadline_s=29.5, num_blocks=3)),
+    "Reclaim": ("i1", to_rmanager.Reclaim(span=SPAN, deadline_s=29.5, keep_blocks=3)),
     # from a client
     "Submit": (
         "client-1",

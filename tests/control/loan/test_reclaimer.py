@@ -1,0 +1,135 @@
+"""Reclaimer: an own request that waits has as much memory brought home as it lacks, once, with a deadline."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from distkv.clock import ManualClock
+from distkv.control.commands import Answer
+from distkv.control.loan.lending import Loan
+from distkv.control.loan.reclaimer import REMIND_S, Reclaimer
+from distkv.control.request.sequence import SeqState, Sequence
+from distkv.wire.messages.to_rmanager import Granted, Reclaim, TryMoveKvcache
+from tests.control.parts import add_sequence, make_state
+
+AFTER_S, DEADLINE_S = 1.0, 2.0
+
+
+class Short:
+    """A creditor that has lent 8 of 16 slots, and an own request that lacks some."""
+
+    def __init__(self, **settings: float) -> None:
+        self.clock = ManualClock(10.0)
+        self.state = make_state(16, peers=(), **settings)
+        self.waiting: Sequence = add_sequence(self.state, num_tokens=40, seq_state=SeqState.WAITING)
+        self.lack = 4
+        self.reclaimer = Reclaimer(self.state, lambda: (self.waiting, self.lack) if self.lack else None)
+        self.first, self.second = self.lend("a", 2), self.lend("b", 6)
+        self.clock.advance(AFTER_S)
+
+    def lend(self, span_id: str, num_blocks: int) -> Loan:
+        wanted = TryMoveKvcache(
+            span_id=span_id, request_id="r", debtor_id="d", debtor_incarnation=1, num_blocks=num_blocks, ttl_s=4.0
+        )
+        answer, _ = self.state.loans.try_grant(b"d", wanted, num_blocks, self.clock.now())
+        assert isinstance(answer, Granted)
+        return self.state.loans.loans[span_id]
+
+    def look(self) -> list[tuple[str, int, float]]:
+        """What is reclaimed: span, rBlocks to keep, seconds to do it."""
+        self.reclaimer.tick(self.clock.now())
+        self.reclaimer.advance(self.clock.now())
+        self.reclaimer.validate()
+        told = [command.body for command in self.state.commands if isinstance(command, Answer)]
+        self.state.commands.clear()
+        return [(one.span.span_id, one.keep_blocks, one.deadline_s) for one in told if isinstance(one, Reclaim)]
+
+    def renew(self, loan: Loan) -> bool:
+        return not self.state.loans.renew((loan.span,), b"d", 4.0, self.clock.now())
+
+
+def test_after_a_while_as_many_as_are_missing_and_again_until_they_are_back() -> None:
+    short = Short()
+    assert short.look() == [] and short.state.is_short and short.state.lendable() == 0
+    assert short.reclaimer.next_deadline() == short.clock.now() + AFTER_S
+    short.clock.advance(AFTER_S - 0.01)
+    assert short.look() == []
+    short.clock.advance(0.01)
+    assert short.look() == [("b", 2, DEADLINE_S)], "one that gives all of it"
+    assert short.state.counters.reclaimed_blocks == 4 and short.look() == []
+    short.clock.advance(REMIND_S)
+    assert short.look() == [("b", 2, DEADLINE_S - REMIND_S)]
+    short.state.loans.close(short.second, (0, 1, 2))
+    short.lack = 1
+    short.clock.advance(REMIND_S)
+    assert short.look() == [("b", 2, DEADLINE_S - 2 * REMIND_S)]
+    short.state.loans.close(short.second, (3,))
+    short.lack = 0
+    short.clock.advance(REMIND_S)
+    assert short.look() == [] and not short.state.is_short and short.reclaimer.next_deadline() == math.inf
+    assert short.second.demand is None
+
+
+def test_who_does_not_give_back_in_time_cannot_renew_and_is_lent_nothing_for_a_while() -> None:
+    short = Short()
+    short.look()
+    short.clock.advance(AFTER_S)
+    short.look()
+    assert short.renew(short.first) and short.renew(short.second) and short.reclaimer.is_cooling("d", short.clock.now())
+    short.clock.advance(DEADLINE_S)
+    short.look()
+    assert short.renew(short.first) and not short.renew(short.second)
+    short.state.loans.close(short.second, (0, 1, 2, 3))
+    assert short.renew(short.second), "what it may keep, it keeps"
+    short.clock.advance(DEADLINE_S)
+    assert not short.reclaimer.is_cooling("d", short.clock.now())
+
+
+@pytest.mark.parametrize("why", ["nobody waits", "more than all loans", "draining", "others may lend", "young loans"])
+def test_nothing_is_reclaimed_that_would_not_help(why: str) -> None:
+    short = Short()
+    match why:
+        case "nobody waits":
+            short.lack = 0
+        case "more than all loans":
+            short.lack = 11
+        case "draining":
+            short.state.instance_state = "draining"
+        case "others may lend":
+            short = Short()
+            short.state.members.update({"p": make_state().members["p"]})
+        case _:
+            for loan in (short.first, short.second):
+                loan.granted_at = 1000.0
+    for _ in range(10):
+        assert short.look() == []
+        short.clock.advance(0.5)
+    if why == "others may lend":
+        short.waiting.enter(SeqState.WAITING, 0.0, 1)
+        assert short.look() == [("b", 2, DEADLINE_S)], "one was tried in vain"
+
+
+def test_at_most_so_many_at_a_time() -> None:
+    short = Short(reclaim_blocks=3)
+    short.look()
+    short.clock.advance(AFTER_S)
+    assert short.look() == [("b", 3, DEADLINE_S)]
+    short.clock.advance(REMIND_S)
+    assert short.look() == [("b", 3, DEADLINE_S - REMIND_S)]
+    short.state.loans.close(short.second, (0, 1, 2))
+    short.lack = 1
+    short.clock.advance(REMIND_S)
+    assert short.look() == [("a", 1, DEADLINE_S)], "the next, from whoever was not asked yet"
+
+
+def test_when_the_need_is_gone_so_is_the_demand() -> None:
+    short = Short()
+    short.look()
+    short.clock.advance(AFTER_S)
+    short.look()
+    short.lack = 0
+    short.look()
+    short.clock.advance(2 * DEADLINE_S)
+    assert short.renew(short.second) and short.look() == []

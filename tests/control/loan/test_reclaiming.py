@@ -1,0 +1,34 @@
+"""Which loans a creditor takes back: as many blocks as needed, those first that cost least."""
+
+from __future__ import annotations
+
+import pytest
+
+from distkv.control.loan.reclaiming import Lent, choose
+
+
+def lent(span_id: str, kept: int, filled: int, granted_at: float = 0.0) -> Lent:
+    return Lent(span_id, kept, filled, granted_at)
+
+
+def test_no_more_than_is_needed_and_no_more_than_may_be_at_a_time() -> None:
+    loans = [lent("a", 10, 10)]
+    assert choose(loans, 3, 64) == [("a", 7)]
+    assert choose(loans, 30, 64) == [("a", 0)]
+    assert choose(loans, 30, 4) == [("a", 6)]
+    assert choose(loans, 0, 64) == choose(loans, 3, 0) == choose([], 3, 64) == choose([lent("a", 0, 0)], 3, 64) == []
+
+
+@pytest.mark.parametrize(
+    ("loans", "needed", "chosen"),
+    [
+        ([lent("full", 4, 4), lent("empty", 4, 0)], 3, [("empty", 1)]),
+        ([lent("full", 4, 4), lent("half", 4, 2)], 6, [("half", 0), ("full", 2)]),
+        ([lent("small", 2, 2), lent("large", 9, 9)], 5, [("large", 4)]),
+        ([lent("new", 4, 4, 9.0), lent("old", 4, 4, 1.0)], 4, [("old", 0)]),
+    ],
+)
+def test_those_that_hold_nothing_then_the_largest_then_the_oldest(
+    loans: list[Lent], needed: int, chosen: list[tuple[str, int]]
+) -> None:
+    assert choose(loans, needed, 64) == chosen

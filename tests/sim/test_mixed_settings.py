@@ -1,0 +1,63 @@
+"""Instances with different leases, margins and heartbeats lend to each other: safely, and as fast as the slower."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import permutations
+
+import pytest
+
+from distkv import events
+from distkv.sim.cluster import SimCluster
+from tests.sim.parts import check, prompt
+
+USUAL = {"lease_s": 4.0, "lease_margin_s": 0.5, "heartbeat_s": 0.5}
+SHORT = {"lease_s": 0.4, "lease_margin_s": 0.05, "heartbeat_s": 0.1}
+LONG = {"lease_s": 20.0, "lease_margin_s": 3.0, "heartbeat_s": 1.5}
+WIDE = {"lease_s": 4.0, "lease_margin_s": 3.5, "heartbeat_s": 2.0}
+KINDS = {"usual": USUAL, "short": SHORT, "long": LONG, "wide": WIDE}
+
+
+@cache
+def served_in(debtor: str, creditor: str) -> float:
+    """Seconds for a request that lies on three instances; no token of it is computed twice."""
+    cluster = SimCluster([], seed=1)
+    cluster.start("i0", 16, **KINDS[debtor])
+    for name in ("i1", "i2"):
+        cluster.start(name, 24, **KINDS[creditor])
+    cluster.run(3.0)
+    began = cluster.clock.now()
+    cluster.submit("i0", "r", prompt(150), 60)
+    cluster.finish()
+    took = cluster.clock.now() - began
+    check(cluster, "r", prompt(150), 60)
+    assert cluster.nodes["i0"].rm.state.counters.recomputed_tokens == 0
+    assert not [event for _, event in cluster.events if isinstance(event, events.SpanLost | events.LeaseExpired)]
+    cluster.settle(25.0)
+    return took
+
+
+@pytest.mark.parametrize(("debtor", "creditor"), list(permutations(KINDS, 2)))
+def test_unequal_settings_cost_no_token_and_no_time(debtor: str, creditor: str) -> None:
+    """A lease used to be believed for the debtor's time, and a margin longer than the lease lost every span."""
+    slower = max(served_in(kind, kind) for kind in (debtor, creditor))
+    assert served_in(debtor, creditor) <= 1.25 * slower
+
+
+@pytest.mark.parametrize("creditor", ["short", "usual"])
+def test_a_creditor_has_its_memory_back_after_its_own_lease(creditor: str) -> None:
+    """However long the lease is that its debtor wishes for."""
+    cluster = SimCluster([])
+    cluster.start("i0", 16, **LONG)
+    cluster.start("i1", 40, **KINDS[creditor])
+    cluster.run(3.0)
+    cluster.submit("i0", "r", prompt(100), 80)
+    assert cluster.run(30, lambda: cluster.outcomes["r"].tokens)
+    lender = cluster.nodes["i1"].rm.state
+    assert lender.loans.num_spans
+    cluster.freeze("i0")
+    assert cluster.run(KINDS[creditor]["lease_s"] + 0.2, lambda: not lender.loans.num_spans)
+    cluster.freeze("i0", False)
+    cluster.finish()
+    check(cluster, "r", prompt(100), 80)
+    cluster.settle(25.0)

@@ -1,0 +1,82 @@
+"""A creditor that is short has its memory back in time, and lending and reclaiming do not chase each other."""
+
+from __future__ import annotations
+
+import pytest
+
+from distkv import events
+from distkv.sim.cluster import SimCluster
+from distkv.wire.messages.to_client import RequestEnded
+from tests.sim.parts import check, prompt
+
+GUEST, GUEST_OUT = prompt(300), 190
+OWN = prompt(340, 7)
+TIMES = {"reclaim_after_s": 0.1, "reclaim_deadline_s": 0.3, "lease_s": 0.8, "lease_margin_s": 0.1}
+"""A simulated instance makes over 100 tokens a second, so that a guest stays for a second only."""
+
+
+def guest_at_i1(seed: int, room: int, **settings: float) -> SimCluster:
+    """A request of i0, which lends nothing: 26 rBlocks of it lie at i1, and i0 has `room` slots since."""
+    cluster = SimCluster([], seed)
+    cluster.start("i0", 50 + room, lending_cap_blocks=0, **TIMES | settings)
+    cluster.start("i1", 100, **TIMES | settings)
+    cluster.run(1.0)
+    cluster.submit("i0", "before", prompt(4 * room - 8), 150)
+    cluster.run(0.05)
+    cluster.submit("i0", "guest", GUEST, GUEST_OUT)
+    assert cluster.run(30, lambda: len(cluster.outcomes["guest"].tokens) >= 2)
+    cluster.cancel("before")
+    assert cluster.spans("guest")["i1"] >= 100
+    return cluster
+
+
+def submit_own(cluster: SimCluster) -> float:
+    """Seconds until the creditor's own request, which needs what the guest has there, gets its first token."""
+    start = cluster.clock.now()
+    cluster.submit("i1", "own", OWN, 8)
+    assert cluster.run(30, lambda: cluster.outcomes["own"].tokens)
+    return cluster.clock.now() - start
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_guest_goes_home_and_loses_nothing(seed: int) -> None:
+    """The own request used to wait until the guest ended."""
+    cluster = guest_at_i1(seed, 90)
+    assert submit_own(cluster) <= 0.8 and not cluster.outcomes["guest"].done and reclaims(cluster)
+    cluster.finish()
+    check(cluster, "guest", GUEST, GUEST_OUT)
+    check(cluster, "own", OWN, 8)
+    assert cluster.nodes["i0"].rm.state.counters.recomputed_tokens == 0
+    cluster.settle()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_guest_that_finds_no_room_gives_way_and_comes_again(seed: int) -> None:
+    cluster = guest_at_i1(seed, 8)
+    assert submit_own(cluster) <= 2.5
+    cluster.finish()
+    check(cluster, "guest", GUEST, GUEST_OUT)
+    check(cluster, "own", OWN, 8)
+    cluster.settle()
+
+
+def reclaims(cluster: SimCluster) -> int:
+    return sum(isinstance(event, events.Reclaimed) for _, event in cluster.events)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_lending_and_reclaiming_do_not_chase_each_other(seed: int) -> None:
+    """Own requests keep coming at both ends of a loan: all end, and a loan is reclaimed now and then at most."""
+    cluster = SimCluster([20, 20, 20], seed)
+    wanted = {}
+    for number in range(18):
+        name, tokens = f"r{number}", prompt(20 + 13 * (number % 6), number)
+        wanted[name] = tokens
+        cluster.submit(f"i{number % 3}", name, tokens, 20)
+        cluster.run(0.4)
+    cluster.finish(300)
+    for name, tokens in wanted.items():
+        assert not isinstance(cluster.outcomes[name].ended, RequestEnded)
+        check(cluster, name, tokens, 20)
+    assert reclaims(cluster) <= len(wanted)
+    cluster.settle()
