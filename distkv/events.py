@@ -45,17 +45,19 @@ class Replaced(ClusterEvent, frozen=True, tag="replaced"):
 
 
 class JoinRefused(ClusterEvent, frozen=True, tag="join_refused"):
-    """An instance does not fit this cluster."""
+    """An instance does not fit this cluster. left_out: how many such events before it were not made known."""
 
     instance: str
     reason: str
+    left_out: int = 0
 
 
 class ClaimRefused(ClusterEvent, frozen=True, tag="claim_refused"):
-    """A connection that is not the instance's own spoke in its name; nothing came of it."""
+    """A connection that is not the instance's own spoke in its name; nothing came of it. left_out: as above."""
 
     instance: str
     message: str
+    left_out: int = 0
 
 
 class InstanceStateChanged(ClusterEvent, frozen=True, tag="instance_state"):

@@ -62,9 +62,10 @@ class Connection:
         except (TimeoutError, LinkClosed):
             raise self.lost or ConnectionLost(f"no connection within {timeout_s:g} s") from None
 
-    async def members(self, timeout_s: float) -> Members:
-        """Query the members of the cluster. Raises ConnectionLost, also when no answer comes in time."""
-        return await self._query(MembersQuery(), Members, "members", timeout_s)
+    async def members(self, query: MembersQuery, timeout_s: float) -> Members:
+        """Query the members of the cluster, or what changed; returns the last part of the answer. Raises
+        ConnectionLost, also when no answer comes in time."""
+        return await self._query(query, Members, "members", timeout_s)
 
     async def status(self, timeout_s: float) -> Status:
         """Query the status of an rManager. Raises as `members`."""
@@ -106,10 +107,10 @@ class Connection:
         if cancel:
             self.send(Cancel(request_id=request_id))
 
-    def keep_alive(self, *, ask_members: bool) -> None:
+    def keep_alive(self, query: MembersQuery | None) -> None:
         """Call every second: sends KeepAlive, and a query that must be answered, while requests wait for output.
 
-        ask_members: send the query in any case, because the gManager does not answer it.
+        query: send this one in any case, because the gManager does not answer it.
         """
         silent_s = self._loop.time() - self._last_message_s
         if self._requests and silent_s > SILENCE_S:
@@ -117,8 +118,10 @@ class Connection:
             return
         if self._requests:
             self.send(KeepAlive())
-        if self._requests or ask_members:
-            self.send(MembersQuery())
+        if query is not None:
+            self.send(query)
+        elif self._requests:
+            self.send(MembersQuery(changes_only=True))
 
     def close(self) -> None:
         """Cancel what still runs here and disconnect."""
@@ -168,7 +171,8 @@ class Connection:
                 self._take(msgspec.structs.replace(ended, reason=clipped(ended.reason)))
             case Members() as members:
                 self._on_members(self.address, members)
-                self._answer("members", members)
+                if not members.more:
+                    self._answer("members", members)
             case Status() as status:
                 self._answer("status", status)
             case Located() as located:

@@ -13,6 +13,7 @@ from distkv.client.owned_tasks import OwnedTasks
 from distkv.errors import ClusterUnreachable, ConfigError, RequestFailed
 from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.messages.common import Member
+from distkv.wire.messages.member_versions import MemberCursor
 from distkv.wire.messages.to_gmanager import Locate
 from distkv.wire.messages.to_rmanager import Members
 
@@ -20,7 +21,7 @@ FIRST_CONTACT_S = 3.0
 ANSWER_S = 1.0
 REFRESH_S = 1.0
 SUSPECT_S = 5.0
-# A gManager that was restarted learns its members from their next heartbeats.
+# A gManager that was restarted learns its members from their next heartbeats; until then none is left out.
 REBUILD_S = 5.0
 
 
@@ -34,14 +35,15 @@ class Target(NamedTuple):
 class Directory:
     """The client's connections and its cached member list, refreshed every second while it is open.
 
-    The list is soft: it is whatever a gManager, or else an instance, sent last. All tasks of the client are owned here:
-    the one that refreshes the list, and one that reads each connection.
+    The list is soft: it is whatever a gManager, or else an instance, sent last; only what changed is sent again. All
+    tasks of the client are owned here: the one that refreshes the list, and one that reads each connection.
     """
 
     def __init__(self, address: str, envelopes: EnvelopeFactory) -> None:
         self.address = address
         self._envelopes = envelopes
-        self._members: tuple[Member, ...] | None = None
+        self._members: dict[str, Member] | None = None
+        self._cursors: dict[str, MemberCursor] = {}
         self._bootstrap_answers = True
         self._bootstrap_lost = False
         self._closed = False
@@ -95,7 +97,10 @@ class Directory:
         """The members as the cluster lists them now, or as it last did if nobody answers. Raises ClusterUnreachable."""
         if self._members is None or self._bootstrap_answers:
             await self._query_bootstrap()
-        return self._members or ()
+        return self._known()
+
+    def _known(self) -> tuple[Member, ...]:
+        return tuple((self._members or {}).values())
 
     async def locate(self, query: Locate) -> Target:
         """Where a request should go: the gManager's choice, else the ready instance with most free memory.
@@ -119,7 +124,7 @@ class Directory:
             except ConnectionLost as lost:
                 self._bootstrap_answers = False
                 reason = f"{self.address}: {lost.why}"
-        ready = [m for m in self._members or () if m.state == "ready" and m.address]
+        ready = [m for m in self._known() if m.state == "ready" and m.address]
         usable = [m for m in ready if m.instance_id not in query.exclude]
         if not usable:
             raise RequestFailed(True, "no instance is ready to serve the request" + (f": {reason}" if reason else ""))
@@ -150,28 +155,35 @@ class Directory:
         return self.connection(self.address)
 
     async def _query_bootstrap(self) -> None:
+        if 0.0 < self._rebuilt_at_s <= self._loop.time():
+            self._rebuilt_at_s = 0.0
+            del self._cursors[self.address]  # all it has now is all there is
         try:
-            await self._bootstrap().members(FIRST_CONTACT_S if self._members is None else ANSWER_S)
+            timeout_s = FIRST_CONTACT_S if self._members is None else ANSWER_S
+            await self._bootstrap().members(self._cursor(self.address).query(), timeout_s)
             self._bootstrap_answers = True
         except ConnectionLost as lost:
             self._bootstrap_answers = False
             if self._members is None:
                 raise ClusterUnreachable(self.address, lost.why) from None
 
-    def _on_members(self, address: str, members: Members) -> None:
-        now_s = self._loop.time()
-        if address != self.address:
-            # Instances repeat what a gManager sent them a moment ago.
-            if not self._bootstrap_answers and members.members:
-                self._members = members.members
+    def _cursor(self, address: str) -> MemberCursor:
+        return self._cursors.setdefault(address, MemberCursor())
+
+    def _on_members(self, address: str, message: Members) -> None:
+        is_whole = message.base == 0
+        if address != self.address and (self._bootstrap_answers or (is_whole and not message.members)):
+            return  # instances repeat what a gManager sent them a moment ago
+        if not self._cursor(address).take(message):
             return
-        if self._bootstrap_lost:
+        now_s = self._loop.time()
+        if address == self.address and self._bootstrap_lost:
             self._bootstrap_lost, self._rebuilt_at_s = False, now_s + REBUILD_S
-        carried: tuple[Member, ...] = ()
-        if now_s < self._rebuilt_at_s:
-            known = {member.instance_id for member in members.members}
-            carried = tuple(member for member in self._members or () if member.instance_id not in known)
-        self._members = members.members + carried
+        if self._members is None or (is_whole and now_s >= self._rebuilt_at_s):
+            self._members = {}
+        for instance_id in message.gone:
+            self._members.pop(instance_id, None)
+        self._members.update((member.instance_id, member) for member in message.members)
 
     async def _refresh(self) -> None:
         while True:
@@ -181,11 +193,12 @@ class Directory:
                 self._drop_idle()
             await asyncio.sleep(due_s - self._loop.time())
             for connection in list(self._connections.values()):
-                connection.keep_alive(ask_members=not self._bootstrap_answers)
+                connection.keep_alive(None if self._bootstrap_answers else self._cursor(connection.address).query())
 
     def _drop_idle(self) -> None:
-        wanted = {member.address for member in self._members or ()}
+        wanted = {member.address for member in self._known()}
         for address, connection in list(self._connections.items()):
             if address != self.address and not connection.live_requests and (address not in wanted or connection.lost):
                 del self._connections[address]
+                self._cursors.pop(address, None)
                 connection.close()

@@ -78,7 +78,7 @@ class Tokenized:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time went by."""
+    """Time went by. A gManager gets it only when its inbox was found empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +146,14 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
+class Broadcast:
+    """The same message along many routes: encoded once, and sent behind every broadcast before it."""
+
+    routes: tuple[bytes, ...]
+    body: Members
+
+
+@dataclass(frozen=True, slots=True)
 class Publish:
     """Make known what happened: a line of the log."""
 
@@ -161,3 +169,6 @@ class Exit:
 
 
 Command = TellWorker | TellGManager | TellPeer | Answer | Publish | Exit
+"""What an rManager tells its actor."""
+GManagerCommand = Answer | Broadcast | Publish
+"""What a gManager tells its actor."""

@@ -12,8 +12,10 @@ from distkv.control.cluster.gmanager import GManager
 class SimGManager:
     """One gManager: `machine` is None while its process is gone. stalled: it stands still; its connections stay."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, number: int) -> None:
+        """number: tells its incarnations from those of the others."""
         self.name = name
+        self._incarnation = 1000 * (number + 1)
         self.machine: GManager | None = None
         self.stalled = False
         self._version = 0
@@ -26,17 +28,19 @@ class SimGManager:
 
     def start(self) -> None:
         """A process that knows nothing."""
-        self.machine, self.stalled, self._version = GManager(MembershipSettings()), False, 0
+        self._incarnation += 1
+        self.machine = GManager(MembershipSettings(), incarnation=self._incarnation)
+        self.stalled, self._version = False, 0
 
     def kill(self) -> None:
         """The process ends."""
         self.machine, self.stalled = None, False
 
-    def handle(self, event: c.GManagerRequested | c.Tick, now: float) -> list[c.Command]:
+    def handle(self, event: c.GManagerRequested | c.Tick, now: float) -> list[c.GManagerCommand]:
         """The gManager's answer to an event; every invariant of it holds after the event."""
         assert self.machine is not None
         commands = self.machine.handle(event, now)
-        self.machine.validate(now)
+        self.machine.validate()
         assert self.machine.version >= self._version, "the version of the member list went back"
         self._version = self.machine.version
         return commands
@@ -46,7 +50,7 @@ class GManagers:
     """All of them by name, in the order in which instances try them."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        self.by_name = {name: SimGManager(name) for name in names}
+        self.by_name = {name: SimGManager(name, number) for number, name in enumerate(names)}
 
     def __contains__(self, name: str) -> bool:
         return name in self.by_name

@@ -59,13 +59,21 @@ class Processes:
                     if (node := self._behind(route)) is not None and not node.joined:
                         self.ended.append(node.settings.instance_id)
                 case c.Answer(route, tr.Members() | tr.HeartbeatAck() | tr.Creditors() as message):
-                    if (node := self._behind(route)) is not None:
-                        channel = Channel(gmanager.name, node.settings.instance_id, "answers")
-                        self._send(channel, c.FromGManager(message))
+                    self._answer_of(gmanager, route, message)
+                case c.Broadcast():
+                    for route in command.routes:
+                        self._answer_of(gmanager, route, command.body)
                 case c.Publish():
                     self.events.append((gmanager.name, command.event))
                 case _:
                     raise AssertionError(f"a gManager never issues {command}")
+
+    def _answer_of(
+        self, gmanager: SimGManager, route: bytes, message: tr.Members | tr.HeartbeatAck | tr.Creditors
+    ) -> None:
+        if (node := self._behind(route)) is not None:
+            channel = Channel(gmanager.name, node.settings.instance_id, "answers")
+            self._send(channel, c.FromGManager(message))
 
     def deliver(self) -> bool:
         """Let one message arrive; false if none can."""

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import structlog
 
 from distkv import events
-from distkv.actors.task_scope import every, task_scope
+from distkv.actors.alarm import Alarm
+from distkv.actors.gmanager.outbox import Outbox
+from distkv.actors.task_scope import task_scope
 from distkv.clock import Clock, MonotonicClock
 from distkv.config import GManagerConfig, parse_address
 from distkv.control.cluster.gmanager import GManager
-from distkv.control.commands import Answer, Command, GManagerRequested, Publish, Tick
+from distkv.control.cluster.line_limit import LineLimit
+from distkv.control.commands import Answer, Broadcast, GManagerCommand, GManagerRequested, Publish, Tick
 from distkv.errors import ConfigError
 from distkv.wire.address import join_host_port
 from distkv.wire.channel import ServerChannel
@@ -25,33 +30,47 @@ from distkv.wire.messages.envelope import ToGManager
 from distkv.wire.messages.to_gmanager import Join
 from distkv.wire.messages.to_rmanager import JoinRefused
 
-TICK_S = 0.1
+GC_THRESHOLDS = 100_000, 50, 100
 
 
 class GManagerActor:
     """Feeds messages and time to `control.GManager` and sends what it answers."""
 
-    def __init__(self, config: GManagerConfig, server: ServerChannel[ToGManager], clock: Clock) -> None:
+    def __init__(
+        self, config: GManagerConfig, server: ServerChannel[ToGManager], clock: Clock, incarnation: int = 1
+    ) -> None:
+        """incarnation: grows with every start of this gManager, > 0. Created under the running loop."""
         self._server = server
         self._clock = clock
         self._envelopes = EnvelopeFactory("gmanager")
+        self._outbox = Outbox(server, self._envelopes)
         self._log = structlog.get_logger()
-        self._core = GManager(config.membership)
+        self._core = GManager(config.membership, incarnation=incarnation)
         self._validates = config.validate_state
+        self._no_addresses = LineLimit()
+        self._alarm = Alarm(clock, self._core.next_deadline, self.tick)
 
     async def serve(self) -> None:
         """Answer messages until cancelled."""
         while True:
             route, envelope = await self._server.recv()
             if isinstance(envelope.body, Join) and (reason := self._bad_address(envelope.body.member)):
-                refused = events.JoinRefused(instance=envelope.body.member.instance_id, reason=reason)
-                self._carry_out([Answer(route, JoinRefused(reason=reason)), Publish(refused)], envelope.id)
+                self._refuse(route, envelope.body.member.instance_id, reason, envelope.id)
                 continue
             self._handle(GManagerRequested(envelope.sender, route, envelope.body), envelope.id)
 
+    async def ticking(self) -> None:
+        """Let time pass for the state machine whenever it needs it, until cancelled."""
+        await self._alarm.run()
+
     def tick(self) -> None:
-        """Let time pass for the state machine."""
-        self._handle(Tick(), "")
+        """Time has come for something, unless messages wait to be read: then they are first."""
+        if not self._server.has_waiting():
+            self._handle(Tick(), "")
+
+    def close(self) -> None:
+        """Send no more."""
+        self._outbox.close()
 
     @staticmethod
     def _bad_address(member: Member) -> str:
@@ -62,35 +81,47 @@ class GManagerActor:
             is_plain = False
         return "" if is_plain else f"{member.address!r} is no address such as tcp://127.0.0.1:7070"
 
-    def _handle(self, event: GManagerRequested | Tick, cause: str) -> None:
-        now = self._clock.now()
-        commands = self._core.handle(event, now)
-        if self._validates:
-            self._core.validate(now)
+    def _refuse(self, route: bytes, instance_id: str, reason: str, cause: str) -> None:
+        commands: list[GManagerCommand] = [Answer(route, JoinRefused(reason=reason))]
+        if (left_out := self._no_addresses.admit(self._clock.now())) is not None:
+            commands.append(Publish(events.JoinRefused(instance=instance_id, reason=reason, left_out=left_out)))
         self._carry_out(commands, cause)
 
-    def _carry_out(self, commands: Iterable[Command], cause: str) -> None:
+    def _handle(self, event: GManagerRequested | Tick, cause: str) -> None:
+        commands = self._core.handle(event, self._clock.now())
+        if self._validates:
+            self._core.validate()
+        self._carry_out(commands, cause)
+        self._alarm.check()
+
+    def _carry_out(self, commands: Iterable[GManagerCommand], cause: str) -> None:
         for command in commands:
             match command:
                 case Answer():
                     self._server.send(command.route, self._envelopes.wrap(command.body, cause))
+                case Broadcast():
+                    self._outbox.put(command, cause)
                 case Publish():
                     self._log.info(command.event.name, cause=cause, **command.event.fields())
-                case _:
-                    raise AssertionError(f"a gManager never issues {command}")
 
 
 async def run(config: GManagerConfig, ready: Callable[[dict[str, Any]], None], stop: asyncio.Event) -> int:
     """Serve until `stop`; returns the exit code. Raises ConfigError when the address cannot be used."""
     address = f"tcp://{join_host_port(config.host, config.port)}"
+    # What is here by now stays; messages refer to nothing in circles, and a full collection would stop everything.
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
     async with (
         ServerChannel.bind(address, GMANAGER_PORT, name="gmanager", insecure=config.insecure) as server,
         task_scope() as tasks,
     ):
-        actor = GManagerActor(config, server, MonotonicClock())
-        tasks.create_task(actor.serve(), name="serve")
-        tasks.create_task(every(TICK_S, actor.tick), name="tick")
-        ready({"address": server.address, "pid": os.getpid()})
-        await stop.wait()
+        actor = GManagerActor(config, server, MonotonicClock(), time.time_ns())
+        try:
+            tasks.create_task(actor.serve(), name="serve")
+            tasks.create_task(actor.ticking(), name="ticking")
+            ready({"address": server.address, "pid": os.getpid()})
+            await stop.wait()
+        finally:
+            actor.close()
     structlog.get_logger().info("stopped")
     return 0

@@ -33,6 +33,8 @@ from distkv.wire.messages.common import Member
 from distkv.wire.messages.envelope import Control, FromWorker, GManagerAnswer, PeerAnswer, ToRManager
 
 TICKS_BETWEEN_CHECKS = 20
+REFUSED_FOR_S = 5.0
+"""An instance that may not join tries again for so long before it ends."""
 
 
 class InstanceGone(ClusterError):
@@ -78,6 +80,7 @@ class InstanceActor:
         self._alarm = Alarm(self._clock, self._next_deadline, self.tick)
         self._ticks = 0
         self._last_refusal = ""
+        self._refused_since: float | None = None
         self.joined = asyncio.Event()
         self._end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
@@ -162,7 +165,7 @@ class InstanceActor:
     def on_gmanager(self, message: GManagerAnswer, cause: str) -> None:
         """By an own connection to a gManager."""
         if isinstance(message, tr.JoinRefused):
-            self._join_refused(message.reason)
+            self._join_refused(message)
             return
         self._receive("gmanager", message, c.FromGManager(message), cause)
         if isinstance(message, tr.Members):
@@ -171,16 +174,21 @@ class InstanceActor:
             m.incarnation == self._member.incarnation and m.state == "ready" for m in message.members
         ):
             self.joined.set()
-            self._last_refusal = ""
+            self._last_refusal, self._refused_since = "", None
 
-    def _join_refused(self, reason: str) -> None:
-        """One that never joined does not fit and ends; one that did goes on, and joins with a later heartbeat."""
-        if self.joined.is_set():
-            if reason != self._last_refusal:
-                self._log.warning("a gManager does not take this instance back", reason=reason)
-            self._last_refusal = reason
-        elif not self._end.done():
-            self._end.set_exception(InstanceGone(f"the gManager refused this instance: {reason}"))
+    def _join_refused(self, refused: tr.JoinRefused) -> None:
+        """One that joined before goes on, unless another process serves under its name, and joins with a later
+        heartbeat. One that never joined tries again too, for a while: a gManager that has just started may know only a
+        stranger, and a former process of its name may be about to end."""
+        now = self._clock.now()
+        if self._refused_since is None:
+            self._refused_since = now
+        if refused.reason != self._last_refusal:
+            self._log.warning("a gManager does not let this instance join", reason=refused.reason)
+        self._last_refusal = refused.reason
+        may_go_on = self.joined.is_set() and not refused.is_taken
+        if not may_go_on and now >= self._refused_since + REFUSED_FOR_S and not self._end.done():
+            self._end.set_exception(InstanceGone(f"the gManager refused this instance: {refused.reason}"))
 
     def on_peer(self, peer_id: str, message: PeerAnswer, cause: str) -> None:
         """By an own connection to a peer."""

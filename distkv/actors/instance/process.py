@@ -135,6 +135,7 @@ def _member(
         lendable_blocks=settings.lendable_blocks,
         free_blocks=loaded.num_slots,
         data=loaded.data,
+        heartbeat_s=settings.heartbeat_s,
     )
 
 

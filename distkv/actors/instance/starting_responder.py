@@ -40,6 +40,7 @@ class StartingResponder:
             pid=os.getpid(),
             worker_pid=worker_pid,
             block_tokens=config.engine.block_size,
+            heartbeat_s=config.control.heartbeat_s,
         )
 
     def announce(self) -> None:

@@ -7,70 +7,103 @@ commands = gm.handle(event, now)
 
 from __future__ import annotations
 
+import math
 from typing import assert_never
 
 import msgspec
 
 from distkv import events
 from distkv.config import MembershipSettings
+from distkv.control.cluster.advice import Advice
+from distkv.control.cluster.joining import LiveInstances
 from distkv.control.cluster.ledger import Entry, Ledger
-from distkv.control.cluster.policy.interface import InstanceView
+from distkv.control.cluster.line_limit import LineLimit
+from distkv.control.cluster.member_feed import MemberFeed
 from distkv.control.cluster.policy.registry import policy_named
-from distkv.control.commands import Answer, Command, GManagerRequested, Publish, Tick
+from distkv.control.cluster.silence import (
+    AttentiveTime,
+    Deadlines,
+    dead_after_s,
+    period_of,
+    unreachable_after_s,
+)
+from distkv.control.commands import Answer, GManagerCommand, GManagerRequested, Publish, Tick
 from distkv.types import InstanceState
 from distkv.wire.messages import to_gmanager as tg
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.envelope import ToGManager
-from distkv.wire.messages.to_client import Located
-from distkv.wire.messages.to_rmanager import Candidate, Creditors, HeartbeatAck, JoinRefused, Members
+from distkv.wire.messages.to_rmanager import HeartbeatAck, JoinRefused
 
 FORGET_DEAD_S = 300.0
-NAMED_IN_A_REASON = 8
+MOST_JUDGED = 64
+"""Instances whose silence is judged in one event, so that a host that dies with thousands holds nobody up."""
 
 
 class GManager:
-    """State machine of the gManager."""
+    """State machine of the gManager. Every event but `validate` costs O(log n) in instances; a change of the member
+    list goes to all of them."""
 
-    def __init__(self, settings: MembershipSettings, policy: str = "contract") -> None:
-        """policy: name of one in `policy/registry.py`. Raises ConfigError for an unknown one."""
+    def __init__(self, settings: MembershipSettings, policy: str = "contract", incarnation: int = 1) -> None:
+        """policy: name of one in `policy/registry.py`. incarnation: > 0, of this gManager; member lists of another are
+        not comparable. Raises ConfigError for an unknown policy."""
         self._settings = settings
-        self._policy = policy_named(policy)
+        decided_by = policy_named(policy)
         self.ledger = Ledger()
-        self.version = 0
-        self._states: dict[str, InstanceState] = {}  # as of the last broadcast
-        self._members_changed = False
-        self._next_plan = 0.0
-        self._commands: list[Command] = []
+        self._advice = Advice(self.ledger, decided_by)
+        self._feed = MemberFeed(incarnation)
+        self._live = LiveInstances()
+        self._time = AttentiveTime()
+        self._deadlines = Deadlines()
+        self._refusals, self._claims = LineLimit(), LineLimit()
+        self._next_plan = 0.0 if decided_by.plans else math.inf
+        self._commands: list[GManagerCommand] = []
 
-    def handle(self, event: GManagerRequested | Tick, now: float) -> list[Command]:
-        """Take one event at time `now` (s, monotonic); returns what to do, in order."""
+    @property
+    def version(self) -> int:
+        """Of the member list."""
+        return self._feed.log.version
+
+    def handle(self, event: GManagerRequested | Tick, now: float) -> list[GManagerCommand]:
+        """Take one event at time `now` (s, monotonic); returns what to do, in order.
+
+        A `Tick` says that the inbox was found empty: who is silent then has really said nothing.
+        """
+        self._time.advance(now)
         if isinstance(event, GManagerRequested):
             self._requested(event.route, event.message, now)
-        self._update_states(now)
+        else:
+            self._judge()
         if now >= self._next_plan:
             self._next_plan = now + self._settings.heartbeat_s
-            self._plan(now)
+            self._commands += [Publish(move) for move in self._advice.planned()]
+        self._commands += self._feed.flush(now, self._subscribers)
         issued, self._commands = self._commands, []
         return issued
 
-    def members(self, now: float) -> Members:
-        """The member list as of now."""
-        return Members(version=self.version, members=tuple(self._present(i, now) for i in sorted(self.ledger.entries)))
+    def next_deadline(self) -> float:
+        """When the next `Tick` is needed, on the clock of `now`; `math.inf` if never."""
+        silence_s = self._deadlines.next_s()
+        silence = math.inf if silence_s == math.inf else self._time.when(silence_s)
+        return min(silence, self._feed.next_deadline(), self._next_plan)
+
+    def members(self) -> list[Member]:
+        """The member list, by name."""
+        return sorted(self._feed.log.all(), key=lambda member: member.instance_id)
 
     def _requested(self, route: bytes, body: ToGManager, now: float) -> None:
         match body:
-            case tg.Join():
-                self._join(body, route, now)
-            case tg.Leave():
-                self._leave(body, route)
             case tg.Heartbeat():
                 self._heartbeat(body, route, now)
             case tg.BorrowQuery():
                 self._recommend(body, route, now)
-            case tg.MembersQuery():
-                self._commands.append(Answer(route, self.members(now)))
             case tg.Locate():
-                self._dispatch(body, route, now)
+                self._commands.append(Answer(route, self._advice.dispatch(body)))
+            case tg.Join():
+                self._join(body, route, now)
+            case tg.Leave():
+                self._leave(body, route, now)
+            case tg.MembersQuery():
+                self._feed.ask(route, body)
             case _:
                 assert_never(body)
 
@@ -80,183 +113,195 @@ class GManager:
         member = join.member
         entry = self.ledger.entries.get(member.instance_id)
         is_known = entry is not None and entry.member.incarnation == member.incarnation
-        if entry is not None and is_known and not self._is_own(entry, route, join):
+        if entry is not None and is_known and not self._is_own(entry, route, join, now):
             return
-        refusal = ""
-        differing = self._differing(join, now)
-        if not member.instance_id.isprintable():
-            refusal = f"an instance's name has printable characters only, got {member.instance_id!a}"
-        elif member.state in ("unreachable", "dead"):
-            refusal = f"{member.instance_id} says that it is {member.state}, which only others can find"
-        elif member.state != "starting" and not join.compat:
-            refusal = f"{member.instance_id} is {member.state} and does not say what it serves"
-        elif (taken_by := self._at_address(join, now)) is not None:
-            refusal = f"{member.address} is the address of {taken_by}, which lives"
-        elif differing:
-            refusal = (
-                f"instances {_some(differing)} serve another model, dtype or block layout than "
-                f"{member.instance_id} ({join.compat}); one cluster serves one"
-            )
-        elif entry is not None and member.incarnation < entry.member.incarnation:
-            refusal = f"a newer process serves as {member.instance_id} already (pid {entry.member.pid})"
-        elif entry is not None and route != entry.route and self._alive(entry, now):
-            if entry.challenge is None or entry.challenge[0] != route:
-                entry.challenge = route, now
-            if entry.last_heard <= entry.challenge[1]:
-                return  # it is heard soon, or silent for long enough to be replaced when this one joins again
-            refusal = f"another process serves as {member.instance_id} (pid {entry.member.pid}), and it lives"
-        elif entry is not None and not is_known and self._state(member.instance_id, now) != "dead":
-            self._publish(events.Replaced(instance=member.instance_id, old_pid=entry.member.pid, new_pid=member.pid))
+        refusal, is_taken = self._live.refusal(join), False
+        if not refusal and entry is not None and not is_known and entry.lives:
+            if route == entry.route:
+                if member.incarnation < entry.member.incarnation:
+                    refusal = f"a newer process serves as {member.instance_id} already (pid {entry.member.pid})"
+            else:
+                if entry.challenge is None or entry.challenge[0] != route:
+                    entry.challenge = route, self._time.now_s
+                if entry.heard_s <= entry.challenge[1]:
+                    return  # it is heard soon, or silent for long enough to be replaced when this one joins again
+                refusal = f"another process serves as {member.instance_id} (pid {entry.member.pid}), and it lives"
+            is_taken = bool(refusal)
         if refusal:
-            self._commands.append(Answer(route, JoinRefused(reason=refusal)))
-            self._publish(events.JoinRefused(instance=member.instance_id, reason=refusal))
-            if entry is not None and is_known and not entry.compat:
-                del self.ledger.entries[member.instance_id]  # known only as one that was starting
+            self._refuse(join, route, refusal, is_taken, now)
             return
-        self._members_changed = self._members_changed or entry is None or entry.member != member
+        if entry is not None and not is_known and entry.state != "dead":
+            self._publish(events.Replaced(instance=member.instance_id, old_pid=entry.member.pid, new_pid=member.pid))
         if entry is None or not is_known:
-            entry = Entry(member, now, route)
-            self.ledger.entries[member.instance_id] = entry
+            entry = Entry(member, self._time.now_s, route)
             self._publish(events.Joined(instance=member.instance_id, pid=member.pid, blocks=member.total_blocks))
-        entry.member, entry.last_heard, entry.compat = member, now, join.compat
+            is_new = True
+            is_changed = True
+        else:
+            is_new = False
+            is_changed = msgspec.structs.replace(member, free_blocks=entry.member.free_blocks) != entry.member
+        entry.member, entry.heard_s, entry.compat = member, self._time.now_s, join.compat
         if entry.heartbeat is None:
-            entry.lendable = member.lendable_blocks
-        if not self._members_changed:
-            self._commands.append(Answer(route, self.members(now)))
+            entry.lendable = min(member.lendable_blocks, member.total_blocks)
+            entry.held = min(entry.held, entry.lendable // 2)
+        if is_new:
+            self.ledger.add(entry)
+        self._settle(entry, entry.reported_state, is_new=is_new, is_changed=is_changed)
+        self._commands.append(Answer(route, self._feed.greeting(entry.as_member())))
 
-    def _leave(self, leave: tg.Leave, route: bytes) -> None:
+    def _refuse(self, join: tg.Join, route: bytes, reason: str, is_taken: bool, now: float) -> None:
+        instance_id = join.member.instance_id
+        self._commands.append(Answer(route, JoinRefused(reason=reason, is_taken=is_taken)))
+        if (left_out := self._refusals.admit(now)) is not None:
+            self._publish(events.JoinRefused(instance=instance_id, reason=reason, left_out=left_out))
+        entry = self.ledger.entries.get(instance_id)
+        if entry is not None and entry.member.incarnation == join.member.incarnation and not entry.compat:
+            self._remove(instance_id)  # known only as one that was starting
+
+    def _leave(self, leave: tg.Leave, route: bytes, now: float) -> None:
         entry = self.ledger.entries.get(leave.instance_id)
         if entry is None or entry.member.incarnation != leave.incarnation:
             return
-        if self._is_own(entry, route, leave):
+        if self._is_own(entry, route, leave, now):
             entry.member = msgspec.structs.replace(entry.member, state="dead")
             self._publish(events.Left(instance=leave.instance_id))
+            self._settle(entry, "dead")
 
     def _heartbeat(self, heartbeat: tg.Heartbeat, route: bytes, now: float) -> None:
         entry = self.ledger.entries.get(heartbeat.instance_id)
-        if entry is None or heartbeat.incarnation > entry.member.incarnation:
-            self._commands.append(Answer(route, HeartbeatAck(seq=heartbeat.seq, want_join=True)))
-        elif heartbeat.incarnation == entry.member.incarnation and self._is_own(entry, route, heartbeat):
-            taken = self.ledger.apply(heartbeat, now)
-            self._commands.append(Answer(route, HeartbeatAck(seq=heartbeat.seq, want_full=not taken)))
+        want_full = False
+        want_join = entry is None or entry.member.incarnation != heartbeat.incarnation
+        if entry is not None and not want_join:
+            if not self._is_own(entry, route, heartbeat, now):
+                return
+            want_full = self._heard(entry, heartbeat)
+        ack = HeartbeatAck(
+            seq=heartbeat.seq,
+            want_full=want_full,
+            want_join=want_join,
+            incarnation=self._feed.incarnation,
+            version=self._feed.sent_version,
+        )
+        self._commands.append(Answer(route, ack))
 
-    def _update_states(self, now: float) -> None:
-        """Send the member list to all when an instance is new or changes; what a dead one held is gone with it."""
-        for instance_id, entry in list(self.ledger.entries.items()):
-            if now - entry.last_heard >= FORGET_DEAD_S:
-                del self.ledger.entries[instance_id]
-        states = {i: self._state(i, now) for i in self.ledger.entries}
-        for instance_id, state in states.items():
+    def _heard(self, entry: Entry, heartbeat: tg.Heartbeat) -> bool:
+        """It lives, and this is how it is; returns whether a full heartbeat is needed."""
+        if entry.member.state == "dead":
+            return False  # sent before it left
+        entry.heard_s = self._time.now_s
+        is_first = entry.heartbeat is None
+        is_taken = self.ledger.apply(heartbeat)
+        self._settle(entry, entry.reported_state)
+        if is_first:
+            self._watch(entry)
+        return not is_taken
+
+    def _judge(self) -> None:
+        """Look at those whose time has come; what was heard of them meanwhile puts it off."""
+        for _ in range(MOST_JUDGED):
+            instance_id = self._deadlines.pop(self._time.now_s)
+            if instance_id is None:
+                return
+            entry = self.ledger.entries[instance_id]
+            if entry.state == "dead":
+                self._remove(instance_id)
+            elif self._is_silent(entry):
+                self._settle(entry, "dead")
+            else:
+                if entry.lives and self._is_silent(entry, unreachable=True):
+                    self._settle(entry, "unreachable")
+                self._watch(entry)
+
+    def _is_silent(self, entry: Entry, *, unreachable: bool = False) -> bool:
+        """Whether it has been silent long enough to be dead, or unreachable; one that loads may be too busy to beat."""
+        if unreachable:
+            return entry.heartbeat is not None and self._time.silent_s(entry.heard_s) >= self._unreachable_after_s(
+                entry
+            )
+        return self._time.silent_s(entry.heard_s) >= self._dead_after_s(entry)
+
+    def _settle(self, entry: Entry, state: InstanceState, *, is_new: bool = False, is_changed: bool = False) -> None:
+        """An entry is in this state from now on, perhaps another than before: file it, and let others know."""
+        instance_id, before = entry.member.instance_id, entry.state
+        entry.state = state
+        if state != before or is_new:
             if state == "dead":
                 self.ledger.forget(instance_id)
-            if self._states.get(instance_id) != state:
-                self._publish(events.InstanceStateChanged(instance=instance_id, state=state))
-        if states != self._states or self._members_changed:
-            self._states, self._members_changed = states, False
-            self._broadcast(now)
+            if is_new or state == "dead" or before in ("dead", "unreachable"):
+                self._watch(entry)
+            self._publish(events.InstanceStateChanged(instance=instance_id, state=state))
+        if state != before or is_changed:
+            self._live.file(entry)
+            self._feed.log.put(entry.as_member())
+        self.ledger.file(entry)
 
-    def _broadcast(self, now: float) -> None:
-        self.version += 1
-        members = self.members(now)
-        for instance_id, entry in self.ledger.entries.items():
-            if self._state(instance_id, now) != "dead":
-                self._commands.append(Answer(entry.route, members))
-
-    # --- what the policy decides
-
-    def _dispatch(self, locate: tg.Locate, route: bytes, now: float) -> None:
-        chosen = self._policy.dispatch(locate, self._views(now))
-        if chosen is None:
-            states = ", ".join(f"{i} {self._state(i, now)}" for i in sorted(self.ledger.entries)) or "none has joined"
-            answer = Located(request_id=locate.request_id, reason=f"no instance is ready ({states})")
+    def _watch(self, entry: Entry) -> None:
+        """Look at it when it may have become silent, or is to be forgotten."""
+        heard_s = max(entry.heard_s, self._time.since_s)
+        if entry.state == "dead":
+            due_s = self._time.now_s + FORGET_DEAD_S
+        elif entry.state == "unreachable" or entry.heartbeat is None:
+            due_s = heard_s + self._dead_after_s(entry)
         else:
-            address = self.ledger.entries[chosen.instance_id].member.address
-            answer = Located(request_id=locate.request_id, instance_id=chosen.instance_id, address=address)
-            self.ledger.promise(chosen.instance_id, chosen.blocks_for(locate.num_tokens))
-        self._commands.append(Answer(route, answer))
+            due_s = heard_s + min(self._unreachable_after_s(entry), self._dead_after_s(entry))
+        self._deadlines.put(entry.member.instance_id, due_s)
+
+    def _unreachable_after_s(self, entry: Entry) -> float:
+        return unreachable_after_s(period_of(entry.member.heartbeat_s, self._settings.heartbeat_s))
+
+    def _dead_after_s(self, entry: Entry) -> float:
+        period_s = period_of(entry.member.heartbeat_s, self._settings.heartbeat_s)
+        return dead_after_s(period_s, self._settings.dead_after_s)
+
+    def _remove(self, instance_id: str) -> None:
+        self.ledger.remove(instance_id)
+        self._live.drop(instance_id)
+        self._deadlines.drop(instance_id)
+        self._feed.log.remove(instance_id)
+
+    def _subscribers(self) -> tuple[bytes, ...]:
+        return tuple(entry.route for entry in self.ledger.entries.values() if entry.state != "dead")
+
+    # --- what debtors ask
 
     def _recommend(self, query: tg.BorrowQuery, route: bytes, now: float) -> None:
         debtor = self.ledger.entries.get(query.instance_id)
-        if debtor is not None and query.refusals and self._is_own(debtor, route, query):
+        is_own = debtor is not None and route == debtor.route
+        if debtor is not None and query.refusals and self._is_own(debtor, route, query, now):
             for refusal in query.refusals:
                 self.ledger.refused(refusal.instance_id, refusal.free_blocks)
-        creditors = self._policy.recommend(query, self._views(now))
-        candidates = tuple(Candidate(view.instance_id, view.lendable_blocks) for view in creditors)
-        self._commands.append(Answer(route, Creditors(borrow_id=query.borrow_id, candidates=candidates)))
-
-    def _plan(self, now: float) -> None:
-        for move in self._policy.plan(self._views(now)):
-            self._publish(
-                events.MovePlanned(
-                    request_id=move.request_id,
-                    debtor=move.debtor_id,
-                    creditor=move.creditor_id,
-                    blocks=move.num_blocks,
-                )
-            )
-
-    def _views(self, now: float) -> list[InstanceView]:
-        return [entry.view(self._state(instance_id, now)) for instance_id, entry in self.ledger.entries.items()]
+        self._commands.append(Answer(route, self._advice.recommend(query, is_own=is_own)))
 
     # --- helpers
 
-    def _is_own(self, entry: Entry, route: bytes, message: tg.Join | tg.Leave | tg.Heartbeat | tg.BorrowQuery) -> bool:
+    def _is_own(
+        self, entry: Entry, route: bytes, message: tg.Join | tg.Leave | tg.Heartbeat | tg.BorrowQuery, now: float
+    ) -> bool:
         """Whether a message in an instance's name comes by the connection that this incarnation joined by; it keeps
-        its route for as long as it runs. An authenticated identity will stand here."""
+        its route for as long as it runs. Several may share one. An authenticated identity will stand here."""
         if route == entry.route:
             return True
-        name = type(message).__name__
-        self._publish(events.ClaimRefused(instance=entry.member.instance_id, message=name))
+        if (left_out := self._claims.admit(now)) is not None:
+            name = type(message).__name__
+            self._publish(events.ClaimRefused(instance=entry.member.instance_id, message=name, left_out=left_out))
         return False
-
-    def _present(self, instance_id: str, now: float) -> Member:
-        entry = self.ledger.entries[instance_id]
-        free = entry.member.free_blocks if entry.heartbeat is None else entry.heartbeat.free_blocks
-        return msgspec.structs.replace(entry.member, state=self._state(instance_id, now), free_blocks=free)
-
-    def _state(self, instance_id: str, now: float) -> InstanceState:
-        return self.ledger.state(instance_id, now, self._settings.heartbeat_s, self._settings.dead_after_s)
-
-    def _alive(self, entry: Entry, now: float) -> bool:
-        return self._state(entry.member.instance_id, now) not in ("dead", "unreachable")
-
-    def _differing(self, join: tg.Join, now: float) -> list[str]:
-        """Live instances whose rBlocks this one could not read; one that starts does not know what it is yet."""
-        return sorted(
-            instance_id
-            for instance_id, entry in self.ledger.entries.items()
-            if join.compat
-            and entry.compat not in ("", join.compat)
-            and instance_id != join.member.instance_id
-            and self._state(instance_id, now) != "dead"
-        )
-
-    def _at_address(self, join: tg.Join, now: float) -> str | None:
-        """The live instance of another name that serves at the address this one gives as its own."""
-        for instance_id, entry in self.ledger.entries.items():
-            is_other = instance_id != join.member.instance_id and entry.member.address == join.member.address
-            if is_other and self._alive(entry, now):
-                return instance_id
-        return None
 
     def _publish(self, event: events.ClusterEvent) -> None:
         self._commands.append(Publish(event))
 
     # --- checks
 
-    def validate(self, now: float) -> None:
-        """Every invariant, `now` being the time of the last event."""
-        self.ledger.validate(now)
-        assert not self._members_changed, "members changed and no list was sent"
-        assert self._states.keys() == self.ledger.entries.keys(), "states of others than those in the ledger"
-        assert self.version > 0 or not self._states, "a member list without a version"
-        for instance_id, state in self._states.items():
-            assert state == self._state(instance_id, now), f"{instance_id} is not {state} any more"
-            entry = self.ledger.entries[instance_id]
-            assert state != "dead" or entry.is_empty, f"{instance_id} is dead and holds something"
-
-
-def _some(names: list[str]) -> str:
-    """The first of the names, and how many there are besides: a reason has a limit, a cluster has none."""
-    more = len(names) - NAMED_IN_A_REASON
-    return ", ".join(names[:NAMED_IN_A_REASON]) + (f" and {more} more" if more > 0 else "")
+    def validate(self) -> None:
+        """Every invariant."""
+        self.ledger.validate(self._time.now_s)
+        self._feed.validate()
+        entries = self.ledger.entries
+        self._live.validate(entries)
+        listed = {member.instance_id: member for member in self._feed.log.all()}
+        assert listed.keys() == entries.keys(), "members other than those in the ledger"
+        assert self._deadlines.names() == entries.keys(), "deadlines of others than those in the ledger"
+        for instance_id, entry in entries.items():
+            told = listed[instance_id]
+            assert (told.incarnation, told.state) == (entry.member.incarnation, entry.state), (
+                f"{instance_id} is not {told.state} any more"
+            )

@@ -5,9 +5,13 @@ Soft state, built from heartbeats alone; it may be stale and is rebuilt from ful
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import cast, get_args
 
+import msgspec
+
+from distkv.control.cluster.availability import Availability
 from distkv.control.cluster.policy.interface import InstanceView
 from distkv.types import InstanceState
 from distkv.wire.messages.common import Member
@@ -18,28 +22,36 @@ STATES = frozenset(get_args(InstanceState))
 
 @dataclass(slots=True)
 class Entry:
-    """What is known of one instance. `promised_…` counts requests sent there since its last heartbeat.
+    """What is known of one instance. `promised_…` counts requests sent there since its last heartbeat, `held` rBlocks
+    that debtors were recommended since then.
 
-    route: the connection it joined by. challenge: the route by which a newer process asked for its name, and when; that
-    one gets it when this one is silent.
+    heard_s: when it was last heard, in attentive time. route: the connection it joined by. challenge: the route by
+    which another process asked for its name, and when; that one gets it when this one is silent. state: as told last.
     """
 
     member: Member
-    last_heard: float
+    heard_s: float
     route: bytes = b""
     challenge: tuple[bytes, float] | None = None
     compat: str = ""
+    state: InstanceState = "starting"
     heartbeat: Heartbeat | None = None
     lendable: int = 0
     promised_blocks: int = 0
     promised_requests: int = 0
+    held: int = 0
     placement: dict[tuple[str, bool], RequestPlacementEntry] = field(default_factory=dict)
+
+    @property
+    def reported_free_blocks(self) -> int:
+        """Free blocks by its last word; never more than it joined with."""
+        known = self.member.free_blocks if self.heartbeat is None else self.heartbeat.free_blocks
+        return min(known, self.member.total_blocks)
 
     @property
     def free_blocks(self) -> int:
         """Free blocks less those promised to requests on their way."""
-        known = self.member.free_blocks if self.heartbeat is None else self.heartbeat.free_blocks
-        return known - self.promised_blocks
+        return self.reported_free_blocks - self.promised_blocks
 
     @property
     def load(self) -> int:
@@ -52,29 +64,52 @@ class Entry:
         return 0 if self.heartbeat is None else self.heartbeat.waiting
 
     @property
+    def lives(self) -> bool:
+        """Whether it was heard lately."""
+        return self.state not in ("dead", "unreachable")
+
+    @property
+    def reported_state(self) -> InstanceState:
+        """What it says of itself; one that has left is dead."""
+        if self.member.state == "dead":
+            return "dead"
+        reported = self.member.state if self.heartbeat is None else self.heartbeat.state
+        return cast(InstanceState, reported) if reported in STATES else "starting"  # of a later version
+
+    @property
     def is_empty(self) -> bool:
         """Whether nothing is known to lie there, to be lendable, or to be on its way."""
-        counts = self.lendable, self.promised_blocks, self.promised_requests
+        counts = self.lendable, self.promised_blocks, self.promised_requests, self.held
         return self.heartbeat is None and not self.placement and not any(counts)
 
-    def view(self, state: InstanceState) -> InstanceView:
+    def view(self) -> InstanceView:
         """What policies see."""
         return InstanceView(
             instance_id=self.member.instance_id,
-            state=state,
+            state=self.state,
             host_key="" if self.member.data is None else self.member.data.host_key,
             block_tokens=self.member.block_tokens,
             free_blocks=self.free_blocks,
-            lendable_blocks=self.lendable,
+            lendable_blocks=self.lendable - self.held,
             waiting=self.waiting,
             load=self.load,
         )
 
-    def validate(self, instance_id: str, now: float) -> None:
-        """What is known is of this instance, in this incarnation, and nothing is placed that no heartbeat reported."""
+    def as_member(self) -> Member:
+        """Its line in the member list."""
+        return msgspec.structs.replace(self.member, state=self.state, free_blocks=self.reported_free_blocks)
+
+    def validate(self, instance_id: str, now_s: float) -> None:
+        """What is known is of this instance, in this incarnation, and nothing is placed that no heartbeat reported.
+
+        now_s: attentive time.
+        """
         assert self.member.instance_id == instance_id, f"{self.member.instance_id} is filed as {instance_id}"
-        assert self.last_heard <= now, f"{instance_id} was heard in the future"
-        assert min(self.lendable, self.promised_blocks, self.promised_requests) >= 0, f"{instance_id}: a count below 0"
+        assert self.heard_s <= now_s, f"{instance_id} was heard in the future"
+        counts = self.lendable, self.promised_blocks, self.promised_requests, self.held
+        assert min(counts) >= 0, f"{instance_id}: a count below 0"
+        assert self.held <= self.lendable // 2, f"{instance_id}: more is held back than half of what it lends"
+        assert self.state != "dead" or self.is_empty, f"{instance_id} is dead and holds something"
         beat = self.heartbeat
         if beat is None:
             assert not self.placement, f"{instance_id} holds blocks without a heartbeat"
@@ -88,18 +123,32 @@ class Entry:
 
 
 class Ledger:
-    """All instances by id."""
+    """All instances by id, and those that can be recommended by what they have. Whoever changes an entry files it."""
 
     def __init__(self) -> None:
         self.entries: dict[str, Entry] = {}
+        self.available = Availability(self._view, self._views)
 
-    def apply(self, heartbeat: Heartbeat, now: float) -> bool:
+    def file(self, entry: Entry) -> None:
+        """An entry has changed. O(log n)."""
+        self.available.put(entry.view())
+
+    def add(self, entry: Entry) -> None:
+        """An instance is new, or in a new incarnation."""
+        self.entries[entry.member.instance_id] = entry
+        self.file(entry)
+
+    def remove(self, instance_id: str) -> None:
+        """It is not known any more."""
+        del self.entries[instance_id]
+        self.available.remove(instance_id)
+
+    def apply(self, heartbeat: Heartbeat) -> bool:
         """Take a heartbeat in; false if it builds on one that is not here, so that a full one is needed.
 
-        One older than what is known changes nothing and counts as taken.
+        One older than what is known changes nothing and counts as taken. The entry is to be filed afterwards.
         """
         entry = self.entries[heartbeat.instance_id]
-        entry.last_heard = now
         before = entry.heartbeat
         if before is not None and heartbeat.seq <= before.seq:
             return True
@@ -114,38 +163,40 @@ class Ledger:
             else:
                 entry.placement.pop(key, None)
         entry.heartbeat = heartbeat
-        entry.lendable = heartbeat.lendable_blocks
-        entry.promised_blocks = entry.promised_requests = 0
+        entry.lendable = min(heartbeat.lendable_blocks, entry.member.total_blocks)
+        entry.promised_blocks = entry.promised_requests = entry.held = 0
         return True
 
     def forget(self, instance_id: str) -> None:
         """It is dead: it holds and lends nothing. Should it come back, it must send a full heartbeat."""
         entry = self.entries[instance_id]
         entry.heartbeat, entry.placement = None, {}
-        entry.lendable = entry.promised_blocks = entry.promised_requests = 0
+        entry.lendable = entry.promised_blocks = entry.promised_requests = entry.held = 0
 
     def promise(self, instance_id: str, num_blocks: int) -> None:
         """A request of so many blocks is on its way there."""
         entry = self.entries[instance_id]
         entry.promised_blocks += num_blocks
         entry.promised_requests += 1
+        self.file(entry)
+
+    def hold(self, instance_id: str, num_blocks: int) -> int:
+        """A debtor was recommended to borrow so much there: until the next heartbeat it comes later for others. At most
+        half of what it lends is held back, so that nobody can hide it. Returns how much of it it could lend."""
+        entry = self.entries[instance_id]
+        lends = min(num_blocks, entry.lendable - entry.held)
+        entry.held = min(entry.held + lends, entry.lendable // 2)
+        self.file(entry)
+        return lends
 
     def refused(self, instance_id: str, free_blocks: int) -> None:
         """A debtor reports how much it was refused with: newer than the last heartbeat, but another's word, so it only
         lowers what can be lent, until the next heartbeat."""
-        if instance_id in self.entries:
-            self.entries[instance_id].lendable = min(free_blocks, self.entries[instance_id].lendable)
-
-    def state(self, instance_id: str, now: float, heartbeat_s: float, dead_after_s: float) -> InstanceState:
-        """What its heartbeats say, or their absence."""
-        entry = self.entries[instance_id]
-        silent_s = now - entry.last_heard
-        if entry.member.state == "dead" or silent_s >= dead_after_s:
-            return "dead"
-        if silent_s >= 3 * heartbeat_s and entry.heartbeat is not None:  # one that loads may be too busy to say so
-            return "unreachable"
-        reported = entry.member.state if entry.heartbeat is None else entry.heartbeat.state
-        return cast(InstanceState, reported) if reported in STATES else "starting"  # of a later version
+        entry = self.entries.get(instance_id)
+        if entry is not None:
+            entry.lendable = min(free_blocks, entry.lendable)
+            entry.held = min(entry.held, entry.lendable // 2)
+            self.file(entry)
 
     def debts(self) -> dict[tuple[str, str], int]:
         """(debtor, creditor) -> blocks, as creditors report them."""
@@ -157,11 +208,6 @@ class Ledger:
             if debtor.num_blocks
         }
 
-    def validate(self, now: float) -> None:
-        """Every entry, as of `now`."""
-        for instance_id, entry in self.entries.items():
-            entry.validate(instance_id, now)
-
     def placement(self) -> dict[str, dict[str, int]]:
         """request -> instance -> blocks: the request placement map."""
         placed: dict[str, dict[str, int]] = {}
@@ -170,3 +216,16 @@ class Ledger:
                 held = placed.setdefault(req_id, {})
                 held[instance_id] = held.get(instance_id, 0) + item.num_blocks
         return placed
+
+    def validate(self, now_s: float) -> None:
+        """Every entry, as of `now_s` of attentive time."""
+        for instance_id, entry in self.entries.items():
+            entry.validate(instance_id, now_s)
+        self.available.validate()
+
+    def _view(self, instance_id: str) -> InstanceView | None:
+        entry = self.entries.get(instance_id)
+        return None if entry is None else entry.view()
+
+    def _views(self) -> Iterator[InstanceView]:
+        return (entry.view() for entry in self.entries.values())

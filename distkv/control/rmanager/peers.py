@@ -18,7 +18,9 @@ from distkv.control.rmanager.member_table import GONE
 from distkv.control.rmanager.state import RManagerState
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.envelope import PeerAnswer
+from distkv.wire.messages.member_versions import MemberCursor, MemberLog
 from distkv.wire.messages.to_client import Located
+from distkv.wire.messages.to_gmanager import MembersQuery
 from distkv.wire.messages.to_rmanager import Members, Renew, Renewed
 
 SUSPECT_S = 1.0
@@ -50,12 +52,14 @@ class Knocks:
 class PeerBook:
     """Members other than this instance. A list that lacks somebody proves nothing: the gManager may have restarted.
 
-    own: this instance. Of peers whose listed state is not believed yet, `_listed` has the entry as listed.
+    own: this instance. cursor: how far the gManager's list was followed. Of peers whose listed state is not believed
+    yet, `_listed` has the entry as listed.
     """
 
     def __init__(self, state: RManagerState) -> None:
         self._state = state
-        self._version = 0
+        self.cursor = MemberCursor()
+        self._log = MemberLog(max(1, state.settings.incarnation))
         self._listed: dict[str, Member] = {}
         self._knocks: dict[str, Knocks] = {}
         self._due: list[tuple[float, str]] = []
@@ -63,29 +67,51 @@ class PeerBook:
 
     # --- the list
 
-    def update(self, members: tuple[Member, ...], now: float) -> list[LostPeer]:
-        """Merge a member list; returns peers that died or began a new incarnation and owe this instance nothing."""
+    def take(self, message: Members, now: float) -> list[LostPeer]:
+        """Follow the gManager's list by what changed in it; returns peers as `update` does."""
+        if not self.cursor.take(message):
+            return []
+        lost = self.update(message.members, now, is_whole=message.base == 0 and not message.more)
+        for instance_id in message.gone:
+            self._forget_dead(instance_id)
+        return lost
+
+    def update(self, members: tuple[Member, ...], now: float, *, is_whole: bool = True) -> list[LostPeer]:
+        """Merge a member list, or what changed in it; returns peers that died or began a new incarnation and owe this
+        instance nothing."""
         known = self._state.members
         lost = []
         for member in members:
             if member.instance_id == self._state.settings.instance_id:
                 continue
             before = known.get(member.instance_id)
-            if before is not None and member.incarnation < before.incarnation:
+            if before is not None and self._is_stale(before, member):
                 continue
-            self._version += 1
             if before is not None and self._contradicts(before, member) and self._is_at_stake(member.instance_id):
                 self._doubt_listed(member, now)
                 continue
             lost.extend(self._believe(member))
-        named = {member.instance_id for member in members}
-        for instance_id in [i for i, m in known.items() if m.state == "dead" and i not in named]:
-            del known[instance_id]
+        if is_whole:
+            named = {member.instance_id for member in members}
+            for instance_id in known.keys() - named:
+                self._forget_dead(instance_id)
         return lost
 
     def reachable(self) -> tuple[Member, ...]:
         """Peers that the worker may open tensor links to."""
         return tuple(m for m in self._state.members.values() if m.state != "dead" and m.data is not None)
+
+    def _forget_dead(self, instance_id: str) -> None:
+        member = self._state.members.get(instance_id)
+        if member is not None and member.state == "dead":
+            del self._state.members[instance_id]
+            self._log.remove(instance_id)
+
+    def _is_stale(self, known: Member, listed: Member) -> bool:
+        """Whether a list tells of a former life of a peer that lives. Another incarnation is another life, also a
+        smaller one, after a clock was set back; their order only decides between two that may both live."""
+        is_doubtful = known.state in ("dead", "unreachable") or known.instance_id in self._state.suspects
+        return listed.incarnation < known.incarnation and not is_doubtful
 
     def _contradicts(self, known: Member, listed: Member) -> bool:
         """Whether the list says that a peer which lives, as far as is known here, is gone or cannot be reached."""
@@ -111,6 +137,7 @@ class PeerBook:
         known = self._state.members.get(instance_id)
         self._listed.pop(instance_id, None)
         self._state.members[instance_id] = member
+        self._log.put(member)
         if known is None:
             return []
         has_restarted = known.incarnation != member.incarnation
@@ -133,12 +160,12 @@ class PeerBook:
     def heard_from(self, peer_id: str, answer: PeerAnswer) -> list[LostPeer]:
         """It is there. Returns it as lost if the answer shows that it is another process than the one known here."""
         known = self._state.members.get(peer_id)
-        if known is not None and isinstance(answer, Renewed) and answer.incarnation > known.incarnation:
-            successor = self._listed.get(peer_id)
+        listed = self._listed.get(peer_id)
+        if known is not None and isinstance(answer, Renewed) and _is_successor(answer.incarnation, known, listed):
+            successor = listed
             if successor is None or successor.incarnation != answer.incarnation:
                 successor = msgspec.structs.replace(known, incarnation=answer.incarnation, state="starting", data=None)
             return self._believe(successor)
-        listed = self._listed.get(peer_id)
         if listed is None or known is None or listed.incarnation == known.incarnation:
             self._listed.pop(peer_id, None)
             self._clear(peer_id)
@@ -198,10 +225,11 @@ class PeerBook:
 
     # --- what it tells
 
-    def members_message(self) -> Members:
-        """The list, this instance included."""
-        others = tuple(self._state.members.values())
-        return Members(version=self._version, members=others + ((self.own_now(),) if self.own else ()))
+    def members_messages(self, query: MembersQuery) -> list[Members]:
+        """The list, this instance included, or what changed in it since the asker's; in this order."""
+        if self.own is not None:
+            self._log.put(self.own_now())
+        return self._log.answer(query)
 
     def located(self, request_id: str) -> Located:
         """This instance serves who asks it."""
@@ -220,3 +248,10 @@ class PeerBook:
 def _life(member: Member) -> tuple[int, str]:
     """What a list says of a peer's life."""
     return member.incarnation, member.state
+
+
+def _is_successor(incarnation: int, known: Member, listed: Member | None) -> bool:
+    """Whether a peer that answers with this incarnation is another process than the one known: a later one, or one that
+    is listed too, whatever the order of their clocks."""
+    is_listed = listed is not None and listed.incarnation == incarnation
+    return incarnation > known.incarnation or (is_listed and incarnation != known.incarnation)

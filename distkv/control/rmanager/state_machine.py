@@ -135,9 +135,10 @@ class RManager:
     def _from_gmanager(self, message: tr.Members | tr.HeartbeatAck | tr.Creditors, now: float) -> None:
         match message:
             case tr.Members():
-                self._members(message.members, now)
+                self._members(message, now)
             case tr.HeartbeatAck():
                 self._heartbeats.on_ack(message)
+                self._peers.cursor.announced(message.incarnation, message.version)
                 if message.want_join:
                     self._join()
             case tr.Creditors():
@@ -185,7 +186,8 @@ class RManager:
             case tr.KeepAlive():
                 self._clients.alive(route, now)
             case tg.MembersQuery():
-                self.state.emit(c.Answer(route, self._peers.members_message()))
+                for part in self._peers.members_messages(message):
+                    self.state.emit(c.Answer(route, part))
             case tg.Locate():
                 self.state.emit(c.Answer(route, self._peers.located(message.request_id)))
             case _:
@@ -195,8 +197,8 @@ class RManager:
         if self._peers.own is not None:
             self.state.emit(c.TellGManager(tg.Join(member=self._peers.own_now(), compat=self._compat)))
 
-    def _members(self, members: tuple[Member, ...], now: float) -> None:
-        self._lose_peers(self._peers.update(members, now), now)
+    def _members(self, message: tr.Members, now: float) -> None:
+        self._lose_peers(self._peers.take(message, now), now)
         self.state.emit(c.TellWorker(tw.Peers(members=self._peers.reachable())))
 
     def _client_gone(self, route: bytes, now: float) -> None:
@@ -252,6 +254,8 @@ class RManager:
         self._mover.tick(now)
         if self._heartbeats.due(now):
             self.state.emit(c.TellGManager(self._heartbeats.build(self._admission.waiting_blocks())))
+            if self._peers.cursor.is_behind:
+                self.state.emit(c.TellGManager(self._peers.cursor.query()))
             self._drain.remind(now)
 
     def _advance(self, now: float) -> None:

@@ -96,8 +96,9 @@ class Member(Value, frozen=True):
     block_tokens: Count = 0  #: tokens per rBlock (P)
     total_blocks: Count = 0  #: rBlocks in its pool
     lendable_blocks: Count = 0  #: most rBlocks it would lend when idle
-    free_blocks: Count = 0  #: rBlocks free when the list was made
+    free_blocks: Count = 0  #: rBlocks free when this entry last changed
     data: DataEndpoint | None = None  #: its tensor endpoint; None until the worker is ready
+    heartbeat_s: Seconds = 0.0  #: its period; a gManager judges its silence by it. 0: as the gManager's own setting
 
 
 class Run(Value, frozen=True, array_like=True):

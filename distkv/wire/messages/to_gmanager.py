@@ -89,6 +89,10 @@ class BorrowQuery(Message, frozen=True):
 class MembersQuery(Message, frozen=True):
     """Who is in the cluster? Answered by `Members`, by gManagers and rManagers alike."""
 
+    incarnation: Count = 0  #: of the sender of the list that the asker has; 0 if it has none
+    version: Count = 0  #: of that list: what changed since then is the answer, or all if that is not known any more
+    changes_only: bool = False  #: never all: a sign of life is wanted, and changes if they are known
+
 
 class Locate(Message, frozen=True):
     """Which instance should serve a request of about this many tokens? Answered by `Located`."""

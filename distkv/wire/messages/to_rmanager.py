@@ -26,16 +26,22 @@ from distkv.wire.messages.common import (
 
 
 class Members(Message, frozen=True):
-    """The member list, whole; everyone caches it. `version` grows while one gManager runs."""
+    """The member list, or what changed in it; everyone caches it."""
 
-    version: Count  #: grows within one incarnation of the sender
-    members: tuple[Member, ...] = ()  #: all known instances, dead ones for five minutes
+    version: Count  #: grows with every change within one incarnation of the sender; what the list is at now
+    #: instances that are new or changed since `base`, dead ones for five minutes; `free_blocks` is of that moment
+    members: tuple[Member, ...] = ()
+    incarnation: Count = 0  #: of the sender; versions of different ones are not comparable. 0 from former versions
+    base: Count = 0  #: what changed since this version; 0: the whole list, or its beginning
+    gone: tuple[InstanceId, ...] = ()  #: no members any more
+    more: bool = False  #: the rest follows in the next message
 
 
 class JoinRefused(Message, frozen=True):
     """The instance cannot be part of this cluster; `reason` says what differs."""
 
     reason: Reason  #: one sentence saying what differs
+    is_taken: bool = False  #: another process serves under the instance's name, and it lives
 
 
 class HeartbeatAck(Message, frozen=True):
@@ -44,6 +50,8 @@ class HeartbeatAck(Message, frozen=True):
     seq: Count  #: the heartbeat that is meant
     want_full: bool = False  #: it was not taken in; send everything next time
     want_join: bool = False  #: the sender is unknown; send `Join`
+    incarnation: Count = 0  #: of the gManager
+    version: Count = 0  #: of the member list that it sent last; who has an older one asks with `MembersQuery`
 
 
 class Candidate(Value, frozen=True, array_like=True):

@@ -77,6 +77,16 @@ class LoopSocket:
             self._check(sent=True)
         return True
 
+    def has_waiting(self) -> bool:
+        """Whether a message is here that was not received yet."""
+        if self._closed:
+            return False
+        events: Any = self._socket.get(zmq.EVENTS)
+        if events & zmq.POLLIN:
+            self._readable.set()
+            return True
+        return False
+
     def close(self, linger_s: float) -> None:
         """Close; messages handed over before get `linger_s` to leave. Waiting receivers get LinkClosed."""
         if self._closed:

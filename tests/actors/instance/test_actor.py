@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from distkv.actors.instance.actor import InstanceActor, InstanceGone
+from distkv.actors.instance.actor import REFUSED_FOR_S, InstanceActor, InstanceGone
 from distkv.actors.instance.connections import GManagerConnections
 from distkv.actors.instance.trace import Trace
 from distkv.clock import ManualClock
@@ -66,9 +66,10 @@ class Running:
         envelopes = EnvelopeFactory("a")
         self.gmanagers = GManagerConnections((gmanager.address,), envelopes, tasks)
         config = build(InstanceConfig, {"instance_id": "a", "model": "m", "validate_state": True})
+        self.clock = ManualClock(5.0)
         self.actor = InstanceActor(
             config, self.core, make_member("a", pid=10), "compat", server, self.gmanagers, worker, None,
-            Trace(None, "a"), envelopes, tasks, ManualClock(5.0),
+            Trace(None, "a"), envelopes, tasks, self.clock,
         )  # fmt: skip
         self.gmanagers.on_message = self.actor.on_gmanager
         self.gmanagers.on_connected = self.actor.introduce
@@ -163,10 +164,34 @@ async def test_it_introduces_itself_to_a_gmanager_and_is_joined_when_all_know_it
     assert [member.instance_id for member in peers.members] == ["b"]
 
 
-async def test_a_gmanager_that_refuses_it_ends_it(running: Running) -> None:
+@pytest.mark.parametrize("had_joined", [False, True])
+async def test_a_gmanager_that_goes_on_refusing_it_ends_it(running: Running, had_joined: bool) -> None:
+    """One that never joined, whatever the reason; one that had, when another process has its name."""
+    if had_joined:
+        running.actor.on_gmanager(tr.Members(version=1, members=(make_member("a", pid=10),)), "")
+    refused = tr.JoinRefused(reason="another one lives", is_taken=had_joined)
+    running.actor.on_gmanager(refused, "")
+    running.clock.advance(REFUSED_FOR_S - 0.1)
+    running.actor.on_gmanager(refused, "")
+    ended = asyncio.ensure_future(running.actor.ended())
+    await asyncio.sleep(0)
+    assert not ended.done(), "the gManager may have heard a stranger first"
+    running.clock.advance(0.1)
+    running.actor.on_gmanager(refused, "")
+    with pytest.raises(InstanceGone, match="the gManager refused this instance: another one lives"):
+        await soon(ended)
+
+
+async def test_one_that_is_let_in_after_all_stays(running: Running) -> None:
     running.actor.on_gmanager(tr.JoinRefused(reason="another model"), "")
-    with pytest.raises(InstanceGone, match="the gManager refused this instance: another model"):
-        await soon(running.actor.ended())
+    running.clock.advance(REFUSED_FOR_S - 0.1)
+    running.actor.on_gmanager(tr.Members(version=1, members=(make_member("a", pid=10),)), "")
+    running.clock.advance(REFUSED_FOR_S)
+    running.actor.on_gmanager(tr.JoinRefused(reason="taken", is_taken=True), "")
+    ended = asyncio.ensure_future(running.actor.ended())
+    await asyncio.sleep(0)
+    assert running.actor.joined.is_set() and not ended.done()
+    ended.cancel()
 
 
 async def test_one_that_had_joined_goes_on_when_a_restarted_gmanager_refuses_it(running: Running) -> None:
@@ -177,7 +202,7 @@ async def test_one_that_had_joined_goes_on_when_a_restarted_gmanager_refuses_it(
             running.actor.on_gmanager(tr.JoinRefused(reason=reason), "")
         running.actor.on_gmanager(members, "")
         running.actor.on_gmanager(tr.JoinRefused(reason="another dtype"), "")
-    said = [line["reason"] for line in lines if line["event"] == "a gManager does not take this instance back"]
+    said = [line["reason"] for line in lines if line["event"] == "a gManager does not let this instance join"]
     assert said == ["another model", "another dtype", "another dtype"], "once while it stays the same"
     ended = asyncio.ensure_future(running.actor.ended())
     await asyncio.sleep(0)

@@ -8,7 +8,8 @@ from distkv import events
 from distkv.clock import ManualClock
 from distkv.config import MembershipSettings
 from distkv.control.cluster.gmanager import GManager
-from distkv.control.commands import Answer, Command, GManagerRequested, Publish, Tick
+from distkv.control.cluster.member_feed import COALESCE_S
+from distkv.control.commands import Answer, Broadcast, GManagerCommand, GManagerRequested, Publish, Tick
 from distkv.wire.messages import to_gmanager as tg
 from distkv.wire.messages.envelope import ToGManager
 from distkv.wire.messages.to_client import Located
@@ -26,22 +27,37 @@ class Managed:
         self.clock = ManualClock(100.0)
         self.gm = GManager(MembershipSettings(heartbeat_s=0.5, dead_after_s=4.0))
         self.seqs: dict[str, int] = {}
-        self.commands: list[Command] = []
+        self.commands: list[GManagerCommand] = []
 
-    def hear(self, sender: str, body: ToGManager) -> list[Command]:
+    def hear(self, sender: str, body: ToGManager) -> list[GManagerCommand]:
         self.commands = self.gm.handle(GManagerRequested(sender, sender.encode(), body), self.clock.now())
-        self.gm.validate(self.clock.now())
+        self.gm.validate()
         return self.commands
 
-    def tick(self, seconds: float = 0.0) -> list[Command]:
-        self.commands = self.gm.handle(Tick(), self.clock.advance(seconds))
-        self.gm.validate(self.clock.now())
+    def tick(self, seconds: float = 0.0) -> list[GManagerCommand]:
+        """Time goes by, and the gManager listens: it ticks when it wants to, and at the end."""
+        until = self.clock.now() + seconds
+        commands = []
+        while (at := self.gm.next_deadline()) < until:
+            commands += self.gm.handle(Tick(), self.clock.advance(max(0.0, at - self.clock.now())))
+            self.gm.validate()
+        commands += self.gm.handle(Tick(), self.clock.advance(until - self.clock.now()))
+        self.gm.validate()
+        self.commands = commands
+        return commands
+
+    def stall(self, seconds: float) -> None:
+        """Time goes by, and the gManager does nothing."""
+        self.clock.advance(seconds)
+
+    def join(self, name: str, compat: str = "model", **fields: Any) -> list[GManagerCommand]:
+        """It joins, and what is to be sent to all is sent."""
+        fields = {"total_blocks": 16} | fields
+        joined = self.hear(name, tg.Join(member=make_member(name, **fields), compat=compat))
+        self.commands = joined + self.tick(COALESCE_S)
         return self.commands
 
-    def join(self, name: str, compat: str = "model", **fields: Any) -> list[Command]:
-        return self.hear(name, tg.Join(member=make_member(name, **fields), compat=compat))
-
-    def beat(self, name: str, full: bool = True, incarnation: int = 1, **fields: Any) -> list[Command]:
+    def beat(self, name: str, full: bool = True, incarnation: int = 1, **fields: Any) -> list[GManagerCommand]:
         self.seqs[name] = self.seqs.get(name, 0) + 1
         fields = {"total_blocks": 16, "free_blocks": 8, "lendable_blocks": 7} | fields
         return self.hear(
@@ -50,20 +66,21 @@ class Managed:
         )
 
     def answers(self, kind: type[M], route: str | None = None) -> list[M]:
-        return [
-            command.body
+        """What was sent, to all or along one route, broadcasts included."""
+        sent = [
+            (one, command.body)
             for command in self.commands
-            if isinstance(command, Answer)
-            and isinstance(command.body, kind)
-            and route in (None, command.route.decode())
+            if isinstance(command, Answer | Broadcast)
+            for one in (command.routes if isinstance(command, Broadcast) else (command.route,))
         ]
+        return [body for one, body in sent if isinstance(body, kind) and route in (None, one.decode())]
 
     def events(self, kind: type[E]) -> list[E]:
         published = [command.event for command in self.commands if isinstance(command, Publish)]
         return [event for event in published if isinstance(event, kind)]
 
     def states(self) -> dict[str, str]:
-        return {member.instance_id: member.state for member in self.gm.members(self.clock.now()).members}
+        return {member.instance_id: member.state for member in self.gm.members()}
 
     def locate(self, num_tokens: int = 4, exclude: tuple[str, ...] = ()) -> Located:
         self.hear("client", tg.Locate(request_id="r", num_tokens=num_tokens, exclude=exclude))
@@ -71,7 +88,8 @@ class Managed:
         return located
 
     def candidates(self, asker: str = "a", **fields: Any) -> list[tuple[str, int]]:
-        self.hear(asker, tg.BorrowQuery(instance_id=asker, borrow_id="b", num_blocks=3, **fields))
+        fields = {"num_blocks": 3} | fields
+        self.hear(asker, tg.BorrowQuery(instance_id=asker, borrow_id="b", **fields))
         (creditors,) = self.answers(Creditors, asker)
         assert creditors.borrow_id == "b"
         return [(candidate.instance_id, candidate.free_blocks) for candidate in creditors.candidates]

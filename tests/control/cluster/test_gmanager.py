@@ -74,7 +74,54 @@ def test_candidates_near_first_then_those_that_lend_most(managed: Managed) -> No
     assert managed.candidates("a") == [("c", 7), ("b", 2), ("d", 9)]
     assert managed.candidates("a", exclude=("c",)) == [("b", 2), ("d", 9), ("f", 8)]
     assert managed.candidates("d") == [("a", 9), ("f", 8), ("c", 7)]
-    assert managed.candidates("stranger") == [("a", 9), ("d", 9), ("f", 8)]
+    assert managed.candidates("stranger") == [("d", 9), ("f", 8), ("a", 9)], "a is to lend to d"
+
+
+def test_what_is_recommended_is_held_back_until_the_next_heartbeat(managed: Managed) -> None:
+    """Debtors that ask at once are sent to different creditors; nobody can hide one."""
+    for name in "abcde":
+        managed.join(name)
+        managed.beat(name, lendable_blocks=0 if name == "a" else 8)
+    assert managed.candidates("a", num_blocks=3) == [("b", 8), ("c", 8), ("d", 8)]
+    assert managed.candidates("a", num_blocks=3) == [("c", 8), ("d", 8), ("e", 8)]
+    for _ in range(9):
+        managed.candidates("a", num_blocks=10**9)
+    assert [name for name, _ in managed.candidates("a", num_blocks=1)] == ["b", "c", "d"], "half is never held back"
+    managed.beat("e", lendable_blocks=8)
+    assert managed.candidates("a", num_blocks=1)[0] == ("e", 8)
+
+
+def test_a_strangers_queries_hold_nothing_back(managed: Managed) -> None:
+    for name in "ab":
+        managed.join(name)
+        managed.beat(name, lendable_blocks=7 + (name == "a"))
+    for _ in range(3):
+        managed.hear("stranger", tg.BorrowQuery(instance_id="b", borrow_id="x", num_blocks=8))
+    assert managed.gm.ledger.entries["a"].held == 0
+
+
+def test_suspects_hide_nobody(managed: Managed) -> None:
+    for name in "abcde":
+        managed.join(name)
+        managed.beat(name, lendable_blocks=4 + (name in "bcd"))
+    assert managed.candidates("a", suspects=("b", "c", "d"))[0] == ("e", 4)
+
+
+def test_nobody_counts_with_more_memory_than_it_joined_with(managed: Managed) -> None:
+    for name in "ab":
+        managed.join(name)
+        managed.beat(name, free_blocks=10, running=1)
+    managed.beat("a", free_blocks=10**9, lendable_blocks=10**9, running=2)
+    view = managed.gm.ledger.available.get("a")
+    assert view is not None and (view.free_blocks, view.lendable_blocks) == (16, 16)
+    assert managed.locate(num_tokens=40).instance_id == "b"
+    assert managed.candidates("b") == [("a", 16)]
+
+
+def test_many_instances_that_are_not_ready_are_counted(managed: Managed) -> None:
+    for index in range(9):
+        managed.join(f"i{index}", state="starting" if index else "draining")
+    assert managed.locate().reason == "no instance is ready (1 draining, 8 starting)"
 
 
 def test_refusals_are_newer_than_heartbeats(managed: Managed) -> None:

@@ -7,8 +7,8 @@ import pytest
 
 from distkv import events
 from distkv.control.cluster.gmanager import FORGET_DEAD_S
+from distkv.control.cluster.line_limit import BURST_LINES
 from distkv.wire.messages import to_gmanager as tg
-from distkv.wire.messages.common import Member
 from distkv.wire.messages.to_rmanager import HeartbeatAck, JoinRefused, Members
 from tests.control.cluster.managed import Managed
 from tests.control.parts import make_member
@@ -18,7 +18,7 @@ def test_only_its_own_connection_speaks_for_an_instance(managed: Managed) -> Non
     managed.join("a")
     managed.join("b")
     managed.beat("a", lendable_blocks=7)
-    before = managed.gm.members(managed.clock.now())
+    before = managed.gm.members()
     forged = [
         tg.Leave(instance_id="a", incarnation=1),
         tg.Join(member=make_member("a", pid=666), compat="model"),
@@ -33,7 +33,7 @@ def test_only_its_own_connection_speaks_for_an_instance(managed: Managed) -> Non
         expected = events.ClaimRefused(instance=named, message=type(message).__name__)
         assert managed.events(events.ClaimRefused) == [expected]
         assert managed.answers(Members) == []
-    assert managed.gm.members(managed.clock.now()) == before
+    assert managed.gm.members() == before
     assert managed.candidates("b") == [("a", 7)]
     managed.beat("a", lendable_blocks=5)
     assert managed.events(events.ClaimRefused) == [] and managed.candidates("b") == [("a", 5)]
@@ -43,20 +43,22 @@ def test_a_new_instance_is_sent_to_everyone_once(managed: Managed) -> None:
     managed.join("a")
     assert [member.instance_id for member in managed.answers(Members, "a")[0].members] == ["a"]
     managed.join("b")
-    for route in ("a", "b"):
-        (members,) = managed.answers(Members, route)
-        assert [member.instance_id for member in members.members] == ["a", "b"]
-    assert managed.events(events.Joined) == [events.Joined(instance="b", pid=0, blocks=8)]
+    whole, news = managed.answers(Members, "b")
+    assert [member.instance_id for member in whole.members] == ["a", "b"] and whole.base == 0
+    assert managed.answers(Members, "a") == [news], "who has the list gets what changed"
+    assert [member.instance_id for member in news.members] == ["b"] and (news.base, news.version) == (1, 2)
+    assert managed.events(events.Joined) == [events.Joined(instance="b", pid=0, blocks=16)]
 
 
 def test_every_join_is_answered(managed: Managed) -> None:
     managed.join("a")
     managed.join("b")
-    managed.join("a")
-    assert len(managed.answers(Members, "a")) == 1, "also one that changes nothing"
+    managed.join("a", free_blocks=2, lendable_blocks=8)
+    assert len(managed.answers(Members, "a")) == 1, "also one that changes nothing; what is free changes all the time"
     assert managed.answers(Members, "b") == []
     managed.join("a", state="draining")
-    assert len(managed.answers(Members, "a")) == len(managed.answers(Members, "b")) == 1
+    assert [message.base for message in managed.answers(Members, "a")] == [0, 2]
+    assert [message.base for message in managed.answers(Members, "b")] == [2]
 
 
 def test_one_cluster_serves_one_model(managed: Managed) -> None:
@@ -92,7 +94,8 @@ def test_a_new_incarnation_replaces_the_old_one_and_is_not_replaced_by_it(manage
     (refused,) = managed.answers(JoinRefused)
     assert "a newer process serves as a already (pid 11)" in refused.reason
     managed.beat("a", incarnation=1)
-    assert managed.commands == [], "heartbeats of the old incarnation are not answered"
+    (ack,) = managed.answers(HeartbeatAck)
+    assert ack.want_join, "one that was replaced joins again, and learns that its name is taken"
 
 
 def test_a_newer_process_gets_the_name_of_one_that_has_fallen_silent(managed: Managed) -> None:
@@ -129,18 +132,18 @@ def test_a_name_that_cannot_be_printed_does_not_join(managed: Managed) -> None:
 
 def test_who_is_unknown_or_in_a_new_incarnation_must_join(managed: Managed) -> None:
     managed.beat("a")
-    assert managed.answers(HeartbeatAck) == [HeartbeatAck(seq=1, want_join=True)]
+    assert managed.answers(HeartbeatAck) == [HeartbeatAck(seq=1, want_join=True, incarnation=1)]
     managed.join("a")
     managed.beat("a", incarnation=2)
-    assert managed.answers(HeartbeatAck) == [HeartbeatAck(seq=2, want_join=True)]
+    assert managed.answers(HeartbeatAck) == [HeartbeatAck(seq=2, want_join=True, incarnation=1, version=1)]
 
 
 def test_a_delta_that_builds_on_nothing_is_wanted_in_full(managed: Managed) -> None:
     managed.join("a")
     managed.beat("a", full=False)
-    assert managed.answers(HeartbeatAck) == [HeartbeatAck(seq=1, want_full=True)]
+    assert managed.answers(HeartbeatAck) == [HeartbeatAck(seq=1, want_full=True, incarnation=1, version=1)]
     managed.beat("a", full=True)
-    assert managed.answers(HeartbeatAck) == [HeartbeatAck(seq=2)]
+    assert managed.answers(HeartbeatAck) == [HeartbeatAck(seq=2, incarnation=1, version=1)]
 
 
 def test_silence_makes_an_instance_unreachable_then_dead_then_forgotten(managed: Managed) -> None:
@@ -157,15 +160,19 @@ def test_silence_makes_an_instance_unreachable_then_dead_then_forgotten(managed:
     assert len(managed.answers(Members, "b")) == 1
     assert managed.tick(0.0) == [], "sent once"
     assert managed.gm.ledger.debts() and managed.gm.ledger.placement()
-    managed.tick(2.5)
-    assert managed.states()["a"] == "dead"
+    managed.tick(2.0)
+    managed.beat("b")
+    managed.tick(0.5)
+    assert managed.states() == {"a": "dead", "b": "ready"}
     assert managed.gm.ledger.debts() == {} and managed.gm.ledger.placement() == {}
+    assert len(managed.answers(Members, "b")) == 1
     assert managed.answers(Members, "a") == [], "nothing is sent to a dead one's route"
     managed.beat("a", full=False)
     assert managed.states()["a"] == "ready"
-    assert managed.answers(HeartbeatAck) == [HeartbeatAck(seq=2, want_full=True)]
-    managed.tick(FORGET_DEAD_S)
-    assert managed.states() == {}
+    (ack,) = managed.answers(HeartbeatAck)
+    assert (ack.seq, ack.want_full) == (2, True)
+    managed.tick(4.0 + FORGET_DEAD_S)
+    assert managed.states() == {} and managed.gm.next_deadline() == float("inf")
 
 
 def test_one_that_leaves_is_dead_at_once_but_only_in_this_incarnation(managed: Managed) -> None:
@@ -231,20 +238,27 @@ def test_versions_grow_with_every_broadcast(managed: Managed) -> None:
     assert versions == [1, 2, 3]
     managed.hear("client", tg.MembersQuery())
     assert managed.answers(Members, "client")[0].version == 3
+    managed.hear("client", tg.MembersQuery(incarnation=1, version=2))
+    (changes,) = managed.answers(Members, "client")
+    assert (changes.base, [member.instance_id for member in changes.members]) == (2, ["c"])
+    managed.hear("client", tg.MembersQuery(incarnation=2, version=2))
+    assert managed.answers(Members, "client")[0].base == 0, "versions of another gManager say nothing"
 
 
-def test_members_show_what_is_free_now(managed: Managed) -> None:
+def test_members_show_what_was_free_when_they_changed(managed: Managed) -> None:
     managed.join("a", free_blocks=8)
-    assert managed.gm.members(100.0).members[0].free_blocks == 8
+    assert managed.gm.members()[0].free_blocks == 8
     managed.beat("a", free_blocks=3)
-    assert managed.gm.members(100.0).members[0].free_blocks == 3
+    managed.tick(0.1)
+    assert managed.answers(Members) == [] and managed.gm.members()[0].free_blocks == 8
+    managed.beat("a", free_blocks=3, state="draining")
+    assert managed.gm.members()[0].free_blocks == 3
 
 
 def test_member_is_what_joined() -> None:
     managed = Managed()
     managed.join("a")
-    (member,) = managed.gm.members(managed.clock.now()).members
-    assert isinstance(member, Member) and member == make_member("a")
+    assert managed.gm.members() == [make_member("a", total_blocks=16)]
 
 
 def test_one_that_is_refused_after_loading_is_no_member_any_more(managed: Managed) -> None:
@@ -253,3 +267,66 @@ def test_one_that_is_refused_after_loading_is_no_member_any_more(managed: Manage
     assert managed.states() == {"a": "ready", "b": "starting"}
     managed.join("b", compat="another")
     assert managed.answers(JoinRefused, "b") and managed.states() == {"a": "ready"}
+
+
+# --- two of one name, clocks, strangers
+
+
+def join_by(managed: Managed, route: str, incarnation: int, pid: int = 0) -> None:
+    managed.hear(route, tg.Join(member=make_member("a", incarnation=incarnation, pid=pid), compat="model"))
+
+
+@pytest.mark.parametrize("incarnation", [1, 9], ids=["clock set back", "newer"])
+def test_one_whose_name_belongs_to_a_silent_process_gets_it_whatever_its_clock(
+    managed: Managed, incarnation: int
+) -> None:
+    managed.join("a", incarnation=5, pid=10)
+    managed.beat("a", incarnation=5)
+    managed.tick(1.6)
+    join_by(managed, "next", incarnation, pid=11)
+    assert managed.answers(JoinRefused) == []
+    assert managed.gm.ledger.entries["a"].member.pid == 11 and managed.states() == {"a": "ready"}
+
+
+@pytest.mark.parametrize("incarnation", [1, 9])
+def test_one_that_was_replaced_and_comes_back_learns_that_its_name_is_taken(managed: Managed, incarnation: int) -> None:
+    """A process that was stopped for long, and the one that was started in its place."""
+    managed.join("a", incarnation=5, pid=10)
+    managed.tick(5.0)
+    join_by(managed, "next", incarnation, pid=11)
+    managed.hear("next", tg.Heartbeat(instance_id="a", incarnation=incarnation, seq=1, base=0, full=True))
+    managed.beat("a", incarnation=5)
+    (ack,) = managed.answers(HeartbeatAck, "a")
+    assert ack.want_join
+    join_by(managed, "a", 5, pid=10)
+    assert managed.answers(JoinRefused) == [], "the other one may be silent"
+    managed.tick(0.5)
+    managed.hear("next", tg.Heartbeat(instance_id="a", incarnation=incarnation, seq=2, base=1, full=False))
+    join_by(managed, "a", 5, pid=10)
+    (refused,) = managed.answers(JoinRefused, "a")
+    assert refused.is_taken and "another process serves as a (pid 11), and it lives" in refused.reason
+
+
+def test_several_instances_may_join_by_one_route(managed: Managed) -> None:
+    for name in "ab":
+        managed.hear("shared", tg.Join(member=make_member(name), compat="model"))
+        beat = tg.Heartbeat(instance_id=name, incarnation=1, seq=1, base=0, full=True, lendable_blocks=5)
+        managed.hear("shared", beat)
+        assert managed.events(events.ClaimRefused) == []
+    managed.hear("a", tg.Leave(instance_id="a", incarnation=1))
+    assert managed.events(events.ClaimRefused) and managed.states() == {"a": "ready", "b": "ready"}
+
+
+def test_strangers_fill_no_log(managed: Managed) -> None:
+    managed.join("a")
+    lines = 0
+    for _ in range(500):
+        managed.hear("stranger", tg.Leave(instance_id="a", incarnation=1))
+        lines += len(managed.events(events.ClaimRefused))
+        managed.hear("stranger", tg.Join(member=make_member("b", state="dead"), compat="model"))
+        lines += len(managed.events(events.JoinRefused))
+    assert lines == 2 * BURST_LINES
+    managed.tick(2.0)
+    managed.hear("stranger", tg.Leave(instance_id="a", incarnation=1))
+    (line,) = managed.events(events.ClaimRefused)
+    assert line.left_out == 500 - BURST_LINES, "none is lost from the count"

@@ -168,7 +168,7 @@ class Telling(RuleBasedStateMachine):
         self.join()
 
     def join(self) -> None:
-        self.to_gm.append(Join(member=make_member("me", incarnation=7), compat="c"))
+        self.to_gm.append(Join(member=make_member("me", incarnation=7, total_blocks=64), compat="c"))
 
     @rule(name=st.sampled_from("abc"), blocks=st.integers(1, 4))
     def request(self, name: str, blocks: int) -> None:

@@ -18,7 +18,9 @@ from distkv.control.rmanager.peers import (
 )
 from distkv.control.rmanager.state import RManagerState
 from distkv.wire.messages.common import Member
-from distkv.wire.messages.to_rmanager import Renew, Renewed
+from distkv.wire.messages.member_versions import MemberCursor
+from distkv.wire.messages.to_gmanager import MembersQuery
+from distkv.wire.messages.to_rmanager import Members, Renew, Renewed
 from tests.control.parts import add_sequence, issued, lend, make_member, make_state
 
 ALIVE = Renewed(renewal=1, incarnation=1)
@@ -232,7 +234,7 @@ def test_one_that_is_forgotten_is_not_knocked_at(state: RManagerState, peers: Pe
 def test_it_tells_who_is_there_and_that_it_serves(state: RManagerState, peers: PeerBook) -> None:
     list_(peers, make_member("p"))
     state.take_slot()
-    message = peers.members_message()
+    (message,) = peers.members_messages(MembersQuery())
     assert [(member.instance_id, member.free_blocks) for member in message.members] == [("p", 8), ("me", 15)]
     assert peers.located("r").instance_id == "me"
     state.instance_state = "draining"
@@ -240,5 +242,44 @@ def test_it_tells_who_is_there_and_that_it_serves(state: RManagerState, peers: P
     assert (located.instance_id, located.reason) == ("", "instance me is draining")
 
 
+def test_who_has_its_list_is_told_what_changed(state: RManagerState, peers: PeerBook) -> None:
+    list_(peers, make_member("p"), make_member("q"))
+    client = MemberCursor()
+    (whole,) = peers.members_messages(client.query())
+    assert client.take(whole) and [member.instance_id for member in whole.members] == ["p", "q", "me"]
+    list_(peers, make_member("p"), make_member("q", state="draining"))
+    (changes,) = peers.members_messages(client.query())
+    assert client.take(changes) and [member.instance_id for member in changes.members] == ["q"]
+    (nothing,) = peers.members_messages(MembersQuery(changes_only=True))
+    assert (nothing.members, nothing.base) == ((), nothing.version), "a sign of life, whatever the asker has"
+
+
 def test_before_it_is_introduced(state: RManagerState) -> None:
-    assert PeerBook(state).members_message().members == ()
+    (message,) = PeerBook(state).members_messages(MembersQuery())
+    assert message.members == ()
+
+
+# --- a list that comes as changes
+
+
+def test_changes_are_followed_and_a_gap_is_asked_for(state: RManagerState, peers: PeerBook) -> None:
+    assert peers.take(Members(version=3, incarnation=9, members=(make_member("p"), make_member("q"))), 10.0) == []
+    dead = Members(version=4, incarnation=9, base=3, members=(make_member("p", state="dead"),))
+    assert peers.take(dead, 10.0) == [LostPeer("p", None)]
+    assert peers.take(dead, 10.0) == [] and not peers.cursor.is_behind
+    assert peers.take(Members(version=5, incarnation=9, base=4, gone=("p", "q")), 10.0) == []
+    assert set(state.members) == {"q"}, "only the dead are forgotten on a gManager's word"
+    peers.take(Members(version=8, incarnation=9, base=7, members=(make_member("r"),)), 10.0)
+    assert peers.cursor.is_behind and "r" not in state.members
+    assert peers.cursor.query() == MembersQuery(incarnation=9, version=5)
+    peers.take(Members(version=8, incarnation=9, base=5, members=(make_member("r"), make_member("s"))), 10.0)
+    assert set(state.members) == {"q", "r", "s"} and not peers.cursor.is_behind
+
+
+def test_after_a_clock_was_set_back_a_smaller_incarnation_is_a_new_life(state: RManagerState, peers: PeerBook) -> None:
+    list_(peers, make_member("p", 9), make_member("q", 9), make_member("s", 9))
+    list_(peers, make_member("p", 9, state="dead"))
+    peers.silent("q", 10.0)
+    found = list_(peers, make_member("p", 3), make_member("q", 3), make_member("s", 3))
+    assert found == [LostPeer("p", 3), LostPeer("q", 3)]
+    assert {name: member.incarnation for name, member in state.members.items()} == {"p": 3, "q": 3, "s": 9}

@@ -43,6 +43,7 @@ READY = Member(
     lendable_blocks=62,
     free_blocks=40,
     data=ENDPOINT,
+    heartbeat_s=0.5,
 )
 PARAMS = SamplingParams(
     max_tokens=64,
@@ -138,12 +139,18 @@ _BODIES: dict[str, tuple[str, Control]] = {
             suspects=("i4",),
         ),
     ),
-    "MembersQuery": ("client-1", to_gmanager.MembersQuery()),
+    "MembersQuery": ("client-1", to_gmanager.MembersQuery(incarnation=BORN_0, version=7, changes_only=True)),
     "Locate": ("client-1", to_gmanager.Locate(request_id="req-1", num_tokens=1464, exclude=("i2",))),
     # from a gManager
-    "Members": ("gmanager", to_rmanager.Members(version=9, members=(STARTING, READY))),
-    "JoinRefused": ("gmanager", to_rmanager.JoinRefused(reason="the others serve another model")),
-    "HeartbeatAck": ("gmanager", to_rmanager.HeartbeatAck(seq=42, want_full=True, want_join=True)),
+    "Members": (
+        "gmanager",
+        to_rmanager.Members(version=9, members=(STARTING, READY), incarnation=BORN_0, base=7, gone=("i9",), more=True),
+    ),
+    "JoinRefused": ("gmanager", to_rmanager.JoinRefused(reason="the others serve another model", is_taken=True)),
+    "HeartbeatAck": (
+        "gmanager",
+        to_rmanager.HeartbeatAck(seq=42, want_full=True, want_join=True, incarnation=BORN_0, version=9),
+    ),
     "Creditors": (
         "gmanager",
         to_rmanager.Creditors(borrow_id="borrow-5", candidates=(Candidate(instance_id="i1", free_blocks=38),)),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 
-from distkv.control.cluster.policy.interface import InstanceView, Move
+from distkv.control.cluster.policy.interface import Instances, InstanceView, Move
 from distkv.wire.messages.to_gmanager import BorrowQuery, Locate
 
 MAX_CANDIDATES = 3
@@ -13,37 +14,38 @@ MAX_CANDIDATES = 3
 class ContractPolicy:
     """`contract`."""
 
-    def dispatch(self, request: Locate, instances: Sequence[InstanceView]) -> InstanceView | None:
+    plans = False
+
+    def dispatch(self, request: Locate, instances: Instances) -> InstanceView | None:
         """Best first: nobody waits there; it fits locally, then the fewest requests; else the most free memory."""
-        able = [view for view in instances if view.state == "ready" and view.instance_id not in request.exclude]
-        return min(able, key=lambda view: _unfitness(view, view.blocks_for(request.num_tokens)), default=None)
+        skip = frozenset(request.exclude)
+        for waiting in (False, True):
+            chosen = instances.fitting(request.num_tokens, waiting=waiting, skip=skip)
+            chosen = chosen or instances.roomiest(waiting=waiting, skip=skip)
+            if chosen is not None:
+                return chosen
+        return None
 
-    def recommend(self, query: BorrowQuery, instances: Sequence[InstanceView]) -> Sequence[InstanceView]:
+    def recommend(self, query: BorrowQuery, instances: Instances) -> Sequence[InstanceView]:
         """By locality, then availability; those that the debtor doubts come last."""
-        host = next((view.host_key for view in instances if view.instance_id == query.instance_id), "")
-        skip = {query.instance_id, *query.exclude}
-        able = [
-            view
-            for view in instances
-            if view.state == "ready" and view.lendable_blocks > 0 and view.instance_id not in skip
-        ]
-        doubted = frozenset(query.suspects)
-        able.sort(
-            key=lambda view: (
-                view.instance_id in doubted,
-                not host or view.host_key != host,
-                -view.lendable_blocks,
-                view.instance_id,
-            )
-        )
-        return able[:MAX_CANDIDATES]
+        return tuple(islice(_creditors(query, instances), MAX_CANDIDATES))
 
-    def plan(self, instances: Sequence[InstanceView]) -> Sequence[Move]:
+    def plan(self, instances: Instances) -> Sequence[Move]:
         """Nothing: debtors ask."""
         return ()
 
 
-def _unfitness(view: InstanceView, needed: int) -> tuple[bool, bool, int, int, str]:
-    """Sorts instances, the best first; equal ones by name."""
-    fits = view.free_blocks >= needed
-    return view.waiting > 0, not fits, view.load if fits else 0, -view.free_blocks, view.instance_id
+def _creditors(query: BorrowQuery, instances: Instances) -> Iterator[InstanceView]:
+    debtor = instances.get(query.instance_id)
+    host = "" if debtor is None else debtor.host_key
+    excluded = {query.instance_id, *query.exclude}
+    skip = excluded.union(query.suspects)
+    if host:
+        yield from instances.lenders(host, skip=skip)
+    for view in instances.lenders(None, skip=skip):
+        if not host or view.host_key != host:
+            yield view
+    found = (instances.get(name) for name in set(query.suspects) - excluded)
+    doubted = [view for view in found if view is not None and view.state == "ready" and view.lendable_blocks > 0]
+    doubted.sort(key=lambda view: (not host or view.host_key != host, -view.lendable_blocks, view.instance_id))
+    yield from doubted

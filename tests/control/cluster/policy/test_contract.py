@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from distkv.control.cluster.availability import Availability
 from distkv.control.cluster.policy.contract import MAX_CANDIDATES, ContractPolicy
-from distkv.control.cluster.policy.interface import InstanceView
+from distkv.control.cluster.policy.interface import MOST_LOAD, InstanceView
 from distkv.wire.messages.to_gmanager import BorrowQuery, Locate
 
 POLICY = ContractPolicy()
@@ -28,14 +30,61 @@ def view(name: str, **fields: Any) -> InstanceView:
     return InstanceView(instance_id=name, **usual | fields)
 
 
+def among(*views: InstanceView) -> Availability:
+    """The instances as the gManager keeps them: all were something else before."""
+    by_name = {one.instance_id: one for one in views}
+    instances = Availability(by_name.get, lambda: iter(by_name.values()))
+    for one in views:
+        instances.put(
+            msgspec.structs.replace(one, load=one.load + 1, lendable_blocks=3, waiting=1 - min(1, one.waiting))
+        )
+    for one in views:
+        instances.put(one)
+    instances.validate()
+    return instances
+
+
 def dispatched(*views: InstanceView, num_tokens: int = 16, exclude: tuple[str, ...] = ()) -> str | None:
-    chosen = POLICY.dispatch(Locate(request_id="r", num_tokens=num_tokens, exclude=exclude), views)
+    request = Locate(request_id="r", num_tokens=num_tokens, exclude=exclude)
+    chosen = POLICY.dispatch(request, among(*views))
     return None if chosen is None else chosen.instance_id
 
 
-def recommended(debtor: str, *views: InstanceView, exclude: tuple[str, ...] = ()) -> list[str]:
-    query = BorrowQuery(instance_id=debtor, borrow_id="b", num_blocks=3, exclude=exclude)
-    return [creditor.instance_id for creditor in POLICY.recommend(query, views)]
+def recommended(
+    debtor: str, *views: InstanceView, exclude: tuple[str, ...] = (), suspects: tuple[str, ...] = ()
+) -> list[str]:
+    query = BorrowQuery(instance_id=debtor, borrow_id="b", num_blocks=3, exclude=exclude, suspects=suspects)
+    return [creditor.instance_id for creditor in POLICY.recommend(query, among(*views))]
+
+
+# --- the same by looking at every instance
+
+
+def dispatched_by_looking_at_all(views: list[InstanceView], num_tokens: int, exclude: set[str]) -> str | None:
+    def unfitness(one: InstanceView) -> tuple[bool, bool, int, int, str]:
+        fits = one.free_blocks >= one.blocks_for(num_tokens)
+        return one.waiting > 0, not fits, min(one.load, MOST_LOAD) if fits else 0, -one.free_tokens, one.instance_id
+
+    able = [one for one in views if one.state == "ready" and one.instance_id not in exclude]
+    chosen = min(able, key=unfitness, default=None)
+    return None if chosen is None else chosen.instance_id
+
+
+def recommended_by_looking_at_all(
+    debtor: str, views: list[InstanceView], exclude: set[str], suspects: set[str]
+) -> list[str]:
+    host = next((one.host_key for one in views if one.instance_id == debtor), "")
+    able = [one for one in views if one.state == "ready" and one.lendable_blocks > 0]
+    able = [one for one in able if one.instance_id not in exclude | {debtor}]
+    able.sort(
+        key=lambda one: (
+            one.instance_id in suspects,
+            not host or one.host_key != host,
+            -one.lendable_blocks,
+            one.instance_id,
+        )
+    )
+    return [one.instance_id for one in able[:MAX_CANDIDATES]]
 
 
 def test_blocks_for_tokens_are_rounded_up() -> None:
@@ -70,8 +119,7 @@ def test_near_ones_come_first_then_those_that_lend_most() -> None:
 
 def test_suspects_come_last_and_hide_nobody() -> None:
     views = [view(name, lendable_blocks=9 - index) for index, name in enumerate("bcde")]
-    query = BorrowQuery(instance_id="a", borrow_id="x", num_blocks=3, suspects=("b", "c", "d"))
-    assert [creditor.instance_id for creditor in POLICY.recommend(query, views)] == ["e", "b", "c"]
+    assert recommended("a", *views, suspects=("b", "c", "d")) == ["e", "b", "c"]
 
 
 def test_an_empty_host_key_is_near_to_nobody() -> None:
@@ -79,31 +127,58 @@ def test_an_empty_host_key_is_near_to_nobody() -> None:
     assert recommended("a", *views) == ["c", "b"]
 
 
-@given(
-    st.lists(
-        st.builds(
-            view,
-            st.text("abcdef", min_size=1, max_size=2),
-            state=st.sampled_from(["starting", "ready", "draining", "unreachable", "dead"]),
-            lendable_blocks=st.integers(0, 9),
-            host_key=st.sampled_from(["", "x", "y"]),
-        ),
-        unique_by=lambda one: one.instance_id,
+NAMES = st.text("abcdef", min_size=1, max_size=2)
+VIEWS = st.lists(
+    st.builds(
+        view,
+        NAMES,
+        state=st.sampled_from(["starting", "ready", "ready", "ready", "draining", "unreachable", "dead"]),
+        block_tokens=st.sampled_from([0, 4, 4, 4, 16]),
+        free_blocks=st.integers(-3, 12),
+        lendable_blocks=st.integers(0, 9),
+        host_key=st.sampled_from(["", "x", "y"]),
+        waiting=st.sampled_from([0, 0, 3]),
+        load=st.sampled_from([0, 1, 2, 9, MOST_LOAD, MOST_LOAD + 7]),
     ),
-    st.sets(st.text("abcdef", min_size=1, max_size=2)),
+    max_size=30,
+    unique_by=lambda one: one.instance_id,
 )
-def test_only_ready_ones_that_were_not_excluded_serve_and_lend(views: list[InstanceView], exclude: set[str]) -> None:
-    by_name = {one.instance_id: one for one in views}
-    debtor = views[0].instance_id if views else "z"
-    creditors = recommended(debtor, *views, exclude=tuple(exclude))
-    able = [i for i, one in by_name.items() if one.state == "ready" and one.lendable_blocks and i not in exclude]
-    assert len(creditors) == min(MAX_CANDIDATES, len(set(able) - {debtor}))
-    assert set(creditors) <= set(able) - {debtor}
-    chosen = dispatched(*views, exclude=tuple(exclude))
-    assert (chosen is None) == all(one.state != "ready" or i in exclude for i, one in by_name.items())
-    assert chosen is None or (by_name[chosen].state == "ready" and chosen not in exclude)
+
+
+@settings(max_examples=400)
+@given(VIEWS, st.sets(NAMES, max_size=4), st.sets(NAMES, max_size=4), st.integers(0, 99), NAMES)
+def test_indices_decide_what_looking_at_all_would(
+    views: list[InstanceView], exclude: set[str], suspects: set[str], num_tokens: int, debtor: str
+) -> None:
+    wanted = dispatched_by_looking_at_all(views, num_tokens, exclude)
+    assert dispatched(*views, num_tokens=num_tokens, exclude=tuple(exclude)) == wanted
+    for name in {debtor, *(one.instance_id for one in views[:2])}:
+        found = recommended(name, *views, exclude=tuple(exclude), suspects=tuple(suspects))
+        assert found == recommended_by_looking_at_all(name, views, exclude, suspects)
+
+
+@pytest.mark.parametrize("question", ["dispatch", "recommend"])
+def test_a_question_looks_at_no_more_instances_when_there_are_more(question: str) -> None:
+    looks = []
+    for count in (10, 1000, 10_000):
+        by_name = {f"i{index}": view(f"i{index}", load=index % 7, lendable_blocks=index % 50) for index in range(count)}
+        seen: list[str] = []
+
+        def get(name: str, by_name: dict[str, InstanceView] = by_name, seen: list[str] = seen) -> InstanceView | None:
+            seen.append(name)
+            return by_name.get(name)
+
+        instances = Availability(get, lambda by_name=by_name: iter(by_name.values()))  # type: ignore[misc]
+        for one in by_name.values():
+            instances.put(one)
+        if question == "dispatch":
+            POLICY.dispatch(Locate(request_id="r", num_tokens=16, exclude=("i0", "i7")), instances)
+        else:
+            POLICY.recommend(BorrowQuery(instance_id="i1", borrow_id="b", num_blocks=3, exclude=("i49",)), instances)
+        looks.append(len(seen))
+    assert looks[1] == looks[2] <= 5
 
 
 @pytest.mark.parametrize("count", [0, 1, 50])
 def test_nothing_is_planned(count: int) -> None:
-    assert POLICY.plan([view(f"i{index}", load=index) for index in range(count)]) == ()
+    assert not POLICY.plans and POLICY.plan(among(*(view(f"i{index}", load=index) for index in range(count)))) == ()

@@ -9,7 +9,7 @@ import pytest
 from distkv.config import MembershipSettings
 from distkv.control.cluster.gmanager import GManager
 from distkv.control.cluster.policy.contract import ContractPolicy
-from distkv.control.cluster.policy.interface import InstanceView, Move
+from distkv.control.cluster.policy.interface import Instances, InstanceView, Move
 from distkv.control.cluster.policy.registry import POLICIES, policy_named
 from distkv.control.commands import Answer, GManagerRequested, Publish, Tick
 from distkv.errors import ConfigError
@@ -23,14 +23,16 @@ from tests.control.parts import make_member
 class LastOne:
     """Sends everything to the last instance by name, and would have all requests of the first moved there."""
 
-    def dispatch(self, request: tg.Locate, instances: Sequence[InstanceView]) -> InstanceView | None:
-        return max(instances, key=lambda view: view.instance_id)
+    plans = True
 
-    def recommend(self, query: tg.BorrowQuery, instances: Sequence[InstanceView]) -> Sequence[InstanceView]:
-        return sorted(instances, key=lambda view: view.instance_id)[-1:]
+    def dispatch(self, request: tg.Locate, instances: Instances) -> InstanceView | None:
+        return max(instances.all(), key=lambda view: view.instance_id)
 
-    def plan(self, instances: Sequence[InstanceView]) -> Sequence[Move]:
-        names = sorted(view.instance_id for view in instances)
+    def recommend(self, query: tg.BorrowQuery, instances: Instances) -> Sequence[InstanceView]:
+        return sorted(instances.all(), key=lambda view: view.instance_id)[-1:]
+
+    def plan(self, instances: Instances) -> Sequence[Move]:
+        names = sorted(view.instance_id for view in instances.all())
         return [Move(request_id="r", debtor_id=names[0], creditor_id=names[-1], num_blocks=len(names))]
 
 
@@ -45,6 +47,7 @@ def test_the_gmanager_does_what_its_policy_says(monkeypatch: pytest.MonkeyPatch)
     gm = GManager(MembershipSettings(heartbeat_s=0.5), "last")
     for name in ("a", "c", "b"):
         gm.handle(GManagerRequested(name, name.encode(), tg.Join(member=make_member(name), compat="model")), 0.0)
+    gm.handle(Tick(), 0.05)
     (answer,) = gm.handle(GManagerRequested("x", b"x", tg.Locate(request_id="r", num_tokens=9)), 0.1)
     assert answer == Answer(b"x", Located(request_id="r", instance_id="c", address="sim://c"))
     assert (gm.ledger.entries["c"].promised_blocks, gm.ledger.entries["c"].promised_requests) == (3, 1)
@@ -54,4 +57,5 @@ def test_the_gmanager_does_what_its_policy_says(monkeypatch: pytest.MonkeyPatch)
     assert answer == Answer(b"a", Creditors(borrow_id="q", candidates=(Candidate("c", 8),)))
     planned = Publish(MovePlanned(request_id="r", debtor="a", creditor="c", blocks=3))
     assert [gm.handle(Tick(), now) for now in (0.4, 0.5, 0.9, 1.0)] == [[], [planned], [], [planned]]
-    gm.validate(1.0)
+    assert gm.next_deadline() <= 1.5
+    gm.validate()

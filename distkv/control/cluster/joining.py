@@ -1,0 +1,77 @@
+"""Who may join: what live instances serve and where, so that one that differs is found without looking at all."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from distkv.control.cluster.ledger import Entry
+from distkv.wire.messages.to_gmanager import Join
+
+NAMED_IN_A_REASON = 8
+
+
+class LiveInstances:
+    """Those that are not dead, by address and by what they serve."""
+
+    def __init__(self) -> None:
+        self._addresses: dict[str, dict[str, Entry]] = {}
+        self._compats: dict[str, dict[str, Entry]] = {}
+        self._filed: dict[str, tuple[str, str]] = {}
+
+    def file(self, entry: Entry) -> None:
+        """It has joined, joined again, or changed its state."""
+        name = entry.member.instance_id
+        self.drop(name)
+        if entry.state != "dead":
+            self._filed[name] = entry.member.address, entry.compat
+            self._addresses.setdefault(entry.member.address, {})[name] = entry
+            self._compats.setdefault(entry.compat, {})[name] = entry
+
+    def drop(self, instance_id: str) -> None:
+        """It is dead or not known."""
+        filed = self._filed.pop(instance_id, None)
+        if filed is not None:
+            for index, key in zip((self._addresses, self._compats), filed, strict=True):
+                del index[key][instance_id]
+                if not index[key]:
+                    del index[key]
+
+    def refusal(self, join: Join) -> str:
+        """Why an instance cannot be in this cluster, whatever its name; empty if it can."""
+        member = join.member
+        name = member.instance_id
+        if not name.isprintable():
+            return f"an instance's name has printable characters only, got {name!a}"
+        if member.state in ("unreachable", "dead"):
+            return f"{name} says that it is {member.state}, which only others can find"
+        if member.state != "starting" and not join.compat:
+            return f"{name} is {member.state} and does not say what it serves"
+        there = self._addresses.get(member.address, {})
+        taken_by = next((other for other, entry in there.items() if other != name and entry.lives), None)
+        if taken_by is not None:
+            return f"{member.address} is the address of {taken_by}, which lives"
+        if differing := self._differing(join):
+            return (
+                f"instances {differing} serve another model, dtype or block layout than "
+                f"{name} ({join.compat}); one cluster serves one"
+            )
+        return ""
+
+    def _differing(self, join: Join) -> str:
+        """Live instances whose rBlocks this one could not read; one that starts does not know what it is yet."""
+        if not join.compat:
+            return ""
+        others = [group for compat, group in self._compats.items() if compat not in ("", join.compat)]
+        own = join.member.instance_id
+        count = sum(len(group) - (own in group) for group in others)
+        names = list(islice((name for group in others for name in group if name != own), NAMED_IN_A_REASON))
+        more = count - len(names)
+        return ", ".join(names) + (f" and {more} more" if more else "")
+
+    def validate(self, entries: dict[str, Entry]) -> None:
+        """All who are not dead are here, by what they are now."""
+        filed = {name: (e.member.address, e.compat) for name, e in entries.items() if e.state != "dead"}
+        assert filed == self._filed, "live instances misfiled"
+        for position, index in enumerate((self._addresses, self._compats)):
+            found = {name: key for key, group in index.items() for name in group}
+            assert found == {name: keys[position] for name, keys in filed.items()}, "live instances misfiled"

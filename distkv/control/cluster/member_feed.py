@@ -1,0 +1,104 @@
+"""Who gets which part of the member list when: changes to all, the whole list to who asks.
+
+Changes that come together are one broadcast. What is sent is bounded in members per second, so that the list of a large
+cluster, which everybody may want at once, neither fills the queues nor keeps the gManager from its other work.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from distkv.control.commands import Broadcast
+from distkv.wire.messages.common import Member
+from distkv.wire.messages.member_versions import PART_MEMBERS, MemberLog
+from distkv.wire.messages.to_gmanager import MembersQuery
+from distkv.wire.messages.to_rmanager import Members
+
+COALESCE_S = 0.05
+"""Least time between two broadcasts."""
+MEMBERS_PER_S = 500_000
+"""Most members sent, on average; a member takes 0.2 to 0.5 KB."""
+AHEAD_S = 0.02
+"""So much of that average may be sent ahead, so that little things never wait."""
+MEMBERS_AT_ONCE = 25_000
+"""Most members sent to who asks, in one event, beyond the first of them."""
+
+
+class MemberFeed:
+    """sent_version: what everybody was sent last."""
+
+    def __init__(self, incarnation: int) -> None:
+        self.incarnation = incarnation
+        self.log = MemberLog(incarnation)
+        self.sent_version = 0
+        self._asking: dict[bytes, MembersQuery] = {}
+        self._next_broadcast = -math.inf
+        self._paid_at = -math.inf
+
+    def ask(self, route: bytes, query: MembersQuery) -> None:
+        """Somebody wants the list, or what changed; asking again replaces the query."""
+        self._asking[route] = query
+
+    def greeting(self, member: Member) -> Members:
+        """For one that has just joined: the list if it fits one message, else only itself; it asks for the rest."""
+        if len(self.log) <= PART_MEMBERS:
+            return self.log.since(0)[0]
+        version = self.log.version
+        return Members(version=version, incarnation=self.incarnation, base=version, members=(member,))
+
+    def flush(self, now: float, subscribers: Callable[[], tuple[bytes, ...]]) -> list[Broadcast]:
+        """What may be sent now. subscribers: the routes of all who get changes without asking."""
+        sent: list[Broadcast] = []
+        if self._has_changes and now >= self._broadcast_at:
+            routes = subscribers()
+            sent += [Broadcast(routes, part) for part in self.log.since(self.sent_version)] if routes else []
+            self.sent_version = self.log.version
+            self._next_broadcast = now + COALESCE_S
+            self._spend(now, sum(len(routes) * len(one.body.members) for one in sent))
+        if self._asking and now >= self._may_send_at:
+            answers = self._answers()
+            self._spend(now, sum(len(one.routes) * len(one.body.members) for one in answers))
+            sent += answers
+        return sent
+
+    def _answers(self) -> list[Broadcast]:
+        """Those who asked first get what they miss; all that miss the same get the same."""
+        routes: dict[tuple[int, bool], list[bytes]] = {}
+        parts: dict[tuple[int, bool], list[Members]] = {}
+        num_members = 0
+        while self._asking and num_members < MEMBERS_AT_ONCE:
+            route = next(iter(self._asking))
+            query = self._asking.pop(route)
+            is_known = self.log.knows(query)
+            wanted = query.version if is_known else 0, is_known or not query.changes_only
+            if wanted not in parts:
+                parts[wanted] = self.log.since(wanted[0]) if wanted[1] else [self.log.newest()]
+            routes.setdefault(wanted, []).append(route)
+            num_members += sum(len(part.members) for part in parts[wanted])
+        return [Broadcast(tuple(routes[wanted]), part) for wanted in parts for part in parts[wanted]]
+
+    def _spend(self, now: float, num_members: int) -> None:
+        self._paid_at = max(self._paid_at, now) + num_members / MEMBERS_PER_S
+
+    @property
+    def _has_changes(self) -> bool:
+        return self.log.version > self.sent_version
+
+    @property
+    def _broadcast_at(self) -> float:
+        return max(self._next_broadcast, self._may_send_at)
+
+    @property
+    def _may_send_at(self) -> float:
+        return self._paid_at - AHEAD_S
+
+    def next_deadline(self) -> float:
+        """When something may be sent that is waiting now."""
+        broadcast_at = self._broadcast_at if self._has_changes else math.inf
+        return min(broadcast_at, self._may_send_at if self._asking else math.inf)
+
+    def validate(self) -> None:
+        """Nobody was sent what is not there."""
+        self.log.validate()
+        assert self.sent_version <= self.log.version, "a version was sent that is not there"

@@ -1,0 +1,96 @@
+"""Who is silent, judged by the time in which the gManager itself was listening.
+
+A gManager that was stopped, or busy, heard nobody: what it missed is its own gap and no sign of death. So silence is
+counted in attentive time, which stands still in such gaps, and is judged only when the inbox was found empty.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+
+ATTENTIVE_STEP_S = 0.25
+"""Most time between two events in which the gManager counts as listening; it ticks as often while anybody lives."""
+GAP_S = 1.0
+"""After a gap of this length nobody is silent before all of its patience has gone by anew."""
+LEAST_PERIOD_S, MOST_PERIOD_S = 0.1, 60.0
+UNREACHABLE_PERIODS, DEAD_PERIODS = 3, 4
+_ROUNDING_S = 1e-6
+
+
+class AttentiveTime:
+    """Counts attentive time. now_s: how much there was. since_s: of it, when the last long gap ended."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.since_s = 0.0
+        self._last: float | None = None
+
+    def advance(self, now: float) -> None:
+        """It is `now` by the clock."""
+        passed = 0.0 if self._last is None else max(0.0, now - self._last)
+        self._last = now
+        self.now_s += min(passed, ATTENTIVE_STEP_S)
+        if passed > GAP_S:
+            self.since_s = self.now_s
+
+    def silent_s(self, heard_s: float) -> float:
+        """For how long one that was heard at `heard_s` of attentive time is silent, rounded up a little."""
+        return self.now_s - max(heard_s, self.since_s) + _ROUNDING_S
+
+    def when(self, due_s: float) -> float:
+        """When to tick so that `due_s` of attentive time comes, by the clock; at the latest after one step."""
+        assert self._last is not None
+        return self._last + min(ATTENTIVE_STEP_S, max(0.0, due_s - self.now_s))
+
+
+class Deadlines:
+    """When to look at an instance next, in attentive time; one deadline each, the last that was set."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, str]] = []
+        self._numbers: dict[str, int] = {}
+        self._counter = itertools.count()
+
+    def put(self, instance_id: str, due_s: float) -> None:
+        """Look at it then. O(log n)."""
+        number = next(self._counter)
+        self._numbers[instance_id] = number
+        heapq.heappush(self._heap, (due_s, number, instance_id))
+
+    def drop(self, instance_id: str) -> None:
+        """Look at it no more."""
+        self._numbers.pop(instance_id, None)
+
+    def pop(self, now_s: float) -> str | None:
+        """The instance to look at now, if any; its deadline is gone."""
+        while self._heap and self._heap[0][0] <= now_s + _ROUNDING_S:
+            _, number, instance_id = heapq.heappop(self._heap)
+            if self._numbers.get(instance_id) == number:
+                del self._numbers[instance_id]
+                return instance_id
+        return None
+
+    def next_s(self) -> float:
+        """When the next is due at the earliest."""
+        return self._heap[0][0] if self._heap else math.inf
+
+    def names(self) -> frozenset[str]:
+        """Who has a deadline."""
+        return frozenset(self._numbers)
+
+
+def unreachable_after_s(period_s: float) -> float:
+    """Silence of one that beats with this period until it counts as unreachable."""
+    return UNREACHABLE_PERIODS * period_s
+
+
+def dead_after_s(period_s: float, least_s: float) -> float:
+    """Silence until it counts as dead: at least `least_s`, and some heartbeats of its own."""
+    return max(least_s, DEAD_PERIODS * period_s)
+
+
+def period_of(told_s: float, usual_s: float) -> float:
+    """By which period to judge an instance that says it beats every `told_s`; 0 is that it does not say."""
+    return min(max(told_s or usual_s, LEAST_PERIOD_S), MOST_PERIOD_S)
