@@ -58,10 +58,19 @@ def test_a_new_incarnation_takes_over_and_the_old_one_owns_nothing() -> None:
 
 def test_an_instance_that_the_gmanager_refuses_ends() -> None:
     cluster = SimCluster([8])
-    cluster.start("i0", 8, incarnation=0)
+    cluster.start("i\n", 8)
     cluster.run(1.0)
-    assert not cluster.nodes["i0"].alive
+    assert not cluster.nodes["i\n"].alive
     assert any(isinstance(event, events.JoinRefused) for _, event in cluster.events)
+
+
+def test_after_a_clock_was_set_back_an_instance_joins_as_soon_as_the_former_one_is_silent() -> None:
+    cluster = SimCluster([8, 8])
+    cluster.kill("i0")
+    cluster.start("i0", 8, incarnation=0)
+    cluster.run(3.0)
+    assert cluster.gm is not None and cluster.gm.ledger.entries["i0"].member.incarnation == 0
+    assert cluster.nodes["i0"].alive and cluster.nodes["i1"].rm.members["i0"].incarnation == 0
 
 
 def test_what_does_not_end_in_time_is_named() -> None:
