@@ -1,0 +1,38 @@
+"""Many requests of one client share its connection to an instance; a bad one among them fails alone."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from distkv import RequestFailed, RequestRefused, SamplingParams
+from distkv.wire.codec import MAX_MESSAGE_BYTES
+from tests.checkpoints import prompt_ids
+from tests.cluster.driving import driving
+
+STREAMS, MAX_TOKENS = 8, 60
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "error"),
+    [
+        ("stop", ("x" * MAX_MESSAGE_BYTES,), RequestRefused),
+        ("top_p", 7.0, RequestFailed),
+        ("seed", "many", RequestFailed),
+    ],
+    ids=["over the limit", "out of range", "of the wrong type"],
+)
+async def test_what_no_instance_can_read_costs_only_itself(three, expect, field, value, error):
+    async with driving(three) as driver:
+        runs = [await driver.start(prompt_ids(40, seed=seed), MAX_TOKENS, at="i1") for seed in range(STREAMS)]
+        for run in runs:
+            await run.reached(2)
+        poison = SamplingParams(max_tokens=4)
+        msgspec.structs.force_setattr(poison, field, value)
+        client = await driver.client("i1")
+        with pytest.raises(error):
+            await client.submit(prompt_ids(40, seed=99), poison)
+        assert any(run.finish_reason is None for run in runs), "all had ended before"
+        for run in runs:
+            expect(run.prompt, await run.finished(), MAX_TOKENS)
+        await driver.settled()
