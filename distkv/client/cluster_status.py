@@ -15,6 +15,8 @@ from distkv.wire.messages.common import Member
 from distkv.wire.messages.counters import COUNTERS
 from distkv.wire.messages.to_client import InstanceStatus, SlotCounts, Status
 
+MAX_AT_ONCE = 256
+
 
 class StatusCollector:
     """Collects the members' statuses and remembers the last answer of each."""
@@ -23,10 +25,10 @@ class StatusCollector:
         self._last: dict[str, InstanceStatus] = {}
 
     async def collect(self, directory: Directory, members: Sequence[Member]) -> tuple[Status, ...]:
-        """One status per member, ordered by id ("i2" before "i10"), within ANSWER_S."""
+        """One status per member, ordered by id ("i2" before "i10"); MAX_AT_ONCE are asked at a time, for ANSWER_S."""
         ordered = sorted(members, key=lambda member: (len(member.instance_id), member.instance_id))
         queries = [partial(self._status_of, directory, member) for member in ordered]
-        found = await gather_limited(queries, len(queries))
+        found = await gather_limited(queries, MAX_AT_ONCE)
         known = {member.instance_id for member in members}
         self._last = {name: last for name, last in self._last.items() if name in known}
         return tuple(found)

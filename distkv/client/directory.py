@@ -10,7 +10,7 @@ import msgspec
 from distkv.client.connection import Connection
 from distkv.client.events import ConnectionLost
 from distkv.client.owned_tasks import OwnedTasks
-from distkv.errors import ClusterUnreachable, ConfigError, RequestFailed
+from distkv.errors import ClusterUnreachable, ConfigError, LinkClosed, RequestFailed
 from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.member_versions import MemberCursor
@@ -90,6 +90,8 @@ class Directory:
                 if address == self.address:
                     raise
                 raise ConnectionLost(str(error)) from None
+            except LinkClosed as error:
+                raise ConnectionLost(error.why) from None
             self._connections[address] = known
         return known
 
@@ -112,7 +114,11 @@ class Directory:
         if self._closed:
             raise RequestFailed(False, "closed by this client")
         reason = ""
-        bootstrap = self._bootstrap()  # a lost one is replaced, and does not count as answering
+        try:
+            bootstrap = self._bootstrap()  # a lost one is replaced, and does not count as answering
+        except ConnectionLost as lost:
+            self._bootstrap_answers = False
+            reason = lost.why
         if self._bootstrap_answers:
             # Those just lost here are still alive to a gManager that has not missed their heartbeats yet.
             avoided = tuple(dict.fromkeys([*query.exclude, *filter(self._suspected, self._suspects)]))
@@ -141,6 +147,7 @@ class Directory:
 
     def suspect(self, instance_id: str) -> None:
         """This instance was just lost: choose it last for a while."""
+        self._suspects = {one: until_s for one, until_s in self._suspects.items() if self._suspected(one)}
         self._suspects[instance_id] = self._loop.time() + SUSPECT_S
 
     def _suspected(self, instance_id: str) -> bool:

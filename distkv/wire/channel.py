@@ -8,6 +8,7 @@ restarted server. Nothing is authenticated.
 
 from __future__ import annotations
 
+import errno
 import secrets
 import sys
 import time
@@ -19,7 +20,7 @@ import structlog
 import zmq
 
 from distkv.config import check_bind
-from distkv.errors import ConfigError, MalformedMessage, WireError
+from distkv.errors import ConfigError, LinkClosed, MalformedMessage, WireError
 from distkv.wire.address import PORT_HINT, join_host_port, split_host_port
 from distkv.wire.codec import MAX_MESSAGE_BYTES, EnvelopeDecoder, encode_envelope, envelope_id, request_id
 from distkv.wire.envelope_factory import EnvelopeFactory
@@ -227,7 +228,7 @@ class ClientChannel(Generic[Body]):
 
         inbox: what the server may answer. max_message_bytes: the limit of both directions. The callbacks run in the
         loop. longest_retry_s: pauses between attempts to connect double up to this. Raises ConfigError when `address`
-        is not one.
+        is not one, LinkClosed when this process has no descriptors left.
         """
         if not address.startswith("tcp://"):
             raise ConfigError("address", f"expected tcp://HOST:PORT, got {address!r}")
@@ -246,6 +247,8 @@ class ClientChannel(Generic[Body]):
             if watch is not None:
                 watch.close()
             socket.close(linger=0)
+            if isinstance(e, zmq.ZMQError) and e.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+                raise LinkClosed(address, f"no connection can be opened: {e.strerror}") from None
             if isinstance(e, zmq.ZMQError):
                 raise ConfigError("address", f"cannot connect to {address}: {e.strerror}") from None
             raise

@@ -25,6 +25,7 @@ from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.inboxes import WORKER_COMMANDS, WORKER_RESULTS
 from distkv.wire.messages.envelope import Body, Envelope, FromWorker, ToWorker
 from distkv.wire.sockets.loop_socket import LoopSocket
+from distkv.wire.sockets.options import shared_context
 
 MAX_PIPE_MESSAGE_BYTES = 64 * 2**20
 
@@ -160,7 +161,7 @@ def _results(address: str) -> str:
 
 
 def _private(kind: int, context: zmq.Context[zmq.Socket[bytes]] | None = None) -> zmq.Socket[bytes]:
-    socket: zmq.Socket[bytes] = (context or zmq.Context.instance()).socket(kind)
+    socket: zmq.Socket[bytes] = (context or shared_context()).socket(kind)
     socket.set(zmq.IPC_FILTER_UID, os.getuid())
     return socket
 

@@ -182,6 +182,7 @@ class PeerConnections:
         self._connections: dict[str, Connection[PeerAnswer]] = {}
         self._lives: dict[str, tuple[str, int]] = {}
         self._malformed_before = 0
+        self._reported_s = -REPORT_S
         self._no_addresses: dict[str, str] = {}
 
     @property
@@ -199,6 +200,12 @@ class PeerConnections:
             connection = None
         try:
             return (connection or self._open(member)).send(body, cause)
+        except LinkClosed as error:
+            now_s = asyncio.get_running_loop().time()
+            if now_s - self._reported_s >= REPORT_S:
+                self._reported_s = now_s
+                structlog.get_logger().error("a peer cannot be called", peer=member.instance_id, why=error.why)
+            return False
         except ConfigError as error:
             if self._no_addresses.get(member.instance_id) != member.address:
                 self._no_addresses[member.instance_id] = member.address

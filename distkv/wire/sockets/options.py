@@ -10,6 +10,9 @@ from __future__ import annotations
 
 import zmq
 
+from distkv.errors import LinkClosed
+
+MAX_SOCKETS = 65_535
 SEND_QUEUE_MESSAGES = 10_000
 CUT_OFF_S = 3
 """After so long without a sign of the other host a connection has dropped."""
@@ -17,9 +20,23 @@ CUT_OFF_S = 3
 _HANDSHAKE_S = 3
 
 
+def shared_context() -> zmq.Context[zmq.Socket[bytes]]:
+    """The context of this process. A connection takes three sockets, and ZeroMQ's own limit is 1,023."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
+    if context.get(zmq.MAX_SOCKETS) < MAX_SOCKETS:
+        context.set(zmq.MAX_SOCKETS, MAX_SOCKETS)
+    return context
+
+
 def open_socket(kind: int, ipv6: bool) -> zmq.Socket[bytes]:
-    """A socket that is neither bound nor connected; the caller closes it."""
-    socket: zmq.Socket[bytes] = zmq.Context.instance().socket(kind)
+    """A socket that is neither bound nor connected; the caller closes it.
+
+    Raises LinkClosed when the process has no descriptors left.
+    """
+    try:
+        socket = shared_context().socket(kind)
+    except zmq.ZMQError as error:
+        raise LinkClosed("ZeroMQ", f"no socket can be opened: {error.strerror}") from None
     socket.set(zmq.IPV6, int(ipv6))
     socket.set(zmq.SNDHWM, SEND_QUEUE_MESSAGES)
     socket.set(zmq.RCVHWM, 0)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import subprocess
+import sys
 
+import zmq
 from structlog.testing import capture_logs
 
 from distkv.wire.channel import ClientChannel, ServerChannel
@@ -14,6 +17,7 @@ from distkv.wire.inboxes import CAPTURE
 from distkv.wire.messages.envelope import Control
 from distkv.wire.messages.to_gmanager import MembersQuery
 from distkv.wire.messages.to_rmanager import KeepAlive
+from distkv.wire.sockets.options import MAX_SOCKETS, shared_context
 from tests.wire.abort_recipes import handshaken
 
 DEADLINE_S = 20.0
@@ -62,3 +66,33 @@ def is_shut(stranger: socket.socket) -> bool:
         return False
     except ConnectionResetError:
         return True
+
+
+def test_a_process_without_descriptors_is_told_and_goes_on() -> None:
+    program = """
+import asyncio, resource, sys
+from distkv.errors import LinkClosed
+from distkv.wire.channel import ClientChannel
+from distkv.wire.inboxes import CAPTURE
+
+async def main():
+    clients = []
+    try:
+        while True:
+            clients.append(ClientChannel.connect("tcp://127.0.0.1:9", CAPTURE))
+    except LinkClosed as error:
+        print(error)
+    for client in clients:
+        client.abort()
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]),) * 2)
+asyncio.run(main())
+"""
+    for limit in (80, 81, 82, 83):  # wherever it runs out
+        command = [sys.executable, "-c", program, str(limit)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert "Too many open files" in done.stdout
+
+
+async def test_a_process_may_have_thousands_of_connections() -> None:
+    assert shared_context().get(zmq.MAX_SOCKETS) == MAX_SOCKETS
