@@ -144,8 +144,9 @@ class RequestRefused(RequestError):
 
 
 class RequestFailed(RequestError):
-    """A request was accepted and then lost; `retryable` says whether sending it again can help."""
+    """A request was lost, or could not be taken in; `retryable` says whether sending it again can help, and
+    `retry_after_s` when, if that is known."""
 
-    def __init__(self, retryable: bool, reason: str) -> None:
+    def __init__(self, retryable: bool, reason: str, retry_after_s: float = 0.0) -> None:
         super().__init__(reason + (" (retryable)" if retryable else ""))
-        self.retryable, self.reason = retryable, reason
+        self.retryable, self.reason, self.retry_after_s = retryable, reason, retry_after_s

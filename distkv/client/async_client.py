@@ -73,7 +73,7 @@ class AsyncClient:
     ) -> AsyncGenerator[Chunk, None]:
         """Yield the output as it comes; the last chunk has a finish_reason. Leaving the loop cancels the request.
 
-        timeout_s: how long the request may wait for memory, at all instances together. Raises RequestRefused when the
+        timeout_s: how long the request may take, waiting and all instances included. Raises RequestRefused when the
         cluster can never serve it, RequestFailed when it was lost (retryable or not), InvalidParams and TypeError
         before anything is sent.
         """

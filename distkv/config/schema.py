@@ -121,8 +121,8 @@ class GatewayConfig(Settings, frozen=True, kw_only=True, forbid_unknown_fields=T
         Positive, Meta(description="Requests being served at once; more are refused with 429.")
     ] = 1024
     request_timeout_s: Annotated[
-        Seconds, Meta(description="Seconds a request may wait for memory before it fails with 503.")
-    ] = 60.0
+        Seconds, Meta(description="Seconds a request may take, waiting included, before it ends with an error.")
+    ] = 600.0
     drain_wait_s: Annotated[
         Annotated[float, Meta(ge=0, le=3600)],
         Meta(description="Seconds after SIGTERM in which /health already fails and requests are still taken."),

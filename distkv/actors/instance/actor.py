@@ -132,6 +132,8 @@ class InstanceActor:
     def on_server(self, route: bytes, claimed_sender: str, message: ToRManager, cause: str) -> None:
         """By the own port: of a client, or of a peer that says to be `claimed_sender`."""
         match message:
+            case tr.Submit() if (ended := self._core.refuse_at_once(message.request_id)) is not None:
+                self._answer(c.Answer(route, ended), cause)
             case tr.Submit():
                 self._intake.submit(message, route, cause)
             case tr.StatusQuery():

@@ -38,6 +38,7 @@ class ControlLoad:
             block_tokens=BLOCK_TOKENS,
             num_blocks=2 * batch + 1,
             vocab_size=1000,
+            max_waiting=10**6,
             max_num_seqs=batch if fits else 2 * batch,
             lending_cap_blocks=0,
         )

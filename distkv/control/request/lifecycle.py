@@ -10,8 +10,9 @@ from distkv import events
 from distkv.control.commands import Answer, TellWorker, Tokenized
 from distkv.control.loan.debts import DebtBook
 from distkv.control.request.output import Decoder, OutputText
+from distkv.control.request.pace import Pace
 from distkv.control.request.request import Request
-from distkv.control.request.sequence import SeqState, Sequence
+from distkv.control.request.sequence import Sequence
 from distkv.control.rmanager.state import RManagerState
 from distkv.control.schedule.admission import Admission
 from distkv.control.schedule.scheduler import InFlight, Planned
@@ -44,13 +45,14 @@ class RequestLifecycle:
         self._entropy = entropy
         self._on_lost = on_lost
         self._ending: dict[str, int] = {}
+        self._pace = Pace()
 
     # --- in
 
     def submit(self, event: Tokenized, now: float) -> None:
         """Accept a request, or say at once why not."""
         submit, route = event.submit, event.route
-        refusal = self._refusal(submit, event.token_ids)
+        refusal = self.refuse_at_once(submit.request_id) or self._refusal(submit, event.token_ids)
         if refusal is not None:
             self._state.emit(Answer(route, refusal))
             return
@@ -72,6 +74,20 @@ class RequestLifecycle:
         self._state.sequences[seq.request_id] = seq
         self._state.counters.prompt_tokens += seq.request.prompt_tokens
         self._state.publish(events.Accepted(request_id=seq.request_id, prompt_tokens=seq.request.prompt_tokens))
+
+    def refuse_at_once(self, request_id: str) -> RequestEnded | None:
+        """Why no request is taken in now, whatever it is; None if one may be. It costs nothing."""
+        state, settings = self._state, self._state.settings
+        num_waiting = state.sequences.num_waiting
+        if state.instance_state != "ready":
+            reason, retry_after_s = f"instance {settings.instance_id} is {state.instance_state}", 0.0
+        elif num_waiting >= settings.max_waiting:
+            reason, retry_after_s = f"{num_waiting} requests are waiting already", self._pace.wait_s(num_waiting)
+        else:
+            return None
+        return RequestEnded(
+            request_id=request_id, kind="failed", reason=reason, retryable=True, retry_after_s=retry_after_s
+        )
 
     def _refusal(self, submit: Submit, token_ids: tuple[int, ...]) -> RequestEnded | None:
         state, settings = self._state, self._state.settings
@@ -98,9 +114,6 @@ class RequestLifecycle:
                 needed_tokens=wanted if most else 0,
                 pool_tokens=most,
             )
-        if state.instance_state != "ready":
-            reason = f"instance {settings.instance_id} is {state.instance_state}"
-            return RequestEnded(request_id=submit.request_id, kind="failed", reason=reason, retryable=True)
         pool_blocks = state.cluster_blocks()
         if self._blocks_for(wanted) > pool_blocks:
             return RequestEnded(
@@ -202,6 +215,7 @@ class RequestLifecycle:
 
     def _end(self, seq: Sequence, now: float) -> None:
         del self._state.sequences[seq.request_id]
+        self._pace.ended(now)
         self._debts.give_back(self._state.borrower.cancel(seq))
         self._debts.drop(seq, now)
         self._ending[seq.request_id] = seq.attempt
@@ -226,11 +240,24 @@ class RequestLifecycle:
         sequences = self._state.sequences
         for request_id in sequences.deadlines.take_due(now):
             seq = sequences[request_id]
-            if seq.state is SeqState.WAITING and not seq.num_generated:
+            if seq.request.began is None:
                 self.fail(seq, f"no memory was found by its deadline: {self._numbers(seq)}", now)
+            else:
+                self._expire(seq, now)
         for request_id in sequences.queue.starvation.judge(self._state.cluster_blocks(), now):
             seq = sequences[request_id]
             self.fail(seq, f"memory was lost and did not come back: {self._numbers(seq)}", now)
+
+    def _expire(self, seq: Sequence, now: float) -> None:
+        """Its time ran out on the way: what was generated is its client's, with the text that was held back."""
+        request, sent = seq.request, len(seq.request.tokens) - seq.request.prompt_tokens
+        if text := seq.output.finish():
+            self._send(seq, text=text)
+        reason = (
+            f"its {now - request.arrival:.3g} s ran out: {sent} of at most {request.params.max_tokens} tokens "
+            "were generated"
+        )
+        self.fail(seq, reason, now, retryable=False)
 
     def _numbers(self, seq: Sequence) -> str:
         block_tokens = self._state.settings.block_tokens

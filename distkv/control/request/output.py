@@ -57,6 +57,10 @@ class OutputText:
         text, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
         return text, None
 
+    def finish(self) -> str:
+        """No token follows: the text that was held back."""
+        return self._flush()[0]
+
     def _flush(self) -> tuple[str, bool]:
         """All text that was held back, and whether a stop string cuts it."""
         self._held += self._decoder.finish()

@@ -289,6 +289,10 @@ class RManager:
 
     # --- questions
 
+    def refuse_at_once(self, request_id: str) -> tc.RequestEnded | None:
+        """Why no request is taken in now, whatever it is; None if one may be."""
+        return self._requests.refuse_at_once(request_id)
+
     def next_deadline(self) -> float:
         """When this needs a `Tick`, unless something happens before; a `Tick` before that changes nothing."""
         return min(part.next_deadline() for part in self._timed)

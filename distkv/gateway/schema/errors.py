@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 import msgspec
@@ -78,9 +79,11 @@ def too_long(prompt_tokens: int, max_tokens: int, most: int, *, is_exact: bool =
     )
 
 
-def unavailable(message: str, code: str, *, close: bool = False) -> ApiError:
-    """503: not now; another try may succeed."""
-    return ApiError(503, message, code=code, close=close)
+def unavailable(message: str, code: str, *, close: bool = False, retry_after_s: float = 0.0) -> ApiError:
+    """503: not now; another try may succeed, after `retry_after_s` if that is known."""
+    error = ApiError(503, message, code=code, close=close)
+    error.headers["retry-after"] = str(max(RETRY_AFTER_S, math.ceil(retry_after_s)))
+    return error
 
 
 def internal() -> ApiError:
@@ -100,7 +103,7 @@ def from_cluster(error: Exception, *, draining: bool = False) -> ApiError | None
         case RequestFailed() | ClusterUnreachable() if draining:
             return unavailable("the gateway is shutting down", "draining", close=True)
         case RequestFailed(retryable=True):
-            return unavailable(_ADDRESS.sub("", error.reason), "request_failed")
+            return unavailable(_ADDRESS.sub("", error.reason), "request_failed", retry_after_s=error.retry_after_s)
         case RequestFailed():
             return ApiError(500, _ADDRESS.sub("", error.reason), code="request_failed")
         case ClusterUnreachable():

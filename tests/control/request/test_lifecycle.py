@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
 from random import Random
 
 import pytest
@@ -11,7 +14,8 @@ from distkv.clock import ManualClock
 from distkv.control.commands import Answer, Publish, Tokenized
 from distkv.control.loan.debts import DebtBook
 from distkv.control.request.lifecycle import RequestLifecycle
-from distkv.control.request.output import NoText
+from distkv.control.request.output import Decoder, NoText
+from distkv.control.request.pace import LONGEST_S
 from distkv.control.request.sequence import SeqState, Sequence
 from distkv.control.rmanager.member_table import GONE
 from distkv.control.schedule.admission import Admission
@@ -25,10 +29,20 @@ from tests.control.parts import issued, make_member, make_state
 CLIENT = b"client"
 
 
+class Letters:
+    """A decoder of tokens that are letters."""
+
+    def push(self, token_ids: Seq[int]) -> str:
+        return "".join(map(chr, token_ids))
+
+    def finish(self) -> str:
+        return ""
+
+
 class Serving:
     """One instance's requests, without a network: steps are planned and answered by hand."""
 
-    def __init__(self, num_blocks: int = 16, **settings: object) -> None:
+    def __init__(self, num_blocks: int = 16, decoder: Callable[[], Decoder] = NoText, **settings: object) -> None:
         self.clock = ManualClock(10.0)
         self.state = make_state(num_blocks, (), **settings)
         debts = DebtBook(self.state)
@@ -38,7 +52,7 @@ class Serving:
             self.state,
             self.admission,
             debts,
-            NoText,
+            decoder,
             Random(1),
             lambda seq, creditors: self.lost.append((seq, creditors)),
         )
@@ -248,3 +262,51 @@ def test_memory_that_was_lost_may_come_back_for_a_while() -> None:
     assert serving.answers() == []
     serving.requests.tick(serving.clock.advance(0.2))
     assert "did not come back" in serving.refusal().reason and not serving.state.sequences
+
+
+def test_time_runs_out_on_the_way_too_and_the_client_keeps_what_came() -> None:
+    serving = Serving()
+    serving.submit(timeout_s=2.0, max_tokens=40)
+    step = serving.step()
+    serving.clock.advance(1.0)
+    serving.answer(step, ok(42))
+    assert [answer.token_ids for answer in serving.answers() if isinstance(answer, TokenChunk)] == [(42,)]
+    assert serving.requests.next_deadline() == 12.0
+    serving.requests.tick(serving.clock.advance(1.0))
+    ended = serving.refusal()
+    assert (ended.kind, ended.retryable) == ("failed", False)
+    assert ended.reason == "its 2 s ran out: 1 of at most 40 tokens were generated"
+    assert not serving.state.sequences and serving.requests.next_deadline() == math.inf
+
+
+def test_text_that_was_held_back_comes_before_the_end() -> None:
+    serving = Serving(decoder=Letters)
+    serving.submit(timeout_s=2.0, max_tokens=40, stop=("ab",))
+    serving.answer(serving.step(), ok(ord("a")))
+    (chunk,) = serving.answers()
+    assert isinstance(chunk, TokenChunk) and chunk.text == "", "it may become the stop string"
+    serving.requests.tick(serving.clock.advance(2.0))
+    last, ended = serving.answers()
+    assert isinstance(last, TokenChunk) and (last.text, last.finish_reason) == ("a", None)
+    assert isinstance(ended, RequestEnded)
+
+
+def test_a_full_queue_sends_away_at_once_and_says_when_to_come_again() -> None:
+    serving = Serving(num_blocks=2, max_waiting=20)
+    serving.submit("holder", (1, 2, 3), max_tokens=2)
+    step = serving.step()
+    for index in range(20):
+        serving.submit(f"r{index}", tuple(range(8)), max_tokens=1)
+    serving.submit("late", (1,), max_tokens=1)
+    ended = serving.refusal()
+    assert (ended.request_id, ended.kind, ended.retryable) == ("late", "failed", True)
+    assert ended.reason == "20 requests are waiting already" and ended.retry_after_s == LONGEST_S
+    serving.answer(step, ok(5))
+    serving.answer(serving.step(), ok(6))
+    for index in range(5):
+        serving.clock.advance(1.5)
+        serving.requests.cancel(f"r{index}", serving.clock.now())
+        serving.submit(f"r{20 + index}", tuple(range(8)), max_tokens=1)
+    serving.answers()
+    serving.submit("late", (1,), max_tokens=1)
+    assert serving.refusal().retry_after_s == pytest.approx(0.1 * 20 * 1.5), "when a tenth of them has gone on"

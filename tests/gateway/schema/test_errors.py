@@ -35,6 +35,14 @@ async def test_a_failure_that_another_try_may_mend(start: Start) -> None:
     assert "too full" in error_of(await gateway.complete(), 503, None, "request_failed")
 
 
+async def test_who_finds_all_queues_full_learns_when_to_come_again(start: Start) -> None:
+    full = ends("failed", "4096 requests are waiting already", retryable=True, retry_after_s=7.3)
+    gateway = await start(full, full)
+    answer = await gateway.complete()
+    assert "are waiting already" in error_of(answer, 503, None, "request_failed")
+    assert answer.headers["retry-after"] == "8"
+
+
 async def test_no_instance_is_ready(start: Start, checkpoint: Any) -> None:
     async with started(checkpoint, fakes=FakeCluster()) as gateway:
         health = await gateway.http.get("/health")

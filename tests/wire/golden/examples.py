@@ -231,7 +231,13 @@ _BODIES: dict[str, tuple[str, Control]] = {
     "RequestEnded": (
         "i0",
         to_client.RequestEnded(
-            request_id="req-1", kind="refused", reason="", retryable=True, needed_tokens=9000, pool_tokens=4096
+            request_id="req-1",
+            kind="refused",
+            reason="",
+            retryable=True,
+            retry_after_s=2.5,
+            needed_tokens=9000,
+            pool_tokens=4096,
         ),
     ),
     "Rejected": (
