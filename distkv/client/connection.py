@@ -17,7 +17,7 @@ from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.inboxes import CLIENT_CONNECTION
 from distkv.wire.messages.common import clipped
 from distkv.wire.messages.envelope import ClientRequest, Envelope, ToClient
-from distkv.wire.messages.to_client import Located, Rejected, RequestEnded, Status, TokenChunk
+from distkv.wire.messages.to_client import Located, Rejected, RequestEnded, Status, TokenChunk, TokenChunks
 from distkv.wire.messages.to_gmanager import Locate, MembersQuery
 from distkv.wire.messages.to_rmanager import Cancel, KeepAlive, Members, StatusQuery, Submit
 
@@ -167,6 +167,9 @@ class Connection:
         match envelope.body:
             case TokenChunk() as chunk:
                 self._take(chunk)
+            case TokenChunks() as several:
+                for chunk in several.chunks:
+                    self._take(chunk)
             case RequestEnded() as ended:
                 self._take(msgspec.structs.replace(ended, reason=clipped(ended.reason)))
             case Members() as members:

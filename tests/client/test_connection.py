@@ -9,7 +9,7 @@ from distkv.client.events import ConnectionLost
 from distkv.client.owned_tasks import OwnedTasks
 from distkv.types import SamplingParams
 from distkv.wire.envelope_factory import EnvelopeFactory
-from distkv.wire.messages.to_client import Located, RequestEnded, TokenChunk
+from distkv.wire.messages.to_client import Located, RequestEnded, TokenChunk, TokenChunks
 from distkv.wire.messages.to_rmanager import Submit
 
 
@@ -60,3 +60,25 @@ async def test_an_answer_that_cannot_be_read_fails_the_request_that_it_is_about(
         assert await streams["b"].get() == last
         instance.say(routes[0], Located(request_id="x" * 300))
         assert isinstance(await streams["b"].get(), ConnectionLost), "nobody knows what it was about"
+
+
+async def test_chunks_of_several_requests_in_one_message_reach_each_of_them(start_fakes):
+    routes = []
+
+    def serve(instance, route, submit):
+        routes.append(route)
+        return []
+
+    instance = start_fakes(serve).instances[0]
+    async with OwnedTasks() as tasks:
+        connection = Connection(instance.address, EnvelopeFactory("test"), lambda _address, _members: None, tasks)
+        await connection.established(10)
+        streams = {name: connection.attach(name) for name in ("a", "b")}
+        for name, events in streams.items():
+            connection.submit(Submit(request_id=name, prompt="x", params=SamplingParams(max_tokens=2)), events)
+        await instance.wait_for(Submit, 2)
+        first, second, last = (TokenChunk(request_id=name, token_ids=(at,)) for at, name in enumerate(("a", "b", "a")))
+        gone = TokenChunk(request_id="gone", token_ids=(9,))
+        instance.say(routes[0], TokenChunks(chunks=(first, gone, second, last)))
+        assert [await streams["a"].get(), await streams["a"].get()] == [first, last]
+        assert await streams["b"].get() == second

@@ -14,6 +14,7 @@ from distkv.actors.alarm import Alarm
 from distkv.actors.instance.connections import GManagerConnections, PeerConnections
 from distkv.actors.instance.prompt_intake import PromptIntake
 from distkv.actors.instance.status_responder import StatusResponder
+from distkv.actors.instance.step_chunks import StepChunks
 from distkv.actors.instance.trace import Trace
 from distkv.actors.instance.worker_group import WorkerGroup
 from distkv.actors.overlong import OverlongMessages
@@ -228,6 +229,7 @@ class InstanceActor:
 
     def _carry_out(self, commands: Iterable[c.Command], cause: str) -> None:
         members = self._core.members
+        chunks = StepChunks()
         for command in commands:
             self._trace.sent(command)
             match command:
@@ -239,7 +241,8 @@ class InstanceActor:
                     if command.instance_id in members:
                         self._peers.send(members[command.instance_id], command.body, cause)
                 case c.Answer():
-                    self._answer(command, cause)
+                    for answer in chunks.add(command):
+                        self._answer(answer, cause)
                 case c.Publish():
                     self._log.info(command.event.name, cause=cause, **command.event.fields())
                     if isinstance(command.event, events.PeerLost):
@@ -250,6 +253,8 @@ class InstanceActor:
                         self._end.set_result(command.code)
                 case _:
                     assert_never(command)
+        for answer in chunks.rest():
+            self._answer(answer, cause)
 
     def _answer(self, command: c.Answer, cause: str) -> None:
         try:

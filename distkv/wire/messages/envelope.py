@@ -43,6 +43,7 @@ ToRManager = PeerRequest | ClientRequest
 ToClient = (
     to_client.Located
     | to_client.TokenChunk
+    | to_client.TokenChunks
     | to_client.RequestEnded
     | to_client.Status
     | to_client.Rejected

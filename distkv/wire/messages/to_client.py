@@ -46,6 +46,12 @@ class TokenChunk(Message, frozen=True):
     queue_s: Seconds | None = None
 
 
+class TokenChunks(Message, frozen=True):
+    """Chunks of several requests of one client, as if they came one after the other."""
+
+    chunks: tuple[TokenChunk, ...]  #: in order, none with logprobs
+
+
 class RequestEnded(Message, frozen=True):
     """A request ended without (all of) its answer; the last message about it."""
 

@@ -228,6 +228,15 @@ _BODIES: dict[str, tuple[str, Control]] = {
             queue_s=0.125,
         ),
     ),
+    "TokenChunks": (
+        "i0",
+        to_client.TokenChunks(
+            chunks=(
+                to_client.TokenChunk(request_id="req-1", token_ids=(17,), text=" ja"),
+                to_client.TokenChunk(request_id="req-2", token_ids=(300,), finish_reason="stop"),
+            )
+        ),
+    ),
     "RequestEnded": (
         "i0",
         to_client.RequestEnded(
