@@ -168,6 +168,30 @@ def test_drain_gives_loans_back_or_finds_them_another_home() -> None:
     cluster.settle()
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_drain_hands_back_what_waits_and_finishes_what_runs(seed: int) -> None:
+    """Waiting requests used to stay until the drain's deadline; another instance takes them now."""
+    cluster = SimCluster([16, 24], seed)
+    cluster.submit("i0", "runs", prompt(30), 30)
+    assert cluster.run(10, lambda: cluster.outcomes["runs"].tokens)
+    for number in range(6):
+        cluster.submit("i0", f"w{number}", prompt(60 + number), 8)
+    begin = cluster.clock.now()
+    cluster.drain("i0", 60.0)
+    handed_back = [name for name in cluster.owner if (end := cluster.outcomes[name].ended) and end.retryable]
+    assert len(handed_back) >= 5 and "runs" not in handed_back
+    for name in handed_back:
+        assert cluster.outcomes.pop(name).tokens == []
+        cluster.submit("i1", name, prompt(60 + int(name[1:])), 8)
+    assert cluster.run(20, lambda: cluster.nodes["i0"].exited is not None)
+    assert cluster.clock.now() - begin < 10.0
+    cluster.finish()
+    check(cluster, "runs", prompt(30), 30)
+    for name in handed_back:
+        check(cluster, name, prompt(60 + int(name[1:])), 8)
+    cluster.settle()
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_many_mixed_requests(seed: int) -> None:
     cluster = SimCluster([32, 32, 32], seed)

@@ -105,6 +105,7 @@ class InstanceActor:
     def drain(self) -> None:
         """Stop taking requests; `ended` returns when everything is finished or given back, or time is up."""
         self._handle(c.DrainRequested(self._config.shutdown_timeout_s), "")
+        self._intake.close(f"instance {self._member.instance_id} is draining")
 
     def tick(self) -> None:
         """Let time pass."""

@@ -37,9 +37,10 @@ class PromptIntake:
         self._handle = handle
         self._answer = answer
         self._most_tokens = most_tokens
-        self._tokenizing: set[tuple[bytes, str]] = set()
+        self._tokenizing: dict[tuple[bytes, str], str] = {}  # and the id of what caused it
         self._waiting_bytes = 0
         self._cancelled: set[tuple[bytes, str]] = set()
+        self._closed = ""
         self._threads = asyncio.Semaphore(MAX_THREADS)
 
     def submit(self, submit: Submit, route: bytes, cause: str) -> None:
@@ -48,7 +49,9 @@ class PromptIntake:
         if not isinstance(submit.prompt, str):
             self._handle(c.Tokenized(submit, submit.prompt, route), cause)
             return
-        if self._tokenizer is None:
+        if self._closed:
+            self._refuse(key, self._closed, cause, retryable=True)
+        elif self._tokenizer is None:
             self._refuse(key, "the model has no tokenizer: send the prompt as token ids", cause)
         elif key in self._tokenizing:
             self._refuse(key, f"a request with the id {submit.request_id!r} is running already", cause)
@@ -58,9 +61,16 @@ class PromptIntake:
             reason = f"{self._waiting_bytes} bytes of prompts are waiting to be tokenized"
             self._refuse(key, reason, cause, retryable=True)
         else:
-            self._tokenizing.add(key)
+            self._tokenizing[key] = cause
             self._waiting_bytes += len(submit.prompt)
             self._group.create_task(self._tokenize(submit, submit.prompt, route, cause), name=f"tokenize {key[1]}")
+
+    def close(self, reason: str) -> None:
+        """Tokenize nothing any more: what is under way is handed back at once, as retryable, and so is what comes."""
+        self._closed = reason
+        for key, cause in self._tokenizing.items():
+            self._refuse(key, reason, cause, retryable=True)
+        self._tokenizing.clear()
 
     def cancel(self, request_id: str, route: bytes) -> bool:
         """True if the request is still being tokenized; it is cancelled as soon as it is not."""
@@ -74,28 +84,33 @@ class PromptIntake:
         assert self._tokenizer is not None
         key = (route, submit.request_id)
         most, max_tokens = self._most_tokens(), submit.params.max_tokens
+        ids: list[int] = []
+        refusal: RequestEnded | None = None
         try:
             async with self._threads:
                 ids = await asyncio.to_thread(self._tokenizer.encode, text, most=max(0, most - max_tokens))
         except TextTooLong as error:
-            ended = RequestEnded(
+            refusal = RequestEnded(
                 request_id=submit.request_id,
                 kind="refused",
                 reason=too_long(error, max_tokens, most),
                 needed_tokens=error.num_tokens + max_tokens,
                 pool_tokens=most,
             )
-            self._answer(c.Answer(route, ended), cause)
-            return
         except Exception as error:  # the library raises bare Exception
-            self._refuse(key, f"the tokenizer cannot encode the prompt: {error}", cause)
-            return
+            reason = f"the tokenizer cannot encode the prompt: {error}"
+            refusal = RequestEnded(request_id=submit.request_id, kind="refused", reason=reason)
         finally:
             # From here on a cancel finds the request where it is handled.
-            self._tokenizing.discard(key)
+            is_handed_back = self._tokenizing.pop(key, None) is None
             self._waiting_bytes -= len(text)
             is_cancelled = key in self._cancelled
             self._cancelled.discard(key)
+        if is_handed_back:
+            return
+        if refusal is not None:
+            self._answer(c.Answer(route, refusal), cause)
+            return
         self._handle(c.Tokenized(submit, tuple(ids), route), cause)
         if is_cancelled:
             self._handle(c.ClientRequested(route, Cancel(request_id=submit.request_id)), cause)

@@ -1,4 +1,8 @@
-"""An orderly end: no new requests, loans are reclaimed, what runs finishes, until a deadline."""
+"""An orderly end: no new requests, loans are reclaimed, what runs finishes, until a deadline.
+
+What does not run is handed back as retryable: at once if nothing was generated yet, so that its client sends it to
+another instance; after PATIENCE_S if it waits in mid-output, for then only its client knows whether to begin anew.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +13,12 @@ from distkv.control.commands import Exit, TellGManager
 from distkv.control.loan.creditor import Creditor
 from distkv.control.loan.debts import DebtBook
 from distkv.control.request.lifecycle import RequestLifecycle
+from distkv.control.request.sequence import SeqState
 from distkv.control.rmanager.state import RManagerState
 from distkv.wire.messages.to_gmanager import Leave
+
+PATIENCE_S = 5.0
+"""How long a request that has output may wait for memory while its instance drains."""
 
 
 class Drain:
@@ -23,6 +31,7 @@ class Drain:
         self._debts = debts
         self._until: float | None = None
         self._left = False
+        self._waiting_since: dict[str, float] = {}
 
     def start(self, timeout_s: float, now: float) -> None:
         """Begin; a second time changes nothing."""
@@ -32,9 +41,6 @@ class Drain:
         state.instance_state = "draining"
         self._until = now + timeout_s
         state.publish(events.Draining(running=len(state.running()), loans=state.loans.num_spans))
-        for seq in list(state.sequences.queue.waiting):
-            if seq.num_generated == 0 and not seq.placement.holds_kv:
-                self._requests.fail(seq, f"instance {state.settings.instance_id} is draining", now)
         self._creditor.reclaim_all(timeout_s)
 
     def remind(self, now: float) -> None:
@@ -43,14 +49,17 @@ class Drain:
             self._creditor.reclaim_all(self._until - now)
 
     def next_deadline(self) -> float:
-        """When time is up."""
-        return math.inf if self._until is None or self._left else self._until
+        """When time is up, or a request in mid-output has waited for too long."""
+        if self._until is None or self._left:
+            return math.inf
+        return min(self._until, min(self._waiting_since.values(), default=math.inf) + PATIENCE_S)
 
     def advance(self, now: float) -> None:
         """Leave and exit when nothing is left to do, or time is up."""
         state = self._state
         if self._until is None or self._left:
             return
+        self._hand_back(now)
         idle = not state.sequences and state.scheduler.is_idle and not state.has_deferred
         if idle and not state.loans.num_spans and not self._debts.is_closing:
             reason = "drained"
@@ -64,3 +73,19 @@ class Drain:
         own = state.settings
         state.emit(TellGManager(Leave(instance_id=own.instance_id, incarnation=own.incarnation)))
         state.emit(Exit(0, reason))
+
+    def _hand_back(self, now: float) -> None:
+        """End what does not run; only requests in mid-output are waited for, and they are few: they ran before."""
+        waiting = [seq for seq in self._state.sequences.values() if seq.state is not SeqState.RUNNING]
+        self._waiting_since = {seq.request_id: self._waiting_since.get(seq.request_id, now) for seq in waiting}
+        for seq in waiting:
+            draining = f"instance {self._state.settings.instance_id} is draining"
+            if seq.num_generated == 0:
+                self._requests.fail(seq, draining, now)
+            elif now - self._waiting_since[seq.request_id] >= PATIENCE_S:
+                no_memory = f"{draining}, and found no memory for {PATIENCE_S:g} s"
+                so_far = f"{seq.num_generated} of {seq.request.params.max_tokens} tokens"
+                self._requests.fail(seq, f"{no_memory} after {so_far}", now)
+            else:
+                continue
+            del self._waiting_since[seq.request_id]

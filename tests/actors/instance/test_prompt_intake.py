@@ -216,3 +216,22 @@ async def test_texts_that_wait_have_a_bound(
     await recorder.handled(1)
     recorder.submit("c", "x" * 8)
     await recorder.handled(2)
+
+
+async def test_a_drain_hands_back_what_is_being_tokenized(tokenizer: SlowTokenizer, tasks: asyncio.TaskGroup) -> None:
+    """At once, once, whatever its tokens turn out to be; and what comes after that."""
+    recorder = Recorder(tokenizer, tasks)
+    recorder.submit("r", "text")
+    await asyncio.to_thread(tokenizer.started.acquire, timeout=DEADLINE_S)
+    recorder.submit("overlong", "x" * (MOST + 1))
+    recorder.intake.close("instance i0 is draining")
+    recorder.submit("late", "text")
+    recorder.submit("r", "text")
+    tokenizer.go.set()
+    recorder.submit("ids", (1,))
+    await recorder.handled(1)
+    async with asyncio.timeout(DEADLINE_S):
+        await asyncio.gather(*(task for task in asyncio.all_tasks() if task.get_name().startswith("tokenize")))
+    assert [event.submit.request_id for event in recorder.events if isinstance(event, c.Tokenized)] == ["ids"]
+    answers = [(answer.request_id, answer.retryable, answer.reason) for answer in recorder.answers]
+    assert answers == [(name, True, "instance i0 is draining") for name in ("r", "overlong", "late", "r")]

@@ -1,0 +1,31 @@
+"""An instance drains while requests wait there: they are served elsewhere, and what runs is finished."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from tests.checkpoints import prompt_ids
+from tests.cluster.driving import driving, eventually, exit_of
+
+
+async def test_requests_that_wait_at_a_draining_instance_are_served_by_another(start, expect):
+    """They used to wait there until the drain's deadline, 60 s and more."""
+    cluster = start(2, 512, max_num_seqs=1, shutdown_timeout_s=60.0)
+    async with driving(cluster) as driver:
+        client = await driver.client()
+        owner = ""
+
+        async def waiting() -> int:
+            return (await driver.statuses())[owner].instance.waiting
+
+        runs = [await driver.start(prompt_ids(100 + index, seed=index), 60) for index in range(6)]
+        for run in runs[:2]:
+            await run.reached(1)
+        owner = next(name for name, status in (await driver.statuses()).items() if status.instance.waiting)
+        assert await waiting() and client is not None
+        os.kill(driver.instance(owner).pid, signal.SIGTERM)
+        assert await exit_of(driver.instance(owner), 30) == 0
+        for run in runs:
+            expect(run.prompt, await run.finished(), 60)
+        await driver.settled()
