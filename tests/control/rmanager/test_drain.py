@@ -6,8 +6,9 @@ from distkv.control import commands as c
 from distkv.control.request.sequence import SeqState
 from distkv.control.rmanager.drain import PATIENCE_S
 from distkv.wire.messages import to_client as tc
+from distkv.wire.messages import to_rmanager as tr
 from distkv.wire.messages import to_worker as tw
-from tests.control.rmanager.test_state_machine import Running, only
+from tests.control.rmanager.test_state_machine import CLIENT, Running, only
 
 
 def ends(bodies: list[object]) -> list[tuple[str, bool]]:
@@ -56,6 +57,7 @@ def test_one_in_mid_output_is_waited_for_a_while() -> None:
     state.sequences.wait(state.sequences["r"], retry_at=running.now)
     running.handle(c.Tick())
     assert state.sequences["r"].state is SeqState.RUNNING
+    running.handle(c.ClientRequested(CLIENT, tr.KeepAlive()))
     preempt(running)
     assert ends(running.handle(c.Tick(), after_s=0.2)) == []
     ended = only(running.handle(c.Tick(), after_s=PATIENCE_S), tc.RequestEnded)
