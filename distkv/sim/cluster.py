@@ -125,8 +125,10 @@ class SimCluster:
         self._processes.introduce_all()
 
     def stall_gmanager(self, name: str = GMANAGER, stalled: bool = True) -> None:
-        """The gManager stands still: what is sent to it waits."""
+        """The gManager stands still: what is sent to it waits, and comes before anything else when it goes on."""
         self.gmanagers[name].stalled = stalled
+        while not stalled and self._processes.deliver(name):
+            pass
 
     # --- clients
 

@@ -75,9 +75,9 @@ class Processes:
             channel = Channel(gmanager.name, node.settings.instance_id, "answers")
             self._send(channel, c.FromGManager(message))
 
-    def deliver(self) -> bool:
-        """Let one message arrive; false if none can."""
-        drawn = self.network.draw(self._is_read)
+    def deliver(self, target: str = "") -> bool:
+        """Let one message arrive, at a certain process if one is named; false if none can."""
+        drawn = self.network.draw(lambda channel: target in ("", channel.target) and self._is_read(channel))
         if drawn is None:
             return False
         channel, delivery = drawn

@@ -67,7 +67,7 @@ class History:
 
     def __init__(self, seed: int) -> None:
         random = Random(f"cluster of {seed}")
-        self.cluster = SimCluster([], seed, GMANAGERS[:1], request_timeout_s=5.0)
+        self.cluster = SimCluster([], seed, GMANAGERS[: random.choice([1, 1, 2])], request_timeout_s=5.0)
         for name, slots in zip(NAMES, POOLS, strict=True):
             self.cluster.start(name, slots, **{key: random.choice(values) for key, values in SETTINGS.items()})
         self.cluster.run(1.0)
