@@ -114,7 +114,7 @@ def measure(say: Say, *, quick: bool, queued: Sequence[int], rounds: int | None)
     with tempfile.TemporaryDirectory(prefix="distkv-bench-") as scratch:
         model = make_checkpoint(Path(scratch) / "model")
         say("starting an instance")
-        options = {"max_num_seqs": BATCH}
+        options = {"max_num_seqs": BATCH, "max_waiting": 2 * QUEUED[-1]}
         with LocalCluster(
             model, 1, KV_TOKENS, threads=1, gateway=False, log_level="warning", instance_options=options
         ) as cluster:
