@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from distkv.events import ClusterEvent
 from distkv.wire.messages.envelope import GManagerAnswer, PeerAnswer, PeerRequest, ToClient, ToGManager, ToWorker
-from distkv.wire.messages.from_worker import Checksummed, Pulled, Revoked, StepResult
+from distkv.wire.messages.from_worker import Checksummed, Linked, Pulled, Revoked, StepResult
 from distkv.wire.messages.to_gmanager import Locate, MembersQuery
 from distkv.wire.messages.to_rmanager import Cancel, Creditors, HeartbeatAck, KeepAlive, Members, Submit
 
@@ -19,7 +19,7 @@ from distkv.wire.messages.to_rmanager import Cancel, Creditors, HeartbeatAck, Ke
 class FromWorker:
     """By the pipe of the own engine worker."""
 
-    message: StepResult | Checksummed | Pulled | Revoked
+    message: StepResult | Checksummed | Pulled | Linked | Revoked
 
 
 @dataclass(frozen=True, slots=True)

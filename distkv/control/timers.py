@@ -6,7 +6,7 @@ import heapq
 import math
 from typing import Generic, TypeVar
 
-K = TypeVar("K", bound=str | bytes | int)
+K = TypeVar("K", bound=str | bytes | int | tuple[str, ...])
 
 
 class Timers(Generic[K]):

@@ -18,8 +18,8 @@ from distkv.wire.messages import to_worker as tw
 from distkv.wire.messages.envelope import ToWorker
 
 VOCAB = 1000
-Thread = Literal["steps", "transfers", "main"]
-Reply = fw.StepResult | fw.Checksummed | fw.Pulled | fw.Revoked
+Thread = Literal["steps", "transfers", "links", "main"]
+Reply = fw.StepResult | fw.Checksummed | fw.Pulled | fw.Linked | fw.Revoked
 Entry = tuple[str, int, int]  # request, position, token
 
 
@@ -27,6 +27,8 @@ def thread_of(message: ToWorker) -> Thread:
     """The thread of a real worker that carries a message out: threads overtake each other."""
     if isinstance(message, tw.Step | tw.Forget):
         return "steps"
+    if isinstance(message, tw.Link):
+        return "links"
     return "transfers" if isinstance(message, tw.Checksum | tw.Pull) else "main"
 
 
@@ -117,6 +119,14 @@ class FakeWorker:
                 return [fw.Revoked(span=message.span, positions=message.positions)]
             case tw.Pull():
                 return [fw.Pulled(pull_id=message.pull_id, problem=self._pull(message))]
+            case tw.Link():
+                return [
+                    fw.Linked(
+                        instance_id=message.instance_id,
+                        incarnation=message.incarnation,
+                        problem=self._link_problem(message),
+                    )
+                ]
             case tw.Forget():
                 for request_id in message.request_ids:
                     self.last_token.pop(request_id, None)
@@ -127,6 +137,10 @@ class FakeWorker:
         """The worker of an instance, if something can be read from it."""
         source = self.peers.get(instance_id)
         return source if source is not None and source.is_readable and instance_id not in self.cut_from else None
+
+    def _link_problem(self, link: tw.Link) -> str:
+        peer = self._source(link.instance_id)
+        return "" if peer is not None and peer.incarnation == link.incarnation else "no link within 1 s"
 
     def _pull(self, pull: tw.Pull) -> str:
         source = self._source(pull.source_id)

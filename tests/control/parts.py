@@ -6,6 +6,7 @@ from collections.abc import Sequence as Seq
 from typing import Any, TypeVar
 
 from distkv.control.loan.debts import DebtBook
+from distkv.control.loan.paths import Path
 from distkv.control.request.block import Debt
 from distkv.control.request.output import NoText, OutputText
 from distkv.control.request.ranges import Ranges
@@ -34,12 +35,15 @@ def make_member(name: str, incarnation: int = 1, free_blocks: int = 8, **fields:
 
 
 def make_state(num_blocks: int = 16, peers: Seq[str] = ("p", "q"), **settings: Any) -> RManagerState:
+    """An instance "me" that knows these peers, with links to all of them."""
     state = RManagerState(
         RManagerSettings(
             instance_id="me", incarnation=7, block_tokens=BLOCK, num_blocks=num_blocks, vocab_size=1000, **settings
         )
     )
     state.members.update({name: make_member(name) for name in peers})
+    for name in peers:
+        state.paths.linked(Path("me", name))
     return state
 
 

@@ -157,7 +157,7 @@ class InstanceActor:
                 raise InstanceGone(f"the engine worker failed: {reason}")
             case fw.WorkerStats():
                 self._status.on_stats(message)
-            case fw.StepResult() | fw.Checksummed() | fw.Pulled() | fw.Revoked():
+            case fw.StepResult() | fw.Checksummed() | fw.Pulled() | fw.Linked() | fw.Revoked():
                 if isinstance(message, fw.StepResult):
                     self._status.worker_counters = message.counters
                 self._receive("worker", message, c.FromWorker(message), cause)

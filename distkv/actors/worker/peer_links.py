@@ -6,6 +6,7 @@ import threading
 
 import structlog
 
+from distkv.actors.worker.creditor_links import CreditorLinks, Report
 from distkv.engine.attention.creditor_link import CreditorLink
 from distkv.errors import HandshakeRefused, LinkClosed, LinkError, WireError
 from distkv.wire.links import LinkIdentity, TensorLink, Transport, connect, hello_to
@@ -16,7 +17,8 @@ CONNECT_TIMEOUT_S = 1.0
 
 
 class PeerLinks:
-    """Opens links by the newest member list. `creditor` is for the step thread, `source` for the transfer thread.
+    """Opens links by the newest member list. `creditor` is for the step thread; `source` for the one thread that pulls
+    from that peer; `prepare` for any.
 
     slot_bytes: of one rBlock here; a peer that says another number is not linked to. counters: query_bytes of plans,
     queries and partials that passed.
@@ -26,47 +28,42 @@ class PeerLinks:
         self.counters = Counters()
         self._identity = identity
         self._slot_bytes = slot_bytes
-        self._attend_timeout_s = attend_timeout_s
         self._transport: Transport = transport
         self._lock = threading.Lock()
         self._members: dict[str, Member] = {}
-        self._creditors: dict[tuple[str, int], tuple[int, TensorLink, CreditorLink]] = {}
+        self._creditors = CreditorLinks(self._open, attend_timeout_s, self.counters)
         self._sources: dict[str, tuple[int, TensorLink]] = {}
         self._log = structlog.get_logger()
 
     def update(self, members: tuple[Member, ...]) -> None:
         """Replace the member list; links to incarnations that are not on it end, also in the middle of a wait."""
+        by_id = {member.instance_id: member for member in members}
         with self._lock:
-            self._members = {member.instance_id: member for member in members}
-            links = [(i, incarnation, link) for (i, _), (incarnation, link, _) in self._creditors.items()]
-            links += [(i, incarnation, link) for i, (incarnation, link) in self._sources.items()]
-        for instance_id, incarnation, link in links:
-            member = self._members.get(instance_id)
+            self._members = by_id
+            sources = list(self._sources.items())
+        self._creditors.keep_only(by_id)
+        for instance_id, (incarnation, link) in sources:
+            member = by_id.get(instance_id)
             if member is None or member.incarnation != incarnation:
                 link.abort()
 
     def creditor(self, instance_id: str, microbatch: int = 0) -> CreditorLink:
-        """A usable link for micro-attention, one for each microbatch. Raises LinkError."""
-        known = self._creditors.get((instance_id, microbatch))
-        member = self._member(instance_id)
-        if known is not None:
-            incarnation, link, creditor = known
-            if not creditor.broken and incarnation == member.incarnation:
-                return creditor
-            link.abort()
-            with self._lock:
-                del self._creditors[instance_id, microbatch]
-        link = self._open(member)
-        creditor = CreditorLink(link, instance_id, self._attend_timeout_s, self.counters)
-        with self._lock:
-            self._creditors[instance_id, microbatch] = (member.incarnation, link, creditor)
-        return creditor
+        """A usable link for micro-attention, one for each microbatch. Never connects. Raises LinkClosed."""
+        return self._creditors.get(self._member(instance_id), microbatch)
+
+    def prepare(self, instance_id: str, incarnation: int, report: Report) -> None:
+        """Have a link for micro-attention to one incarnation of a peer before a step needs it. `report` is called when
+        there is one, or with why none can be had, from whatever thread."""
+        try:
+            member = self._member_in(instance_id, incarnation)
+        except LinkClosed as error:
+            report(error.why)
+        else:
+            self._creditors.prepare(member, report)
 
     def source(self, instance_id: str, incarnation: int) -> TensorLink:
         """A link to read the pool of one incarnation of a peer. Raises LinkError."""
-        member = self._member(instance_id)
-        if member.incarnation != incarnation:
-            raise LinkClosed(instance_id, "it has a new incarnation")
+        member = self._member_in(instance_id, incarnation)
         known = self._sources.get(instance_id)
         if known is not None:
             if known[0] == incarnation:
@@ -89,6 +86,12 @@ class PeerLinks:
             member = self._members.get(instance_id)
         if member is None or member.data is None:
             raise LinkClosed(instance_id, "it is no live member of the cluster")
+        return member
+
+    def _member_in(self, instance_id: str, incarnation: int) -> Member:
+        member = self._member(instance_id)
+        if member.incarnation != incarnation:
+            raise LinkClosed(instance_id, "it has a new incarnation")
         return member
 
     def _open(self, member: Member) -> TensorLink:

@@ -2,7 +2,9 @@
 
     main thread      reads commands; grants, revokes, member lists and counters are done on the spot
     step thread      Steps, in order
-    transfer thread  Checksums and Pulls, in order
+    transfer thread  Checksums in order; sends the ends of Pulls, Links and revocations
+    source threads   Pulls, one thread for each peer that is pulled from
+    link threads     one for each attempt to link to a creditor
     listener thread  accepts tensor links; each has a thread of its own that serves its peer
 
 When any of them fails the process says why and exits non-zero; when the rManager is gone it exits at once.
@@ -137,7 +139,7 @@ class Worker:
         match command:
             case tw.Step() | tw.Forget():
                 self._steps.put(envelope)
-            case tw.Checksum() | tw.Pull():
+            case tw.Checksum() | tw.Pull() | tw.Link():
                 self._transfers.put(envelope)
             case tw.Grant():
                 self._registry.grant(command.span, command.slots)

@@ -1,66 +1,44 @@
 """The debtor's side of the contract: from a need to grants (000 §4.4).
 
 Ask the gManager for candidates, ask these in turn with TryMoveKvcache, query again with the refusals heard, and give
-up after a few rounds. While no gManager answers, the cached member list takes its place.
+up after a few rounds. While no gManager answers, the cached member list takes its place. A grant counts when the own
+worker is linked to the creditor, too: nothing is entrusted to a path that was not seen to work.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from enum import Enum
+from random import Random
 
-from distkv.control.commands import Command, TellGManager, TellPeer
+from distkv.control.commands import Command, TellGManager, TellPeer, TellWorker
+from distkv.control.loan.borrow import Borrow, Purpose
+from distkv.control.loan.candidates import Candidates
 from distkv.control.loan.leases import valid_until
+from distkv.control.loan.paths import Path, PathBook
 from distkv.control.request.block import Debt
 from distkv.control.request.sequence import Sequence
 from distkv.control.rmanager.member_table import MemberTable
 from distkv.control.timers import Timers
 from distkv.wire.messages.common import ANY_EPOCH, SpanRef
 from distkv.wire.messages.counters import Counters
+from distkv.wire.messages.from_worker import Linked
 from distkv.wire.messages.to_gmanager import BorrowQuery, Refusal
 from distkv.wire.messages.to_rmanager import Candidate, Creditors, Granted, Refused, Release, TryMoveKvcache
+from distkv.wire.messages.to_worker import Link
 
 QUERY_TIMEOUT_S = 0.3
 TRY_TIMEOUT_S = 1.0
+LINK_TIMEOUT_S = 3.0
+"""For the worker to say whether it is linked, counted from the grant."""
 MAX_ROUNDS = 3
 
 
-class Purpose(Enum):
-    """place: blocks that have no place yet; all or nothing. relieve: move blocks out to make room; any number helps.
-    reclaim: the creditor wants its memory back; any number helps."""
-
-    PLACE = "place"
-    RELIEVE = "relieve"
-    RECLAIM = "reclaim"
-
-
-@dataclass(slots=True, eq=False)
-class Borrow:
-    """One attempt to borrow `num_blocks` for a sequence."""
-
-    borrow_id: str
-    seq: Sequence
-    purpose: Purpose
-    num_blocks: int
-    exclude: frozenset[str]
-    grants: list[Debt] = field(default_factory=list)
-    candidates: list[Candidate] = field(default_factory=list)
-    refusals: dict[str, int] = field(default_factory=dict)
-    trying: str = ""
-    span_id: str = ""
-    sent_at: float = 0.0
-    querying: bool = False
-    rounds: int = 0
-
-    @property
-    def granted(self) -> int:
-        return sum(debt.capacity for debt in self.grants)
-
-
 class Borrower:
-    """All borrows under way. One that has all it wants, or nobody left to try, comes out of `take_finished`."""
+    """All borrows under way. One that has all it wants, or nobody left to try, comes out of `take_finished`.
+
+    An event costs what the borrow that it names costs, however many there are.
+    """
 
     def __init__(
         self,
@@ -70,7 +48,9 @@ class Borrower:
         lease_margin_s: float,
         emit: Callable[[Command], None],
         members: MemberTable,
+        paths: PathBook,
         counters: Counters,
+        entropy: Random,
     ) -> None:
         self._instance_id = instance_id
         self._incarnation = incarnation
@@ -78,13 +58,18 @@ class Borrower:
         self._lease_margin_s = lease_margin_s
         self._emit = emit
         self._members = members
+        self._paths = paths
         self._counters = counters
+        self._candidates = Candidates(instance_id, members, paths, entropy)
         self._last_number = 0
-        self._waits: Timers[str] = Timers()
-        self._of: dict[str, dict[str, Borrow]] = {}
-        self._count = dict.fromkeys(Purpose, 0)
         self.active: dict[str, Borrow] = {}
         self.finished: deque[Borrow] = deque()
+        self._of: dict[Sequence, list[Borrow]] = {}
+        self._purposes: Counter[Purpose] = Counter()
+        self._trying: dict[str, Borrow] = {}
+        self._linking: dict[str, set[str]] = {}
+        self._granted: dict[str, Borrow] = {}
+        self._due: Timers[str] = Timers()
 
     def start(
         self, seq: Sequence, purpose: Purpose, num_blocks: int, now: float, exclude: Iterable[str] = ()
@@ -92,21 +77,20 @@ class Borrower:
         """Begin to look for `num_blocks` ≥ 1."""
         borrow = Borrow(self._next_id("borrow"), seq, purpose, num_blocks, frozenset(exclude))
         self.active[borrow.borrow_id] = borrow
-        self._of.setdefault(seq.request_id, {})[borrow.borrow_id] = borrow
-        self._count[purpose] += 1
+        self._of.setdefault(seq, []).append(borrow)
+        self._purposes[purpose] += 1
         self._query(borrow, now)
         return borrow
 
+    # --- questions
+
     def of(self, seq: Sequence, purpose: Purpose | None = None) -> Borrow | None:
         """The borrow under way for a sequence, if any."""
-        for borrow in self._of.get(seq.request_id, {}).values():
-            if borrow.seq is seq and purpose in (None, borrow.purpose):
-                return borrow
-        return None
+        return next((borrow for borrow in self._of.get(seq, ()) if purpose in (None, borrow.purpose)), None)
 
     def is_borrowing(self, purpose: Purpose) -> bool:
         """Whether a borrow for this purpose is under way."""
-        return self._count[purpose] > 0
+        return self._purposes[purpose] > 0
 
     def grants(self) -> list[Debt]:
         """What borrows were granted that has not become a sequence's yet."""
@@ -114,15 +98,26 @@ class Borrower:
 
     def take_finished(self) -> Borrow | None:
         """The borrow that has ended longest ago, if any; it is given out once."""
-        return self.finished.popleft() if self.finished else None
+        if not self.finished:
+            return None
+        borrow = self.finished.popleft()
+        self._disown(borrow)
+        return borrow
+
+    def next_deadline(self) -> float:
+        """When `tick` has something to do."""
+        return self._due.next_at()
+
+    # --- what happens to them
 
     def cancel(self, seq: Sequence) -> list[Debt]:
         """Forget the sequence's borrows; returns the grants to give back."""
         debts = []
-        for borrow in [b for b in self._of.get(seq.request_id, {}).values() if b.seq is seq]:
-            self.drop(borrow)
+        for borrow in list(self._of.get(seq, ())):
             debts.extend(borrow.grants)
             self._withdraw(borrow)
+            self._stop(borrow)
+            self._disown(borrow)
         return debts
 
     def on_creditors(self, message: Creditors, now: float) -> None:
@@ -134,7 +129,7 @@ class Borrower:
     def on_granted(self, sender: str, message: Granted, now: float) -> tuple[Sequence, Debt] | None:
         """A creditor granted: the debt that begins; None if nobody waits for it (any more) and the span must be given
         back."""
-        borrow = self._trying(sender, message.span_id)
+        borrow = self._tried(sender, message.span_id)
         if borrow is None:
             return None
         missing = borrow.num_blocks - borrow.granted
@@ -145,13 +140,41 @@ class Borrower:
         until = valid_until(borrow.sent_at, message.ttl_s, self._lease_margin_s)
         span = SpanRef(span_id=message.span_id, epoch=message.epoch)
         debt = Debt(span, sender, slots, until, message.ttl_s)
-        borrow.grants.append(debt)
-        self._try_next(borrow, now)
+        self.collect(borrow, debt)
+        self._end_try(borrow)
+        if self._paths.is_linked(self._to(sender)):
+            self._try_next(borrow, now)
+        else:
+            borrow.trying, borrow.linking = sender, True
+            self._linking.setdefault(sender, set()).add(borrow.borrow_id)
+            self._due.set(borrow.borrow_id, now + LINK_TIMEOUT_S)
         return borrow.seq, debt
+
+    def collect(self, borrow: Borrow, debt: Debt) -> None:
+        """A borrow under way has been granted this."""
+        borrow.grants.append(debt)
+        self._granted[debt.span.span_id] = borrow
+
+    def end(self, borrow: Borrow) -> None:
+        """A borrow under way is over, with what it has."""
+        self._stop(borrow)
+        self.finished.append(borrow)
+
+    def on_linked(self, message: Linked, now: float) -> list[Debt]:
+        """The worker can send queries to a creditor, or cannot; returns grants to give back."""
+        member = self._members.get(message.instance_id)
+        if member is None or member.incarnation != message.incarnation:
+            return []
+        if message.problem:
+            return self._cannot_reach(message.instance_id, message.problem, now)
+        self._paths.linked(self._to(message.instance_id))
+        for borrow_id in sorted(self._linking.pop(message.instance_id, ())):
+            self._try_next(self.active[borrow_id], now)
+        return []
 
     def on_refused(self, sender: str, message: Refused, now: float) -> None:
         """A creditor refused."""
-        borrow = self._trying(sender, message.span_id)
+        borrow = self._tried(sender, message.span_id)
         if borrow is not None:
             self._counters.refusals += 1
             borrow.refusals[sender] = message.free_blocks
@@ -159,51 +182,43 @@ class Borrower:
 
     def forget(self, debt: Debt) -> None:
         """A grant is gone: its lease ran out, or its creditor refused to renew it."""
-        for borrow in [*self.active.values(), *self.finished]:
-            if debt in borrow.grants:
-                borrow.grants.remove(debt)
+        borrow = self._granted.pop(debt.span.span_id, None)
+        if borrow is not None:
+            borrow.grants.remove(debt)
 
     def on_peer_lost(self, instance_id: str, now: float) -> None:
         """Ask somebody else; what this peer granted is gone."""
+        self._paths.forget(instance_id)
+        self._linking.pop(instance_id, None)
         for borrow in [*self.active.values(), *self.finished]:
-            borrow.grants = [debt for debt in borrow.grants if debt.creditor_id != instance_id]
+            self._drop_grants(borrow, instance_id)
             borrow.candidates = [c for c in borrow.candidates if c.instance_id != instance_id]
             if borrow.trying == instance_id and borrow.borrow_id in self.active:
-                borrow.refusals[instance_id] = 0
+                borrow.failed.add(instance_id)
                 self._try_next(borrow, now)
 
-    def tick(self, now: float) -> list[str]:
-        """Give up waiting for those who do not answer; returns creditors that did not."""
-        silent = []
-        for borrow_id in self._waits.take_due(now):
-            borrow = self.active[borrow_id]
+    def tick(self, now: float) -> tuple[list[str], list[Debt]]:
+        """Give up waiting for those who do not answer; returns creditors that did not, and grants to give back."""
+        silent, unusable = [], []
+        for borrow_id in self._due.take_due(now):
+            borrow = self.active.get(borrow_id)
+            if borrow is None or borrow_id in self._due:  # it went on together with another of them
+                continue
             if borrow.querying:
-                self._consider(borrow, self._cached_candidates(), now)
+                self._consider(borrow, self._candidates.cached(borrow), now)
+            elif borrow.linking:
+                unusable += self._cannot_reach(borrow.trying, "the worker does not say that it is linked", now)
             elif borrow.trying:
                 self._withdraw(borrow)
                 silent.append(borrow.trying)
-                borrow.refusals[borrow.trying] = 0
+                borrow.failed.add(borrow.trying)
                 self._try_next(borrow, now)
-        return silent
-
-    def next_deadline(self) -> float:
-        """When somebody has not answered for too long."""
-        return self._waits.next_at()
-
-    def drop(self, borrow: Borrow) -> None:
-        """The borrow is under way no more."""
-        del self.active[borrow.borrow_id]
-        same = self._of[borrow.seq.request_id]
-        del same[borrow.borrow_id]
-        if not same:
-            del self._of[borrow.seq.request_id]
-        self._count[borrow.purpose] -= 1
-        self._waits.cancel(borrow.borrow_id)
+        return silent, unusable
 
     def _query(self, borrow: Borrow, now: float) -> None:
         borrow.rounds += 1
-        borrow.querying, borrow.trying, borrow.sent_at = True, "", now
-        self._waits.set(borrow.borrow_id, now + QUERY_TIMEOUT_S)
+        borrow.querying, borrow.sent_at = True, now
+        self._due.set(borrow.borrow_id, now + QUERY_TIMEOUT_S)
         refusals = tuple(Refusal(creditor, free) for creditor, free in sorted(borrow.refusals.items()))
         self._emit(
             TellGManager(
@@ -213,57 +228,116 @@ class Borrower:
                     num_blocks=borrow.num_blocks - borrow.granted,
                     refusals=refusals,
                     exclude=tuple(sorted(borrow.exclude)),
+                    suspects=self._candidates.suspects(borrow),
                 )
             )
         )
 
     def _consider(self, borrow: Borrow, candidates: Iterable[Candidate], now: float) -> None:
-        skip = borrow.exclude | {creditor for creditor, free in borrow.refusals.items() if free == 0}
         borrow.querying = False
-        borrow.candidates = [
-            c for c in candidates if self._members.may_lend(c.instance_id) and c.instance_id not in skip
-        ]
+        borrow.candidates = self._candidates.in_order(borrow, candidates)
         if not borrow.candidates:
             borrow.rounds = MAX_ROUNDS
         self._try_next(borrow, now)
 
-    def _cached_candidates(self) -> list[Candidate]:
-        members = sorted(self._members.creditors(), key=lambda m: (-m.free_blocks, m.instance_id))
-        return [Candidate(m.instance_id, m.free_blocks) for m in members]
-
     def _try_next(self, borrow: Borrow, now: float) -> None:
-        borrow.trying = ""
+        self._end_try(borrow)
         missing = borrow.num_blocks - borrow.granted
-        if missing > 0 and borrow.candidates:
-            creditor = borrow.candidates.pop(0)
-            borrow.trying, borrow.span_id, borrow.sent_at = creditor.instance_id, self._next_id("span"), now
-            self._waits.set(borrow.borrow_id, now + TRY_TIMEOUT_S)
-            wanted = TryMoveKvcache(
-                span_id=borrow.span_id,
-                request_id=borrow.seq.request_id,
-                debtor_id=self._instance_id,
-                debtor_incarnation=self._incarnation,
-                num_blocks=missing,
-                ttl_s=self._lease_s,
-            )
-            self._emit(TellPeer(creditor.instance_id, wanted))
+        creditor_id = self._candidates.take_next(borrow) if missing > 0 else None
+        if creditor_id is not None:
+            self._try(borrow, creditor_id, missing, now)
         elif missing > 0 and borrow.rounds < MAX_ROUNDS and not (borrow.purpose is not Purpose.PLACE and borrow.grants):
             self._query(borrow, now)
         else:
-            self.drop(borrow)
-            self.finished.append(borrow)
+            self.end(borrow)
 
-    def _trying(self, creditor_id: str, span_id: str) -> Borrow | None:
-        for borrow in self.active.values():
-            if borrow.trying == creditor_id and borrow.span_id == span_id:
-                return borrow
-        return None
+    def _try(self, borrow: Borrow, creditor_id: str, missing: int, now: float) -> None:
+        """Ask for the rest, and have the worker link meanwhile."""
+        borrow.trying, borrow.span_id, borrow.sent_at = creditor_id, self._next_id("span"), now
+        self._trying[borrow.span_id] = borrow
+        self._due.set(borrow.borrow_id, now + TRY_TIMEOUT_S)
+        wanted = TryMoveKvcache(
+            span_id=borrow.span_id,
+            request_id=borrow.seq.request_id,
+            debtor_id=self._instance_id,
+            debtor_incarnation=self._incarnation,
+            num_blocks=missing,
+            ttl_s=self._lease_s,
+        )
+        self._emit(TellPeer(creditor_id, wanted))
+        if not self._paths.is_linked(self._to(creditor_id)):
+            incarnation = self._members[creditor_id].incarnation
+            self._emit(TellWorker(Link(instance_id=creditor_id, incarnation=incarnation)))
+
+    def _cannot_reach(self, creditor_id: str, why: str, now: float) -> list[Debt]:
+        """No queries get there: what it granted to borrows under way is of no use to them."""
+        self._paths.failed(self._to(creditor_id), why, now)
+        for borrow in [one for one in self._trying.values() if one.trying == creditor_id]:
+            self._withdraw(borrow)
+            self._try_next(borrow, now)
+        unusable: list[Debt] = []
+        for borrow_id in sorted(self._linking.pop(creditor_id, ())):
+            borrow = self.active[borrow_id]
+            unusable += self._drop_grants(borrow, creditor_id)
+            self._try_next(borrow, now)
+        return unusable
+
+    def _drop_grants(self, borrow: Borrow, creditor_id: str) -> list[Debt]:
+        dropped = [debt for debt in borrow.grants if debt.creditor_id == creditor_id]
+        for debt in dropped:
+            self.forget(debt)
+        return dropped
+
+    def _to(self, creditor_id: str) -> Path:
+        return Path(self._instance_id, creditor_id)
+
+    def _tried(self, creditor_id: str, span_id: str) -> Borrow | None:
+        borrow = self._trying.get(span_id)
+        return borrow if borrow is not None and borrow.trying == creditor_id else None
+
+    def _end_try(self, borrow: Borrow) -> None:
+        """It waits for no creditor any more."""
+        self._trying.pop(borrow.span_id, None)
+        if borrow.linking and (waiting := self._linking.get(borrow.trying)) is not None:
+            waiting.discard(borrow.borrow_id)
+            if not waiting:
+                del self._linking[borrow.trying]
+        self._due.cancel(borrow.borrow_id)
+        borrow.trying, borrow.linking = "", False
+
+    def _stop(self, borrow: Borrow) -> None:
+        """It is under way no more."""
+        self._end_try(borrow)
+        del self.active[borrow.borrow_id]
+        self._purposes[borrow.purpose] -= 1
+        of_seq = self._of[borrow.seq]
+        of_seq.remove(borrow)
+        if not of_seq:
+            del self._of[borrow.seq]
+
+    def _disown(self, borrow: Borrow) -> None:
+        """Its grants are somebody else's now."""
+        for debt in borrow.grants:
+            del self._granted[debt.span.span_id]
 
     def _withdraw(self, borrow: Borrow) -> None:
         """The creditor may have granted, or may yet: say that the span is not wanted, whatever its epoch."""
-        if borrow.trying:
+        if borrow.trying and not borrow.linking:
             self._emit(TellPeer(borrow.trying, Release(span=SpanRef(span_id=borrow.span_id, epoch=ANY_EPOCH))))
 
     def _next_id(self, kind: str) -> str:
         self._last_number += 1
         return f"{kind}-{self._instance_id}-{self._incarnation:x}-{self._last_number}"
+
+    def validate(self) -> None:
+        """The indices are what looking at all borrows would say; each that waits has its timer."""
+        active = list(self.active.values())
+        assert self._purposes == Counter(borrow.purpose for borrow in active)
+        assert sorted(id(b) for held in self._of.values() for b in held) == sorted(id(b) for b in active)
+        assert {b.span_id for b in active if b.trying and not b.linking} == self._trying.keys()
+        assert {(b.trying, b.borrow_id) for b in active if b.linking} == {
+            (creditor, borrow_id) for creditor, waiting in self._linking.items() for borrow_id in waiting
+        }
+        assert {debt.span.span_id for debt in self.grants()} == self._granted.keys()
+        assert all(borrow.borrow_id in self._due for borrow in active), "a borrow would wait for ever"
+        self._due.validate()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from distkv import events
 from distkv.control.commands import TellPeer, TellWorker
 from distkv.control.loan.debts import DebtBook
+from distkv.control.loan.paths import Path
 from distkv.control.request.block import Block, Debt
 from distkv.control.request.placement import Placement
 from distkv.control.request.sequence import Sequence
@@ -22,6 +23,8 @@ MAX_READY_BLOCKS = 32
 MAX_CHECKSUMMED_AHEAD = 2 * MAX_READY_BLOCKS
 SEND_AGAIN_S = 1.5
 """A `BlocksReady` or its answer may be lost with a connection; a creditor that is still reading ignores the second."""
+UNANSWERED_S = 15.0
+"""A creditor that took nothing and did not say why: longer than its worker waits for a source."""
 MAX_FAILURES = 3
 
 
@@ -41,9 +44,14 @@ class Mover:
             self._checksums[checksum_id] = seq, pairs
             slots = tuple(slot for _, slot in pairs)
             self._state.emit(TellWorker(Checksum(checksum_id=checksum_id, slots=slots)))
-        for debt in seq.placement.debts:
+        for debt in list(seq.placement.debts):
             if not debt.num_ready:
                 self._offer(seq, debt, now)
+            elif now - debt.offered_at >= UNANSWERED_S:
+                problem = f"no answer within {UNANSWERED_S:g} s"
+                self._failed(seq, debt, problem)
+                self._state.paths.failed(self._path(debt), problem, now, took_s=UNANSWERED_S)
+                self._debts.abandon(seq, debt)
             elif debt.blocks_ready is not None and now - debt.blocks_ready_sent_at >= SEND_AGAIN_S:
                 seq.placement.offered(debt, debt.blocks_ready, now)
                 self._state.emit(TellPeer(debt.creditor_id, debt.blocks_ready))
@@ -93,7 +101,7 @@ class Mover:
             Placement.checksummed(pairs, message.checksums)
             self._state.sequences.touch(seq)
 
-    def on_complete(self, creditor_id: str, message: Complete) -> None:
+    def on_complete(self, creditor_id: str, message: Complete, now: float) -> None:
         """A creditor has taken blocks over, or could not."""
         found = self._debts.find(message.span)
         if found is None:
@@ -103,20 +111,29 @@ class Mover:
             return
         count = debt.num_ready
         self._state.sequences.touch(seq)
+        path = self._path(debt)
         if message.problem or message.num_blocks != count:
-            seq.placement.refused(debt)
-            self._state.publish(
-                events.MoveFailed(request_id=seq.request_id, creditor=debt.creditor_id, problem=message.problem)
-            )
+            self._failed(seq, debt, message.problem or f"it took {message.num_blocks} of {count} blocks")
             if debt.failures >= MAX_FAILURES:
+                self._state.paths.failed(path, message.problem, now)
                 self._debts.abandon(seq, debt)
             return
+        self._state.paths.worked(path)
         self._state.counters.moved_blocks += count
         slots, left = seq.taken(debt)
         for old, positions in left.items():
             self._debts.release_positions(seq, old, positions)
         if slots:
             self._state.defer(seq, slots)
+
+    def _failed(self, seq: Sequence, debt: Debt, problem: str) -> None:
+        seq.placement.refused(debt)
+        self._state.publish(events.MoveFailed(request_id=seq.request_id, creditor=debt.creditor_id, problem=problem))
+
+    def _path(self, debt: Debt) -> Path:
+        """By which its creditor pulls what lies ready."""
+        assert debt.blocks_ready is not None
+        return Path(debt.creditor_id, debt.blocks_ready.source_id)
 
     def _source(self, block: Block) -> str | None:
         if block.slot is not None and block.full:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from distkv.control.blocks import SlotState
 from distkv.control.commands import TellWorker
-from distkv.control.loan.borrowing import Purpose
+from distkv.control.loan.borrow import Purpose
 from distkv.control.loan.debts import DebtBook
 from distkv.control.request.block import Block, Debt
 from distkv.control.request.sequence import Sequence

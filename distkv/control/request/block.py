@@ -24,7 +24,8 @@ class Debt:
     [0, filled) are verified at the creditor, [filled, filled + num_ready) it is reading now, as `blocks_ready` says.
     given_back: positions that nothing lies in or is to go to any more, for good; releasing: those of them that the
     creditor was told and has not answered for. valid_until: when its lease runs out, as this side counts. lease_s: how
-    long it holds, as the creditor said last. failures: of moves, one after the other.
+    long it holds, as the creditor said last. failures: of moves, one after the other. offered_at: when the creditor was
+    first told of what it is reading; blocks_ready_sent_at: when last.
     """
 
     span: SpanRef
@@ -36,6 +37,7 @@ class Debt:
     filled: int = 0
     num_ready: int = 0
     blocks_ready: BlocksReady | None = None
+    offered_at: float = 0.0
     blocks_ready_sent_at: float = 0.0
     failures: int = 0
     given_back: set[int] = field(default_factory=set)

@@ -155,6 +155,7 @@ class RequestLifecycle:
             self._lose(part, result.lost)
             return
         self._state.counters.recomputed_tokens += seq.computed(part.start, part.end)
+        self._state.paths.attended(self._state.settings.instance_id, part.remote)
         if seq.placement.debts:
             self._state.sequences.touch(seq)
         report = seq.request.report
@@ -255,7 +256,7 @@ class RequestLifecycle:
             self._send(seq, text=text)
         reason = (
             f"its {now - request.arrival:.3g} s ran out: {sent} of at most {request.params.max_tokens} tokens "
-            "were generated"
+            f"were generated{self._path_failures()}"
         )
         self.fail(seq, reason, now, retryable=False)
 
@@ -263,8 +264,12 @@ class RequestLifecycle:
         block_tokens = self._state.settings.block_tokens
         return (
             f"it needs KV memory for {seq.size_blocks * block_tokens} tokens, live instances together can give "
-            f"{self._state.cluster_blocks() * block_tokens}"
+            f"{self._state.cluster_blocks() * block_tokens}{self._path_failures()}"
         )
+
+    def _path_failures(self) -> str:
+        failures = self._state.paths.describe()
+        return f"; {failures}" if failures else ""
 
 
 def _answers(part: Planned, result: SeqResult) -> bool:

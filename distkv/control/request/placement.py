@@ -175,7 +175,9 @@ class Placement:
             self._changed(block)
 
     def offered(self, debt: Debt, message: BlocksReady, now: float) -> None:
-        """`BlocksReady` was sent for the next blocks of a span: they stay untouched until it answers."""
+        """`BlocksReady` was sent (again) for the next blocks of a span: they stay untouched until it answers."""
+        if not debt.num_ready:
+            debt.offered_at = now
         debt.num_ready, debt.blocks_ready, debt.blocks_ready_sent_at = len(message.blocks), message, now
 
     def refused(self, debt: Debt) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -52,12 +53,13 @@ class Knocks:
 class PeerBook:
     """Members other than this instance. A list that lacks somebody proves nothing: the gManager may have restarted.
 
-    own: this instance. cursor: how far the gManager's list was followed. Of peers whose listed state is not believed
-    yet, `_listed` has the entry as listed.
+    has_lent(instance_id): whether this instance owes it anything. own: this instance. cursor: how far the gManager's
+    list was followed. Of peers whose listed state is not believed yet, `_listed` has the entry as listed.
     """
 
-    def __init__(self, state: RManagerState) -> None:
+    def __init__(self, state: RManagerState, has_lent: Callable[[str], bool]) -> None:
         self._state = state
+        self._has_lent = has_lent
         self.cursor = MemberCursor()
         self._log = MemberLog(max(1, state.settings.incarnation))
         self._listed: dict[str, Member] = {}
@@ -87,7 +89,7 @@ class PeerBook:
             before = known.get(member.instance_id)
             if before is not None and self._is_stale(before, member):
                 continue
-            if before is not None and self._contradicts(before, member) and self._is_at_stake(member.instance_id):
+            if before is not None and self._contradicts(before, member) and self._has_lent(member.instance_id):
                 self._doubt_listed(member, now)
                 continue
             lost.extend(self._believe(member))
@@ -118,10 +120,6 @@ class PeerBook:
         if known.state == "dead":
             return False
         return listed.incarnation != known.incarnation or listed.state in ("dead", "unreachable")
-
-    def _is_at_stake(self, instance_id: str) -> bool:
-        """Whether this instance has borrowed there."""
-        return any(debt.creditor_id == instance_id for debt in self._state.all_debts())
 
     def _doubt_listed(self, listed: Member, now: float) -> None:
         """Keep to what is known until the peer itself shows that it is otherwise, but do not borrow there meanwhile."""
@@ -180,7 +178,7 @@ class PeerBook:
             at, instance_id = heapq.heappop(self._due)
             if self._state.suspects.get(instance_id) == at:
                 lost.extend(self._give_up(instance_id))
-            if instance_id in self._listed and not self._is_at_stake(instance_id):
+            if instance_id in self._listed and not self._has_lent(instance_id):
                 lost.extend(self._believe(self._listed[instance_id]))
             knocks = self._knocks.get(instance_id)
             if knocks is not None and knocks.next_at == at:

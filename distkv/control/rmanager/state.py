@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from random import Random
 
 from distkv.config import ControlSettings
 from distkv.control.blocks import BlockPool, SlotState
 from distkv.control.commands import Command, Publish
 from distkv.control.loan.borrowing import Borrower
 from distkv.control.loan.lending import LoanBook
+from distkv.control.loan.paths import PathBook
 from distkv.control.request.block import Debt
 from distkv.control.request.sequence import SeqState, Sequence
 from distkv.control.rmanager.member_table import MemberTable, Suspects
@@ -67,6 +69,7 @@ class RManagerState:
     pool: BlockPool = field(init=False)
     loans: LoanBook = field(init=False)
     scheduler: Scheduler = field(init=False)
+    paths: PathBook = field(init=False)
     borrower: Borrower = field(init=False)
     sequences: Sequences = field(init=False)
     members: MemberTable = field(default_factory=MemberTable)
@@ -87,8 +90,18 @@ class RManagerState:
         self.scheduler = Scheduler(
             s.block_tokens, s.max_num_seqs, s.max_num_batched_tokens, s.mixed_step_ratio, self.take_slot
         )
+        entropy = Random(f"{s.instance_id} {s.incarnation}")
+        self.paths = PathBook(entropy)
         self.borrower = Borrower(
-            s.instance_id, s.incarnation, s.lease_s, s.lease_margin_s, self.emit, self.members, self.counters
+            s.instance_id,
+            s.incarnation,
+            s.lease_s,
+            s.lease_margin_s,
+            self.emit,
+            self.members,
+            self.paths,
+            self.counters,
+            entropy,
         )
 
     def next_id(self) -> int:
@@ -132,8 +145,9 @@ class RManagerState:
 
     @property
     def has_creditors(self) -> bool:
-        """Whether any peer may be asked for memory."""
-        return self.members.num_creditors > 0
+        """Whether any peer may be asked for memory that no path in doubt keeps from it."""
+        doubted = self.paths.doubted_creditors(self.settings.instance_id)
+        return self.members.num_creditors > sum(map(self.members.may_lend, doubted))
 
     def cluster_blocks(self) -> int:
         """Blocks one request could have if nothing else ran: all of ours, all that live peers may lend."""
@@ -199,6 +213,8 @@ class RManagerState:
         self.pool.validate()
         self.loans.validate()
         self.members.validate()
+        self.paths.validate()
+        self.borrower.validate()
         self.sequences.validate()
         owned = list(closing_slots)
         for seq in self.sequences.values():

@@ -18,6 +18,7 @@ from distkv.control import commands as c
 from distkv.control.loan.creditor import Creditor
 from distkv.control.loan.debts import DebtBook
 from distkv.control.loan.moves import Mover
+from distkv.control.loan.paths import Path
 from distkv.control.loan.recall import Recaller
 from distkv.control.loan.reclaimer import Reclaimer
 from distkv.control.request.block import Debt
@@ -63,13 +64,14 @@ class RManager:
         self._requests = RequestLifecycle(
             self.state, self._admission, self._debts, make_decoder, entropy, self._lost_in_step
         )
-        self._peers = PeerBook(self.state)
+        self._peers = PeerBook(self.state, lambda instance_id: bool(self._debts.at(instance_id)))
         self._heartbeats = Heartbeats(self.state)
         self._clients = ClientBook()
         self._drain = Drain(self.state, self._requests, self._creditor, self._debts)
         self._compat = ""
         self._timed: tuple[Timed, ...] = (
             self._peers,
+            self.state.paths,
             self.state.borrower,
             self._creditor,
             self._debts,
@@ -117,16 +119,22 @@ class RManager:
 
     # --- messages, by the channel they may come by
 
-    def _from_worker(self, message: fw.StepResult | fw.Checksummed | fw.Pulled | fw.Revoked, now: float) -> None:
+    def _from_worker(
+        self, message: fw.StepResult | fw.Checksummed | fw.Pulled | fw.Linked | fw.Revoked, now: float
+    ) -> None:
         match message:
             case fw.StepResult():
                 self._heartbeats.on_step(message.compute_s)
+                for creditor_id in {lost for result in message.results for lost in result.lost}:
+                    self._path_failed(creditor_id, "partials were missing", now)
                 self._requests.on_result(message, now)
             case fw.Checksummed():
                 self._mover.on_checksummed(message)
             case fw.Pulled():
                 if not self._creditor.on_pulled(message):
                     self._recaller.on_pulled(message)
+            case fw.Linked():
+                self._debts.give_back(self.state.borrower.on_linked(message, now))
             case fw.Revoked():
                 self._creditor.on_revoked(message)
             case _:
@@ -153,9 +161,9 @@ class RManager:
             case tr.Refused():
                 self.state.borrower.on_refused(peer_id, message, now)
             case tr.Complete():
-                self._mover.on_complete(peer_id, message)
+                self._mover.on_complete(peer_id, message, now)
             case tr.Renewed():
-                self._lose_all(self._debts.on_renewed(peer_id, message), "its renewal was refused")
+                self._lose_leases(self._debts.on_renewed(peer_id, message), "its renewal was refused", now)
             case tr.Released():
                 self._debts.on_released(peer_id, message)
             case tr.Reclaim():
@@ -217,6 +225,15 @@ class RManager:
         debts = [debt for debt in seq.placement.debts if debt.creditor_id in creditor_ids and debt.filled]
         self._lose_all([(seq, debt) for debt in debts], "partials were missing")
 
+    def _lose_leases(self, found: list[tuple[Sequence, Debt]], why: str, now: float) -> None:
+        for creditor_id in {debt.creditor_id for _, debt in found}:
+            self._path_failed(creditor_id, why, now)
+        self._lose_all(found, why)
+
+    def _path_failed(self, creditor_id: str, why: str, now: float) -> None:
+        """What lay there could not be used: others are tried first for a while."""
+        self.state.paths.failed(Path(self.state.settings.instance_id, creditor_id), why, now)
+
     def _lose_all(self, found: list[tuple[Sequence, Debt]], why: str) -> None:
         for seq, debt in found:
             if debt not in seq.placement.debts:
@@ -242,13 +259,16 @@ class RManager:
 
     def _tick(self, now: float) -> None:
         self._lose_peers(self._peers.tick(now), now)
-        for instance_id in self.state.borrower.tick(now):
+        self.state.paths.tick(now)
+        silent, unusable = self.state.borrower.tick(now)
+        self._debts.give_back(unusable)
+        for instance_id in silent:
             self._peers.silent(instance_id, now)
         self._creditor.tick(now)
         self._reclaimer.tick(now)
         expired = self._debts.tick(now)
         self.state.counters.lease_expiries += len(expired)
-        self._lose_all(expired, "its lease ran out")
+        self._lose_leases(expired, "its lease ran out", now)
         for route in self._clients.silent(now):
             self._client_silent(route, now)
         self._mover.tick(now)

@@ -11,7 +11,7 @@ from random import Random
 
 from distkv import events
 from distkv.control.blocks import SlotState
-from distkv.control.loan.borrowing import Borrow, Purpose
+from distkv.control.loan.borrow import Borrow, Purpose
 from distkv.control.loan.debts import DebtBook
 from distkv.control.request.block import Block
 from distkv.control.request.sequence import SeqState, Sequence

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from distkv.control.request.block import Block
 from distkv.control.request.sequence import SeqState, Sequence
 from distkv.control.schedule.chunking import Chunk, Chunking
-from distkv.wire.messages.to_worker import PromptLogprobs, SeqStep, Step
+from distkv.wire.messages.to_worker import PromptLogprobs, RemoteSpan, SeqStep, Step
 
 MAX_IN_FLIGHT = 2
 STREAMING_SHARE = 3
@@ -26,7 +26,8 @@ MAX_PROMPT_LOGPROBS = 4096
 
 @dataclass(slots=True)
 class Planned:
-    """One sequence's part in a step that was sent. prompt_logprobs: those of the prompt it is to report."""
+    """One sequence's part in a step that was sent. prompt_logprobs: those of the prompt it is to report. remote: the
+    spans it attends to."""
 
     seq: Sequence
     attempt: int
@@ -34,6 +35,7 @@ class Planned:
     end: int
     sampled: bool
     prompt_logprobs: PromptLogprobs | None
+    remote: tuple[RemoteSpan, ...]
 
 
 @dataclass(slots=True)
@@ -168,7 +170,7 @@ class Scheduler:
             history=seq.request.has_history,
             prompt_logprobs=wanted,
         )
-        step.planned[seq.request_id] = Planned(seq, seq.attempt, start, end, sampled, wanted)
+        step.planned[seq.request_id] = Planned(seq, seq.attempt, start, end, sampled, wanted, remote)
         seq.planned(start, end)
         return part
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import structlog
@@ -11,8 +11,9 @@ from torch import Tensor
 
 from distkv.engine.attention.bodies import body_of, tensor_of
 from distkv.engine.attention.merging import Rows
-from distkv.errors import LinkClosed, LinkError, WireError
+from distkv.errors import LinkClosed, LinkError, LinkTimeout, WireError
 from distkv.kernels import Partial
+from distkv.wire.messages.common import clipped
 from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.data import Attend, AttendPlan, DataMessage, Denied, Partials
 
@@ -33,7 +34,7 @@ class Peers(Protocol):
 
     def creditor(self, instance_id: str, microbatch: int = 0) -> CreditorLink:
         """A usable link to an instance; each microbatch of a step has its own, for their queries overlap. Raises
-        LinkError when it cannot be reached."""
+        LinkError when there is none; does not wait for one longer than a moment."""
 
 
 class CreditorLink:
@@ -45,9 +46,18 @@ class CreditorLink:
     sent or received any more, and whoever opened the link should abort it.
     """
 
-    def __init__(self, link: FrameLink, creditor_id: str, attend_timeout_s: float, counters: Counters) -> None:
-        """attend_timeout_s: how long one `collect` waits. counters: query_bytes are added to these."""
+    def __init__(
+        self,
+        link: FrameLink,
+        creditor_id: str,
+        attend_timeout_s: float,
+        counters: Counters,
+        on_silent: Callable[[], None] = lambda: None,
+    ) -> None:
+        """attend_timeout_s: how long one `collect` waits. counters: query_bytes are added to these. on_silent: called
+        when it waited in vain."""
         self.broken = False
+        self._on_silent = on_silent
         self._link, self._creditor_id, self._attend_timeout_s = link, creditor_id, attend_timeout_s
         self._counters = counters
         self._plan = AttendPlan(step_id=0, num_rows=0, entries=())
@@ -126,12 +136,14 @@ class CreditorLink:
             case Denied(field=field, expected=expected, got=got):
                 problem = f"denied: {field} should be {expected}, was {got}"
             case _:
-                problem = f"sent {header!r} instead of the partials of step {step_id}, layer {layer}"
+                problem = f"sent {clipped(repr(header))} instead of the partials of step {step_id}, layer {layer}"
         raise LinkClosed(self._creditor_id, problem)
 
     def _fail(self, error: LinkError | WireError) -> None:
         if not self.broken:
             structlog.get_logger().warning("a creditor failed", peer=self._creditor_id, why=str(error))
-        self.broken = True
+            self.broken = True
+            if isinstance(error, LinkTimeout):
+                self._on_silent()
         for lost in self._lost:
             lost.add(self._creditor_id)

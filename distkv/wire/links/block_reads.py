@@ -5,6 +5,7 @@ from __future__ import annotations
 from distkv.errors import LinkError, MalformedMessage
 from distkv.wire.links.base import MAX_BODY_BYTES, TensorLink
 from distkv.wire.links.pool_memory import Pool, slots_problem
+from distkv.wire.messages.common import clipped
 from distkv.wire.messages.data import Blocks, Denied, ReadBlocks
 
 
@@ -26,7 +27,7 @@ def serve_read(link: TensorLink, request: ReadBlocks, pool: Pool) -> int:
 def deny(link: TensorLink, field: str, expected: str, got: str) -> MalformedMessage:
     """Tell the peer what is wrong with its frame and end the link; the error is to be raised."""
     try:
-        link.send(Denied(field=field, expected=expected, got=got))
+        link.send(Denied(field=field, expected=clipped(expected), got=clipped(got)))
     except LinkError:
         pass
     finally:

@@ -5,7 +5,7 @@ Tensors are little-endian and contiguous. R: query rows of a plan's entries toge
 
 from __future__ import annotations
 
-from distkv.wire.messages.common import Compat, Count, InstanceId, Message, SpanRef, Value
+from distkv.wire.messages.common import Compat, Count, InstanceId, Message, Reason, SpanRef, Value, Word
 
 
 class Hello(Message, frozen=True):
@@ -34,9 +34,9 @@ class Welcome(Message, frozen=True):
 class Denied(Message, frozen=True):
     """Answer to `Hello`, or to a frame out of order: the link ends here."""
 
-    field: str  #: what differs
-    expected: str  #: what it should have been; not told of `compat`
-    got: str  #: what it was
+    field: Word  #: what differs
+    expected: Reason  #: what it should have been; not told of `compat`
+    got: Reason  #: what it was
 
 
 class AttendEntry(Value, frozen=True, array_like=True):

@@ -57,6 +57,7 @@ ToWorker = (
     | to_worker.Grant
     | to_worker.Revoke
     | to_worker.Pull
+    | to_worker.Link
     | to_worker.Peers
     | to_worker.StatsQuery
     | to_worker.Shutdown
@@ -67,6 +68,7 @@ FromWorker = (
     | from_worker.StepResult
     | from_worker.Checksummed
     | from_worker.Pulled
+    | from_worker.Linked
     | from_worker.Revoked
     | from_worker.WorkerStats
     | from_worker.WorkerFailed

@@ -7,7 +7,17 @@ from typing import Literal
 import msgspec
 
 from distkv.types import TokenLogprobs
-from distkv.wire.messages.common import Count, DataEndpoint, InstanceId, Message, RequestId, Seconds, SpanRef, Value
+from distkv.wire.messages.common import (
+    Count,
+    DataEndpoint,
+    InstanceId,
+    Message,
+    Reason,
+    RequestId,
+    Seconds,
+    SpanRef,
+    Value,
+)
 from distkv.wire.messages.counters import Counters
 
 
@@ -58,7 +68,15 @@ class Pulled(Message, frozen=True):
     """A pull ended; with `problem` set none of its blocks may be used."""
 
     pull_id: Count  #: as in `Pull`
-    problem: str = ""  #: why none of the rBlocks may be used; empty if all are verified
+    problem: Reason = ""  #: why none of the rBlocks may be used; empty if all are verified
+
+
+class Linked(Message, frozen=True):
+    """An attempt to link to a peer ended: Steps can send queries there, or `problem` says why not."""
+
+    instance_id: InstanceId  #: as in `Link`
+    incarnation: int  #: as in `Link`
+    problem: Reason = ""  #: why there is no link; empty if there is one
 
 
 class Revoked(Message, frozen=True):
@@ -78,4 +96,4 @@ class WorkerStats(Message, frozen=True):
 class WorkerFailed(Message, frozen=True):
     """The worker cannot go on and is about to exit; the instance ends with it."""
 
-    reason: str  #: one sentence
+    reason: Reason  #: one sentence

@@ -133,7 +133,7 @@ class Complete(Message, frozen=True):
     span: SpanRef  #: the span
     index: Count  #: as in `BlocksReady`
     num_blocks: Count  #: rBlocks read and verified; they are part of the span now
-    problem: str = ""  #: why nothing was taken over; empty if all went well
+    problem: Reason = ""  #: why nothing was taken over; empty if all went well
 
 
 class Renew(Message, frozen=True):

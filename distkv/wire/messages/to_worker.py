@@ -114,6 +114,13 @@ class Pull(Message, frozen=True):
     span: SpanRef | None = None
 
 
+class Link(Message, frozen=True):
+    """Have a link for queries to a peer that lends, before a Step needs it; answered by `Linked`."""
+
+    instance_id: InstanceId  #: the peer
+    incarnation: int  #: its incarnation; another one is not linked to
+
+
 class Peers(Message, frozen=True):
     """The live members and their tensor endpoints; replaces the list before it."""
 

@@ -7,7 +7,6 @@ import contextlib
 import secrets
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -15,7 +14,7 @@ import torch
 import xxhash
 from structlog.testing import capture_logs
 
-from distkv.actors.worker import device_pool
+from distkv.actors.worker import device_pool, source_threads
 from distkv.actors.worker.device_pool import DevicePool
 from distkv.actors.worker.pool_size import kv_dtype, make_pool
 from distkv.actors.worker.transfers import Transfers
@@ -130,8 +129,9 @@ def test_within_a_process_there_is_no_link_to_it(pool: DevicePool) -> None:
         listen("inproc://here", identity("source"), pool)
 
 
-async def test_transfers_in_batches(tmp_path: Path, pool: DevicePool, device: Device) -> None:
+async def test_transfers_in_batches(pool: DevicePool, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Five slots where staging has room for two: checksummed, pulled, verified; then one with a wrong checksum."""
+    monkeypatch.setattr(source_threads, "IDLE_S", 0.01)
     own = DevicePool(SLOT_BYTES, NUM_SLOTS, device)
     own.memory.zero_()
     links = peer_links("puller", SLOT_BYTES)
@@ -153,10 +153,12 @@ async def test_transfers_in_batches(tmp_path: Path, pool: DevicePool, device: De
             wrong = Pull(
                 pull_id=2, source_id="source", source_incarnation=1, source_slots=(1,), slots=(5,), checksums=(7,)
             )
-            for command in (pull, Checksum(checksum_id=3, slots=slots), wrong, Shutdown()):
+            found = []
+            for command in (pull, Checksum(checksum_id=3, slots=slots), wrong):
                 transfers.put(ENVELOPES.wrap(command))
-            async with asyncio.timeout(DEADLINE_S):
-                found = [(await pipe.recv()).body for _ in range(3)]
+                async with asyncio.timeout(DEADLINE_S):
+                    found.append((await pipe.recv()).body)
+            transfers.put(ENVELOPES.wrap(Shutdown()))
             with pytest.raises(AssertionError, match="Shutdown is no transfer"):
                 await thread
         close_links(links)

@@ -10,18 +10,25 @@ import msgspec
 import pytest
 import xxhash
 
+from distkv.actors.worker import source_threads
 from distkv.actors.worker.peer_links import PeerLinks
 from distkv.actors.worker.transfers import Transfers
 from distkv.engine.model.config import ModelConfig
+from distkv.errors import LinkClosed
 from distkv.wire.envelope_factory import EnvelopeFactory
-from distkv.wire.messages.common import SpanRef
+from distkv.wire.messages.common import MAX_REASON, SpanRef
 from distkv.wire.messages.envelope import FromWorker
-from distkv.wire.messages.from_worker import Checksummed, Pulled, Revoked
-from distkv.wire.messages.to_worker import Checksum, Pull, Shutdown
+from distkv.wire.messages.from_worker import Checksummed, Linked, Pulled, Revoked
+from distkv.wire.messages.to_worker import Checksum, Link, Pull, Shutdown
 from distkv.wire.worker_pipe import WorkerPipe
 from tests.actors.links import DEADLINE_S, Worker, close_links, model_config, peer_links, span
 
 ENVELOPES = EnvelopeFactory("a")
+
+
+@pytest.fixture(autouse=True)
+def threads_end_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source_threads, "IDLE_S", 0.01)
 
 
 @pytest.fixture
@@ -47,7 +54,7 @@ class Puller:
         self.transfers = Transfers(pipe.address, self.links, self.worker.registry, self.worker.memory, 0.2)
         self._pipe, self._source = pipe, source
 
-    async def ask(self, command: Checksum | Pull) -> FromWorker:
+    async def ask(self, command: Checksum | Pull | Link) -> FromWorker:
         self.transfers.put(ENVELOPES.wrap(command))
         return await self.answer()
 
@@ -149,6 +156,47 @@ async def test_a_source_that_does_not_answer_in_time(puller: Puller, source: Wor
     assert "no answer within" in answer.problem
     source.listener.faults.release("read")
     assert (await puller.pull((4,))).problem == "", "over a new link"
+
+
+async def test_a_silent_source_keeps_nobody_elses_blocks_waiting(
+    puller: Puller, source: Worker, config: ModelConfig
+) -> None:
+    """One thread used to do all transfers: who was behind a silent source waited for its timeout."""
+    other = Worker("other", config)
+    other.fill()
+    puller.links.update((source.member, other.member))
+    source.listener.faults.hold("read")
+    sums = tuple(xxhash.xxh3_64_intdigest(other.slot(slot)) for slot in (2, 3))
+    silent = Pull(pull_id=1, source_id="source", source_incarnation=3, source_slots=(1,), slots=(1,), checksums=(0,))
+    good = Pull(pull_id=2, source_id="other", source_incarnation=1, source_slots=(2, 3), slots=(5, 6), checksums=sums)
+    for pull in (silent, silent, good):
+        puller.transfers.put(ENVELOPES.wrap(pull))
+    puller.transfers.put(ENVELOPES.wrap(Checksum(checksum_id=3, slots=(0,))))
+    answers = [await puller.answer() for _ in range(4)]
+    assert sum(isinstance(answer, Pulled) and answer.pull_id == 1 for answer in answers[2:]) == 2, answers
+    assert Pulled(pull_id=2) in answers[:2] and [puller.worker.slot(slot) for slot in (5, 6)] == [
+        other.slot(slot) for slot in (2, 3)
+    ]
+    source.listener.faults.release("read")
+    other.close()
+
+
+async def test_a_link_for_queries_is_opened_beside_the_transfers(puller: Puller, source: Worker) -> None:
+    with source.serves():
+        assert await puller.ask(Link(instance_id="source", incarnation=3)) == Linked(
+            instance_id="source", incarnation=3
+        )
+        answer = await puller.ask(Link(instance_id="source", incarnation=4))
+        assert isinstance(answer, Linked) and answer.problem == "it has a new incarnation"
+        answer = await puller.ask(Link(instance_id="stranger", incarnation=1))
+        assert isinstance(answer, Linked) and answer.problem == "it is no live member of the cluster"
+        close_links(puller.links)
+
+
+async def test_what_a_source_says_is_cut_to_what_a_message_may_carry(puller: Puller, source: Worker) -> None:
+    source.listener.faults.fail("read", LinkClosed("source", "no! " * 5000))
+    answer = await puller.pull((4,))
+    assert len(answer.problem) == MAX_REASON and answer.problem.endswith("…")
 
 
 async def test_a_source_that_died(puller: Puller, source: Worker) -> None:

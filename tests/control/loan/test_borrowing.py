@@ -2,17 +2,40 @@
 
 from __future__ import annotations
 
+import math
+import sys
+
+import pytest
+
 from distkv.clock import ManualClock
-from distkv.control.loan.borrowing import MAX_ROUNDS, QUERY_TIMEOUT_S, TRY_TIMEOUT_S, Borrow, Purpose
+from distkv.control.loan.borrow import Borrow, Purpose
+from distkv.control.loan.borrowing import LINK_TIMEOUT_S, MAX_ROUNDS, QUERY_TIMEOUT_S, TRY_TIMEOUT_S
+from distkv.control.loan.paths import Path
 from distkv.control.request.block import Debt
 from distkv.control.request.sequence import Sequence
 from distkv.control.rmanager.state import RManagerState
 from distkv.wire.messages.common import ANY_EPOCH, Epoch
+from distkv.wire.messages.from_worker import Linked
 from distkv.wire.messages.to_gmanager import BorrowQuery, Refusal
 from distkv.wire.messages.to_rmanager import Candidate, Creditors, Granted, Refused, Release, TryMoveKvcache
+from distkv.wire.messages.to_worker import Link
 from tests.control.parts import add_sequence, issued, make_member, make_state
 
 LEASE_S, MARGIN_S = 4.0, 0.5
+
+
+def bodies(asking: Asking) -> list[object]:
+    """Of all commands since the last call."""
+    found = [getattr(command, "body", command) for command in asking.state.commands]
+    asking.state.commands.clear()
+    return found
+
+
+def asking_for(borrow: Borrow) -> TryMoveKvcache:
+    """What the creditor was asked that a borrow is trying."""
+    return TryMoveKvcache(
+        span_id=borrow.span_id, request_id="r", debtor_id="me", debtor_incarnation=7, num_blocks=2, ttl_s=LEASE_S
+    )
 
 
 class Asking:
@@ -119,9 +142,9 @@ def test_without_a_gmanager_the_cached_members_are_asked_most_free_first() -> No
     for name, free in (("p", 2), ("q", 7)):
         asking.state.members[name] = make_member(name, free_blocks=free)
     borrow = asking.start(3)
-    assert asking.borrower.tick(asking.clock.advance(QUERY_TIMEOUT_S - 0.01)) == []
+    assert asking.borrower.tick(asking.clock.advance(QUERY_TIMEOUT_S - 0.01)) == ([], [])
     assert borrow.querying
-    assert asking.borrower.tick(asking.clock.advance(0.02)) == []
+    assert asking.borrower.tick(asking.clock.advance(0.02)) == ([], [])
     assert borrow.trying == "q"
     asking.candidates(borrow, ("p", 9))
     assert borrow.trying == "q", "an answer that comes late changes nothing"
@@ -140,7 +163,7 @@ def test_who_does_not_answer_is_told_that_nothing_is_wanted_any_more() -> None:
     borrow = asking.start(2)
     asking.candidates(borrow, ("p", 9), ("q", 9))
     ask = asking.asked()
-    assert asking.borrower.tick(asking.clock.advance(TRY_TIMEOUT_S)) == ["p"]
+    assert asking.borrower.tick(asking.clock.advance(TRY_TIMEOUT_S)) == (["p"], [])
     (release,) = issued(asking.state, Release)
     assert (release.span.span_id, release.span.epoch) == (ask.span_id, ANY_EPOCH)
     assert borrow.trying == "q"
@@ -175,6 +198,164 @@ def test_what_a_dead_peer_granted_is_gone_also_when_the_borrow_is_over() -> None
     assert list(asking.borrower.finished) == [borrow]
     asking.borrower.on_peer_lost("p", asking.clock.now())
     assert [debt.creditor_id for debt in borrow.grants] == ["s"]
+
+
+# --- paths
+
+
+def unlinked(*peers: str) -> tuple[Asking, Borrow]:
+    """Peers that the worker has no links to, and a borrow of 2 that tries the first."""
+    asking = Asking(peers)
+    for name in peers:
+        asking.state.paths.forget(name)
+    borrow = asking.start(2)
+    asking.candidates(borrow, *((name, 9) for name in peers))
+    return asking, borrow
+
+
+def linked(asking: Asking, creditor: str, problem: str = "") -> list[str]:
+    """The worker answers; returns whose grants go back."""
+    message = Linked(instance_id=creditor, incarnation=1, problem=problem)
+    return [debt.creditor_id for debt in asking.borrower.on_linked(message, asking.clock.now())]
+
+
+@pytest.mark.parametrize("first", ["the grant", "the link"])
+def test_a_grant_counts_when_the_worker_is_linked_to_its_creditor(first: str) -> None:
+    asking, borrow = unlinked("p", "q")
+    (link,) = [body for body in bodies(asking) if isinstance(body, Link)]
+    assert (link.instance_id, link.incarnation) == ("p", 1)
+    ask = asking_for(borrow)
+    if first == "the link":
+        assert linked(asking, "p") == []
+    assert asking.grant("p", ask, 2)
+    if first == "the grant":
+        assert asking.borrower.active and asking.borrower.grants() == borrow.grants, "it is renewed meanwhile"
+        assert linked(asking, "p") == []
+    assert list(asking.borrower.finished) == [borrow] and borrow.granted == 2
+    again = asking.start(2)
+    asking.candidates(again, ("p", 9))
+    assert [body for body in bodies(asking) if isinstance(body, Link)] == [], "it is linked already"
+
+
+@pytest.mark.parametrize("first", ["the grant", "the link"])
+def test_a_creditor_that_cannot_be_reached_is_passed_over(first: str) -> None:
+    """It grants all the same; it used to be asked for ever."""
+    asking, borrow = unlinked("p", "q")
+    ask = asking_for(borrow)
+    if first == "the grant":
+        assert asking.grant("p", ask, 2)
+        assert linked(asking, "p", "no route") == ["p"]
+    else:
+        assert linked(asking, "p", "no route") == []
+        assert not asking.grant("p", ask, 2), "nobody waits for this grant any more"
+        (release,) = [body for body in bodies(asking) if isinstance(body, Release)]
+        assert (release.span.span_id, release.span.epoch) == (ask.span_id, ANY_EPOCH)
+    assert borrow.trying == "q" and borrow.grants == []
+    asking.grant("q", asking_for(borrow), 2)
+    linked(asking, "q")
+    assert list(asking.borrower.finished) == [borrow] and [debt.creditor_id for debt in borrow.grants] == ["q"]
+    asking.state.commands.clear()
+    later = asking.start(2)
+    assert asking.query().suspects == ("p",)
+    asking.candidates(later, ("p", 9), ("q", 1))
+    assert later.trying == "q"
+
+
+def test_a_worker_that_does_not_say_whether_it_is_linked_is_not_waited_for_for_ever() -> None:
+    asking, borrow = unlinked("p")
+    asking.grant("p", asking_for(borrow), 2)
+    deadline = asking.borrower.next_deadline()
+    assert deadline == asking.clock.now() + LINK_TIMEOUT_S
+    silent, unusable = asking.borrower.tick(deadline)
+    assert silent == [] and [debt.creditor_id for debt in unusable] == ["p"]
+    assert asking.state.paths.is_in_doubt(Path("me", "p"))
+    asking.borrower.validate()
+
+
+def test_links_to_another_incarnation_are_none() -> None:
+    asking, borrow = unlinked("p")
+    asking.grant("p", asking_for(borrow), 2)
+    asking.borrower.on_linked(Linked(instance_id="p", incarnation=2), asking.clock.now())
+    assert borrow.linking
+    asking.borrower.on_peer_lost("p", asking.clock.now())
+    assert borrow.grants == [] and not borrow.linking
+    asking.borrower.validate()
+
+
+def test_whom_a_path_failed_comes_last_and_not_at_all_while_it_is_in_doubt() -> None:
+    asking = Asking()
+    for path in (Path("me", "p"), Path("q", "me")):
+        asking.state.paths.failed(path, "no route", asking.clock.now())
+    borrow = asking.start(2)
+    assert asking.query().suspects == ("p", "q")
+    asking.candidates(borrow, ("p", 9), ("q", 9), ("s", 9))
+    assert (borrow.trying, borrow.candidates) == ("s", [])
+    asking.state.paths.tick(asking.clock.advance(5.0))
+    again = asking.start(2)
+    asking.candidates(again, ("p", 9), ("q", 9), ("s", 9))
+    assert again.trying == "s" and [one.instance_id for one in again.candidates] == ["p", "q"]
+    asking.state.paths.failed(Path("s", "p"), "no route", asking.clock.now())
+    leaving = asking.start(2, Purpose.RECLAIM, exclude=("p",))
+    asking.candidates(leaving, ("s", 9), ("q", 9))
+    assert leaving.trying == "q", "s cannot pull from p, where the blocks lie"
+
+
+def test_while_no_gmanager_answers_borrowers_do_not_all_take_the_same() -> None:
+    first: set[str] = set()
+    for number in range(20):
+        asking = Asking(peers=())
+        asking.borrower._candidates._entropy.seed(number)
+        for name, free in (("p", 9), ("q", 8), ("s", 8), ("t", 1)):
+            asking.state.members[name] = make_member(name, free_blocks=free)
+        borrow = asking.start(3)
+        asking.borrower.tick(asking.clock.advance(QUERY_TIMEOUT_S))
+        first.add(borrow.trying)
+        assert borrow.candidates[-1].instance_id == "t"
+    assert first == {"p", "q", "s"}
+
+
+def test_each_wait_has_its_deadline_and_none_is_left() -> None:
+    asking = Asking(peers=("p", "q"))
+    borrow = asking.start(2)
+    assert asking.borrower.next_deadline() == asking.clock.now() + QUERY_TIMEOUT_S
+    asking.candidates(borrow, ("p", 9), ("q", 9))
+    assert asking.borrower.next_deadline() == asking.clock.now() + TRY_TIMEOUT_S
+    asking.borrower.tick(asking.clock.advance(TRY_TIMEOUT_S))
+    assert asking.borrower.next_deadline() == asking.clock.now() + TRY_TIMEOUT_S
+    asking.borrower.validate()
+    asking.borrower.cancel(asking.seq)
+    assert asking.borrower.next_deadline() == math.inf
+    asking.borrower.validate()
+
+
+def test_an_event_costs_the_same_however_many_borrow() -> None:
+    """Counted in calls, so that no clock decides."""
+    costs = []
+    for others in (10, 1000):
+        asking = Asking()
+        for number in range(others):
+            other = asking.borrower.start(add_sequence(asking.state, f"x{number}"), Purpose.RECLAIM, 1, 0.0)
+            asking.candidates(other, ("p", 9))
+        borrow = asking.start(2, Purpose.RELIEVE)
+        asking.candidates(borrow, ("q", 9))
+        ask = asking_for(borrow)
+        asking.borrower.tick(asking.clock.now())  # drops timers that were set anew
+        calls = 0
+
+        def count(*_: object) -> None:
+            nonlocal calls
+            calls += 1
+
+        sys.setprofile(count)
+        try:
+            asking.borrower.is_borrowing(Purpose.PLACE)
+            asking.borrower.of(asking.seq, Purpose.RELIEVE)
+            asking.borrower.tick(asking.clock.now())
+            asking.grant("q", ask, 2)
+        finally:
+            sys.setprofile(None)
+        costs.append(calls)
+    assert costs[1] <= costs[0] + 5
 
 
 def test_more_than_asked_for_is_not_used() -> None:

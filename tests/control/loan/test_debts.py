@@ -6,7 +6,7 @@ import pytest
 
 from distkv.clock import ManualClock
 from distkv.control.commands import TellPeer
-from distkv.control.loan.borrowing import Purpose
+from distkv.control.loan.borrow import Purpose
 from distkv.control.loan.debts import DebtBook
 from distkv.control.request.block import Debt
 from distkv.control.request.sequence import Sequence
@@ -169,7 +169,7 @@ def test_grants_still_being_collected_are_renewed_too(
 ) -> None:
     borrow = state.borrower.start(seq, Purpose.PLACE, 4, clock.now())
     held = Debt(SpanRef(span_id="g", epoch=Epoch(1, 1)), "q", (1, 2), 103.0, 4.0)
-    borrow.grants.append(held)
+    state.borrower.collect(borrow, held)
     debts.add(seq, held, 99.0)
     debts.tick(clock.now())
     (renew,) = issued(state, Renew)
@@ -186,7 +186,7 @@ def test_a_grant_that_is_gone_while_others_are_collected_is_not_used(
 ) -> None:
     borrow = state.borrower.start(seq, Purpose.PLACE, 4, clock.now())
     held = Debt(SpanRef(span_id="g", epoch=Epoch(1, 1)), "q", (1, 2), 103.0, 4.0)
-    borrow.grants.append(held)
+    state.borrower.collect(borrow, held)
     debts.add(seq, held, 99.0)
     if how == "lease":
         assert debts.tick(103.0) == []

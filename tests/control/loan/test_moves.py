@@ -6,7 +6,8 @@ import pytest
 
 from distkv.clock import ManualClock
 from distkv.control.loan.debts import DebtBook
-from distkv.control.loan.moves import MAX_FAILURES, MAX_READY_BLOCKS, SEND_AGAIN_S, Mover
+from distkv.control.loan.moves import MAX_FAILURES, MAX_READY_BLOCKS, SEND_AGAIN_S, UNANSWERED_S, Mover
+from distkv.control.loan.paths import Path
 from distkv.control.request.block import Debt
 from distkv.control.request.sequence import Sequence
 from distkv.control.rmanager.state import RManagerState
@@ -45,9 +46,8 @@ class Moving:
 
     def complete(self, debt: Debt, ready: BlocksReady, problem: str = "") -> None:
         count = 0 if problem else len(ready.blocks)
-        self.mover.on_complete(
-            debt.creditor_id, Complete(span=debt.span, index=ready.index, num_blocks=count, problem=problem)
-        )
+        message = Complete(span=debt.span, index=ready.index, num_blocks=count, problem=problem)
+        self.mover.on_complete(debt.creditor_id, message, self.clock.now())
 
     def check(self) -> None:
         validate(self.state, self.debts)
@@ -262,7 +262,37 @@ def test_a_source_that_is_no_member_is_not_named() -> None:
 def test_answers_to_nothing_change_nothing(index: int) -> None:
     moving = Moving()
     debt = lend(moving.seq, "p", 2, debts=moving.debts)
-    moving.mover.on_complete("p", Complete(span=debt.span, index=index, num_blocks=1))
+    moving.mover.on_complete("p", Complete(span=debt.span, index=index, num_blocks=1), 0.0)
     moving.debts.give_back([debt])
-    moving.mover.on_complete("p", Complete(span=debt.span, index=0, num_blocks=1))
+    moving.mover.on_complete("p", Complete(span=debt.span, index=0, num_blocks=1), 0.0)
     assert debt.filled == 0 and moving.state.counters.moved_blocks == 0
+
+
+def test_a_creditor_that_takes_nothing_and_does_not_say_why_is_left_alone() -> None:
+    moving = Moving()
+    debt = lend(moving.seq, "p", 2, debts=moving.debts)
+    moving.advance()
+    moving.checksum()
+    moving.clock.advance(UNANSWERED_S - 0.01)
+    moving.advance()
+    assert issued(moving.state, BlocksReady) == [debt.blocks_ready] * 2 and debt.num_ready == 2
+    moving.clock.advance(0.01)
+    moving.advance()
+    assert moving.seq.placement.debts == [] and moving.state.paths.is_in_doubt(Path("p", "me"))
+    assert all(block.slot is not None and block.full for block in moving.seq.placement.blocks[:2]), "they stay here"
+    moving.check()
+
+
+def test_pulls_that_fail_put_the_path_in_doubt_and_one_that_works_forgives() -> None:
+    moving = Moving()
+    debt = lend(moving.seq, "p", 2, debts=moving.debts)
+    moving.advance()
+    moving.checksum()
+    for _ in range(MAX_FAILURES):
+        moving.complete(debt, moving.ready(), "no route")
+        moving.advance()
+    assert moving.state.paths.is_in_doubt(Path("p", "me")) and "no route" in moving.state.paths.describe()
+    again = lend(moving.seq, "p", 2, debts=moving.debts)
+    moving.advance()
+    moving.complete(again, moving.ready())
+    assert not moving.state.paths.has_failed(Path("p", "me"))

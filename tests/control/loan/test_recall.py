@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from distkv.clock import ManualClock
-from distkv.control.loan.borrowing import Purpose
+from distkv.control.loan.borrow import Purpose
 from distkv.control.loan.debts import DebtBook
 from distkv.control.loan.recall import Recaller
 from distkv.control.request.block import Debt

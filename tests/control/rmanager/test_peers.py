@@ -33,7 +33,7 @@ def state() -> RManagerState:
 
 @pytest.fixture
 def peers(state: RManagerState) -> PeerBook:
-    peers = PeerBook(state)
+    peers = PeerBook(state, lambda name: any(debt.creditor_id == name for debt in state.all_debts()))
     peers.own = make_member("me", 7)
     return peers
 
@@ -255,7 +255,7 @@ def test_who_has_its_list_is_told_what_changed(state: RManagerState, peers: Peer
 
 
 def test_before_it_is_introduced(state: RManagerState) -> None:
-    (message,) = PeerBook(state).members_messages(MembersQuery())
+    (message,) = PeerBook(state, lambda _: False).members_messages(MembersQuery())
     assert message.members == ()
 
 

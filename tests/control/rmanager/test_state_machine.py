@@ -34,6 +34,8 @@ class Running:
         self.rm = RManager(RManagerSettings(num_blocks=num_blocks, **common | settings), NoText, Random(1))
         self.rm.introduce(make_member("me", 7), "model")
         self.handle(c.FromGManager(tr.Members(version=1, members=(make_member("p"), make_member("q")))))
+        for name in "pq":
+            self.handle(c.FromWorker(fw.Linked(instance_id=name, incarnation=1)))
 
     def handle(self, event: c.Event, after_s: float = 0.0) -> list[object]:
         """Bodies of the commands that follow."""
@@ -145,6 +147,8 @@ UNKNOWN = SpanRef(span_id="unknown", epoch=Epoch(7, 1))
         c.FromWorker(fw.Checksummed(checksum_id=1, checksums=(1, 2))),
         c.FromWorker(fw.Pulled(pull_id=1)),
         c.FromWorker(fw.Revoked(span=UNKNOWN)),
+        c.FromWorker(fw.Linked(instance_id="nobody", incarnation=1, problem="no")),
+        c.FromWorker(fw.Linked(instance_id="p", incarnation=9)),
         c.FromGManager(tr.Creditors(borrow_id="unknown", candidates=(tr.Candidate("p", 9),))),
         c.FromGManager(tr.HeartbeatAck(seq=2**40)),
         c.PeerAnswered("p", tr.Granted(span_id="unknown", epoch=Epoch(1, 1), slots=(0, 1), ttl_s=9.0)),

@@ -8,7 +8,7 @@ import pytest
 
 from distkv.clock import ManualClock
 from distkv.control.blocks import SlotState
-from distkv.control.loan.borrowing import Borrow, Purpose
+from distkv.control.loan.borrow import Borrow, Purpose
 from distkv.control.loan.debts import DebtBook
 from distkv.control.request.block import Debt
 from distkv.control.request.sequence import SeqState, Sequence
@@ -66,9 +66,10 @@ class Admitting:
         for index, (creditor, count) in enumerate(grants):
             span = SpanRef(span_id=f"{borrow.borrow_id}-{index}", epoch=Epoch(1, 1))
             debt = Debt(span, creditor, tuple(range(count)), self.clock.now() + 3.5, 4.0)
-            borrow.grants.append(debt)
+            self.state.borrower.collect(borrow, debt)
             self.debts.add(borrow.seq, debt, self.clock.now())
-        self.state.borrower.drop(borrow)
+        self.state.borrower.end(borrow)
+        assert self.state.borrower.take_finished() is borrow
         self.admission.on_borrowed(borrow, self.clock.now())
         self.check()
 

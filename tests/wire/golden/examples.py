@@ -308,6 +308,7 @@ _BODIES: dict[str, tuple[str, Control]] = {
     "Checksum": ("i0", to_worker.Checksum(checksum_id=3, slots=(4, 5))),
     "Grant": ("i1", to_worker.Grant(span=SPAN, slots=(20, 21, 22, 23, 40, 41, 42, 43))),
     "Revoke": ("i1", to_worker.Revoke(span=SPAN, positions=(4, 5, 9))),
+    "Link": ("i0", to_worker.Link(instance_id="i1", incarnation=SPAN.epoch.incarnation)),
     "Pull": (
         "i1",
         to_worker.Pull(
@@ -357,6 +358,10 @@ _BODIES: dict[str, tuple[str, Control]] = {
         ),
     ),
     "Checksummed": ("worker", from_worker.Checksummed(checksum_id=3, checksums=CHECKSUMS)),
+    "Linked": (
+        "worker",
+        from_worker.Linked(instance_id="i1", incarnation=SPAN.epoch.incarnation, problem="no answer within 1.000 s"),
+    ),
     "Pulled": ("worker", from_worker.Pulled(pull_id=8, problem="block 1: its checksum does not match")),
     "Revoked": ("worker", from_worker.Revoked(span=SPAN, positions=(4, 5, 9))),
     "WorkerStats": ("worker", from_worker.WorkerStats(query_id=2, counters=COUNTERS)),

@@ -1,0 +1,171 @@
+"""The step thread's links to creditors: opened beside it, one for each creditor and microbatch.
+
+A step never connects. It waits a moment for a link that is being opened for the first time, and for none that failed
+before: to a black hole an attempt takes its whole timeout, and whoever else is in the batch would wait with it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from distkv.engine.attention.creditor_link import CreditorLink
+from distkv.errors import LinkClosed, LinkError
+from distkv.wire.links import TensorLink
+from distkv.wire.messages.common import Member
+from distkv.wire.messages.counters import Counters
+
+LINK_WAIT_S = 0.1
+FIRST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 30.0
+"""After an attempt that failed the next one waits; each time twice as long, until one succeeds."""
+
+Key = tuple[str, int]
+"""A creditor's instance id and a microbatch."""
+
+Report = Callable[[str], None]
+"""Takes the end of an attempt: why there is no link, or an empty text."""
+
+
+@dataclass(slots=True)
+class Opened:
+    """A link, and the incarnation of the creditor that it leads to."""
+
+    incarnation: int
+    link: TensorLink
+    creditor: CreditorLink
+
+
+@dataclass(slots=True)
+class Attempt:
+    """To link to a creditor as the member list names it. Once it is `done`: `why` it failed, and when to try again."""
+
+    member: Member
+    reports: list[Report] = field(default_factory=list)
+    done: threading.Event = field(default_factory=threading.Event)
+    why: str = ""
+    retry_at: float = 0.0
+
+
+class CreditorLinks:
+    """Used by the step thread; `prepare` and `keep_only` by any.
+
+    open_link(member): blocks until there is a link. Raises LinkError. counters: for the links.
+    """
+
+    def __init__(self, open_link: Callable[[Member], TensorLink], attend_timeout_s: float, counters: Counters) -> None:
+        self._open_link = open_link
+        self._attend_timeout_s = attend_timeout_s
+        self._counters = counters
+        self._lock = threading.Lock()
+        self._opened: dict[Key, Opened] = {}
+        self._attempts: dict[Key, Attempt] = {}
+        self._pauses_s: dict[str, float] = {}
+
+    def get(self, member: Member, microbatch: int) -> CreditorLink:
+        """A usable link. Raises LinkClosed when there is none yet, or none can be had."""
+        key = member.instance_id, microbatch
+        with self._lock:
+            opened = self._usable(key, member)
+            if opened is not None:
+                return opened.creditor
+            failed_before = member.instance_id in self._pauses_s
+            attempt = self._attempt(key, member, time.monotonic())
+        if not failed_before:
+            attempt.done.wait(LINK_WAIT_S)
+        with self._lock:
+            opened = self._usable(key, member)
+            if opened is not None:
+                return opened.creditor
+            if not attempt.done.is_set():
+                self._pauses_s.setdefault(member.instance_id, FIRST_PAUSE_S)
+        raise LinkClosed(member.instance_id, attempt.why or "it is not linked yet")
+
+    def prepare(self, member: Member, report: Report) -> None:
+        """Have a link for the first microbatch; `report` is called when there is one, or none can be had."""
+        key = member.instance_id, 0
+        with self._lock:
+            is_open = self._usable(key, member) is not None
+            if not is_open:
+                attempt = self._attempts.get(key)
+                if attempt is None or attempt.done.is_set() or attempt.member != member:
+                    attempt = self._start(key, member)
+                attempt.reports.append(report)
+        if is_open:
+            report("")
+
+    def keep_only(self, members: dict[str, Member]) -> None:
+        """End links to incarnations that are not among these, also in the middle of a wait."""
+        with self._lock:
+            for instance_id in [i for i in self._pauses_s if i not in members]:
+                del self._pauses_s[instance_id]
+            for key in [key for key in self._attempts if key[0] not in members]:
+                del self._attempts[key]
+            opened = list(self._opened.items())
+        for (instance_id, _), one in opened:
+            member = members.get(instance_id)
+            if member is None or member.incarnation != one.incarnation:
+                one.link.abort()
+
+    def _usable(self, key: Key, member: Member) -> Opened | None:
+        """With the lock held. A link that failed, or leads to another incarnation, ends here."""
+        opened = self._opened.get(key)
+        if opened is None:
+            return None
+        if opened.creditor.broken or opened.incarnation != member.incarnation:
+            del self._opened[key]
+            opened.link.abort()
+            return None
+        return opened
+
+    def _attempt(self, key: Key, member: Member, now: float) -> Attempt:
+        """With the lock held: the attempt under way, the last one if its pause is not over, or a new one."""
+        attempt = self._attempts.get(key)
+        if attempt is not None and attempt.member == member and (not attempt.done.is_set() or now < attempt.retry_at):
+            return attempt
+        return self._start(key, member)
+
+    def _start(self, key: Key, member: Member) -> Attempt:
+        attempt = self._attempts[key] = Attempt(member)
+        name = f"link to {member.instance_id}"
+        threading.Thread(target=self._run, args=(key, attempt), name=name, daemon=True).start()
+        return attempt
+
+    def _run(self, key: Key, attempt: Attempt) -> None:
+        """The thread of one attempt."""
+        instance_id, incarnation = attempt.member.instance_id, attempt.member.incarnation
+        link: TensorLink | None = None
+        try:
+            link = self._open_link(attempt.member)
+        except LinkError as error:
+            attempt.why = error.why if isinstance(error, LinkClosed) else str(error)
+        with self._lock:
+            if self._attempts.get(key) is not attempt:
+                attempt.why = attempt.why or "the member list changed"
+            elif link is not None:
+                self._pauses_s.pop(instance_id, None)
+                creditor = CreditorLink(
+                    link, instance_id, self._attend_timeout_s, self._counters, lambda: self._silent(instance_id)
+                )
+                self._opened[key], link = Opened(incarnation, link, creditor), None
+                del self._attempts[key]
+            else:
+                pause_s = self._pauses_s.get(instance_id, FIRST_PAUSE_S)
+                self._pauses_s[instance_id] = min(LONGEST_PAUSE_S, 2.0 * pause_s)
+                attempt.retry_at = time.monotonic() + pause_s
+            attempt.done.set()
+            reports, attempt.reports = attempt.reports, []
+        if link is not None:
+            link.abort()
+        for report in reports:
+            report(attempt.why)
+
+    def _silent(self, instance_id: str) -> None:
+        """A creditor let a step wait for its partials until the timeout: nobody waits for it by another link."""
+        with self._lock:
+            self._pauses_s.setdefault(instance_id, FIRST_PAUSE_S)
+            links = [one.link for (peer, _), one in self._opened.items() if peer == instance_id]
+        for link in links:
+            link.abort()

@@ -1,0 +1,69 @@
+"""Whom a debtor asks for memory, and in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from random import Random
+
+from distkv.control.loan.borrow import Borrow
+from distkv.control.loan.paths import Path, PathBook
+from distkv.control.rmanager.member_table import MemberTable
+from distkv.wire.messages.to_rmanager import Candidate
+
+MAX_SUSPECTS = 64
+"""Told in one query."""
+
+
+class Candidates:
+    """The choice of one instance: by the member list, by what a borrow was told so far, and by the paths."""
+
+    def __init__(self, instance_id: str, members: MemberTable, paths: PathBook, entropy: Random) -> None:
+        self._instance_id = instance_id
+        self._members = members
+        self._paths = paths
+        self._entropy = entropy
+
+    def in_order(self, borrow: Borrow, recommended: Iterable[Candidate]) -> list[Candidate]:
+        """Those of a recommendation that may be asked; those that a path failed to come last."""
+        usable = [one for one in recommended if self.may_ask(borrow, one.instance_id)]
+        usable.sort(key=lambda one: any(map(self._paths.has_failed, self._paths_to(borrow, one.instance_id))))
+        return usable
+
+    def cached(self, borrow: Borrow) -> list[Candidate]:
+        """By the member list: those that have all that is missing in any order, so that not all borrowers take the
+        same; then the others, by what they have."""
+        missing = borrow.num_blocks - borrow.granted
+        members = sorted(self._members.creditors(), key=lambda m: (-m.free_blocks, m.instance_id))
+        candidates = [Candidate(m.instance_id, m.free_blocks) for m in members]
+        enough = [one for one in candidates if one.free_blocks >= missing]
+        rest = candidates[len(enough) :]
+        self._entropy.shuffle(enough)
+        return enough + rest
+
+    def take_next(self, borrow: Borrow) -> str | None:
+        """The next to ask; nobody is given out twice."""
+        while borrow.candidates:
+            candidate = borrow.candidates.pop(0)
+            if self.may_ask(borrow, candidate.instance_id):
+                return candidate.instance_id
+        return None
+
+    def may_ask(self, borrow: Borrow, creditor_id: str) -> bool:
+        """Whether this creditor could help now."""
+        return (
+            self._members.may_lend(creditor_id)
+            and creditor_id not in borrow.exclude
+            and creditor_id not in borrow.failed
+            and borrow.refusals.get(creditor_id) != 0
+            and not any(map(self._paths.is_in_doubt, self._paths_to(borrow, creditor_id)))
+        )
+
+    def suspects(self, borrow: Borrow) -> tuple[str, ...]:
+        """Whom the gManager should not recommend to this borrow as long as there are others."""
+        doubted = self._paths.doubted_creditors(self._instance_id) | borrow.failed | set(self._members.suspects)
+        return tuple(sorted(doubted)[:MAX_SUSPECTS])
+
+    def _paths_to(self, borrow: Borrow, creditor_id: str) -> list[Path]:
+        """Those a loan would need. Its worker pulls from here, or from the creditor that the borrow leaves."""
+        sources = borrow.exclude or {self._instance_id}
+        return [Path(self._instance_id, creditor_id), *(Path(creditor_id, source) for source in sources)]
