@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 from typing import NamedTuple
 
 import msgspec
@@ -21,6 +23,7 @@ FIRST_CONTACT_S = 3.0
 ANSWER_S = 1.0
 REFRESH_S = 1.0
 SUSPECT_S = 5.0
+LONG_PROMPT = 4096
 # A gManager that was restarted learns its members from their next heartbeats; until then none is left out.
 REBUILD_S = 5.0
 
@@ -47,6 +50,7 @@ class Directory:
         self._bootstrap_answers = True
         self._bootstrap_lost = False
         self._closed = False
+        self._encoding = asyncio.Lock()
         self._rebuilt_at_s = 0.0
         self._suspects: dict[str, float] = {}
         self._connections: dict[str, Connection] = {}
@@ -144,6 +148,17 @@ class Directory:
         except ClusterUnreachable:
             return True
         return any(m.instance_id == instance_id and m.state == "ready" for m in members)
+
+    @contextlib.asynccontextmanager
+    async def encoding(self, prompt: str | tuple[int, ...]) -> AsyncIterator[None]:
+        """Around sending a prompt: a long one takes milliseconds to encode, so only one has a turn of the event loop,
+        however many choices of a request were just located."""
+        if len(prompt) < LONG_PROMPT:
+            yield
+            return
+        async with self._encoding:
+            yield
+            await asyncio.sleep(0)
 
     def suspect(self, instance_id: str) -> None:
         """This instance was just lost: choose it last for a while."""

@@ -107,8 +107,9 @@ class Dispatch:
         self._submission = submission
         try:
             await connection.established(ANSWER_S)
-            if not connection.submit(self._submit_as(name), submission.events):
-                raise ConnectionLost("its queue is full")
+            async with self._directory.encoding(self._submit.prompt):
+                if not connection.submit(self._submit_as(name), submission.events):
+                    raise ConnectionLost("its queue is full")
         except ConnectionLost as lost:
             submission.events.put(lost)
         except FrameTooLarge as too_large:

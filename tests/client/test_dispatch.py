@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 import msgspec
@@ -9,6 +10,10 @@ import pytest
 
 from distkv import AsyncClient, RequestFailed, RequestRefused, SamplingParams
 from distkv.client import dispatch
+from distkv.client.connection import Connection
+from distkv.client.directory import LONG_PROMPT
+from distkv.client.owned_tasks import OwnedTasks
+from distkv.client.prompts import TokenIds, check_prompt
 from distkv.wire.codec import MAX_MESSAGE_BYTES
 from distkv.wire.messages.common import MAX_REASON
 from distkv.wire.messages.to_client import RequestEnded, TokenChunk
@@ -206,3 +211,34 @@ async def test_chunks_of_a_request_that_was_left_reach_nobody(start_fakes):
         await client.status()
         cluster.instances[0].serve = count_up
         assert (await client.submit("x", FOUR, request_id="same")).text == "0 1 2 3 "
+
+
+async def test_long_prompts_are_encoded_one_in_a_turn_of_the_event_loop(start_fakes, monkeypatch):
+    """Those of the choices of one request are located together; encoding each takes milliseconds."""
+    turn = 0
+    turns: list[int] = []
+    submit = Connection.submit
+
+    def noting(self: Connection, *what):
+        turns.append(turn)
+        return submit(self, *what)
+
+    async def count():
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(Connection, "submit", noting)
+    cluster = start_fakes(count_up)
+    async with AsyncClient(cluster.address) as client, OwnedTasks() as tasks:
+        await client.submit("x", FOUR)
+        tasks.start(count(), name="turns")
+        turns.clear()
+        await asyncio.gather(*(client.submit(TokenIds([1] * LONG_PROMPT), FOUR) for _ in range(16)))
+    assert len(turns) == len(set(turns)) == 16
+
+
+def test_ids_that_were_checked_are_taken_as_they_are():
+    ids = TokenIds([1, 2])
+    assert check_prompt(ids) is ids and msgspec.msgpack.decode(msgspec.msgpack.encode(ids)) == [1, 2]

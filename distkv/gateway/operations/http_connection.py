@@ -24,7 +24,6 @@ WRITE_S = 60.0
 MAX_PIPELINED = 16
 FRAMING = 8
 """Bytes of framing for each byte of a body: chunks of one byte are the worst of what is not meant to hurt."""
-WANTED_DESCRIPTORS = 65536
 KEPT_DESCRIPTORS = 256
 """For files, for connections to the cluster, and for SPARE."""
 SPARE = 64
@@ -65,13 +64,8 @@ class Connections:
 
 
 def most_connections() -> int:
-    """What the descriptors of this process allow, whose soft limit is raised first."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = WANTED_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, WANTED_DESCRIPTORS)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-        soft = wanted
-    return max(SPARE, min(soft, WANTED_DESCRIPTORS) - KEPT_DESCRIPTORS)
+    """What the descriptors of this process allow; daemons have raised their limit by then."""
+    return max(SPARE, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - KEPT_DESCRIPTORS)
 
 
 class _Refused(Exception):
