@@ -12,7 +12,7 @@ import errno
 import secrets
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Generic, Self
 
@@ -150,9 +150,14 @@ class ServerChannel(Generic[Body]):
         frame = encode_envelope(envelope, self._max_message_bytes)
         return self._answers.admits(route, len(frame), time.monotonic()) and self._socket.send((route, frame))
 
-    def send_encoded(self, route: bytes, frame: bytes) -> bool:
-        """As `send`, of an envelope that was encoded once for many."""
-        return self._socket.send((route, frame))
+    def encoded(self, envelope: Envelope[Control]) -> zmq.Frame:
+        """An envelope for `send_to_all`. Raises as `send`."""
+        return zmq.Frame(encode_envelope(envelope, self._max_message_bytes))
+
+    def send_to_all(self, routes: Iterable[bytes], frame: zmq.Frame) -> None:
+        """Queue for many what was encoded once, a few microseconds for each. One that is gone or whose queue is full is
+        left out. Whoever sends answers for how much it is."""
+        self._socket.send_to_all(routes, frame)
 
     def has_waiting(self) -> bool:
         """Whether a message is here that was not received yet."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterator
+from itertools import islice
+
+import zmq
 
 from distkv.control.commands import Broadcast
 from distkv.wire.channel import ServerChannel
-from distkv.wire.codec import encode_envelope
 from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.messages.envelope import ToGManager
 
@@ -23,12 +25,12 @@ class Outbox:
         self._server = server
         self._envelopes = envelopes
         self._loop = asyncio.get_running_loop()
-        self._queue: deque[tuple[bytes, Iterator[bytes]]] = deque()
+        self._queue: deque[tuple[zmq.Frame, Iterator[bytes]]] = deque()
         self._turn: asyncio.Handle | None = None
 
     def put(self, broadcast: Broadcast, cause: str) -> None:
         """Send it, the first of it at once unless another one is on its way."""
-        frame = encode_envelope(self._envelopes.wrap(broadcast.body, cause))
+        frame = self._server.encoded(self._envelopes.wrap(broadcast.body, cause))
         self._queue.append((frame, iter(broadcast.routes)))
         if self._turn is None:
             self._send_some()
@@ -41,14 +43,13 @@ class Outbox:
 
     def _send_some(self) -> None:
         self._turn = None
-        sent = 0
-        while self._queue and sent < ROUTES_AT_ONCE:
-            frame, routes = self._queue[0]
-            route = next(routes, None)
-            if route is None:
+        left = ROUTES_AT_ONCE
+        while self._queue and left:
+            frame, waiting = self._queue[0]
+            routes = tuple(islice(waiting, left))
+            if len(routes) < left:
                 self._queue.popleft()
-            else:
-                self._server.send_encoded(route, frame)
-                sent += 1
+            self._server.send_to_all(routes, frame)
+            left -= len(routes)
         if self._queue:
             self._turn = self._loop.call_soon(self._send_some)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import zmq
@@ -76,6 +76,19 @@ class LoopSocket:
         finally:
             self._check(sent=True)
         return True
+
+    def send_to_all(self, routes: Iterable[bytes], frame: zmq.Frame) -> None:
+        """As `send` to each route; the bytes are shared by all."""
+        if self._closed:
+            return
+        for route in routes:
+            try:
+                self._socket.send(route, zmq.SNDMORE | zmq.DONTWAIT)
+                self._socket.send(frame, zmq.DONTWAIT, copy=False)
+            except zmq.ZMQError as e:
+                if e.errno not in (zmq.EAGAIN, zmq.EHOSTUNREACH):
+                    raise
+        self._check(sent=True)
 
     def has_waiting(self) -> bool:
         """Whether a message is here that was not received yet."""

@@ -1,0 +1,188 @@
+"""`distkv bench gmanager`: what one gManager process costs as a cluster grows to 10,000 instances.
+
+The gManager is a real process on a core of its own; this process plays all instances from another one, over ZeroMQ.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from distkv.bench.harness.alternate import Samples
+from distkv.bench.harness.command import Measured, Say, benchmark
+from distkv.bench.harness.machine import machine_facts, versions_of
+from distkv.bench.harness.report import Goal, Report, Result, results
+from distkv.bench.workloads.gmanager_load import Fleet
+from distkv.errors import ConfigError
+
+START_S, JOIN_S = 20.0, 900.0
+QUERIES_PER_S = 100.0
+CPU, DEATH, DEATH_CPU, DEATH_BYTES = "CPU", "one instance dies", "CPU of one death", "bytes of one death"
+HELP = """A gManager process at 100 to 10,000 instances with a heartbeat a second each: its share of a core, how long a
+BorrowQuery and a Locate take meanwhile, and what the death of one instance costs.
+
+\b
+Examples:
+  distkv bench gmanager --json gmanager.json --plot gmanager.png
+  distkv bench gmanager --quick
+"""
+
+
+class Size(msgspec.Struct, frozen=True):
+    """How big the run is. seconds: of each of the `rounds` at each number of instances."""
+
+    instances: tuple[int, ...]
+    connections: int
+    seconds: float
+    rounds: int
+
+
+FULL = Size((100, 1000, 3000, 10_000), connections=100, seconds=10.0, rounds=3)
+QUICK = Size((10, 100), connections=10, seconds=0.5, rounds=2)
+
+
+def measure(say: Say, *, quick: bool) -> Measured:
+    """Run it; the report and its samples. The process that it started is gone on return."""
+    size = QUICK if quick else FULL
+    facts = machine_facts()
+    cores = sorted(os.sched_getaffinity(0))
+    samples: Samples = {}
+    try:
+        os.sched_setaffinity(0, {cores[-1]})
+        with _gmanager(cores[0]) as (pid, address), Fleet(address, size.connections, period_s=1.0) as fleet:
+            for count in size.instances:
+                fleet.grow(count, JOIN_S, say)
+                fleet.run(min(2.0, 4 * size.seconds))
+                for number in range(size.rounds):
+                    say(f"{count:,} instances, round {number + 1} of {size.rounds}")
+                    for case, value in _round(fleet, pid, size.seconds).items():
+                        samples.setdefault(case, {}).setdefault(f"{count:,}", []).append(value)
+    finally:
+        os.sched_setaffinity(0, cores)
+    facts |= {
+        "instances": ", ".join(f"{count:,}" for count in size.instances),
+        "connections": size.connections,
+        "heartbeat": "every second, with one changed placement and other free blocks each time",
+        "command": "distkv bench gmanager" + (" --quick" if quick else ""),
+        "cores": len(cores),
+    }
+    units = {case: _unit(case) for case in samples}
+    found = results(samples, units)
+    return Report("gmanager", facts, versions_of(("msgspec", "pyzmq", "uvloop")), found, _goals(samples, size)), samples
+
+
+def _round(fleet: Fleet, pid: int, seconds: float) -> dict[str, float]:
+    cpu_s, started, beats = _busy_seconds(pid), time.perf_counter(), fleet.sent
+    took = fleet.measure(seconds, QUERIES_PER_S)
+    passed = time.perf_counter() - started
+    found = {CPU: 100 * (_busy_seconds(pid) - cpu_s) / passed, "heartbeats": (fleet.sent - beats) / passed}
+    for kind, values in took.items():
+        found[f"{kind}, median"] = 1e3 * statistics.median(values)
+        found[f"{kind}, p99"] = 1e3 * sorted(values)[int(0.99 * (len(values) - 1))]
+    before_s = _busy_seconds(pid)
+    death_s, death_bytes = fleet.leave(0)
+    found |= {
+        DEATH: 1e3 * death_s,
+        DEATH_CPU: 1e3 * (_busy_seconds(pid) - before_s),
+        DEATH_BYTES: death_bytes / 1e6,
+    }
+    fleet.rejoin(0)
+    fleet.run(0.5)
+    return found
+
+
+def _unit(case: str) -> str:
+    if case == CPU:
+        return "% of one core"
+    return {"heartbeats": "1/s", DEATH_BYTES: "MB"}.get(case, "ms")
+
+
+@contextmanager
+def _gmanager(core: int) -> Iterator[tuple[int, str]]:
+    """A gManager process on this core: its pid and address. Raises ConfigError when it does not start."""
+    with tempfile.TemporaryDirectory(prefix="distkv-bench-") as scratch:
+        log = Path(scratch) / "gmanager.log"
+        with log.open("wb") as out:
+            command = [sys.executable, "-m", "distkv.cli.daemons.gmanager", "--port", "0", "--log-json"]
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT)
+        try:
+            os.sched_setaffinity(process.pid, {core})
+            yield process.pid, _address(process, log)
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def _address(process: subprocess.Popen[bytes], log: Path) -> str:
+    give_up_s = time.monotonic() + START_S
+    while time.monotonic() < give_up_s and process.poll() is None:
+        for line in log.read_text(encoding="utf-8").splitlines():
+            if line.startswith("{") and (said := json.loads(line)).get("event") == "ready":
+                return str(said["address"])
+        time.sleep(0.05)
+    raise ConfigError("gmanager", f"it did not start: {log.read_text(encoding='utf-8').strip()[-500:]}")
+
+
+def _busy_seconds(pid: int) -> float:
+    """Processor time of all threads of a process, to the nanosecond."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((task / "schedstat").read_text(encoding="ascii").split()[0]) for task in tasks) / 1e9
+
+
+def _goals(samples: Samples, size: Size) -> tuple[Goal, ...]:
+    most = f"{size.instances[-1]:,}"
+    at_goal = size.instances[-1] >= FULL.instances[-1]
+    why = "" if at_goal else f"measured with {most} instances only"
+
+    def at_most(goal: str, case: str, target: float) -> Goal:
+        value = statistics.median(samples[case][most])
+        unit = _unit(case)
+        return Goal(
+            goal, f"at most {target:g} {unit}", f"{value:.3g} {unit}", value <= target if at_goal else None, why
+        )
+
+    return (
+        at_most("10,000 instances at a heartbeat a second", CPU, 60.0),
+        at_most("BorrowQuery meanwhile, p99", "BorrowQuery, p99", 1.0),
+        at_most("Locate meanwhile, p99", "Locate, p99", 1.0),
+        at_most("one of 10,000 dies: CPU until all others know", DEATH_CPU, 50.0),
+    )
+
+
+def _plot(report: Report, path: Path) -> None:
+    """One panel per case: its median over the number of instances, with a line from min to max."""
+    figures: Any = importlib.import_module("matplotlib.figure")
+    cases: dict[str, list[Result]] = {}
+    for row in report.results:
+        cases.setdefault(row.case, []).append(row)
+    columns = 3
+    figure = figures.Figure(figsize=(13, 3.2 * -(-len(cases) // columns)), layout="constrained")
+    for index, (case, rows) in enumerate(cases.items()):
+        axes = figure.add_subplot(-(-len(cases) // columns), columns, index + 1)
+        counts = [int(row.variant.replace(",", "")) for row in rows]
+        medians = [row.median for row in rows]
+        spread = [[row.median - row.min for row in rows], [row.max - row.median for row in rows]]
+        axes.errorbar(counts, medians, yerr=spread, marker="o", capsize=4)
+        axes.set_xscale("log")
+        axes.set_title(case, fontsize="medium")
+        axes.set_xlabel("instances")
+        axes.set_ylabel(rows[0].unit)
+        axes.set_ylim(bottom=0)
+    facts = report.machine
+    figure.suptitle(f"distkv bench {report.benchmark}: {facts['cpu']}, {facts['date']}")
+    figure.savefig(path, dpi=110)
+
+
+main = benchmark("gmanager", measure, HELP, plot=_plot)

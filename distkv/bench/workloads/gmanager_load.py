@@ -1,0 +1,227 @@
+"""Thousands of instances as a gManager sees them: their joins, heartbeats and queries, from one thread of this process.
+
+Several share a connection, each under its own name, so that one machine has descriptors and time for all of them.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+import secrets
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+import zmq
+
+from distkv.errors import DistKVError
+from distkv.wire.codec import encode_envelope
+from distkv.wire.messages.common import DataEndpoint, Member
+from distkv.wire.messages.envelope import Envelope, ToGManager
+from distkv.wire.messages.to_gmanager import (
+    BorrowQuery,
+    Heartbeat,
+    Join,
+    Leave,
+    Locate,
+    MembersQuery,
+    RequestPlacementEntry,
+)
+
+HOST_INSTANCES = 8
+BLOCKS = 4096
+QUIET_S = 1.0
+
+
+class NoAnswer(DistKVError):
+    """The gManager does not answer."""
+
+
+class Fleet:
+    """Instances that have joined a gManager at `address`, and what came back.
+
+    sent: heartbeats. copies, copy_bytes: of member lists with what was watched for.
+    """
+
+    def __init__(self, address: str, num_connections: int, period_s: float) -> None:
+        self._context = zmq.Context(io_threads=1)
+        self._period_s = period_s
+        self._random = random.Random(0)
+        self._sockets = [self._connect(address) for _ in range(num_connections)]
+        self._poller = zmq.Poller()
+        for socket in self._sockets:
+            self._poller.register(socket, zmq.POLLIN)
+        self._probe = self._connect(address)
+        self._seqs: list[int] = []
+        self._due_s: list[tuple[float, int]] = []
+        self.sent = 0
+        self.copies: dict[bytes, int] = {}
+        self.copy_bytes = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._context.destroy(linger=0)
+
+    def __len__(self) -> int:
+        return len(self._seqs)
+
+    # --- membership
+
+    def grow(self, count: int, deadline_s: float, say: Callable[[str], None]) -> None:
+        """Join until there are `count`, and wait until all that they are sent has come. Raises NoAnswer."""
+        give_up_s = time.monotonic() + deadline_s
+        while len(self) < count:
+            for _ in range(min(50, count - len(self))):
+                self._join(len(self))
+            self.run(0.02)
+            say(f"{len(self):,} instances have joined")
+        # Lists are answered behind all that is to be sent to everybody.
+        self._probe.send(encode_envelope(Envelope(id="p", sender="probe", body=MembersQuery(changes_only=True))))
+        while not self._probe.poll(0):
+            self.run(0.1)
+            if time.monotonic() > give_up_s:
+                raise NoAnswer(f"the member list of {count} instances did not settle within {deadline_s:g} s")
+        self._probe.recv()
+
+    def leave(self, number: int) -> tuple[float, int]:
+        """One of them leaves: the seconds until the last of the others was sent that, and the bytes of it. Heartbeats
+        go on. Raises NoAnswer when hardly anybody is sent anything."""
+        mark = _name(number).encode()
+        self.copies.clear()
+        self.copy_bytes = 0
+        started = last_s = time.perf_counter()
+        self._send(number, Leave(instance_id=_name(number), incarnation=1))
+        while (came := self.copies.get(mark, 0)) < len(self) - 1 and time.perf_counter() < last_s + QUIET_S:
+            self._beat(time.monotonic())
+            self._drain(mark)
+            if self.copies.get(mark, 0) != came:
+                last_s = time.perf_counter()
+        if came < len(self) // 2:
+            raise NoAnswer(f"{came} of {len(self) - 1} were sent that one left")
+        return last_s - started, self.copy_bytes
+
+    def rejoin(self, number: int) -> None:
+        """One that left is there again."""
+        self._join(number)
+
+    # --- work
+
+    def run(self, seconds: float) -> None:
+        """Send heartbeats as they fall due, and read what comes, for so long."""
+        until = time.monotonic() + seconds
+        while (now := time.monotonic()) < until:
+            self._beat(now)
+            self._drain(None)
+
+    def measure(self, seconds: float, queries_per_s: float) -> dict[str, list[float]]:
+        """As `run`, with queries of both kinds in between: the seconds that each took. Raises NoAnswer."""
+        took: dict[str, list[float]] = {"BorrowQuery": [], "Locate": []}
+        until = time.monotonic() + seconds
+        next_s, is_borrow = time.monotonic(), True
+        while (now := time.monotonic()) < until:
+            if now >= next_s:
+                next_s = now + 1.0 / queries_per_s
+                took["BorrowQuery" if is_borrow else "Locate"].append(self._ask(is_borrow))
+                is_borrow = not is_borrow
+            self._beat(now)
+            self._drain(None)
+        return took
+
+    def _ask(self, is_borrow: bool) -> float:
+        number = self._random.randrange(len(self))
+        body = (
+            BorrowQuery(instance_id=_name(number), borrow_id="b", num_blocks=self._random.randrange(1, 64))
+            if is_borrow
+            else Locate(request_id="r", num_tokens=self._random.randrange(1, 16 * BLOCKS))
+        )
+        frame = encode_envelope(Envelope(id="p", sender="probe", body=body))
+        started = time.perf_counter()
+        self._probe.send(frame)
+        if not self._probe.poll(5000):
+            raise NoAnswer("a query was not answered within 5 s")
+        self._probe.recv()
+        return time.perf_counter() - started
+
+    def _beat(self, now: float) -> None:
+        """The next few that are due: never so many that an answer that has come waits for long."""
+        for _ in range(8):
+            if not self._due_s or self._due_s[0][0] > now:
+                return
+            due_s, number = self._due_s[0]
+            heapq.heapreplace(self._due_s, (max(due_s + self._period_s, now), number))
+            draw = self._random
+            self._seqs[number] = seq = self._seqs[number] + 1
+            free = draw.randrange(BLOCKS)
+            placed = RequestPlacementEntry(
+                req_id=f"request-{number}-{seq % 3}", inst_id=_name(number), num_blocks=1 + seq % 9, local=True
+            )
+            beat = Heartbeat(
+                instance_id=_name(number),
+                incarnation=1,
+                seq=seq,
+                base=seq - 1 if seq > 1 else 0,
+                full=seq == 1,
+                entries=(placed,),
+                total_blocks=BLOCKS,
+                free_blocks=free,
+                lendable_blocks=max(0, free - 8),
+                running=draw.randrange(1, 33),
+                waiting=max(0, draw.randrange(10) - 8),
+                step_s=0.02,
+            )
+            self._send(number, beat)
+            self.sent += 1
+
+    def _drain(self, watch: bytes | None) -> None:
+        for socket, _ in self._poller.poll(0):
+            for _ in range(64):
+                try:
+                    frame = socket.recv(zmq.DONTWAIT)
+                except zmq.Again:
+                    break
+                if watch is not None and b"Members" in frame and watch in frame:
+                    self.copies[watch] = self.copies.get(watch, 0) + 1
+                    self.copy_bytes += len(frame)
+
+    def _join(self, number: int) -> None:
+        data = DataEndpoint(
+            address=f"10.0.{number // 250}.{number % 250}:7090", host_key=f"{number // HOST_INSTANCES:036d}"
+        )
+        member = Member(
+            instance_id=_name(number),
+            incarnation=1,
+            address=f"tcp://10.0.{number // 250}.{number % 250}:7080",
+            state="ready",
+            block_tokens=16,
+            total_blocks=BLOCKS,
+            lendable_blocks=BLOCKS - 1,
+            free_blocks=BLOCKS,
+            data=data,
+            heartbeat_s=self._period_s,
+        )
+        self._send(number, Join(member=member, compat="model"))
+        if number == len(self._seqs):
+            self._seqs.append(0)
+            heapq.heappush(self._due_s, (time.monotonic() + self._period_s * self._random.random(), number))
+
+    def _send(self, number: int, body: ToGManager) -> None:
+        name = _name(number)
+        frame = encode_envelope(Envelope(id=f"{name}-{self.sent}", sender=name, body=body))
+        self._sockets[number % len(self._sockets)].send(frame)
+
+    def _connect(self, address: str) -> zmq.Socket[bytes]:
+        socket: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
+        socket.set(zmq.IDENTITY, b"\x01" + secrets.token_bytes(16))
+        socket.set(zmq.SNDHWM, 0)
+        socket.set(zmq.RCVHWM, 0)
+        socket.connect(address)
+        return socket
+
+
+def _name(number: int) -> str:
+    return f"instance-{number:05d}"
