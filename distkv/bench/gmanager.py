@@ -91,6 +91,7 @@ def _round(fleet: Fleet, pid: int, seconds: float) -> dict[str, float]:
     for kind, values in took.items():
         found[f"{kind}, median"] = 1e3 * statistics.median(values)
         found[f"{kind}, p99"] = 1e3 * sorted(values)[int(0.99 * (len(values) - 1))]
+    fleet.settle(JOIN_S)
     before_s = _busy_seconds(pid)
     death_s, death_bytes = fleet.leave(0)
     found |= {

@@ -74,18 +74,22 @@ class Fleet:
 
     def grow(self, count: int, deadline_s: float, say: Callable[[str], None]) -> None:
         """Join until there are `count`, and wait until all that they are sent has come. Raises NoAnswer."""
-        give_up_s = time.monotonic() + deadline_s
         while len(self) < count:
             for _ in range(min(50, count - len(self))):
                 self._join(len(self))
             self.run(0.02)
             say(f"{len(self):,} instances have joined")
-        # Lists are answered behind all that is to be sent to everybody.
+        self.settle(deadline_s)
+
+    def settle(self, deadline_s: float) -> None:
+        """Go on until nothing is left that is to be sent to everybody: lists are answered behind that. Raises
+        NoAnswer."""
+        give_up_s = time.monotonic() + deadline_s
         self._probe.send(encode_envelope(Envelope(id="p", sender="probe", body=MembersQuery(changes_only=True))))
         while not self._probe.poll(0):
             self.run(0.1)
             if time.monotonic() > give_up_s:
-                raise NoAnswer(f"the member list of {count} instances did not settle within {deadline_s:g} s")
+                raise NoAnswer(f"the member list of {len(self)} instances did not settle within {deadline_s:g} s")
         self._probe.recv()
 
     def leave(self, number: int) -> tuple[float, int]:
