@@ -28,10 +28,10 @@ REMIND_S = 0.5
 class Reclaimer:
     """The reclaims of one instance.
 
-    lacking(): the own request that waits for memory longest, and how many rBlocks it needs beyond those that are free.
+    lacking(now): the own request that waits for memory longest, and how many rBlocks it needs beyond the free ones.
     """
 
-    def __init__(self, state: RManagerState, lacking: Callable[[], tuple[Sequence, int] | None]) -> None:
+    def __init__(self, state: RManagerState, lacking: Callable[[float], tuple[Sequence, int] | None]) -> None:
         self._state = state
         self._lacking = lacking
         self._demands: dict[str, Loan] = {}
@@ -80,7 +80,7 @@ class Reclaimer:
     def _shortage(self, now: float) -> int:
         """rBlocks that the oldest own request lacks and that loans could bring home, else 0."""
         state = self._state
-        seq, lack = self._lacking() or (None, 0)
+        seq, lack = self._lacking(now) or (None, 0)
         if not 0 < lack <= state.loans.num_blocks or state.instance_state != "ready":
             seq, lack = None, 0
         if seq is not self._short:

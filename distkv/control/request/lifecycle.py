@@ -189,6 +189,7 @@ class RequestLifecycle:
             queue_s=request.began - request.arrival if is_first and request.began is not None else None,
         )
         if finish is not None:
+            self._state.outputs.ended(seq.num_generated)
             self._end(seq, now)
             self._state.publish(events.Finished(request_id=seq.request_id, reason=finish, generated=seq.num_generated))
 

@@ -67,6 +67,16 @@ class Sequence:
         return -(-len(self.request.tokens) // self.placement.block_tokens)
 
     @property
+    def num_blocks(self) -> int:
+        """rBlocks of its tokens, those about to be known included."""
+        return max(len(self.placement.blocks), -(-self.length // self.placement.block_tokens))
+
+    @property
+    def num_computed(self) -> int:
+        """Positions that are computed, or will be by a step that was sent."""
+        return self.length - sum(end - start for start, end in self.uncomputed)
+
+    @property
     def length(self) -> int:
         """Tokens known or about to be."""
         return len(self.request.tokens) + self.pending

@@ -22,6 +22,7 @@ from distkv.control.request.block import Debt
 from distkv.control.request.sequence import SeqState, Sequence
 from distkv.control.rmanager.member_table import MemberTable, Suspects
 from distkv.control.schedule.age_order import AgeOrder
+from distkv.control.schedule.growth import OutputLengths, blocks_to_come
 from distkv.control.schedule.scheduler import Scheduler
 from distkv.control.schedule.sequences import Sequences
 from distkv.events import ClusterEvent
@@ -75,12 +76,14 @@ class RManagerState:
     members: MemberTable = field(default_factory=MemberTable)
     instance_state: ServingState = "ready"
     is_short: bool = False
+    outputs: OutputLengths = field(default_factory=OutputLengths)
     counters: Counters = field(default_factory=Counters)
     commands: list[Command] = field(default_factory=list)
     _deferred: deque[Deferred] = field(default_factory=deque)
     _deferred_slots: int = 0
     _deferred_to: dict[Sequence, int] = field(default_factory=dict)
     _last_id: int = 0
+    _growing: tuple[tuple[int, int, int, int], int] = ((-1, -1, -1, -1), 0)
 
     def __post_init__(self) -> None:
         s = self.settings
@@ -132,12 +135,30 @@ class RManagerState:
         return slots[0] if slots else None
 
     def lendable(self) -> int:
-        """Blocks that may be lent now: all but staging and the next tail of each running sequence; none while an own
-        request waits for what is lent."""
+        """Blocks that may be lent now: all but staging and what the running sequences are expected to grow into; none
+        while an own request waits for what is lent."""
         if self.is_short:
             return 0
-        keep = self.settings.staging_blocks + len(self.running())
+        keep = self.settings.staging_blocks + self.growing_blocks()
         return max(0, min(self.pool.num_free - keep, self.settings.lendable_blocks - self.loans.num_blocks))
+
+    def growth(self, seq: Sequence) -> int:
+        """rBlocks that a sequence is expected to need besides those of its tokens now."""
+        to_come = self.outputs.still_to_come(seq.num_generated, seq.request.params.max_tokens)
+        return blocks_to_come(seq.length, seq.num_blocks, to_come, self.settings.block_tokens)
+
+    def growing_blocks(self) -> int:
+        """rBlocks that the running sequences are expected to need yet, one at least for each; looked at when a step was
+        planned or answered, or the batch changed."""
+        basis = (
+            self.scheduler.last_step_id,
+            self.scheduler.last_done_id,
+            self.sequences.changes,
+            self.outputs.changes,
+        )
+        if self._growing[0] != basis:
+            self._growing = basis, sum(max(1, self.growth(seq)) for seq in self.running())
+        return self._growing[1]
 
     def possible_creditors(self) -> list[Member]:
         """Peers that may be asked for memory; looks at all of them."""

@@ -2,11 +2,13 @@
 
 Admission reserves every block of a prompt, local and lent, or holds none and waits. A sequence that lost a span is
 admitted the same way for what it lacks. When a running sequence needs a slot and there is none, full blocks of the
-one that holds most are moved out; if nobody lends, the youngest is preempted.
+one that holds most are moved out; if nobody lends, the one that costs least to do again is preempted. Growth is
+foreseen: nobody begins before there is memory for what it and those beside it are expected to generate.
 """
 
 from __future__ import annotations
 
+import math
 from random import Random
 
 from distkv import events
@@ -16,6 +18,7 @@ from distkv.control.loan.debts import DebtBook
 from distkv.control.request.block import Block
 from distkv.control.request.sequence import SeqState, Sequence
 from distkv.control.rmanager.state import RManagerState
+from distkv.control.schedule.victims import Victim, cheapest
 from distkv.control.timers import Timers
 
 FIRST_RETRY_S = 0.05
@@ -23,6 +26,10 @@ LONGEST_RETRY_S = 1.0
 LEAST_MOVE_BLOCKS = 4
 SOON_TOKENS = 4
 GIVE_UP_RETRIES = 8
+REDO_S = 0.002
+"""Seconds that a sequence stands still for each token it would compute again, before it gives way."""
+FORESEEN_S = 10.0
+"""For so long a request waits for memory to grow into, besides what its prompt needs."""
 
 
 class Admission:
@@ -35,6 +42,7 @@ class Admission:
         self._relieve_at = 0.0
         self._relieve_again: Timers[str] = Timers()
         self._relieve_retries = 0
+        self._give_way_at = math.inf
         self._queue = state.sequences.queue
         self._short: tuple[tuple[int, int, int, int], bool] = ((-1, -1, -1, -1), False)
 
@@ -88,14 +96,27 @@ class Admission:
     def _may_borrow(self) -> bool:
         return self._state.has_creditors and not self._state.borrower.is_borrowing(Purpose.PLACE)
 
-    def _room(self) -> int:
-        """Slots for who is admitted next: all free ones but one for each that runs."""
-        return max(0, self._state.pool.num_free - len(self._state.running()))
+    def _room(self, seq: Sequence | None = None) -> int:
+        """Slots for who is admitted next: all free ones but those that the running ones are expected to grow into; one
+        for each of them when `seq` resumes, for what it holds is of use to nobody else."""
+        is_resuming = seq is not None and seq.placement.holds_kv
+        keep = len(self._state.running()) if is_resuming else self._state.growing_blocks()
+        return max(0, self._state.pool.num_free - keep)
 
-    def lacking(self) -> tuple[Sequence, int] | None:
+    def _growth(self, seq: Sequence, now: float) -> int:
+        """rBlocks that must be to be had for its growth before it is admitted. None for one that resumes, has been here
+        for FORESEEN_S, or would be alone and has nobody to ask."""
+        state = self._state
+        is_alone = not state.running() and not state.has_creditors
+        if seq.placement.holds_kv or is_alone or now - seq.request.arrival >= FORESEEN_S:
+            return 0
+        return min(state.growth(seq), max(0, state.cluster_blocks() - seq.size_blocks))
+
+    def lacking(self, now: float) -> tuple[Sequence, int] | None:
         """The request that waits longest, and how many rBlocks it needs beyond those that are free for it."""
-        oldest = self._queue.waiting.oldest
-        return None if oldest is None else (oldest, self.unplaced_blocks(oldest) - self._room())
+        if (oldest := self._queue.waiting.oldest) is None:
+            return None
+        return oldest, self.unplaced_blocks(oldest) + self._growth(oldest, now) - self._room(oldest)
 
     def waiting_blocks(self) -> int:
         """rBlocks that waiting requests need."""
@@ -112,10 +133,12 @@ class Admission:
         return max(0, wanted - len(seq.placement.unassigned_slots) - self._state.returning(seq))
 
     def make_room(self, now: float) -> None:
-        """Move blocks out when slots run short; preempt the youngest when a sequence stands still for want of one."""
+        """Move blocks out when slots run short; let one give way when a sequence stands still for want of one."""
         state = self._state
         self._relieve_again.take_due(now)
         stalled = self._stalled()
+        if not stalled:
+            self._give_way_at = math.inf
         if not (stalled or self._short_soon() or self._starving()) or self._relieving():
             return
         may_relieve = now >= self._relieve_at and state.has_creditors
@@ -132,7 +155,7 @@ class Admission:
         # What a sequence has in flight may fill blocks that can leave, or end a request: that comes first.
         stuck = any(not state.scheduler.has_in_flight(s) for s in stalled)
         if stuck and not room_is_coming and (now >= self._relieve_at or not state.has_creditors):
-            self._preempt_youngest(now)
+            self._give_way(now)
 
     def on_borrowed(self, borrow: Borrow, now: float) -> None:
         """A borrow is over: use its grants, or give them back."""
@@ -151,7 +174,7 @@ class Admission:
             self._relieve_again.set("", self._relieve_at)
             self._relieve_retries += 1
             if self._stalled():
-                self._preempt_youngest(now)
+                self._give_way(now)
         else:
             self._hand_over(seq, borrow, seq.placement.at_creditors(borrow.exclude))
 
@@ -181,21 +204,21 @@ class Admission:
     def _acquire(self, seq: Sequence, now: float) -> bool:
         """Reserve what the sequence lacks or begin to borrow it; false if it must wait."""
         state = self._state
-        need = self.unplaced_blocks(seq)
-        local = min(need, self._room())
-        remote = need - local
-        if remote == 0:
-            self._take_local(seq, local)
+        need, room, growth = self.unplaced_blocks(seq), self._room(seq), self._growth(seq, now)
+        if need + growth <= room:
+            self._take_local(seq, need)
             self._start(seq)
             return True
         if not self._may_borrow:
             return False
+        local = min(need, max(room - growth, min(1, room)))
         self._take_local(seq, local)
-        remote = min(remote, seq.placement.counts.unplaced) + self._missing_staging(seq)
-        if self._missing_staging(seq) and not seq.placement.counts.movable:
+        staging = self._missing_staging(seq)
+        if staging and not seq.placement.counts.movable:
             return False
+        remote = min(need - local, seq.placement.counts.unplaced) + staging
         state.sequences.acquire(seq)
-        state.borrower.start(seq, Purpose.PLACE, remote, now)
+        state.borrower.start(seq, Purpose.PLACE, max(remote, need + growth - room), now)
         return True
 
     def _missing_staging(self, seq: Sequence) -> int:
@@ -214,7 +237,8 @@ class Admission:
         unplaced = seq.placement.unplaced()
         remote = min(self.unplaced_blocks(seq), len(unplaced))
         extra = seq.placement.movable()[: self._missing_staging(seq)]
-        if borrow.granted >= remote + self._missing_staging(seq) and len(extra) == self._missing_staging(seq):
+        least = max(remote + self._missing_staging(seq), borrow.num_blocks if self._growth(seq, now) else 0)
+        if borrow.granted >= least and len(extra) == self._missing_staging(seq):
             self._hand_over(seq, borrow, extra + unplaced[:remote])
             self._start(seq)
             return
@@ -294,9 +318,23 @@ class Admission:
         running = [s for s in self._state.running() if s.placement.counts.movable]
         return max(running, key=lambda s: (s.placement.counts.movable, s.age), default=None)
 
-    def _preempt_youngest(self, now: float) -> None:
-        if (youngest := self._state.running().youngest) is not None:
-            self._preempt(youngest, now)
+    def _give_way(self, now: float) -> None:
+        """Preempt the one that costs least to do again, after a while that is the longer the more that is: of several
+        instances that stand still for each other's memory the one with the least to lose gives way."""
+        victims = [
+            Victim(seq.request_id, seq.age, seq.num_computed, seq.placement.num_local_slots > 0)
+            for seq in self._state.running()
+        ]
+        victim = cheapest(victims)
+        if victim is None:
+            return
+        if self._state.has_creditors and self._give_way_at == math.inf:
+            pause_s = min(LONGEST_RETRY_S, REDO_S * victim.redo_tokens) * (0.5 + self._entropy.random())
+            self._give_way_at = now + pause_s
+            self._relieve_again.set("give way", self._give_way_at)
+        elif not self._state.has_creditors or now >= self._give_way_at:
+            self._give_way_at = math.inf
+            self._preempt(self._state.sequences[victim.request_id], now)
 
     def _preempt(self, seq: Sequence, now: float) -> None:
         self._state.counters.preemptions += 1

@@ -39,7 +39,7 @@ class Lending:
         self.clock = ManualClock(10.0)
         self.state = make_state()
         self.lacking: tuple[Sequence, int] | None = None
-        self.reclaimer = Reclaimer(self.state, lambda: self.lacking)
+        self.reclaimer = Reclaimer(self.state, lambda now: self.lacking)
         self.creditor = Creditor(self.state, self.reclaimer)
 
     def ask(

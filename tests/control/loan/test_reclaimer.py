@@ -25,7 +25,7 @@ class Short:
         self.state = make_state(16, peers=(), **settings)
         self.waiting: Sequence = add_sequence(self.state, num_tokens=40, seq_state=SeqState.WAITING)
         self.lack = 4
-        self.reclaimer = Reclaimer(self.state, lambda: (self.waiting, self.lack) if self.lack else None)
+        self.reclaimer = Reclaimer(self.state, lambda now: (self.waiting, self.lack) if self.lack else None)
         self.first, self.second = self.lend("a", 2), self.lend("b", 6)
         self.clock.advance(AFTER_S)
 

@@ -13,7 +13,7 @@ from distkv.control.loan.debts import DebtBook
 from distkv.control.request.block import Debt
 from distkv.control.request.sequence import SeqState, Sequence
 from distkv.control.rmanager.state import RManagerState
-from distkv.control.schedule.admission import GIVE_UP_RETRIES, LONGEST_RETRY_S, Admission
+from distkv.control.schedule.admission import FORESEEN_S, GIVE_UP_RETRIES, LONGEST_RETRY_S, Admission
 from distkv.control.schedule.waiting import AGED_S
 from distkv.wire.messages.common import Epoch, SpanRef
 from distkv.wire.messages.to_gmanager import BorrowQuery
@@ -89,15 +89,44 @@ def test_what_fits_here_starts_here() -> None:
     assert issued(admitting.state, BorrowQuery) == []
 
 
-def test_a_slot_is_kept_for_each_that_runs() -> None:
+def test_room_is_kept_for_what_runs_to_grow() -> None:
+    """Each is expected to get 8 tokens, 2 rBlocks, besides its prompt."""
     admitting = Admitting(8, peers=())
     admitting.run("a", 2)
-    late = admitting.wait("b", 6, arrival=1.0)
+    late = admitting.wait("b", 3, arrival=1.0)
     admitting.admit()
     assert late.state is WAITING and late.placement.unassigned_slots == [] and admitting.state.pool.num_free == 6
-    fits = admitting.wait("c", 5, arrival=2.0)
+    fits = admitting.wait("c", 2, arrival=0.5)
     admitting.admit()
-    assert fits.state is RUNNING
+    assert fits.state is RUNNING and late.state is WAITING
+
+
+def test_nobody_waits_for_room_to_grow_forever() -> None:
+    admitting = Admitting(8, peers=())
+    admitting.run("a", 2)
+    late = admitting.wait("b", 4, arrival=5.0)
+    admitting.admit()
+    assert late.state is WAITING
+    admitting.clock.advance(FORESEEN_S)
+    admitting.admit()
+    assert late.state is RUNNING
+
+
+def test_memory_to_grow_into_is_asked_for_and_given_back() -> None:
+    admitting = Admitting(8)
+    admitting.run("a", 2)
+    seq = admitting.wait("r", 4, arrival=5.0)
+    admitting.admit()
+    borrow = admitting.borrow()
+    assert (seq.state, borrow.num_blocks) == (ACQUIRING, 2), "4 for the prompt, 2 to grow, 4 here"
+    admitting.end(borrow, ("p", 1))
+    assert seq.state is WAITING, "no room to grow"
+    admitting.clock.advance(2.0)
+    admitting.admit()
+    admitting.state.commands.clear()
+    admitting.end(admitting.borrow(), ("p", 2))
+    assert seq.state is RUNNING and [debt.capacity for debt in seq.placement.debts] == [2]
+    admitting.check()
 
 
 def test_all_or_nothing_with_borrowed_memory() -> None:
@@ -312,19 +341,23 @@ def test_with_room_nothing_leaves() -> None:
     assert admitting.state.borrower.active == {}
 
 
-def test_when_nobody_lends_the_youngest_is_preempted_and_all_of_its_memory_is_free() -> None:
+def test_when_nobody_lends_who_costs_least_is_preempted_but_the_oldest_and_all_of_its_memory_is_free() -> None:
     admitting = Admitting(8)
     old = admitting.run("old", 4)
     young = admitting.run("young", 4, arrival=1.0)
     place(admitting.state, young, lend(young, "p", 2, debts=admitting.debts))
     admitting.state.trim(young)
-    filler = admitting.run("filler", 2, arrival=0.5)
+    filler = admitting.run("filler", 2, arrival=-1.0)
     for seq in (old, young, filler):
         seq.request.tokens.append(1)
         seq.uncomputed.add(seq.length - 1, seq.length)
         seq.placement.cover(seq.length)
     admitting.stall()
     assert set(admitting.state.scheduler.stalled) == {old, young, filler}
+    admitting.make_room()
+    admitting.end(admitting.borrow())
+    assert young.state is RUNNING, "somebody else may give way first"
+    admitting.clock.advance(1.5)
     admitting.make_room()
     admitting.end(admitting.borrow())
     assert young.state is WAITING and (old.state, filler.state) == (RUNNING, RUNNING)

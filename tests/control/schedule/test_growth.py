@@ -1,0 +1,36 @@
+"""How much longer an output gets, by those that ended: a mean of the longer ones, never above its limit."""
+
+from __future__ import annotations
+
+import pytest
+
+from distkv.control.schedule.growth import SEEN, UNSEEN_TOKENS, OutputLengths, blocks_to_come
+
+
+def test_before_anything_was_seen() -> None:
+    outputs = OutputLengths()
+    assert outputs.still_to_come(0, 40) == 40 and outputs.still_to_come(30, 40) == 10
+    assert outputs.still_to_come(0, 10_000) == outputs.still_to_come(500, 10_000) == UNSEEN_TOKENS
+
+
+def test_it_ends_as_those_that_got_longer() -> None:
+    outputs = OutputLengths()
+    for length in (10, 20, 30, 40):
+        outputs.ended(length)
+    assert [outputs.still_to_come(generated, 1000) for generated in (0, 9, 10, 25, 39)] == [25, 16, 20, 10, 1]
+    assert outputs.still_to_come(40, 1000) == UNSEEN_TOKENS, "nobody got that long"
+    assert outputs.still_to_come(0, 12) == 12 and outputs.still_to_come(12, 12) == 0
+
+
+def test_the_newest_count() -> None:
+    outputs = OutputLengths()
+    for length in [1000] * 10 + [7] * SEEN:
+        outputs.ended(length)
+    assert outputs.still_to_come(0, 5000) == 7 and outputs.still_to_come(7, 5000) == UNSEEN_TOKENS
+
+
+@pytest.mark.parametrize(
+    ("tokens", "held", "to_come", "blocks"), [(8, 2, 1, 0), (8, 2, 2, 1), (8, 2, 9, 2), (9, 5, 3, 0)]
+)
+def test_blocks_of_four(tokens: int, held: int, to_come: int, blocks: int) -> None:
+    assert blocks_to_come(tokens, held, to_come, 4) == blocks
