@@ -6,6 +6,8 @@ import asyncio
 import signal
 import time
 
+import pytest
+
 from distkv import AsyncClient, SamplingParams
 from distkv.client.local import launch
 from distkv.client.local.child import wait_ready
@@ -58,6 +60,41 @@ async def test_one_that_is_stopped_delays_and_ends_nothing(three, expect):
             return all(status.instance.state == "ready" for status in (await driver.statuses()).values())
 
         await eventually(all_ready, 10, "the gManager calls all ready again")
+        await driver.settled()
+
+
+@pytest.mark.parametrize("how", ["stopped", "restarted"])
+async def test_one_that_wakes_up_or_comes_back_costs_no_token(three, expect, how):
+    """It used to call instances dead of which it had read nothing yet, and these dropped what lay there at its word."""
+
+    async def recomputed() -> int:
+        status = await driver.statuses()
+        return sum(one.instance.counters.recomputed_tokens for one in status.values())
+
+    async def serve(seconds: float) -> None:
+        """Requests that lie on several instances, one after the other."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            prompt = prompt_ids(1100, seed=7)
+            expect(prompt, await driver.generate(prompt, 60, at="i0"), 60)
+
+    async with driving(three) as driver:
+        await serve(0.1)
+        before = await recomputed()
+        if how == "stopped":
+            three.gmanager.signal(signal.SIGSTOP)
+            try:
+                await serve(5.0)
+            finally:
+                three.gmanager.signal(signal.SIGCONT)
+        else:
+            three.gmanager.kill()
+            await serve(2.0)
+            three.restart_gmanager()
+            LASTING.add(three.gmanager.pid)
+        await serve(3.0)
+        assert await recomputed() == before
+        assert not [handle for handle in three.instances if "span_lost" in handle.last_log()]
         await driver.settled()
 
 
