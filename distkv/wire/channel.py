@@ -126,9 +126,9 @@ class ServerChannel(Generic[Body]):
             route, *frames = await self._socket.recv()
             now_s = time.monotonic()
             if not self._guard.admits(route, sum(map(len, frames)), now_s):
-                self._stop_flood(route)
+                self._stop_flood(route, now_s)
                 continue
-            self._socket.traces_source = self._guard.has_refused
+            self._socket.traces_source = self._guard.has_flooding
             if self._rejections.is_shut_out(route):
                 continue
             try:
@@ -187,14 +187,13 @@ class ServerChannel(Generic[Body]):
         closed = self._rejections.is_shut_out(route)
         self.send(route, self._envelopes.wrap(Rejected(reason=clipped(reason), closed=closed), cause))
 
-    def _stop_flood(self, route: bytes) -> None:
+    def _stop_flood(self, route: bytes, now_s: float) -> None:
         """Drop what a route sent beyond its quota, and shut its connection once it is known which that is."""
         self.malformed += 1
-        source = self._socket.source if self._socket.traces_source else None
-        self._socket.traces_source = True
-        if source is not None and self._guard.is_first_report(route):
-            is_shut = shut_down(source, received=self._guard.sent_bytes(route))
+        if self._guard.is_flooding(route) and self._socket.traces_source and self._socket.source is not None:
+            is_shut = shut_down(self._socket.source, received=self._guard.bar(route, now_s))
             structlog.get_logger().warning("a connection sent too much", at=self.address, shut=is_shut)
+        self._socket.traces_source = self._guard.has_flooding
 
 
 class ClientChannel(Generic[Body]):

@@ -6,6 +6,8 @@ QUOTA_MESSAGES = 20_000
 QUOTA_BYTES = 256 * 2**20
 QUOTA_S = 1.0
 """Far above what a gateway with thousands of streams sends, and what waits after a pause of some seconds."""
+BARRED_S = 5.0
+"""How long nothing is taken of a route whose connection was shut: what had come before, or what comes by the next."""
 
 
 class FloodGuard:
@@ -15,35 +17,37 @@ class FloodGuard:
         self._messages, self._bytes = messages, size_bytes
         self._ends_s = 0.0
         self._sent: dict[bytes, tuple[int, int]] = {}
-        self._has_refused = False
-        self._reported: set[bytes] = set()
+        self._flooding: set[bytes] = set()
+        self._barred: dict[bytes, float] = {}
 
     @property
-    def has_refused(self) -> bool:
-        """Whether some route has sent more than its quota."""
-        return self._has_refused
+    def has_flooding(self) -> bool:
+        """Whether some route has sent more than its quota and is not barred yet."""
+        return bool(self._flooding)
 
     def admits(self, route: bytes, size_bytes: int, now_s: float) -> bool:
-        """Count a message; False if its route has sent more than its quota."""
+        """Count a message; False if its route has sent more than its quota, or is barred."""
         if now_s >= self._ends_s:
             self._ends_s = now_s + QUOTA_S
-            self._has_refused = False
             self._sent.clear()
-            self._reported.clear()
+            self._flooding.clear()
+            self._barred = {one: until_s for one, until_s in self._barred.items() if now_s < until_s}
+        if route in self._barred:
+            return False
         messages, total_bytes = self._sent.get(route, (0, 0))
         messages, total_bytes = messages + 1, total_bytes + size_bytes
         self._sent[route] = messages, total_bytes
         if messages <= self._messages and total_bytes <= self._bytes:
             return True
-        self._has_refused = True
+        self._flooding.add(route)
         return False
 
-    def sent_bytes(self, route: bytes) -> int:
-        """What a route has sent in this time."""
-        return self._sent.get(route, (0, 0))[1]
+    def is_flooding(self, route: bytes) -> bool:
+        """Whether this route has sent more than its quota and is not barred yet."""
+        return route in self._flooding
 
-    def is_first_report(self, route: bytes) -> bool:
-        """True once for each route in this time."""
-        is_first = route not in self._reported
-        self._reported.add(route)
-        return is_first
+    def bar(self, route: bytes, now_s: float) -> int:
+        """Admit nothing of a flooding route for BARRED_S; returns how many bytes it has sent of late."""
+        self._flooding.discard(route)
+        self._barred[route] = now_s + BARRED_S
+        return self._sent[route][1]

@@ -14,7 +14,7 @@ from distkv.wire.inboxes import CAPTURE
 from distkv.wire.messages.envelope import Control
 from distkv.wire.messages.to_gmanager import MembersQuery
 from distkv.wire.messages.to_rmanager import KeepAlive
-from distkv.wire.sockets.flood_guard import QUOTA_S, FloodGuard
+from distkv.wire.sockets.flood_guard import BARRED_S, QUOTA_S, FloodGuard
 
 DEADLINE_S = 20.0
 
@@ -22,12 +22,19 @@ DEADLINE_S = 20.0
 def test_each_route_has_a_quota_of_messages_and_bytes() -> None:
     guard = FloodGuard(messages=3, size_bytes=100)
     assert [guard.admits(b"a", 10, 5.0) for _ in range(4)] == [True, True, True, False]
-    assert guard.has_refused
+    assert guard.is_flooding(b"a") and guard.has_flooding
     assert [guard.admits(b"b", 60, 5.1) for _ in range(2)] == [True, False]
-    assert (guard.sent_bytes(b"a"), guard.sent_bytes(b"b"), guard.sent_bytes(b"c")) == (40, 120, 0)
-    assert [guard.is_first_report(route) for route in (b"a", b"a", b"b")] == [True, False, True]
-    assert guard.admits(b"a", 10, 5.0 + QUOTA_S) and not guard.has_refused
-    assert guard.is_first_report(b"a")
+    assert guard.is_flooding(b"b") and not guard.is_flooding(b"c")
+    assert guard.admits(b"a", 10, 5.0 + QUOTA_S) and not guard.has_flooding
+
+
+def test_a_route_that_flooded_is_barred_for_a_while() -> None:
+    guard = FloodGuard(messages=1)
+    assert guard.admits(b"a", 10, 5.0) and not guard.admits(b"a", 10, 5.0)
+    assert guard.bar(b"a", 5.0) == 20
+    assert not guard.has_flooding
+    assert not guard.admits(b"a", 1, 5.0 + QUOTA_S) and guard.admits(b"b", 1, 5.0 + QUOTA_S)
+    assert guard.admits(b"a", 1, 5.0 + BARRED_S + QUOTA_S)
 
 
 async def test_one_that_floods_is_shut_and_others_are_heard() -> None:
