@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import msgspec
 import structlog
 
 from distkv import events
@@ -30,6 +31,8 @@ from distkv.wire.messages.envelope import ToGManager
 from distkv.wire.messages.to_gmanager import Join
 from distkv.wire.messages.to_rmanager import JoinRefused
 
+MAX_MEMBER_BYTES = 8192
+"""Several times what an entry needs; a part of the list then fits a message."""
 GC_THRESHOLDS = 100_000, 50, 100
 
 
@@ -54,7 +57,7 @@ class GManagerActor:
         """Answer messages until cancelled."""
         while True:
             route, envelope = await self._server.recv()
-            if isinstance(envelope.body, Join) and (reason := self._bad_address(envelope.body.member)):
+            if isinstance(envelope.body, Join) and (reason := self._bad_member(envelope.body.member)):
                 self._refuse(route, envelope.body.member.instance_id, reason, envelope.id)
                 continue
             self._handle(GManagerRequested(envelope.sender, route, envelope.body), envelope.id)
@@ -73,8 +76,11 @@ class GManagerActor:
         self._outbox.close()
 
     @staticmethod
-    def _bad_address(member: Member) -> str:
-        """Why nobody can connect to the address that an instance gives as its own; empty if it is one."""
+    def _bad_member(member: Member) -> str:
+        """Why an entry cannot be listed: nobody can connect to its address, or it is too long; empty if it can be."""
+        size_bytes = len(msgspec.msgpack.encode(member))
+        if size_bytes > MAX_MEMBER_BYTES:
+            return f"its entry in the member list takes {size_bytes} bytes, more than {MAX_MEMBER_BYTES}"
         try:
             is_plain = parse_address(member.address) == member.address
         except ConfigError:

@@ -1,4 +1,4 @@
-"""A bound on log lines that strangers can cause."""
+"""A bound on log lines that others can cause."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ LINES_PER_S = 1.0
 
 
 class LineLimit:
-    """Lets a burst of lines pass, then one a second; says how many were left out before each that passes."""
+    """Lets a burst of lines pass, then `per_s` of them; says how many were left out before each that passes."""
 
-    def __init__(self) -> None:
-        self._credit = float(BURST_LINES)
+    def __init__(self, burst: int = BURST_LINES, per_s: float = LINES_PER_S) -> None:
+        self._burst, self._per_s = burst, per_s
+        self._credit = float(burst)
         self._last = 0.0
         self._left_out = 0
 
     def admit(self, now: float) -> int | None:
         """How many lines were left out since the last one; None if this one is left out too."""
-        self._credit = min(BURST_LINES, self._credit + (now - self._last) * LINES_PER_S)
+        self._credit = min(self._burst, self._credit + (now - self._last) * self._per_s)
         self._last = now
         if self._credit < 1:
             self._left_out += 1

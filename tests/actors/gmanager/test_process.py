@@ -10,15 +10,17 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from distkv.actors.gmanager.process import GManagerActor, run
+from distkv.actors.gmanager.process import MAX_MEMBER_BYTES, GManagerActor, run
 from distkv.clock import ManualClock
 from distkv.config import GManagerConfig
 from distkv.control.cluster.silence import ATTENTIVE_STEP_S
 from distkv.wire.channel import ClientChannel, ServerChannel
+from distkv.wire.codec import MAX_MESSAGE_BYTES
 from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.inboxes import CLIENT_CONNECTION, GMANAGER_CONNECTION, GMANAGER_PORT
 from distkv.wire.messages import to_gmanager as tg
 from distkv.wire.messages.envelope import ToGManager
+from distkv.wire.messages.member_versions import PART_MEMBERS
 from distkv.wire.messages.to_rmanager import JoinRefused, Members
 from tests.control.parts import make_member
 
@@ -113,3 +115,17 @@ async def test_it_serves_until_it_is_stopped() -> None:
         stop.set()
         assert await asyncio.wait_for(running, DEADLINE_S) == 0
     assert lines[-1]["event"] == "stopped"
+
+
+async def test_an_entry_that_is_too_long_is_not_listed(server: ServerChannel[ToGManager]) -> None:
+    """A part of the list must fit a message: one that does not would cut everybody off."""
+    assert PART_MEMBERS * MAX_MEMBER_BYTES < MAX_MESSAGE_BYTES // 2
+    assert MEMBER.data is not None
+    long = {f"t{index}": {f"name{one}": "é" * 256 for one in range(16)} for index in range(2)}
+    member = msgspec.structs.replace(MEMBER, data=msgspec.structs.replace(MEMBER.data, transports=long))
+    actor = GManagerActor(GManagerConfig(), server, ManualClock(5.0))
+    with capture_logs() as lines:
+        async with ClientChannel.connect(server.address, GMANAGER_CONNECTION) as client:
+            await serve_one(actor, client, tg.Join(member=member, compat="model"), JoinRefused)
+    assert [line["event"] for line in lines] == ["join_refused"]
+    assert f"more than {MAX_MEMBER_BYTES}" in lines[0]["reason"]

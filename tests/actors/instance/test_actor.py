@@ -12,7 +12,8 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from distkv.actors.instance.actor import REFUSED_FOR_S, InstanceActor, InstanceGone
+from distkv import events
+from distkv.actors.instance.actor import BURST_LINES, REFUSED_FOR_S, InstanceActor, InstanceGone
 from distkv.actors.instance.connections import GManagerConnections
 from distkv.actors.instance.trace import Trace
 from distkv.clock import ManualClock
@@ -260,3 +261,11 @@ async def test_a_status_that_is_too_long_comes_without_requests(running: Running
         many = msgspec.structs.replace(status, requests=(request,) * 100_000)
         running.actor._answer(c.Answer(event.route, many), "")
         assert (await soon(client.recv())).body == status
+
+
+async def test_what_anybody_can_cause_fills_no_log(running: Running) -> None:
+    with capture_logs() as lines:
+        for index in range(BURST_LINES + 500):
+            running.actor._carry_out([c.Publish(events.Cancelled(request_id=str(index)))], "")
+        running.actor._carry_out([c.Publish(events.Failed(request_id="r", reason="x"))], "")
+    assert [line["event"] for line in lines] == ["cancelled"] * BURST_LINES + ["failed"]
