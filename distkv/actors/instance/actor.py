@@ -281,6 +281,10 @@ class InstanceActor:
     def _answer_overlong(self, command: c.Answer, error: FrameTooLarge, cause: str) -> None:
         """What no client would read fails its own request or query, and nothing else on that connection."""
         route, body = command.route, command.body
+        if isinstance(body, tc.TokenChunks):
+            for chunk in body.chunks:
+                self._answer(c.Answer(route, chunk), cause)
+            return
         self._overlong.report(body, error)
         if isinstance(body, tc.TokenChunk):
             ended = tc.RequestEnded(request_id=body.request_id, kind="failed", reason=f"an answer is too long: {error}")

@@ -250,6 +250,17 @@ async def test_an_answer_that_no_client_would_read_fails_its_own_request(running
     assert c.ClientRequested(event.route, tr.Cancel(request_id="r")) in running.core.of(c.ClientRequested)
 
 
+async def test_chunks_that_are_too_long_together_travel_alone(running: Running) -> None:
+    async with ClientChannel.connect(running.server.address, CLIENT_CONNECTION) as client:
+        client.send(EnvelopeFactory("client").wrap(tg.MembersQuery()))
+        await served(running)
+        await soon(client.recv())
+        (event,) = running.core.of(c.ClientRequested)
+        chunks = tuple(tc.TokenChunk(request_id=name, text="x" * (MAX_MESSAGE_BYTES * 2 // 3)) for name in "ab")
+        running.actor._answer(c.Answer(event.route, tc.TokenChunks(chunks=chunks)), "")
+        assert [(await soon(client.recv())).body for _ in chunks] == list(chunks)
+
+
 async def test_a_status_that_is_too_long_comes_without_requests(running: Running) -> None:
     async with ClientChannel.connect(running.server.address, CLIENT_CONNECTION) as client:
         client.send(EnvelopeFactory("client").wrap(tg.MembersQuery()))
