@@ -17,6 +17,8 @@ from distkv.errors import LinkClosed
 
 _TURN_S = 0.002
 """A receiver that always finds a message lets the loop's other tasks run after so long."""
+# Plain numbers: combining the library's enums makes a new one each time, twice for every message.
+_IN, _OUT = int(zmq.POLLIN), int(zmq.POLLOUT)
 
 
 class LoopSocket:
@@ -94,8 +96,8 @@ class LoopSocket:
         """Whether a message is here that was not received yet."""
         if self._closed:
             return False
-        events: Any = self._socket.get(zmq.EVENTS)
-        if events & zmq.POLLIN:
+        events = int(self._socket.get(zmq.EVENTS))
+        if events & _IN:
             self._readable.set()
             return True
         return False
@@ -118,8 +120,8 @@ class LoopSocket:
     def _check(self, sent: bool = False) -> None:
         if self._closed:
             return
-        events: Any = self._socket.get(zmq.EVENTS)
-        if events & zmq.POLLIN:
+        events = int(self._socket.get(zmq.EVENTS))
+        if events & _IN:
             self._readable.set()
-        if events & zmq.POLLOUT and self._on_writable is not None and not sent:
+        if events & _OUT and self._on_writable is not None and not sent:
             self._on_writable()
