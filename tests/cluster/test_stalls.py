@@ -1,15 +1,20 @@
-"""A process stands still for five seconds, as one does that is swapped out or debugged: nobody loses a token by it."""
+"""A process stands still for five seconds, as one does that is swapped out or debugged: no request ends of it."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Callable
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+from distkv import AsyncClient, SamplingParams
+from distkv.client.local import launch
+from distkv.client.local.child import wait_ready
+from distkv.client.local.cluster import InstanceHandle
 from tests.checkpoints import prompt_ids
 from tests.cluster.driving import Driver, driving, eventually, signal_instance
 
@@ -69,3 +74,67 @@ async def test_a_stalled_owner_or_creditor_ends_no_request(four, expect):
             expect(run.prompt, await run.finished(), 400)
             await eventually(lambda: all_ready(driver), 10, "the gManager calls all ready again")
             await driver.settled(10.0)
+
+
+class Pair:
+    """Two gManagers and three instances that know both."""
+
+    def __init__(self, checkpoint: Path, directory: Path) -> None:
+        self.log_dir = directory
+        self.gmanagers = [self._spawn("gmanager", f"gmanager-{index}", {"port": 0}) for index in range(2)]
+        wait_ready(self.gmanagers, time.monotonic() + 30)
+        self.addresses = [gmanager.address for gmanager in self.gmanagers]
+        settings = {
+            "model": str(checkpoint),
+            "kv_tokens": 512,
+            "dtype": "float32",
+            "threads": 1,
+            "validate_state": True,
+        }
+        settings |= {"gmanager": ",".join(self.addresses)}
+        self.instances = [self._spawn("instance", f"i{n}", settings | {"instance_id": f"i{n}"}) for n in range(3)]
+        wait_ready(self.instances, time.monotonic() + 60)
+
+    def _spawn(self, kind: str, name: str, settings: dict[str, object]) -> InstanceHandle:
+        return InstanceHandle(name, launch.command(kind, settings), self.log_dir / f"{name}.log", launch.environment())
+
+    def restart_first(self) -> None:
+        """The first gManager comes back where it was; the second hears no heartbeat any more."""
+        self.gmanagers[0].close()
+        port = int(self.addresses[0].rpartition(":")[2])
+        self.gmanagers[0] = self._spawn("gmanager", "gmanager-0-again", {"port": port})
+        wait_ready(self.gmanagers[:1], time.monotonic() + 30)
+
+    def close(self) -> None:
+        for child in (*self.instances, *self.gmanagers):
+            child.close()
+
+
+@pytest.fixture
+def pair(checkpoint: Path, tmp_path: Path) -> Iterator[Pair]:
+    pair = Pair(checkpoint, tmp_path)
+    yield pair
+    pair.close()
+
+
+async def test_two_gmanagers_one_stalled_one_back_end_no_request(pair, expect):
+    """The other used to know instances as they were while they loaded, and to be believed: nothing fitted any more."""
+    prompt = prompt_ids(700, seed=1)
+    sampling = SamplingParams(max_tokens=100, temperature=0.0)
+    async with AsyncClient(pair.instances[0].address) as client:
+
+        async def serve_for(seconds: float) -> None:
+            over = asyncio.create_task(asyncio.sleep(seconds))
+            while not over.done():
+                expect(prompt, list((await client.submit(prompt, sampling)).token_ids), 100)
+
+        await serve_for(1.0)
+        async with stalled(pair.gmanagers[0].signal):
+            await serve_for(STALL_S)
+        await serve_for(1.0)
+        pair.gmanagers[0].kill()
+        await serve_for(1.0)
+        await asyncio.to_thread(pair.restart_first)
+        await serve_for(STALL_S)
+        statuses = await client.statuses()
+        assert [status.instance.state for status in statuses] == ["ready"] * 3

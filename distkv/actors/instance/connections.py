@@ -21,6 +21,8 @@ from distkv.wire.inboxes import GMANAGER_CONNECTION, PEER_CONNECTION
 from distkv.wire.messages.common import Member, clipped
 from distkv.wire.messages.envelope import Body, Control, GManagerAnswer, PeerAnswer, PeerRequest, ToGManager
 from distkv.wire.messages.to_client import Rejected
+from distkv.wire.messages.to_gmanager import Join
+from distkv.wire.messages.to_rmanager import JoinRefused
 
 OnGManager = Callable[[GManagerAnswer, str], None]
 """Takes a message of a gManager and the id of its envelope."""
@@ -135,20 +137,22 @@ class GManagerConnections:
             for address in addresses
         ]
         for connection in self._connections:
-            tasks.create_task(connection.read(self._received), name=f"read {connection.address}")
+            tasks.create_task(connection.read(self._from(connection)), name=f"read {connection.address}")
 
     @property
     def malformed(self) -> int:
         return sum(connection.malformed for connection in self._connections)
 
     def send(self, body: ToGManager, cause: str) -> bool:
-        """Send to the first gManager that is there and answers, else to the first that is there; what none hears is
-        dropped, as every such message allows."""
-        there = [connection for connection in self._connections if connection.connected]
-        for connection in there:
-            if not connection.is_silent:
-                return connection.send(body, cause)
-        return there[0].send(body, cause) if there else False
+        """Send to the gManager that is spoken to; what none hears is dropped, as every such message allows.
+
+        A Join goes to all that are there: what the others know of this instance is what they would go by.
+        """
+        if isinstance(body, Join):
+            self.send_to_all(body)
+            return True
+        spoken_to = self._spoken_to()
+        return spoken_to is not None and spoken_to.send(body, cause)
 
     def send_to_all(self, body: ToGManager) -> None:
         """Send to every gManager that is there."""
@@ -160,8 +164,20 @@ class GManagerConnections:
         for connection in self._connections:
             connection.close()
 
-    def _received(self, message: GManagerAnswer, cause: str) -> None:
-        self.on_message(message, cause)
+    def _spoken_to(self) -> Connection[GManagerAnswer] | None:
+        """To the first gManager that is there and answers, else to the first that is there."""
+        there = [connection for connection in self._connections if connection.connected]
+        return next((connection for connection in there if not connection.is_silent), there[0] if there else None)
+
+    def _from(self, connection: Connection[GManagerAnswer]) -> OnGManager:
+        """What takes the messages of one: another than is spoken to knows nothing of who is alive, for nobody tells it,
+        but it may refuse this instance."""
+
+        def receive(message: GManagerAnswer, cause: str) -> None:
+            if isinstance(message, JoinRefused) or connection is self._spoken_to():
+                self.on_message(message, cause)
+
+        return receive
 
 
 class PeerConnections:

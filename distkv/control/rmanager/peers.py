@@ -1,8 +1,9 @@
 """The member list as one rManager has it, and which peers it has reason to doubt.
 
 A gManager's word loses nothing: it may be stalled, cut off, or one of two. A peer that it lists as unreachable, dead or
-restarted is doubted. While this instance has borrowed there, the peer counts as what it was, nothing more is borrowed,
-and it is knocked at: its answer decides, or that none comes. Where nothing is at stake the list is believed.
+restarted is doubted. While this instance has borrowed there or lends to it, the peer counts as what it was, with its
+tensor link, nothing more is borrowed, and it is knocked at: its answer decides, or that none comes. Where nothing is at
+stake the list is believed.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ class PeerBook:
             before = known.get(member.instance_id)
             if before is not None and self._is_stale(before, member):
                 continue
-            if before is not None and self._contradicts(before, member) and self._has_lent(member.instance_id):
+            if before is not None and self._contradicts(before, member) and self._is_at_stake(member.instance_id):
                 self._doubt_listed(member, now)
                 continue
             lost.extend(self._believe(member))
@@ -120,6 +121,10 @@ class PeerBook:
         if known.state == "dead":
             return False
         return listed.incarnation != known.incarnation or listed.state in ("dead", "unreachable")
+
+    def _is_at_stake(self, instance_id: str) -> bool:
+        """Whether this instance has borrowed there, or lends to it."""
+        return self._has_lent(instance_id) or any(loan.debtor_id == instance_id for loan in self._state.loans.held())
 
     def _doubt_listed(self, listed: Member, now: float) -> None:
         """Keep to what is known until the peer itself shows that it is otherwise, but do not borrow there meanwhile."""
@@ -178,7 +183,7 @@ class PeerBook:
             at, instance_id = heapq.heappop(self._due)
             if self._state.suspects.get(instance_id) == at:
                 lost.extend(self._give_up(instance_id))
-            if instance_id in self._listed and not self._has_lent(instance_id):
+            if instance_id in self._listed and not self._is_at_stake(instance_id):
                 lost.extend(self._believe(self._listed[instance_id]))
             knocks = self._knocks.get(instance_id)
             if knocks is not None and knocks.next_at == at:

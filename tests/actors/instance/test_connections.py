@@ -187,11 +187,32 @@ async def test_a_gmanager_that_does_not_answer_is_left_for_one_that_does(
         route, _ = await soon(first.recv())
         await asyncio.sleep(connections.SILENT_S)
         gmanagers.send(query, "")
-        await soon(second.recv())
+        other_route, _ = await soon(second.recv())
+        second.send(other_route, ENVELOPES.wrap(tr.HeartbeatAck(seq=7)))
+        assert await soon(heard.get()) == tr.HeartbeatAck(seq=7)
         first.send(route, ENVELOPES.wrap(tr.HeartbeatAck(seq=1)))
         assert await soon(heard.get()) == tr.HeartbeatAck(seq=1)
         gmanagers.send(query, "")
         await soon(first.recv())
+        # The other hears nothing of this instance now, and would call it and all others dead.
+        second.send(other_route, ENVELOPES.wrap(tr.Members(version=1)))
+        second.send(other_route, ENVELOPES.wrap(tr.JoinRefused(reason="no")))
+        assert await soon(heard.get()) == tr.JoinRefused(reason="no")
+        gmanagers.close()
+
+
+async def test_every_gmanager_hears_who_joins(tasks: asyncio.TaskGroup) -> None:
+    """One used to know an instance as it was while it loaded, without memory to lend, and went by that when needed."""
+    async with (
+        ServerChannel.bind("tcp://127.0.0.1:0", GMANAGER_PORT) as first,
+        ServerChannel.bind("tcp://127.0.0.1:0", GMANAGER_PORT) as second,
+    ):
+        gmanagers = GManagerConnections((first.address, second.address), ENVELOPES, tasks)
+        for connection in gmanagers._connections:
+            await soon(connection._channel.wait_connected())
+        join = tg.Join(member=peer_at("tcp://127.0.0.1:1"), compat="model")
+        gmanagers.send(join, "")
+        assert (await soon(first.recv()))[1].body == join == (await soon(second.recv()))[1].body
         gmanagers.close()
 
 

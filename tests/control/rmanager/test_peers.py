@@ -20,7 +20,7 @@ from distkv.control.rmanager.state import RManagerState
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.member_versions import MemberCursor
 from distkv.wire.messages.to_gmanager import MembersQuery
-from distkv.wire.messages.to_rmanager import Members, Renew, Renewed
+from distkv.wire.messages.to_rmanager import Members, Renew, Renewed, TryMoveKvcache
 from tests.control.parts import add_sequence, issued, lend, make_member, make_state
 
 ALIVE = Renewed(renewal=1, incarnation=1)
@@ -283,3 +283,15 @@ def test_after_a_clock_was_set_back_a_smaller_incarnation_is_a_new_life(state: R
     found = list_(peers, make_member("p", 3), make_member("q", 3), make_member("s", 3))
     assert found == [LostPeer("p", 3), LostPeer("q", 3)]
     assert {name: member.incarnation for name, member in state.members.items()} == {"p": 3, "q": 3, "s": 9}
+
+
+def test_a_debtor_that_is_listed_as_gone_keeps_its_tensor_link(state: RManagerState, peers: PeerBook) -> None:
+    """Its creditor's worker used to close the link on a gManager's word, and the debtor missed partials."""
+    reachable = make_member("p")
+    list_(peers, reachable)
+    wanted = TryMoveKvcache(span_id="s", request_id="r", debtor_id="p", debtor_incarnation=1, num_blocks=1, ttl_s=4.0)
+    state.loans.try_grant(b"p", wanted, 4, 10.0)
+    assert list_(peers, make_member("p", state="dead")) == []
+    assert peers.reachable() == (reachable,) and knocked(state) == ["p"]
+    assert peers.heard_from("p", ALIVE) == [] and not state.suspects
+    assert peers.reachable() == (reachable,)
