@@ -35,6 +35,7 @@ from distkv.demo.random_checkpoint import make_checkpoint
 from distkv.errors import DistKVError
 
 INSTANCES = 2
+KV_TOKENS = 65536
 LEVELS = (64, 250, 1000, 5000)
 QUICK_LEVELS = (16, 64)
 LEAST_REQUESTS, QUICK_REQUESTS = 1000, 64
@@ -45,7 +46,7 @@ GOAL_SHARE = 0.95
 MANY = 1000
 """Requests at once for which the goal is stated."""
 SPARE_DESCRIPTORS = 512
-TOKENS, FIRST = "output tokens/s", "time to first token, median"
+TOKENS, FIRST, CPU = "output tokens/s", "time to first token, median", "processor time per token, all processes"
 HELP = """Tokens per second of two instances behind a gateway, over HTTP, for several numbers of requests at once; how
 many requests were not answered, and how often an instance was not ready meanwhile. A random model of two layers: what
 is measured is everything around the model.
@@ -87,7 +88,11 @@ class Levels:
         if load.failed:
             self.problems[concurrency] = load.failed
         self.generator_share = max(self.generator_share, load.cpu_s / load.seconds)
-        return {TOKENS: tokens / load.seconds, FIRST: statistics.median(load.first_s or [load.seconds])}
+        return {
+            TOKENS: tokens / load.seconds,
+            FIRST: statistics.median(load.first_s or [load.seconds]),
+            CPU: sum(used.values()),
+        }
 
     async def _watched(self, concurrency: int) -> tuple[LoadResult, int]:
         ended = asyncio.Event()
@@ -150,8 +155,15 @@ def measure(say: Say, *, quick: bool, levels: Sequence[int], rounds: int | None)
     with tempfile.TemporaryDirectory(prefix="distkv-bench-") as scratch:
         model = make_checkpoint(Path(scratch) / "model", text_for_tokenizer=HELP)
         say("starting instances")
-        options = {"max_concurrent_requests": 2 * max(levels)}
-        with LocalCluster(model, INSTANCES, 65536, threads=1, gateway_options=options, log_level="warning") as cluster:
+        with LocalCluster(
+            model,
+            INSTANCES,
+            KV_TOKENS,
+            threads=1,
+            gateway_options={"max_concurrent_requests": 2 * max(levels)},
+            instance_options={"max_waiting": 2 * max(levels)},
+            log_level="warning",
+        ) as cluster:
             seen = Levels(cluster, least)
             variants = {f"{level:,} at once": partial(seen.measure, level) for level in fitting}
             begun_s = time.monotonic()
@@ -163,6 +175,7 @@ def measure(say: Say, *, quick: bool, levels: Sequence[int], rounds: int | None)
         + "".join(f" --level {level}" for level in levels)
         + f" --rounds {rounds}"
         + (" --quick" if quick else ""),
+        "gates": "places at the gateway and in the queues for all of them",
         "requests": f"{PROMPT_TOKENS} tokens of prompt, {MAX_TOKENS} of output, streamed; at least {least} of a level",
         "generator_share_of_a_core": round(seen.generator_share, 2),
         "cpu_ms_per_token": {name: str(used) for name, used in seen.cpu_ms.items()},
@@ -170,7 +183,7 @@ def measure(say: Say, *, quick: bool, levels: Sequence[int], rounds: int | None)
         "problems": {f"{level:,} at once": str(found) for level, found in seen.problems.items()},
     }
     goals = _goals(levels, samples, seen, descriptors)
-    units = {TOKENS: "tokens/s", FIRST: "s"}
+    units = {TOKENS: "tokens/s", FIRST: "s", CPU: "ms"}
     return Report("concurrency", machine, versions_of(("pyzmq", "uvloop")), results(samples, units), goals), samples
 
 

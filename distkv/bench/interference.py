@@ -164,7 +164,7 @@ def measure(say: Say, *, quick: bool, decodes: int | None, context: int | None, 
     """Run it; the report and its samples."""
     size = QUICK if quick else FULL
     size = msgspec.structs.replace(size, decodes=decodes or size.decodes, context=context or size.context)
-    rounds = rounds or (1 if quick else 2)
+    rounds = rounds or 1
     facts = machine_facts()
     with tempfile.TemporaryDirectory(prefix="distkv-bench-") as scratch:
         model = make_checkpoint(Path(scratch) / "model", **MODEL)
@@ -247,6 +247,8 @@ main = benchmark(
     [
         click.Option(["--decodes"], type=click.IntRange(min=1), help="Sequences that decode."),
         click.Option(["--context"], type=click.IntRange(min=1), help="Tokens that each begins with."),
-        click.Option(["--rounds"], type=click.IntRange(min=1), help="How often everything is measured."),
+        click.Option(
+            ["--rounds"], type=click.IntRange(min=1), help="How often everything is measured; once if not given."
+        ),
     ],
 )
