@@ -6,9 +6,11 @@ than it acknowledged: all that changed since then is sent, also what has changed
 
 from __future__ import annotations
 
+from heapq import nlargest
+
 from distkv.control.blocks import SlotState
 from distkv.control.rmanager.state import RManagerState
-from distkv.wire.messages.to_gmanager import Heartbeat, RequestPlacementEntry
+from distkv.wire.messages.to_gmanager import MAX_REPORTED, Heartbeat, RequestPlacementEntry
 from distkv.wire.messages.to_rmanager import HeartbeatAck
 
 PlacementMap = dict[tuple[str, bool], int]
@@ -67,7 +69,10 @@ class Heartbeats:
         if self._base < oldest:
             self._full = True
             self._changed_in = {key: seq for key, seq in self._changed_in.items() if seq > oldest}
-        changed = current if self._full else {key: current.get(key, 0) for key in self._changed_in}
+        changed = dict(current) if self._full else {key: current.get(key, 0) for key in self._changed_in}
+        for key in sorted(changed, key=lambda key: self._changed_in.get(key, 0))[MAX_REPORTED:]:
+            del changed[key]
+            self._changed_in[key] = self._seq + 1  # not told yet, whatever is acknowledged
         settings = state.settings
         self._reported_lendable = self._lendable()
         return Heartbeat(
@@ -80,7 +85,7 @@ class Heartbeats:
                 RequestPlacementEntry(req_id=req, inst_id=settings.instance_id, num_blocks=n, local=local)
                 for (req, local), n in sorted(changed.items())
             ),
-            debtors=state.loans.debtors(),
+            debtors=tuple(nlargest(MAX_REPORTED, state.loans.debtors(), key=lambda debtor: debtor.num_blocks)),
             state=state.instance_state,
             total_blocks=settings.num_blocks,
             free_blocks=state.pool.num_free,

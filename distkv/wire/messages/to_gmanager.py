@@ -13,6 +13,8 @@ from msgspec import Meta
 from distkv.types import ServingState
 from distkv.wire.messages.common import BorrowId, Compat, Count, InstanceId, Member, Message, RequestId, Seconds, Value
 
+MAX_REPORTED = 4096
+"""Most placements, and most debtors, of one heartbeat: read in about a millisecond."""
 MAX_NAMES = 1024
 """Most instances that a query may name; who has more to name gives those that it doubted or lost last."""
 Names = Annotated[tuple[InstanceId, ...], Meta(max_length=MAX_NAMES)]
@@ -56,8 +58,10 @@ class Heartbeat(Message, frozen=True):
     seq: Count  #: grows by one with every heartbeat of an incarnation
     base: Count  #: `entries` holds what changed since this heartbeat, the newest that was acknowledged; 0 when `full`
     full: bool  #: `entries` is complete and replaces what is known
-    entries: tuple[RequestPlacementEntry, ...] = ()  #: the placement of requests here
-    debtors: tuple[Debtor, ...] = ()  #: the loans given, by debtor
+    #: the placement of requests here; at most 4,096, what is left out comes with the next heartbeats
+    entries: Annotated[tuple[RequestPlacementEntry, ...], Meta(max_length=MAX_REPORTED)] = ()
+    #: the loans given, by debtor; at most 4,096, the largest
+    debtors: Annotated[tuple[Debtor, ...], Meta(max_length=MAX_REPORTED)] = ()
     state: ServingState = "ready"  #: what it says of itself; that it is unreachable or dead, others say
     total_blocks: Count = 0  #: rBlocks in the pool
     free_blocks: Count = 0  #: rBlocks in nobody's use
@@ -81,7 +85,8 @@ class BorrowQuery(Message, frozen=True):
     instance_id: InstanceId  #: the debtor
     borrow_id: BorrowId  #: names this borrow; repeated in the answer
     num_blocks: Count  #: rBlocks still missing
-    refusals: tuple[Refusal, ...] = ()  #: refusals during this borrow; they correct the ledger before it is read
+    #: refusals during this borrow; they correct the ledger before it is read; at most 1,024
+    refusals: Annotated[tuple[Refusal, ...], Meta(max_length=MAX_NAMES)] = ()
     exclude: Names = ()  #: instances to leave out, such as the creditor that reclaims its memory; at most 1,024
     suspects: Names = ()  #: instances that the debtor doubts: recommended when no other is left; at most 1,024
 

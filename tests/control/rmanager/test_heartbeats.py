@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
@@ -151,6 +152,21 @@ def test_a_debtor_that_was_told_less_makes_more_news() -> None:
     heartbeats.on_lendable_reported()
     state.defer(None, [slot for slot in slots if slot is not None])
     assert heartbeats.due(clock.advance(EARLY_S)), "it told a debtor of less than there is now"
+
+
+def test_what_does_not_fit_one_heartbeat_comes_with_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("distkv.control.rmanager.heartbeats.MAX_REPORTED", 2)
+    state = make_state(num_blocks=64)
+    heartbeats = Heartbeats(state)
+    for name in "abcde":
+        compute(state, add_sequence(state, name, 4))
+    told: set[str] = set()
+    for expected in (2, 2, 1, 0):
+        beat = heartbeats.build(0)
+        assert len(beat.entries) == expected and not told & {entry.req_id for entry in beat.entries}
+        told |= {entry.req_id for entry in beat.entries}
+        heartbeats.on_ack(HeartbeatAck(seq=beat.seq))
+    assert told == set("abcde")
 
 
 class Telling(RuleBasedStateMachine):
