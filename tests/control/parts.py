@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
+from types import FrameType
 from typing import Any, TypeVar
 
 from distkv.control.loan.debts import DebtBook
@@ -136,3 +139,19 @@ def validate(state: RManagerState, debts: DebtBook | None = None) -> None:
     state.validate(debts.closing_slots() if debts else ())
     if debts is not None:
         debts.validate()
+
+
+def calls(act: Callable[[], object]) -> int:
+    """How many functions are called, those of C included."""
+    count = 0
+
+    def on_event(frame: FrameType, event: str, arg: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(on_event)
+    try:
+        act()
+    finally:
+        sys.setprofile(None)
+    return count

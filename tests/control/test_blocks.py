@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from distkv.control.blocks import BlockPool, SlotState
+from tests.control.parts import calls
 
 SIZE = 24
 TAKEN = [SlotState.LOCAL, SlotState.RESERVED, SlotState.LENT]
@@ -169,3 +170,19 @@ def test_free_slots_have_neither_owners_nor_keys(what: str) -> None:
             pool._slot_of[b"k"] = 2
     with pytest.raises(AssertionError, match=r"has owners|disagree|has a key"):
         pool.validate()
+
+
+def test_taking_and_freeing_slots_costs_the_same_in_a_large_pool_in_fragments() -> None:
+    """Every second slot is free: as many runs as there can be. Calls are counted, not time."""
+    counted = []
+    for size in (10, 1_000, 10_000):
+        pool = BlockPool(2 * size)
+        slots = pool.allocate(2 * size, SlotState.LOCAL) or []
+        pool.free(slots[::2], SlotState.LOCAL)
+
+        def take_and_free(pool: BlockPool = pool) -> None:
+            pool.free(pool.allocate(3, SlotState.LOCAL) or [], SlotState.LOCAL)
+
+        counted.append(calls(take_and_free))
+        pool.validate()
+    assert counted[0] == counted[1] == counted[2], counted

@@ -3,35 +3,17 @@ time)."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from functools import partial
-from types import FrameType
 
 import pytest
 
 from distkv.bench.workloads.control_load import ControlLoad
 from distkv.wire.messages.counters import Counters
-from tests.control.parts import make_member
+from tests.control.parts import calls, make_member
 
 SIZES = (10, 1_000, 10_000)
 GROWTH = 2.0
-
-
-def calls(act: Callable[[], object]) -> int:
-    """How many functions are called, those of C included."""
-    count = 0
-
-    def on_event(frame: FrameType, event: str, arg: object) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    sys.setprofile(on_event)
-    try:
-        act()
-    finally:
-        sys.setprofile(None)
-    return count
 
 
 def submit_and_cancel(load: ControlLoad) -> None:
