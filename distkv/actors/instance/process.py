@@ -61,9 +61,6 @@ async def run(config: InstanceConfig, ready: Callable[[dict[str, Any]], None], s
         if loaded is None:
             return 0
         tokenizer = await loading
-        # What is here by now stays: full collections, which stop everything, need not look at it.
-        gc.collect()
-        gc.freeze()
         settings = _settings(config, incarnation, loaded)
         member = _member(config, settings, server.address, worker.pid, loaded)
         core = RManager(settings, _decoders(tokenizer), SystemRandom())

@@ -8,7 +8,6 @@ from random import Random
 import pytest
 
 from distkv.control import commands as c
-from distkv.control.rmanager.state_machine import RManager
 from distkv.sim.cluster import SimCluster
 from distkv.sim.node import Node
 
@@ -28,19 +27,17 @@ def test_an_idle_instance_ticks_for_its_heartbeat_alone() -> None:
 @pytest.mark.parametrize("seed", range(6))
 def test_a_tick_before_its_time_does_nothing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a cluster that borrows, loses an instance and drains: whatever the tick finds to do was announced."""
-    early = 0
+    early, handle = 0, Node.handle
 
-    def handle(self: Node, event: c.Event, now: float) -> list[c.Command]:
+    def handle_after_a_tick(self: Node, event: c.Event, now: float) -> list[c.Command]:
         nonlocal early
-        is_early = isinstance(event, c.Tick) and now < self.rm.next_deadline()
-        commands = RManager.handle(self.rm, event, now)
-        self.rm.validate()
-        if is_early:
+        if now < (deadline := self.rm.next_deadline()):
             early += 1
-            assert not commands, f"announced for {self.rm.next_deadline()}, done at {now}: {commands}"
-        return commands
+            commands = self.rm.handle(c.Tick(), now)
+            assert not commands, f"announced for {deadline}, done at {now}: {commands}"
+        return handle(self, event, now)
 
-    monkeypatch.setattr(Node, "handle", handle)
+    monkeypatch.setattr(Node, "handle", handle_after_a_tick)
     cluster, draw = SimCluster([10, 12, 8], seed=seed), Random(seed)
     for index in range(12):
         prompt = [draw.randrange(1000) for _ in range(draw.randint(1, 60))]
