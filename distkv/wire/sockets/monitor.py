@@ -1,8 +1,12 @@
-"""What ZeroMQ tells of the connections of a socket, under the running loop."""
+"""What ZeroMQ tells of the connections of a socket, under the running loop.
+
+ZeroMQ's thread waits where a monitor's queue is full, and everything in the process with it. So the queue has no bound.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import secrets
 import struct
 from collections.abc import Callable
 
@@ -18,7 +22,11 @@ class Monitor:
         self.closed = False
         self._socket = socket
         self._on_event = on_event
-        self._monitor: zmq.Socket[bytes] = socket.get_monitor_socket(events)
+        endpoint = f"inproc://monitor-{secrets.token_hex(8)}"
+        socket.monitor(endpoint, events)
+        self._monitor: zmq.Socket[bytes] = socket.context.socket(zmq.PAIR)
+        self._monitor.set(zmq.RCVHWM, 0)
+        self._monitor.connect(endpoint)
         self._loop = asyncio.get_running_loop()
         self._fd = int(self._monitor.get(zmq.FD))
         self._loop.add_reader(self._fd, self._drain)
