@@ -29,7 +29,8 @@ def all_are_long(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def reader_processes() -> list[psutil.Process]:
-    return [one for one in psutil.Process().children() if "reader_process" in " ".join(one.cmdline())]
+    living = [one for one in psutil.Process().children() if one.status() != psutil.STATUS_ZOMBIE]
+    return [one for one in living if "reader_process" in " ".join(one.cmdline())]
 
 
 async def answers(gateway: Gateway) -> list[Any]:
