@@ -8,7 +8,6 @@ when its gateway does.
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import struct
 import sys
@@ -34,7 +33,6 @@ READERS: Mapping[Kind, Callable[[ServedModel, bytes, int | None], Outcome]] = {
     "detokenize": reading.detokenize,
 }
 FRAME = struct.Struct("!Q")
-NICENESS = 5
 
 
 class Task(msgspec.Struct, frozen=True):
@@ -90,7 +88,6 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
-    os.nice(NICENESS)
     config = read_frame(sys.stdin.buffer)
     if config is None:
         return
