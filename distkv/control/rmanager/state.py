@@ -153,7 +153,7 @@ class RManagerState:
         basis = (
             self.scheduler.last_step_id,
             self.scheduler.last_done_id,
-            self.sequences.changes,
+            self.sequences.batch_changes,
             self.outputs.changes,
         )
         if self._growing[0] != basis:

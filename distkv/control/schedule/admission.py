@@ -287,7 +287,7 @@ class Admission:
         if state.pool.num_free >= len(state.running()):
             return False
         steps = state.scheduler.last_step_id, state.scheduler.last_done_id
-        basis = (*steps, state.pool.changes, state.sequences.changes)
+        basis = (*steps, state.pool.changes, state.sequences.batch_changes)
         if self._short[0] != basis:
             self._short = basis, self._look_short_soon()
         return self._short[1]

@@ -19,7 +19,8 @@ class Sequences(MutableMapping[str, Sequence]):
 
     running: those in the batch, oldest first. acquiring: those a borrow is under way for. queue: all that do not run.
     deadlines: by when they must have ended. touched: those whose memory has changed otherwise than by admission, so
-    that their places must be looked at. changes: how often the state of any changed.
+    that their places must be looked at. changes: how often the state of any changed. batch_changes: how often one began
+    or ceased to run.
     """
 
     def __init__(self, patience_s: float) -> None:
@@ -31,6 +32,7 @@ class Sequences(MutableMapping[str, Sequence]):
         self.deadlines: Timers[str] = Timers()
         self.touched: dict[str, Sequence] = {}
         self.changes = 0
+        self.batch_changes = 0
 
     def __getitem__(self, request_id: str) -> Sequence:
         return self._all[request_id]
@@ -86,6 +88,7 @@ class Sequences(MutableMapping[str, Sequence]):
         self.queue.started(seq)
         seq.enter(SeqState.RUNNING)
         self.running.add(seq)
+        self.batch_changes += 1
         if seq.placement.unsettled:
             self.touch(seq)
 
@@ -120,6 +123,7 @@ class Sequences(MutableMapping[str, Sequence]):
         self.changes += 1
         if seq.state is SeqState.RUNNING:
             self.running.remove(seq)
+            self.batch_changes += 1
         elif seq.state is SeqState.ACQUIRING:
             self.acquiring.remove(seq)
         else:
