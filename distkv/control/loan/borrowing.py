@@ -263,6 +263,7 @@ class Borrower:
             debtor_incarnation=self._incarnation,
             num_blocks=missing,
             ttl_s=self._lease_s,
+            waited_s=max(0.0, now - borrow.seq.request.arrival) if borrow.purpose is Purpose.PLACE else 0.0,
         )
         self._emit(TellPeer(creditor_id, wanted))
         if not self._paths.is_linked(self._to(creditor_id)):

@@ -23,6 +23,7 @@ from distkv.control.request.sequence import SeqState, Sequence
 from distkv.control.rmanager.member_table import MemberTable, Suspects
 from distkv.control.schedule.age_order import AgeOrder
 from distkv.control.schedule.growth import OutputLengths, blocks_to_come
+from distkv.control.schedule.passing import Earmarks
 from distkv.control.schedule.scheduler import Scheduler
 from distkv.control.schedule.sequences import Sequences
 from distkv.events import ClusterEvent
@@ -77,6 +78,7 @@ class RManagerState:
     instance_state: ServingState = "ready"
     is_short: bool = False
     outputs: OutputLengths = field(default_factory=OutputLengths)
+    earmarks: Earmarks = field(default_factory=Earmarks)
     counters: Counters = field(default_factory=Counters)
     commands: list[Command] = field(default_factory=list)
     _deferred: deque[Deferred] = field(default_factory=deque)

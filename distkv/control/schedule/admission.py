@@ -18,6 +18,7 @@ from distkv.control.loan.debts import DebtBook
 from distkv.control.request.block import Block
 from distkv.control.request.sequence import SeqState, Sequence
 from distkv.control.rmanager.state import RManagerState
+from distkv.control.schedule.passing import Passing
 from distkv.control.schedule.victims import Victim, cheapest
 from distkv.control.timers import Timers
 
@@ -43,6 +44,7 @@ class Admission:
         self._relieve_again: Timers[str] = Timers()
         self._relieve_retries = 0
         self._give_way_at = math.inf
+        self._passing = Passing()
         self._queue = state.sequences.queue
         self._short: tuple[tuple[int, int, int, int], bool] = ((-1, -1, -1, -1), False)
 
@@ -53,6 +55,7 @@ class Admission:
         hold memory give it up for it.
         """
         self._queue.look(now)
+        self._state.earmarks.look(now)
         self._resume(now)
         self._begin(now)
 
@@ -69,16 +72,28 @@ class Admission:
                 aged = seq
 
     def _begin(self, now: float) -> None:
-        """Oldest first, all that fit here, and the oldest of those that do not as far as it can borrow."""
+        """Oldest first, all that fit here, and the oldest of those that do not as far as it can borrow. Those that fit
+        go by an aged one, and into memory that is kept for a peer's, until they have had as much as that needs."""
         while not self._batch_is_full and (room := self._room()) > 0:
             aged, first = self._queue.aged.oldest, self._queue.next_ready
-            if first is None or (aged is not None and first.age > aged.age):
+            if first is None:
                 break
-            seq = first if self._may_borrow else self._queue.next_fitting(room)
-            if seq is None or (aged is not None and seq.age > aged.age):
+            passes = aged is not None and first.age > aged.age
+            seq = first if self._may_borrow and not passes else self._queue.next_fitting(room)
+            if seq is None:
+                break
+            passed = [self._passing] if aged is not None and seq.age > aged.age else []
+            if aged is not None:
+                self._passing.look(aged.request_id, aged.size_blocks)
+            kept = self._state.earmarks.kept_from(seq.request_id, seq.request.arrival, now)
+            if kept and room - seq.size_blocks < kept:
+                passed.append(self._state.earmarks.passing)
+            if not all(passing.may_pass(seq.size_blocks) for passing in passed):
                 break
             if not self._acquire(seq, now):
                 break
+            for passing in passed:
+                passing.passed(seq.size_blocks)
         aged = self._queue.aged.oldest
         if aged is not None and not self._batch_is_full and self._queue.is_ready(aged):
             self._make_way(aged, now)
@@ -124,7 +139,7 @@ class Admission:
 
     def next_deadline(self) -> float:
         """When somebody may try again, or is not overtaken any more."""
-        return min(self._queue.next_deadline(), self._relieve_again.next_at())
+        return min(self._queue.next_deadline(), self._relieve_again.next_at(), self._state.earmarks.next_deadline())
 
     def unplaced_blocks(self, seq: Sequence) -> int:
         """Blocks it needs a place for before it can go on, beyond the slots it holds or will soon have back."""

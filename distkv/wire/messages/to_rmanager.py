@@ -84,6 +84,7 @@ class TryMoveKvcache(Message, frozen=True):
     debtor_incarnation: int  #: its incarnation; loans to a former one are taken back
     num_blocks: Count  #: rBlocks requested
     ttl_s: Seconds  #: lease requested, seconds
+    waited_s: Seconds = 0.0  #: how long the request has waited for memory; one that waits for long is kept some
 
 
 class Granted(Message, frozen=True):

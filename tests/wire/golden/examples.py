@@ -165,6 +165,7 @@ _BODIES: dict[str, tuple[str, Control]] = {
             debtor_incarnation=BORN_0,
             num_blocks=8,
             ttl_s=4.0,
+            waited_s=2.5,
         ),
     ),
     "Granted": (
