@@ -1,6 +1,7 @@
 """A whole cluster of state machines in one thread, under a manual clock and a seeded network.
 
-Time moves only in `run`, by ticks; within a tick messages arrive in an order that is drawn.
+Time moves only in `run`, in small steps, within which messages arrive in an order that is drawn. Who has said by its
+`next_deadline` that it needs to know the time gets a Tick, and nobody else.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from distkv.clock import ManualClock
 from distkv.control import commands as c
 from distkv.control.cluster.gmanager import GManager
 from distkv.control.rmanager.state import RManagerSettings
-from distkv.sim.fake_worker import VOCAB
+from distkv.sim.fake_worker import VOCAB, FakeWorker
 from distkv.sim.node import Node
 from distkv.sim.processes import Processes, client_route
 from distkv.sim.progress import ProgressWatch
@@ -24,6 +25,7 @@ from distkv.wire.messages.counters import Counters
 
 BLOCK = 4
 TICK_S = 0.05
+KEEP_ALIVE_S = 1.0
 GMANAGER = "gmanager"
 
 
@@ -50,6 +52,8 @@ class SimCluster:
         self.owner: dict[str, str] = {}
         self.progress = ProgressWatch(self.nodes, self.owner, self.outcomes)
         self._settings = settings
+        self._keep_alive_at = 0.0
+        self._workers: dict[str, FakeWorker] = {}
         for index, slots in enumerate(pools):
             self.start(f"i{index}", slots)
         self.run(1.0)
@@ -64,8 +68,8 @@ class SimCluster:
             Random(self.random.random()),
         )
         self.nodes[name] = node
-        for other in self.nodes.values():
-            other.worker.peers = {peer: one.worker for peer, one in self.nodes.items()}
+        self._workers[name] = node.worker
+        node.worker.peers = self._workers
         self._processes.introduce(name)
 
     def kill(self, name: str) -> None:
@@ -184,20 +188,25 @@ class SimCluster:
         self.validate_idle()
 
     def tick(self) -> None:
-        """A tick passes for everybody; clients say that they are there."""
+        """A moment passes; who needs it gets a Tick, and clients say now and then that they are there."""
         now = self.clock.advance(TICK_S)
         while self._processes.ended:
             self.kill(self._processes.ended.pop())
         for name, node in list(self.nodes.items()):
-            if node.runs:
-                for request_id, owner in self.owner.items():
-                    if owner == name and not self.outcomes[request_id].done:
-                        self._processes.handle(name, c.ClientRequested(client_route(request_id), tr.KeepAlive()))
+            if node.runs and node.deadline <= now:
                 self._processes.handle(name, c.Tick())
+        if now >= self._keep_alive_at:
+            self._keep_alive_at = now + KEEP_ALIVE_S
+            self._keep_alive()
         for gmanager in self.gmanagers.by_name.values():
-            if gmanager.runs:
+            if gmanager.is_due(now):
                 self._processes.handle_gmanager(gmanager, c.Tick())
         self.progress.validate(now)
+
+    def _keep_alive(self) -> None:
+        for request_id, name in list(self.owner.items()):
+            if self.nodes[name].runs and not self.outcomes[request_id].done:
+                self._processes.handle(name, c.ClientRequested(client_route(request_id), tr.KeepAlive()))
 
     def deliver(self) -> bool:
         """Let one message arrive; false if none can."""

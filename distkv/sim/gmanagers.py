@@ -26,6 +26,10 @@ class SimGManager:
         """Whether it handles events."""
         return self.machine is not None and not self.stalled
 
+    def is_due(self, now: float) -> bool:
+        """Whether it needs a Tick."""
+        return self.machine is not None and not self.stalled and self.machine.next_deadline() <= now
+
     def start(self) -> None:
         """A process that knows nothing."""
         self._incarnation += 1

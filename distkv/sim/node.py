@@ -15,7 +15,8 @@ from distkv.wire.messages.to_rmanager import Members
 
 class Node:
     """alive: false once its process is gone. frozen: stopped, as by SIGSTOP; its connections stay.
-    exited: how it ended by itself. route: of its own connections. joined: whether a gManager listed it."""
+    exited: how it ended by itself. route: of its own connections. joined: whether a gManager listed it.
+    deadline: when it next needs a Tick. num_events: that it handled."""
 
     def __init__(self, settings: RManagerSettings, entropy: Random) -> None:
         self.settings = settings
@@ -24,6 +25,8 @@ class Node:
         self.exited: c.Exit | None = None
         self.route = f"peer:{settings.instance_id}:{settings.incarnation}".encode()
         self.joined = False
+        self.deadline = self.rm.next_deadline()
+        self.num_events = 0
         self.member = Member(
             instance_id=settings.instance_id,
             incarnation=settings.incarnation,
@@ -54,6 +57,8 @@ class Node:
             self.joined = self.joined or own in {(m.instance_id, m.incarnation) for m in event.message.members}
         commands = self.rm.handle(event, now)
         self.rm.validate()
+        self.deadline = self.rm.next_deadline()
+        self.num_events += 1
         return commands
 
     def validate_idle(self) -> None:

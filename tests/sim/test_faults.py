@@ -6,6 +6,7 @@ import pytest
 
 from distkv import events
 from distkv.config import MembershipSettings
+from distkv.control import commands as c
 from distkv.control.cluster.gmanager import GManager
 from distkv.sim.cluster import GMANAGER, SimCluster
 from tests.sim.parts import check, prompt
@@ -113,7 +114,7 @@ def test_state_of_the_gmanager_is_checked_after_every_event() -> None:
     assert cluster.gm is not None
     cluster.gm.ledger.promise("i0", -1)
     with pytest.raises(AssertionError, match="a count below 0"):
-        cluster.tick()
+        cluster.gmanagers[GMANAGER].handle(c.Tick(), cluster.clock.now())
 
 
 def test_a_version_that_goes_back_is_seen() -> None:
@@ -121,4 +122,15 @@ def test_a_version_that_goes_back_is_seen() -> None:
     assert cluster.gm is not None and cluster.gm.version > 1
     cluster.gmanagers["gmanager"].machine = GManager(MembershipSettings())
     with pytest.raises(AssertionError, match="went back"):
-        cluster.tick()
+        cluster.run(1.0)
+
+
+@pytest.mark.parametrize("idle", [100, pytest.param(1000, marks=pytest.mark.slow)])
+def test_an_idle_cluster_handles_no_more_events_than_heartbeats_need(idle: int) -> None:
+    """Idle instances used to get 20 ticks a second each."""
+    cluster = SimCluster([4] * idle)
+    cluster.run(2.0)
+    before = sum(node.num_events for node in cluster.nodes.values())
+    cluster.run(2.0)
+    handled = sum(node.num_events for node in cluster.nodes.values()) - before
+    assert handled <= idle * 4 * 3, "four heartbeats, each a Tick, an acknowledgement, and a list at most"

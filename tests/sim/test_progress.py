@@ -44,6 +44,7 @@ def wait(cluster: SimCluster) -> None:
     sequences = cluster.nodes["i0"].rm.state.sequences
     sequences.wait(sequences["r"], retry_at=math.inf)
     cluster.submit("i0", "younger", prompt(5), 1)
+    sequences.wait(sequences["younger"], retry_at=math.inf)
     del cluster.owner["r"]
 
 
