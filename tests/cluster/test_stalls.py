@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import httpx
 import pytest
 
 from distkv import AsyncClient, SamplingParams
@@ -74,6 +76,39 @@ async def test_a_stalled_owner_or_creditor_ends_no_request(four, expect):
             expect(run.prompt, await run.finished(), 400)
             await eventually(lambda: all_ready(driver), 10, "the gManager calls all ready again")
             await driver.settled(10.0)
+
+
+async def test_a_stalled_gateway_loses_no_stream(start):
+    """Instances go on sending; what has no room in the gateway's socket used to end the connection after 3 s."""
+    cluster = start(2, 1024, gateway=True)
+    prompts = [prompt_ids(100 + index, seed=index) for index in range(4)]
+    texts = ["" for _ in prompts]
+    began = [asyncio.Event() for _ in prompts]
+    common = {"max_tokens": 700, "temperature": 0, "ignore_eos": True}
+
+    async def stream(index: int) -> None:
+        body = {"model": model, "prompt": prompts[index], "stream": True} | common
+        async with client.stream("POST", "/v1/completions", json=body) as response:
+            assert response.status_code == 200, await response.aread()
+            async for line in response.aiter_lines():
+                if line.startswith("data: {"):
+                    event = json.loads(line.removeprefix("data: "))
+                    assert "error" not in event, event
+                    texts[index] += "".join(choice["text"] for choice in event["choices"])
+                    began[index].set()
+
+    async with httpx.AsyncClient(base_url=cluster.http_url, timeout=60) as client, asyncio.timeout(90):
+        model = (await client.get("/v1/models")).json()["data"][0]["id"]
+        async with asyncio.TaskGroup() as tasks:
+            for index in range(len(prompts)):
+                tasks.create_task(stream(index))
+            for event in began:
+                await event.wait()
+            async with stalled(cluster.gateway.signal):
+                pass
+        for prompt, text in zip(prompts, texts, strict=True):
+            whole = await client.post("/v1/completions", json={"model": model, "prompt": prompt} | common)
+            assert text == whole.json()["choices"][0]["text"]
 
 
 class Pair:

@@ -14,8 +14,10 @@ from distkv.errors import LinkClosed
 
 MAX_SOCKETS = 65_535
 SEND_QUEUE_MESSAGES = 10_000
-CUT_OFF_S = 3
-"""After so long without a sign of the other host a connection has dropped."""
+CUT_OFF_S = 10
+"""After so long without a sign of the other host a connection has dropped, or when it has no room for what was sent:
+the kernel has one limit for both, and a process that stands still for some seconds must not lose what is sent to it
+meanwhile. Who has to know earlier waits for answers."""
 
 _HANDSHAKE_S = 3
 
@@ -42,7 +44,7 @@ def open_socket(kind: int, ipv6: bool) -> zmq.Socket[bytes]:
     socket.set(zmq.RCVHWM, 0)
     socket.set(zmq.HANDSHAKE_IVL, _HANDSHAKE_S * 1000)
     socket.set(zmq.CONNECT_TIMEOUT, _HANDSHAKE_S * 1000)
-    # Probes where nothing is under way; the limit on unacknowledged data where something is.
+    # Probes where nothing is under way. The limit on data that is not taken holds for them too.
     socket.set(zmq.TCP_KEEPALIVE, 1)
     socket.set(zmq.TCP_KEEPALIVE_IDLE, 1)
     socket.set(zmq.TCP_KEEPALIVE_INTVL, 1)
