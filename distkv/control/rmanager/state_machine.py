@@ -74,6 +74,7 @@ class RManager:
             self.state.paths,
             self.state.borrower,
             self._creditor,
+            self._reclaimer,
             self._debts,
             self._admission,
             self._requests,
