@@ -12,7 +12,7 @@ from distkv.control.loan.debts import DebtBook
 from distkv.control.request.output import Decoder, OutputText
 from distkv.control.request.pace import Pace
 from distkv.control.request.request import Request
-from distkv.control.request.sequence import Sequence
+from distkv.control.request.sequence import SeqState, Sequence
 from distkv.control.rmanager.state import RManagerState
 from distkv.control.schedule.admission import Admission
 from distkv.control.schedule.scheduler import InFlight, Planned
@@ -156,7 +156,7 @@ class RequestLifecycle:
             return
         self._state.counters.recomputed_tokens += seq.computed(part.start, part.end)
         self._state.paths.attended(self._state.settings.instance_id, part.remote)
-        if seq.placement.debts:
+        if seq.placement.debts or seq.state is not SeqState.RUNNING:  # it may wait by now, and grow with its token
             self._state.sequences.touch(seq)
         report = seq.request.report
         if report is not None and (news := report.take(part.prompt_logprobs, result.prompt_logprobs)):

@@ -310,3 +310,15 @@ def test_a_full_queue_sends_away_at_once_and_says_when_to_come_again() -> None:
     serving.answers()
     serving.submit("late", (1,), max_tokens=1)
     assert serving.refusal().retry_after_s == pytest.approx(0.1 * 20 * 1.5), "when a tenth of them has gone on"
+
+
+def test_a_token_that_comes_while_its_request_waits_again_makes_it_larger() -> None:
+    """A request that lost memory waits while a step is under way that computed for it."""
+    serving = Serving()
+    serving.submit("r", (1, 2, 3, 4), max_tokens=8)
+    step = serving.step()
+    seq = serving.state.sequences["r"]
+    serving.state.sequences.wait(seq, 0.0)
+    serving.requests.on_result(StepResult(step_id=step.step_id, results=(ok(5),)), serving.clock.now())
+    assert seq.size_blocks == 2 and serving.state.sequences.take_touched()
+    serving.state.validate()
