@@ -21,8 +21,10 @@ from distkv.wire.messages.to_worker import Checksum
 
 MAX_READY_BLOCKS = 32
 MAX_CHECKSUMMED_AHEAD = 2 * MAX_READY_BLOCKS
-SEND_AGAIN_S = 1.5
-"""A `BlocksReady` or its answer may be lost with a connection; a creditor that is still reading ignores the second."""
+FIRST_AGAIN_S = 0.25
+LONGEST_AGAIN_S = 2.0
+"""A `BlocksReady` or its answer may be lost with a connection; a creditor that is still reading ignores the second. The
+pauses between them double from the first to the longest."""
 UNANSWERED_S = 15.0
 """A creditor that took nothing and did not say why: longer than its worker waits for a source."""
 MAX_FAILURES = 3
@@ -52,11 +54,11 @@ class Mover:
                 self._failed(seq, debt, problem)
                 self._state.paths.failed(self._path(debt), problem, now, took_s=UNANSWERED_S)
                 self._debts.abandon(seq, debt)
-            elif debt.blocks_ready is not None and now - debt.blocks_ready_sent_at >= SEND_AGAIN_S:
+            elif debt.blocks_ready is not None and now >= _again_at(debt):
                 seq.placement.offered(debt, debt.blocks_ready, now)
                 self._state.emit(TellPeer(debt.creditor_id, debt.blocks_ready))
             if debt.num_ready:
-                self._again.bring_forward(seq.request_id, debt.blocks_ready_sent_at + SEND_AGAIN_S)
+                self._again.bring_forward(seq.request_id, _again_at(debt))
 
     def tick(self, now: float) -> None:
         """Look again at sequences whose creditors did not answer, or could not be told."""
@@ -80,7 +82,7 @@ class Mover:
         """Say which of the next blocks of a debt lie ready, or try again where their source is not known now."""
         ready, source = self._ready(debt)
         if source is not None and not self._send_ready(seq, debt, ready, source, now):
-            self._again.bring_forward(seq.request_id, now + SEND_AGAIN_S)
+            self._again.bring_forward(seq.request_id, now + LONGEST_AGAIN_S)
 
     def _ready(self, debt: Debt) -> tuple[list[Block], str | None]:
         """Which of the next blocks of a debt lie ready, all at one place, and where."""
@@ -160,3 +162,9 @@ class Mover:
         seq.placement.offered(debt, message, now)
         self._state.emit(TellPeer(debt.creditor_id, message))
         return True
+
+
+def _again_at(debt: Debt) -> float:
+    """When to say again what lies ready, after as long as that was said before."""
+    said_for_s = debt.blocks_ready_sent_at - debt.offered_at
+    return debt.blocks_ready_sent_at + min(LONGEST_AGAIN_S, max(FIRST_AGAIN_S, said_for_s))

@@ -6,7 +6,14 @@ import pytest
 
 from distkv.clock import ManualClock
 from distkv.control.loan.debts import DebtBook
-from distkv.control.loan.moves import MAX_FAILURES, MAX_READY_BLOCKS, SEND_AGAIN_S, UNANSWERED_S, Mover
+from distkv.control.loan.moves import (
+    FIRST_AGAIN_S,
+    LONGEST_AGAIN_S,
+    MAX_FAILURES,
+    MAX_READY_BLOCKS,
+    UNANSWERED_S,
+    Mover,
+)
 from distkv.control.loan.paths import Path
 from distkv.control.request.block import Debt
 from distkv.control.request.sequence import Sequence
@@ -131,7 +138,7 @@ def test_an_expose_without_an_answer_is_sent_again_word_for_word() -> None:
     moving.advance()
     moving.checksum()
     first = moving.ready()
-    moving.clock.advance(SEND_AGAIN_S - 0.01)
+    moving.clock.advance(FIRST_AGAIN_S - 0.01)
     moving.advance()
     assert issued(moving.state, BlocksReady) == []
     moving.clock.advance(0.02)
@@ -141,6 +148,24 @@ def test_an_expose_without_an_answer_is_sent_again_word_for_word() -> None:
     moving.complete(debt, first)
     moving.complete(debt, first)
     assert debt.filled == 2 and moving.state.counters.moved_blocks == 2, "the second answer changes nothing"
+
+
+def test_it_is_sent_again_soon_and_then_ever_more_rarely() -> None:
+    """One that is lost used to hold up a prompt that leaves block by block for 1.5 s."""
+    moving = Moving()
+    lend(moving.seq, "p", 2, debts=moving.debts)
+    moving.advance()
+    moving.checksum()
+    moving.advance()
+    start, sent_at = moving.clock.now(), [0.0]
+    issued(moving.state, BlocksReady)
+    while sent_at[-1] < 7.0:
+        moving.clock.advance(moving.mover.next_deadline() - moving.clock.now())
+        moving.mover.tick(moving.clock.now())
+        moving.advance()
+        sent_at += [moving.clock.now() - start] * len(issued(moving.state, BlocksReady))
+    assert sent_at == pytest.approx([0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 6.0, 8.0])
+    assert sent_at[1] == FIRST_AGAIN_S and sent_at[-1] - sent_at[-2] == LONGEST_AGAIN_S
 
 
 def test_a_debt_that_cannot_be_filled_is_given_up_after_some_tries() -> None:
