@@ -118,7 +118,10 @@ class DataPlaneSettings(Group, frozen=True, kw_only=True):
         Transport,
         Meta(description="How tensors travel; auto is shared memory on one host, else TCP."),
     ] = "auto"
-    attend_timeout_s: Annotated[Seconds, Meta(description="Seconds to wait for a creditor's partials.")] = 5.0
+    attend_timeout_s: Annotated[
+        Seconds,
+        Meta(description="Seconds that a step waits for partials at most; far less if a creditor is usually fast."),
+    ] = 5.0
 
 
 class ControlSettings(Group, frozen=True, kw_only=True):

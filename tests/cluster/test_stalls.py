@@ -1,4 +1,5 @@
-"""A process stands still for five seconds, as one does that is swapped out or debugged: no request ends of it."""
+"""A process stands still for five seconds, as one does that is swapped out or debugged: no request ends of it, and what
+is only said of others costs no token."""
 
 from __future__ import annotations
 
@@ -152,8 +153,9 @@ def pair(checkpoint: Path, tmp_path: Path) -> Iterator[Pair]:
     pair.close()
 
 
-async def test_two_gmanagers_one_stalled_one_back_end_no_request(pair, expect):
-    """The other used to know instances as they were while they loaded, and to be believed: nothing fitted any more."""
+async def test_two_gmanagers_one_stalled_one_back_cost_no_token(pair, expect):
+    """The other used to know instances as they were while they loaded, and to be believed: nothing fitted any more.
+    Peers that it calls dead, though they are not, and nobody has borrowed from, are linked to anew when wanted."""
     prompt = prompt_ids(700, seed=1)
     sampling = SamplingParams(max_tokens=100, temperature=0.0)
     async with AsyncClient(pair.instances[0].address) as client:
@@ -173,3 +175,5 @@ async def test_two_gmanagers_one_stalled_one_back_end_no_request(pair, expect):
         await serve_for(STALL_S)
         statuses = await client.statuses()
         assert [status.instance.state for status in statuses] == ["ready"] * 3
+        assert sum(status.instance.counters.recomputed_tokens for status in statuses) == 0
+        assert spans_lost(pair.log_dir) == 0

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from distkv.engine.attention.answer_times import AnswerTimes
 from distkv.engine.attention.creditor_link import CreditorLink
 from distkv.engine.attention.serving import AttendServer, ServedPlan, SpanRegistry
 from distkv.engine.device.device import Device
@@ -60,7 +61,7 @@ class Frames:
         self._served: ServedPlan | None = None
         self._queries: tuple[Attend, bytes] | None = None
 
-    def send(self, header: DataMessage, *buffers: memoryview) -> None:
+    def send(self, header: DataMessage, *buffers: memoryview, timeout_s: float) -> None:
         body = b"".join(buffers)
         if isinstance(header, AttendPlan):
             self._creditor.call(self._microbatch, "plan", 0)
@@ -89,7 +90,8 @@ class FakePeers:
             raise LinkClosed(instance_id, "never reached")
         link = self._links.get((instance_id, microbatch))
         if link is None or link.broken:
-            link = CreditorLink(Frames(self.creditors[instance_id], microbatch), instance_id, 1.0, Counters())
+            frames = Frames(self.creditors[instance_id], microbatch)
+            link = CreditorLink(frames, instance_id, AnswerTimes(1.0), Counters())
             self._links[instance_id, microbatch] = link
         return link
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from distkv.engine.attention.answer_times import AnswerTimes
 from distkv.engine.attention.creditor_link import CreditorLink
 from distkv.errors import LinkClosed, LinkError
 from distkv.wire.links import TensorLink
@@ -63,6 +64,7 @@ class CreditorLinks:
         self._opened: dict[Key, Opened] = {}
         self._attempts: dict[Key, Attempt] = {}
         self._pauses_s: dict[str, float] = {}
+        self._times: dict[str, AnswerTimes] = {}
 
     def get(self, member: Member, microbatch: int) -> CreditorLink:
         """A usable link. Raises LinkClosed when there is none yet, or none can be had."""
@@ -101,13 +103,11 @@ class CreditorLinks:
         with self._lock:
             for instance_id in [i for i in self._pauses_s if i not in members]:
                 del self._pauses_s[instance_id]
+            for instance_id in [i for i in self._times if i not in members]:
+                del self._times[instance_id]
             for key in [key for key in self._attempts if key[0] not in members]:
                 del self._attempts[key]
-            opened = list(self._opened.items())
-        for (instance_id, _), one in opened:
-            member = members.get(instance_id)
-            if member is None or member.incarnation != one.incarnation:
-                one.link.abort()
+            self._end([key for key, one in self._opened.items() if not _leads_to(members.get(key[0]), one)])
 
     def _usable(self, key: Key, member: Member) -> Opened | None:
         """With the lock held. A link that failed, or leads to another incarnation, ends here."""
@@ -146,9 +146,8 @@ class CreditorLinks:
                 attempt.why = attempt.why or "the member list changed"
             elif link is not None:
                 self._pauses_s.pop(instance_id, None)
-                creditor = CreditorLink(
-                    link, instance_id, self._attend_timeout_s, self._counters, lambda: self._silent(instance_id)
-                )
+                times = self._times.setdefault(instance_id, AnswerTimes(self._attend_timeout_s))
+                creditor = CreditorLink(link, instance_id, times, self._counters, lambda: self._silent(instance_id))
                 self._opened[key], link = Opened(incarnation, link, creditor), None
                 del self._attempts[key]
             else:
@@ -166,6 +165,13 @@ class CreditorLinks:
         """A creditor let a step wait for its partials until the timeout: nobody waits for it by another link."""
         with self._lock:
             self._pauses_s.setdefault(instance_id, FIRST_PAUSE_S)
-            links = [one.link for (peer, _), one in self._opened.items() if peer == instance_id]
-        for link in links:
-            link.abort()
+            self._end([key for key in self._opened if key[0] == instance_id])
+
+    def _end(self, keys: list[Key]) -> None:
+        """With the lock held: a link that was ended is not found again, also if its creditor is wanted again."""
+        for key in keys:
+            self._opened.pop(key).link.abort()
+
+
+def _leads_to(member: Member | None, opened: Opened) -> bool:
+    return member is not None and member.incarnation == opened.incarnation

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -9,6 +10,7 @@ import structlog
 import torch
 from torch import Tensor
 
+from distkv.engine.attention.answer_times import AnswerTimes
 from distkv.engine.attention.bodies import body_of, tensor_of
 from distkv.engine.attention.merging import Rows
 from distkv.errors import LinkClosed, LinkError, LinkTimeout, WireError
@@ -17,12 +19,16 @@ from distkv.wire.messages.common import clipped
 from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.data import Attend, AttendPlan, DataMessage, Denied, Partials
 
+TURN_S = 0.05
+"""What a creditor gets at least to hand over what it may have answered while another one was waited for."""
+
 
 class FrameLink(Protocol):
     """Frames to and from one peer, in order. Both methods raise LinkError or WireError."""
 
-    def send(self, header: DataMessage, *buffers: memoryview) -> None:
-        """Send a header and its body, the buffers one after another."""
+    def send(self, header: DataMessage, *buffers: memoryview, timeout_s: float) -> None:
+        """Send a header and its body, the buffers one after another. Raises LinkTimeout when the peer takes nothing for
+        `timeout_s`."""
 
     def recv(self, timeout_s: float) -> tuple[DataMessage, bytes | bytearray | memoryview]:
         """The next frame. Raises LinkTimeout when none comes in time. The body is valid until the next `recv`; the
@@ -50,19 +56,20 @@ class CreditorLink:
         self,
         link: FrameLink,
         creditor_id: str,
-        attend_timeout_s: float,
+        times: AnswerTimes,
         counters: Counters,
         on_silent: Callable[[], None] = lambda: None,
     ) -> None:
-        """attend_timeout_s: how long one `collect` waits. counters: query_bytes are added to these. on_silent: called
-        when it waited in vain."""
+        """times: of this creditor's answers, by which it is waited for. counters: query_bytes are added to these.
+        on_silent: called when it was waited for in vain."""
         self.broken = False
         self._on_silent = on_silent
-        self._link, self._creditor_id, self._attend_timeout_s = link, creditor_id, attend_timeout_s
+        self._link, self._creditor_id, self._times = link, creditor_id, times
         self._counters = counters
         self._plan = AttendPlan(step_id=0, num_rows=0, entries=())
         self._rows: Rows = slice(0, 0)
         self._lost: Sequence[set[str]] = ()
+        self._work, self._patience_s, self._asked_s = 0, 0.0, 0.0
         self._awaited_heads: tuple[int, ...] | None = None
 
     @property
@@ -87,27 +94,35 @@ class CreditorLink:
         failed its sequence: this one is added when the entry is stale or the link fails.
         """
         self._plan, self._rows, self._lost, self._awaited_heads = plan, rows, lost, None
+        self._work = sum(entry.num_rows * entry.num_blocks for entry in plan.entries)
+        self._patience_s = self._times.patience_s(self._work)
         self._send(plan, positions)
 
     def send(self, layer: int, q: Tensor) -> None:
         """Send the queries of a layer, [R, Hq, D] in the model's dtype, on the host."""
+        self._asked_s = time.monotonic()
         self._send(Attend(step_id=self._plan.step_id, layer=layer), q)
         self._awaited_heads = q.shape[1:]
 
-    def collect(self, layer: int) -> Partial | None:
+    def collect(self, layer: int, since_s: float) -> Partial | None:
         """Wait for the partials of what was sent last, entry by entry: out float32 [ΣR, Hq, D], lse float32 [ΣR, Hq];
-        on the host, valid until the next call. None when nothing was sent or none will come."""
+        on the host, valid until the next call. None when nothing was sent or none will come.
+
+        since_s: when the step began to wait for this layer, on the monotonic clock: all creditors are waited for
+        together, and none for longer because another one was."""
         if self.broken or self._awaited_heads is None:
             return None
         (heads, dim), self._awaited_heads = self._awaited_heads, None
         rows = self.partial_rows
+        left_s = since_s + self._patience_s - time.monotonic()
         try:
-            header, body = self._link.recv(self._attend_timeout_s)
+            header, body = self._link.recv(min(self._patience_s, max(TURN_S, left_s)))
             stale = self._stale(layer, header)
             flat = tensor_of(body, torch.float32, (rows * heads * (dim + 1),))
         except (LinkError, WireError) as error:
             self._fail(error)
             return None
+        self._times.took(self._work, time.monotonic() - self._asked_s)
         self._counters.query_bytes += flat.nbytes
         for entry in stale:
             self._lost[entry].add(self._creditor_id)
@@ -119,7 +134,7 @@ class CreditorLink:
             return
         body = body_of(tensor)
         try:
-            self._link.send(header, body)
+            self._link.send(header, body, timeout_s=self._patience_s)
         except (LinkError, WireError) as error:
             self._fail(error)
         else:

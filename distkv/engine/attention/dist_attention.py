@@ -61,9 +61,9 @@ def collect_partials(layer: int, q: Tensor, batch: Batch, device: Device) -> lis
     """The partials from each creditor, on the device. What will not come is empty: nothing of its sequences counts."""
     if not batch.links:
         return []
-    started_s = time.perf_counter()
-    found = [link.collect(layer) for link in batch.links]
-    batch.waited_s += time.perf_counter() - started_s
+    since_s = time.monotonic()
+    found = [link.collect(layer, since_s) for link in batch.links]
+    batch.waited_s += time.monotonic() - since_s
     return [
         _placed(partial or empty_partial(link.partial_rows, *q.shape[1:]), device)
         for link, partial in zip(batch.links, found, strict=True)

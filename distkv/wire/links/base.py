@@ -34,12 +34,12 @@ class TensorLink(Protocol):
     @property
     def transport(self) -> str: ...
 
-    def send(self, header: DataMessage, *buffers: Buffer) -> None:
+    def send(self, header: DataMessage, *buffers: Buffer, timeout_s: float = SEND_TIMEOUT_S) -> None:
         """Send one frame: the header, then the buffers' bytes back to back, uncopied. Returns when the buffers may be
         changed; the peer need not have read anything.
 
         Raises LinkClosed, FrameTooLarge (nothing was sent), and LinkTimeout when the peer takes no bytes for
-        `SEND_TIMEOUT_S`; the link is dead then.
+        `timeout_s`; the link is dead then.
         """
 
     def recv(self, timeout_s: float) -> tuple[DataMessage, memoryview]:

@@ -22,12 +22,11 @@ _SLACK, _SLACK_S = 1.25, 0.001
 class ByteStream:
     """Owns `sock`. One thread receives, any send (whole calls never mix), any ends it."""
 
-    def __init__(self, sock: socket.socket, peer: str, send_timeout_s: float) -> None:
+    def __init__(self, sock: socket.socket, peer: str) -> None:
         sock.settimeout(None)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(send_timeout_s))
         self.peer = peer
         self._sock = sock
-        self._send_timeout_s = send_timeout_s
+        self._send_timeout_s = 0.0
         self._receive_timeout_s = 0.0
         self._why_dead = ""
         self._closing = False
@@ -51,19 +50,23 @@ class ByteStream:
             if self._closing and not self._users:
                 self._sock.close()
 
-    def send(self, parts: list[memoryview], size: int) -> None:
-        """Send `parts`, `size` bytes together; the list is used up. Raises LinkClosed, LinkTimeout; dead after both."""
+    def send(self, parts: list[memoryview], size: int, timeout_s: float) -> None:
+        """Send `parts`, `size` bytes together; the list is used up. Raises LinkClosed, and LinkTimeout when the peer
+        takes no bytes for `timeout_s`; dead after both."""
         self.enter()
         try:
             with self._send_lock:
+                if timeout_s != self._send_timeout_s:
+                    self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(timeout_s))
+                    self._send_timeout_s = timeout_s
                 while size:
                     sent = self._sock.sendmsg(parts[:_MAX_IOVECS] if len(parts) > _MAX_IOVECS else parts)
                     size -= sent
                     if size:
                         advance(parts, sent)
         except BlockingIOError:
-            self.kill(f"it took no bytes for {self._send_timeout_s} s")
-            raise LinkTimeout(self.peer, self._send_timeout_s) from None
+            self.kill(f"it took no bytes for {timeout_s} s")
+            raise LinkTimeout(self.peer, timeout_s) from None
         except OSError as e:
             raise self.kill(e.strerror or str(e)) from None
         finally:

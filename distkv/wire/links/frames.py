@@ -37,10 +37,9 @@ class FrameSocket:
         *,
         max_header_bytes: int = MAX_HEADER_BYTES,
         max_body_bytes: int = MAX_BODY_BYTES,
-        send_timeout_s: float = SEND_TIMEOUT_S,
     ) -> None:
         self.max_header_bytes, self.max_body_bytes = max_header_bytes, max_body_bytes
-        self._stream = ByteStream(sock, peer, send_timeout_s)
+        self._stream = ByteStream(sock, peer)
         self.fileno, self.check_alive = self._stream.fileno, self._stream.check_alive
         self.kill, self.end = self._stream.kill, self._stream.end
         # Bytes [start, stop) of the stage came from the socket and are not used yet.
@@ -58,7 +57,7 @@ class FrameSocket:
     def peer(self, name: str) -> None:
         self._stream.peer = name
 
-    def send(self, header: DataMessage, buffers: Sequence[Buffer]) -> None:
+    def send(self, header: DataMessage, buffers: Sequence[Buffer], timeout_s: float = SEND_TIMEOUT_S) -> None:
         """One frame, vectored. Raises FrameTooLarge (nothing sent), LinkClosed, LinkTimeout."""
         encoded = encode_header(header)
         parts, body_bytes = byte_views(buffers)
@@ -66,7 +65,7 @@ class FrameSocket:
             if size > limit:
                 raise FrameTooLarge(size, limit)
         parts.insert(0, memoryview(_FIXED.pack(MAGIC, len(encoded), body_bytes) + encoded))
-        self._stream.send(parts, len(parts[0]) + body_bytes)
+        self._stream.send(parts, len(parts[0]) + body_bytes, timeout_s)
 
     def recv(self, timeout_s: float) -> tuple[DataMessage, memoryview]:
         """One frame; see TensorLink.recv."""

@@ -32,7 +32,7 @@ class FakeLink:
     def __init__(self) -> None:
         self.aborted = threading.Event()
 
-    def send(self, header: DataMessage, *buffers: memoryview) -> None:
+    def send(self, header: DataMessage, *buffers: memoryview, timeout_s: float) -> None:
         if self.aborted.is_set():
             raise LinkClosed("p", "it was closed on this side")
 
@@ -163,9 +163,9 @@ def test_a_silent_creditor_is_waited_for_by_one_microbatch_only(network: Network
             AttendPlan(step_id=1, num_rows=0, entries=()), torch.zeros(0, dtype=torch.int64), slice(0, 0), [set()]
         )
         link.send(0, torch.zeros(0, 2, 4))
-    assert first.collect(0) is None and first.broken
+    assert first.collect(0, time.monotonic()) is None and first.broken
     assert all(link.aborted.is_set() for link in network.links)
-    assert second.collect(0) is None and second.broken
+    assert second.collect(0, time.monotonic()) is None and second.broken
     network.is_black_hole = True
     assert refused(links)[1] < AT_ONCE_S, "nor by the next step"
 
@@ -179,6 +179,15 @@ def test_who_is_not_listed_any_more_is_forgotten(network: Network, links: Credit
     network.refusal = ""
     assert not links.get(member("q"), 0).broken, "its pause is forgotten, too"
     assert not links.get(member(incarnation=2), 0).broken
+
+
+def test_who_is_listed_again_is_linked_anew(network: Network, links: CreditorLinks) -> None:
+    """A gManager that is late with the news calls peers dead and live again: the link that ended used to be found."""
+    before = links.get(member(), 0)
+    links.keep_only({})
+    links.keep_only({"p": member()})
+    assert prepared(links) == "" and links.get(member(), 0) is not before
+    assert [link.aborted.is_set() for link in network.links] == [True, False]
 
 
 def test_a_link_that_opens_too_late_ends(network: Network, links: CreditorLinks) -> None:

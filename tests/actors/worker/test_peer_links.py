@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -53,7 +54,7 @@ def attend(links: PeerLinks, config: ModelConfig) -> torch.Tensor | None:
     creditor = links.creditor("lender")
     creditor.begin(plan(), torch.tensor([20]), slice(0, 1), [lost])
     creditor.send(0, torch.ones(1, config.num_heads, config.head_dim))
-    partial = creditor.collect(0)
+    partial = creditor.collect(0, time.monotonic())
     assert lost == (set() if partial else {"lender"})
     return partial and partial[1]
 
@@ -81,7 +82,7 @@ def test_each_microbatch_has_a_link_of_its_own(links: PeerLinks, config: ModelCo
     for layer in range(config.num_layers):
         for creditor in (first, second):
             creditor.send(layer, torch.ones(1, config.num_heads, config.head_dim))
-        one, other = (creditor.collect(layer) for creditor in (first, second))
+        one, other = (creditor.collect(layer, time.monotonic()) for creditor in (first, second))
         assert one is not None and other is not None and torch.equal(one[1], other[1])
 
 

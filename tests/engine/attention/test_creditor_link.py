@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 
 import pytest
 import torch
 from structlog.testing import capture_logs
 
+from distkv.engine.attention import creditor_link
+from distkv.engine.attention.answer_times import SHORTEST_S, AnswerTimes
 from distkv.engine.attention.bodies import body_of, tensor_of
-from distkv.engine.attention.creditor_link import CreditorLink
+from distkv.engine.attention.creditor_link import TURN_S, CreditorLink
 from distkv.errors import DistKVError, LinkClosed, LinkTimeout, MalformedMessage
 from distkv.wire.messages.common import Epoch, SpanRef
 from distkv.wire.messages.counters import Counters
@@ -25,11 +28,13 @@ class ScriptedLink:
         self.sent: list[tuple[DataMessage, bytes]] = []
         self.answers: deque[tuple[DataMessage, bytes | bytearray] | DistKVError] = deque()
         self.waited_s: list[float] = []
+        self.send_timeouts_s: list[float] = []
         self.closed = False
 
-    def send(self, header: DataMessage, *buffers: memoryview) -> None:
+    def send(self, header: DataMessage, *buffers: memoryview, timeout_s: float) -> None:
         if self.closed:
             raise LinkClosed("x", "gone")
+        self.send_timeouts_s.append(timeout_s)
         self.sent.append((header, b"".join(buffers)))
 
     def recv(self, timeout_s: float) -> tuple[DataMessage, bytes | bytearray]:
@@ -67,7 +72,7 @@ def counters() -> Counters:
 
 @pytest.fixture
 def creditor(link: ScriptedLink, counters: Counters) -> CreditorLink:
-    return CreditorLink(link, "x", 0.25, counters)
+    return CreditorLink(link, "x", AnswerTimes(0.25), counters)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -78,11 +83,11 @@ def test_one_layer(link: ScriptedLink, creditor: CreditorLink, counters: Counter
     q = torch.randn(3, HEADS, DIM).to(dtype)[1:]
     creditor.send(0, q)
     link.answers.append(partials(3, stale=(1,)))
-    found = creditor.collect(0)
+    found = creditor.collect(0, time.monotonic())
     assert found is not None
     assert torch.equal(found[0], torch.arange(24, dtype=torch.float32).view(3, HEADS, DIM))
     assert torch.equal(found[1], torch.arange(6, dtype=torch.float32).view(3, HEADS) - 5)
-    assert link.waited_s == [0.25]
+    assert link.waited_s == [pytest.approx(0.25, abs=0.01)]
     (_, positions), (attend, body) = link.sent
     assert torch.equal(tensor_of(positions, torch.int64, (2,)), torch.tensor([7, 8]))
     assert attend == Attend(step_id=9, layer=0)
@@ -98,7 +103,7 @@ def test_partials_share_the_memory_of_their_frame(link: ScriptedLink, creditor: 
     header, body = partials(1)
     frame = bytearray(body)
     link.answers.append((header, frame))
-    found = creditor.collect(0)
+    found = creditor.collect(0, time.monotonic())
     assert found is not None
     frame[:] = bytes(len(frame))
     assert not found[0].any() and not found[1].any()
@@ -106,10 +111,10 @@ def test_partials_share_the_memory_of_their_frame(link: ScriptedLink, creditor: 
 
 def test_nothing_is_collected_that_was_not_asked(link: ScriptedLink, creditor: CreditorLink) -> None:
     creditor.begin(plan(1), torch.tensor([7, 8]), slice(0, 2), [set()])
-    assert creditor.collect(0) is None
+    assert creditor.collect(0, time.monotonic()) is None
     creditor.send(0, torch.zeros(2, HEADS, DIM))
     link.answers.append(partials(1))
-    assert creditor.collect(0) is not None and creditor.collect(1) is None
+    assert creditor.collect(0, time.monotonic()) is not None and creditor.collect(1, time.monotonic()) is None
     assert len(link.waited_s) == 1 and not creditor.broken
 
 
@@ -144,7 +149,7 @@ def test_after_a_wrong_answer_the_link_is_not_used_again(
     creditor.send(0, torch.zeros(2, HEADS, DIM))
     link.answers.append(answer)
     with capture_logs() as logs:
-        assert creditor.collect(0) is None
+        assert creditor.collect(0, time.monotonic()) is None
     assert creditor.broken and not creditor.is_open
     assert lost == [{"x"}, {"x"}]
     (log,) = logs
@@ -153,9 +158,32 @@ def test_after_a_wrong_answer_the_link_is_not_used_again(
     later: list[set[str]] = [set()]
     creditor.begin(plan(1), torch.tensor([7, 8]), slice(0, 2), later)
     creditor.send(0, torch.zeros(2, HEADS, DIM))
-    assert creditor.collect(0) is None
+    assert creditor.collect(0, time.monotonic()) is None
     assert later == [{"x"}], "a plan over a link that failed before"
     assert len(link.sent) == sent and len(link.waited_s) == 1
+
+
+def test_who_is_usually_fast_is_not_waited_for_long(
+    link: ScriptedLink, counters: Counters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A silent creditor used to cost the whole batch the whole timeout, and each further one as much again."""
+    now_s = [100.0]
+    monkeypatch.setattr(creditor_link.time, "monotonic", lambda: now_s[0])
+    creditor = CreditorLink(link, "x", AnswerTimes(5.0), counters)
+    creditor.begin(plan(1), torch.tensor([7, 8]), slice(0, 2), [set()])
+    for layer in range(2):
+        creditor.send(layer, torch.zeros(2, HEADS, DIM))
+        link.answers.append(partials(1, layer))
+        now_s[0] += 0.002
+        assert creditor.collect(layer, now_s[0]) is not None
+    assert link.waited_s == [5.0, 5.0], "one that never answered before this step"
+    creditor.begin(plan(1), torch.tensor([7, 8]), slice(0, 2), [set()])
+    for since_s in (now_s[0], now_s[0] - 0.3, now_s[0] - 9.0):
+        creditor.send(0, torch.zeros(2, HEADS, DIM))
+        link.answers.append(partials(1))
+        assert creditor.collect(0, since_s) is not None
+    assert link.waited_s[2:] == [pytest.approx(SHORTEST_S), pytest.approx(SHORTEST_S - 0.3), TURN_S]
+    assert link.send_timeouts_s[-1] == SHORTEST_S
 
 
 def test_a_send_that_fails_breaks_the_link(link: ScriptedLink, creditor: CreditorLink, counters: Counters) -> None:

@@ -35,13 +35,15 @@ class Link:
         self._calls, self._name, self._partial, self.is_open = calls, name, partial, is_open
         self.rows, self.partial_rows = slice(1, 3), 2
         self.sent: list[Tensor] = []
+        self.since_s: list[float] = []
 
     def send(self, layer: int, q: Tensor) -> None:
         self._calls.append(f"send {self._name} {layer}")
         self.sent.append(q)
 
-    def collect(self, layer: int) -> Partial | None:
+    def collect(self, layer: int, since_s: float) -> Partial | None:
         self._calls.append(f"collect {self._name} {layer}")
+        self.since_s.append(since_s)
         return self._partial
 
 
@@ -105,6 +107,7 @@ def test_the_five_verbs(device: CpuDevice) -> None:
     local = setting.local[0][1:], setting.local[1][1:]
     torch.testing.assert_close(attended[1:], merge([local, partial(1, 2), partial(2, 2)])[0])
     assert setting.batch.waited_s > 0
+    assert len({tuple(link.since_s) for link in setting.links}) == 1, "all are waited for together"
 
 
 def test_without_peers_it_is_local_attention(device: CpuDevice) -> None:

@@ -106,6 +106,17 @@ def test_a_stopped_peer(peer: Peer, link: TensorLink) -> None:
     peer.process.kill()
 
 
+def test_who_sends_to_a_stopped_peer_says_how_long_it_waits(peer: Peer, link: TensorLink) -> None:
+    """More than the buffers between them hold: a step that sent queries used to stand still for 10 s."""
+    os.kill(peer.process.pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, peer.process.pid, os.WSTOPPED | os.WNOWAIT)
+    with pytest.raises(LinkTimeout, match=r"0\.050 s"):
+        link.send(Attend(step_id=1, layer=0), bytes(64 * 2**20), timeout_s=0.05)
+    with pytest.raises(LinkClosed, match=r"took no bytes for 0\.05 s"):
+        link.recv(DEADLINE_S)
+    peer.process.kill()
+
+
 def test_connecting_to_a_dead_peer(peer: Peer) -> None:
     peer.process.kill()
     peer.process.wait(DEADLINE_S)

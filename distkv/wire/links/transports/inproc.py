@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from distkv.errors import ConfigError, FrameTooLarge, HandshakeRefused, LinkClosed, LinkTimeout, MalformedMessage
 from distkv.wire.codec import decode_header, encode_header
-from distkv.wire.links.base import MAX_BODY_BYTES, Buffer
+from distkv.wire.links.base import MAX_BODY_BYTES, SEND_TIMEOUT_S, Buffer
 from distkv.wire.links.handshake import LinkIdentity, answer_hello, check_answer
 from distkv.wire.links.iovec import byte_views
 from distkv.wire.links.pool_memory import Pool, PoolMemory, copy_slots, host_key, slots_problem
@@ -49,11 +49,15 @@ class InprocLink:
     def peer(self) -> str:
         return self._peer
 
-    def send(self, header: DataMessage, *buffers: Buffer) -> None:
+    def send(self, header: DataMessage, *buffers: Buffer, timeout_s: float = SEND_TIMEOUT_S) -> None:
         views, size = byte_views(buffers)
         if size > MAX_BODY_BYTES:
             raise FrameTooLarge(size, MAX_BODY_BYTES)
-        self._faulty("send", None)
+        try:
+            self._faulty("send", time.monotonic() + timeout_s, timeout_s)
+        except LinkTimeout as e:
+            self._die(str(e))
+            raise
         body = bytearray().join(views)
         self.faults.spoil("send", [memoryview(body)])
         with self._pipe.changed:

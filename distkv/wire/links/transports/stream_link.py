@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from distkv.errors import DistKVError, LinkTimeout, MalformedMessage
-from distkv.wire.links.base import Buffer
+from distkv.wire.links.base import SEND_TIMEOUT_S, Buffer
 from distkv.wire.links.frames import FrameSocket
 from distkv.wire.links.pool_memory import slots_problem
 from distkv.wire.messages.data import Blocks, DataMessage, Denied, ReadBlocks
@@ -27,8 +27,8 @@ class StreamLink:
     def peer(self) -> str:
         return self._frames.peer
 
-    def send(self, header: DataMessage, *buffers: Buffer) -> None:
-        self._frames.send(header, buffers)
+    def send(self, header: DataMessage, *buffers: Buffer, timeout_s: float = SEND_TIMEOUT_S) -> None:
+        self._frames.send(header, buffers, timeout_s)
 
     def recv(self, timeout_s: float) -> tuple[DataMessage, memoryview]:
         header, body = self._frames.recv(timeout_s)

@@ -61,6 +61,14 @@ def test_hold_until_timeout(link: InprocLink, verb: str) -> None:
             link.read([0], [memoryview(bytearray(SLOT_BYTES))], 0.01)
 
 
+def test_a_send_that_takes_too_long_ends_the_link(link: InprocLink) -> None:
+    link.faults.hold("send")
+    with pytest.raises(LinkTimeout):
+        link.send(Attend(step_id=1, layer=0), b"q", timeout_s=0.01)
+    with pytest.raises(LinkClosed):
+        link.recv(0.01)
+
+
 def test_hold_until_release(link: InprocLink) -> None:
     link.faults.hold("read")
     with in_thread(lambda: link.read([0], [memoryview(bytearray(SLOT_BYTES))], DEADLINE_S)):

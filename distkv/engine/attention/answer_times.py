@@ -1,0 +1,36 @@
+"""How long a step waits for a creditor's partials: many times what it usually takes for as much, never very long."""
+
+from __future__ import annotations
+
+SHORTEST_S = 0.5
+"""A process that is busy, or whose machine is, may stand still for so long."""
+MANY_TIMES = 50
+_FADES = 0.99
+
+
+class AnswerTimes:
+    """Of one creditor, by the work asked for: query rows times rBlocks. Used by one thread; costs a few entries, one
+    for each power of two."""
+
+    def __init__(self, longest_s: float) -> None:
+        """longest_s: what is waited at most, and while it has not answered yet."""
+        self._longest_s = longest_s
+        self._slowest_s: dict[int, float] = {}
+
+    def took(self, work: int, seconds: float) -> None:
+        """An answer came. The slowest one counts, less with each that follows."""
+        size = work.bit_length()
+        self._slowest_s[size] = max(seconds, _FADES * self._slowest_s.get(size, 0.0))
+
+    def patience_s(self, work: int) -> float:
+        """How long to wait for an answer."""
+        if not self._slowest_s:
+            return self._longest_s
+        return min(self._longest_s, max(SHORTEST_S, MANY_TIMES * self._usual_s(work.bit_length())))
+
+    def _usual_s(self, size: int) -> float:
+        """Of what was never asked for: as the next smaller takes, in proportion; or as the next larger."""
+        smaller = max((known for known in self._slowest_s if known <= size), default=None)
+        if smaller is None:
+            return self._slowest_s[min(self._slowest_s)]
+        return float(self._slowest_s[smaller] * 2 ** (size - smaller))
