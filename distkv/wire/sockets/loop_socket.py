@@ -1,7 +1,9 @@
 """A ZeroMQ socket under an event loop: `recv` waits, `send` never does.
 
-ZeroMQ's descriptor only says that something may have happened; what happened must be asked for after every call on the
-socket, or a wake-up is lost. That rule is kept here and nowhere else.
+ZeroMQ's descriptor only says that something may have happened, and any call on the socket may take that sign away. So
+whoever waits for a message has found none since the last sign, and while somebody waits, what happened is asked for
+after every other call. That rule is kept here and nowhere else. Who does not wait asks for nothing: asking costs as
+much as a message.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ _TURN_S = 0.002
 """A receiver that always finds a message lets the loop's other tasks run after so long."""
 # Plain numbers: combining the library's enums makes a new one each time, twice for every message.
 _IN, _OUT = int(zmq.POLLIN), int(zmq.POLLOUT)
+_NOW, _NOW_MORE = int(zmq.DONTWAIT), int(zmq.DONTWAIT | zmq.SNDMORE)
+_EVENTS = int(zmq.EVENTS)
 
 
 class LoopSocket:
@@ -34,12 +38,12 @@ class LoopSocket:
         self.source: int | None = None
         self._socket = socket
         self._on_writable = on_writable
-        self._readable = asyncio.Event()
+        self._waiter: asyncio.Future[None] | None = None
         self._closed = False
         self._turn_ends_s = 0.0
         self._loop = asyncio.get_running_loop()
         self._fd = int(socket.get(zmq.FD))
-        self._loop.add_reader(self._fd, self._check)
+        self._loop.add_reader(self._fd, self._signalled)
 
     async def recv(self) -> list[bytes]:
         """The frames of the next message. Cancelling loses nothing. Raises LinkClosed once closed here."""
@@ -48,8 +52,11 @@ class LoopSocket:
             await asyncio.sleep(0)
             self._turn_ends_s = time.monotonic() + _TURN_S
         while (frames := self.recv_now()) is None:
-            self._readable.clear()
-            await self._readable.wait()
+            self._waiter = self._loop.create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
             self._turn_ends_s = time.monotonic() + _TURN_S
         return frames
 
@@ -58,25 +65,29 @@ class LoopSocket:
         if self._closed:
             raise LinkClosed(self.name, "it was closed on this side")
         try:
-            frames = self._traced() if self.traces_source else self._socket.recv_multipart(zmq.DONTWAIT)
+            return self._receive()
         except zmq.Again:
             return None
-        if self._on_writable is not None:
-            self._check()
-        return frames
+        finally:
+            if self._on_writable is not None:
+                self._check()
+            self._check_for_reader()
 
     def send(self, frames: Sequence[bytes]) -> bool:
         """Hand a message to ZeroMQ; False when its queue is full or the route leads nowhere (any more)."""
         if self._closed:
             return False
+        *first, last = frames
         try:
-            self._socket.send_multipart(frames, zmq.DONTWAIT)
+            for frame in first:
+                self._socket.send(frame, _NOW_MORE)
+            self._socket.send(last, _NOW)
         except zmq.ZMQError as e:
             if e.errno not in (zmq.EAGAIN, zmq.EHOSTUNREACH):
                 raise
             return False
         finally:
-            self._check(sent=True)
+            self._check_for_reader()
         return True
 
     def send_to_all(self, routes: Iterable[bytes], frame: zmq.Frame) -> None:
@@ -85,22 +96,21 @@ class LoopSocket:
             return
         for route in routes:
             try:
-                self._socket.send(route, zmq.SNDMORE | zmq.DONTWAIT)
-                self._socket.send(frame, zmq.DONTWAIT, copy=False)
+                self._socket.send(route, _NOW_MORE)
+                self._socket.send(frame, _NOW, copy=False)
             except zmq.ZMQError as e:
                 if e.errno not in (zmq.EAGAIN, zmq.EHOSTUNREACH):
                     raise
-        self._check(sent=True)
+        self._check_for_reader()
 
     def has_waiting(self) -> bool:
         """Whether a message is here that was not received yet."""
         if self._closed:
             return False
-        events = int(self._socket.get(zmq.EVENTS))
-        if events & _IN:
-            self._readable.set()
-            return True
-        return False
+        is_here = bool(int(self._socket.get(_EVENTS)) & _IN)
+        if is_here:
+            self._wake()
+        return is_here
 
     def close(self, linger_s: float) -> None:
         """Close; messages handed over before get `linger_s` to leave. Waiting receivers get LinkClosed."""
@@ -109,19 +119,40 @@ class LoopSocket:
         self._closed = True
         self._loop.remove_reader(self._fd)
         self._socket.close(linger=round(linger_s * 1000))
-        self._readable.set()
+        self._wake()
 
-    def _traced(self) -> list[bytes]:
-        parts = self._socket.recv_multipart(zmq.DONTWAIT, copy=False)
-        source: Any = parts[-1].get(zmq.SRCFD)
-        self.source = int(source)
-        return [part.bytes for part in parts]
+    def _receive(self) -> list[bytes]:
+        part = self._socket.recv(_NOW, copy=False)
+        frames = [part.bytes]
+        while part.more:
+            part = self._socket.recv(_NOW, copy=False)
+            frames.append(part.bytes)
+        if self.traces_source:
+            source: Any = part.get(zmq.SRCFD)
+            self.source = int(source)
+        return frames
 
-    def _check(self, sent: bool = False) -> None:
+    def _signalled(self) -> None:
+        """The descriptor is readable, until somebody asks what happened; a reader does that by reading."""
+        if self._on_writable is not None or self._waiter is None:
+            self._check()
+        else:
+            self._wake()
+
+    def _check(self) -> None:
         if self._closed:
             return
-        events = int(self._socket.get(zmq.EVENTS))
+        events = int(self._socket.get(_EVENTS))
         if events & _IN:
-            self._readable.set()
-        if events & _OUT and self._on_writable is not None and not sent:
+            self._wake()
+        if events & _OUT and self._on_writable is not None:
             self._on_writable()
+
+    def _check_for_reader(self) -> None:
+        """After a call that may have taken away the sign that a reader waits for."""
+        if self._waiter is not None and not self._closed and int(self._socket.get(_EVENTS)) & _IN:
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)

@@ -44,3 +44,44 @@ async def test_a_reader_that_always_finds_a_message_lets_others_run(monkeypatch:
         other.cancel()
         reader.close(0)
     assert longest_s <= 0.005
+
+
+async def test_what_a_send_found_out_wakes_the_reader_that_waits() -> None:
+    """Sending takes away ZeroMQ's sign that a message has come: it is asked for again, or the reader sleeps on."""
+    with zmq.Context() as context, context.socket(zmq.PAIR) as ours, context.socket(zmq.PAIR) as theirs:
+        ours.bind("inproc://b")
+        theirs.connect("inproc://b")
+        end = LoopSocket(ours, "b")
+        for index in range(100):
+            reading = asyncio.create_task(end.recv())
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            theirs.send(b"%d" % index)
+            assert end.send((b"answer", b"of two frames"))
+            assert await asyncio.wait_for(reading, 5) == [b"%d" % index]
+            assert theirs.recv_multipart() == [b"answer", b"of two frames"]
+        end.close(0)
+
+
+async def test_a_reader_that_asks_seldom_misses_nothing() -> None:
+    """Read at once, by waiting, after a cancelled wait, and while another call takes the message before."""
+    with zmq.Context() as context, context.socket(zmq.PUSH) as sending, context.socket(zmq.PULL) as receiving:
+        receiving.bind("inproc://c")
+        sending.connect("inproc://c")
+        end = LoopSocket(receiving, "c")
+        for _ in range(100):
+            cancelled = asyncio.create_task(end.recv())
+            await asyncio.sleep(0)
+            sending.send(b"1")
+            cancelled.cancel()
+            await asyncio.wait((cancelled,))
+            assert await asyncio.wait_for(end.recv(), 5) == [b"1"]
+            waiting = asyncio.create_task(end.recv())
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            sending.send(b"2")
+            sending.send(b"3")
+            assert end.recv_now() == [b"2"]
+            assert await asyncio.wait_for(waiting, 5) == [b"3"]
+            assert not end.has_waiting()
+        end.close(0)
