@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Iterator
-from typing import NamedTuple
 
 from distkv.control.cluster.policy.interface import MOST_LOAD, InstanceView
 
@@ -16,14 +15,19 @@ Key = tuple[int, str]
 """Less of it is more: (- what an instance has, its name)."""
 
 
-class Filed(NamedTuple):
-    """Where a ready instance stands."""
+Standing = tuple[str, bool, int, Key, Key]
+"""Where a ready instance stands: its host, whether requests wait there, its load, its room in tokens, what it lends."""
+_ROOM, _LENDS = slice(1, 4), slice(0, 5, 4)
+LEND_STEP_BLOCKS = 64
+"""Lenders lie together by so many blocks, so that each such list is short."""
 
-    host_key: str
-    is_waiting: bool
-    load: int
-    room: Key
-    lends: Key
+
+def standing_of(view: InstanceView) -> Standing | None:
+    """Where an instance stands by what policies see of it; None if it is not ready."""
+    if view.state != "ready":
+        return None
+    name, load = view.instance_id, min(view.load, MOST_LOAD)
+    return view.host_key, view.waiting > 0, load, (-view.free_tokens, name), (-view.lendable_blocks, name)
 
 
 class Availability:
@@ -32,50 +36,50 @@ class Availability:
     def __init__(self, view: Callable[[str], InstanceView | None], views: Callable[[], Iterator[InstanceView]]) -> None:
         self.get = view
         self.all = views
-        self._filed: dict[str, Filed] = {}
-        self._rooms = {False: _Rooms(), True: _Rooms()}
-        self._lenders: list[Key] = []
+        self._standings: dict[str, Standing] = {}
+        self._rooms = {False: _Shelves(), True: _Shelves()}
+        self._lenders = _Shelves()
         self._hosts: dict[str, list[Key]] = {}
 
     # --- what changes
 
-    def put(self, view: InstanceView) -> None:
-        """An instance is as this says from now on."""
-        name = view.instance_id
-        if view.state != "ready":
+    def put(self, name: str, standing: Standing | None) -> None:
+        """An instance stands here from now on; nowhere if it is not ready."""
+        if standing is None:
             self.remove(name)
             return
-        lends = -view.lendable_blocks, name
-        filed = Filed(view.host_key, view.waiting > 0, min(view.load, MOST_LOAD), (-view.free_tokens, name), lends)
-        before = self._filed.get(name)
-        if before == filed:
+        before = self._standings.get(name)
+        if before == standing:
             return
-        self._filed[name] = filed
-        if before is None or before[1:4] != filed[1:4]:
+        self._standings[name] = standing
+        if before is None or before[_ROOM] != standing[_ROOM]:
             if before is not None:
-                self._rooms[before.is_waiting].remove(before)
-            self._rooms[filed.is_waiting].add(filed)
-        if before is None or (before.host_key, before.lends) != (filed.host_key, filed.lends):
-            self._lend_no_more(before)
-            if view.lendable_blocks > 0:
-                insort(self._lenders, filed.lends)
-                insort(self._hosts.setdefault(filed.host_key, []), filed.lends)
+                self._rooms[before[1]].remove(before[2], before[3])
+            self._rooms[standing[1]].add(standing[2], standing[3])
+        if before is None or before[_LENDS] != standing[_LENDS]:
+            if before is not None:
+                self._lend_no_more(before)
+            lends = standing[4]
+            if lends[0] < 0:
+                self._lenders.add(lends[0] // LEND_STEP_BLOCKS, lends)
+                insort(self._hosts.setdefault(standing[0], []), lends)
 
-    def remove(self, instance_id: str) -> None:
+    def remove(self, name: str) -> None:
         """An instance is not ready, or not there."""
-        filed = self._filed.pop(instance_id, None)
-        if filed is not None:
-            self._rooms[filed.is_waiting].remove(filed)
-            self._lend_no_more(filed)
+        before = self._standings.pop(name, None)
+        if before is not None:
+            self._rooms[before[1]].remove(before[2], before[3])
+            self._lend_no_more(before)
 
-    def _lend_no_more(self, filed: Filed | None) -> None:
-        if filed is None or filed.lends[0] >= 0:
+    def _lend_no_more(self, before: Standing) -> None:
+        lends = before[4]
+        if lends[0] >= 0:
             return
-        host = self._hosts[filed.host_key]
-        for keys in (self._lenders, host):
-            del keys[bisect_left(keys, filed.lends)]
+        self._lenders.remove(lends[0] // LEND_STEP_BLOCKS, lends)
+        host = self._hosts[before[0]]
+        del host[bisect_left(host, lends)]
         if not host:
-            del self._hosts[filed.host_key]
+            del self._hosts[before[0]]
 
     # --- questions
 
@@ -88,7 +92,7 @@ class Availability:
         return None if name is None else self.get(name)
 
     def lenders(self, host_key: str | None, *, skip: Collection[str]) -> Iterator[InstanceView]:
-        for _, name in self._lenders if host_key is None else self._hosts.get(host_key, ()):
+        for _, name in self._lenders.all() if host_key is None else self._hosts.get(host_key, ()):
             if name not in skip and (view := self.get(name)) is not None:
                 yield view
 
@@ -96,39 +100,47 @@ class Availability:
         """Everything stands where its view says, and nothing else does."""
         again = Availability(self.get, self.all)
         for view in self.all():
-            again.put(view)
-        assert (again._filed, again._lenders, again._hosts) == (self._filed, self._lenders, self._hosts), "misfiled"
+            again.put(view.instance_id, standing_of(view))
+        assert (again._standings, again._hosts) == (self._standings, self._hosts), "misfiled"
+        assert again._lenders == self._lenders, "lenders misfiled"
         assert all(again._rooms[waiting] == rooms for waiting, rooms in self._rooms.items()), "rooms misfiled"
 
 
-class _Rooms:
-    """Instances by load, and of equal load by the room that they have."""
+class _Shelves:
+    """Sorted keys on numbered shelves: by load what room they have, or what they lend by that, roughly."""
 
     def __init__(self) -> None:
-        self._loads: list[int] = []
-        self._by_load: dict[int, list[Key]] = {}
+        self._numbers: list[int] = []
+        self._keys: dict[int, list[Key]] = {}
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Rooms) and (self._loads, self._by_load) == (other._loads, other._by_load)
+        return isinstance(other, _Shelves) and (self._numbers, self._keys) == (other._numbers, other._keys)
 
     __hash__ = None  # type: ignore[assignment]
 
-    def add(self, filed: Filed) -> None:
-        if filed.load not in self._by_load:
-            insort(self._loads, filed.load)
-            self._by_load[filed.load] = []
-        insort(self._by_load[filed.load], filed.room)
+    def add(self, number: int, key: Key) -> None:
+        keys = self._keys.get(number)
+        if keys is None:
+            insort(self._numbers, number)
+            self._keys[number] = [key]
+        else:
+            insort(keys, key)
 
-    def remove(self, filed: Filed) -> None:
-        keys = self._by_load[filed.load]
-        del keys[bisect_left(keys, filed.room)]
+    def remove(self, number: int, key: Key) -> None:
+        keys = self._keys[number]
+        del keys[bisect_left(keys, key)]
         if not keys:
-            del self._by_load[filed.load]
-            del self._loads[bisect_left(self._loads, filed.load)]
+            del self._keys[number]
+            del self._numbers[bisect_left(self._numbers, number)]
+
+    def all(self) -> Iterator[Key]:
+        """The keys of the first shelf, then of the next."""
+        for number in self._numbers:
+            yield from self._keys[number]
 
     def fitting(self, num_tokens: int, skip: Collection[str]) -> str | None:
-        for load in self._loads:
-            for minus_tokens, name in self._by_load[load]:
+        for load in self._numbers:
+            for minus_tokens, name in self._keys[load]:
                 if -minus_tokens < num_tokens:
                     break
                 if name not in skip:
@@ -137,7 +149,7 @@ class _Rooms:
 
     def roomiest(self, skip: Collection[str]) -> str | None:
         best: Key | None = None
-        for keys in self._by_load.values():
+        for keys in self._keys.values():
             first = next((key for key in keys if key[1] not in skip), None)
             if first is not None and (best is None or first < best):
                 best = first

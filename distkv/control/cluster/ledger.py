@@ -11,8 +11,8 @@ from typing import cast, get_args
 
 import msgspec
 
-from distkv.control.cluster.availability import Availability
-from distkv.control.cluster.policy.interface import InstanceView
+from distkv.control.cluster.availability import Availability, Standing
+from distkv.control.cluster.policy.interface import MOST_LOAD, InstanceView
 from distkv.types import InstanceState
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.to_gmanager import Heartbeat, RequestPlacementEntry
@@ -95,6 +95,21 @@ class Entry:
             load=self.load,
         )
 
+    def standing(self) -> Standing | None:
+        """Where it stands among those that can be recommended; None if it is not ready. It says of `view` what `view`
+        says, in one go, because every heartbeat needs it."""
+        if self.state != "ready":
+            return None
+        member, beat = self.member, self.heartbeat
+        name, free, load, waits = member.instance_id, member.free_blocks, self.promised_requests, False
+        if beat is not None:
+            free, load, waits = beat.free_blocks, load + beat.running + beat.waiting, beat.waiting > 0
+        if free > member.total_blocks:
+            free = member.total_blocks
+        room = (self.promised_blocks - free) * (member.block_tokens or 1), name
+        host_key = "" if member.data is None else member.data.host_key
+        return host_key, waits, load if load < MOST_LOAD else MOST_LOAD, room, (self.held - self.lendable, name)
+
     def as_member(self) -> Member:
         """Its line in the member list."""
         return msgspec.structs.replace(self.member, state=self.state, free_blocks=self.reported_free_blocks)
@@ -131,7 +146,7 @@ class Ledger:
 
     def file(self, entry: Entry) -> None:
         """An entry has changed. O(log n)."""
-        self.available.put(entry.view())
+        self.available.put(entry.member.instance_id, entry.standing())
 
     def add(self, entry: Entry) -> None:
         """An instance is new, or in a new incarnation."""

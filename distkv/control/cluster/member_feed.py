@@ -49,6 +49,8 @@ class MemberFeed:
 
     def flush(self, now: float, subscribers: Callable[[], tuple[bytes, ...]]) -> list[Broadcast]:
         """What may be sent now. subscribers: the routes of all who get changes without asking."""
+        if self.is_quiet:
+            return []
         sent: list[Broadcast] = []
         if self._has_changes and now >= self._broadcast_at:
             routes = subscribers()
@@ -82,6 +84,11 @@ class MemberFeed:
         self._paid_at = max(self._paid_at, now) + num_members / MEMBERS_PER_S
 
     @property
+    def is_quiet(self) -> bool:
+        """Whether nothing is to be sent, now or later."""
+        return self.log.version == self.sent_version and not self._asking
+
+    @property
     def _has_changes(self) -> bool:
         return self.log.version > self.sent_version
 
@@ -95,6 +102,8 @@ class MemberFeed:
 
     def next_deadline(self) -> float:
         """When something may be sent that is waiting now."""
+        if self.is_quiet:
+            return math.inf
         broadcast_at = self._broadcast_at if self._has_changes else math.inf
         return min(broadcast_at, self._may_send_at if self._asking else math.inf)
 

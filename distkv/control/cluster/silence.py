@@ -29,11 +29,14 @@ class AttentiveTime:
 
     def advance(self, now: float) -> None:
         """It is `now` by the clock."""
-        passed = 0.0 if self._last is None else max(0.0, now - self._last)
+        passed = 0.0 if self._last is None else now - self._last
         self._last = now
-        self.now_s += min(passed, ATTENTIVE_STEP_S)
-        if passed > GAP_S:
-            self.since_s = self.now_s
+        if 0.0 < passed <= ATTENTIVE_STEP_S:
+            self.now_s += passed
+        elif passed > 0.0:
+            self.now_s += ATTENTIVE_STEP_S
+            if passed > GAP_S:
+                self.since_s = self.now_s
 
     def silent_s(self, heard_s: float) -> float:
         """For how long one that was heard at `heard_s` of attentive time is silent, rounded up a little."""

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distkv.control.cluster.availability import Availability
+from distkv.control.cluster.availability import Availability, standing_of
 from distkv.control.cluster.policy.contract import MAX_CANDIDATES, ContractPolicy
 from distkv.control.cluster.policy.interface import MOST_LOAD, InstanceView
 from distkv.wire.messages.to_gmanager import BorrowQuery, Locate
@@ -35,11 +35,10 @@ def among(*views: InstanceView) -> Availability:
     by_name = {one.instance_id: one for one in views}
     instances = Availability(by_name.get, lambda: iter(by_name.values()))
     for one in views:
-        instances.put(
-            msgspec.structs.replace(one, load=one.load + 1, lendable_blocks=3, waiting=1 - min(1, one.waiting))
-        )
+        other = msgspec.structs.replace(one, load=one.load + 1, lendable_blocks=3, waiting=1 - min(1, one.waiting))
+        instances.put(one.instance_id, standing_of(other))
     for one in views:
-        instances.put(one)
+        instances.put(one.instance_id, standing_of(one))
     instances.validate()
     return instances
 
@@ -170,7 +169,7 @@ def test_a_question_looks_at_no_more_instances_when_there_are_more(question: str
 
         instances = Availability(get, lambda by_name=by_name: iter(by_name.values()))  # type: ignore[misc]
         for one in by_name.values():
-            instances.put(one)
+            instances.put(one.instance_id, standing_of(one))
         if question == "dispatch":
             POLICY.dispatch(Locate(request_id="r", num_tokens=16, exclude=("i0", "i7")), instances)
         else:
