@@ -5,7 +5,6 @@ Several share a connection, each under its own name, so that one machine has des
 
 from __future__ import annotations
 
-import heapq
 import random
 import secrets
 import time
@@ -15,23 +14,21 @@ from typing import Self
 
 import zmq
 
+from distkv.bench.workloads.heartbeat_frames import BLOCKS, HeartbeatFrames
 from distkv.errors import DistKVError
 from distkv.wire.codec import encode_envelope
 from distkv.wire.messages.common import DataEndpoint, Member
 from distkv.wire.messages.envelope import Envelope, ToGManager
-from distkv.wire.messages.to_gmanager import (
-    BorrowQuery,
-    Heartbeat,
-    Join,
-    Leave,
-    Locate,
-    MembersQuery,
-    RequestPlacementEntry,
-)
+from distkv.wire.messages.to_gmanager import BorrowQuery, Join, Leave, Locate, MembersQuery
 
 HOST_INSTANCES = 8
-BLOCKS = 4096
 QUIET_S = 1.0
+ANSWER_S = 5.0
+SLOTS = 2048
+"""Moments in a period at which some instances send their heartbeats."""
+_STRIDE = 1265
+"""From one instance's slot to the next one's: odd, and so that few and many spread evenly."""
+READ_EVERY_S = 0.01
 
 
 class NoAnswer(DistKVError):
@@ -54,7 +51,10 @@ class Fleet:
             self._poller.register(socket, zmq.POLLIN)
         self._probe = self._connect(address)
         self._seqs: list[int] = []
-        self._due_s: list[tuple[float, int]] = []
+        self._frames = HeartbeatFrames()
+        self._slots: list[list[int]] = [[] for _ in range(SLOTS)]
+        self._slot, self._slot_due_s = 0, time.monotonic()
+        self._read_due_s = 0.0
         self.sent = 0
         self.copies: dict[bytes, int] = {}
         self.copy_bytes = 0
@@ -93,16 +93,16 @@ class Fleet:
         self._probe.recv()
 
     def leave(self, number: int) -> tuple[float, int] | None:
-        """One of them leaves: the seconds until the last of the others was sent that, and the bytes of it. Heartbeats
-        go on. None if hardly anybody was, because the fleet had no time to beat and counts as silent."""
+        """One of them leaves: the seconds until the last of the others was sent that, and the bytes of it. There are no
+        heartbeats meanwhile, so that this alone is what the gManager does. None if hardly anybody was sent it, because
+        the fleet had no time to beat and counts as silent."""
         mark = _name(number).encode()
         self.copies.clear()
         self.copy_bytes = 0
         started = last_s = time.perf_counter()
         self._send(number, Leave(instance_id=_name(number), incarnation=1))
         while (came := self.copies.get(mark, 0)) < len(self) - 1 and time.perf_counter() < last_s + QUIET_S:
-            self._beat(time.monotonic())
-            self._drain(mark)
+            self._read(mark)
             if self.copies.get(mark, 0) != came:
                 last_s = time.perf_counter()
         if came < len(self) // 2:
@@ -118,9 +118,8 @@ class Fleet:
     def run(self, seconds: float) -> None:
         """Send heartbeats as they fall due, and read what comes, for so long."""
         until = time.monotonic() + seconds
-        while (now := time.monotonic()) < until:
-            self._beat(now)
-            self._drain(None)
+        while time.monotonic() < until:
+            time.sleep(self._work())
 
     def measure(self, seconds: float, queries_per_s: float) -> dict[str, list[float]]:
         """As `run`, with queries of both kinds in between: the seconds that each took. Raises NoAnswer."""
@@ -132,11 +131,11 @@ class Fleet:
                 next_s = now + 1.0 / queries_per_s
                 took["BorrowQuery" if is_borrow else "Locate"].append(self._ask(is_borrow))
                 is_borrow = not is_borrow
-            self._beat(now)
-            self._drain(None)
+            time.sleep(self._work())
         return took
 
     def _ask(self, is_borrow: bool) -> float:
+        """How long the answer takes, while heartbeats go on."""
         number = self._random.randrange(len(self))
         body = (
             BorrowQuery(instance_id=_name(number), borrow_id="b", num_blocks=self._random.randrange(1, 64))
@@ -146,51 +145,44 @@ class Fleet:
         frame = encode_envelope(Envelope(id="p", sender="probe", body=body))
         started = time.perf_counter()
         self._probe.send(frame)
-        if not self._probe.poll(5000):
-            raise NoAnswer("a query was not answered within 5 s")
+        while not self._probe.poll(0):
+            self._beat(time.monotonic())
+            if time.perf_counter() > started + ANSWER_S:
+                raise NoAnswer(f"a query was not answered within {ANSWER_S:g} s")
+        took_s = time.perf_counter() - started
         self._probe.recv()
-        return time.perf_counter() - started
+        return took_s
+
+    def _work(self) -> float:
+        """Send what is due, read what has come; how long to wait until there is more to do."""
+        now = time.monotonic()
+        self._beat(now)
+        if now >= self._read_due_s:
+            self._read_due_s = now + READ_EVERY_S
+            self._read(None)
+        return max(0.0, self._slot_due_s - time.monotonic())
 
     def _beat(self, now: float) -> None:
-        """The next few that are due: never so many that an answer that has come waits for long."""
-        for _ in range(8):
-            if not self._due_s or self._due_s[0][0] > now:
-                return
-            due_s, number = self._due_s[0]
-            heapq.heapreplace(self._due_s, (max(due_s + self._period_s, now), number))
-            draw = self._random
+        """The heartbeats of the next slot, if it is due; what is more than a period late is left out."""
+        if self._slot_due_s > now:
+            return
+        for number in self._slots[self._slot]:
             self._seqs[number] = seq = self._seqs[number] + 1
-            free = draw.randrange(BLOCKS)
-            placed = RequestPlacementEntry(
-                req_id=f"request-{number}-{seq % 3}", inst_id=_name(number), num_blocks=1 + seq % 9, local=True
-            )
-            beat = Heartbeat(
-                instance_id=_name(number),
-                incarnation=1,
-                seq=seq,
-                base=seq - 1 if seq > 1 else 0,
-                full=seq == 1,
-                entries=(placed,),
-                total_blocks=BLOCKS,
-                free_blocks=free,
-                lendable_blocks=max(0, free - 8),
-                running=draw.randrange(1, 33),
-                waiting=max(0, draw.randrange(10) - 8),
-                step_s=0.02,
-            )
-            self._send(number, beat)
-            self.sent += 1
+            self._sockets[number % len(self._sockets)].send(self._frames.frame(number, seq))
+        self.sent += len(self._slots[self._slot])
+        self._slot = (self._slot + 1) % SLOTS
+        self._slot_due_s = max(self._slot_due_s, now - self._period_s) + self._period_s / SLOTS
 
-    def _drain(self, watch: bytes | None) -> None:
+    def _read(self, watch: bytes | None) -> None:
         for socket, _ in self._poller.poll(0):
-            for _ in range(64):
-                try:
+            try:
+                while True:
                     frame = socket.recv(zmq.DONTWAIT)
-                except zmq.Again:
-                    break
-                if watch is not None and b"Members" in frame and watch in frame:
-                    self.copies[watch] = self.copies.get(watch, 0) + 1
-                    self.copy_bytes += len(frame)
+                    if watch is not None and b"Members" in frame and watch in frame:
+                        self.copies[watch] = self.copies.get(watch, 0) + 1
+                        self.copy_bytes += len(frame)
+            except zmq.Again:
+                continue
 
     def _join(self, number: int) -> None:
         data = DataEndpoint(
@@ -211,11 +203,12 @@ class Fleet:
         self._send(number, Join(member=member, compat="model"))
         if number == len(self._seqs):
             self._seqs.append(0)
-            heapq.heappush(self._due_s, (time.monotonic() + self._period_s * self._random.random(), number))
+            self._frames.add(_name(number))
+            self._slots[number * _STRIDE % SLOTS].append(number)
 
     def _send(self, number: int, body: ToGManager) -> None:
         name = _name(number)
-        frame = encode_envelope(Envelope(id=f"{name}-{self.sent}", sender=name, body=body))
+        frame = encode_envelope(Envelope(id=f"{name}-{type(body).__name__}-{self.sent}", sender=name, body=body))
         self._sockets[number % len(self._sockets)].send(frame)
 
     def _connect(self, address: str) -> zmq.Socket[bytes]:
