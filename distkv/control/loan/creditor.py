@@ -40,12 +40,12 @@ class Creditor:
             return
         for loan in state.loans.of_debtor(sender, message.debtor_incarnation):
             self._revoke(loan, tell_debtor=False)  # of a former process
-        since = now - message.waited_s
-        kept = state.earmarks.kept_from(message.request_id, since, now)
+        request = sender, message.request_id
+        kept = state.earmarks.kept_from(request, state.earmarks.since(message.waited_s, now), now)
         answer, is_new = state.loans.try_grant(route, message, max(0, state.lendable() - kept), now)
         granted = len(answer.slots) if isinstance(answer, Granted) else 0
         wanted = min(message.num_blocks, state.settings.lendable_blocks)
-        state.earmarks.ask(message.request_id, since, wanted if granted < message.num_blocks else 0, now)
+        state.earmarks.ask(request, message.waited_s, wanted if granted < message.num_blocks else 0, now)
         if isinstance(answer, Granted) and is_new:
             span = SpanRef(span_id=answer.span_id, epoch=answer.epoch)
             state.emit(TellWorker(Grant(span=span, slots=answer.slots)))

@@ -85,7 +85,8 @@ class Admission:
             passed = [self._passing] if aged is not None and seq.age > aged.age else []
             if aged is not None:
                 self._passing.look(aged.request_id, aged.size_blocks)
-            kept = self._state.earmarks.kept_from(seq.request_id, seq.request.arrival, now)
+            asking = self._state.settings.instance_id, seq.request_id
+            kept = self._state.earmarks.kept_from(asking, seq.request.arrival, now)
             if kept and room - seq.size_blocks < kept:
                 passed.append(self._state.earmarks.passing)
             if not all(passing.may_pass(seq.size_blocks) for passing in passed):
