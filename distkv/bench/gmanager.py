@@ -29,11 +29,13 @@ from distkv.errors import ConfigError
 
 START_S, JOIN_S = 20.0, 900.0
 QUERIES_PER_S = 100.0
-LEAST_BEATS = 0.95
-"""Share of the heartbeats that must be sent in time for the goals to be judged."""
-CPU, BEATS, DEATH, DEATH_CPU, DEATH_BYTES = (
+LEAST_BEATS, MOST_BEATS = 0.95, 1.05
+"""Share of the heartbeats that must be sent in time, and no more than that, for the goals to be judged."""
+CPU, BEATS, OWN_CPU, MEMORY, DEATH, DEATH_CPU, DEATH_BYTES = (
     "CPU",
     "heartbeats",
+    "CPU of this process",
+    "most memory so far",
     "one instance dies",
     "CPU of one death",
     "bytes of one death",
@@ -95,10 +97,15 @@ def measure(say: Say, *, quick: bool) -> Measured:
 
 
 def _round(fleet: Fleet, pid: int, seconds: float) -> dict[str, float]:
-    cpu_s, started, beats = _busy_seconds(pid), time.perf_counter(), fleet.sent
+    cpu_s, started, beats, own_s = _busy_seconds(pid), time.perf_counter(), fleet.sent, time.process_time()
     took = fleet.measure(seconds, QUERIES_PER_S)
     passed = time.perf_counter() - started
-    found = {CPU: 100 * (_busy_seconds(pid) - cpu_s) / passed, BEATS: (fleet.sent - beats) / passed}
+    found = {
+        CPU: 100 * (_busy_seconds(pid) - cpu_s) / passed,
+        BEATS: (fleet.sent - beats) / passed,
+        OWN_CPU: 100 * (time.process_time() - own_s) / passed,
+        MEMORY: _most_memory_bytes(pid) / 1e6,
+    }
     for kind, values in took.items():
         found[f"{kind}, median"] = 1e3 * statistics.median(values)
         found[f"{kind}, p99"] = 1e3 * sorted(values)[int(0.99 * (len(values) - 1))]
@@ -116,9 +123,9 @@ def _round(fleet: Fleet, pid: int, seconds: float) -> dict[str, float]:
 
 
 def _unit(case: str) -> str:
-    if case == CPU:
+    if case in (CPU, OWN_CPU):
         return "% of one core"
-    return {BEATS: "1/s", DEATH_BYTES: "MB"}.get(case, "ms")
+    return {BEATS: "1/s", DEATH_BYTES: "MB", MEMORY: "MB"}.get(case, "ms")
 
 
 @contextmanager
@@ -153,14 +160,21 @@ def _busy_seconds(pid: int) -> float:
     return sum(int((task / "schedstat").read_text(encoding="ascii").split()[0]) for task in tasks) / 1e9
 
 
+def _most_memory_bytes(pid: int) -> int:
+    """The most memory that a process ever had at once."""
+    lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace").splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+
+
 def _goals(samples: Samples, size: Size) -> tuple[Goal, ...]:
     most = f"{size.instances[-1]:,}"
     beats = statistics.median(samples[BEATS][most])
     why = ""
     if size.instances[-1] < FULL.instances[-1]:
         why = f"measured with {most} instances only"
-    elif beats < LEAST_BEATS * size.instances[-1]:
-        why = f"this process had time for {beats:,.0f} heartbeats a second only"
+    elif not LEAST_BEATS * size.instances[-1] <= beats <= MOST_BEATS * size.instances[-1]:
+        own = statistics.median(samples[OWN_CPU][most])
+        why = f"this process sent {beats:,.0f} heartbeats a second, at {own:.0f} % of its core"
 
     def at_most(goal: str, case: str, target: float) -> Goal:
         values, unit = samples.get(case, {}).get(most), _unit(case)

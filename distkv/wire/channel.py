@@ -123,7 +123,8 @@ class ServerChannel(Generic[Body]):
         closed.
         """
         while True:
-            route, *frames = await self._socket.recv()
+            frames = await self._socket.recv()
+            route = frames.pop(0)
             now_s = time.monotonic()
             if not self._guard.admits(route, sum(map(len, frames)), now_s):
                 self._stop_flood(route, now_s)

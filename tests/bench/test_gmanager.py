@@ -7,8 +7,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from distkv.bench.gmanager import CPU, DEATH_BYTES, QUICK, main
+from distkv.bench.gmanager import CPU, DEATH_BYTES, MEMORY, OWN_CPU, QUICK, main
 from distkv.bench.harness.report import Report
+from distkv.bench.workloads.heartbeat_frames import BLOCKS, HeartbeatFrames
+from distkv.wire.inboxes import GMANAGER_PORT
+from distkv.wire.messages.to_gmanager import Heartbeat
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -22,8 +25,24 @@ def test_quick_shows_growth_and_leaves_the_goals_open(tmp_path: Path) -> None:
     few, many = (f"{count:,}" for count in QUICK.instances)
     assert {variant for _, variant in rows} == {few, many}
     assert rows[CPU, few] > 0 and rows["Locate, p99", many] > 0
+    assert rows[OWN_CPU, many] > 0 and rows[MEMORY, many] > 10
     assert rows["heartbeats", many] == pytest.approx(100, rel=0.5)
     copies = rows[DEATH_BYTES, many] / rows[DEATH_BYTES, few]
     assert copies == pytest.approx(99 / 9, rel=0.1), "one small message to each of the others"
     assert len(report.goals) == 4 and all(goal.met is None for goal in report.goals)
     assert drawn.stat().st_size > 10_000
+
+
+def test_heartbeats_written_in_place_are_what_an_instance_sends() -> None:
+    frames = HeartbeatFrames()
+    for number in range(3):
+        frames.add(f"instance-{number:05d}")
+    for number, seq in ((0, 1), (1, 1), (2, 2), (0, 65536), (2, 10**6)):
+        envelope = GMANAGER_PORT.decode(bytes(frames.frame(number, seq)))
+        name, beat = f"instance-{number:05d}", envelope.body
+        assert isinstance(beat, Heartbeat)
+        assert (envelope.id, envelope.sender, beat.instance_id) == (f"{name}-{seq:08d}", name, name)
+        assert (beat.seq, beat.base, beat.full) == (seq, seq - 1, seq == 1)
+        (placed,) = beat.entries
+        assert (placed.req_id, placed.inst_id, placed.num_blocks) == (f"request-{seq % 3}", name, 1 + seq % 9)
+        assert beat.lendable_blocks <= beat.free_blocks < beat.total_blocks == BLOCKS
