@@ -1,10 +1,10 @@
-"""How long a step waits for a creditor's partials: many times what it usually takes for as much, never very long."""
+"""How long a step waits for a creditor's partials: many times the slowest it lately gave."""
 
 from __future__ import annotations
 
 SHORTEST_S = 0.5
 """A process that is busy, or whose machine is, may stand still for so long."""
-MANY_TIMES = 50
+MANY_TIMES = 10
 _FADES = 0.99
 
 
