@@ -184,6 +184,11 @@ class InstanceActor:
             self.joined.set()
             self._last_refusal, self._refused_since = "", None
 
+    @property
+    def is_refused(self) -> bool:
+        """Whether a gManager has not let it join so far, which it tries again for a while."""
+        return self._refused_since is not None
+
     def _join_refused(self, refused: tr.JoinRefused) -> None:
         """One that joined before goes on, unless another process serves under its name, and joins with a later
         heartbeat. One that never joined tries again too, for a while: a gManager that has just started may know only a

@@ -96,6 +96,8 @@ async def _load(
 async def _announce(actor: InstanceActor, ready: Callable[[], None]) -> None:
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(actor.joined.wait(), JOIN_PATIENCE_S)
+    if actor.is_refused:
+        await actor.joined.wait()
     if not actor.joined.is_set():
         structlog.get_logger().warning("no gManager answers; serving without one")
     ready()

@@ -147,7 +147,7 @@ class GManager:
         if is_new:
             self.ledger.add(entry)
         self._settle(entry, entry.reported_state, is_new=is_new, is_changed=is_changed)
-        self._commands.append(Answer(route, self._feed.greeting(entry.as_member())))
+        self._feed.greet(route, member.instance_id)
 
     def _refuse(self, join: tg.Join, route: bytes, reason: str, is_taken: bool, now: float) -> None:
         instance_id = join.member.instance_id

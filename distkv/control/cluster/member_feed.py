@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable
 
 from distkv.control.commands import Broadcast
-from distkv.wire.messages.common import Member
 from distkv.wire.messages.member_versions import PART_MEMBERS, MemberLog
 from distkv.wire.messages.to_gmanager import MembersQuery
 from distkv.wire.messages.to_rmanager import Members
@@ -33,6 +32,7 @@ class MemberFeed:
         self.log = MemberLog(incarnation)
         self.sent_version = 0
         self._asking: dict[bytes, MembersQuery] = {}
+        self._joined: dict[bytes, str] = {}
         self._next_broadcast = -math.inf
         self._paid_at = -math.inf
 
@@ -40,18 +40,17 @@ class MemberFeed:
         """Somebody wants the list, or what changed; asking again replaces the query."""
         self._asking[route] = query
 
-    def greeting(self, member: Member) -> Members:
-        """For one that has just joined: the list if it fits one message, else only itself; it asks for the rest."""
-        if len(self.log) <= PART_MEMBERS:
-            return self.log.since(0)[0]
-        version = self.log.version
-        return Members(version=version, incarnation=self.incarnation, base=version, members=(member,))
+    def greet(self, route: bytes, instance_id: str) -> None:
+        """An instance has joined. It hears so when all others are told: who finds it ready finds it known."""
+        self._joined[route] = instance_id
 
     def flush(self, now: float, subscribers: Callable[[], tuple[bytes, ...]]) -> list[Broadcast]:
         """What may be sent now. subscribers: the routes of all who get changes without asking."""
         if self.is_quiet:
             return []
         sent: list[Broadcast] = []
+        if self._joined and (not self._has_changes or now >= self._broadcast_at):
+            sent += self._greetings()
         if self._has_changes and now >= self._broadcast_at:
             routes = subscribers()
             sent += [Broadcast(routes, part) for part in self.log.since(self.sent_version)] if routes else []
@@ -63,6 +62,18 @@ class MemberFeed:
             self._spend(now, sum(len(one.routes) * len(one.body.members) for one in answers))
             sent += answers
         return sent
+
+    def _greetings(self) -> list[Broadcast]:
+        """The list if it fits one message, else each joiner only itself; it asks for the rest."""
+        joined, self._joined = self._joined, {}
+        if len(self.log) <= PART_MEMBERS:
+            return [Broadcast(tuple(joined), self.log.since(0)[0])]
+        version = self.log.version
+        return [
+            Broadcast((route,), Members(version=version, incarnation=self.incarnation, base=version, members=(member,)))
+            for route, instance_id in joined.items()
+            if (member := self.log.get(instance_id)) is not None
+        ]
 
     def _answers(self) -> list[Broadcast]:
         """Those who asked first get what they miss; all that miss the same get the same."""
@@ -86,7 +97,7 @@ class MemberFeed:
     @property
     def is_quiet(self) -> bool:
         """Whether nothing is to be sent, now or later."""
-        return self.log.version == self.sent_version and not self._asking
+        return self.log.version == self.sent_version and not self._asking and not self._joined
 
     @property
     def _has_changes(self) -> bool:

@@ -51,6 +51,11 @@ class MemberLog:
         if len(self._gone) > KEPT_GONE:
             self._complete_from = self._gone.pop(next(iter(self._gone)))
 
+    def get(self, instance_id: str) -> Member | None:
+        """One member, if it is there."""
+        known = self._members.get(instance_id)
+        return None if known is None else known[1]
+
     def all(self) -> Iterator[Member]:
         """Every member, the least recently changed first."""
         return (member for _, member in self._members.values())

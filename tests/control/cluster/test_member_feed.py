@@ -96,7 +96,25 @@ def test_a_change_reaches_all_while_many_wait_for_the_list() -> None:
 
 
 def test_a_newcomer_is_greeted_with_the_list_or_with_itself() -> None:
-    member = make_member("i3")
-    assert len(feed_of(PART_MEMBERS).greeting(member).members) == PART_MEMBERS
-    greeting = feed_of(PART_MEMBERS + 1).greeting(member)
-    assert greeting.members == (member,) and greeting.base == greeting.version == PART_MEMBERS + 1
+    small, large = feed_of(PART_MEMBERS), feed_of(PART_MEMBERS + 1)
+    for feed in (small, large):
+        feed.greet(b"new", "i3")
+    assert len(flush(small, 10.0)[0].body.members) == PART_MEMBERS
+    greeting = flush(large, 10.0)[0]
+    assert greeting.routes == (b"new",) and names([greeting]) == ["i3"]
+    assert greeting.body.base == greeting.body.version == PART_MEMBERS + 1
+
+
+def test_a_newcomer_is_greeted_when_the_others_are_told() -> None:
+    feed = feed_of(1)
+    flush(feed, 10.0)
+    feed.log.put(make_member("i1"))
+    feed.greet(b"new", "i1")
+    assert flush(feed, 10.01) == [], "changes that come together go together"
+    greeting, told = flush(feed, feed.next_deadline())
+    assert greeting.routes == (b"new",) and names([greeting]) == ["i0", "i1"]
+    assert told.routes == ROUTES and names([told]) == ["i1"]
+    feed.greet(b"again", "i1")
+    assert [one.routes for one in flush(feed, 11.0)] == [(b"again",)], (
+        "it changed nothing: there is nothing to wait for"
+    )
