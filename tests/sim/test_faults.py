@@ -125,12 +125,13 @@ def test_a_version_that_goes_back_is_seen() -> None:
         cluster.run(1.0)
 
 
-@pytest.mark.parametrize("idle", [100, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("idle", [100, pytest.param(1000, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
 def test_an_idle_cluster_handles_no_more_events_than_heartbeats_need(idle: int) -> None:
-    """Idle instances used to get 20 ticks a second each."""
+    """Idle instances used to get 20 ticks a second each; and a simulated network that carries as little for many as for
+    few had them handle the lists of their joining for ever."""
     cluster = SimCluster([4] * idle)
     cluster.run(2.0)
     before = sum(node.num_events for node in cluster.nodes.values())
     cluster.run(2.0)
     handled = sum(node.num_events for node in cluster.nodes.values()) - before
-    assert handled <= idle * 4 * 3, "four heartbeats, each a Tick, an acknowledgement, and a list at most"
+    assert handled <= idle * 4 * 2.2, "four heartbeats, each a Tick and an acknowledgement"
