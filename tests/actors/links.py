@@ -104,4 +104,4 @@ class Worker:
 
 def close_links(links: PeerLinks) -> None:
     """No member is left, so every link ends."""
-    links.update(())
+    links.update((), tuple(links._members))

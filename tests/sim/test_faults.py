@@ -130,7 +130,7 @@ def test_an_idle_cluster_handles_no_more_events_than_heartbeats_need(idle: int) 
     """Idle instances used to get 20 ticks a second each; and a simulated network that carries as little for many as for
     few had them handle the lists of their joining for ever."""
     cluster = SimCluster([4] * idle)
-    cluster.run(2.0)
+    cluster.run(5.0)  # until the lists have reached all: 500,000 members a second leave a gManager
     before = sum(node.num_events for node in cluster.nodes.values())
     cluster.run(2.0)
     handled = sum(node.num_events for node in cluster.nodes.values()) - before

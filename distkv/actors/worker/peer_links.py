@@ -35,15 +35,17 @@ class PeerLinks:
         self._sources: dict[str, tuple[int, TensorLink]] = {}
         self._log = structlog.get_logger()
 
-    def update(self, members: tuple[Member, ...]) -> None:
-        """Replace the member list; links to incarnations that are not on it end, also in the middle of a wait."""
-        by_id = {member.instance_id: member for member in members}
+    def update(self, members: tuple[Member, ...], gone: tuple[str, ...] = ()) -> None:
+        """These are new or changed, those are gone; links to incarnations that are none any more end, also in the
+        middle of a wait. Costs what changed and the links there are, however long the list is."""
         with self._lock:
-            self._members = by_id
+            self._members.update({member.instance_id: member for member in members})
+            for instance_id in gone:
+                self._members.pop(instance_id, None)
             sources = list(self._sources.items())
-        self._creditors.keep_only(by_id)
+        self._creditors.keep_only(self._members)
         for instance_id, (incarnation, link) in sources:
-            member = by_id.get(instance_id)
+            member = self._members.get(instance_id)
             if member is None or member.incarnation != incarnation:
                 link.abort()
 

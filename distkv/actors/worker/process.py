@@ -147,7 +147,7 @@ class Worker:
                 revoked = fw.Revoked(span=command.span, positions=command.positions)
                 self._registry.revoke(command.span, self._transfers.reporter(revoked, envelope.id), command.positions)
             case tw.Peers():
-                self._peers.update(command.members)
+                self._peers.update(command.members, command.gone)
             case tw.StatsQuery():
                 stats = fw.WorkerStats(query_id=command.query_id, counters=self._counters())
                 self._results.send(stats, envelope.id)

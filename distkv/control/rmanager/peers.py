@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from distkv.control.commands import TellPeer
+from distkv.control.commands import TellPeer, TellWorker
 from distkv.control.rmanager.member_table import GONE
 from distkv.control.rmanager.state import RManagerState
 from distkv.wire.messages.common import Member
@@ -24,6 +24,7 @@ from distkv.wire.messages.member_versions import MemberCursor, MemberLog
 from distkv.wire.messages.to_client import Located
 from distkv.wire.messages.to_gmanager import MembersQuery
 from distkv.wire.messages.to_rmanager import Members, Renew, Renewed
+from distkv.wire.messages.to_worker import Peers
 
 SUSPECT_S = 1.0
 SILENT_S = 4.0
@@ -55,7 +56,8 @@ class PeerBook:
     """Members other than this instance. A list that lacks somebody proves nothing: the gManager may have restarted.
 
     has_lent(instance_id): whether this instance owes it anything. own: this instance. cursor: how far the gManager's
-    list was followed. Of peers whose listed state is not believed yet, `_listed` has the entry as listed.
+    list was followed. Of peers whose listed state is not believed yet, `_listed` has the entry as listed. `_reached`:
+    peers that the worker may open tensor links to, as it was told; `_changed`: those that may be others by now.
     """
 
     def __init__(self, state: RManagerState, has_lent: Callable[[str], bool]) -> None:
@@ -64,6 +66,8 @@ class PeerBook:
         self.cursor = MemberCursor()
         self._log = MemberLog(max(1, state.settings.incarnation))
         self._listed: dict[str, Member] = {}
+        self._reached: dict[str, Member] = {}
+        self._changed: set[str] = set()
         self._knocks: dict[str, Knocks] = {}
         self._due: list[tuple[float, str]] = []
         self.own: Member | None = None
@@ -100,14 +104,26 @@ class PeerBook:
                 self._forget_dead(instance_id)
         return lost
 
-    def reachable(self) -> tuple[Member, ...]:
-        """Peers that the worker may open tensor links to."""
-        return tuple(m for m in self._state.members.values() if m.state != "dead" and m.data is not None)
+    def tell_worker(self) -> None:
+        """Say what changed in whom the worker may open tensor links to. Costs what changed, not the list."""
+        members, gone = [], []
+        for instance_id in sorted(self._changed):
+            known, member = self._reached.pop(instance_id, None), self._state.members.get(instance_id)
+            if member is not None and _is_reachable(member):
+                self._reached[instance_id] = member
+                if known is None or (known.incarnation, known.data) != (member.incarnation, member.data):
+                    members.append(member)
+            elif known is not None:
+                gone.append(instance_id)
+        self._changed.clear()
+        if members or gone:
+            self._state.emit(TellWorker(Peers(members=tuple(members), gone=tuple(gone))))
 
     def _forget_dead(self, instance_id: str) -> None:
         member = self._state.members.get(instance_id)
         if member is not None and member.state == "dead":
             del self._state.members[instance_id]
+            self._changed.add(instance_id)
             self._log.remove(instance_id)
 
     def _is_stale(self, known: Member, listed: Member) -> bool:
@@ -140,6 +156,7 @@ class PeerBook:
         known = self._state.members.get(instance_id)
         self._listed.pop(instance_id, None)
         self._state.members[instance_id] = member
+        self._changed.add(instance_id)
         self._log.put(member)
         if known is None:
             return []
@@ -226,6 +243,11 @@ class PeerBook:
         self._state.suspects.pop(instance_id, None)
         self._knocks.pop(instance_id, None)
 
+    def validate(self) -> None:
+        """The worker was told of all that it may reach."""
+        assert not self._changed, "what changed was not told"
+        assert self._reached == {name: m for name, m in self._state.members.items() if _is_reachable(m)}
+
     # --- what it tells
 
     def members_messages(self, query: MembersQuery) -> list[Members]:
@@ -246,6 +268,11 @@ class PeerBook:
         assert self.own is not None
         free = self._state.pool.num_free
         return msgspec.structs.replace(self.own, state=self._state.instance_state, free_blocks=free)
+
+
+def _is_reachable(member: Member) -> bool:
+    """Whether the worker may open a tensor link to it."""
+    return member.state != "dead" and member.data is not None
 
 
 def _life(member: Member) -> tuple[int, str]:

@@ -36,7 +36,6 @@ from distkv.wire.messages import from_worker as fw
 from distkv.wire.messages import to_client as tc
 from distkv.wire.messages import to_gmanager as tg
 from distkv.wire.messages import to_rmanager as tr
-from distkv.wire.messages import to_worker as tw
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.envelope import PeerAnswer
@@ -208,7 +207,6 @@ class RManager:
 
     def _members(self, message: tr.Members, now: float) -> None:
         self._lose_peers(self._peers.take(message, now), now)
-        self.state.emit(c.TellWorker(tw.Peers(members=self._peers.reachable())))
 
     def _client_gone(self, route: bytes, now: float) -> None:
         self._clients.gone(route)
@@ -282,6 +280,7 @@ class RManager:
     def _advance(self, now: float) -> None:
         """Bring everything as far as it can go: grants, losses, admissions, steps, moves."""
         state, sequences = self.state, self.state.sequences
+        self._peers.tell_worker()
         self._requests.tick(now)
         touched: dict[str, Sequence] = {}
         settled = -1
@@ -352,6 +351,7 @@ class RManager:
         """Every invariant of one instance."""
         self.state.validate(self._debts.closing_slots() + self._recaller.slots())
         self._heartbeats.validate()
+        self._peers.validate()
         self._debts.validate()
         self._mover.validate()
         self._reclaimer.validate()

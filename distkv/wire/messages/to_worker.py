@@ -122,9 +122,10 @@ class Link(Message, frozen=True):
 
 
 class Peers(Message, frozen=True):
-    """The live members and their tensor endpoints; replaces the list before it."""
+    """What changed in the live members and their tensor endpoints."""
 
-    members: tuple[Member, ...]  #: live peers with a tensor endpoint
+    members: tuple[Member, ...]  #: live peers whose incarnation or tensor endpoint is new; they replace what was known
+    gone: tuple[InstanceId, ...] = ()  #: peers that are none any more
 
 
 class StatsQuery(Message, frozen=True):

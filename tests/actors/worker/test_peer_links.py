@@ -139,7 +139,7 @@ def test_who_is_no_member_any_more_is_not_waited_for(links: PeerLinks, worker: W
 
     with in_thread(wait):
         assert worker.listener.faults.wait_calls("recv", 1, DEADLINE_S)
-        links.update(())
+        links.update((), ("lender",))
     assert found == [None]
     worker.listener.faults.release("recv")
     links.update((worker.member,))

@@ -46,7 +46,7 @@ def test_one_that_is_preempted_before_its_first_token_is_handed_back_then() -> N
 def test_one_in_mid_output_is_waited_for_a_while() -> None:
     """And the time begins again when it runs meanwhile."""
     running = Running()
-    first, _ = [body for body in running.submit("r", max_tokens=20) if isinstance(body, tw.Step)]
+    first, _ = [body for body in running.submit("r", max_tokens=8) if isinstance(body, tw.Step)]
     running.result(first, 5)
     running.handle(c.DrainRequested(60.0))
     state = running.rm.state
@@ -62,4 +62,4 @@ def test_one_in_mid_output_is_waited_for_a_while() -> None:
     assert ends(running.handle(c.Tick(), after_s=0.2)) == []
     ended = only(running.handle(c.Tick(), after_s=PATIENCE_S), tc.RequestEnded)
     assert ended.retryable
-    assert ended.reason == "instance me is draining, and found no memory for 5 s after 1 of 20 tokens"
+    assert ended.reason == "instance me is draining, and found no memory for 5 s after 1 of 8 tokens"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from distkv.clock import ManualClock
-from distkv.control.commands import TellPeer
+from distkv.control.commands import TellPeer, TellWorker
 from distkv.control.rmanager.member_table import GONE
 from distkv.control.rmanager.peers import (
     FIRST_KNOCK_S,
@@ -21,6 +21,7 @@ from distkv.wire.messages.common import Member
 from distkv.wire.messages.member_versions import MemberCursor
 from distkv.wire.messages.to_gmanager import MembersQuery
 from distkv.wire.messages.to_rmanager import Members, Renew, Renewed, TryMoveKvcache
+from distkv.wire.messages.to_worker import Peers
 from tests.control.parts import add_sequence, issued, lend, make_member, make_state
 
 ALIVE = Renewed(renewal=1, incarnation=1)
@@ -53,6 +54,16 @@ def knocked(state: RManagerState) -> list[str]:
     assert all(isinstance(one.body, Renew) and (one.body.spans, one.body.ttl_s) == ((), 0.0) for one in knocks)
     state.commands.clear()
     return [one.instance_id for one in knocks]
+
+
+def told(state: RManagerState, peers: PeerBook) -> Peers | None:
+    """What the worker is told now."""
+    state.commands.clear()
+    peers.tell_worker()
+    peers.validate()
+    bodies = [one.body for one in state.commands if isinstance(one, TellWorker)]
+    assert len(bodies) <= 1 and all(isinstance(body, Peers) for body in bodies)
+    return next((body for body in bodies if isinstance(body, Peers)), None)
 
 
 def lost(peers: PeerBook, now: float) -> list[LostPeer]:
@@ -141,15 +152,33 @@ def test_a_peer_that_says_itself_that_it_restarted_is_another_before_any_list_sa
     state: RManagerState, peers: PeerBook
 ) -> None:
     list_(peers, make_member("p"))
+    told(state, peers)
     owe(state)
     assert peers.heard_from("p", Renewed(renewal=1, incarnation=2)) == [LostPeer("p", 2)]
-    assert state.members["p"].incarnation == 2 and state.possible_creditors() == [] and peers.reachable() == ()
+    assert state.members["p"].incarnation == 2 and state.possible_creditors() == []
+    assert told(state, peers) == Peers(members=(), gone=("p",))
     assert list_(peers, make_member("p", 2)) == [] and len(state.possible_creditors()) == 1
 
 
 def test_the_worker_reaches_the_living_that_have_an_endpoint(state: RManagerState, peers: PeerBook) -> None:
     list_(peers, make_member("p"), make_member("q", state="dead"), make_member("s", data=None))
-    assert [member.instance_id for member in peers.reachable()] == ["p"]
+    assert told(state, peers) == Peers(members=(make_member("p"),))
+
+
+def test_the_worker_is_told_what_changed_and_nothing_when_nothing_did_that_it_needs(
+    state: RManagerState, peers: PeerBook
+) -> None:
+    """It used to get the whole list with every change of it, a thousand times for a thousand that joined."""
+    names = [f"n{number}" for number in range(50)]
+    list_(peers, *map(make_member, names))
+    first = told(state, peers)
+    assert first is not None and sorted(member.instance_id for member in first.members) == sorted(names)
+    list_(peers, *map(make_member, [*names, "m"]))
+    assert told(state, peers) == Peers(members=(make_member("m"),))
+    list_(peers, make_member("m", free_blocks=3), make_member("n1", state="unreachable"))
+    assert told(state, peers) is None
+    list_(peers, make_member("m", incarnation=2), make_member("n1", state="dead"))
+    assert told(state, peers) == Peers(members=(make_member("m", incarnation=2),), gone=("n1",))
 
 
 def test_a_broken_connection_is_a_loss_after_a_while_unless_it_is_heard(state: RManagerState, peers: PeerBook) -> None:
@@ -292,6 +321,6 @@ def test_a_debtor_that_is_listed_as_gone_keeps_its_tensor_link(state: RManagerSt
     wanted = TryMoveKvcache(span_id="s", request_id="r", debtor_id="p", debtor_incarnation=1, num_blocks=1, ttl_s=4.0)
     state.loans.try_grant(b"p", wanted, 4, 10.0)
     assert list_(peers, make_member("p", state="dead")) == []
-    assert peers.reachable() == (reachable,) and knocked(state) == ["p"]
+    assert knocked(state) == ["p"] and told(state, peers) == Peers(members=(reachable,))
     assert peers.heard_from("p", ALIVE) == [] and not state.suspects
-    assert peers.reachable() == (reachable,)
+    assert told(state, peers) is None

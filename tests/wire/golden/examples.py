@@ -322,7 +322,7 @@ _BODIES: dict[str, tuple[str, Control]] = {
             span=SPAN,
         ),
     ),
-    "Peers": ("i0", to_worker.Peers(members=(READY,))),
+    "Peers": ("i0", to_worker.Peers(members=(READY,), gone=("i3",))),
     "StatsQuery": ("i0", to_worker.StatsQuery(query_id=2)),
     "Shutdown": ("i0", to_worker.Shutdown()),
     # from a worker
