@@ -8,6 +8,8 @@ connection may send. There are no ZMTP heartbeats either: the kernel finds what 
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import zmq
 
 from distkv.errors import LinkClosed
@@ -20,6 +22,8 @@ the kernel has one limit for both, and a process that stands still for some seco
 meanwhile. Who has to know earlier waits for answers."""
 
 _HANDSHAKE_S = 3
+_ZERO_COPY_RECV = 10
+"""ZeroMQ's number of a context option that the library does not name yet."""
 
 
 def shared_context() -> zmq.Context[zmq.Socket[bytes]]:
@@ -27,6 +31,9 @@ def shared_context() -> zmq.Context[zmq.Socket[bytes]]:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
     if context.get(zmq.MAX_SOCKETS) < MAX_SOCKETS:
         context.set(zmq.MAX_SOCKETS, MAX_SOCKETS)
+        # Else each message keeps the whole 8 KiB that it was read with for as long as it waits.
+        with suppress(zmq.ZMQError):
+            context.set(_ZERO_COPY_RECV, 0)
     return context
 
 

@@ -1,0 +1,42 @@
+"""What waits to be read takes little more memory than its bytes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+MESSAGES, SIZE_BYTES = 2000, 340
+PROGRAM = f"""
+import zmq
+from distkv.wire.sockets.options import open_socket
+
+def memory():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096
+
+reader, asked = open_socket(zmq.ROUTER, ipv6=False), open_socket(zmq.REP, ipv6=False)
+writer, asking = open_socket(zmq.DEALER, ipv6=False), open_socket(zmq.REQ, ipv6=False)
+writer.connect(f"tcp://127.0.0.1:{{reader.bind_to_random_port('tcp://127.0.0.1')}}")
+asking.connect(f"tcp://127.0.0.1:{{asked.bind_to_random_port('tcp://127.0.0.1')}}")
+writer.send(b"")
+assert reader.recv_multipart()[1] == b""
+before = memory()
+for _ in range({MESSAGES}):
+    writer.send(bytes({SIZE_BYTES}))
+    asking.send(b"")  # so that each is read from the connection by itself
+    asked.send(asked.recv())
+    asking.recv()
+print((memory() - before) / {MESSAGES})
+for _ in range({MESSAGES}):
+    assert len(reader.recv_multipart()[1]) == {SIZE_BYTES}
+for socket in (reader, writer, asked, asking):
+    socket.close(linger=0)
+"""
+
+
+@pytest.mark.timeout(60)
+def test_a_small_message_that_waits_does_not_keep_the_buffer_it_was_read_with() -> None:
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=50, check=True)
+    assert float(done.stdout) < 4 * SIZE_BYTES
