@@ -122,7 +122,7 @@ class Creditor:
         loans = self._state.loans
         answer = Renewed(
             renewal=message.renewal,
-            refused=loans.renew(message.spans, route, message.ttl_s, now),
+            refused=loans.renew(message.spans, route, message.ttl_s, now, message.room_blocks),
             incarnation=self._state.settings.incarnation,
             ttl_s=loans.lease_s(message.ttl_s),
         )

@@ -29,7 +29,8 @@ class Loan:
     """One lent span. [0, filled) of its slots are LENT, the others RESERVED, each until `Revoked`.
 
     route: by which it was requested; nobody else may use, renew or release it. closing: positions on their way back;
-    returned: those whose slots were freed. demand: what is reclaimed of it.
+    returned: those whose slots were freed. demand: what is reclaimed of it. debtor_room: rBlocks that its debtor said
+    it has free to bring it home.
     """
 
     span: SpanRef
@@ -48,6 +49,7 @@ class Loan:
     closing: set[int] = field(default_factory=set)
     returned: set[int] = field(default_factory=set)
     demand: Demand | None = None
+    debtor_room: int = 0
 
     @property
     def num_demanded(self) -> int:
@@ -177,8 +179,11 @@ class LoanBook:
             self._pool.change([loan.slots[p] for p in arrived], SlotState.RESERVED, SlotState.LENT)
             loan.filled += count
 
-    def renew(self, spans: tuple[SpanRef, ...], route: bytes, ttl_s: float, now: float) -> tuple[SpanRef, ...]:
-        """Extend leases; returns those refused: unknown, another's, on its way back, or reclaimed for too long."""
+    def renew(
+        self, spans: tuple[SpanRef, ...], route: bytes, ttl_s: float, now: float, room: int = 0
+    ) -> tuple[SpanRef, ...]:
+        """Extend leases of a debtor that has so much room at home; returns those refused: unknown, another's, on its
+        way back, or reclaimed for too long."""
         refused = []
         for span in spans:
             loan = self.get(span)
@@ -186,6 +191,7 @@ class LoanBook:
             if loan is None or loan.route != route or is_overdue:
                 refused.append(span)
             else:
+                loan.debtor_room = room
                 loan.expires_at = now + self.lease_s(ttl_s)
                 self._expire_at.set(span.span_id, loan.expires_at)
         return tuple(refused)

@@ -38,6 +38,7 @@ class Reclaimer:
         self._remind_at: Timers[str] = Timers()
         self._short: Sequence | None = None
         self._look_at = math.inf
+        self._short_since = math.inf
         self._cooling: dict[str, float] = {}
 
     def advance(self, now: float) -> None:
@@ -85,22 +86,31 @@ class Reclaimer:
             seq, lack = None, 0
         if seq is not self._short:
             self._short, state.is_short = seq, seq is not None
+            self._short_since = now
             self._look_at = math.inf if seq is None else now + state.settings.reclaim_after_s
         return lack
 
     def _reclaim(self, lack: int, now: float) -> None:
         coming = sum(loan.num_demanded for loan in self._demands.values())
         most = self._state.settings.reclaim_blocks - coming
-        for span_id, keep in choose(self._loans(now), lack - coming, most):
+        for span_id, keep in choose(self._loans(now, min(lack - coming, most)), lack - coming, most):
             self._demand(self._state.loans.loans[span_id], keep, now)
 
-    def _loans(self, now: float) -> list[Lent]:
-        """What may be reclaimed: neither young nor demanded already."""
-        old = now - self._state.settings.reclaim_after_s
+    def _loans(self, now: float, missing: int) -> list[Lent]:
+        """What may be reclaimed: neither young nor demanded already, and what its debtor has room for. What would have
+        it preempt comes only after as long as that might take: by then it has mostly ended by itself."""
+        settings = self._state.settings
+        old = now - settings.reclaim_after_s
+        has_waited = (
+            now >= self._short_since + settings.reclaim_after_s + settings.reclaim_deadline_s + settings.lease_s
+        )
         return [
             Lent(span_id, loan.num_kept, min(loan.filled + loan.pulling, loan.num_kept), loan.granted_at)
             for span_id, loan in self._state.loans.loans.items()
-            if not loan.revoking and loan.demand is None and loan.granted_at <= old
+            if not loan.revoking
+            and loan.demand is None
+            and loan.granted_at <= old
+            and (has_waited or min(missing, loan.filled + loan.pulling) <= loan.debtor_room)
         ]
 
     def _demand(self, loan: Loan, keep: int, now: float) -> None:

@@ -143,6 +143,7 @@ class Renew(Message, frozen=True):
     renewal: Count  #: names this renewal; repeated in the answer
     spans: tuple[SpanRef, ...]  #: spans to keep
     ttl_s: Seconds  #: for how long from receipt, seconds
+    room_blocks: Count = 0  #: rBlocks that the debtor has free to bring home what it borrowed
 
 
 class Renewed(Message, frozen=True):

@@ -133,3 +133,27 @@ def test_when_the_need_is_gone_so_is_the_demand() -> None:
     short.look()
     short.clock.advance(2 * DEADLINE_S)
     assert short.renew(short.second) and short.look() == []
+
+
+def test_what_its_debtor_has_no_room_for_is_left_alone_for_as_long_as_reclaiming_it_might_take() -> None:
+    short = Short()
+    for loan in (short.first, short.second):
+        loan.filled = len(loan.slots)
+    short.look()
+    short.clock.advance(AFTER_S)
+    assert short.look() == []
+    short.state.loans.renew((short.second.span,), b"d", 4.0, short.clock.now(), room=3)
+    short.clock.advance(REMIND_S)
+    assert short.look() == [], "it lacks four"
+    short.clock.advance(DEADLINE_S + short.state.settings.lease_s - REMIND_S)
+    assert short.look() == [("b", 2, DEADLINE_S)]
+
+
+def test_what_its_debtor_has_room_for_is_reclaimed_at_once() -> None:
+    short = Short()
+    for loan in (short.first, short.second):
+        loan.filled = len(loan.slots)
+    short.look()
+    short.state.loans.renew((short.second.span,), b"d", 4.0, short.clock.now(), room=4)
+    short.clock.advance(AFTER_S)
+    assert short.look() == [("b", 2, DEADLINE_S)]

@@ -188,7 +188,7 @@ _BODIES: dict[str, tuple[str, Control]] = {
         "i1",
         to_rmanager.Complete(span=SPAN, index=0, num_blocks=0, problem="a checksum did not match"),
     ),
-    "Renew": ("i0", to_rmanager.Renew(renewal=17, spans=(SPAN,), ttl_s=4.0)),
+    "Renew": ("i0", to_rmanager.Renew(renewal=17, spans=(SPAN,), ttl_s=4.0, room_blocks=6)),
     "Renewed": ("i1", to_rmanager.Renewed(renewal=17, refused=(SPAN,), ttl_s=4.0, incarnation=SPAN.epoch.incarnation)),
     "Release": ("i0", to_rmanager.Release(span=SPAN)),
     "Release/part": ("i0", to_rmanager.Release(span=SPAN, positions=(4, 5, 9))),
