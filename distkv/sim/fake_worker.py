@@ -56,6 +56,7 @@ class FakeWorker:
 
     alive, frozen: as its process is; peers read nothing from one that is not there.
     cut_from: instances that it reads nothing from, though they are there. pulls_fail: whatever it pulls.
+    listed: incarnations of the peers that it may read from, None before it was told.
     stalled: its steps stand still, as on a device that hangs; peers still read.
     """
 
@@ -72,6 +73,7 @@ class FakeWorker:
         self.pulls_fail = False
         self.stalled = False
         self.peers: dict[str, FakeWorker] = {}
+        self.listed: dict[str, int] | None = None
         self.last_token: dict[str, int] = {}
         self.lost_attempt: dict[str, int] = {}
         self.histories: dict[str, dict[int, int]] = {}
@@ -127,6 +129,9 @@ class FakeWorker:
                         problem=self._link_problem(message),
                     )
                 ]
+            case tw.Peers():
+                known = {name: life for name, life in (self.listed or {}).items() if name not in message.gone}
+                self.listed = known | {member.instance_id: member.incarnation for member in message.members}
             case tw.Forget():
                 for request_id in message.request_ids:
                     self.last_token.pop(request_id, None)
@@ -136,7 +141,10 @@ class FakeWorker:
     def _source(self, instance_id: str) -> FakeWorker | None:
         """The worker of an instance, if something can be read from it."""
         source = self.peers.get(instance_id)
-        return source if source is not None and source.is_readable and instance_id not in self.cut_from else None
+        if source is None or not source.is_readable or instance_id in self.cut_from:
+            return None
+        is_listed = self.listed is None or self.listed.get(instance_id) == source.incarnation
+        return source if is_listed else None
 
     def _link_problem(self, link: tw.Link) -> str:
         peer = self._source(link.instance_id)

@@ -10,7 +10,7 @@ from distkv.control.rmanager.state import RManagerSettings
 from distkv.control.rmanager.state_machine import RManager
 from distkv.sim.checking import is_checked
 from distkv.sim.fake_worker import FakeWorker
-from distkv.wire.messages.common import Member
+from distkv.wire.messages.common import DataEndpoint, Member
 from distkv.wire.messages.to_rmanager import Members
 
 
@@ -36,6 +36,7 @@ class Node:
             block_tokens=settings.block_tokens,
             total_blocks=settings.num_blocks,
             lendable_blocks=settings.lendable_blocks,
+            data=DataEndpoint(address=f"sim-data://{settings.instance_id}"),
         )
 
     @property

@@ -8,7 +8,7 @@ import pytest
 from distkv.sim.fake_worker import FakeWorker, expected_output, logprobs_at, next_token, thread_of
 from distkv.wire.messages import from_worker as fw
 from distkv.wire.messages import to_worker as tw
-from distkv.wire.messages.common import Epoch, Run, SpanRef
+from distkv.wire.messages.common import Epoch, Member, Run, SpanRef
 
 BLOCK = 4
 PROMPT = (5, 6, 7, 8, 9)
@@ -183,3 +183,13 @@ def test_pulls_fail_where_they_are_to() -> None:
     )
     assert b.handle(pull) == [fw.Pulled(pull_id=2, problem="the pull failed")]
     assert b.pool[5] == [None] * BLOCK
+
+
+def test_it_reads_from_listed_peers_only() -> None:
+    a, b = lent()
+    listed = Member(instance_id="b", incarnation=b.incarnation, address="", state="ready")
+    link = tw.Link(instance_id="b", incarnation=b.incarnation)
+    news = tw.Peers(members=(listed,)), tw.Peers(members=(), gone=("b",)), tw.Peers(members=(listed,))
+    for peers, problem in zip(news, ("", "no link within 1 s", ""), strict=True):
+        assert a.handle(peers) == []
+        assert a.handle(link) == [fw.Linked(instance_id="b", incarnation=b.incarnation, problem=problem)]
