@@ -126,13 +126,15 @@ def test_without_another_it_is_tried_ever_more_rarely_and_the_request_ends_with_
     cluster.settle(30)
 
 
+@pytest.mark.parametrize("fault", [cut_queries, cut_pulls])
 @pytest.mark.parametrize("cut_s", [3.0, 20.0, 55.0])
-def test_a_creditor_that_works_again_is_used_again(cut_s: float) -> None:
-    """However long it did not: nobody else has the memory, and a link that cannot be opened costs no token."""
-    cluster = start([16, 48], cut_queries)
+def test_a_creditor_that_works_again_is_used_again(cut_s: float, fault: Callable[[SimCluster, str, str], None]) -> None:
+    """However long it did not: nobody else has the memory, and links and pulls that fail cost no token."""
+    cluster = start([16, 48], fault)
     cluster.run(cut_s)
     assert not cluster.outcomes["r"].tokens
-    cluster.cut_path("i0", "i1", False)
+    for reader, source in (("i0", "i1"), ("i1", "i0")):
+        cluster.cut_path(reader, source, False)
     cluster.finish(10)
     check(cluster, "r", PROMPT, MAX_TOKENS)
     assert recomputed(cluster) == 0

@@ -15,7 +15,7 @@ from distkv.control.commands import Command, TellGManager, TellPeer, TellWorker
 from distkv.control.loan.borrow import Borrow, Purpose
 from distkv.control.loan.candidates import Candidates
 from distkv.control.loan.leases import valid_until
-from distkv.control.loan.paths import LONGEST_UNLINKED_S, Path, PathBook
+from distkv.control.loan.paths import LONGEST_UNUSED_S, Path, PathBook
 from distkv.control.request.block import Debt
 from distkv.control.request.sequence import Sequence
 from distkv.control.rmanager.member_table import MemberTable
@@ -272,7 +272,7 @@ class Borrower:
 
     def _cannot_reach(self, creditor_id: str, why: str, now: float) -> list[Debt]:
         """No queries get there: what it granted to borrows under way is of no use to them."""
-        self._paths.failed(self._to(creditor_id), why, now, longest_s=LONGEST_UNLINKED_S)
+        self._paths.failed(self._to(creditor_id), why, now, longest_s=LONGEST_UNUSED_S)
         for borrow in [one for one in self._trying.values() if one.trying == creditor_id]:
             self._withdraw(borrow)
             self._try_next(borrow, now)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from distkv import events
 from distkv.control.commands import TellPeer, TellWorker
 from distkv.control.loan.debts import DebtBook
-from distkv.control.loan.paths import Path
+from distkv.control.loan.paths import LONGEST_UNUSED_S, Path
 from distkv.control.request.block import Block, Debt
 from distkv.control.request.placement import Placement
 from distkv.control.request.sequence import Sequence
@@ -117,7 +117,8 @@ class Mover:
         if message.problem or message.num_blocks != count:
             self._failed(seq, debt, message.problem or f"it took {message.num_blocks} of {count} blocks")
             if debt.failures >= MAX_FAILURES:
-                self._state.paths.failed(path, message.problem, now)
+                took_s = now - debt.offered_at
+                self._state.paths.failed(path, message.problem, now, took_s, LONGEST_UNUSED_S)
                 self._debts.abandon(seq, debt)
             return
         self._state.paths.worked(path)

@@ -17,8 +17,9 @@ from distkv.wire.messages.to_worker import RemoteSpan
 
 FIRST_DOUBT_S = 0.5
 LONGEST_DOUBT_S = 60.0
-LONGEST_UNLINKED_S = 5.0
-"""A link that could not be opened cost nobody a token: it is tried again sooner, for who has nobody else to ask."""
+LONGEST_UNUSED_S = 5.0
+"""A link that could not be opened, or blocks that could not be pulled, cost nobody a token: such a path is tried again
+sooner, for who has nobody else to ask."""
 REMEMBER_S = 10.0
 """How long after the last doubt, and twice as long as that was, a path that fails again is an old acquaintance."""
 MAX_NAMED = 3
@@ -54,14 +55,14 @@ class PathBook:
 
     def failed(self, path: Path, why: str, now: float, took_s: float = 0.0, longest_s: float = LONGEST_DOUBT_S) -> None:
         """It did not work. What is noticed while it is in doubt is the same failure. took_s: how long that took to
-        notice; it is not tried again sooner than after as long. longest_s: for so long it is in doubt at most."""
+        notice; it is not tried again sooner than after as long. longest_s: else for so long it is in doubt at most."""
         self._linked.discard(path)
         known = self._failures.get(path)
         if known is not None and known.in_doubt:
             return
         pause_s = max(FIRST_DOUBT_S if known is None else 2.0 * known.pause_s, took_s)
         self._failures[path] = failure = Failure(why[:MAX_WHY_CHARACTERS], min(LONGEST_DOUBT_S, pause_s))
-        self._due.set(path, now + min(longest_s, failure.pause_s) * (0.75 + 0.5 * self._entropy.random()))
+        self._due.set(path, now + min(max(longest_s, took_s), failure.pause_s) * (0.75 + 0.5 * self._entropy.random()))
 
     def linked(self, path: Path) -> None:
         """It is open; that forgives nothing."""

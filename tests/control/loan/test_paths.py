@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from distkv.control.loan.paths import FIRST_DOUBT_S, LONGEST_DOUBT_S, LONGEST_UNLINKED_S, REMEMBER_S, Path, PathBook
+from distkv.control.loan.paths import FIRST_DOUBT_S, LONGEST_DOUBT_S, LONGEST_UNUSED_S, REMEMBER_S, Path, PathBook
 from distkv.wire.messages.common import Epoch, SpanRef
 from distkv.wire.messages.to_worker import RemoteSpan
 
@@ -39,15 +39,18 @@ def test_doubts_double_up_to_a_limit() -> None:
             assert doubt_s == pytest.approx(min(LONGEST_DOUBT_S, FIRST_DOUBT_S * 2**index), rel=0.2501)
 
 
-def test_a_link_that_cannot_be_opened_is_tried_again_within_seconds(paths: PathBook) -> None:
+def test_what_cost_no_token_is_tried_again_within_seconds(paths: PathBook) -> None:
     now = 100.0
     for _ in range(10):
-        paths.failed(QUERIES, "no link", now, longest_s=LONGEST_UNLINKED_S)
-        assert paths.next_deadline() - now <= 1.25 * LONGEST_UNLINKED_S
+        paths.failed(QUERIES, "no link", now, longest_s=LONGEST_UNUSED_S)
+        assert paths.next_deadline() - now <= 1.25 * LONGEST_UNUSED_S
         now = paths.next_deadline()
         paths.tick(now)
     paths.failed(QUERIES, "no partials", now)
     assert paths.next_deadline() - now >= 0.75 * LONGEST_DOUBT_S, "what cost more is left alone for longer"
+    paths.failed(PULLS, "no blocks", now, took_s=20.0, longest_s=LONGEST_UNUSED_S)
+    paths.tick(now + 0.75 * 20.0 - 0.01)
+    assert paths.is_in_doubt(PULLS), "not sooner than after as long as it took to notice"
 
 
 def test_instances_do_not_come_back_all_at_once() -> None:
