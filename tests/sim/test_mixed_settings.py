@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from itertools import permutations
 
@@ -16,6 +17,19 @@ SHORT = {"lease_s": 0.4, "lease_margin_s": 0.05, "heartbeat_s": 0.1}
 LONG = {"lease_s": 20.0, "lease_margin_s": 3.0, "heartbeat_s": 1.5}
 WIDE = {"lease_s": 4.0, "lease_margin_s": 3.5, "heartbeat_s": 2.0}
 KINDS = {"usual": USUAL, "short": SHORT, "long": LONG, "wide": WIDE}
+CARRIED = 30
+"""Messages that arrive in a tick where time is measured. `run` draws how many, on average as many: the same request
+then takes 0.5 to 1.35 s, which says nothing of leases."""
+
+
+def run_steadily(cluster: SimCluster, until: Callable[[], object], seconds: float = 60.0) -> None:
+    """Run with a network that carries equally much in every tick; which channel delivers next is drawn all the same."""
+    end = cluster.clock.now() + seconds
+    while not until():
+        assert cluster.clock.now() < end, f"not within {seconds:g} s"
+        for _ in range(CARRIED):
+            cluster.deliver()
+        cluster.tick()
 
 
 @cache
@@ -28,7 +42,7 @@ def served_in(debtor: str, creditor: str) -> float:
     cluster.run(3.0)
     began = cluster.clock.now()
     cluster.submit("i0", "r", prompt(150), 60)
-    cluster.finish()
+    run_steadily(cluster, lambda: cluster.outcomes["r"].done)
     took = cluster.clock.now() - began
     check(cluster, "r", prompt(150), 60)
     assert cluster.nodes["i0"].rm.state.counters.recomputed_tokens == 0
@@ -41,7 +55,7 @@ def served_in(debtor: str, creditor: str) -> float:
 def test_unequal_settings_cost_no_token_and_no_time(debtor: str, creditor: str) -> None:
     """A lease used to be believed for the debtor's time, and a margin longer than the lease lost every span."""
     slower = max(served_in(kind, kind) for kind in (debtor, creditor))
-    assert served_in(debtor, creditor) <= 1.25 * slower
+    assert served_in(debtor, creditor) <= 1.1 * slower
 
 
 @pytest.mark.parametrize("creditor", ["short", "usual"])
