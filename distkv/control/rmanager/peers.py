@@ -31,6 +31,9 @@ SILENT_S = 4.0
 LISTED_DEAD_S = 2.0
 """How long a peer may stay unheard before it counts as lost: one whose connection broke, one that did not answer, and
 one that a gManager lists as dead or restarted."""
+NEWLY_HEARD_S = 5.0
+"""Another gManager, or a new process of the same, hears of all instances in this time; until then it knows only who
+joined, and what it says of who is not there counts for nothing."""
 FIRST_KNOCK_S = 0.5
 LONGEST_KNOCK_S = 16.0
 """The pauses between knocks double from the first to the longest."""
@@ -58,6 +61,7 @@ class PeerBook:
     has_lent(instance_id): whether this instance owes it anything. own: this instance. cursor: how far the gManager's
     list was followed. Of peers whose listed state is not believed yet, `_listed` has the entry as listed. `_reached`:
     peers that the worker may open tensor links to, as it was told; `_changed`: those that may be others by now.
+    `_postponed`: what a gManager that was not heard before said of peers that are ready here, until `_believed_from`.
     """
 
     def __init__(self, state: RManagerState, has_lent: Callable[[str], bool]) -> None:
@@ -68,6 +72,9 @@ class PeerBook:
         self._listed: dict[str, Member] = {}
         self._reached: dict[str, Member] = {}
         self._changed: set[str] = set()
+        self._source = 0
+        self._postponed: dict[str, Member] = {}
+        self._believed_from = -math.inf
         self._knocks: dict[str, Knocks] = {}
         self._due: list[tuple[float, str]] = []
         self.own: Member | None = None
@@ -78,8 +85,12 @@ class PeerBook:
         """Follow the gManager's list by what changed in it; returns peers as `update` does."""
         if not self.cursor.take(message):
             return []
+        if message.incarnation != self._source:
+            self._believed_from = now + NEWLY_HEARD_S if self._source else now
+            self._source = message.incarnation
         lost = self.update(message.members, now, is_whole=message.base == 0 and not message.more)
         for instance_id in message.gone:
+            self._postponed.pop(instance_id, None)
             self._forget_dead(instance_id)
         return lost
 
@@ -92,10 +103,14 @@ class PeerBook:
             if member.instance_id == self._state.settings.instance_id:
                 continue
             before = known.get(member.instance_id)
+            self._postponed.pop(member.instance_id, None)
             if before is not None and self._is_stale(before, member):
                 continue
             if before is not None and self._contradicts(before, member) and self._is_at_stake(member.instance_id):
                 self._doubt_listed(member, now)
+                continue
+            if before is not None and now < self._believed_from and _misses(before, member):
+                self._postponed[member.instance_id] = member
                 continue
             lost.extend(self._believe(member))
         if is_whole:
@@ -205,11 +220,14 @@ class PeerBook:
             knocks = self._knocks.get(instance_id)
             if knocks is not None and knocks.next_at == at:
                 self._knock(instance_id, knocks, now)
+        if self._postponed and now >= self._believed_from:
+            lost.extend(self.update(tuple(self._postponed.values()), now, is_whole=False))
         return lost
 
     def next_deadline(self) -> float:
         """When `tick` has something to do."""
-        return self._due[0][0] if self._due else math.inf
+        due = self._due[0][0] if self._due else math.inf
+        return min(due, self._believed_from) if self._postponed else due
 
     def _doubt(self, instance_id: str, lost_at: float, now: float) -> None:
         suspects, member = self._state.suspects, self._state.members.get(instance_id)
@@ -273,6 +291,12 @@ class PeerBook:
 def _is_reachable(member: Member) -> bool:
     """Whether the worker may open a tensor link to it."""
     return member.state != "dead" and member.data is not None
+
+
+def _misses(known: Member, listed: Member) -> bool:
+    """Whether a list says of a ready peer that it is not there, as one does that was told nothing of it."""
+    is_there = listed.state in ("ready", "draining") or listed.incarnation != known.incarnation
+    return known.state == "ready" and not is_there
 
 
 def _life(member: Member) -> tuple[int, str]:

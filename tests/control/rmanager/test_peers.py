@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from distkv.clock import ManualClock
@@ -11,6 +12,7 @@ from distkv.control.rmanager.peers import (
     FIRST_KNOCK_S,
     LISTED_DEAD_S,
     LONGEST_KNOCK_S,
+    NEWLY_HEARD_S,
     SILENT_S,
     SUSPECT_S,
     LostPeer,
@@ -324,3 +326,31 @@ def test_a_debtor_that_is_listed_as_gone_keeps_its_tensor_link(state: RManagerSt
     assert knocked(state) == ["p"] and told(state, peers) == Peers(members=(reachable,))
     assert peers.heard_from("p", ALIVE) == [] and not state.suspects
     assert told(state, peers) is None
+
+
+@pytest.mark.parametrize("state_told", ["dead", "unreachable", "starting"])
+def test_another_gmanager_is_not_believed_at_once_that_somebody_is_not_there(
+    state: RManagerState, peers: PeerBook, state_told: str
+) -> None:
+    """It only heard the instances join; what they lend counts on, so no request is refused that there is memory for."""
+    ready = make_member("p", 1, lendable_blocks=9)
+    told_of = msgspec.structs.replace(ready, state=state_told)
+    peers.take(Members(version=1, incarnation=5, members=(ready,)), 10.0)
+    assert state.cluster_blocks() == state.settings.num_blocks + 9
+
+    assert peers.take(Members(version=1, incarnation=6, members=(told_of,)), 20.0) == []
+    assert state.members["p"] == ready and state.cluster_blocks() == state.settings.num_blocks + 9
+    assert knocked(state) == [], "nothing is at stake there"
+    assert peers.next_deadline() == 20.0 + NEWLY_HEARD_S
+    assert peers.tick(20.0 + NEWLY_HEARD_S - 0.1) == []
+    gone = peers.tick(20.0 + NEWLY_HEARD_S)
+    assert gone == ([LostPeer("p", None)] if state_told == "dead" else [])
+    assert state.members["p"].state == state_told, "it stays with its word"
+
+
+def test_what_another_gmanager_takes_back_in_time_never_counted(state: RManagerState, peers: PeerBook) -> None:
+    ready = make_member("p", 1)
+    peers.take(Members(version=1, incarnation=5, members=(ready,)), 10.0)
+    peers.take(Members(version=1, incarnation=6, members=(msgspec.structs.replace(ready, state="dead"),)), 20.0)
+    peers.take(Members(version=2, incarnation=6, base=1, members=(ready,)), 21.0)
+    assert peers.next_deadline() == float("inf") and peers.tick(60.0) == [] and state.members["p"] == ready
