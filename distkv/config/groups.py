@@ -130,7 +130,7 @@ class ControlSettings(Group, frozen=True, kw_only=True):
     max_num_seqs: Annotated[Positive, Meta(description="Most sequences in one step.")] = 64
     max_num_batched_tokens: Annotated[PositiveSuffixed, Meta(description="Most tokens in one step.")] = 2048
     max_waiting: Annotated[
-        PositiveSuffixed, Meta(description="Most requests that wait; a client gets 503 and Retry-After beyond it.")
+        Positive, Meta(description="Most requests that wait; a client gets 503 and Retry-After beyond it.")
     ] = 4096
     mixed_step_ratio: Annotated[
         Annotated[float, Meta(ge=1, le=1e9)],
