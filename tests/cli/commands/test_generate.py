@@ -49,7 +49,7 @@ def test_generate_hands_every_sampling_flag_on(cluster):
     params = submitted(cluster).params
     assert (params.temperature, params.top_p, params.top_k, params.seed) == (0.5, 0.9, 7, 3)
     assert (params.stop, params.stop_token_ids, params.ignore_eos) == (("a", "b"), (2,), True)
-    assert submitted(cluster).timeout_s == 9
+    assert 8 < submitted(cluster).timeout_s <= 9, "what is left of it"
 
 
 def test_generate_takes_a_file_or_standard_input(cluster, tmp_path, monkeypatch):
