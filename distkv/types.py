@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -24,6 +24,9 @@ MAX_STOPS_BYTES = 8192
 MAX_STOP_TOKEN_IDS = 1024
 MAX_LOGPROBS = 20
 MAX_LOGIT_BIASES = 1024
+MAX_ALLOWED_TOKEN_IDS = 1024
+MAX_BAD_WORDS = 256
+MAX_BAD_WORDS_BYTES = 8192
 MAX_INT = 2**31 - 1
 
 
@@ -55,14 +58,19 @@ def _utf8_bytes(text: str) -> int | None:
         return None
 
 
-def _are_stops(stop: object) -> bool:
+def _are_texts(texts: object, most: int, most_bytes: int, most_bytes_in_all: int) -> bool:
+    """Whether these are so many texts that UTF-8 can encode, none empty, each and all of so many bytes at most."""
     # The number of characters first: it costs nothing, whatever came.
-    if not isinstance(stop, tuple) or len(stop) > MAX_STOP_STRINGS:
+    if not isinstance(texts, tuple) or len(texts) > most:
         return False
-    if not all(isinstance(one, str) and 0 < len(one) <= MAX_STOP_BYTES for one in stop):
+    if not all(isinstance(one, str) and 0 < len(one) <= most_bytes for one in texts):
         return False
-    sizes = [_utf8_bytes(one) or MAX_STOPS_BYTES + 1 for one in stop]
-    return max(sizes, default=0) <= MAX_STOP_BYTES and sum(sizes) <= MAX_STOPS_BYTES
+    sizes = [_utf8_bytes(one) or most_bytes + 1 for one in texts]
+    return max(sizes, default=0) <= most_bytes and sum(sizes) <= most_bytes_in_all
+
+
+def _are_token_ids(ids: object, most: int) -> bool:
+    return isinstance(ids, tuple) and len(ids) <= most and all(_is_int(one) and 0 <= one <= MAX_INT for one in ids)
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
@@ -79,7 +87,8 @@ class SamplingParams(msgspec.Struct, frozen=True):
     """How to turn logits into tokens, and when to stop. Raises InvalidParams naming the field.
 
     Lists are taken for tuples, and one string for `stop`. Bias and penalties apply to the raw logits, in the order
-    bias, repetition, frequency, presence, and also when greedy; then come temperature, top-k, top-p and min-p.
+    bias, repetition, frequency, presence, and also when greedy; then tokens that may not come are left out, then come
+    temperature, top-k, top-p and min-p. Where `bad_words` and `min_tokens` would leave no token, they do not apply.
     """
 
     max_tokens: int = 16  #: most new tokens, at least 1
@@ -98,16 +107,20 @@ class SamplingParams(msgspec.Struct, frozen=True):
     logit_bias: dict[int, float] = {}  #: up to 1024 tokens: a number in [-100, 100], added to their logits
     logprobs: int | None = None  #: 0 to 20: give the logprob of each output token and of this many most likely ones
     prompt_logprobs: int | None = None  #: 0 to 20: the same for the tokens of the prompt
+    #: at most max_tokens: so many tokens come before one that ends the request, and before a stop string counts
+    min_tokens: int = 0
+    #: up to 256 texts, 8192 bytes in all: the token that would complete one of them in the output is not chosen
+    bad_words: tuple[str, ...] = ()
+    allowed_token_ids: tuple[int, ...] | None = None  #: 1 to 1024 ids: no others are chosen; None is all
+    skip_special_tokens: bool = True  #: leave special tokens out of the text
+    include_stop_str_in_output: bool = False  #: the text ends after the stop string, or the stop token, that ends it
 
     def __post_init__(self) -> None:
-        stop: Any = self.stop
-        if isinstance(stop, str):
-            msgspec.structs.force_setattr(self, "stop", (stop,))
-        elif isinstance(stop, list):
-            msgspec.structs.force_setattr(self, "stop", tuple(stop))
-        ids: Any = self.stop_token_ids
-        if isinstance(ids, list):
-            msgspec.structs.force_setattr(self, "stop_token_ids", tuple(ids))
+        if isinstance(self.stop, str):
+            msgspec.structs.force_setattr(self, "stop", (self.stop,))
+        for field in ("stop", "stop_token_ids", "bad_words", "allowed_token_ids"):
+            if isinstance(value := getattr(self, field), list):
+                msgspec.structs.force_setattr(self, field, tuple(value))
         _require(
             _is_int(self.max_tokens) and 1 <= self.max_tokens <= MAX_INT,
             "max_tokens",
@@ -131,21 +144,20 @@ class SamplingParams(msgspec.Struct, frozen=True):
             self.seed,
         )
         _require(
-            _are_stops(self.stop),
+            _are_texts(self.stop, MAX_STOP_STRINGS, MAX_STOP_BYTES, MAX_STOPS_BYTES),
             "stop",
             f"a non-empty string or up to {MAX_STOP_STRINGS} of them, each of at most {MAX_STOP_BYTES} bytes, "
             f"{MAX_STOPS_BYTES} in all",
             self.stop,
         )
         _require(
-            isinstance(self.stop_token_ids, tuple)
-            and len(self.stop_token_ids) <= MAX_STOP_TOKEN_IDS
-            and all(_is_int(one) and 0 <= one <= MAX_INT for one in self.stop_token_ids),
+            _are_token_ids(self.stop_token_ids, MAX_STOP_TOKEN_IDS),
             "stop_token_ids",
             f"up to {MAX_STOP_TOKEN_IDS} token ids in [0, 2**31)",
             self.stop_token_ids,
         )
-        _require(isinstance(self.ignore_eos, bool), "ignore_eos", "true or false", self.ignore_eos)
+        for field in ("ignore_eos", "skip_special_tokens", "include_stop_str_in_output"):
+            _require(isinstance(getattr(self, field), bool), field, "true or false", getattr(self, field))
         _require(_is_number(self.min_p) and 0 <= self.min_p <= 1, "min_p", "a number in [0, 1]", self.min_p)
         _require(
             _is_number(self.repetition_penalty) and self.repetition_penalty > 0,
@@ -173,6 +185,31 @@ class SamplingParams(msgspec.Struct, frozen=True):
                 f"None or an integer in [0, {MAX_LOGPROBS}]",
                 count,
             )
+        _require(
+            _is_int(self.min_tokens) and 0 <= self.min_tokens <= self.max_tokens,
+            "min_tokens",
+            f"an integer in [0, max_tokens], where max_tokens is {self.max_tokens}",
+            self.min_tokens,
+        )
+        _require(
+            _are_texts(self.bad_words, MAX_BAD_WORDS, MAX_BAD_WORDS_BYTES, MAX_BAD_WORDS_BYTES),
+            "bad_words",
+            f"up to {MAX_BAD_WORDS} texts, none of them empty, {MAX_BAD_WORDS_BYTES} bytes in all",
+            self.bad_words,
+        )
+        _require(
+            self.allowed_token_ids is None
+            or (_are_token_ids(self.allowed_token_ids, MAX_ALLOWED_TOKEN_IDS) and self.allowed_token_ids != ()),
+            "allowed_token_ids",
+            f"None or 1 to {MAX_ALLOWED_TOKEN_IDS} token ids in [0, 2**31)",
+            self.allowed_token_ids,
+        )
+
+    def of_choice(self, index: int) -> SamplingParams:
+        """Those of one of several outputs for one prompt: a seed grows by its number."""
+        if self.seed is None or index == 0:
+            return self
+        return msgspec.structs.replace(self, seed=(self.seed + index) % 2**63)
 
 
 class Chunk(msgspec.Struct, frozen=True):

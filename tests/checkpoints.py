@@ -110,7 +110,7 @@ def reference_greedy(path: Path, ids: Sequence[int], count: int) -> list[int]:
 
 @torch.no_grad()
 def reference_penalized(path: Path, ids: Sequence[int], count: int, sampling: Sampling | SamplingParams) -> list[int]:
-    """`count` greedy tokens after `ids` under the penalties and the bias of `sampling`."""
+    """`count` greedy tokens after `ids` under the penalties and the bias of `sampling`, from what it leaves in."""
     from transformers import LogitsProcessorList
 
     def openai_penalties(input_ids: Tensor, scores: Tensor) -> Tensor:
@@ -122,6 +122,11 @@ def reference_penalized(path: Path, ids: Sequence[int], count: int, sampling: Sa
     options: dict[str, Any] = {"repetition_penalty": sampling.repetition_penalty}
     if sampling.logit_bias:
         options["sequence_bias"] = [[[token], bias] for token, bias in sampling.logit_bias.items()]
+    if allowed := sampling.allowed_token_ids:
+        options["prefix_allowed_tokens_fn"] = lambda batch, ids: list(allowed)
+    if isinstance(sampling, Sampling):
+        options["suppress_tokens"] = list(sampling.forbidden_token_ids) or None
+        options["bad_words_ids"] = [list(word) for word in sampling.bad_words] or None
     output = reference_model(path).generate(
         prompt,
         attention_mask=torch.ones_like(prompt),

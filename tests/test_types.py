@@ -9,6 +9,9 @@ import pytest
 import distkv
 from distkv import InvalidParams, SamplingParams
 from distkv.types import (
+    MAX_ALLOWED_TOKEN_IDS,
+    MAX_BAD_WORDS,
+    MAX_BAD_WORDS_BYTES,
     MAX_LOGIT_BIASES,
     MAX_LOGPROBS,
     MAX_STOP_BYTES,
@@ -25,11 +28,28 @@ def test_defaults():
     assert (params.min_p, params.repetition_penalty) == (0.0, 1.0)
     assert (params.presence_penalty, params.frequency_penalty, params.logit_bias) == (0.0, 0.0, {})
     assert params.logprobs is params.prompt_logprobs is None
+    assert (params.min_tokens, params.bad_words, params.allowed_token_ids) == (0, (), None)
+    assert (params.skip_special_tokens, params.include_stop_str_in_output) == (True, False)
 
 
 @pytest.mark.parametrize(
     ("field", "value"),
     [
+        ("min_tokens", -1),
+        ("min_tokens", 17),
+        ("min_tokens", 1.0),
+        ("bad_words", "word"),
+        ("bad_words", ("",)),
+        ("bad_words", ("\ud800",)),
+        ("bad_words", ("x",) * (MAX_BAD_WORDS + 1)),
+        ("bad_words", ("é" * (MAX_BAD_WORDS_BYTES // 4), "x" * (MAX_BAD_WORDS_BYTES // 2), "x")),
+        ("allowed_token_ids", ()),
+        ("allowed_token_ids", 3),
+        ("allowed_token_ids", (-1,)),
+        ("allowed_token_ids", (True,)),
+        ("allowed_token_ids", (1,) * (MAX_ALLOWED_TOKEN_IDS + 1)),
+        ("skip_special_tokens", 1),
+        ("include_stop_str_in_output", None),
         ("max_tokens", 0),
         ("max_tokens", -1),
         ("max_tokens", 1.5),
@@ -107,14 +127,22 @@ def test_the_longest_params_are_a_small_part_of_a_message():
         stop=("\x00" * MAX_STOP_BYTES,) * (MAX_STOPS_BYTES // MAX_STOP_BYTES),
         stop_token_ids=(2**31 - 1,) * MAX_STOP_TOKEN_IDS,
         logit_bias=dict.fromkeys(range(2**31 - MAX_LOGIT_BIASES, 2**31), 0.5),
+        bad_words=("\x00" * (MAX_BAD_WORDS_BYTES // MAX_BAD_WORDS),) * MAX_BAD_WORDS,
+        allowed_token_ids=(2**31 - 1,) * MAX_ALLOWED_TOKEN_IDS,
     )
-    assert len(msgspec.msgpack.encode(params)) < 2**15
+    assert len(msgspec.msgpack.encode(params)) < 2**16 - 2**12
 
 
 def test_one_stop_string_and_lists_are_taken():
     assert SamplingParams(stop="end").stop == ("end",)
     assert SamplingParams(stop=["a", "b"]).stop == ("a", "b")
     assert SamplingParams(stop_token_ids=[1, 2]).stop_token_ids == (1, 2)
+    assert SamplingParams(bad_words=["a"], allowed_token_ids=[1]).allowed_token_ids == (1,)
+
+
+def test_outputs_of_one_prompt_have_seeds_of_their_own():
+    assert [SamplingParams(seed=2**63 - 1, top_k=3).of_choice(index).seed for index in range(3)] == [2**63 - 1, 0, 1]
+    assert SamplingParams().of_choice(2).seed is None
 
 
 @pytest.mark.parametrize(

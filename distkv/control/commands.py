@@ -69,11 +69,12 @@ class GManagerRequested:
 
 @dataclass(frozen=True, slots=True)
 class Tokenized:
-    """A `Submit` whose prompt has become token ids."""
+    """A `Submit` whose prompt, and whose bad words, have become token ids."""
 
     submit: Submit
     token_ids: tuple[int, ...]
     route: bytes
+    bad_words: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

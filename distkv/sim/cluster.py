@@ -139,12 +139,21 @@ class SimCluster:
 
     # --- clients
 
-    def submit(self, name: str, request_id: str, prompt: Sequence[int], max_tokens: int, **params: Any) -> None:
-        """Send a greedy request to an instance; its client stays until it has the answer."""
+    def submit(
+        self,
+        name: str,
+        request_id: str,
+        prompt: Sequence[int],
+        max_tokens: int,
+        *,
+        bad_words: tuple[tuple[int, ...], ...] = (),
+        **params: Any,
+    ) -> None:
+        """Send a greedy request to an instance; its client stays until it has the answer. bad_words: as token ids."""
         sampling = SamplingParams(max_tokens=max_tokens, temperature=0.0, **params)
         submit = tr.Submit(request_id=request_id, prompt=tuple(prompt), params=sampling)
         self.owner[request_id] = name
-        self._processes.handle(name, c.Tokenized(submit, tuple(prompt), client_route(request_id)))
+        self._processes.handle(name, c.Tokenized(submit, tuple(prompt), client_route(request_id), bad_words))
 
     def cancel(self, request_id: str) -> None:
         """Have the client stop its request."""

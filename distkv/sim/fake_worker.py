@@ -2,8 +2,8 @@
 
 A step checks what attention would read: each position before the query must be there exactly once, local or in a live
 span of a creditor, and hold this request's token. The sampled token is a hash of all tokens before it, so one wrong,
-missing or stale rBlock anywhere changes the output or fails the assertion. A history must be what attention reads, and
-logprobs are hashes of a position and its token.
+missing or stale rBlock anywhere changes the output or fails the assertion; instead of one that may not be chosen comes
+the next that may. A history must be what attention reads, and logprobs are hashes of a position and its token.
 """
 
 from __future__ import annotations
@@ -36,6 +36,17 @@ def next_token(tokens: Seq[int]) -> int:
     """What the "model" says after these tokens."""
     digest = hashlib.blake2b(repr(list(tokens)).encode(), digest_size=4).digest()
     return int.from_bytes(digest) % VOCAB
+
+
+def choose(tokens: Seq[int], sampling: tw.Sampling) -> int:
+    """What follows these tokens where some may not be chosen."""
+    output = list(tokens[sampling.prompt_tokens :])
+    left_out = set(sampling.forbidden_token_ids)
+    left_out |= {word[-1] for word in sampling.bad_words if tuple(output[1 - len(word) :]) == word[:-1]}
+    token = next_token(tokens)
+    while token in left_out or token not in (sampling.allowed_token_ids or range(VOCAB)):
+        token = (token + 1) % VOCAB
+    return token
 
 
 def expected_output(prompt: Seq[int], max_tokens: int) -> list[int]:
@@ -176,7 +187,7 @@ class FakeWorker:
         assert sorted(context) == list(range(seq.end)), f"{name}: positions {sorted(context)} for [0, {seq.end})"
         token = logprobs = None
         if seq.sample is not None:
-            token = self._sample(seq, [context[position] for position in range(seq.end)])
+            token = self._sample(seq, seq.sample, [context[position] for position in range(seq.end)])
             if seq.sample.logprobs is not None:
                 logprobs = logprobs_at(seq.end, token, seq.sample.logprobs)
         return fw.SeqResult(
@@ -235,11 +246,11 @@ class FakeWorker:
             assert position not in context, f"{name}@{position} is attended twice"
             context[position] = entry[2]
 
-    def _sample(self, seq: tw.SeqStep, context: list[int]) -> int:
+    def _sample(self, seq: tw.SeqStep, sampling: tw.Sampling, context: list[int]) -> int:
         if seq.history:
             history = self.histories[seq.request_id]
             assert [history[position] for position in range(seq.end)] == context
-        token = self.last_token[seq.request_id] = next_token(context)
+        token = self.last_token[seq.request_id] = choose(context, sampling)
         return token
 
     def _prompt_logprobs(self, seq: tw.SeqStep) -> tuple[TokenLogprobs, ...]:

@@ -29,7 +29,7 @@ _MAX_HELD = 8
 
 
 class TextStream(Protocol):
-    """Decodes ids one by one; special ones are left out before."""
+    """Decodes ids one by one; those to be left out are left out before."""
 
     def push(self, token_id: int) -> str:
         """The text that is certain now."""
@@ -39,7 +39,7 @@ class TextStream(Protocol):
 
 
 class IncrementalDecoder:
-    """The text of one growing output, special tokens left out. Not thread-safe. Work per token does not grow with the
+    """The text of one growing output, `special_ids` left out. Not thread-safe. Work per token does not grow with the
     output."""
 
     def __init__(self, special_ids: frozenset[int], stream: TextStream) -> None:

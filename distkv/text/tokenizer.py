@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -118,16 +119,18 @@ class Tokenizer:
             return token.replace("\u2581", " ").encode()
         return self.decode([token_id], skip_special_tokens=False).encode()
 
-    def stream(self) -> IncrementalDecoder:
+    def stream(self, skip_special_tokens: bool = True) -> IncrementalDecoder:
         """A decoder for one output that grows token by token."""
-        return IncrementalDecoder(self._special_ids, self._stream())
+        return IncrementalDecoder(self._special_ids if skip_special_tokens else frozenset(), self._stream())
 
     def _stream(self) -> TextStream:
         if self._decoder_kinds == ["ByteLevel"]:
             return ByteStream(self._backend.id_to_token)
         if not self._has_bytes:
             return LibraryStream(self._backend)
-        return WindowStream(self.decode, self._backend.id_to_token, "ByteFallback" in self._decoder_kinds)
+        # What is to be left out does not reach it.
+        decode = partial(self.decode, skip_special_tokens=False)
+        return WindowStream(decode, self._backend.id_to_token, "ByteFallback" in self._decoder_kinds)
 
 
 def _backend(text: str, file: Path) -> tokenizers.Tokenizer:

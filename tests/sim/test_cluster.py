@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -273,9 +274,17 @@ def test_logprobs_of_a_prompt_are_sent_once_however_often_it_is_computed() -> No
     assert all(not node.worker.histories for node in cluster.nodes.values()), "Forget drops what was remembered"
 
 
-def test_biases_beyond_the_vocabulary_are_refused_by_name() -> None:
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [
+        ("logit_bias", {"logit_bias": {VOCAB - 1: 1.0, VOCAB: -1.0}}),
+        ("allowed_token_ids", {"allowed_token_ids": [VOCAB, 3]}),
+        ("bad_words", {"bad_words": ((3, VOCAB - 1), (4, VOCAB))}),
+    ],
+)
+def test_ids_beyond_the_vocabulary_are_refused_by_name(name: str, params: dict[str, Any]) -> None:
     cluster = SimCluster([8])
-    cluster.submit("i0", "r", prompt(4), 4, logit_bias={VOCAB - 1: 1.0, VOCAB: -1.0})
+    cluster.submit("i0", "r", prompt(4), 4, **params)
     ended = cluster.outcomes["r"].ended
     assert ended is not None and ended.kind == "refused"
-    assert ended.reason == f"logit_bias: token ids must be in [0, {VOCAB}), it has {VOCAB}"
+    assert ended.reason == f"{name}: token ids must be in [0, {VOCAB}), it has {VOCAB}"

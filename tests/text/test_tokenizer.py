@@ -83,18 +83,19 @@ KINDS = {
 TOKENIZERS = {name: Tokenizer(backend) for name, backend in KINDS.items()}
 
 
+@pytest.mark.parametrize("skip", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data())
 @settings(max_examples=80, deadline=None)
-def test_streamed_text_joins_to_the_whole_text(kind: str, data: st.DataObject) -> None:
+def test_streamed_text_joins_to_the_whole_text(kind: str, skip: bool, data: st.DataObject) -> None:
     tokenizer = TOKENIZERS[kind]
     ids = data.draw(st.lists(st.integers(0, KINDS[kind].get_vocab_size() + 3), max_size=30))
     cuts = data.draw(st.lists(st.integers(1, 4), min_size=30, max_size=30))
-    stream, pieces, start = tokenizer.stream(), [], 0
+    stream, pieces, start = tokenizer.stream(skip), [], 0
     for cut in cuts:
         pieces.append(stream.push(ids[start : start + cut]))
         start += cut
-    assert "".join([*pieces, stream.finish()]) == tokenizer.decode(ids)
+    assert "".join([*pieces, stream.finish()]) == tokenizer.decode(ids, skip_special_tokens=skip)
 
 
 @pytest.mark.parametrize("kind", ["byte level", "byte fallback"])
@@ -239,9 +240,9 @@ def test_work_per_token_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         decoded: list[int] = []
         whole = tokenizer.decode
 
-        def counting(ids: list[int]) -> str:
+        def counting(ids: list[int], skip_special_tokens: bool) -> str:
             decoded.append(len(ids))  # noqa: B023
-            return whole(ids)  # noqa: B023
+            return whole(ids, skip_special_tokens=skip_special_tokens)  # noqa: B023
 
         monkeypatch.setattr(tokenizer, "decode", counting)
         stream = tokenizer.stream()

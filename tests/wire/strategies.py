@@ -32,6 +32,11 @@ _sampling_params = st.builds(
     logit_bias=st.dictionaries(st.integers(0, 2**31 - 1), st.floats(-100, 100), max_size=3),
     logprobs=st.none() | st.integers(0, 20),
     prompt_logprobs=st.none() | st.integers(0, 20),
+    min_tokens=st.just(0),
+    bad_words=st.lists(st.text(min_size=1, max_size=5), max_size=2).map(tuple),
+    allowed_token_ids=st.none() | st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=3).map(tuple),
+    skip_special_tokens=st.booleans(),
+    include_stop_str_in_output=st.booleans(),
 )
 
 

@@ -21,7 +21,7 @@ from distkv.actors.instance.trace import Trace
 from distkv.actors.instance.worker_group import WorkerGroup
 from distkv.actors.task_scope import every, first_of, task_scope
 from distkv.config import InstanceConfig
-from distkv.control.request.output import Decoder, NoText
+from distkv.control.request.output import MakeDecoder, NoText
 from distkv.control.rmanager.state import RManagerSettings
 from distkv.control.rmanager.state_machine import RManager
 from distkv.text.tokenizer import Tokenizer
@@ -147,5 +147,5 @@ def _member(
     )
 
 
-def _decoders(tokenizer: Tokenizer | None) -> Callable[[], Decoder]:
+def _decoders(tokenizer: Tokenizer | None) -> MakeDecoder:
     return tokenizer.stream if tokenizer is not None else NoText

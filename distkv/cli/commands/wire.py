@@ -21,7 +21,7 @@ from distkv.wire.messages.envelope import Envelope
 
 FORMATS = ("auto", "raw", "hex", "base64")
 HINT = "a capture begins where a message begins; --format says how its bytes are written"
-PRIVATE = PRIVATE_FIELDS | {"stop_token_ids", "logit_bias", "logprobs", "prompt_logprobs"}
+PRIVATE = PRIVATE_FIELDS | {"stop_token_ids"}
 DIRECTIONS = {
     "rManager or client → gManager": envelope.ToGManager,
     "gManager → rManager": envelope.GManagerAnswer,

@@ -9,7 +9,7 @@ from typing import Any
 from distkv import events
 from distkv.control.commands import Answer, TellWorker, Tokenized
 from distkv.control.loan.debts import DebtBook
-from distkv.control.request.output import Decoder, OutputText
+from distkv.control.request.output import MakeDecoder, OutputText
 from distkv.control.request.pace import Pace
 from distkv.control.request.request import Request
 from distkv.control.request.sequence import SeqState, Sequence
@@ -19,7 +19,6 @@ from distkv.control.schedule.scheduler import InFlight, Planned
 from distkv.types import TokenLogprobs
 from distkv.wire.messages.from_worker import SeqResult, StepResult
 from distkv.wire.messages.to_client import RequestEnded, TokenChunk
-from distkv.wire.messages.to_rmanager import Submit
 from distkv.wire.messages.to_worker import Forget
 
 
@@ -34,7 +33,7 @@ class RequestLifecycle:
         state: RManagerState,
         admission: Admission,
         debts: DebtBook,
-        make_decoder: Callable[[], Decoder],
+        make_decoder: MakeDecoder,
         entropy: Random,
         on_lost: Callable[[Sequence, tuple[str, ...]], None],
     ) -> None:
@@ -52,7 +51,7 @@ class RequestLifecycle:
     def submit(self, event: Tokenized, now: float) -> None:
         """Accept a request, or say at once why not."""
         submit, route = event.submit, event.route
-        refusal = self.refuse_at_once(submit.request_id) or self._refusal(submit, event.token_ids)
+        refusal = self.refuse_at_once(submit.request_id) or self._refusal(event)
         if refusal is not None:
             self._state.emit(Answer(route, refusal))
             return
@@ -66,8 +65,10 @@ class RequestLifecycle:
             tokens=list(event.token_ids),
             prompt_tokens=len(event.token_ids),
             deadline=None if submit.timeout_s is None else now + submit.timeout_s,
+            bad_words=event.bad_words,
+            ends=[one for one in settings.eos_token_ids.union(params.stop_token_ids) if one < settings.vocab_size],
         )
-        output = OutputText(self._make_decoder(), params, settings.eos_token_ids)
+        output = OutputText(self._make_decoder(params.skip_special_tokens), params, settings.eos_token_ids)
         # Steps of an ended request of the same name may be in flight; none of their outcomes is this one's.
         attempt = self._ending.get(submit.request_id, -1) + 1
         seq = Sequence(request, output, settings.block_tokens, attempt)
@@ -89,10 +90,11 @@ class RequestLifecycle:
             request_id=request_id, kind="failed", reason=reason, retryable=True, retry_after_s=retry_after_s
         )
 
-    def _refusal(self, submit: Submit, token_ids: tuple[int, ...]) -> RequestEnded | None:
+    def _refusal(self, event: Tokenized) -> RequestEnded | None:
         state, settings = self._state, self._state.settings
+        submit, token_ids = event.submit, event.token_ids
         wanted = len(token_ids) + submit.params.max_tokens
-        reason, most = "", 0
+        reason, most = _beyond_vocabulary(event, settings.vocab_size), 0
         if submit.request_id in state.sequences:
             reason = f"a request with the id {submit.request_id!r} is running already"
         elif not token_ids:
@@ -100,9 +102,6 @@ class RequestLifecycle:
         elif max(token_ids) >= settings.vocab_size or min(token_ids) < 0:
             wrong = next(token for token in token_ids if not 0 <= token < settings.vocab_size)
             reason = f"token ids must be in [0, {settings.vocab_size}), the prompt has {wrong}"
-        elif max(submit.params.logit_bias, default=0) >= settings.vocab_size:
-            wrong = next(token for token in submit.params.logit_bias if token >= settings.vocab_size)
-            reason = f"logit_bias: token ids must be in [0, {settings.vocab_size}), it has {wrong}"
         elif settings.max_model_len is not None and wanted > settings.max_model_len:
             most = settings.max_model_len
             reason = f"prompt + max_tokens is {wanted} tokens, over max_model_len {most}"
@@ -271,6 +270,20 @@ class RequestLifecycle:
     def _path_failures(self) -> str:
         failures = self._state.paths.describe()
         return f"; {failures}" if failures else ""
+
+
+def _beyond_vocabulary(event: Tokenized, vocab_size: int) -> str:
+    """What is wrong with token ids that would change or leave out logits; empty if nothing is."""
+    params = event.submit.params
+    for name, ids in (
+        ("logit_bias", params.logit_bias),
+        ("allowed_token_ids", params.allowed_token_ids or ()),
+        ("bad_words", [one for word in event.bad_words for one in word]),
+    ):
+        if max(ids, default=0) >= vocab_size:
+            wrong = next(one for one in ids if one >= vocab_size)
+            return f"{name}: token ids must be in [0, {vocab_size}), it has {wrong}"
+    return ""
 
 
 def _answers(part: Planned, result: SeqResult) -> bool:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+from msgspec import structs
 
 from distkv.control.request.prompt_report import PromptReport
 from distkv.types import SamplingParams
@@ -14,8 +17,9 @@ class Request:
     """A request as a value: from it alone any instance could go on, whatever became of its memory.
 
     tokens: prompt and what was sampled and seen. arrival, deadline, began: on the clock of the instance that owns it;
-    began is when the first step that computes anything for it was sent. sampling: what its steps say of how to sample;
-    has_history: whether that looks at the tokens before. report: of the logprobs of its prompt, if they are wanted.
+    began is when the first step that computes anything for it was sent. bad_words: the tokens of each of
+    `params.bad_words`. ends: ids of tokens that may not come among the first `params.min_tokens`. has_history: whether
+    sampling looks at the tokens before. report: of the logprobs of its prompt, if they are wanted.
     """
 
     request_id: str
@@ -27,13 +31,18 @@ class Request:
     prompt_tokens: int
     deadline: float | None = None
     began: float | None = None
+    bad_words: Sequence[tuple[int, ...]] = ()
+    ends: Sequence[int] = ()
     report: PromptReport | None = field(init=False, default=None)
-    sampling: Sampling = field(init=False)
     has_history: bool = field(init=False)
+    _sampling: Sampling = field(init=False)
+    _early_sampling: Sampling = field(init=False)
 
     def __post_init__(self) -> None:
         params = self.params
-        self.sampling = Sampling(
+        longer = tuple(word for word in self.bad_words if len(word) > 1)
+        forbidden = {word[0] for word in self.bad_words if len(word) == 1}
+        self._sampling = Sampling(
             temperature=params.temperature,
             top_k=params.top_k,
             top_p=params.top_p,
@@ -45,12 +54,22 @@ class Request:
             logit_bias=params.logit_bias,
             prompt_tokens=self.prompt_tokens,
             logprobs=params.logprobs,
+            allowed_token_ids=params.allowed_token_ids or (),
+            forbidden_token_ids=tuple(sorted(forbidden)),
+            bad_words=longer,
         )
-        self.has_history = (
-            params.repetition_penalty != 1 or params.presence_penalty != 0 or params.frequency_penalty != 0
+        self._early_sampling = structs.replace(
+            self._sampling, forbidden_token_ids=tuple(sorted(forbidden.union(self.ends)))
         )
+        has_penalties = params.repetition_penalty != 1 or params.presence_penalty != 0 or params.frequency_penalty != 0
+        self.has_history = has_penalties or bool(longer)
         if params.prompt_logprobs is not None:
             self.report = PromptReport(self.prompt_tokens, params.prompt_logprobs)
+
+    def sampling_at(self, position: int) -> Sampling:
+        """How the token at this position is chosen, whenever and however often it is computed."""
+        is_early = position - self.prompt_tokens < self.params.min_tokens
+        return self._early_sampling if is_early else self._sampling
 
     def begin(self, now: float) -> None:
         """A step computes something for it; the first one counts."""

@@ -9,7 +9,7 @@ of one instance.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from random import Random
 from typing import Protocol, assert_never
 
@@ -23,7 +23,7 @@ from distkv.control.loan.recall import Recaller
 from distkv.control.loan.reclaimer import Reclaimer
 from distkv.control.request.block import Debt
 from distkv.control.request.lifecycle import RequestLifecycle
-from distkv.control.request.output import Decoder
+from distkv.control.request.output import MakeDecoder
 from distkv.control.request.sequence import Sequence
 from distkv.control.rmanager.clients import CLIENT_TIMEOUT_S, ClientBook
 from distkv.control.rmanager.drain import Drain
@@ -52,7 +52,7 @@ class Timed(Protocol):
 class RManager:
     """State machine of one instance."""
 
-    def __init__(self, settings: RManagerSettings, make_decoder: Callable[[], Decoder], entropy: Random) -> None:
+    def __init__(self, settings: RManagerSettings, make_decoder: MakeDecoder, entropy: Random) -> None:
         self.state = RManagerState(settings)
         self._debts = DebtBook(self.state)
         self._mover = Mover(self.state, self._debts)

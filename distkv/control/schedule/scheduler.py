@@ -166,7 +166,7 @@ class Scheduler:
             tokens=tuple(seq.request.tokens[start:end]),
             local=local,
             remote=remote,
-            sample=seq.request.sampling if sampled else None,
+            sample=seq.request.sampling_at(end) if sampled else None,
             history=seq.request.has_history,
             prompt_logprobs=wanted,
         )

@@ -2,7 +2,8 @@
 
 The order is that of transformers, and of vLLM as far as it says the same: bias, repetition penalty, frequency and
 presence penalty, all on raw logits and also when greedy; then temperature, top-k, top-p, min-p. (vLLM has min-p before
-top-k and top-p.) transformers knows no frequency and presence penalties: they are OpenAI's, in vLLM's place.
+top-k and top-p.) transformers knows no frequency and presence penalties: they are OpenAI's, in vLLM's place. What may
+not be chosen is left out after the penalties, which change none of it; vLLM does so before.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ def sample(logits: Tensor, sampling: Sampling, position: int, history: Tensor | 
     """Choose the token at `position` from float32 logits [vocab]; int64, without dimensions, where the logits lie, and
     without waiting for them. Temperature 0 is greedy.
 
-    history: int64 [position], all tokens before it; needed for penalties. Otherwise one draw by inverse distribution
-    in order of token id.
+    history: int64 [position], all tokens before it; needed for penalties and bad words. Otherwise one draw by inverse
+    distribution in order of token id.
     """
-    scores = _penalize(_bias(logits, sampling), sampling, history)
+    scores = _leave_out(_penalize(_bias(logits, sampling), sampling, history), sampling, history)
     if sampling.temperature == 0:
         return scores.argmax()
     scores = _filter(scores, sampling)
@@ -41,7 +42,8 @@ def sample(logits: Tensor, sampling: Sampling, position: int, history: Tensor | 
 def is_greedy(sampling: Sampling) -> bool:
     """Whether the token is the argmax of its raw logits."""
     penalties = sampling.repetition_penalty != 1 or sampling.frequency_penalty != 0 or sampling.presence_penalty != 0
-    return sampling.temperature == 0 and not sampling.logit_bias and not penalties
+    leaves_out = bool(sampling.allowed_token_ids or sampling.forbidden_token_ids or sampling.bad_words)
+    return sampling.temperature == 0 and not (sampling.logit_bias or penalties or leaves_out)
 
 
 def argmax(logits: Tensor) -> Tensor:
@@ -80,6 +82,34 @@ def _penalize(logits: Tensor, sampling: Sampling, history: Tensor | None) -> Ten
         counts = history[sampling.prompt_tokens :].bincount(minlength=len(scores))
         scores = scores - frequency * counts - presence * (counts > 0)
     return scores
+
+
+def _leave_out(scores: Tensor, sampling: Sampling, history: Tensor | None) -> Tensor:
+    """-inf for tokens that may not be chosen; forbidden ones and those that complete bad words may, if no other is
+    left."""
+    if sampling.allowed_token_ids:
+        allowed = torch.tensor(sampling.allowed_token_ids, device=scores.device)
+        scores = torch.full_like(scores, -torch.inf).index_put((allowed,), scores[allowed])
+    forbidden = [*sampling.forbidden_token_ids, *_completing(sampling, history)]
+    if not forbidden:
+        return scores
+    left = scores.index_fill(0, torch.tensor(forbidden, device=scores.device), -torch.inf)
+    return torch.where(left.max() == -torch.inf, scores, left)
+
+
+def _completing(sampling: Sampling, history: Tensor | None) -> list[int]:
+    """The last tokens of bad words whose others the output ends with."""
+    if not sampling.bad_words:
+        return []
+    assert history is not None, "a Step with bad words has no history"
+    longest = max(map(len, sampling.bad_words)) - 1
+    end = tuple(history[max(sampling.prompt_tokens, len(history) - longest) :].tolist())
+    # A word that is longer than the output cannot be its end.
+    return [
+        word[-1]
+        for word in sampling.bad_words
+        if len(word) <= len(end) + 1 and end[len(end) + 1 - len(word) :] == word[:-1]
+    ]
 
 
 def _filter(logits: Tensor, sampling: Sampling) -> Tensor:

@@ -28,6 +28,11 @@ class Sampling(Value, frozen=True, omit_defaults=True):
     prompt_tokens: Count = 0  #: tokens of the prompt; those behind it are output
     #: how many most likely tokens to give the logprobs of, besides the chosen one's; None for none at all
     logprobs: Count | None = None
+    allowed_token_ids: tuple[int, ...] = ()  #: no others are chosen; none stands for all. All are in the vocabulary
+    #: not to be chosen here: the ids that end the request before its `min_tokens`, and `bad_words` of one token
+    forbidden_token_ids: tuple[int, ...] = ()
+    #: `bad_words` of several tokens: the last one is not chosen where the output ends with the others
+    bad_words: tuple[tuple[int, ...], ...] = ()
 
 
 class PromptLogprobs(Value, frozen=True):
@@ -63,7 +68,8 @@ class SeqStep(Value, frozen=True, omit_defaults=True):
     local: tuple[Run, ...]
     remote: tuple[RemoteSpan, ...] = ()  #: where its borrowed ones lie, ascending
     sample: Sampling | None = None  #: how to sample position `end`; None when no token is wanted
-    history: bool = False  #: keep the ids by position until `Forget`, for penalties; the same in all Steps of a request
+    #: keep the ids by position until `Forget`, for penalties and bad words; the same in all Steps of a request
+    history: bool = False
     prompt_logprobs: PromptLogprobs | None = None  #: those to return that were not returned yet
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,7 @@ class SlowTokenizer:
         self.running = self.most = 0
         self._lock = threading.Lock()
 
-    def encode(self, text: str, *, most: int) -> list[int]:
+    def encode(self, text: str, *, most: int = MOST, add_special_tokens: bool = True) -> list[int]:
         if len(text) > most:
             raise TextTooLong(len(text), is_exact=True)
         with self._lock:
@@ -59,9 +60,10 @@ class Recorder:
     def _answer(self, answer: c.Answer, cause: str) -> None:
         assert isinstance(answer.body, RequestEnded) and cause == "why"
         self.answers.append(answer.body)
+        self.arrived.set()
 
-    def submit(self, name: str, prompt: str | tuple[int, ...], route: bytes = b"x") -> None:
-        self.intake.submit(Submit(request_id=name, prompt=prompt, params=SamplingParams()), route, "why")
+    def submit(self, name: str, prompt: str | tuple[int, ...], route: bytes = b"x", **params: Any) -> None:
+        self.intake.submit(Submit(request_id=name, prompt=prompt, params=SamplingParams(**params)), route, "why")
 
     async def handled(self, count: int) -> None:
         async with asyncio.timeout(DEADLINE_S):
@@ -83,6 +85,37 @@ async def test_token_ids_need_no_time(tokenizer: SlowTokenizer, tasks: asyncio.T
     (event,) = recorder.events
     assert isinstance(event, c.Tokenized) and event.token_ids == (1, 2, 3)
     assert not recorder.intake.cancel("r", b"x"), "it is cancelled where it is handled"
+
+
+async def test_bad_words_become_token_ids_also_where_the_prompt_is_some(
+    tokenizer: SlowTokenizer, tasks: asyncio.TaskGroup
+) -> None:
+    recorder = Recorder(tokenizer, tasks)
+    recorder.submit("ids", (1, 2, 3), bad_words=("word",))
+    assert recorder.events == []
+    tokenizer.go.set()
+    await recorder.handled(1)
+    recorder.submit("text", "a text", bad_words=("word", "longer"))
+    await recorder.handled(2)
+    ids, text = recorder.events
+    assert isinstance(ids, c.Tokenized) and (ids.token_ids, ids.bad_words) == ((1, 2, 3), ((4,), (5,)))
+    assert isinstance(text, c.Tokenized) and (text.token_ids, text.bad_words) == ((6,), ((4,), (5,), (6,), (7,)))
+
+
+async def test_bad_words_that_are_none_are_refused(tasks: asyncio.TaskGroup) -> None:
+    class Nothing(SlowTokenizer):
+        def encode(self, text: str, *, most: int = MOST, add_special_tokens: bool = True) -> list[int]:
+            return []
+
+    recorder = Recorder(Nothing(), tasks)
+    recorder.submit("r", (1, 2, 3), bad_words=("word",))
+    async with asyncio.timeout(DEADLINE_S):
+        await recorder.arrived.wait()
+    (ended,) = recorder.answers
+    assert (ended.kind, ended.reason[:10]) == ("refused", "bad_words:")
+    recorder = Recorder(None, tasks)
+    recorder.submit("r", (1, 2, 3), bad_words=("word",))
+    assert recorder.answers[0].reason == "the model has no tokenizer: send the prompt as token ids, without bad_words"
 
 
 async def test_text_is_tokenized_in_few_threads(tokenizer: SlowTokenizer, tasks: asyncio.TaskGroup) -> None:

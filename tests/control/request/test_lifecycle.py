@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from random import Random
 
@@ -14,7 +13,7 @@ from distkv.clock import ManualClock
 from distkv.control.commands import Answer, Publish, Tokenized
 from distkv.control.loan.debts import DebtBook
 from distkv.control.request.lifecycle import RequestLifecycle
-from distkv.control.request.output import Decoder, NoText
+from distkv.control.request.output import MakeDecoder, NoText
 from distkv.control.request.pace import LONGEST_S
 from distkv.control.request.sequence import SeqState, Sequence
 from distkv.control.rmanager.member_table import GONE
@@ -30,10 +29,14 @@ CLIENT = b"client"
 
 
 class Letters:
-    """A decoder of tokens that are letters."""
+    """A decoder of tokens that are letters, capitals being special."""
+
+    def __init__(self, skip_special_tokens: bool = True) -> None:
+        self.skip_special_tokens = skip_special_tokens
 
     def push(self, token_ids: Seq[int]) -> str:
-        return "".join(map(chr, token_ids))
+        text = "".join(map(chr, token_ids))
+        return "".join(letter for letter in text if not (self.skip_special_tokens and letter.isupper()))
 
     def finish(self) -> str:
         return ""
@@ -42,7 +45,7 @@ class Letters:
 class Serving:
     """One instance's requests, without a network: steps are planned and answered by hand."""
 
-    def __init__(self, num_blocks: int = 16, decoder: Callable[[], Decoder] = NoText, **settings: object) -> None:
+    def __init__(self, num_blocks: int = 16, decoder: MakeDecoder = NoText, **settings: object) -> None:
         self.clock = ManualClock(10.0)
         self.state = make_state(num_blocks, (), **settings)
         debts = DebtBook(self.state)
@@ -113,6 +116,52 @@ def test_more_than_all_memory_together_is_refused_with_the_numbers() -> None:
     assert (ended.kind, ended.needed_tokens, ended.pool_tokens) == ("refused", 10, 8)
     serving.submit("r", (1, 2), max_tokens=7)
     assert "r" in serving.state.sequences, "the last token needs no KV"
+
+
+@pytest.mark.parametrize("skip", [True, False])
+def test_special_tokens_are_text_where_they_are_wanted(skip: bool) -> None:
+    serving = Serving(decoder=Letters)
+    serving.submit(max_tokens=2, skip_special_tokens=skip)
+    serving.answer(serving.step(), ok(ord("E")))
+    serving.answer(serving.step(), ok(ord("e")))
+    assert "".join(chunk.text for chunk in serving.answers() if isinstance(chunk, TokenChunk)) == (
+        "e" if skip else "Ee"
+    )
+
+
+def test_what_ends_a_request_may_not_come_before_its_least_number_of_tokens() -> None:
+    """Also the model's own end tokens when they are ignored; ids that are no tokens end nothing."""
+    serving = Serving(eos_token_ids=frozenset({3, 2000}))
+    serving.requests.submit(
+        Tokenized(
+            Submit(
+                request_id="r",
+                prompt=(1, 2),
+                params=SamplingParams(
+                    max_tokens=9,
+                    temperature=0.0,
+                    min_tokens=2,
+                    stop_token_ids=(7, 1000),
+                    ignore_eos=True,
+                    bad_words=("x",),
+                ),
+            ),
+            (1, 2),
+            CLIENT,
+            ((5,), (6, 8)),
+        ),
+        serving.clock.now(),
+    )
+    samples = []
+    for token in (40, 41, 3, 7):
+        step = serving.step()
+        samples.append(step.seqs[0].sample)
+        assert step.seqs[0].history
+        serving.answer(step, ok(token))
+    assert [one.forbidden_token_ids for one in samples if one is not None] == [(3, 5, 7), (3, 5, 7), (5,), (5,)]
+    assert {one.bad_words for one in samples if one is not None} == {((6, 8),)}
+    chunks = [answer for answer in serving.answers() if isinstance(answer, TokenChunk)]
+    assert [chunk.finish_reason for chunk in chunks] == [None, None, None, "stop"]
 
 
 def test_a_name_in_use_and_an_instance_that_leaves() -> None:

@@ -51,16 +51,20 @@ def run(tokens: list[int], params: SamplingParams) -> tuple[list[str], FinishRea
 
 
 def expected(tokens: list[int], params: SamplingParams) -> tuple[str, FinishReason | None, int]:
-    """The same from the definition: the text ends before the first stop string that appears in it."""
+    """The same from the definition: the text ends before the first stop string that appears in it, or after the first
+    that is complete; those that end within the first `min_tokens` do not count."""
     ends = set(params.stop_token_ids) | (set() if params.ignore_eos else EOS)
+    is_part, free = params.include_stop_str_in_output, ""
     for count in range(1, len(tokens) + 1):
-        is_end = tokens[count - 1] in ends
+        is_end = tokens[count - 1] in ends and count >= params.min_tokens
         decoder = Letters()
-        text = decoder.push(tokens[: count - 1] if is_end else tokens[:count])
+        text = decoder.push(tokens[: count - 1] if is_end and not is_part else tokens[:count])
         at_limit = count >= params.max_tokens
         if is_end or at_limit:
             text += decoder.finish()
-        cuts = [text.find(stop) for stop in params.stop if stop in text]
+        free = text if count <= params.min_tokens else free
+        places = [(at, at + len(stop)) for stop in params.stop for at in range(len(text)) if text.startswith(stop, at)]
+        cuts = [end if is_part else start for start, end in places if end > len(free)]
         if is_end:
             return text[: min(cuts, default=None)], "stop", count
         if cuts:
@@ -74,16 +78,19 @@ def text_of(tokens: list[int]) -> str:
     return Letters().push(tokens)
 
 
-@given(
-    st.lists(st.integers(0, 9), min_size=1, max_size=14),
-    st.builds(
+def params_up_to(max_tokens: int) -> st.SearchStrategy[SamplingParams]:
+    return st.builds(
         SamplingParams,
-        max_tokens=st.integers(1, 12),
+        max_tokens=st.just(max_tokens),
         stop=st.lists(st.text("bcdé", min_size=1, max_size=4), max_size=3).map(tuple),
         stop_token_ids=st.lists(st.integers(0, 9), max_size=1).map(tuple),
         ignore_eos=st.booleans(),
-    ),
-)
+        min_tokens=st.just(0) | st.integers(0, max_tokens),
+        include_stop_str_in_output=st.booleans(),
+    )
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=14), st.integers(1, 12).flatmap(params_up_to))
 @example([1, 2, 1, 2, 3], SamplingParams(stop=("bcd",), max_tokens=12))
 @example([1, 7], SamplingParams(stop=("�",), max_tokens=2))
 def test_like_looking_at_the_whole_text(tokens: list[int], params: SamplingParams) -> None:
@@ -97,6 +104,7 @@ def test_like_looking_at_the_whole_text(tokens: list[int], params: SamplingParam
         assert text.startswith(sent)
         held = text[len(sent) :]
         assert held == "" or any(stop.startswith(held) for stop in params.stop)
+        assert held == "" or not params.include_stop_str_in_output
 
 
 def test_a_stop_string_across_tokens_is_never_sent() -> None:
@@ -111,6 +119,23 @@ def test_what_only_looked_like_a_stop_string_is_sent_after_all() -> None:
 
 def test_the_earliest_of_two_stop_strings_wins() -> None:
     assert run([1, 2, 3], SamplingParams(stop=("d", "bcd")))[0] == ["", "", ""]
+
+
+def test_a_stop_string_that_is_part_of_the_output() -> None:
+    """Nothing is held back for it; what follows it in the same token's text is not sent."""
+    params = SamplingParams(stop=("bcd", "\ufffdc"), include_stop_str_in_output=True)
+    assert run([4, 1, 2, 3, 4], params)[:2] == (["e", "b", "c", "d"], "stop")
+    assert run([7, 2, 3], params)[:2] == (["", "\ufffdc"], "stop")
+    assert run([1, 2, 9], SamplingParams(stop_token_ids=[2], include_stop_str_in_output=True))[0] == ["b", "c"]
+
+
+def test_what_ends_the_output_only_after_its_first_tokens() -> None:
+    """A stop string counts if it is complete after them, though it may have begun before; a token that ends the request
+    counts as the last of them."""
+    params = SamplingParams(stop=("bc",), stop_token_ids=[5], min_tokens=3)
+    assert run([1, 2, 1, 2, 4], params)[:2] == (["", "bc", "", ""], "stop")
+    assert run([1, 2, 1, 4], params)[:2] == (["", "bc", "", "be"], None)
+    assert run([5, 9, 5], params) == (["f", "j", ""], "stop", 3)
 
 
 @pytest.mark.parametrize(("ignore_eos", "finish"), [(False, "stop"), (True, "length")])

@@ -113,7 +113,7 @@ def test_a_request_goes_on_elsewhere_from_its_value_alone(state: RManagerState) 
     other.sequences.run(taken_over)
     step = other.scheduler.plan(other.running(), 0.0)
     assert step is not None and step.seqs[0].tokens == (0, 1, 2, 3, 4, 5, 11) and step.seqs[0].sample is not None
-    assert step.seqs[0].sample.seed == seq.request.sampling.seed
+    assert step.seqs[0].sample.seed == seq.request.seed
     other.validate()
 
 

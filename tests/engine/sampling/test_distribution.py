@@ -10,8 +10,11 @@ from transformers import (
     LogitsProcessor,
     LogitsProcessorList,
     MinPLogitsWarper,
+    NoBadWordsLogitsProcessor,
+    PrefixConstrainedLogitsProcessor,
     RepetitionPenaltyLogitsProcessor,
     SequenceBiasLogitsProcessor,
+    SuppressTokensLogitsProcessor,
     TemperatureLogitsWarper,
     TopKLogitsWarper,
     TopPLogitsWarper,
@@ -32,6 +35,19 @@ def on_raw_logits(sampling: Sampling) -> LogitsProcessorList:
         processors.append(SequenceBiasLogitsProcessor([[[one], bias] for one, bias in sampling.logit_bias.items()]))
     if sampling.repetition_penalty != 1:
         processors.append(RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty))
+    return LogitsProcessorList(processors)
+
+
+def masks(sampling: Sampling) -> LogitsProcessorList:
+    """What may not be chosen. It is to see the output alone."""
+    processors: list[LogitsProcessor] = []
+    if sampling.allowed_token_ids:
+        allowed = list(sampling.allowed_token_ids)
+        processors.append(PrefixConstrainedLogitsProcessor(lambda batch, ids: allowed, 1))
+    if sampling.forbidden_token_ids:
+        processors.append(SuppressTokensLogitsProcessor(sampling.forbidden_token_ids))
+    if sampling.bad_words:
+        processors.append(NoBadWordsLogitsProcessor([list(word) for word in sampling.bad_words]))
     return LogitsProcessorList(processors)
 
 
@@ -56,6 +72,7 @@ def expected_scores(row: Tensor, sampling: Sampling, history: Tensor) -> Tensor:
         scores[0, token] -= sampling.frequency_penalty
     for token in set(output):
         scores[0, token] -= sampling.presence_penalty
+    scores = masks(sampling)(history[None, sampling.prompt_tokens :], scores)
     return warpers(sampling)(history[None], scores)[0]
 
 
@@ -84,6 +101,16 @@ SETTINGS = [
     sampling_of(0.8, 16, presence_penalty=1.0, frequency_penalty=-1.0, top_k=40, min_p=0.01),
     sampling_of(1.1, 17, presence_penalty=0.5, frequency_penalty=1.0, repetition_penalty=1.3, logit_bias={5: 6.0}),
 ]
+LIKELY = logits().topk(6).indices.tolist()
+SETTINGS += [
+    sampling_of(1.0, 18, allowed_token_ids=(*LIKELY[1:4], 4, 5)),
+    sampling_of(1.3, 19, forbidden_token_ids=(LIKELY[0], 5), top_k=6, top_p=0.9),
+    sampling_of(1.0, 20, bad_words=((5, 5, LIKELY[0]), (4, 5, LIKELY[1]), (5, LIKELY[2]), (3, 5, 5, LIKELY[3]))),
+    sampling_of(
+        0.9, 21, allowed_token_ids=tuple(LIKELY), forbidden_token_ids=(LIKELY[0],), bad_words=((5, LIKELY[1]),),
+        min_p=0.02, repetition_penalty=1.3, logit_bias={LIKELY[0]: 100.0, LIKELY[5]: 3.0},
+    ),
+]  # fmt: skip
 PENALIZED = [sampling for sampling in SETTINGS if sampling.seed >= 10]
 
 
@@ -121,7 +148,28 @@ def test_greedy_honours_penalties_and_bias(sampling: Sampling) -> None:
         row = logits(seed)
         # The best two tokens were seen: what changes them changes the choice.
         history = torch.cat([HISTORY, row.topk(2).indices])
+        best = tuple(row.topk(3).indices.tolist())
+        if sampling.bad_words:
+            sampling = structs.replace(sampling, bad_words=((best[1], best[0]), best))
         assert sample(row, sampling, 8, history) == expected_scores(row, sampling, history).argmax()
+
+
+def test_bad_words_are_those_of_the_output() -> None:
+    """The prompt may hold the beginning of one, and one that is longer than the output so far is not complete."""
+    row = torch.tensor([2.0, 1.9, 0.0])
+    sampling = sampling_of(0.0, 0, prompt_tokens=2, bad_words=((1, 2, 0), (2, 1)))
+    assert sample(row, sampling, 2, torch.tensor([1, 2])) == 0
+    assert sample(row, sampling, 3, torch.tensor([1, 1, 2])) == 0
+    assert sample(row, sampling, 4, torch.tensor([1, 1, 1, 2])) == 2
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_what_would_leave_no_token_does_not_apply(temperature: float) -> None:
+    row = torch.tensor([2.0, 1.9, 5.0, 0.0])
+    sampling = sampling_of(temperature, 0, allowed_token_ids=(0, 1), forbidden_token_ids=(1,), bad_words=((2, 0),))
+    drawn = {int(sample(row, sampling, position, torch.tensor([2]))) for position in range(50)}
+    assert drawn == ({0} if temperature == 0 else {0, 1})
+    assert {int(sample(row, sampling, position, torch.tensor([3]))) for position in range(50)} == {0}
 
 
 def test_penalties_of_the_output_leave_the_prompt_alone() -> None:

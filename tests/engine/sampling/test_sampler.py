@@ -35,6 +35,8 @@ SETTINGS = [
     greedy(presence_penalty=2.0),
     greedy(logit_bias={7: 6.5, 8: 6.0, 9: -100.0}),
     greedy(logit_bias={7: 20.0, 8: 18.5}, presence_penalty=1.0, frequency_penalty=0.3, repetition_penalty=1.1),
+    greedy(allowed_token_ids=tuple(range(40, 140))),
+    greedy(allowed_token_ids=tuple(range(40, 140)), forbidden_token_ids=tuple(range(40, 140, 3))),
 ]
 
 
@@ -70,9 +72,20 @@ def test_penalties_are_those_of_transformers(engine: Engine, path: Path, samplin
     assert tokens != plain, "the setting makes a difference"
 
 
+def test_bad_words_are_those_of_transformers(engine: Engine, path: Path) -> None:
+    """What the plain output has in its middle, in steps that run ahead of the tokens that it is made of."""
+    plain = reference(path, greedy())
+    sampling = greedy(bad_words=((plain[5], plain[6]), tuple(plain[8:11]), (plain[0], plain[0], plain[0])))
+    table = engine.table(60)
+    steps = [seq_step(PROMPT, 0, 30, table, history=True, sample=sampling)]
+    steps += [seq_step((), end - 1, end, table, history=True, sample=sampling) for end in range(31, 30 + COUNT)]
+    tokens = [token_of(engine.run(step)[0]) for step in steps]
+    assert tokens == reference(path, sampling) != plain
+
+
 def test_a_history_is_whole_again_after_a_rebuild(engine: Engine, path: Path) -> None:
     """A step is lost with its creditor, a new attempt rebuilds its range, then the request starts over elsewhere."""
-    sampling = SETTINGS[-1]
+    sampling = SETTINGS[4]
     expected = reference(path, sampling)
     table = engine.table(60)
     ids = [*PROMPT, token_of(engine.run(seq_step(PROMPT, 0, 30, table, history=True, sample=sampling))[0])]

@@ -61,6 +61,11 @@ PARAMS = SamplingParams(
     logit_bias={17: 2.5, 70000: -100.0},
     logprobs=1,
     prompt_logprobs=0,
+    min_tokens=4,
+    bad_words=("Boxkampf",),
+    allowed_token_ids=(17, 300, 70000),
+    skip_special_tokens=False,
+    include_stop_str_in_output=True,
 )
 COUNTERS = Counters(
     attend_queries=5120,
@@ -298,6 +303,9 @@ _BODIES: dict[str, tuple[str, Control]] = {
                         logit_bias={17: 2.5, 70000: -100.0},
                         prompt_tokens=162,
                         logprobs=1,
+                        allowed_token_ids=(17, 300, 70000),
+                        forbidden_token_ids=(2,),
+                        bad_words=((17, 300),),
                     ),
                     history=True,
                     prompt_logprobs=PromptLogprobs(first=161, token_ids=(300,), top=1),
