@@ -22,8 +22,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 LEAST_TOKENS = 8
-"""Below it most of a chunk's cost is reading its keys once, whatever its length. Chunks are multiples of it, because
-the first step of a size not seen before takes longer."""
+"""Below it most of a chunk's cost is reading its keys once, whatever its length."""
+LEAST_GRAIN = 4
+SIZES = 4
+"""From one power of two to the next, no closer than LEAST_GRAIN. Few, because the first step of a size not seen before
+takes longer; enough, because what a size is short of the time allowed for is lost."""
 MEASURE_EVERY = 64
 MEASURE_SPACING = 8
 """Steps between two that are measured because the decodes changed."""
@@ -57,17 +60,11 @@ class Allowance:
     _is_first: bool = True
 
     def tokens(self, start: int) -> int:
-        """The most a chunk that begins at `start` may have. More than a block ends where a block does, so that full
-        blocks can leave, a shorter one at a multiple of LEAST_TOKENS."""
+        """The most a chunk that begins at `start` may have."""
         if self._left_s is None:
             return self._left_tokens
-        tokens = min(self._left_tokens, int(self._left_s / self._chunking.token_s(start)))
-        if self._is_first:
-            tokens = max(tokens, min(LEAST_TOKENS, self._left_tokens))
-        block_tokens = self._chunking.block_tokens
-        step = block_tokens if tokens > block_tokens else LEAST_TOKENS
-        whole = max(0, (start + tokens) // step * step - start)
-        return tokens if self._is_first and not whole else whole
+        tokens = _size(int(self._left_s / self._chunking.token_s(start)))
+        return min(self._left_tokens, max(tokens, LEAST_TOKENS) if self._is_first else tokens)
 
     def spend(self, start: int, end: int) -> None:
         """A chunk is in the step."""
@@ -80,9 +77,8 @@ class Allowance:
 class Chunking:
     """Learns what steps cost and says what the next one may hold."""
 
-    def __init__(self, max_tokens: int, block_tokens: int, ratio: float) -> None:
+    def __init__(self, max_tokens: int, ratio: float) -> None:
         """max_tokens: of a step. ratio: longest step of decodes and chunks, in times one of the decodes alone."""
-        self.block_tokens = block_tokens
         self._max_tokens = max_tokens
         self._excess = max(0.0, AIM * ratio - 1)
         self._decodes_s = 0.0
@@ -102,7 +98,7 @@ class Chunking:
             self._withheld += 1
             return Allowance(self, None, 0)
         self._withheld = 0
-        most = min(most, max(int(self._largest * GROWTH), self._largest + self.block_tokens))
+        most = min(most, _size(int(self._largest * GROWTH)))
         return Allowance(self, self._excess * self._decodes_s, most)
 
     def token_s(self, start: int) -> float:
@@ -166,6 +162,12 @@ class Chunking:
 def _place(start: int) -> int:
     """Of a context among the powers of two."""
     return (start // SHORT_TOKENS).bit_length()
+
+
+def _size(tokens: int) -> int:
+    """Of a chunk that may have so many."""
+    grain = max(LEAST_GRAIN, (1 << tokens.bit_length()) // (2 * SIZES))
+    return tokens // grain * grain
 
 
 def _correction(seen: float, weight: float) -> float:

@@ -65,7 +65,7 @@ class Scheduler:
         self._block_tokens = block_tokens
         self._max_num_seqs = max_num_seqs
         self._max_tokens = max_num_batched_tokens
-        self._chunking = Chunking(max_num_batched_tokens, block_tokens, mixed_step_ratio)
+        self._chunking = Chunking(max_num_batched_tokens, mixed_step_ratio)
         self._take_slot = take_slot
         self._last_step_id = 0
         self.in_flight: deque[InFlight] = deque()

@@ -11,7 +11,6 @@ import pytest
 
 from distkv.control.schedule.chunking import LEAST_TOKENS, MEASURE_EVERY, Chunk, Chunking
 
-BLOCK = 16
 MOST = 2048
 IN_FLIGHT = 2
 
@@ -44,7 +43,7 @@ class Steps:
     """Steps of `chunking` on a machine, two in flight."""
 
     machine: Machine
-    chunking: Chunking = field(default_factory=lambda: Chunking(MOST, BLOCK, 2.0))
+    chunking: Chunking = field(default_factory=lambda: Chunking(MOST, 2.0))
     sent: deque[tuple[int, list[Chunk]]] = field(default_factory=deque)
     took: list[float] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
@@ -184,18 +183,26 @@ def test_chunks_of_several_prompts_share_the_time() -> None:
     assert steps.took[-1] <= 2 * alone
 
 
-def test_chunks_longer_than_a_block_end_where_one_does() -> None:
-    steps = Steps(Machine(key=0.0))
+def test_chunks_have_few_sizes() -> None:
+    steps = Steps(Machine(key=20e-9, noise=0.05))
     steps.decode(32)
-    done = 5
-    for _ in range(100):
-        done += sum(end - start for start, end in steps.plan(32, [(done, 1 << 20)]))
-        assert done % BLOCK == 0 or steps.sizes[-1] <= BLOCK
-    assert steps.sizes[-1] > BLOCK
+    steps.prefill(32, 32768)
+    assert len(set(steps.sizes)) <= 24
+
+
+@pytest.mark.parametrize("fits", [12, 14, 22, 30, 47, 63, 95, 200])
+def test_what_a_size_is_short_of_the_time_is_little(fits: int) -> None:
+    decodes = 16
+    alone = Machine().step_s(decodes, [])
+    steps = Steps(Machine(key=0.0, chunk=0.0, token=0.7 * alone / fits))
+    steps.decode(decodes)
+    steps.prefill(decodes, 20000)
+    usual = statistics.median(steps.sizes[-40:-2])
+    assert 0.75 * fits <= usual <= fits
 
 
 def test_a_worker_that_gives_no_times_is_not_limited() -> None:
-    chunking = Chunking(MOST, BLOCK, 2.0)
+    chunking = Chunking(MOST, 2.0)
     for _ in range(3):
         assert chunking.allowance(7).tokens(0) == MOST - 7
         chunking.observe(7, [(0, 10)], 0.0)
