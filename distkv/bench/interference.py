@@ -84,14 +84,15 @@ class Alone(msgspec.Struct):
 
 
 class Arrival:
-    """A long prompt comes to an instance."""
+    """A long prompt comes to an instance. say: hears what begins."""
 
-    def __init__(self, cluster: LocalCluster, size: Size) -> None:
+    def __init__(self, cluster: LocalCluster, size: Size, say: Say) -> None:
         (instance,) = cluster.status()["instances"]
-        self._address, self._worker, self._size = cluster.address, int(instance["worker_pid"]), size
+        self._address, self._worker, self._size, self._say = cluster.address, int(instance["worker_pid"]), size, say
 
     def alone(self, alone: Alone) -> Mapping[str, float]:
         """While nothing else runs; `alone` is what it was then."""
+        self._say(f"the prompt of {self._size.prompt_tokens:,} alone")
         began_s = cpu_seconds(self._worker)
         took_s = asyncio.run(self._alone())
         alone.cpu_s = cpu_seconds(self._worker) - began_s
@@ -117,9 +118,11 @@ class Arrival:
         async with AsyncClient(self._address) as client, task_scope() as tasks:
             await client.members()
             decodes = Streams(client, tasks)
+            self._say(f"starting {size.decodes} decodes of {size.context:,} tokens")
             decodes.start([_prompt(size.context, seed + 2) for seed in range(size.decodes)], MOST_OUTPUT)
             await decodes.begun()
             watch = Watch(decodes, self._worker)
+            self._say("decodes alone, then a prompt beside them")
             before = await watch.during(asyncio.sleep(size.window_s))
             beside = await watch.during(self._prefill(Streams(client, tasks)))
             after = await watch.during(asyncio.sleep(size.window_s))
@@ -171,9 +174,8 @@ def measure(say: Say, *, quick: bool, decodes: int | None, context: int | None, 
         say("starting two instances, one cluster each")
         start = partial(LocalCluster, model, 1, size.pool_tokens, threads=1, gateway=False, log_level="warning")
         with start() as adaptive, start(instance_options={"mixed_step_ratio": UNLIMITED}) as whole:
-            here, there = Arrival(adaptive, size), Arrival(whole, size)
+            here, there = Arrival(adaptive, size, say), Arrival(whole, size, say)
             prefill = Alone()
-            here.alone(prefill)
             found = alternate(
                 {
                     ALONE: partial(here.alone, prefill),
