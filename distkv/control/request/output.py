@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from distkv.control.request.stop_strings import StopStrings
 from distkv.types import FinishReason, SamplingParams
 
 
@@ -39,19 +40,14 @@ class NoText:
 
 class OutputText:
     """Text of one request. What could still become a stop string is held back until it cannot, unless stop strings are
-    part of the output: then it is only remembered.
-
-    _tail: the end of the text, as far as stop strings to come may begin in it. _sent: how many characters of it were
-    sent. _free: within so many of them no stop string counts, for they came with the first `min_tokens`.
-    """
+    part of the output. What came with the first `min_tokens` completes none."""
 
     def __init__(self, decoder: Decoder, params: SamplingParams, eos_token_ids: frozenset[int]) -> None:
         self._decoder = decoder
         self._params = params
         self._ends = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else eos_token_ids)
-        self._tail = ""
-        self._sent = 0
-        self._free = 0
+        self._stops = StopStrings(params.stop, are_part=params.include_stop_str_in_output)
+        self._held = ""
         self._count = 0
 
     def push(self, token_id: int) -> tuple[str, FinishReason | None]:
@@ -59,60 +55,32 @@ class OutputText:
         params = self._params
         self._count += 1
         is_end = token_id in self._ends and self._count >= params.min_tokens
-        if not is_end or params.include_stop_str_in_output:
-            self._tail += self._decoder.push((token_id,))
+        text = self._decoder.push((token_id,)) if not is_end or params.include_stop_str_in_output else ""
         if is_end:
-            return self._flush()[0], "stop"
-        if (cut := self._find_stop()) is not None:
+            return self._flush(text)[0], "stop"
+        if (cut := self._hold(text)) is not None:
             return self._take(cut), "stop"
         if self._count >= params.max_tokens:
             text, is_cut = self._flush()
             return text, "stop" if is_cut else "length"
-        kept = self._longest_stop_prefix()
-        text = self._take(len(self._tail) - (0 if params.include_stop_str_in_output else kept))
-        self._forget(len(self._tail) - kept)
-        return text, None
+        return self._take(len(self._held) - self._stops.begun), None
 
     def finish(self) -> str:
         """No token follows: the text that was held back."""
         return self._flush()[0]
 
-    def _flush(self) -> tuple[str, bool]:
-        """All text that was held back, and whether a stop string cuts it."""
-        self._tail += self._decoder.finish()
-        cut = self._find_stop()
-        return self._take(len(self._tail) if cut is None else cut), cut is not None
+    def _flush(self, text: str = "") -> tuple[str, bool]:
+        """All text that was held back, with what came last, and whether a stop string cuts it."""
+        cut = self._hold(text + self._decoder.finish())
+        return self._take(len(self._held) if cut is None else cut), cut is not None
+
+    def _hold(self, text: str) -> int | None:
+        """Hold back what follows; where in all that is held back the output ends, if a stop string ends it."""
+        end = self._stops.push(text, counts=self._count > self._params.min_tokens)
+        held, self._held = len(self._held), self._held + text
+        return None if end is None else held + end
 
     def _take(self, end: int) -> str:
-        """What was not sent yet of the tail up to `end`."""
-        start, self._sent = self._sent, end
-        return self._tail[start:end]
-
-    def _forget(self, count: int) -> None:
-        """The tail needs its first characters no more."""
-        self._tail = self._tail[count:]
-        self._sent -= count
-        self._free = max(0, self._free - count)
-
-    def _find_stop(self) -> int | None:
-        """Where the output ends, if a stop string ends it: before the first of them, or after the first one complete if
-        they are part of it."""
-        if self._count <= self._params.min_tokens:
-            self._free = len(self._tail)
-        is_part = self._params.include_stop_str_in_output
-        found = [
-            at + (len(stop) if is_part else 0)
-            for stop in self._params.stop
-            if (at := self._tail.find(stop, max(0, self._free - len(stop) + 1))) >= 0
-        ]
-        return min(found, default=None)
-
-    def _longest_stop_prefix(self) -> int:
-        """How many trailing characters of the text begin some stop string."""
-        longest = 0
-        for stop in self._params.stop:
-            for length in range(min(len(stop) - 1, len(self._tail)), longest, -1):
-                if self._tail.endswith(stop[:length]):
-                    longest = length
-                    break
-        return longest
+        """What is held back up to `end`."""
+        text, self._held = self._held[:end], self._held[end:]
+        return text
