@@ -17,6 +17,10 @@ class PromptReport:
     top: int
     reported: int = 0
 
+    def limit(self, start: int, most: int) -> int:
+        """Where a step from `start` on must end to report at most so many logprobs."""
+        return max(start, self.reported - 1) + most // (1 + self.top)
+
     def request(self, token_ids: Sequence[int], start: int, end: int) -> PromptLogprobs | None:
         """What a step over [start, end) can report that is new: its rows predict one position further on."""
         first, last = max(start + 1, self.reported), min(end + 1, self.prompt_tokens)

@@ -20,8 +20,8 @@ MAX_IN_FLIGHT = 2
 STREAMING_SHARE = 3
 """While rBlocks leave for creditors a chunk takes at most a third of the slots the sequence holds: one third is being
 computed, one is leaving, one is ready for the chunk after."""
-MAX_PROMPT_LOGPROBS = 4096
-"""Most tokens of a prompt whose logprobs one step reports, so that they fit into a message."""
+MAX_PROMPT_LOGPROBS = 8192
+"""Most logprobs of prompts that one step reports: to read and to send them takes the event loop some milliseconds."""
 
 
 @dataclass(slots=True)
@@ -40,12 +40,14 @@ class Planned:
 
 @dataclass(slots=True)
 class InFlight:
-    """A step that was sent and whose result is not back. decodes, chunks: what it computes, for what that costs."""
+    """A step that was sent and whose result is not back. decodes, chunks: what it computes, for what that costs.
+    prompt_logprobs: how many logprobs of prompts it reports."""
 
     step_id: int
     planned: dict[str, Planned] = field(default_factory=dict)
     decodes: int = 0
     chunks: list[Chunk] = field(default_factory=list)
+    prompt_logprobs: int = 0
 
 
 class Scheduler:
@@ -148,7 +150,9 @@ class Scheduler:
         start, end = seq.uncomputed.first
         end = min(end, start + budget, self._streaming_limit(seq, start))
         if seq.request.report is not None:
-            end = min(end, start + MAX_PROMPT_LOGPROBS)
+            end = min(end, seq.request.report.limit(start, MAX_PROMPT_LOGPROBS - step.prompt_logprobs))
+            if end <= start:
+                return None
         end = self._find_room(seq, start, end)
         if end <= start:
             if not seq.placement.has_outgoing:
@@ -170,6 +174,8 @@ class Scheduler:
             history=seq.request.has_history,
             prompt_logprobs=wanted,
         )
+        if wanted is not None:
+            step.prompt_logprobs += len(wanted.token_ids) * (1 + wanted.top)
         step.planned[seq.request_id] = Planned(seq, seq.attempt, start, end, sampled, wanted, remote)
         seq.planned(start, end)
         return part

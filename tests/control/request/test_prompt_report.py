@@ -43,6 +43,16 @@ def test_of_two_steps_in_flight_the_second_may_know_less_than_the_first_told() -
     assert report.take(again, answer(again)) == answer(again)[3:]
 
 
+def test_a_step_ends_where_it_would_report_more_than_it_may() -> None:
+    report = PromptReport(prompt_tokens=5, top=1)
+    wanted = report.request(IDS, 0, report.limit(0, 5))
+    assert wanted is not None and len(wanted.token_ids) == 2
+    report.take(wanted, answer(wanted))
+    assert report.limit(2, 4) == 4
+    assert report.limit(2, 1) == 2, "nothing may be reported"
+    assert report.limit(0, 1) == 2, "what was reported is free to be computed again"
+
+
 def test_a_prompt_of_one_token_has_only_the_one_that_nothing_predicts() -> None:
     report = PromptReport(prompt_tokens=1, top=0)
     assert reported(report, 0, 1) == [None]

@@ -211,7 +211,7 @@ def test_the_sampling_is_that_of_the_request() -> None:
 def test_penalties_need_a_history_and_prompt_logprobs_the_token_after_the_chunk(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(batching, "MAX_PROMPT_LOGPROBS", 4)
+    monkeypatch.setattr(batching, "MAX_PROMPT_LOGPROBS", 8)
     state = make_state()
     params = SamplingParams(max_tokens=4, frequency_penalty=0.5, logit_bias={3: 1.0}, logprobs=2, prompt_logprobs=1)
     seq = add_sequence(state, num_tokens=6, params=params)
@@ -231,3 +231,24 @@ def test_penalties_need_a_history_and_prompt_logprobs_the_token_after_the_chunk(
         logprobs=2,
     )  # fmt: skip
     assert seq.request.began == 5.0
+
+
+def test_the_logprobs_of_prompts_that_a_step_reports_are_bounded_for_all_of_them_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(batching, "MAX_PROMPT_LOGPROBS", 6)
+    state = make_state()
+    for index, name in enumerate("abcd"):
+        top = None if name == "d" else 1
+        add_sequence(state, name, num_tokens=3, arrival=index, params=SamplingParams(max_tokens=4, prompt_logprobs=top))
+    ranges = []
+    for _ in range(3):
+        step = plan(state)
+        assert step is not None
+        ranges.append([(part.request_id, part.start, part.end) for part in step.seqs])
+        wanted = [part.prompt_logprobs for part in step.seqs if part.prompt_logprobs is not None]
+        assert sum(len(one.token_ids) * (1 + one.top) for one in wanted) <= 6
+        assert state.scheduler.finished(step.step_id) is not None
+    assert ranges[0] == [("a", 0, 3), ("b", 0, 1), ("d", 0, 3)], "what reports nothing waits for nobody"
+    assert ranges[1][2:] == [("b", 1, 3), ("c", 0, 2)]
+    assert ("c", 2, 3) in ranges[2] and not state.scheduler.stalled
