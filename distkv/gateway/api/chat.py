@@ -5,29 +5,22 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from io import StringIO
 
 import msgspec
 from starlette.requests import Request
 from starlette.types import ASGIApp
 
 from distkv.gateway.api.event_stream import until_disconnected
+from distkv.gateway.api.growing_json import JsonArray, json_array, json_object, json_value
 from distkv.gateway.api.response import job, respond
 from distkv.gateway.api.service import Service
 from distkv.gateway.generation.choices import Choice
 from distkv.gateway.generation.sampling import choices_of
 from distkv.gateway.generation.token_texts import TokenTexts
 from distkv.gateway.operations.request_log import entry_of
-from distkv.gateway.schema.responses import (
-    AssistantMessage,
-    Chat,
-    ChatChoice,
-    ChatChunk,
-    ChatChunkChoice,
-    ChatLogprobs,
-    Delta,
-    Usage,
-)
-from distkv.types import Chunk, TokenLogprobs
+from distkv.gateway.schema.responses import ChatChunk, ChatChunkChoice, ChatLogprobs, Delta, Usage
+from distkv.types import Chunk, FinishReason
 
 
 class Chats:
@@ -70,14 +63,16 @@ class ChatWriter:
     logprobs: bool
     prompt_logprobs: bool
     created: int = field(default_factory=lambda: int(time.time()))
-    _of_prompt: list[TokenLogprobs | None] = field(default_factory=list)
+    size_bytes: int = 0
     _begun: set[int] = field(default_factory=set)
+    _of_prompt: JsonArray = field(default_factory=JsonArray)
+    _collected: dict[int, _Collected] = field(default_factory=dict)
 
     def pieces(self, choice: Choice, chunk: Chunk) -> Iterator[ChatChunkChoice]:
         """See ResponseWriter."""
         index = choice.index
         if chunk.prompt_logprobs is not None and index == 0:
-            self._of_prompt.extend(chunk.prompt_logprobs)
+            self.size_bytes += self._of_prompt.extend(self.texts.prompt(chunk.prompt_logprobs))
         if not chunk.token_ids and chunk.finish_reason is None:
             return
         if index not in self._begun:
@@ -93,25 +88,45 @@ class ChatWriter:
         """See ResponseWriter."""
         return ChatChunk(id=self.id, created=self.created, model=self.model, choices=list(pieces), usage=usage)
 
-    def whole(self, pieces: Sequence[ChatChunkChoice], usage: Usage) -> Chat:
+    def collect(self, piece: ChatChunkChoice) -> None:
         """See ResponseWriter."""
-        found: dict[int, list[ChatChunkChoice]] = {}
-        for piece in pieces:
-            found.setdefault(piece.index, []).append(piece)
-        return Chat(
-            id=self.id,
-            created=self.created,
-            model=self.model,
-            choices=[self._joined(index, found[index]) for index in sorted(found)],
-            usage=usage,
-            prompt_logprobs=self.texts.prompt(self._of_prompt) if self.prompt_logprobs else msgspec.UNSET,
+        self.size_bytes += self._collected.setdefault(piece.index, _Collected()).take(piece)
+
+    def whole(self, usage: Usage) -> Iterator[bytes]:
+        """See ResponseWriter."""
+        of_prompt = {"prompt_logprobs": self._of_prompt.parts()} if self.prompt_logprobs else {}
+        return json_object(
+            id=json_value(self.id),
+            object=json_value("chat.completion"),
+            created=json_value(self.created),
+            model=json_value(self.model),
+            choices=json_array(self._choice(index, self._collected[index]) for index in sorted(self._collected)),
+            usage=json_value(usage),
+            **of_prompt,
         )
 
-    def _joined(self, index: int, pieces: Sequence[ChatChunkChoice]) -> ChatChoice:
-        found = [token for piece in pieces if piece.logprobs is not None for token in piece.logprobs.content]
-        return ChatChoice(
-            index=index,
-            message=AssistantMessage(content="".join(piece.delta.content or "" for piece in pieces)),
-            logprobs=ChatLogprobs(found) if self.logprobs else None,
-            finish_reason=pieces[-1].finish_reason,
+    def _choice(self, index: int, collected: _Collected) -> Iterator[bytes]:
+        content = json_value(collected.text.getvalue())
+        return json_object(
+            index=json_value(index),
+            message=json_object(role=json_value("assistant"), content=content),
+            logprobs=json_object(content=collected.logprobs.parts()) if self.logprobs else json_value(None),
+            finish_reason=json_value(collected.finish_reason),
         )
+
+
+class _Collected:
+    """What came of one choice."""
+
+    def __init__(self) -> None:
+        self.text = StringIO()
+        self.logprobs = JsonArray()
+        self.finish_reason: FinishReason | None = None
+
+    def take(self, piece: ChatChunkChoice) -> int:
+        """Add a piece; returns its size in bytes."""
+        self.finish_reason = piece.finish_reason
+        size_bytes = self.text.write(piece.delta.content or "")
+        if piece.logprobs is not None:
+            size_bytes += self.logprobs.extend(piece.logprobs.content)
+        return size_bytes

@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from io import StringIO
 
 import msgspec
 from starlette.requests import Request
 from starlette.types import ASGIApp
 
 from distkv.gateway.api.event_stream import until_disconnected
+from distkv.gateway.api.growing_json import JsonArray, json_array, json_object, json_value
 from distkv.gateway.api.response import job, respond
 from distkv.gateway.api.service import Service
 from distkv.gateway.generation.choices import Choice
@@ -18,7 +20,7 @@ from distkv.gateway.generation.sampling import choices_of
 from distkv.gateway.generation.token_texts import TokenTexts
 from distkv.gateway.operations.request_log import entry_of
 from distkv.gateway.schema.responses import Completion, CompletionChoice, CompletionLogprobs, Usage
-from distkv.types import Chunk, TokenLogprobs
+from distkv.types import Chunk, FinishReason, TokenLogprobs
 
 
 class Completions:
@@ -63,20 +65,21 @@ class CompletionWriter:
     logprobs: bool
     prompt_logprobs: bool
     created: int = field(default_factory=lambda: int(time.time()))
-    _of_prompts: dict[int, list[TokenLogprobs | None]] = field(default_factory=dict)
+    size_bytes: int = 0
+    _reported: dict[int, int] = field(default_factory=dict)
     _offsets: dict[int, int] = field(default_factory=dict)
+    _collected: dict[int, _Collected] = field(default_factory=dict)
 
     def pieces(self, choice: Choice, chunk: Chunk) -> Iterator[CompletionChoice]:
         """See ResponseWriter."""
         index = choice.index
-        if chunk.prompt_logprobs is not None:
-            self._of_prompts.setdefault(index, []).extend(chunk.prompt_logprobs)
+        if chunk.prompt_logprobs:
+            yield self._of_prompt(choice, chunk.prompt_logprobs)
         if not chunk.token_ids and chunk.finish_reason is None:
             return
-        if index not in self._offsets:
+        if self.echoed is not None and index not in self._offsets:
             self._offsets[index] = 0
-            if self.echoed is not None:
-                yield self._echo(choice, self.echoed[choice.prompt_index])
+            yield CompletionChoice(index=index, text=self.echoed[choice.prompt_index])
         if chunk.text or chunk.finish_reason is not None or self.logprobs:
             logprobs = self._logprobs(index, chunk.token_ids, chunk.logprobs or []) if self.logprobs else None
             yield CompletionChoice(index=index, text=chunk.text, logprobs=logprobs, finish_reason=chunk.finish_reason)
@@ -85,39 +88,68 @@ class CompletionWriter:
         """See ResponseWriter."""
         return Completion(id=self.id, created=self.created, model=self.model, choices=list(pieces), usage=usage)
 
-    def whole(self, pieces: Sequence[CompletionChoice], usage: Usage) -> Completion:
+    def collect(self, piece: CompletionChoice) -> None:
         """See ResponseWriter."""
-        found: dict[int, list[CompletionChoice]] = {}
-        for piece in pieces:
-            found.setdefault(piece.index, []).append(piece)
-        return self.event([self._joined(index, found[index]) for index in sorted(found)], usage)
+        self.size_bytes += self._collected.setdefault(piece.index, _Collected()).take(piece)
 
-    def _joined(self, index: int, pieces: Sequence[CompletionChoice]) -> CompletionChoice:
-        found = [piece.logprobs for piece in pieces if piece.logprobs is not None]
-        logprobs = CompletionLogprobs(
-            tokens=[token for one in found for token in one.tokens],
-            token_logprobs=[logprob for one in found for logprob in one.token_logprobs],
-            top_logprobs=[top for one in found for top in one.top_logprobs],
-            text_offset=[offset for one in found for offset in one.text_offset],
-        )
-        of_prompt = self.texts.prompt(self._of_prompts.get(index, []))
-        return CompletionChoice(
-            index=index,
-            text="".join(piece.text for piece in pieces),
-            logprobs=logprobs if self.logprobs else None,
-            finish_reason=pieces[-1].finish_reason,
-            prompt_logprobs=of_prompt if self.prompt_logprobs else msgspec.UNSET,
+    def whole(self, usage: Usage) -> Iterator[bytes]:
+        """See ResponseWriter."""
+        return json_object(
+            id=json_value(self.id),
+            object=json_value("text_completion"),
+            created=json_value(self.created),
+            model=json_value(self.model),
+            choices=json_array(self._choice(index, self._collected[index]) for index in sorted(self._collected)),
+            usage=json_value(usage),
         )
 
-    def _echo(self, choice: Choice, text: str) -> CompletionChoice:
-        logprobs = None
-        if self.logprobs:
-            logprobs = self._logprobs(choice.index, choice.prompt, self._of_prompts.get(choice.index, []))
-        return CompletionChoice(index=choice.index, text=text, logprobs=logprobs)
+    def _choice(self, index: int, collected: _Collected) -> Iterator[bytes]:
+        logprobs = {name: array.parts() for name, array in collected.logprobs.items()}
+        of_prompt = {"prompt_logprobs": collected.of_prompt.parts()} if self.prompt_logprobs else {}
+        return json_object(
+            index=json_value(index),
+            text=json_value(collected.text.getvalue()),
+            logprobs=json_object(**logprobs) if self.logprobs else json_value(None),
+            finish_reason=json_value(collected.finish_reason),
+            **of_prompt,
+        )
+
+    def _of_prompt(self, choice: Choice, found: Sequence[TokenLogprobs | None]) -> CompletionChoice:
+        """The logprobs of the next tokens of the prompt; with the first of them comes its text, if they are echoed."""
+        index, text, logprobs = choice.index, "", None
+        if self.echoed is not None and self.logprobs:
+            if index not in self._offsets:
+                self._offsets[index] = 0
+                text = self.echoed[choice.prompt_index]
+            start = self._reported.get(index, 0)
+            self._reported[index] = start + len(found)
+            logprobs = self._logprobs(index, choice.prompt[start : start + len(found)], found)
+        of_prompt = self.texts.prompt(found) if self.prompt_logprobs else msgspec.UNSET
+        return CompletionChoice(index=index, text=text, logprobs=logprobs, prompt_logprobs=of_prompt)
 
     def _logprobs(
         self, index: int, token_ids: Sequence[int], found: Sequence[TokenLogprobs | None]
     ) -> CompletionLogprobs:
-        made = self.texts.completion(token_ids, found, self._offsets[index])
-        self._offsets[index] += sum(map(self.texts.width, token_ids))
+        made = self.texts.completion(token_ids, found, self._offsets.get(index, 0))
+        self._offsets[index] = self._offsets.get(index, 0) + sum(map(self.texts.width, token_ids))
         return made
+
+
+class _Collected:
+    """What came of one choice."""
+
+    def __init__(self) -> None:
+        self.text = StringIO()
+        self.logprobs = {name: JsonArray() for name in CompletionLogprobs.__struct_fields__}
+        self.of_prompt = JsonArray()
+        self.finish_reason: FinishReason | None = None
+
+    def take(self, piece: CompletionChoice) -> int:
+        """Add a piece; returns its size in bytes."""
+        self.finish_reason = piece.finish_reason
+        size_bytes = self.text.write(piece.text)
+        if piece.logprobs is not None:
+            size_bytes += sum(array.extend(getattr(piece.logprobs, name)) for name, array in self.logprobs.items())
+        if piece.prompt_logprobs:
+            size_bytes += self.of_prompt.extend(piece.prompt_logprobs)
+        return size_bytes

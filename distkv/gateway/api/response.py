@@ -10,7 +10,7 @@ The path of a token, from an instance's socket to the user's:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Generic, Protocol, TypeVar
@@ -20,18 +20,25 @@ from starlette.requests import Request
 from starlette.types import ASGIApp
 
 from distkv.gateway.api.event_stream import EventStream, EventWriter, until_disconnected
+from distkv.gateway.api.growing_json import JsonResponse, in_pieces
 from distkv.gateway.api.service import Service
 from distkv.gateway.generation.choices import MAX_AT_ONCE, Choice
 from distkv.gateway.operations.request_log import LogEntry, entry_of
+from distkv.gateway.schema.errors import invalid
 from distkv.gateway.schema.requests import SamplingRequest
-from distkv.gateway.schema.responses import Usage, json_response
+from distkv.gateway.schema.responses import Usage
 from distkv.types import Chunk
 
+MAX_WHOLE_BYTES = 64 * 2**20
+"""Of a response that is not streamed, which is held until it is complete."""
 P = TypeVar("P", bound=msgspec.Struct)
 
 
 class ResponseWriter(Protocol[P]):
-    """How an endpoint writes its response. A piece is what is new in one choice."""
+    """How an endpoint writes its response. A piece is what is new in one choice. size_bytes: about how much of `whole`
+    was collected."""
+
+    size_bytes: int
 
     def pieces(self, choice: Choice, chunk: Chunk) -> Iterable[P]:
         """What a chunk adds; nothing where the client would see no difference."""
@@ -39,8 +46,11 @@ class ResponseWriter(Protocol[P]):
     def event(self, pieces: Sequence[P], usage: Usage | msgspec.UnsetType | None) -> msgspec.Struct:
         """One event of the stream; the last one has no pieces, only usage."""
 
-    def whole(self, pieces: Sequence[P], usage: Usage) -> msgspec.Struct:
-        """The response from all pieces, which are in order within each choice."""
+    def collect(self, piece: P) -> None:
+        """Keep a piece for `whole`; pieces are in order within each choice."""
+
+    def whole(self, usage: Usage) -> Iterator[bytes]:
+        """The response of all pieces that were collected, as parts of JSON."""
 
 
 @dataclass(frozen=True)
@@ -75,19 +85,21 @@ async def respond(service: Service, request: Request, job: Job[P]) -> ASGIApp:
     entry.prompt_tokens = job.prompt_tokens
     if job.is_streamed:
         return EventStream(partial(_write_events, service, job, entry), service.explain)
-    return json_response(await until_disconnected(request.receive, _whole(service, job, entry)))
+    return JsonResponse(await until_disconnected(request.receive, _whole(service, job, entry)))
 
 
-async def _whole(service: Service, job: Job[P], entry: LogEntry) -> msgspec.Struct:
-    pieces: list[P] = []
-
+async def _whole(service: Service, job: Job[P], entry: LogEntry) -> list[bytes]:
     async def deliver(choice: Choice, chunk: Chunk) -> None:
         entry.generation_tokens += len(chunk.token_ids)
-        pieces.extend(job.writer.pieces(choice, chunk))
+        for piece in job.writer.pieces(choice, chunk):
+            job.writer.collect(piece)
+        if job.writer.size_bytes > MAX_WHOLE_BYTES:
+            problem = f"the response is over the limit of {MAX_WHOLE_BYTES} bytes; request fewer logprobs, or a stream"
+            raise invalid(problem, code="response_too_large")
 
     with service.limit.places(min(len(job.choices), MAX_AT_ONCE)):
         await service.generation.run(job.choices, entry.request_id, deliver)
-    return job.writer.whole(pieces, _usage(job, entry))
+    return await in_pieces(job.writer.whole(_usage(job, entry)))
 
 
 async def _write_events(service: Service, job: Job[P], entry: LogEntry, events: EventWriter) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +20,8 @@ from distkv.types import Chunk, SamplingParams
 
 # As of AsyncClient.generate: more would only wait in the instances' queues, where waiting has a limit.
 MAX_AT_ONCE = 128
+MOST_ROWS = 64
+"""Logprobs of so many tokens of a prompt are written in one turn of the event loop: about a millisecond."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,10 @@ class Generation:
                             record.chunk(chunk)
                             if chunk.finish_reason == "abort":
                                 raise RequestFailed(True, "the cluster aborted the request")
-                            await deliver(choice, _without_output(chunk) if choice.only_prompt else chunk)
+                            for part in _in_parts(_without_output(chunk) if choice.only_prompt else chunk):
+                                await deliver(choice, part)
+                                if part is not chunk:
+                                    await asyncio.sleep(0)
                     return
                 except RequestRefused as refused:
                     room = refused.pool_tokens - len(choice.prompt)
@@ -82,6 +88,16 @@ class Generation:
                         raise
                 # The pool has become smaller since max_tokens was chosen.
                 params = msgspec.structs.replace(params, max_tokens=room)
+
+
+def _in_parts(chunk: Chunk) -> Iterator[Chunk]:
+    """The same with at most MOST_ROWS of the prompt in each."""
+    rows = chunk.prompt_logprobs
+    if rows is None or len(rows) <= MOST_ROWS:
+        yield chunk
+        return
+    for start in range(0, len(rows), MOST_ROWS):
+        yield msgspec.structs.replace(chunk, prompt_logprobs=rows[start : start + MOST_ROWS])
 
 
 def _without_output(chunk: Chunk) -> Chunk:
