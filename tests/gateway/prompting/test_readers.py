@@ -82,6 +82,8 @@ async def test_a_process_that_dies_costs_one_request(all_are_long: None, start: 
     assert (await gateway.complete(max_tokens=1)).status_code == 200
     (process,) = reader_processes()
     process.suspend()
+    # Until it is stopped it may still read.
+    await until(lambda: process.status() == psutil.STATUS_STOPPED)
     request = asyncio.create_task(gateway.complete(max_tokens=1))
     await until(lambda: _unread_bytes(process))
     process.kill()
