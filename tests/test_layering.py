@@ -13,7 +13,7 @@ import distkv
 ROOT = Path(distkv.__file__).parent
 MODULES = sorted(ROOT.rglob("*.py"))
 
-LEAVES = {"errors", "types", "config", "clock", "log", "events", "printable"}
+LEAVES = {"errors", "types", "config", "clock", "log", "events", "printable", "line_limit"}
 LOW = LEAVES | {"wire.messages"}
 ACTORS_AND_BELOW = LOW | {"wire", "control", "kernels", "engine", "text", "actors"}
 ALLOWED = {

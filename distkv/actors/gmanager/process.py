@@ -19,9 +19,9 @@ from distkv.actors.task_scope import task_scope
 from distkv.clock import Clock, MonotonicClock
 from distkv.config import GManagerConfig, parse_address
 from distkv.control.cluster.gmanager import GManager
-from distkv.control.cluster.line_limit import LineLimit
 from distkv.control.commands import Answer, Broadcast, GManagerCommand, GManagerRequested, Publish, Tick
 from distkv.errors import ConfigError
+from distkv.line_limit import LineLimit
 from distkv.wire.address import join_host_port
 from distkv.wire.channel import ServerChannel
 from distkv.wire.envelope_factory import EnvelopeFactory

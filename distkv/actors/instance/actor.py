@@ -21,9 +21,9 @@ from distkv.actors.overlong import OverlongMessages
 from distkv.clock import Clock, MonotonicClock
 from distkv.config import InstanceConfig
 from distkv.control import commands as c
-from distkv.control.cluster.line_limit import LineLimit
 from distkv.control.rmanager.state_machine import RManager
 from distkv.errors import ClusterError, FrameTooLarge
+from distkv.line_limit import LineLimit
 from distkv.text.tokenizer import Tokenizer
 from distkv.wire.channel import ServerChannel
 from distkv.wire.envelope_factory import EnvelopeFactory

@@ -17,7 +17,6 @@ from distkv.config import MembershipSettings
 from distkv.control.cluster.advice import Advice
 from distkv.control.cluster.joining import LiveInstances
 from distkv.control.cluster.ledger import Entry, Ledger
-from distkv.control.cluster.line_limit import LineLimit
 from distkv.control.cluster.member_feed import MemberFeed
 from distkv.control.cluster.policy.registry import policy_named
 from distkv.control.cluster.silence import (
@@ -28,6 +27,7 @@ from distkv.control.cluster.silence import (
     unreachable_after_s,
 )
 from distkv.control.commands import Answer, GManagerCommand, GManagerRequested, Publish, Tick
+from distkv.line_limit import LineLimit
 from distkv.types import InstanceState
 from distkv.wire.messages import to_gmanager as tg
 from distkv.wire.messages.common import Member

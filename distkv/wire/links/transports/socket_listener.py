@@ -14,6 +14,7 @@ import structlog
 
 from distkv.config import check_bind
 from distkv.errors import ConfigError, LinkClosed, LinkError, LinkTimeout, WireError
+from distkv.line_limit import LineLimit
 from distkv.wire.address import PORT_HINT, join_host_port, split_host_port
 from distkv.wire.links.base import MAX_BODY_BYTES, MAX_HEADER_BYTES
 from distkv.wire.links.frames import FrameSocket
@@ -59,6 +60,7 @@ class SocketListener:
         self._handshake_timeout_s = handshake_timeout_s
         self._closed = False
         self._pending: dict[int, _Pending] = {}
+        self._strangers, self._refusals = LineLimit(), LineLimit()
         self._unix_name = f"distkv-link-{secrets.token_hex(16)}"
         try:
             far = socket.create_server((host, port), family=_family(host), backlog=MAX_PENDING)
@@ -157,7 +159,7 @@ class SocketListener:
             self.refused += 1
             frames.end(abrupt=False)
             problem = str(refusal(answer, self.identity))
-            _log.warning("a tensor link was refused", peer=frames.peer, problem=problem)
+            _report(self._refusals, "a tensor link was refused", frames.peer, problem)
             return None
         assert isinstance(hello, Hello)
         frames.peer = hello.instance_id
@@ -173,11 +175,18 @@ class SocketListener:
         frames = self._forget(fd).frames
         self.malformed += 1
         frames.end(abrupt=True)
-        _log.warning("a connection that is no tensor link was dropped", peer=frames.peer, problem=why)
+        _report(self._strangers, "a connection that is no tensor link was dropped", frames.peer, why)
 
     def _forget(self, fd: int) -> _Pending:
         self._poll.unregister(fd)
         return self._pending.pop(fd)
+
+
+def _report(lines: LineLimit, what: str, peer: str, problem: str) -> None:
+    """A line of the log, unless there are too many: whoever connects causes one."""
+    left_out = lines.admit(time.monotonic())
+    if left_out is not None:
+        _log.warning(what, peer=peer, problem=problem, **({"left_out": left_out} if left_out else {}))
 
 
 def _family(host: str) -> socket.AddressFamily:
