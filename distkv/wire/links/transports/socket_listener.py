@@ -158,8 +158,9 @@ class SocketListener:
         if isinstance(answer, Denied):
             self.refused += 1
             frames.end(abrupt=False)
-            problem = str(refusal(answer, self.identity))
-            _report(self._refusals, "a tensor link was refused", frames.peer, problem)
+            if (left_out := self._refusals.admit(time.monotonic())) is not None:
+                problem = str(refusal(answer, self.identity))
+                _log.warning("a tensor link was refused", peer=frames.peer, problem=problem, left_out=left_out)
             return None
         assert isinstance(hello, Hello)
         frames.peer = hello.instance_id
@@ -175,18 +176,14 @@ class SocketListener:
         frames = self._forget(fd).frames
         self.malformed += 1
         frames.end(abrupt=True)
-        _report(self._strangers, "a connection that is no tensor link was dropped", frames.peer, why)
+        if (left_out := self._strangers.admit(time.monotonic())) is not None:
+            _log.warning(
+                "a connection that is no tensor link was dropped", peer=frames.peer, problem=why, left_out=left_out
+            )
 
     def _forget(self, fd: int) -> _Pending:
         self._poll.unregister(fd)
         return self._pending.pop(fd)
-
-
-def _report(lines: LineLimit, what: str, peer: str, problem: str) -> None:
-    """A line of the log, unless there are too many: whoever connects causes one."""
-    left_out = lines.admit(time.monotonic())
-    if left_out is not None:
-        _log.warning(what, peer=peer, problem=problem, **({"left_out": left_out} if left_out else {}))
 
 
 def _family(host: str) -> socket.AddressFamily:
