@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -62,7 +63,7 @@ class RequestLifecycle:
             arrival=now,
             params=params,
             seed=params.seed if params.seed is not None else self._entropy.getrandbits(63),
-            tokens=list(event.token_ids),
+            tokens=array("i", event.token_ids),
             prompt_tokens=len(event.token_ids),
             deadline=None if submit.timeout_s is None else now + submit.timeout_s,
             bad_words=event.bad_words,

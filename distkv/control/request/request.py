@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import MutableSequence, Sequence
 from dataclasses import dataclass, field
 
 from msgspec import structs
@@ -16,10 +16,11 @@ from distkv.wire.messages.to_worker import Sampling
 class Request:
     """A request as a value: from it alone any instance could go on, whatever became of its memory.
 
-    tokens: prompt and what was sampled and seen. arrival, deadline, began: on the clock of the instance that owns it;
-    began is when the first step that computes anything for it was sent. bad_words: the tokens of each of
-    `params.bad_words`. ends: ids of tokens that may not come among the first `params.min_tokens`. has_history: whether
-    sampling looks at the tokens before. report: of the logprobs of its prompt, if they are wanted.
+    tokens: prompt and what was sampled and seen, in four bytes each, for thousands of requests may wait. arrival,
+    deadline, began: on the clock of the instance that owns it; began is when the first step that computes anything for
+    it was sent. bad_words: the tokens of each of `params.bad_words`. ends: ids of tokens that may not come among the
+    first `params.min_tokens`. has_history: whether sampling looks at the tokens before. report: of the logprobs of its
+    prompt, if they are wanted.
     """
 
     request_id: str
@@ -27,7 +28,7 @@ class Request:
     arrival: float
     params: SamplingParams
     seed: int
-    tokens: list[int]
+    tokens: MutableSequence[int]
     prompt_tokens: int
     deadline: float | None = None
     began: float | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence as Seq
 from random import Random
 
@@ -200,7 +201,7 @@ def test_the_worker_forgets_a_name_once_no_step_names_it_unless_it_is_in_use_aga
     serving.submit()
     assert serving.state.sequences["r"].attempt == 1, "no outcome of the step in flight is the new one's"
     serving.answer(step, ok(9))
-    assert issued(serving.state, Forget) == [] and serving.state.sequences["r"].request.tokens == [1, 2, 3]
+    assert issued(serving.state, Forget) == [] and list(serving.state.sequences["r"].request.tokens) == [1, 2, 3]
     serving.requests.cancel("r", serving.clock.now())
     assert [forget.request_ids for forget in issued(serving.state, Forget)] == [("r",)]
 
@@ -223,7 +224,7 @@ def test_a_lost_step_is_computed_again_and_its_creditors_are_named() -> None:
     again = serving.step()
     assert (again.seqs[0].start, again.seqs[0].end, again.seqs[0].attempt) == (0, 3, 1)
     serving.answer(again, ok(5, attempt=1))
-    assert seq.request.tokens == [1, 2, 3, 5] and serving.state.counters.recomputed_tokens == 0
+    assert list(seq.request.tokens) == [1, 2, 3, 5] and serving.state.counters.recomputed_tokens == 0
 
 
 @pytest.mark.parametrize("step_id", [0, 2, 99])
@@ -258,16 +259,16 @@ def test_a_result_that_does_not_answer_its_step_is_computed_again(results: tuple
     serving.submit()
     serving.answer(serving.step(), *results)
     seq = serving.state.sequences["r"]
-    assert seq.request.tokens == [1, 2, 3] and list(seq.uncomputed) == [(0, 3)] and seq.pending == 0
+    assert list(seq.request.tokens) == [1, 2, 3] and list(seq.uncomputed) == [(0, 3)] and seq.pending == 0
     serving.answer(serving.step(), ok(5, attempt=seq.attempt))
-    assert seq.request.tokens == [1, 2, 3, 5]
+    assert list(seq.request.tokens) == [1, 2, 3, 5]
 
 
 def test_one_token_for_a_sequence_that_is_named_twice() -> None:
     serving = Serving()
     serving.submit()
     serving.answer(serving.step(), ok(5), ok(6))
-    assert serving.state.sequences["r"].request.tokens == [1, 2, 3, 5]
+    assert list(serving.state.sequences["r"].request.tokens) == [1, 2, 3, 5]
 
 
 def test_logprobs_of_the_prompt_come_before_the_first_token() -> None:
@@ -371,3 +372,9 @@ def test_a_token_that_comes_while_its_request_waits_again_makes_it_larger() -> N
     serving.requests.on_result(StepResult(step_id=step.step_id, results=(ok(5),)), serving.clock.now())
     assert seq.size_blocks == 2 and serving.state.sequences.take_touched()
     serving.state.validate()
+
+
+def test_a_waiting_prompt_takes_four_bytes_a_token() -> None:
+    serving = Serving(num_blocks=1024)
+    serving.submit(prompt=(17,) * 4000)
+    assert sys.getsizeof(serving.state.sequences["r"].request.tokens) < 17_000
