@@ -139,7 +139,8 @@ class GManager:
             is_changed = True
         else:
             is_new = False
-            is_changed = msgspec.structs.replace(member, free_blocks=entry.member.free_blocks) != entry.member
+            as_before = msgspec.structs.replace(member, free_blocks=entry.member.free_blocks)
+            is_changed = (as_before, join.compat) != (entry.member, entry.compat)
         entry.member, entry.heard_s, entry.compat = member, self._time.now_s, join.compat
         if entry.heartbeat is None:
             entry.lendable = min(member.lendable_blocks, member.total_blocks)

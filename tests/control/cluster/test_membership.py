@@ -74,6 +74,14 @@ def test_one_cluster_serves_one_model(managed: Managed) -> None:
     assert managed.states()["b"] == "ready", "the dead do not count"
 
 
+def test_what_one_serves_counts_from_when_it_says_so_whatever_else_it_said_before(managed: Managed) -> None:
+    managed.join("a", compat="", state="starting")
+    managed.join("a", compat="model", state="starting")
+    managed.join("b", compat="another")
+    (refused,) = managed.answers(JoinRefused, "b")
+    assert "instances a serve another model" in refused.reason
+
+
 def test_a_reason_fits_its_message_however_many_instances_it_is_about(managed: Managed) -> None:
     names = [f"{index:03}".ljust(128, "x") for index in range(50)]
     for name in names:
