@@ -12,8 +12,10 @@ from types import TracebackType
 from typing import Self
 
 import msgspec
+import structlog
 
 from distkv.control.commands import Answer, Command, TellGManager, TellPeer, TellWorker
+from distkv.errors import ConfigError
 from distkv.wire.messages.common import SpanRef
 from distkv.wire.messages.envelope import Control
 from distkv.wire.messages.to_worker import Step
@@ -26,11 +28,15 @@ _SIZES = ("slots", "blocks", "spans", "candidates", "refused", "entries", "membe
 
 
 class Trace:
-    """Writes one line per message. A trace without a file does nothing."""
+    """Writes one line per message. A trace without a file does nothing, and one that cannot be written on ends."""
 
     def __init__(self, path: str | None, instance_id: str) -> None:
-        self._file = None if path is None else Path(path).open("ab", buffering=0)  # noqa: SIM115 - closed by __exit__
+        """Raises ConfigError when the file cannot be opened."""
         self._instance_id = instance_id
+        try:
+            self._file = None if path is None else Path(path).open("ab", buffering=0)  # noqa: SIM115 - see __exit__
+        except OSError as error:
+            raise ConfigError("trace_file", f"cannot write {path}: {error.strerror or error}") from None
 
     def __enter__(self) -> Self:
         return self
@@ -72,7 +78,12 @@ class Trace:
             "type": type(body).__name__,
             **_facts(body),
         }
-        self._file.write(msgspec.json.encode(line) + b"\n")
+        try:
+            self._file.write(msgspec.json.encode(line) + b"\n")
+        except OSError as error:
+            structlog.get_logger().error("the trace ends", file=self._file.name, problem=error.strerror or str(error))
+            self._file.close()
+            self._file = None
 
 
 def _facts(body: Control) -> dict[str, object]:

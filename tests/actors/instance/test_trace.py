@@ -7,10 +7,12 @@ import time
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from distkv import events
 from distkv.actors.instance.trace import Trace
 from distkv.control import commands as c
+from distkv.errors import ConfigError
 from distkv.types import SamplingParams
 from distkv.wire.messages.common import Epoch, SpanRef
 from distkv.wire.messages.to_client import TokenChunk
@@ -68,6 +70,19 @@ def test_a_later_incarnation_writes_on(tmp_path: Path) -> None:
         with Trace(str(path), "a") as trace:
             trace.sent(c.TellPeer("b", ASK))
     assert len(lines(path)) == 2
+
+
+def test_a_file_that_takes_no_more_ends_the_trace_and_nothing_else() -> None:
+    with capture_logs() as logs, Trace("/dev/full", "a") as trace:
+        for _ in range(3):
+            trace.sent(c.TellPeer("b", ASK))
+            trace.received("b", ASK)
+    assert [(line["event"], line["file"]) for line in logs] == [("the trace ends", "/dev/full")]
+
+
+def test_a_file_that_cannot_be_had_is_a_wrong_setting(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"trace_file: cannot write .*No such file"):
+        Trace(str(tmp_path / "none" / "trace.jsonl"), "a")
 
 
 def test_without_a_file_nothing_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
