@@ -69,7 +69,7 @@ class GManagerRequested:
 
 @dataclass(frozen=True, slots=True)
 class Tokenized:
-    """A `Submit` whose prompt, and whose bad words, have become token ids."""
+    """A `Submit` whose prompt, and whose bad words, have become token ids; those of the prompt are the vocabulary's."""
 
     submit: Submit
     token_ids: tuple[int, ...]

@@ -77,7 +77,9 @@ class InstanceActor:
         self._tasks = tasks
         self._log = structlog.get_logger()
         self._peers = PeerConnections(envelopes, tasks, self.on_peer, self.on_peer_lost)
-        self._intake = PromptIntake(tokenizer, tasks, self._handle, self._answer, lambda: core.most_tokens)
+        self._intake = PromptIntake(
+            tokenizer, tasks, self._handle, self._answer, lambda: core.most_tokens, core.state.settings.vocab_size
+        )
         self._status = StatusResponder(core, member, worker, self._malformed, self._answer)
         self._follow_ups: list[c.Event] = []
         self._overlong = OverlongMessages()

@@ -2,13 +2,14 @@
 heartbeat.
 
 Tokenizing lets the event loop run meanwhile; what is too long for the cluster is refused by its size, or by the number
-of its tokens, before there is a list of them.
+of its tokens, before there is a list of them. Token ids, whosever, are compared with the vocabulary here, once; many of
+them in several turns of the event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from distkv.control import commands as c
@@ -18,9 +19,11 @@ from distkv.text.tokenizer import TextTooLong, Tokenizer
 from distkv.wire.messages.to_client import RequestEnded
 from distkv.wire.messages.to_rmanager import Cancel, Submit
 
-MAX_TOKENIZING = 1024
+MAX_READING = 1024
 MAX_WAITING_BYTES = 64 * 2**20
 MAX_THREADS = 2
+MAX_CHECKED = 32_768
+"""Token ids that are compared with the vocabulary in one turn of the event loop: in about half a millisecond."""
 
 
 class PromptIntake:
@@ -34,64 +37,72 @@ class PromptIntake:
         handle: Callable[[c.Event, str], None],
         answer: Callable[[c.Answer, str], None],
         most_tokens: Callable[[], int],
+        vocab_size: int,
     ) -> None:
+        self._vocab_size = vocab_size
         self._tokenizer = tokenizer
         self._group = tasks
         self._handle = handle
         self._answer = answer
         self._most_tokens = most_tokens
-        self._tokenizing: dict[tuple[bytes, str], str] = {}  # and the id of what caused it
+        self._reading: dict[tuple[bytes, str], str] = {}  # and the id of what caused it
         self._waiting_bytes = 0
         self._cancelled: set[tuple[bytes, str]] = set()
         self._closed = ""
         self._threads = asyncio.Semaphore(MAX_THREADS)
 
     def submit(self, submit: Submit, route: bytes, cause: str) -> None:
-        """Take a request; token ids need no time, text does."""
-        key = (route, submit.request_id)
-        if not isinstance(submit.prompt, str) and not submit.params.bad_words:
-            self._handle(c.Tokenized(submit, submit.prompt, route), cause)
-            return
-        num_bytes = _num_bytes(submit)
-        if self._closed:
+        """Take a request; a few token ids need no time, text does."""
+        key, prompt = (route, submit.request_id), submit.prompt
+        if not _has_text(submit) and len(prompt) <= MAX_CHECKED:
+            assert not isinstance(prompt, str)
+            if reason := self._outside(prompt):
+                self._refuse(key, reason, cause)
+            else:
+                self._handle(c.Tokenized(submit, prompt, route), cause)
+        elif self._closed:
             self._refuse(key, self._closed, cause, retryable=True)
-        elif self._tokenizer is None:
+        elif self._tokenizer is None and _has_text(submit):
             self._refuse(key, "the model has no tokenizer: send the prompt as token ids, without bad_words", cause)
-        elif key in self._tokenizing:
+        elif key in self._reading:
             self._refuse(key, f"a request with the id {submit.request_id!r} is running already", cause)
-        elif len(self._tokenizing) >= MAX_TOKENIZING:
-            self._refuse(key, f"{MAX_TOKENIZING} prompts are waiting to be tokenized", cause, retryable=True)
-        elif self._waiting_bytes + num_bytes > MAX_WAITING_BYTES:
-            reason = f"{self._waiting_bytes} bytes of prompts are waiting to be tokenized"
+        elif len(self._reading) >= MAX_READING:
+            self._refuse(key, f"{MAX_READING} prompts are waiting to be read", cause, retryable=True)
+        elif self._waiting_bytes + _size(submit) > MAX_WAITING_BYTES:
+            reason = f"{self._waiting_bytes} bytes of prompts are waiting to be read"
             self._refuse(key, reason, cause, retryable=True)
         else:
-            self._tokenizing[key] = cause
-            self._waiting_bytes += num_bytes
-            self._group.create_task(self._tokenize(submit, self._tokenizer, route, cause), name=f"tokenize {key[1]}")
+            self._reading[key] = cause
+            self._waiting_bytes += _size(submit)
+            self._group.create_task(self._read(submit, route, cause), name=f"read the prompt of {key[1]}")
 
     def close(self, reason: str) -> None:
         """Tokenize nothing any more: what is under way is handed back at once, as retryable, and so is what comes."""
         self._closed = reason
-        for key, cause in self._tokenizing.items():
+        for key, cause in self._reading.items():
             self._refuse(key, reason, cause, retryable=True)
-        self._tokenizing.clear()
+        self._reading.clear()
 
     def cancel(self, request_id: str, route: bytes) -> bool:
-        """True if the request is still being tokenized; it is cancelled as soon as it is not."""
+        """True if the request's prompt is still being read; it is cancelled as soon as it is not."""
         key = (route, request_id)
-        if key in self._tokenizing:
+        if key in self._reading:
             self._cancelled.add(key)
             return True
         return False
 
-    async def _tokenize(self, submit: Submit, tokenizer: Tokenizer, route: bytes, cause: str) -> None:
+    async def _read(self, submit: Submit, route: bytes, cause: str) -> None:
         key = (route, submit.request_id)
         most, max_tokens = self._most_tokens(), submit.params.max_tokens
         event: c.Tokenized | None = None
         refusal: RequestEnded | None = None
         try:
-            async with self._threads:
-                event = await asyncio.to_thread(tokenized, submit, tokenizer, route, most=max(0, most - max_tokens))
+            event = await self._tokenize(submit, route, max(0, most - max_tokens))
+            for start in range(0, len(event.token_ids), MAX_CHECKED):
+                if reason := self._outside(event.token_ids[start : start + MAX_CHECKED]):
+                    refusal = RequestEnded(request_id=submit.request_id, kind="refused", reason=reason)
+                    break
+                await asyncio.sleep(0)
         except InvalidParams as error:
             refusal = RequestEnded(request_id=submit.request_id, kind="refused", reason=str(error))
         except TextTooLong as error:
@@ -107,8 +118,8 @@ class PromptIntake:
             refusal = RequestEnded(request_id=submit.request_id, kind="refused", reason=reason)
         finally:
             # From here on a cancel finds the request where it is handled.
-            is_handed_back = self._tokenizing.pop(key, None) is None
-            self._waiting_bytes -= _num_bytes(submit)
+            is_handed_back = self._reading.pop(key, None) is None
+            self._waiting_bytes -= _size(submit)
             is_cancelled = key in self._cancelled
             self._cancelled.discard(key)
         if is_handed_back:
@@ -120,6 +131,21 @@ class PromptIntake:
         self._handle(event, cause)
         if is_cancelled:
             self._handle(c.ClientRequested(route, Cancel(request_id=submit.request_id)), cause)
+
+    async def _tokenize(self, submit: Submit, route: bytes, most: int) -> c.Tokenized:
+        if not _has_text(submit):
+            assert not isinstance(submit.prompt, str)
+            return c.Tokenized(submit, submit.prompt, route)
+        assert self._tokenizer is not None
+        async with self._threads:
+            return await asyncio.to_thread(tokenized, submit, self._tokenizer, route, most=most)
+
+    def _outside(self, ids: Sequence[int]) -> str:
+        """Why these are not all tokens of the model; empty if they are."""
+        if not ids or (max(ids) < self._vocab_size and min(ids) >= 0):
+            return ""
+        wrong = next(token for token in ids if not 0 <= token < self._vocab_size)
+        return f"token ids must be in [0, {self._vocab_size}), the prompt has {wrong}"
 
     def _refuse(self, key: tuple[bytes, str], reason: str, cause: str, *, retryable: bool = False) -> None:
         route, request_id = key
@@ -135,9 +161,14 @@ def tokenized(submit: Submit, tokenizer: Tokenizer, route: bytes, most: int) -> 
     return c.Tokenized(submit, ids, route, bad_words)
 
 
-def _num_bytes(submit: Submit) -> int:
-    """About how much text is to be tokenized."""
-    return sum(map(len, submit.params.bad_words)) + (len(submit.prompt) if isinstance(submit.prompt, str) else 0)
+def _has_text(submit: Submit) -> bool:
+    """Whether anything of it is to be tokenized."""
+    return isinstance(submit.prompt, str) or bool(submit.params.bad_words)
+
+
+def _size(submit: Submit) -> int:
+    """About how many bytes are to be read."""
+    return sum(map(len, submit.params.bad_words)) + len(submit.prompt)
 
 
 def too_long(error: TextTooLong, max_tokens: int, most: int) -> str:

@@ -12,6 +12,8 @@ from distkv.wire.messages.to_rmanager import Candidate
 
 MAX_SUSPECTS = 64
 """Told in one query."""
+MAX_CACHED = 32
+"""Taken from the member list at once, of those that have enough and of the others."""
 
 
 class Candidates:
@@ -30,15 +32,14 @@ class Candidates:
         return usable
 
     def cached(self, borrow: Borrow) -> list[Candidate]:
-        """By the member list: those that have all that is missing in any order, so that not all borrowers take the
-        same; then the others, by what they have."""
-        missing = borrow.num_blocks - borrow.granted
-        members = sorted(self._members.creditors(), key=lambda m: (-m.free_blocks, m.instance_id))
-        candidates = [Candidate(m.instance_id, m.free_blocks) for m in members]
-        enough = [one for one in candidates if one.free_blocks >= missing]
-        rest = candidates[len(enough) :]
-        self._entropy.shuffle(enough)
-        return enough + rest
+        """By the member list: some that have all that is missing, drawn so that not all borrowers take the same; then
+        others, by what they have. Costs the same, however many members there are."""
+        members, missing = self._members, borrow.num_blocks - borrow.granted
+        num_enough = members.num_creditors_with(missing)
+        drawn = self._entropy.sample(range(num_enough), min(MAX_CACHED, num_enough))
+        chosen = [member for at in drawn for member in members.creditors(at, at + 1)]
+        chosen += members.creditors(num_enough, num_enough + MAX_CACHED)
+        return [Candidate(member.instance_id, member.free_blocks) for member in chosen]
 
     def take_next(self, borrow: Borrow) -> str | None:
         """The next to ask; nobody is given out twice."""

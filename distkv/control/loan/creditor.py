@@ -38,8 +38,9 @@ class Creditor:
         if reason := self._why_not(sender, message, now):
             state.emit(Answer(route, Refused(span_id=message.span_id, reason=reason, free_blocks=0)))
             return
-        for loan in state.loans.of_debtor(sender, message.debtor_incarnation):
-            self._revoke(loan, tell_debtor=False)  # of a former process
+        for loan in state.loans.of_debtor(sender):
+            if loan.debtor_incarnation != message.debtor_incarnation:  # of a former process
+                self._revoke(loan, tell_debtor=False)
         request = sender, message.request_id
         kept = state.earmarks.kept_from(request, state.earmarks.since(message.waited_s, now), now)
         answer, is_new = state.loans.try_grant(route, message, max(0, state.lendable() - kept), now)

@@ -80,6 +80,7 @@ class LoanBook:
         self._max_lease_s = max_lease_s
         self._last_number = 0
         self._expire_at: Timers[str] = Timers()
+        self._by_debtor: dict[str, dict[str, Loan]] = {}
         self.loans: dict[str, Loan] = {}
 
     @property
@@ -130,7 +131,7 @@ class LoanBook:
         self._last_number += 1
         ttl_s = self.lease_s(wanted.ttl_s)
         span = SpanRef(span_id=wanted.span_id, epoch=Epoch(self._incarnation, self._last_number))
-        self.loans[wanted.span_id] = Loan(
+        loan = self.loans[wanted.span_id] = Loan(
             span=span,
             request_id=wanted.request_id,
             debtor_id=wanted.debtor_id,
@@ -140,6 +141,7 @@ class LoanBook:
             expires_at=now + ttl_s,
             granted_at=now,
         )
+        self._by_debtor.setdefault(loan.debtor_id, {})[wanted.span_id] = loan
         self._expire_at.set(wanted.span_id, now + ttl_s)
         return Granted(span_id=wanted.span_id, epoch=span.epoch, slots=tuple(slots), ttl_s=ttl_s), True
 
@@ -228,10 +230,17 @@ class LoanBook:
             self._free(loan, [position for position in positions if position in loan.closing])
         elif loan.revoking:
             self._free(loan, loan.positions())
-            del self.loans[span.span_id]
+            self._remove(loan)
         else:
             return None
         return loan
+
+    def _remove(self, loan: Loan) -> None:
+        del self.loans[loan.span.span_id]
+        of_debtor = self._by_debtor[loan.debtor_id]
+        del of_debtor[loan.span.span_id]
+        if not of_debtor:
+            del self._by_debtor[loan.debtor_id]
 
     def _free(self, loan: Loan, positions: list[int]) -> None:
         loan.closing.difference_update(positions)
@@ -247,20 +256,16 @@ class LoanBook:
         """Loans whose lease has run out; each is returned once."""
         return [self.loans[span_id] for span_id in self._expire_at.take_due(now)]
 
-    def of_debtor(self, debtor_id: str, but_incarnation: int) -> list[Loan]:
-        """Loans to other incarnations of an instance."""
-        return [
-            loan
-            for loan in self.loans.values()
-            if loan.debtor_id == debtor_id and loan.debtor_incarnation != but_incarnation and not loan.revoking
-        ]
+    def of_debtor(self, debtor_id: str) -> list[Loan]:
+        """Loans to an instance, in any of its incarnations, that are not being revoked. Costs what it was lent."""
+        return [loan for loan in self._by_debtor.get(debtor_id, {}).values() if not loan.revoking]
 
     def debtors(self) -> tuple[Debtor, ...]:
         """How many blocks each debtor holds, by id."""
-        held: dict[str, int] = {}
-        for loan in self.loans.values():
-            held[loan.debtor_id] = held.get(loan.debtor_id, 0) + loan.num_blocks
-        return tuple(Debtor(debtor_id, blocks) for debtor_id, blocks in sorted(held.items()))
+        return tuple(
+            Debtor(debtor_id, sum(loan.num_blocks for loan in loans.values()))
+            for debtor_id, loans in sorted(self._by_debtor.items())
+        )
 
     def validate(self) -> None:
         """Slots of loans are disjoint, and the pool counts them as lent or reserved."""
@@ -268,6 +273,11 @@ class LoanBook:
         assert len(held) == len({slot for slot, _ in held}), "a slot is lent twice"
         assert sum(is_filled for _, is_filled in held) == self._pool.count(SlotState.LENT)
         assert len(held) == self.num_blocks
+        filed = {
+            span_id: (debtor_id, loan) for debtor_id, of in self._by_debtor.items() for span_id, loan in of.items()
+        }
+        assert filed == {span_id: (loan.debtor_id, loan) for span_id, loan in self.loans.items()}, "misfiled by debtor"
+        assert all(self._by_debtor.values()), "a debtor without a loan is kept"
         for loan in self.loans.values():
             assert not loan.closing & loan.returned and loan.closing | loan.returned <= set(range(len(loan.slots)))
             assert loan.revoking or loan.num_kept, f"{loan.span.span_id} is lent without a slot"

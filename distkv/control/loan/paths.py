@@ -102,6 +102,11 @@ class PathBook:
 
     # --- questions
 
+    @property
+    def num_failed(self) -> int:
+        """Paths that failed lately and have not worked since; each keeps one creditor from being asked at most."""
+        return len(self._failures)
+
     def is_linked(self, path: Path) -> bool:
         """Whether it worked when it was last tried."""
         return path in self._linked

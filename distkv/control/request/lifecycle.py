@@ -100,9 +100,6 @@ class RequestLifecycle:
             reason = f"a request with the id {submit.request_id!r} is running already"
         elif not token_ids:
             reason = "the prompt has no tokens"
-        elif max(token_ids) >= settings.vocab_size or min(token_ids) < 0:
-            wrong = next(token for token in token_ids if not 0 <= token < settings.vocab_size)
-            reason = f"token ids must be in [0, {settings.vocab_size}), the prompt has {wrong}"
         elif settings.max_model_len is not None and wanted > settings.max_model_len:
             most = settings.max_model_len
             reason = f"prompt + max_tokens is {wanted} tokens, over max_model_len {most}"

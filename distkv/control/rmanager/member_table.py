@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, MutableMapping
 
 from distkv.wire.messages.common import Member
@@ -35,17 +36,18 @@ class Suspects(MutableMapping[str, float]):
 
 
 class MemberTable(MutableMapping[str, Member]):
-    """Members by id, this instance not included. Each change costs the same, however many there are.
+    """Members by id, this instance not included. A change or a question costs O(log n), and what it returns.
 
-    num_creditors: peers that may be asked for memory. lendable_blocks: what all live peers may lend together.
+    lendable_blocks: what all live peers may lend together.
     """
 
     def __init__(self) -> None:
         self.suspects = Suspects(self._weigh)
-        self.num_creditors = 0
         self.lendable_blocks = 0
         self._members: dict[str, Member] = {}
-        self._weights: dict[str, tuple[int, int]] = {}
+        self._lendable: dict[str, int] = {}
+        self._creditors: list[tuple[int, str]] = []  # (- free rBlocks, id)
+        self._filed: dict[str, tuple[int, str]] = {}
 
     def __getitem__(self, instance_id: str) -> Member:
         return self._members[instance_id]
@@ -69,25 +71,42 @@ class MemberTable(MutableMapping[str, Member]):
         member = self._members.get(instance_id)
         return member is not None and member.state == "ready" and instance_id not in self.suspects
 
-    def creditors(self) -> list[Member]:
+    @property
+    def num_creditors(self) -> int:
         """Peers that may be asked for memory."""
-        return [member for member in self._members.values() if self.may_lend(member.instance_id)]
+        return len(self._creditors)
+
+    def num_creditors_with(self, free_blocks: int) -> int:
+        """Those of them that have so many free rBlocks, or more: the first so many of `creditors`."""
+        return bisect_left(self._creditors, (1 - free_blocks, ""))
+
+    def creditors(self, start: int, stop: int) -> list[Member]:
+        """The peers from `start` to before `stop` that may be asked for memory, in the order of their free rBlocks,
+        most first."""
+        return [self._members[instance_id] for _, instance_id in self._creditors[start:stop]]
 
     def validate(self) -> None:
-        """The sums are those of the members."""
-        assert self.num_creditors == sum(self.may_lend(instance_id) for instance_id in self._members)
-        assert self.lendable_blocks == sum(self._weight(instance_id)[1] for instance_id in self._members)
+        """The sum and the order are those of the members."""
+        filed = {instance_id: self._file_of(instance_id) for instance_id in self._members if self.may_lend(instance_id)}
+        assert filed == self._filed and sorted(filed.values()) == self._creditors, "creditors misfiled"
+        assert self.lendable_blocks == sum(map(self._lendable_of, self._members))
 
-    def _weight(self, instance_id: str) -> tuple[int, int]:
+    def _file_of(self, instance_id: str) -> tuple[int, str]:
+        return -self._members[instance_id].free_blocks, instance_id
+
+    def _lendable_of(self, instance_id: str) -> int:
         member = self._members.get(instance_id)
-        if member is None:
-            return 0, 0
-        is_live = member.state in ("ready", "unreachable") and self.suspects.get(instance_id) != GONE
-        return int(self.may_lend(instance_id)), member.lendable_blocks if is_live else 0
+        if member is None or member.state not in ("ready", "unreachable") or self.suspects.get(instance_id) == GONE:
+            return 0
+        return member.lendable_blocks
 
     def _weigh(self, instance_id: str) -> None:
-        was, now = self._weights.pop(instance_id, (0, 0)), self._weight(instance_id)
-        self.num_creditors += now[0] - was[0]
-        self.lendable_blocks += now[1] - was[1]
-        if instance_id in self._members:
-            self._weights[instance_id] = now
+        lendable = self._lendable_of(instance_id)
+        self.lendable_blocks += lendable - self._lendable.pop(instance_id, 0)
+        if lendable:
+            self._lendable[instance_id] = lendable
+        if (filed := self._filed.pop(instance_id, None)) is not None:
+            del self._creditors[bisect_left(self._creditors, filed)]
+        if self.may_lend(instance_id):
+            filed = self._filed[instance_id] = self._file_of(instance_id)
+            insort(self._creditors, filed)

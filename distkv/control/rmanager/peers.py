@@ -155,7 +155,7 @@ class PeerBook:
 
     def _is_at_stake(self, instance_id: str) -> bool:
         """Whether this instance has borrowed there, or lends to it."""
-        return self._has_lent(instance_id) or any(loan.debtor_id == instance_id for loan in self._state.loans.held())
+        return self._has_lent(instance_id) or bool(self._state.loans.of_debtor(instance_id))
 
     def _doubt_listed(self, listed: Member, now: float) -> None:
         """Keep to what is known until the peer itself shows that it is otherwise, but do not borrow there meanwhile."""

@@ -28,7 +28,6 @@ from distkv.control.schedule.scheduler import Scheduler
 from distkv.control.schedule.sequences import Sequences
 from distkv.events import ClusterEvent
 from distkv.types import ServingState
-from distkv.wire.messages.common import Member
 from distkv.wire.messages.counters import Counters
 
 
@@ -162,13 +161,11 @@ class RManagerState:
             self._growing = basis, sum(max(1, self.growth(seq)) for seq in self.running())
         return self._growing[1]
 
-    def possible_creditors(self) -> list[Member]:
-        """Peers that may be asked for memory; looks at all of them."""
-        return self.members.creditors()
-
     @property
     def has_creditors(self) -> bool:
         """Whether any peer may be asked for memory that no path in doubt keeps from it."""
+        if self.members.num_creditors > self.paths.num_failed:
+            return True
         doubted = self.paths.doubted_creditors(self.settings.instance_id)
         return self.members.num_creditors > sum(map(self.members.may_lend, doubted))
 

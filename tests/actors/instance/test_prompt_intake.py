@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from distkv.actors.instance import prompt_intake as intake_module
-from distkv.actors.instance.prompt_intake import MAX_THREADS, PromptIntake
+from distkv.actors.instance.prompt_intake import MAX_CHECKED, MAX_THREADS, PromptIntake
 from distkv.control import commands as c
 from distkv.text.tokenizer import TextTooLong
 from distkv.types import SamplingParams
@@ -19,6 +19,7 @@ from distkv.wire.messages.to_rmanager import Cancel, Submit
 
 DEADLINE_S = 10.0
 MOST = 10_000
+VOCAB = 1 << 14
 
 
 class SlowTokenizer:
@@ -50,7 +51,7 @@ class Recorder:
         self.events: list[c.Event] = []
         self.answers: list[RequestEnded] = []
         self.arrived = asyncio.Event()
-        self.intake = PromptIntake(tokenizer, tasks, self._handle, self._answer, lambda: MOST)  # type: ignore[arg-type]
+        self.intake = PromptIntake(tokenizer, tasks, self._handle, self._answer, lambda: MOST, VOCAB)  # type: ignore[arg-type]
 
     def _handle(self, event: c.Event, cause: str) -> None:
         assert cause == "why"
@@ -118,6 +119,36 @@ async def test_bad_words_that_are_none_are_refused(tasks: asyncio.TaskGroup) -> 
     assert recorder.answers[0].reason == "the model has no tokenizer: send the prompt as token ids, without bad_words"
 
 
+@pytest.mark.parametrize("wrong", [-1, VOCAB, 2**63 - 1])
+@pytest.mark.parametrize("length", [1, 5 * MAX_CHECKED])
+async def test_a_token_that_the_model_does_not_know_is_refused_by_name(
+    tasks: asyncio.TaskGroup, length: int, wrong: int
+) -> None:
+    recorder = Recorder(None, tasks)
+    recorder.submit("r", (1,) * (length - 1) + (wrong,))
+    recorder.submit("fine", (0, VOCAB - 1) * (length // 2 + 1))
+    await recorder.handled(1)
+    (refused,) = recorder.answers
+    assert (refused.request_id, refused.kind) == ("r", "refused")
+    assert refused.reason == f"token ids must be in [0, {VOCAB}), the prompt has {wrong}"
+    (event,) = recorder.events
+    assert isinstance(event, c.Tokenized) and event.submit.request_id == "fine"
+
+
+async def test_many_token_ids_take_several_turns_of_the_event_loop(tasks: asyncio.TaskGroup) -> None:
+    recorder = Recorder(None, tasks)
+    recorder.submit("r", (1,) * (3 * MAX_CHECKED))
+    recorder.submit("r", (1,) * (3 * MAX_CHECKED))
+    assert [ended.reason for ended in recorder.answers] == ["a request with the id 'r' is running already"]
+    assert recorder.intake.cancel("r", b"x"), "it is being read"
+    turns = 0
+    while not recorder.events:
+        await asyncio.sleep(0)
+        turns += 1
+    assert turns >= 3
+    assert [type(event) for event in recorder.events] == [c.Tokenized, c.ClientRequested]
+
+
 async def test_text_is_tokenized_in_few_threads(tokenizer: SlowTokenizer, tasks: asyncio.TaskGroup) -> None:
     recorder = Recorder(tokenizer, tasks)
     for index in range(5):
@@ -182,7 +213,7 @@ async def test_the_same_name_twice_is_refused(tokenizer: SlowTokenizer, tasks: a
 async def test_too_many_are_turned_away_to_come_back(
     tokenizer: SlowTokenizer, monkeypatch: pytest.MonkeyPatch, tasks: asyncio.TaskGroup
 ) -> None:
-    monkeypatch.setattr(intake_module, "MAX_TOKENIZING", 2)
+    monkeypatch.setattr(intake_module, "MAX_READING", 2)
     recorder = Recorder(tokenizer, tasks)
     for index in range(3):
         recorder.submit(f"r{index}", "text")
@@ -216,7 +247,7 @@ async def test_what_the_tokenizer_cannot_encode_is_refused(tasks: asyncio.TaskGr
         answers.append(command.body)
         answered.set()
 
-    intake = PromptIntake(BrokenTokenizer(), tasks, lambda _event, _cause: None, answer, lambda: MOST)  # type: ignore[arg-type]
+    intake = PromptIntake(BrokenTokenizer(), tasks, lambda _event, _cause: None, answer, lambda: MOST, VOCAB)  # type: ignore[arg-type]
     intake.submit(Submit(request_id="r", prompt="text", params=SamplingParams()), b"x", "why")
     async with asyncio.timeout(DEADLINE_S):
         await answered.wait()

@@ -97,8 +97,6 @@ def ok(token: int | None, attempt: int = 0, name: str = "r", **fields: object) -
     ("prompt", "params", "settings", "why"),
     [
         ((), {}, {}, "no tokens"),
-        ((1, 1000), {}, {}, "the prompt has 1000"),
-        ((-1,), {}, {}, "the prompt has -1"),
         ((1,), {"logit_bias": {1000: 1.0}}, {}, "logit_bias"),
         ((1, 2), {"max_tokens": 9}, {"max_model_len": 10}, "11 tokens, over max_model_len 10"),
     ],

@@ -97,11 +97,11 @@ def test_a_creditor_that_is_listed_as_gone_is_asked_itself(
     list_(peers, make_member("p"))
     owe(state)
     assert list_(peers, listed) == []
-    assert knocked(state) == ["p"] and state.possible_creditors() == []
+    assert knocked(state) == ["p"] and state.members.num_creditors == 0
     assert state.members["p"].state == "ready", "it stays connected, and its tensors in reach"
     assert list_(peers, listed, now=10.1) == [] and knocked(state) == [], "told again, asked once"
     peers.heard_from("p", ALIVE)
-    assert [member.instance_id for member in state.possible_creditors()] == ["p"]
+    assert [member.instance_id for member in state.members.creditors(0, 9)] == ["p"]
     assert lost(peers, 99.0) == [] and knocked(state) == []
     assert peers.next_deadline() == float("inf")
 
@@ -115,7 +115,7 @@ def test_one_that_does_not_answer_either_is_lost(
     list_(peers, make_member("p", state=state_))
     assert lost(peers, 10.0 + after_s - 0.01) == []
     assert lost(peers, 10.0 + after_s) == [LostPeer("p", None)]
-    assert state.members["p"].state == state_ and state.possible_creditors() == []
+    assert state.members["p"].state == state_ and state.members.num_creditors == 0
     state.commands.clear()
     lost(peers, 60.0)
     assert knocked(state) == ([] if state_ == "dead" else ["p"]), "nobody knocks at the dead"
@@ -147,7 +147,7 @@ def test_a_new_incarnation_is_believed_by_its_own_answer_or_the_silence_of_the_o
         found = lost(peers, 10.0 + LISTED_DEAD_S)
     assert found == [LostPeer("p", 2)]
     assert (state.members["p"].incarnation, state.members["p"].free_blocks) == (2, 5)
-    assert [member.instance_id for member in state.possible_creditors()] == ["p"]
+    assert [member.instance_id for member in state.members.creditors(0, 9)] == ["p"]
 
 
 def test_a_peer_that_says_itself_that_it_restarted_is_another_before_any_list_says_so(
@@ -157,9 +157,9 @@ def test_a_peer_that_says_itself_that_it_restarted_is_another_before_any_list_sa
     told(state, peers)
     owe(state)
     assert peers.heard_from("p", Renewed(renewal=1, incarnation=2)) == [LostPeer("p", 2)]
-    assert state.members["p"].incarnation == 2 and state.possible_creditors() == []
+    assert state.members["p"].incarnation == 2 and state.members.num_creditors == 0
     assert told(state, peers) == Peers(members=(), gone=("p",))
-    assert list_(peers, make_member("p", 2)) == [] and len(state.possible_creditors()) == 1
+    assert list_(peers, make_member("p", 2)) == [] and state.members.num_creditors == 1
 
 
 def test_the_worker_reaches_the_living_that_have_an_endpoint(state: RManagerState, peers: PeerBook) -> None:
@@ -190,9 +190,9 @@ def test_a_broken_connection_is_a_loss_after_a_while_unless_it_is_heard(state: R
     peers.suspect("q", clock.now())
     peers.suspect("stranger", clock.now())
     assert knocked(state) == ["p", "q"]
-    assert state.possible_creditors() == []
+    assert state.members.num_creditors == 0
     peers.heard_from("q", ALIVE)
-    assert [member.instance_id for member in state.possible_creditors()] == ["q"]
+    assert [member.instance_id for member in state.members.creditors(0, 9)] == ["q"]
     clock.advance(SUSPECT_S / 2)
     peers.suspect("p", clock.now())
     assert lost(peers, clock.now()) == []
@@ -203,7 +203,7 @@ def test_a_broken_connection_is_a_loss_after_a_while_unless_it_is_heard(state: R
     peers.suspect("p", clock.now())
     assert state.suspects == {"p": GONE}
     peers.heard_from("p", ALIVE)
-    assert len(state.possible_creditors()) == 2
+    assert state.members.num_creditors == 2
 
 
 def test_one_that_did_not_answer_is_not_asked_and_lost_if_it_stays_silent(
@@ -212,14 +212,14 @@ def test_one_that_did_not_answer_is_not_asked_and_lost_if_it_stays_silent(
     list_(peers, make_member("p"), make_member("q"))
     for name in "pq":
         peers.silent(name, 10.0)
-    assert state.possible_creditors() == []
+    assert state.members.num_creditors == 0
     peers.suspect("p", 12.0)
     peers.silent("p", 12.5)
     assert lost(peers, 12.9) == []
     assert lost(peers, 12.0 + SUSPECT_S) == [LostPeer("p", None)], "its connection broke, too"
     assert lost(peers, 10.0 + SILENT_S) == [LostPeer("q", None)]
     peers.heard_from("q", ALIVE)
-    assert [member.instance_id for member in state.possible_creditors()] == ["q"]
+    assert [member.instance_id for member in state.members.creditors(0, 9)] == ["q"]
 
 
 def test_memory_of_a_peer_in_doubt_counts_until_it_is_lost(state: RManagerState, peers: PeerBook) -> None:

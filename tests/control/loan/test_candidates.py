@@ -1,0 +1,55 @@
+"""Candidates: whom a debtor asks while no gManager recommends anybody."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from distkv.control.loan.borrow import Borrow, Purpose
+from distkv.control.loan.candidates import MAX_CACHED, Candidates
+from distkv.control.loan.paths import PathBook
+from distkv.control.rmanager.member_table import MemberTable
+from distkv.wire.messages.common import Member
+from distkv.wire.messages.to_rmanager import Candidate
+from tests.control.parts import add_sequence, make_member, make_state
+
+
+class CountingTable(MemberTable):
+    """How many members were looked at."""
+
+    looked_at = 0
+
+    def creditors(self, start: int, stop: int) -> list[Member]:
+        found = super().creditors(start, stop)
+        self.looked_at += len(found)
+        return found
+
+
+def cached(table: MemberTable, num_blocks: int, seed: int = 0) -> list[Candidate]:
+    borrow = Borrow("b", add_sequence(make_state()), Purpose.PLACE, num_blocks, frozenset())
+    return Candidates("me", table, PathBook(Random(0)), Random(seed)).cached(borrow)
+
+
+def table_of(*free_blocks: int) -> CountingTable:
+    table = CountingTable()
+    for number, free in enumerate(free_blocks):
+        table[f"i{number}"] = make_member(f"i{number}", free_blocks=free)
+    return table
+
+
+def test_those_that_have_enough_come_first_in_any_order_then_the_others_most_first() -> None:
+    table = table_of(3, 9, 1, 8, 7)
+    orders = {tuple(one.instance_id for one in cached(table, 7, seed)) for seed in range(40)}
+    assert {frozenset(order[:3]) for order in orders} == {frozenset({"i1", "i3", "i4"})} and len(orders) == 6
+    assert {order[3:] for order in orders} == {("i0", "i2")}
+
+
+@pytest.mark.parametrize("num_members", [10, 1_000, 10_000])
+def test_it_costs_the_same_however_many_members_there_are(num_members: int) -> None:
+    """It sorted all of them, each time that no gManager answered."""
+    table = table_of(*(number % 8 for number in range(num_members)))
+    found = cached(table, 4)
+    assert len(found) == table.looked_at <= 2 * MAX_CACHED
+    has_enough = [one.free_blocks >= 4 for one in found]
+    assert has_enough == sorted(has_enough, reverse=True) and sum(has_enough) >= min(MAX_CACHED, num_members // 3)
