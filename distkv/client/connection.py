@@ -31,16 +31,22 @@ class Connection:
     """Lives until it is lost or closed; a lost one is replaced, never repaired: its requests are gone with it.
 
     lost: why nothing comes any more, None while something may. tasks: own the one that reads, which ends when the
-    connection is lost or closed. Created under the running loop.
+    connection is lost or closed. on_live(connection): its `live_requests` changed. Created under the running loop.
     """
 
     def __init__(
-        self, address: str, envelopes: EnvelopeFactory, on_members: Callable[[str, Members], None], tasks: OwnedTasks
+        self,
+        address: str,
+        envelopes: EnvelopeFactory,
+        on_members: Callable[[str, Members], None],
+        on_live: Callable[[Connection], None],
+        tasks: OwnedTasks,
     ) -> None:
         self.address = address
         self.lost: ConnectionLost | None = None
         self._envelopes = envelopes
         self._on_members = on_members
+        self._on_live = on_live
         self._loop = asyncio.get_running_loop()
         self._requests: dict[str, RequestEvents] = {}
         self._submitted: dict[str, str] = {}
@@ -87,6 +93,7 @@ class Connection:
         elif not self._requests:
             self._last_message_s = self._loop.time()
         self._requests[request_id] = events
+        self._on_live(self)
         return events
 
     def submit(self, submit: Submit, events: RequestEvents) -> bool:
@@ -103,6 +110,7 @@ class Connection:
         events = self._requests.pop(request_id, None)
         if events is None:
             return
+        self._on_live(self)
         self._submitted.pop(events.envelope_id, None)
         if cancel:
             self.send(Cancel(request_id=request_id))

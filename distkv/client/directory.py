@@ -11,12 +11,13 @@ import msgspec
 
 from distkv.client.connection import Connection
 from distkv.client.events import ConnectionLost
+from distkv.client.instance_order import InstanceOrder
 from distkv.client.owned_tasks import OwnedTasks
 from distkv.errors import ClusterUnreachable, ConfigError, LinkClosed, RequestFailed
 from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.member_versions import MemberCursor
-from distkv.wire.messages.to_gmanager import Locate
+from distkv.wire.messages.to_gmanager import MAX_NAMES, Locate
 from distkv.wire.messages.to_rmanager import Members
 
 FIRST_CONTACT_S = 3.0
@@ -46,6 +47,7 @@ class Directory:
         self.address = address
         self._envelopes = envelopes
         self._members: dict[str, Member] | None = None
+        self._order = InstanceOrder()
         self._cursors: dict[str, MemberCursor] = {}
         self._bootstrap_answers = True
         self._bootstrap_lost = False
@@ -89,7 +91,7 @@ class Directory:
             if known is not None and address == self.address:
                 self._bootstrap_lost, self._bootstrap_answers = True, False
             try:
-                known = Connection(address, self._envelopes, self._on_members, self._tasks)
+                known = Connection(address, self._envelopes, self._on_members, self._on_live, self._tasks)
             except ConfigError as error:
                 if address == self.address:
                     raise
@@ -97,6 +99,7 @@ class Directory:
             except LinkClosed as error:
                 raise ConnectionLost(error.why) from None
             self._connections[address] = known
+            self._on_live(known)
         return known
 
     async def members(self) -> tuple[Member, ...]:
@@ -109,7 +112,8 @@ class Directory:
         return tuple((self._members or {}).values())
 
     async def locate(self, query: Locate) -> Target:
-        """Where a request should go: the gManager's choice, else the ready instance with most free memory.
+        """Where a request should go: the gManager's choice, else the ready instance with the fewest requests of this
+        client, of these the one with most free memory.
 
         Raises ClusterUnreachable when nobody ever answered, RequestFailed (retryable) when no instance is ready.
         """
@@ -125,7 +129,8 @@ class Directory:
             reason = lost.why
         if self._bootstrap_answers:
             # Those just lost here are still alive to a gManager that has not missed their heartbeats yet.
-            avoided = tuple(dict.fromkeys([*query.exclude, *filter(self._suspected, self._suspects)]))
+            doubted = [one for one in reversed(self._suspects) if self._suspected(one)]
+            avoided = tuple(dict.fromkeys([*query.exclude, *doubted]))[:MAX_NAMES]
             try:
                 located = await bootstrap.locate(msgspec.structs.replace(query, exclude=avoided), ANSWER_S)
                 if located.address and located.instance_id not in avoided:
@@ -134,11 +139,9 @@ class Directory:
             except ConnectionLost as lost:
                 self._bootstrap_answers = False
                 reason = f"{self.address}: {lost.why}"
-        ready = [m for m in self._known() if m.state == "ready" and m.address]
-        usable = [m for m in ready if m.instance_id not in query.exclude]
-        if not usable:
+        best = self._order.first(query.exclude, self._suspected)
+        if best is None:
             raise RequestFailed(True, "no instance is ready to serve the request" + (f": {reason}" if reason else ""))
-        best = min(usable, key=self._preference)
         return Target(best.instance_id, best.address)
 
     async def is_ready(self, instance_id: str) -> bool:
@@ -162,16 +165,16 @@ class Directory:
 
     def suspect(self, instance_id: str) -> None:
         """This instance was just lost: choose it last for a while."""
-        self._suspects = {one: until_s for one, until_s in self._suspects.items() if self._suspected(one)}
+        others = (one for one in self._suspects if one != instance_id and self._suspected(one))
+        self._suspects = {one: self._suspects[one] for one in others}
         self._suspects[instance_id] = self._loop.time() + SUSPECT_S
 
     def _suspected(self, instance_id: str) -> bool:
         return self._suspects.get(instance_id, 0.0) > self._loop.time()
 
-    def _preference(self, member: Member) -> tuple[bool, int, int, str]:
-        connection = self._connections.get(member.address)
-        live = connection.live_requests if connection else 0
-        return self._suspected(member.instance_id), live, -member.free_blocks, member.instance_id
+    def _on_live(self, connection: Connection) -> None:
+        if self._connections.get(connection.address) is connection:
+            self._order.has_live(connection.address, connection.live_requests)
 
     def _bootstrap(self) -> Connection:
         return self.connection(self.address)
@@ -203,9 +206,13 @@ class Directory:
             self._bootstrap_lost, self._rebuilt_at_s = False, now_s + REBUILD_S
         if self._members is None or (is_whole and now_s >= self._rebuilt_at_s):
             self._members = {}
+            self._order.clear()
         for instance_id in message.gone:
             self._members.pop(instance_id, None)
-        self._members.update((member.instance_id, member) for member in message.members)
+            self._order.remove(instance_id)
+        for member in message.members:
+            self._members[member.instance_id] = member
+            self._order.put(member)
 
     async def _refresh(self) -> None:
         while True:

@@ -17,7 +17,7 @@ from distkv import (
 from distkv.client import async_client, connection, directory
 from distkv.types import TokenLogprobs
 from distkv.wire.messages.to_client import RequestEnded, TokenChunk
-from distkv.wire.messages.to_gmanager import Locate, MembersQuery
+from distkv.wire.messages.to_gmanager import MAX_NAMES, Locate, MembersQuery
 from distkv.wire.messages.to_rmanager import Cancel, KeepAlive, Submit
 from tests.client.fakes import FakeGManager, count_up, first_only, nothing
 
@@ -136,6 +136,16 @@ async def test_an_instance_just_lost_is_not_tried_first_again(start_fakes):
         await client.submit("x", FOUR)
     assert cluster.gmanager.of(Locate)[-1].exclude == ("i0",)
     assert len(cluster.instances[1].of(Submit)) == 2
+
+
+async def test_of_many_instances_just_lost_those_lost_last_are_named(start_fakes):
+    cluster = start_fakes(count_up)
+    async with AsyncClient(cluster.address) as client:
+        await client.submit("x", FOUR)
+        for number in range(2 * MAX_NAMES):
+            client._open().suspect(f"lost{number}")
+        await client.submit("x", FOUR)
+    assert set(cluster.gmanager.of(Locate)[-1].exclude) == {f"lost{n}" for n in range(MAX_NAMES, 2 * MAX_NAMES)}
 
 
 async def test_an_instance_that_dies_after_a_token_fails_the_request_as_retryable(start_fakes):

@@ -13,6 +13,10 @@ from distkv.wire.messages.to_client import Located, RequestEnded, TokenChunk, To
 from distkv.wire.messages.to_rmanager import Submit
 
 
+def ignore(*_: object) -> None:
+    """Nobody wants to know."""
+
+
 async def test_last_words_before_the_end_of_a_connection_still_count(start_fakes):
     """An instance that drains sends its last chunks and exits: that it is gone may be seen before they are read."""
     routes = []
@@ -23,7 +27,7 @@ async def test_last_words_before_the_end_of_a_connection_still_count(start_fakes
 
     instance = start_fakes(serve).instances[0]
     async with OwnedTasks() as tasks:
-        connection = Connection(instance.address, EnvelopeFactory("test"), lambda _address, _members: None, tasks)
+        connection = Connection(instance.address, EnvelopeFactory("test"), ignore, ignore, tasks)
         await connection.established(10)
         events = connection.attach("r")
         connection.submit(Submit(request_id="r", prompt="x", params=SamplingParams(max_tokens=1)), events)
@@ -46,7 +50,7 @@ async def test_an_answer_that_cannot_be_read_fails_the_request_that_it_is_about(
 
     instance = start_fakes(serve).instances[0]
     async with OwnedTasks() as tasks:
-        connection = Connection(instance.address, EnvelopeFactory("test"), lambda _address, _members: None, tasks)
+        connection = Connection(instance.address, EnvelopeFactory("test"), ignore, ignore, tasks)
         await connection.established(10)
         streams = {name: connection.attach(name) for name in ("a", "b")}
         for name, events in streams.items():
@@ -71,7 +75,7 @@ async def test_chunks_of_several_requests_in_one_message_reach_each_of_them(star
 
     instance = start_fakes(serve).instances[0]
     async with OwnedTasks() as tasks:
-        connection = Connection(instance.address, EnvelopeFactory("test"), lambda _address, _members: None, tasks)
+        connection = Connection(instance.address, EnvelopeFactory("test"), ignore, ignore, tasks)
         await connection.established(10)
         streams = {name: connection.attach(name) for name in ("a", "b")}
         for name, events in streams.items():

@@ -9,9 +9,13 @@ import msgspec
 import msgspec.inspect as mi
 import pytest
 
+from distkv.errors import MalformedMessage
+from distkv.wire.codec import encode_envelope
+from distkv.wire.envelope_factory import EnvelopeFactory
+from distkv.wire.inboxes import GMANAGER_PORT
 from distkv.wire.messages.common import DataEndpoint, Member
 from distkv.wire.messages.data import Hello
-from distkv.wire.messages.to_gmanager import BorrowQuery, Heartbeat, Join, Leave, Locate
+from distkv.wire.messages.to_gmanager import MAX_NAMES, BorrowQuery, Heartbeat, Join, Leave, Locate
 from distkv.wire.messages.to_rmanager import Creditors, JoinRefused, Refused, Renew
 
 BOUNDED = (
@@ -51,6 +55,29 @@ def unbounded(info: mi.Type, path: str) -> Iterator[str]:
         case mi.TupleType(item_types=items):
             for one in items:
                 yield from unbounded(one, path)
+
+
+def endless(info: mi.Type, path: str) -> Iterator[str]:
+    """Where lists without a limit are, in a message itself."""
+    match info:
+        case mi.VarTupleType(max_length=None):
+            yield path
+        case mi.StructType(fields=fields):
+            for field in fields:
+                yield from endless(field.type, f"{path}.{field.name}")
+
+
+@pytest.mark.parametrize("kind", [Join, Leave, Heartbeat, BorrowQuery, Locate], ids=lambda kind: kind.__name__)
+def test_every_list_that_a_gmanager_reads_has_a_limit(kind: type[Any]) -> None:
+    assert list(endless(mi.type_info(kind), kind.__name__)) == []
+
+
+def test_a_request_that_names_too_many_instances_is_refused_with_the_limit() -> None:
+    envelopes, names = EnvelopeFactory("client"), tuple(f"i{number}" for number in range(MAX_NAMES + 1))
+    good, bad = (encode_envelope(envelopes.wrap(Locate(request_id="r", exclude=some))) for some in (names[1:], names))
+    assert GMANAGER_PORT.decode(good).body.exclude == names[1:]
+    with pytest.raises(MalformedMessage, match=f"{MAX_NAMES}.*exclude"):
+        GMANAGER_PORT.decode(bad)
 
 
 @pytest.mark.parametrize("kind", BOUNDED, ids=lambda kind: kind.__name__)

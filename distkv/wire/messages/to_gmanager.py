@@ -104,4 +104,4 @@ class Locate(Message, frozen=True):
 
     request_id: RequestId  #: the request; repeated in the answer
     num_tokens: Count = 0  #: estimate of prompt + max_tokens; 0 is unknown
-    exclude: tuple[InstanceId, ...] = ()  #: instances that failed this request before
+    exclude: Names = ()  #: instances that failed this request before, or were just lost; at most 1,024
