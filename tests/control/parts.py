@@ -99,11 +99,13 @@ def lend(
     valid_until: float = 10.0,
     at: int = 0,
     debts: DebtBook | None = None,
+    spare: int = 0,
 ) -> Debt:
-    """A debt of the sequence with its blocks [at, at + num_blocks) on their way to it; its renewal is due."""
+    """A debt of the sequence with its blocks [at, at + num_blocks) on their way to it, and positions to spare; its
+    renewal is due."""
     count = len(seq.placement.debts)
     span = SpanRef(span_id=f"{seq.request_id}-{creditor}-{count}", epoch=Epoch(1, count + 1))
-    debt = Debt(span, creditor, tuple(range(100, 100 + num_blocks)), valid_until, 4.0)
+    debt = Debt(span, creditor, tuple(range(100, 100 + num_blocks + spare)), valid_until, 4.0)
     if debts is not None:
         debts.add(seq, debt, 0.0)
     seq.placement.borrow(debt, seq.placement.blocks[at : at + num_blocks])

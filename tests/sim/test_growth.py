@@ -1,4 +1,4 @@
-"""Requests that grow beside each other: growth is foreseen, so that little is computed twice."""
+"""Requests that grow beside each other: growth is foreseen, memory is kept for it, and little is computed twice."""
 
 from __future__ import annotations
 
@@ -23,11 +23,14 @@ def recomputed_per_token(seed: int, prompt_tokens: int, max_tokens: int) -> floa
     return sum(state.counters.recomputed_tokens for state in states) / (REQUESTS * max_tokens)
 
 
-@pytest.mark.parametrize(("prompt_tokens", "max_tokens"), [(8, 40), (20, 40), (8, 60), (12, 80)])
+@pytest.mark.parametrize(
+    ("prompt_tokens", "max_tokens"), [(8, 40), (20, 40), (8, 60), (12, 80), (4, 100), (8, 100), (4, 120), (40, 60)]
+)
 def test_six_growing_requests_recompute_a_quarter_of_what_they_generate_at_most(
     prompt_tokens: int, max_tokens: int
 ) -> None:
-    """It was 0.24 to 1.32, more than was generated. The last two need more than the pool of an instance."""
+    """It was 0.24 to 1.32, more than was generated; and 0.31 to 0.43 for the longer ones, which need more than the pool
+    of an instance, while what they had borrowed to grow into went back at once."""
     seeds = range(4)
     ratios = [recomputed_per_token(seed, prompt_tokens, max_tokens) for seed in seeds]
     assert sum(ratios) / len(ratios) <= 0.25, ratios

@@ -159,18 +159,18 @@ class DebtBook:
     # --- endings
 
     def abandon(self, seq: Sequence, debt: Debt, most: int | None = None) -> int:
-        """Give back positions of a debt that nothing was placed in, the last ones and `most` at most; their blocks stay
-        where they are. Returns how many."""
+        """Give back positions of a debt that nothing was placed in: the spare ones, and of the others the last ones, as
+        far as it takes to give back `most`; their blocks stay where they are. Returns how many."""
         first = debt.filled + debt.num_ready
         if most is not None:
-            first = max(first, len(debt.blocks) - most)
+            first = max(first, len(debt.blocks) - max(0, most - debt.num_spare))
         positions = seq.placement.abandon(debt, first)
         self.release_positions(seq, debt, positions)
         return len(positions)
 
-    def release_unused(self, seq: Sequence, debt: Debt) -> None:
-        """Give back the positions of a debt that no block is to go to."""
-        self.release_positions(seq, debt, seq.placement.abandon_unused(debt))
+    def release_unused(self, seq: Sequence, debt: Debt, keep: int = 0) -> None:
+        """Give back the positions of a debt that no block is to go to, but for `keep` spare ones."""
+        self.release_positions(seq, debt, seq.placement.abandon_unused(debt, keep))
 
     def release_positions(self, seq: Sequence, debt: Debt, positions: list[int]) -> None:
         """Give back what blocks have left, when no step in flight names it; with the last position, the span."""

@@ -22,7 +22,8 @@ class Debt:
 
     blocks: for each position of the span the rBlock that is to lie, or lies, there. Positions are filled in order;
     [0, filled) are verified at the creditor, [filled, filled + num_ready) it is reading now, as `blocks_ready` says.
-    given_back: positions that nothing lies in or is to go to any more, for good; releasing: those of them that the
+    Those behind `blocks` that were not given back are spare: kept for blocks that are still to come. given_back:
+    positions that nothing lies in or is to go to any more, for good; releasing: those of them that the
     creditor was told and has not answered for. valid_until: when its lease runs out, as this side counts. lease_s: how
     long it holds, as the creditor said last. failures: of moves, one after the other. offered_at: when the creditor was
     first told of what it is reading; blocks_ready_sent_at: when last.
@@ -48,6 +49,12 @@ class Debt:
         """Positions that are (still) ours."""
         return len(self.slots) - len(self.given_back)
 
+    @property
+    def num_spare(self) -> int:
+        """Positions, the next ones, that are kept for blocks still to come."""
+        first = len(self.blocks)
+        return len(self.slots) - first - sum(position >= first for position in self.given_back)
+
     def slots_being_read(self) -> list[int]:
         """Slots of the debtor's own pool that the creditor may be reading."""
         return [b.slot for b in self.blocks[self.filled : self.filled + self.num_ready] if b.slot is not None]
@@ -62,8 +69,8 @@ class Debt:
             leaves = block.moving_from is self and block.moving_from_index == index
             assert not is_here or block.arrived == (index < self.filled), f"{what} is filled or not"
             assert (is_here or leaves) == (index not in self.given_back), f"{what} is used and given back, or neither"
-        unused = set(range(len(self.blocks), len(self.slots))) - self.given_back
-        assert not unused, f"{self.span.span_id}: {unused} are of no use and not given back"
+        spare = set(range(len(self.blocks), len(self.blocks) + self.num_spare))
+        assert not spare & self.given_back, f"{self.span.span_id}: the next positions are not the spare ones"
 
 
 @dataclass(slots=True, eq=False)

@@ -43,6 +43,11 @@ class Placement:
         return self.counts.local + len(self.unassigned_slots)
 
     @property
+    def num_spare(self) -> int:
+        """Borrowed positions that are kept for blocks still to come."""
+        return sum(debt.num_spare for debt in self.debts)
+
+    @property
     def holds_kv(self) -> bool:
         """Whether some of it lies somewhere, so that it would resume rather than begin."""
         return self.counts.local > 0 or bool(self.debts)
@@ -221,9 +226,9 @@ class Placement:
         del debt.blocks[first:]
         return self.abandon_unused(debt)
 
-    def abandon_unused(self, debt: Debt) -> list[int]:
-        """Give up the positions of a span that no block is to go to; returns them."""
-        positions = [p for p in range(len(debt.blocks), len(debt.slots)) if p not in debt.given_back]
+    def abandon_unused(self, debt: Debt, keep: int = 0) -> list[int]:
+        """Give up the positions of a span that no block is to go to, but for `keep` spare ones; returns them."""
+        positions = [p for p in range(len(debt.blocks) + keep, len(debt.slots)) if p not in debt.given_back]
         debt.given_back.update(positions)
         return positions
 

@@ -149,8 +149,8 @@ class RManagerState:
         return blocks_to_come(seq.length, seq.num_blocks, to_come, self.settings.block_tokens)
 
     def growing_blocks(self) -> int:
-        """rBlocks that the running sequences are expected to need yet, one at least for each; looked at when a step was
-        planned or answered, or the batch changed."""
+        """Slots that the running sequences are expected to need yet, besides what they keep at creditors, one at least
+        for each; looked at when a step was planned or answered, or the batch changed."""
         basis = (
             self.scheduler.last_step_id,
             self.scheduler.last_done_id,
@@ -158,7 +158,7 @@ class RManagerState:
             self.outputs.changes,
         )
         if self._growing[0] != basis:
-            self._growing = basis, sum(max(1, self.growth(seq)) for seq in self.running())
+            self._growing = basis, sum(max(1, self.growth(seq) - seq.placement.num_spare) for seq in self.running())
         return self._growing[1]
 
     @property

@@ -294,6 +294,7 @@ class RManager:
             while (step := state.scheduler.plan(state.running(), now)) is not None:
                 state.emit(c.TellWorker(step))
             self._admission.make_room(now)
+            touched |= self._check_places()
         for seq in touched.values():
             self._mover.advance(seq, now)
         self._reclaimer.advance(now)

@@ -157,15 +157,16 @@ class Admission:
             self._give_way_at = math.inf
         if not (stalled or self._short_soon() or self._starving()) or self._relieving():
             return
-        may_relieve = now >= self._relieve_at and state.has_creditors
-        if not (stalled or may_relieve):
-            return
         room_is_coming = state.has_deferred_slots or any(s.placement.has_outgoing for s in state.running())
         if room_is_coming and not stalled:
             return
+        most = max(LEAST_MOVE_BLOCKS, len(state.running()))
+        if self._use_spare(most):
+            return
+        may_relieve = now >= self._relieve_at and state.has_creditors
         victim = self._fullest() if may_relieve else None
         if victim is not None:
-            wanted = min(victim.placement.counts.movable, max(LEAST_MOVE_BLOCKS, len(state.running())))
+            wanted = min(victim.placement.counts.movable, most)
             state.borrower.start(victim, Purpose.RELIEVE, wanted, now)
             return
         # What a sequence has in flight may fill blocks that can leave, or end a request: that comes first.
@@ -212,6 +213,8 @@ class Admission:
         if not self._state.scheduler.has_in_flight(seq) and (slots := seq.vacate()):
             self._state.defer(seq, slots)
         if self.unplaced_blocks(seq):
+            for debt in list(seq.placement.debts):
+                self._debts.release_unused(seq, debt)
             self._state.sequences.wait(seq, 0.0)
             self._state.trim(seq)
 
@@ -255,7 +258,8 @@ class Admission:
         extra = seq.placement.movable()[: self._missing_staging(seq)]
         least = max(remote + self._missing_staging(seq), borrow.num_blocks if self._growth(seq, now) else 0)
         if borrow.granted >= least and len(extra) == self._missing_staging(seq):
-            self._hand_over(seq, borrow, extra + unplaced[:remote])
+            blocks = extra + unplaced[:remote]
+            self._hand_over(seq, borrow, blocks, least - len(blocks))
             self._start(seq)
             return
         self._debts.give_back(borrow.grants)
@@ -275,16 +279,19 @@ class Admission:
         seq.placement.new_version()
         self._state.trim(seq)
 
-    def _hand_over(self, seq: Sequence, borrow: Borrow, blocks: list[Block]) -> None:
-        """Let blocks go to the granted spans, in order; spans that none is left for go back."""
+    def _hand_over(self, seq: Sequence, borrow: Borrow, blocks: list[Block], spare: int = 0) -> None:
+        """Let blocks go to the granted spans, in order, and keep so many positions for blocks still to come; what is
+        left goes back."""
         rest = list(blocks)
         for debt in borrow.grants:
-            if not rest:
+            if not rest and spare <= 0:
                 self._debts.give_back([debt])
                 continue
-            seq.placement.borrow(debt, rest[: debt.capacity])
-            rest = rest[debt.capacity :]
-            self._debts.release_unused(seq, debt)
+            here, rest = rest[: debt.capacity], rest[debt.capacity :]
+            keep = max(0, min(spare, debt.capacity - len(here)))
+            spare -= keep
+            seq.placement.borrow(debt, here)
+            self._debts.release_unused(seq, debt, keep)
         self._state.sequences.touch(seq)
 
     # --- making room
@@ -326,6 +333,18 @@ class Admission:
             return False
         oldest = self._queue.waiting.oldest
         return oldest is not None and not oldest.placement.unassigned_slots and self.unplaced_blocks(oldest) > 0
+
+    def _use_spare(self, most: int) -> bool:
+        """Have full blocks of a sequence go to what it keeps at creditors; false if none has both."""
+        for seq in self._state.running():
+            if seq.placement.counts.movable and (spare := seq.placement.num_spare):
+                blocks = seq.placement.movable()[: min(most, spare)]
+                for debt in seq.placement.debts:
+                    here, blocks = blocks[: debt.num_spare], blocks[debt.num_spare :]
+                    seq.placement.borrow(debt, here)
+                self._state.sequences.touch(seq)
+                return True
+        return False
 
     def _relieving(self) -> bool:
         return self._state.borrower.is_borrowing(Purpose.RELIEVE)

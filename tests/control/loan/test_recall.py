@@ -65,6 +65,18 @@ def test_all_come_home_when_there_is_room() -> None:
     recalling.check()
 
 
+def test_positions_to_spare_go_first() -> None:
+    recalling = Recalling(free=8)
+    kept = lend(recalling.seq, "q", 1, at=3, debts=recalling.debts, spare=3)
+    recalling.recaller.on_reclaim("q", Reclaim(span=kept.span, deadline_s=5.0, keep_blocks=2), 10.0)
+    (release,) = issued(recalling.state, Release)
+    assert (release.span, release.positions) == (kept.span, (1, 2, 3)), "all of them, and the block still goes there"
+    assert len(kept.blocks) == kept.capacity == 1
+    recalling.recaller.on_reclaim("q", Reclaim(span=kept.span, deadline_s=5.0), 10.0)
+    assert kept not in recalling.seq.placement.debts, "now that one stays too"
+    recalling.check()
+
+
 def test_the_others_look_for_another_home() -> None:
     recalling = Recalling(free=3)
     recalling.reclaim()

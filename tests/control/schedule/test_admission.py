@@ -129,6 +129,18 @@ def test_memory_to_grow_into_is_asked_for_and_given_back() -> None:
     admitting.check()
 
 
+def test_what_is_borrowed_to_grow_into_is_kept_for_that() -> None:
+    """It went back, and another request that would grow as much was told that there is room."""
+    admitting = Admitting(4)
+    seq = add_sequence(admitting.state, "r", 12, WAITING, max_tokens=40, arrival=5.0)
+    admitting.admit()
+    assert admitting.borrow().num_blocks == 9, "3 for the prompt, 10 to grow, 4 here"
+    admitting.end(admitting.borrow(), ("p", 4), ("q", 5))
+    assert seq.state is RUNNING
+    assert [(len(debt.blocks), debt.num_spare) for debt in seq.placement.debts] == [(2, 2), (0, 5)]
+    assert admitting.state.growing_blocks() == 10 - 7, "slots are kept here for the others"
+
+
 def test_all_or_nothing_with_borrowed_memory() -> None:
     admitting = Admitting(8)
     seq = admitting.wait("r", 20)
@@ -332,6 +344,38 @@ def test_sealed_blocks_of_the_fullest_leave_before_anybody_is_preempted() -> Non
     assert len(admitting.state.borrower.active) == 1, "one at a time"
     admitting.end(borrow, ("p", 3))
     assert [block.number for block in full.placement.debts[0].blocks] == [0, 1, 2]
+
+
+def test_full_blocks_leave_for_what_is_kept_before_anything_is_borrowed() -> None:
+    admitting = Admitting(8)
+    admitting.run("small", 2)
+    full = admitting.run("full", 6, arrival=1.0)
+    first = lend(full, "p", 1, debts=admitting.debts, spare=2)
+    second = lend(full, "q", 0, debts=admitting.debts, spare=5)
+    place(admitting.state, full, first)
+    admitting.state.trim(full)
+    admitting.run("filler", 1, arrival=2.0)
+    admitting.make_room()
+    assert admitting.state.borrower.active == {}
+    assert [[block.number for block in debt.blocks] for debt in (first, second)] == [[0, 1, 2], [3, 4]]
+    assert (first.num_spare, second.num_spare) == (0, 3) and "full" in admitting.state.sequences.touched
+
+
+def test_who_has_to_wait_again_keeps_no_positions_to_spare() -> None:
+    admitting = Admitting(8)
+    seq = admitting.run("r", 7)
+    kept = lend(seq, "q", 1, debts=admitting.debts, spare=3)
+    empty = lend(seq, "s", 0, debts=admitting.debts, spare=1)
+    gone = lend(seq, "p", 3, at=1, debts=admitting.debts)
+    for debt in (kept, gone):
+        place(admitting.state, seq, debt)
+    admitting.debts.lose(seq, gone)
+    admitting.state.commands.clear()
+    admitting.admission.check_places(seq)
+    assert seq.state is WAITING and seq.placement.debts == [kept] and kept.num_spare == 0
+    released = [(release.span, release.positions) for release in issued(admitting.state, Release)]
+    assert released == [(kept.span, (1, 2, 3)), (empty.span, ())]
+    admitting.check()
 
 
 def test_with_room_nothing_leaves() -> None:
