@@ -62,6 +62,11 @@ class Loan:
         return len(self.slots) - len(self.returned)
 
     @property
+    def num_returning(self) -> int:
+        """Slots that are on their way back."""
+        return self.num_blocks if self.revoking else len(self.closing)
+
+    @property
     def num_kept(self) -> int:
         """Slots that are neither back nor on their way."""
         return self.num_blocks - len(self.closing)

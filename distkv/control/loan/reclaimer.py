@@ -46,7 +46,7 @@ class Reclaimer:
         lack = self._shortage(now)
         if lack == 0:
             self._withdraw()
-        elif now >= self._look_at:
+        elif now >= self._look_at or self._is_met:
             self._look_at = now + REMIND_S
             self._drop_met()
             if self._short is not None and (self._short.retries or not self._state.has_creditors):
@@ -78,6 +78,11 @@ class Reclaimer:
         assert self._state.is_short == (self._short is not None) == (self._look_at < math.inf)
         self._remind_at.validate()
 
+    @property
+    def _is_met(self) -> bool:
+        """Whether all that was demanded is on its way, so that the rest may be."""
+        return bool(self._demands) and not any(loan.num_demanded for loan in self._demands.values())
+
     def _shortage(self, now: float) -> int:
         """rBlocks that the oldest own request lacks and that loans could bring home, else 0."""
         state = self._state
@@ -91,9 +96,10 @@ class Reclaimer:
         return lack
 
     def _reclaim(self, lack: int, now: float) -> None:
-        coming = sum(loan.num_demanded for loan in self._demands.values())
-        most = self._state.settings.reclaim_blocks - coming
-        for span_id, keep in choose(self._loans(now, min(lack - coming, most)), lack - coming, most):
+        demanded = sum(loan.num_demanded for loan in self._demands.values())
+        missing = lack - demanded - sum(loan.num_returning for loan in self._state.loans.loans.values())
+        most = self._state.settings.reclaim_blocks - demanded
+        for span_id, keep in choose(self._loans(now, min(missing, most)), missing, most):
             self._demand(self._state.loans.loans[span_id], keep, now)
 
     def _loans(self, now: float, missing: int) -> list[Lent]:

@@ -57,6 +57,7 @@ class Admission:
         self._queue.look(now)
         self._state.earmarks.look(now)
         self._resume(now)
+        self._wake_oldest(now)
         self._begin(now)
 
     def _resume(self, now: float) -> None:
@@ -70,6 +71,14 @@ class Admission:
                 self._make_way(seq, now)
             if seq in self._queue.aged:  # which it is no longer once it runs
                 aged = seq
+
+    def _wake_oldest(self, now: float) -> None:
+        """The pause after a borrow that failed is not for what fits here by now."""
+        seq = self._queue.waiting.oldest
+        if seq is None or not seq.retries or seq in self._queue.resuming:
+            return
+        if self.unplaced_blocks(seq) + self._growth(seq, now) <= self._room():
+            self._queue.wake(seq)
 
     def _begin(self, now: float) -> None:
         """Oldest first, all that fit here, and the oldest of those that do not as far as it can borrow. Those that fit
@@ -129,9 +138,13 @@ class Admission:
         return min(state.growth(seq), max(0, state.cluster_blocks() - seq.size_blocks))
 
     def lacking(self, now: float) -> tuple[Sequence, int] | None:
-        """The request that waits longest, and how many rBlocks it needs beyond those that are free for it."""
-        if (oldest := self._queue.waiting.oldest) is None:
+        """The request that waits longest, also while it borrows, and how many rBlocks it needs beyond those that are
+        free for it."""
+        sequences = self._state.sequences
+        not_running = [seq for seq in (sequences.acquiring.oldest, self._queue.waiting.oldest) if seq is not None]
+        if not not_running:
             return None
+        oldest = min(not_running, key=lambda seq: seq.age)
         return oldest, self.unplaced_blocks(oldest) + self._growth(oldest, now) - self._room(oldest)
 
     def waiting_blocks(self) -> int:

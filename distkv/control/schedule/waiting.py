@@ -98,6 +98,13 @@ class WaitingQueue:
             if not self._filed[request_id].resumes:
                 self._make_ready(self._filed[request_id])
 
+    def wake(self, seq: Sequence) -> None:
+        """One that holds nothing may try now."""
+        filed = self._filed[seq.request_id]
+        if not filed.ready:
+            self._resting.cancel(seq.request_id)
+            self._make_ready(filed)
+
     @property
     def next_ready(self) -> Sequence | None:
         """The oldest that holds nothing and may try."""
