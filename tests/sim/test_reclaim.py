@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from distkv import events
-from distkv.sim.cluster import SimCluster
+from distkv.sim.cluster import BLOCK, SimCluster
 from distkv.wire.messages.to_client import RequestEnded
 from tests.sim.parts import check, prompt
 
@@ -40,10 +40,10 @@ def submit_own(cluster: SimCluster) -> float:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_guest_goes_home_and_loses_nothing(seed: int) -> None:
-    """The own request used to wait until the guest ended."""
+    """The own request used to wait until the guest ended, and then 0.5 to 0.85 s, though all came home within 0.2 s."""
     guest_out = 230
     cluster = guest_at_i1(seed, 90, guest_out)
-    assert submit_own(cluster) <= 0.8 and not cluster.outcomes["guest"].done and reclaims(cluster)
+    assert submit_own(cluster) <= 0.4 and not cluster.outcomes["guest"].done and reclaims(cluster)
     cluster.finish()
     check(cluster, "guest", GUEST, guest_out)
     check(cluster, "own", OWN, 8)
@@ -62,15 +62,35 @@ def test_where_the_guest_has_no_room_and_ends_soon_nothing_is_lost_by_reclaiming
         cluster.settle()
 
 
-@pytest.mark.parametrize("seed", [0, 2, 3])
+STAYS_OUT = 310
+SOON = {"lease_s": 0.3, "lease_margin_s": 0.05, "reclaim_deadline_s": 0.1}
+
+
+@pytest.mark.parametrize("seed", range(8))
 def test_a_guest_that_finds_no_room_and_stays_gives_way_and_comes_again(seed: int) -> None:
-    """The own request would wait for 3 to 4 s until the guest ends."""
-    guest_out = 310
-    cluster = guest_at_i1(seed, 8, guest_out, lease_s=0.3, lease_margin_s=0.05, reclaim_deadline_s=0.1)
-    assert submit_own(cluster) <= 2.5 and reclaims(cluster)
+    """The own request would wait for 3 to 4 s until the guest ends. It waited for up to 3 s, because nothing was wanted
+    back while it tried to borrow."""
+    cluster = guest_at_i1(seed, 8, STAYS_OUT, **SOON)
+    assert submit_own(cluster) <= 1.2 and not cluster.outcomes["guest"].done and reclaims(cluster)
     cluster.finish()
-    check(cluster, "guest", GUEST, guest_out)
+    check(cluster, "guest", GUEST, STAYS_OUT)
     check(cluster, "own", OWN, 8)
+    cluster.settle()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_guest_that_finds_no_room_gives_up_as_much_as_is_wanted_and_no_more(seed: int) -> None:
+    """It lost all that lay there, 91 rBlocks."""
+    cluster, own = guest_at_i1(seed, 8, STAYS_OUT, **SOON), prompt(60, 7)
+    cluster.run(0.55)
+    cluster.submit("i1", "own", own, 8)
+    assert cluster.run(2.0, lambda: cluster.outcomes["own"].tokens) and not cluster.outcomes["guest"].done
+    cluster.finish()
+    check(cluster, "guest", GUEST, STAYS_OUT)
+    check(cluster, "own", own, 8)
+    lost = sum(event.blocks for _, event in cluster.events if isinstance(event, events.SpanLost))
+    assert lost in (0, cluster.nodes["i1"].rm.state.counters.reclaimed_blocks) and lost <= 10
+    assert cluster.nodes["i0"].rm.state.counters.recomputed_tokens == lost * BLOCK
     cluster.settle()
 
 

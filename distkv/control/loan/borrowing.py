@@ -110,10 +110,10 @@ class Borrower:
 
     # --- what happens to them
 
-    def cancel(self, seq: Sequence) -> list[Debt]:
-        """Forget the sequence's borrows; returns the grants to give back."""
+    def cancel(self, seq: Sequence, purpose: Purpose | None = None) -> list[Debt]:
+        """Forget the sequence's borrows, all or those for this purpose; returns the grants to give back."""
         debts = []
-        for borrow in list(self._of.get(seq, ())):
+        for borrow in [one for one in self._of.get(seq, ()) if purpose in (None, one.purpose)]:
             debts.extend(borrow.grants)
             self._withdraw(borrow)
             self._stop(borrow)

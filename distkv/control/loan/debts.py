@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from distkv.control.commands import TellPeer
 from distkv.control.loan.leases import renewal_period_s, valid_until
-from distkv.control.request.block import Debt
+from distkv.control.request.block import Block, Debt
 from distkv.control.request.sequence import Sequence
 from distkv.control.rmanager.state import RManagerState
 from distkv.control.timers import Timers
@@ -188,6 +188,13 @@ class DebtBook:
         lost = seq.lose(debt)
         self._release(debt)
         return lost
+
+    def give_up(self, seq: Sequence, debt: Debt, blocks: Iterable[Block]) -> None:
+        """Release positions of a span with what lies in them, and keep the others: it is to be computed again.
+
+        The caller takes back the sequence's steps in flight first.
+        """
+        self.release_positions(seq, debt, seq.give_up(debt, blocks))
 
     def give_back(self, debts: Iterable[Debt]) -> None:
         """Release grants that were never used."""

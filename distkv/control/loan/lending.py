@@ -15,10 +15,14 @@ from distkv.wire.messages.common import Epoch, SpanRef
 from distkv.wire.messages.to_gmanager import Debtor
 from distkv.wire.messages.to_rmanager import BlocksReady, Complete, Granted, Refused, TryMoveKvcache
 
+LAST_CALL_S = 1.0
+"""A debtor is told when its time to give back is over, twice in this time: it gives up what is still there."""
+
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """The debtor is to keep `keep` rBlocks of a span at most; from `until` on it cannot renew before that is so."""
+    """The debtor is to keep `keep` rBlocks of a span at most, from `until` on; if that is not so LAST_CALL_S later, it
+    cannot renew."""
 
     keep: int
     until: float
@@ -55,6 +59,10 @@ class Loan:
     def num_demanded(self) -> int:
         """Slots that are reclaimed and not on their way yet."""
         return 0 if self.demand is None or self.revoking else max(0, self.num_kept - self.demand.keep)
+
+    def is_overdue(self, now: float) -> bool:
+        """Whether it was reclaimed for too long."""
+        return self.num_demanded > 0 and self.demand is not None and now >= self.demand.until + LAST_CALL_S
 
     @property
     def num_blocks(self) -> int:
@@ -194,8 +202,7 @@ class LoanBook:
         refused = []
         for span in spans:
             loan = self.get(span)
-            is_overdue = loan is not None and loan.num_demanded and loan.demand is not None and now >= loan.demand.until
-            if loan is None or loan.route != route or is_overdue:
+            if loan is None or loan.route != route or loan.is_overdue(now):
                 refused.append(span)
             else:
                 loan.debtor_room = room

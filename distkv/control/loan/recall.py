@@ -1,12 +1,14 @@
 """A creditor wants its memory back (`Reclaim`): the debtor recalls its blocks, or moves them on (000 §4.6).
 
-What finds no place by the deadline is lost when the creditor refuses the next renewal, and is computed again.
+What finds no place by the deadline is given up, that much of the span and no more, and is computed again: the creditor
+would refuse to renew all of it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from distkv import events
 from distkv.control.blocks import SlotState
 from distkv.control.commands import TellWorker
 from distkv.control.loan.borrow import Purpose
@@ -47,14 +49,20 @@ class Recaller:
             return
         seq, debt = found
         leaving = sum(block.moving_from is debt for block in debt.blocks)
-        coming = sum(len(recall.pairs) for recall in self._pulls.values() if recall.debt is debt)
-        excess = debt.capacity - message.keep_blocks - leaving - coming
+        coming = {block.number for one in self._pulls.values() if one.debt is debt for block, _ in one.pairs}
+        excess = debt.capacity - message.keep_blocks - leaving - len(coming)
         if excess > 0:
             excess -= self._debts.abandon(seq, debt, excess)
             self._state.sequences.touch(seq)
-        if excess <= 0 or debt.num_ready or coming:
+        if excess <= 0 or debt.num_ready:
             return
-        placed = [b for b in debt.blocks if b.debt is debt and b.arrived][-excess:]
+        placed = [b for b in debt.blocks if b.debt is debt and b.arrived and b.number not in coming][-excess:]
+        if message.deadline_s <= 0:
+            self._give_up(seq, debt, placed)
+        elif not coming:
+            self._bring_home(seq, debt, placed, now)
+
+    def _bring_home(self, seq: Sequence, debt: Debt, placed: list[Block], now: float) -> None:
         room = self._state.pool.num_free - len(self._state.running())
         slots = self._state.pool.allocate(min(len(placed), max(0, room)), SlotState.LOCAL) or []
         if slots:
@@ -62,6 +70,15 @@ class Recaller:
         rest = len(placed) - len(slots)
         if rest and self._state.borrower.of(seq, Purpose.RECLAIM) is None:
             self._state.borrower.start(seq, Purpose.RECLAIM, rest, now, exclude=[debt.creditor_id])
+
+    def _give_up(self, seq: Sequence, debt: Debt, placed: list[Block]) -> None:
+        self._debts.give_back(self._state.borrower.cancel(seq, Purpose.RECLAIM))
+        self._state.scheduler.take_back(seq)
+        self._debts.give_up(seq, debt, placed)
+        lost = events.SpanLost(
+            request_id=seq.request_id, creditor=debt.creditor_id, blocks=len(placed), why="its creditor reclaimed them"
+        )
+        self._state.publish(lost)
 
     def on_pulled(self, message: Pulled) -> bool:
         """A pull of ours is over; false if it was none of ours."""

@@ -2,7 +2,8 @@
 
 A request that waits for longer than `reclaim_after_s`, found nobody to lend, and would fit here if loans came home, has
 its instance reclaim as many rBlocks as are missing, at most `reclaim_blocks` at a time. A debtor that has not given
-them back after `reclaim_deadline_s` finds its renewal refused: it loses the span by evidence of its own. So that
+them back after `reclaim_deadline_s` is told that its time is over, and gives them up. One that does not do so either
+finds its renewal refused: it loses the whole span by evidence of its own. So that
 lending and reclaiming do not chase each other, nothing is lent while such a request waits, young loans are left alone,
 and a debtor that was reclaimed from is lent nothing for twice the time that it had to give back.
 """
@@ -135,7 +136,8 @@ class Reclaimer:
         deadline_s = max(0.0, loan.demand.until - now)
         reclaim = Reclaim(span=loan.span, deadline_s=deadline_s, keep_blocks=loan.demand.keep)
         self._state.emit(Answer(loan.route, reclaim))
-        self._remind_at.set(loan.span.span_id, now + REMIND_S)
+        last_call_s = deadline_s if deadline_s > 0 else math.inf
+        self._remind_at.set(loan.span.span_id, now + min(REMIND_S, last_call_s))
 
     def _drop_met(self) -> None:
         for loan in [loan for loan in self._demands.values() if not loan.num_demanded]:

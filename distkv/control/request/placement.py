@@ -247,6 +247,17 @@ class Placement:
         self.debts.remove(debt)
         return lost
 
+    def give_up(self, debt: Debt, blocks: Iterable[Block]) -> list[int]:
+        """The KV of blocks that lie in a span is gone, of these and no others; returns the positions they leave."""
+        self.unsettled = True
+        positions = []
+        for block in blocks:
+            assert block.debt is debt and block.arrived
+            positions.append(block.index)
+            self._lose(block, debt)
+        debt.given_back.update(positions)
+        return positions
+
     def clear(self) -> Cleared:
         """Hold nothing any more."""
         slots = self.take_unassigned() + [b.slot for b in self.blocks if b.slot is not None and not b.is_being_read]

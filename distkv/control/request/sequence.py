@@ -170,6 +170,14 @@ class Sequence:
             self.uncomputed.add(*self.span_of(block))
         return len(lost)
 
+    def give_up(self, debt: Debt, blocks: Iterable[Block]) -> list[int]:
+        """These blocks leave a span for nowhere: they are to be computed again; returns the positions they leave."""
+        given_up = list(blocks)
+        positions = self.placement.give_up(debt, given_up)
+        for block in given_up:
+            self.uncomputed.add(*self.span_of(block))
+        return positions
+
     def vacate(self) -> list[int]:
         """Take the slots from blocks that must wait for blocks before them: those that hold nothing, and those not
         full yet that are to leave. Returns the slots. No step in flight may compute for this attempt."""

@@ -175,7 +175,8 @@ class Released(Message, frozen=True):
 
 
 class Reclaim(Message, frozen=True):
-    """The debtor must release the span, or a part of it, within `deadline_s`; after that the creditor refuses to renew.
+    """The debtor must release the span, or a part of it, within `deadline_s`; if that is 0, at once and with what lies
+    there. After that the creditor refuses to renew.
 
     It comes by the connection by which the span was requested, and again while it is not met: the newest counts."""
 

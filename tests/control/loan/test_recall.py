@@ -107,6 +107,35 @@ def test_a_pull_that_fails_gives_its_slots_back_and_is_tried_again() -> None:
     assert recalling.pull().pull_id != pull.pull_id
 
 
+def test_what_is_still_there_at_the_deadline_is_given_up_and_nothing_else() -> None:
+    recalling = Recalling(free=1)
+    recalling.reclaim()
+    assert recalling.state.borrower.of(recalling.seq, Purpose.RECLAIM) is not None
+    recalling.state.commands.clear()
+    seq, attempt = recalling.seq, recalling.seq.attempt
+    over = Reclaim(span=recalling.debt.span, deadline_s=0.0, keep_blocks=1)
+    recalling.recaller.on_reclaim("p", over, recalling.clock.now())
+    (release,) = issued(recalling.state, Release)
+    assert (release.span, release.positions) == (recalling.debt.span, (1, 2))
+    assert list(seq.uncomputed) == [(4, 12)] and seq.attempt == attempt + 1
+    assert seq.placement.debts == [recalling.debt] and recalling.debt.capacity == 1
+    assert recalling.state.borrower.of(seq) is None, "nobody else is asked for what is gone"
+    recalling.recaller.on_reclaim("p", over, recalling.clock.now())
+    assert issued(recalling.state, Release) == [], "told again, there is nothing to give up"
+    recalling.check()
+
+
+def test_what_comes_home_at_the_deadline_is_not_given_up() -> None:
+    recalling = Recalling(free=3)
+    recalling.reclaim()
+    pull = recalling.pull()
+    recalling.recaller.on_reclaim("p", Reclaim(span=recalling.debt.span, deadline_s=0.0), recalling.clock.now())
+    assert list(recalling.seq.uncomputed) == [(0, 4)], "two of three are on their way"
+    recalling.recaller.on_pulled(Pulled(pull_id=pull.pull_id))
+    assert list(recalling.seq.uncomputed) == [(0, 4)] and recalling.seq.placement.debts == []
+    recalling.check()
+
+
 def test_what_ended_or_was_lost_meanwhile_needs_no_slots() -> None:
     for lost in (True, False):
         recalling = Recalling(free=8)

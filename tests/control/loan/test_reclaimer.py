@@ -8,7 +8,7 @@ import pytest
 
 from distkv.clock import ManualClock
 from distkv.control.commands import Answer
-from distkv.control.loan.lending import Loan
+from distkv.control.loan.lending import LAST_CALL_S, Loan
 from distkv.control.loan.reclaimer import REMIND_S, Reclaimer
 from distkv.control.request.sequence import SeqState, Sequence
 from distkv.wire.messages.to_rmanager import Granted, Reclaim, TryMoveKvcache
@@ -79,7 +79,11 @@ def test_who_does_not_give_back_in_time_cannot_renew_and_is_lent_nothing_for_a_w
     short.look()
     assert short.renew(short.first) and short.renew(short.second) and short.reclaimer.is_cooling("d", short.clock.now())
     short.clock.advance(DEADLINE_S)
-    short.look()
+    assert short.look() == [("b", 2, 0.0)], "its time is over"
+    assert short.renew(short.first) and short.renew(short.second)
+    short.clock.advance(REMIND_S)
+    assert short.look() == [("b", 2, 0.0)], "that may have been lost"
+    short.clock.advance(LAST_CALL_S - REMIND_S)
     assert short.renew(short.first) and not short.renew(short.second)
     short.state.loans.close(short.second, (0, 1, 2, 3))
     assert short.renew(short.second), "what it may keep, it keeps"
@@ -119,9 +123,9 @@ def test_at_most_so_many_at_a_time() -> None:
     short.clock.advance(REMIND_S)
     assert short.look() == [("b", 3, DEADLINE_S - REMIND_S)]
     short.state.loans.close(short.second, (0, 1, 2))
-    short.lack = 1
+    assert short.look() == [("a", 1, DEADLINE_S)], "the next, at once, from whoever was not asked yet"
     short.clock.advance(REMIND_S)
-    assert short.look() == [("a", 1, DEADLINE_S)], "the next, from whoever was not asked yet"
+    assert short.look() == [("a", 1, DEADLINE_S - REMIND_S)], "three are on their way, and four are missing"
 
 
 def test_when_the_need_is_gone_so_is_the_demand() -> None:

@@ -228,6 +228,35 @@ def test_failures_back_off_up_to_a_limit() -> None:
     assert waits[4] > waits[0]
 
 
+def test_the_oldest_does_not_wait_for_its_next_try_when_it_fits_here() -> None:
+    admitting = Admitting(8)
+    running = admitting.run("running", 5)
+    old, young = admitting.wait("old", 4, arrival=5.0), admitting.wait("young", 3, arrival=6.0)
+    for seq in (old, young):
+        admitting.admit()
+        assert seq.state is ACQUIRING
+        admitting.end(admitting.borrow())
+    assert min(old.retry_at, young.retry_at) > admitting.clock.now()
+    del admitting.state.sequences["running"]
+    admitting.debts.drop(running, admitting.clock.now())
+    admitting.admit()
+    assert (old.state, young.state) == (RUNNING, WAITING)
+    admitting.state.sequences.queue.validate()
+
+
+def test_a_request_that_borrows_still_lacks_what_it_lacked() -> None:
+    """Else what is reclaimed for it would be wanted no more, whenever it tries to borrow."""
+    admitting = Admitting(8)
+    admitting.run("running", 5)
+    old = admitting.wait("old", 4, arrival=5.0)
+    admitting.wait("young", 1, arrival=6.0)
+    before = admitting.admission.lacking(admitting.clock.now())
+    admitting.admit()
+    assert old.state is ACQUIRING and old.placement.unassigned_slots
+    assert admitting.admission.lacking(admitting.clock.now()) == before
+    assert before is not None and before[0] is old and before[1] > 0
+
+
 def test_one_that_lost_memory_needs_only_what_it_lost() -> None:
     admitting = Admitting(8)
     seq = admitting.run("r", 7)
