@@ -15,7 +15,6 @@ from distkv.control.request.pace import Pace
 from distkv.control.request.request import Request
 from distkv.control.request.sequence import SeqState, Sequence
 from distkv.control.rmanager.state import RManagerState
-from distkv.control.schedule.admission import Admission
 from distkv.control.schedule.scheduler import InFlight, Planned
 from distkv.types import TokenLogprobs
 from distkv.wire.messages.from_worker import SeqResult, StepResult
@@ -32,14 +31,12 @@ class RequestLifecycle:
     def __init__(
         self,
         state: RManagerState,
-        admission: Admission,
         debts: DebtBook,
         make_decoder: MakeDecoder,
         entropy: Random,
         on_lost: Callable[[Sequence, tuple[str, ...]], None],
     ) -> None:
         self._state = state
-        self._admission = admission
         self._debts = debts
         self._make_decoder = make_decoder
         self._entropy = entropy

@@ -32,6 +32,8 @@ from distkv.control.rmanager.peers import LostPeer, PeerBook
 from distkv.control.rmanager.reporting import instance_status, request_statuses
 from distkv.control.rmanager.state import RManagerSettings, RManagerState
 from distkv.control.schedule.admission import Admission
+from distkv.control.schedule.holdings import Holdings
+from distkv.control.schedule.making_room import MakingRoom
 from distkv.wire.messages import from_worker as fw
 from distkv.wire.messages import to_client as tc
 from distkv.wire.messages import to_gmanager as tg
@@ -57,12 +59,12 @@ class RManager:
         self._debts = DebtBook(self.state)
         self._mover = Mover(self.state, self._debts)
         self._recaller = Recaller(self.state, self._debts)
-        self._admission = Admission(self.state, self._debts, entropy)
+        self._holdings = Holdings(self.state, self._debts, entropy)
+        self._making_room = MakingRoom(self.state, self._holdings, entropy)
+        self._admission = Admission(self.state, self._debts, self._holdings, self._making_room)
         self._reclaimer = Reclaimer(self.state, self._admission.lacking)
         self._creditor = Creditor(self.state, self._reclaimer)
-        self._requests = RequestLifecycle(
-            self.state, self._admission, self._debts, make_decoder, entropy, self._lost_in_step
-        )
+        self._requests = RequestLifecycle(self.state, self._debts, make_decoder, entropy, self._lost_in_step)
         self._peers = PeerBook(self.state, lambda instance_id: bool(self._debts.at(instance_id)))
         self._heartbeats = Heartbeats(self.state)
         self._clients = ClientBook()
@@ -76,6 +78,7 @@ class RManager:
             self._reclaimer,
             self._debts,
             self._admission,
+            self._making_room,
             self._requests,
             self._clients,
             self._mover,
@@ -293,7 +296,7 @@ class RManager:
             touched |= self._check_places()
             while (step := state.scheduler.plan(state.running(), now)) is not None:
                 state.emit(c.TellWorker(step))
-            self._admission.make_room(now)
+            self._making_room.advance(now)
             touched |= self._check_places()
         for seq in touched.values():
             self._mover.advance(seq, now)
@@ -305,7 +308,7 @@ class RManager:
         while found := self.state.sequences.take_touched():
             touched |= found
             for seq in found.values():
-                self._admission.check_places(seq)
+                self._holdings.check_places(seq)
         return touched
 
     # --- questions

@@ -19,6 +19,8 @@ from distkv.control.request.pace import LONGEST_S
 from distkv.control.request.sequence import SeqState, Sequence
 from distkv.control.rmanager.member_table import GONE
 from distkv.control.schedule.admission import Admission
+from distkv.control.schedule.holdings import Holdings
+from distkv.control.schedule.making_room import MakingRoom
 from distkv.types import SamplingParams, TokenLogprobs
 from distkv.wire.messages.from_worker import SeqResult, StepResult
 from distkv.wire.messages.to_client import RequestEnded, TokenChunk
@@ -50,11 +52,11 @@ class Serving:
         self.clock = ManualClock(10.0)
         self.state = make_state(num_blocks, (), **settings)
         debts = DebtBook(self.state)
-        self.admission = Admission(self.state, debts, Random(1))
+        holdings = Holdings(self.state, debts, Random(1))
+        self.admission = Admission(self.state, debts, holdings, MakingRoom(self.state, holdings, Random(1)))
         self.lost: list[tuple[Sequence, tuple[str, ...]]] = []
         self.requests = RequestLifecycle(
             self.state,
-            self.admission,
             debts,
             decoder,
             Random(1),

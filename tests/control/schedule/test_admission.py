@@ -2,82 +2,18 @@
 
 from __future__ import annotations
 
-from random import Random
-
 import pytest
 
-from distkv.clock import ManualClock
 from distkv.control.blocks import SlotState
-from distkv.control.loan.borrow import Borrow, Purpose
-from distkv.control.loan.debts import DebtBook
-from distkv.control.request.block import Debt
-from distkv.control.request.sequence import SeqState, Sequence
-from distkv.control.rmanager.state import RManagerState
-from distkv.control.schedule.admission import FORESEEN_S, GIVE_UP_RETRIES, LONGEST_RETRY_S, Admission
+from distkv.control.loan.borrow import Purpose
+from distkv.control.request.sequence import Sequence
+from distkv.control.schedule.admission import FORESEEN_S, GIVE_UP_RETRIES
+from distkv.control.schedule.holdings import LONGEST_RETRY_S
 from distkv.control.schedule.waiting import AGED_S
-from distkv.wire.messages.common import Epoch, SpanRef
 from distkv.wire.messages.to_gmanager import BorrowQuery
 from distkv.wire.messages.to_rmanager import Release
-from tests.control.parts import add_sequence, compute, issued, lend, make_state, place, validate
-
-WAITING, ACQUIRING, RUNNING = SeqState.WAITING, SeqState.ACQUIRING, SeqState.RUNNING
-
-
-class Admitting:
-    """One instance with a pool of `num_blocks`, and what decides about it."""
-
-    def __init__(self, num_blocks: int = 8, peers: tuple[str, ...] = ("p", "q"), **settings: object) -> None:
-        self.clock = ManualClock(10.0)
-        self.state: RManagerState = make_state(num_blocks, peers, **settings)
-        self.debts = DebtBook(self.state)
-        self.admission = Admission(self.state, self.debts, Random(1))
-
-    def wait(self, name: str, num_blocks: int, arrival: float = 0.0) -> Sequence:
-        return add_sequence(self.state, name, num_blocks * 4, WAITING, arrival=arrival)
-
-    def run(self, name: str, num_blocks: int, arrival: float = 0.0) -> Sequence:
-        """A request that runs, its prompt computed."""
-        seq = add_sequence(self.state, name, num_blocks * 4, RUNNING, arrival=arrival)
-        compute(self.state, seq)
-        return seq
-
-    def admit(self) -> None:
-        self.admission.admit(self.clock.now())
-        self.check()
-
-    def make_room(self) -> None:
-        self.admission.make_room(self.clock.now())
-        self.check()
-
-    def stall(self) -> None:
-        """Plan steps until nothing is left to plan, and let each be answered without a token."""
-        for seq in self.state.running():
-            seq.uncomputed.add(seq.length, seq.length)
-        while (step := self.state.scheduler.plan(self.state.running(), self.clock.now())) is not None:
-            self.state.scheduler.finished(step.step_id)
-        self.state.settle()
-
-    def borrow(self) -> Borrow:
-        (borrow,) = self.state.borrower.active.values()
-        return borrow
-
-    def end(self, borrow: Borrow, *grants: tuple[str, int]) -> None:
-        """The borrow is over, with these grants."""
-        for index, (creditor, count) in enumerate(grants):
-            span = SpanRef(span_id=f"{borrow.borrow_id}-{index}", epoch=Epoch(1, 1))
-            debt = Debt(span, creditor, tuple(range(count)), self.clock.now() + 3.5, 4.0)
-            self.state.borrower.collect(borrow, debt)
-            self.debts.add(borrow.seq, debt, self.clock.now())
-        self.state.borrower.end(borrow)
-        assert self.state.borrower.take_finished() is borrow
-        self.admission.on_borrowed(borrow, self.clock.now())
-        self.check()
-
-    def check(self) -> None:
-        validate(self.state, self.debts)
-
-
-# --- admission
+from tests.control.parts import add_sequence, issued, lend, place
+from tests.control.schedule.admitting import ACQUIRING, RUNNING, WAITING, Admitting
 
 
 def test_what_fits_here_starts_here() -> None:
@@ -262,11 +198,11 @@ def test_one_that_lost_memory_needs_only_what_it_lost() -> None:
     seq = admitting.run("r", 7)
     gone = lend(seq, "p", 3, debts=admitting.debts)
     place(admitting.state, seq, gone)
-    admitting.admission.check_places(seq)
+    admitting.holdings.check_places(seq)
     assert seq.state is RUNNING
     admitting.debts.lose(seq, gone)
-    admitting.admission.check_places(seq)
-    assert seq.state is WAITING and admitting.admission.unplaced_blocks(seq) == 3
+    admitting.holdings.check_places(seq)
+    assert seq.state is WAITING and admitting.holdings.unplaced_blocks(seq) == 3
     admitting.admit()
     assert seq.state is RUNNING and len(seq.placement.unassigned_slots) == 3
     assert list(seq.uncomputed) == [(0, 12)]
@@ -280,8 +216,8 @@ def test_a_loss_without_slots_waits_for_them_and_borrows() -> None:
     admitting.state.trim(seq)
     admitting.run("other", 5, arrival=1.0)
     admitting.debts.lose(seq, gone)
-    admitting.admission.check_places(seq)
-    assert seq.state is WAITING and admitting.admission.unplaced_blocks(seq) == 6
+    admitting.holdings.check_places(seq)
+    assert seq.state is WAITING and admitting.holdings.unplaced_blocks(seq) == 6
     admitting.admit()
     assert seq.state is ACQUIRING
     assert admitting.borrow().num_blocks == 7, "one of its two full local blocks leaves for a slot to compute in"
@@ -300,7 +236,7 @@ def test_two_that_hold_what_the_other_lacks_do_not_wait_for_ever(holds: str) -> 
     admitting.state.trim(seq)
     others = admitting.run("other", admitting.state.pool.num_free, arrival=1.0)
     admitting.debts.lose(seq, gone)
-    admitting.admission.check_places(seq)
+    admitting.holdings.check_places(seq)
     assert others.state is RUNNING and seq.state is WAITING
     for _ in range(GIVE_UP_RETRIES):
         assert seq.placement.blocks and (seq.placement.debts or seq.placement.num_local_slots)
@@ -321,7 +257,7 @@ def broken(admitting: Admitting, name: str, arrival: float) -> Sequence:
     for block, slot in zip(other.placement.blocks, slots, strict=True):
         other.placement.put(block, slot)
     admitting.debts.lose(seq, gone)
-    admitting.admission.check_places(seq)
+    admitting.holdings.check_places(seq)
     assert seq.state is WAITING and seq.placement.holds_kv
     return seq
 
@@ -357,115 +293,6 @@ def test_a_younger_request_makes_no_older_one_give_up() -> None:
     admitting.clock.advance(AGED_S)
     admitting.admit()
     assert holder.placement.holds_kv and young.state is WAITING
-
-
-# --- making room
-
-
-def test_sealed_blocks_of_the_fullest_leave_before_anybody_is_preempted() -> None:
-    admitting = Admitting(8)
-    admitting.run("small", 2)
-    full = admitting.run("full", 6, arrival=1.0)
-    admitting.make_room()
-    borrow = admitting.borrow()
-    assert (borrow.seq, borrow.purpose, borrow.num_blocks) == (full, Purpose.RELIEVE, 4)
-    admitting.make_room()
-    assert len(admitting.state.borrower.active) == 1, "one at a time"
-    admitting.end(borrow, ("p", 3))
-    assert [block.number for block in full.placement.debts[0].blocks] == [0, 1, 2]
-
-
-def test_full_blocks_leave_for_what_is_kept_before_anything_is_borrowed() -> None:
-    admitting = Admitting(8)
-    admitting.run("small", 2)
-    full = admitting.run("full", 6, arrival=1.0)
-    first = lend(full, "p", 1, debts=admitting.debts, spare=2)
-    second = lend(full, "q", 0, debts=admitting.debts, spare=5)
-    place(admitting.state, full, first)
-    admitting.state.trim(full)
-    admitting.run("filler", 1, arrival=2.0)
-    admitting.make_room()
-    assert admitting.state.borrower.active == {}
-    assert [[block.number for block in debt.blocks] for debt in (first, second)] == [[0, 1, 2], [3, 4]]
-    assert (first.num_spare, second.num_spare) == (0, 3) and "full" in admitting.state.sequences.touched
-
-
-def test_who_has_to_wait_again_keeps_no_positions_to_spare() -> None:
-    admitting = Admitting(8)
-    seq = admitting.run("r", 7)
-    kept = lend(seq, "q", 1, debts=admitting.debts, spare=3)
-    empty = lend(seq, "s", 0, debts=admitting.debts, spare=1)
-    gone = lend(seq, "p", 3, at=1, debts=admitting.debts)
-    for debt in (kept, gone):
-        place(admitting.state, seq, debt)
-    admitting.debts.lose(seq, gone)
-    admitting.state.commands.clear()
-    admitting.admission.check_places(seq)
-    assert seq.state is WAITING and seq.placement.debts == [kept] and kept.num_spare == 0
-    released = [(release.span, release.positions) for release in issued(admitting.state, Release)]
-    assert released == [(kept.span, (1, 2, 3)), (empty.span, ())]
-    admitting.check()
-
-
-def test_with_room_nothing_leaves() -> None:
-    admitting = Admitting(12)
-    admitting.run("a", 2)
-    admitting.make_room()
-    assert admitting.state.borrower.active == {}
-
-
-def test_when_nobody_lends_who_costs_least_is_preempted_but_the_oldest_and_all_of_its_memory_is_free() -> None:
-    admitting = Admitting(8)
-    old = admitting.run("old", 4)
-    young = admitting.run("young", 4, arrival=1.0)
-    place(admitting.state, young, lend(young, "p", 2, debts=admitting.debts))
-    admitting.state.trim(young)
-    filler = admitting.run("filler", 2, arrival=-1.0)
-    for seq in (old, young, filler):
-        seq.request.tokens.append(1)
-        seq.uncomputed.add(seq.length - 1, seq.length)
-        seq.placement.cover(seq.length)
-    admitting.stall()
-    assert set(admitting.state.scheduler.stalled) == {old, young, filler}
-    admitting.make_room()
-    admitting.end(admitting.borrow())
-    assert young.state is RUNNING, "somebody else may give way first"
-    admitting.clock.advance(1.5)
-    admitting.make_room()
-    admitting.end(admitting.borrow())
-    assert young.state is WAITING and (old.state, filler.state) == (RUNNING, RUNNING)
-    assert young.placement.blocks == [] and list(young.uncomputed) == [(0, 17)] and young.attempt == 1
-    assert admitting.state.pool.num_free == 2
-    assert [release.span.span_id for release in issued(admitting.state, Release)] == ["young-p-0"]
-    assert admitting.state.counters.preemptions == 1
-    assert young.retry_at > admitting.clock.now()
-
-
-def test_nobody_is_preempted_when_a_slot_came_free_meanwhile() -> None:
-    admitting = Admitting(4, peers=())
-    seq = admitting.run("a", 3)
-    other = admitting.run("b", 1, arrival=1.0)
-    seq.request.tokens.append(1)
-    seq.uncomputed.add(seq.length - 1, seq.length)
-    seq.placement.cover(seq.length)
-    admitting.stall()
-    assert admitting.state.scheduler.stalled == [seq]
-    del admitting.state.sequences["b"]
-    admitting.debts.drop(other, admitting.clock.now())
-    admitting.make_room()
-    assert seq.state is RUNNING and admitting.state.counters.preemptions == 0
-
-
-def test_alone_and_without_peers_the_youngest_is_preempted_at_once() -> None:
-    admitting = Admitting(4, peers=())
-    old, young = admitting.run("old", 2), admitting.run("young", 2, arrival=1.0)
-    old.request.tokens.append(1)
-    old.uncomputed.add(old.length - 1, old.length)
-    old.placement.cover(old.length)
-    admitting.stall()
-    admitting.make_room()
-    assert (old.state, young.state) == (RUNNING, WAITING)
-    assert admitting.state.pool.num_free == 2
 
 
 def test_a_borrow_of_a_request_that_ended_goes_back() -> None:

@@ -1,0 +1,177 @@
+"""Slots for running sequences that need some (docs/design.md, "Making room").
+
+When slots run short, full blocks of the sequence that holds most of them are moved out; if nobody lends, the one that
+costs least to do again is preempted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from random import Random
+
+from distkv.control.loan.borrow import Borrow, Purpose
+from distkv.control.request.sequence import SeqState, Sequence
+from distkv.control.rmanager.state import RManagerState
+from distkv.control.schedule.holdings import LONGEST_RETRY_S, Holdings
+from distkv.control.timers import Timers
+
+LEAST_MOVE_BLOCKS = 4
+SOON_TOKENS = 4
+REDO_S = 0.002
+"""Seconds that a sequence stands still for each token it would compute again, before it gives way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Victim:
+    """One that could be preempted. age: sorts oldest first. redo_tokens: what would be computed again. frees: whether
+    slots here would come free."""
+
+    request_id: str
+    age: tuple[float, str]
+    redo_tokens: int
+    frees: bool
+
+
+def cheapest(running: Iterable[Victim]) -> Victim | None:
+    """The one that costs least to do again, of equal ones the youngest. The oldest is spared as long as another one
+    frees a slot, so that it ends however cheap it is."""
+    able = sorted((victim for victim in running if victim.frees), key=lambda victim: victim.age)
+    spared = able[1:] or able
+    return min(reversed(spared), key=lambda victim: victim.redo_tokens, default=None)
+
+
+class MakingRoom:
+    """Decides which running sequence of one instance gives up slots."""
+
+    def __init__(self, state: RManagerState, holdings: Holdings, entropy: Random) -> None:
+        self._state = state
+        self._holdings = holdings
+        self._entropy = entropy
+        self._relieve_at = 0.0
+        self._relieve_again: Timers[str] = Timers()
+        self._relieve_retries = 0
+        self._give_way_at = math.inf
+        self._short: tuple[tuple[int, int, int, int], bool] = ((-1, -1, -1, -1), False)
+
+    def next_deadline(self) -> float:
+        """When `advance` has something to do that had to wait."""
+        return self._relieve_again.next_at()
+
+    def advance(self, now: float) -> None:
+        """Move blocks out when slots run short; let one give way when a sequence stands still for want of one."""
+        state = self._state
+        self._relieve_again.take_due(now)
+        stalled = self._stalled()
+        if not stalled:
+            self._give_way_at = math.inf
+        if not (stalled or self._short_soon() or self._starving()) or self._relieving():
+            return
+        room_is_coming = state.has_deferred_slots or any(s.placement.has_outgoing for s in state.running())
+        if room_is_coming and not stalled:
+            return
+        most = max(LEAST_MOVE_BLOCKS, len(state.running()))
+        if self._use_spare(most):
+            return
+        may_relieve = now >= self._relieve_at and state.has_creditors
+        victim = self._fullest() if may_relieve else None
+        if victim is not None:
+            wanted = min(victim.placement.counts.movable, most)
+            state.borrower.start(victim, Purpose.RELIEVE, wanted, now)
+            return
+        # What a sequence has in flight may fill blocks that can leave, or end a request: that comes first.
+        stuck = any(not state.scheduler.has_in_flight(s) for s in stalled)
+        if stuck and not room_is_coming and (now >= self._relieve_at or not state.has_creditors):
+            self._give_way(now)
+
+    def on_borrowed(self, borrow: Borrow, now: float) -> None:
+        """A borrow to make room is over: let blocks go, or somebody give way."""
+        seq = borrow.seq
+        blocks = seq.placement.movable() if seq.state is SeqState.RUNNING else []
+        self._holdings.hand_over(seq, borrow, blocks)
+        if borrow.grants and blocks:
+            self._relieve_retries = 0
+            return
+        self._relieve_at = now + self._holdings.backoff(self._relieve_retries)
+        self._relieve_again.set("", self._relieve_at)
+        self._relieve_retries += 1
+        if self._stalled():
+            self._give_way(now)
+
+    def _stalled(self) -> list[Sequence]:
+        """Running sequences that stand still for want of a slot, with none free or coming back."""
+        state = self._state
+        if state.pool.num_free:
+            return []
+        return [s for s in state.scheduler.stalled if s.state is SeqState.RUNNING and not state.returning(s)]
+
+    def _short_soon(self) -> bool:
+        """Whether fewer slots are free than running sequences need within a few tokens; looked at when a step was
+        planned or answered, or slots or the batch changed."""
+        state = self._state
+        if state.pool.num_free >= len(state.running()):
+            return False
+        steps = state.scheduler.last_step_id, state.scheduler.last_done_id
+        basis = (*steps, state.pool.changes, state.sequences.batch_changes)
+        if self._short[0] != basis:
+            self._short = basis, self._look_short_soon()
+        return self._short[1]
+
+    def _look_short_soon(self) -> bool:
+        block_tokens = self._state.settings.block_tokens
+        soon = [
+            s
+            for s in self._state.running()
+            if len(s.placement.blocks) * block_tokens - s.length < SOON_TOKENS
+            and not s.placement.unassigned_slots
+            and s.can_grow
+        ]
+        return self._state.pool.num_free < len(soon)
+
+    def _starving(self) -> bool:
+        """Whether the oldest waiting request has not even the one slot that it needs to use borrowed memory."""
+        state = self._state
+        if state.pool.num_free > len(state.running()):
+            return False
+        oldest = self._state.sequences.queue.waiting.oldest
+        if oldest is None or oldest.placement.unassigned_slots:
+            return False
+        return self._holdings.unplaced_blocks(oldest) > 0
+
+    def _use_spare(self, most: int) -> bool:
+        """Have full blocks of a sequence go to what it keeps at creditors; false if none has both."""
+        for seq in self._state.running():
+            if seq.placement.counts.movable and (spare := seq.placement.num_spare):
+                blocks = seq.placement.movable()[: min(most, spare)]
+                for debt in seq.placement.debts:
+                    here, blocks = blocks[: debt.num_spare], blocks[debt.num_spare :]
+                    seq.placement.borrow(debt, here)
+                self._state.sequences.touch(seq)
+                return True
+        return False
+
+    def _relieving(self) -> bool:
+        return self._state.borrower.is_borrowing(Purpose.RELIEVE)
+
+    def _fullest(self) -> Sequence | None:
+        running = [s for s in self._state.running() if s.placement.counts.movable]
+        return max(running, key=lambda s: (s.placement.counts.movable, s.age), default=None)
+
+    def _give_way(self, now: float) -> None:
+        """Preempt the one that costs least to do again, after a while that is the longer the more that is: of several
+        instances that stand still for each other's memory the one with the least to lose gives way."""
+        victims = [
+            Victim(seq.request_id, seq.age, seq.num_computed, seq.placement.num_local_slots > 0)
+            for seq in self._state.running()
+        ]
+        victim = cheapest(victims)
+        if victim is None:
+            return
+        if self._state.has_creditors and self._give_way_at == math.inf:
+            pause_s = min(LONGEST_RETRY_S, REDO_S * victim.redo_tokens) * (0.5 + self._entropy.random())
+            self._give_way_at = now + pause_s
+            self._relieve_again.set("give way", self._give_way_at)
+        elif not self._state.has_creditors or now >= self._give_way_at:
+            self._give_way_at = math.inf
+            self._holdings.preempt(self._state.sequences[victim.request_id], now)

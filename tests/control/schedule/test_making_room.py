@@ -1,0 +1,136 @@
+"""Making room: full blocks move out, or the one gives way that costs least to do again, but never the oldest."""
+
+from __future__ import annotations
+
+from distkv.control.loan.borrow import Purpose
+from distkv.control.schedule.making_room import Victim, cheapest
+from distkv.wire.messages.to_rmanager import Release
+from tests.control.parts import issued, lend, place
+from tests.control.schedule.admitting import RUNNING, WAITING, Admitting
+
+
+def test_sealed_blocks_of_the_fullest_leave_before_anybody_is_preempted() -> None:
+    admitting = Admitting(8)
+    admitting.run("small", 2)
+    full = admitting.run("full", 6, arrival=1.0)
+    admitting.make_room()
+    borrow = admitting.borrow()
+    assert (borrow.seq, borrow.purpose, borrow.num_blocks) == (full, Purpose.RELIEVE, 4)
+    admitting.make_room()
+    assert len(admitting.state.borrower.active) == 1, "one at a time"
+    admitting.end(borrow, ("p", 3))
+    assert [block.number for block in full.placement.debts[0].blocks] == [0, 1, 2]
+
+
+def test_full_blocks_leave_for_what_is_kept_before_anything_is_borrowed() -> None:
+    admitting = Admitting(8)
+    admitting.run("small", 2)
+    full = admitting.run("full", 6, arrival=1.0)
+    first = lend(full, "p", 1, debts=admitting.debts, spare=2)
+    second = lend(full, "q", 0, debts=admitting.debts, spare=5)
+    place(admitting.state, full, first)
+    admitting.state.trim(full)
+    admitting.run("filler", 1, arrival=2.0)
+    admitting.make_room()
+    assert admitting.state.borrower.active == {}
+    assert [[block.number for block in debt.blocks] for debt in (first, second)] == [[0, 1, 2], [3, 4]]
+    assert (first.num_spare, second.num_spare) == (0, 3) and "full" in admitting.state.sequences.touched
+
+
+def test_who_has_to_wait_again_keeps_no_positions_to_spare() -> None:
+    admitting = Admitting(8)
+    seq = admitting.run("r", 7)
+    kept = lend(seq, "q", 1, debts=admitting.debts, spare=3)
+    empty = lend(seq, "s", 0, debts=admitting.debts, spare=1)
+    gone = lend(seq, "p", 3, at=1, debts=admitting.debts)
+    for debt in (kept, gone):
+        place(admitting.state, seq, debt)
+    admitting.debts.lose(seq, gone)
+    admitting.state.commands.clear()
+    admitting.holdings.check_places(seq)
+    assert seq.state is WAITING and seq.placement.debts == [kept] and kept.num_spare == 0
+    released = [(release.span, release.positions) for release in issued(admitting.state, Release)]
+    assert released == [(kept.span, (1, 2, 3)), (empty.span, ())]
+    admitting.check()
+
+
+def test_with_room_nothing_leaves() -> None:
+    admitting = Admitting(12)
+    admitting.run("a", 2)
+    admitting.make_room()
+    assert admitting.state.borrower.active == {}
+
+
+def test_when_nobody_lends_who_costs_least_is_preempted_but_the_oldest_and_all_of_its_memory_is_free() -> None:
+    admitting = Admitting(8)
+    old = admitting.run("old", 4)
+    young = admitting.run("young", 4, arrival=1.0)
+    place(admitting.state, young, lend(young, "p", 2, debts=admitting.debts))
+    admitting.state.trim(young)
+    filler = admitting.run("filler", 2, arrival=-1.0)
+    for seq in (old, young, filler):
+        seq.request.tokens.append(1)
+        seq.uncomputed.add(seq.length - 1, seq.length)
+        seq.placement.cover(seq.length)
+    admitting.stall()
+    assert set(admitting.state.scheduler.stalled) == {old, young, filler}
+    admitting.make_room()
+    admitting.end(admitting.borrow())
+    assert young.state is RUNNING, "somebody else may give way first"
+    admitting.clock.advance(1.5)
+    admitting.make_room()
+    admitting.end(admitting.borrow())
+    assert young.state is WAITING and (old.state, filler.state) == (RUNNING, RUNNING)
+    assert young.placement.blocks == [] and list(young.uncomputed) == [(0, 17)] and young.attempt == 1
+    assert admitting.state.pool.num_free == 2
+    assert [release.span.span_id for release in issued(admitting.state, Release)] == ["young-p-0"]
+    assert admitting.state.counters.preemptions == 1
+    assert young.retry_at > admitting.clock.now()
+
+
+def test_nobody_is_preempted_when_a_slot_came_free_meanwhile() -> None:
+    admitting = Admitting(4, peers=())
+    seq = admitting.run("a", 3)
+    other = admitting.run("b", 1, arrival=1.0)
+    seq.request.tokens.append(1)
+    seq.uncomputed.add(seq.length - 1, seq.length)
+    seq.placement.cover(seq.length)
+    admitting.stall()
+    assert admitting.state.scheduler.stalled == [seq]
+    del admitting.state.sequences["b"]
+    admitting.debts.drop(other, admitting.clock.now())
+    admitting.make_room()
+    assert seq.state is RUNNING and admitting.state.counters.preemptions == 0
+
+
+def test_alone_and_without_peers_the_youngest_is_preempted_at_once() -> None:
+    admitting = Admitting(4, peers=())
+    old, young = admitting.run("old", 2), admitting.run("young", 2, arrival=1.0)
+    old.request.tokens.append(1)
+    old.uncomputed.add(old.length - 1, old.length)
+    old.placement.cover(old.length)
+    admitting.stall()
+    admitting.make_room()
+    assert (old.state, young.state) == (RUNNING, WAITING)
+    assert admitting.state.pool.num_free == 2
+
+
+def victim(name: str, arrival: float, redo_tokens: int, frees: bool = True) -> Victim:
+    return Victim(name, (arrival, name), redo_tokens, frees)
+
+
+def test_the_cheapest_but_the_oldest() -> None:
+    old, dear, cheap = victim("old", 0.0, 1), victim("dear", 1.0, 90), victim("cheap", 2.0, 10)
+    assert cheapest([dear, cheap, old]) == cheap
+    assert cheapest([dear, old]) == dear
+    assert cheapest([old]) == old and cheapest([]) is None
+
+
+def test_of_equals_the_youngest() -> None:
+    same = [victim(f"r{number}", number, 10) for number in range(4)]
+    assert cheapest(same) == same[-1]
+
+
+def test_only_who_frees_a_slot() -> None:
+    assert cheapest([victim("old", 0.0, 1), victim("remote", 1.0, 1, frees=False)]) == victim("old", 0.0, 1)
+    assert cheapest([victim("remote", 1.0, 1, frees=False)]) is None
