@@ -9,26 +9,24 @@ of one instance.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from random import Random
 from typing import Protocol, assert_never
 
-from distkv import events
 from distkv.control import commands as c
 from distkv.control.loan.creditor import Creditor
 from distkv.control.loan.debts import DebtBook
 from distkv.control.loan.moves import Mover
-from distkv.control.loan.paths import Path
 from distkv.control.loan.recall import Recaller
 from distkv.control.loan.reclaimer import Reclaimer
-from distkv.control.request.block import Debt
 from distkv.control.request.lifecycle import RequestLifecycle
 from distkv.control.request.output import MakeDecoder
 from distkv.control.request.sequence import Sequence
 from distkv.control.rmanager.clients import CLIENT_TIMEOUT_S, ClientBook
 from distkv.control.rmanager.drain import Drain
 from distkv.control.rmanager.heartbeats import Heartbeats
-from distkv.control.rmanager.peers import LostPeer, PeerBook
+from distkv.control.rmanager.losses import Losses
+from distkv.control.rmanager.peers import PeerBook
 from distkv.control.rmanager.reporting import instance_status, request_statuses
 from distkv.control.rmanager.state import RManagerSettings, RManagerState
 from distkv.control.schedule.admission import Admission
@@ -64,7 +62,8 @@ class RManager:
         self._admission = Admission(self.state, self._debts, self._holdings, self._making_room)
         self._reclaimer = Reclaimer(self.state, self._admission.lacking)
         self._creditor = Creditor(self.state, self._reclaimer)
-        self._requests = RequestLifecycle(self.state, self._debts, make_decoder, entropy, self._lost_in_step)
+        self._losses = Losses(self.state, self._debts)
+        self._requests = RequestLifecycle(self.state, self._debts, make_decoder, entropy, self._losses.in_step)
         self._peers = PeerBook(self.state, lambda instance_id: bool(self._debts.at(instance_id)))
         self._heartbeats = Heartbeats(self.state)
         self._clients = ClientBook()
@@ -94,7 +93,7 @@ class RManager:
             case c.FromGManager():
                 self._from_gmanager(event.message, now)
             case c.PeerAnswered():
-                self._lose_peers(self._peers.heard_from(event.peer_id, event.message), now)
+                self._losses.peers(self._peers.heard_from(event.peer_id, event.message), now)
                 self._peer_answered(event.peer_id, event.message, now)
             case c.PeerRequested():
                 self._peer_requested(event, now)
@@ -129,7 +128,7 @@ class RManager:
             case fw.StepResult():
                 self._heartbeats.on_step(message.compute_s)
                 for creditor_id in {lost for result in message.results for lost in result.lost}:
-                    self._path_failed(creditor_id, "partials were missing", now)
+                    self._losses.path_failed(creditor_id, "partials were missing", now)
                 self._requests.on_result(message, now)
             case fw.Checksummed():
                 self._mover.on_checksummed(message)
@@ -166,7 +165,7 @@ class RManager:
             case tr.Complete():
                 self._mover.on_complete(peer_id, message, now)
             case tr.Renewed():
-                self._lose_leases(self._debts.on_renewed(peer_id, message), "its renewal was refused", now)
+                self._losses.leases(self._debts.on_renewed(peer_id, message), "its renewal was refused", now)
             case tr.Released():
                 self._debts.on_released(peer_id, message)
             case tr.Reclaim():
@@ -209,7 +208,7 @@ class RManager:
             self.state.emit(c.TellGManager(tg.Join(member=self._peers.own_now(), compat=self._compat)))
 
     def _members(self, message: tr.Members, now: float) -> None:
-        self._lose_peers(self._peers.take(message, now), now)
+        self._losses.peers(self._peers.take(message, now), now)
 
     def _client_gone(self, route: bytes, now: float) -> None:
         self._clients.gone(route)
@@ -221,46 +220,10 @@ class RManager:
         for seq in self.state.sequences.of_route(route):
             self._requests.fail(seq, f"nothing was heard of its client for {CLIENT_TIMEOUT_S:g} s", now)
 
-    # --- losses
-
-    def _lost_in_step(self, seq: Sequence, creditor_ids: tuple[str, ...]) -> None:
-        debts = [debt for debt in seq.placement.debts if debt.creditor_id in creditor_ids and debt.filled]
-        self._lose_all([(seq, debt) for debt in debts], "partials were missing")
-
-    def _lose_leases(self, found: list[tuple[Sequence, Debt]], why: str, now: float) -> None:
-        for creditor_id in {debt.creditor_id for _, debt in found}:
-            self._path_failed(creditor_id, why, now)
-        self._lose_all(found, why)
-
-    def _path_failed(self, creditor_id: str, why: str, now: float) -> None:
-        """What lay there could not be used: others are tried first for a while."""
-        self.state.paths.failed(Path(self.state.settings.instance_id, creditor_id), why, now)
-
-    def _lose_all(self, found: list[tuple[Sequence, Debt]], why: str) -> None:
-        for seq, debt in found:
-            if debt not in seq.placement.debts:
-                continue
-            self.state.scheduler.take_back(seq)
-            blocks = self._debts.lose(seq, debt)
-            self.state.sequences.touch(seq)
-            self.state.publish(
-                events.SpanLost(request_id=seq.request_id, creditor=debt.creditor_id, blocks=blocks, why=why)
-            )
-
-    def _lose_peers(self, peers: Iterable[LostPeer], now: float) -> None:
-        """What was borrowed there is gone. What was lent to them comes back when its lease ends, or when the debtor
-        itself is heard in a new incarnation."""
-        state = self.state
-        for peer in peers:
-            state.publish(events.PeerLost(peer=peer.instance_id, restarted=peer.new_incarnation is not None))
-            self._lose_all(self._debts.at(peer.instance_id), "the creditor is gone")
-            state.borrower.on_peer_lost(peer.instance_id, now)
-            self._debts.on_peer_lost(peer.instance_id)
-
     # --- time
 
     def _tick(self, now: float) -> None:
-        self._lose_peers(self._peers.tick(now), now)
+        self._losses.peers(self._peers.tick(now), now)
         self.state.paths.tick(now)
         silent, unusable = self.state.borrower.tick(now)
         self._debts.give_back(unusable)
@@ -270,7 +233,7 @@ class RManager:
         self._reclaimer.tick(now)
         expired = self._debts.tick(now)
         self.state.counters.lease_expiries += len(expired)
-        self._lose_leases(expired, "its lease ran out", now)
+        self._losses.leases(expired, "its lease ran out", now)
         for route in self._clients.silent(now):
             self._client_silent(route, now)
         self._mover.tick(now)
