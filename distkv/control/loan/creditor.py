@@ -23,6 +23,9 @@ from distkv.wire.messages.to_rmanager import (
 )
 from distkv.wire.messages.to_worker import Grant, Pull, Revoke
 
+MAX_SHARERS = 3
+"""So many creditors are recommended to a debtor at once: what its request still lacks, they keep together."""
+
 
 class Creditor:
     """Answers debtors; every loan it ends goes through the worker, which knows when the last reader is done."""
@@ -45,13 +48,19 @@ class Creditor:
         kept = state.earmarks.kept_from(request, state.earmarks.since(message.waited_s, now), now)
         answer, is_new = state.loans.try_grant(route, message, max(0, state.lendable() - kept), now)
         granted = len(answer.slots) if isinstance(answer, Granted) else 0
-        wanted = min(message.num_blocks, state.settings.lendable_blocks)
-        state.earmarks.ask(request, message.waited_s, wanted if granted < message.num_blocks else 0, now)
+        wanted = self._wanted(message.num_blocks, granted) if granted < message.num_blocks else 0
+        state.earmarks.ask(request, message.waited_s, wanted, now)
         if isinstance(answer, Granted) and is_new:
             span = SpanRef(span_id=answer.span_id, epoch=answer.epoch)
             state.emit(TellWorker(Grant(span=span, slots=answer.slots)))
             state.publish(events.Lent(request_id=message.request_id, debtor=sender, blocks=len(answer.slots)))
         state.emit(Answer(route, answer))
+
+    def _wanted(self, num_blocks: int, granted: int) -> int:
+        """rBlocks to keep for a request that got less than it asked for: those, and a share of the others, for it asks
+        other creditors too."""
+        missing = min(num_blocks, self._state.settings.lendable_blocks) - granted
+        return granted - (-missing // max(1, min(MAX_SHARERS, self._state.members.num_creditors)))
 
     def _why_not(self, sender: str, message: TryMoveKvcache, now: float) -> str:
         """Why nothing is lent to this debtor, however much is free; empty if it may have some.

@@ -50,6 +50,7 @@ class Lending:
         span_id: str = "s",
         blocks: int = 3,
         incarnation: int = 1,
+        waited_s: float = 0.0,
     ):
         ask = TryMoveKvcache(
             span_id=span_id,
@@ -58,6 +59,7 @@ class Lending:
             debtor_incarnation=incarnation,
             num_blocks=blocks,
             ttl_s=4.0,
+            waited_s=waited_s,
         )
         self.creditor.on_try_move(sender, route, ask, self.clock.now())
 
@@ -230,6 +232,20 @@ def test_what_a_former_incarnation_owes_ends_by_the_words_of_the_new_one(lending
     assert [revoke.span.span_id for revoke in issued(lending.state, Revoke)] == [loan.span.span_id, "other"]
     lending.ask(span_id="newer", incarnation=2)
     assert issued(lending.state, Revoke) == []
+
+
+@pytest.mark.parametrize(("num_peers", "kept"), [(1, 12), (2, 7), (3, 6), (9, 6)])
+def test_of_what_an_aged_request_lacks_a_creditor_keeps_its_share(lending: Lending, num_peers: int, kept: int) -> None:
+    """It kept all of it, and so did every other that was asked."""
+    state = lending.state
+    for number in range(num_peers - len(state.members)):
+        state.members[f"peer{number}"] = make_member(f"peer{number}")
+    for name in list(state.members)[num_peers:]:
+        del state.members[name]
+    taken = state.pool.allocate(state.pool.num_free - 3, SlotState.LOCAL)
+    lending.ask(blocks=12, waited_s=3.0)
+    assert taken is not None and state.loans.num_blocks == 2
+    assert state.earmarks.kept_from(("me", "younger"), lending.clock.now(), lending.clock.now()) == kept
 
 
 def test_a_drain_asks_for_everything(lending: Lending) -> None:
