@@ -1,6 +1,7 @@
 """`distkv bench gmanager`: what one gManager process costs as a cluster grows to 10,000 instances.
 
-The gManager is a real process on a core of its own; this process plays all instances from another one, over ZeroMQ.
+The gManager is a real process on a core of its own; this process plays all instances from another one, over ZeroMQ,
+and a third one, beside this, asks.
 """
 
 from __future__ import annotations
@@ -25,15 +26,19 @@ from distkv.bench.harness.command import Measured, Say, benchmark
 from distkv.bench.harness.machine import machine_facts, versions_of
 from distkv.bench.harness.report import Goal, Report, Result, results
 from distkv.bench.workloads.gmanager_load import Fleet
+from distkv.bench.workloads.gmanager_queries import QueryProcess, QueryRun
 from distkv.errors import ConfigError
 
 START_S, JOIN_S = 20.0, 900.0
 QUERIES_PER_S = 100.0
+RESULT_S = 0.05
+"""How often the other process is asked whether it has ended."""
 LEAST_BEATS, MOST_BEATS = 0.95, 1.05
 """Share of the heartbeats that must be sent in time, and no more than that, for the goals to be judged."""
-CPU, BEATS, OWN_CPU, MEMORY, DEATH, DEATH_CPU, DEATH_BYTES = (
+CPU, BEATS, LATE, OWN_CPU, MEMORY, DEATH, DEATH_CPU, DEATH_BYTES = (
     "CPU",
     "heartbeats",
+    "heartbeats sent too late, p99",
     "CPU of this process",
     "most memory so far",
     "one instance dies",
@@ -71,13 +76,17 @@ def measure(say: Say, *, quick: bool) -> Measured:
     samples: Samples = {}
     try:
         os.sched_setaffinity(0, {cores[-1]})
-        with _gmanager(cores[0]) as (pid, address), Fleet(address, size.connections, period_s=1.0) as fleet:
+        with (
+            _gmanager(cores[0]) as (pid, address),
+            Fleet(address, size.connections, period_s=1.0) as fleet,
+            QueryProcess(address) as queries,
+        ):
             for count in size.instances:
                 fleet.grow(count, JOIN_S, say)
                 fleet.run(min(2.0, 4 * size.seconds))
                 for number in range(size.rounds):
                     say(f"{count:,} instances, round {number + 1} of {size.rounds}")
-                    for case, value in _round(fleet, pid, size.seconds).items():
+                    for case, value in _round(fleet, queries, pid, size.seconds).items():
                         samples.setdefault(case, {}).setdefault(f"{count:,}", []).append(value)
     finally:
         os.sched_setaffinity(0, cores)
@@ -96,19 +105,23 @@ def measure(say: Say, *, quick: bool) -> Measured:
     return Report("gmanager", facts, versions_of(("msgspec", "pyzmq", "uvloop")), found, _goals(samples, size)), samples
 
 
-def _round(fleet: Fleet, pid: int, seconds: float) -> dict[str, float]:
+def _round(fleet: Fleet, queries: QueryProcess, pid: int, seconds: float) -> dict[str, float]:
+    fleet.late_s.clear()
     cpu_s, started, beats, own_s = _busy_seconds(pid), time.perf_counter(), fleet.sent, time.process_time()
-    took = fleet.measure(seconds, QUERIES_PER_S)
+    queries.start(QueryRun(len(fleet), seconds, QUERIES_PER_S))
+    while (times := queries.result()) is None:
+        fleet.run(RESULT_S)
     passed = time.perf_counter() - started
     found = {
         CPU: 100 * (_busy_seconds(pid) - cpu_s) / passed,
         BEATS: (fleet.sent - beats) / passed,
+        LATE: 1e3 * _p99(fleet.late_s),
         OWN_CPU: 100 * (time.process_time() - own_s) / passed,
         MEMORY: _most_memory_bytes(pid) / 1e6,
     }
-    for kind, values in took.items():
+    for kind, values in times.took_s.items():
         found[f"{kind}, median"] = 1e3 * statistics.median(values)
-        found[f"{kind}, p99"] = 1e3 * sorted(values)[int(0.99 * (len(values) - 1))]
+        found[f"{kind}, p99"] = 1e3 * _p99(values)
     fleet.settle(JOIN_S)
     before_s = _busy_seconds(pid)
     if (death := fleet.leave(0)) is not None:
@@ -120,6 +133,10 @@ def _round(fleet: Fleet, pid: int, seconds: float) -> dict[str, float]:
     fleet.rejoin(0)
     fleet.run(0.5)
     return found
+
+
+def _p99(values: list[float]) -> float:
+    return sorted(values)[int(0.99 * (len(values) - 1))]
 
 
 def _unit(case: str) -> str:

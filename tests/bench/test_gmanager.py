@@ -6,9 +6,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import zmq
 
-from distkv.bench.gmanager import CPU, DEATH_BYTES, MEMORY, OWN_CPU, QUICK, main
+from distkv.bench.gmanager import CPU, DEATH_BYTES, LATE, MEMORY, OWN_CPU, QUICK, main
 from distkv.bench.harness.report import Report
+from distkv.bench.workloads.gmanager_queries import NoAnswer, QueryProcess, QueryRun
 from distkv.bench.workloads.heartbeat_frames import BLOCKS, HeartbeatFrames
 from distkv.wire.inboxes import GMANAGER_PORT
 from distkv.wire.messages.to_gmanager import Heartbeat
@@ -25,12 +27,23 @@ def test_quick_shows_growth_and_leaves_the_goals_open(tmp_path: Path) -> None:
     few, many = (f"{count:,}" for count in QUICK.instances)
     assert {variant for _, variant in rows} == {few, many}
     assert rows[CPU, few] > 0 and rows["Locate, p99", many] > 0
-    assert rows[OWN_CPU, many] > 0 and rows[MEMORY, many] > 10
+    assert rows[LATE, many] >= 0 and rows[OWN_CPU, many] > 0 and rows[MEMORY, many] > 10
     assert rows["heartbeats", many] == pytest.approx(100, rel=0.5)
     copies = rows[DEATH_BYTES, many] / rows[DEATH_BYTES, few]
     assert copies == pytest.approx(99 / 9, rel=0.1), "one small message to each of the others"
     assert len(report.goals) == 4 and all(goal.met is None for goal in report.goals)
     assert drawn.stat().st_size > 10_000
+
+
+def test_queries_that_are_not_answered_end_the_run() -> None:
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as silent:
+        port = silent.bind_to_random_port("tcp://127.0.0.1")
+        with QueryProcess(f"tcp://127.0.0.1:{port}", answer_s=0.05) as queries:
+            queries.start(QueryRun(num_instances=10, seconds=0.1, per_s=100.0))
+            with pytest.raises(NoAnswer, match=r"not answered within 0\.05 s"):
+                while queries.result() is None:
+                    assert silent.poll(10_000), "no query came"
+        silent.close(linger=0)
 
 
 def test_heartbeats_written_in_place_are_what_an_instance_sends() -> None:

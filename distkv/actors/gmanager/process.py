@@ -14,6 +14,7 @@ import structlog
 
 from distkv import events
 from distkv.actors.alarm import Alarm
+from distkv.actors.gmanager.acks import Acks
 from distkv.actors.gmanager.outbox import Outbox
 from distkv.actors.task_scope import task_scope
 from distkv.clock import Clock, MonotonicClock
@@ -29,7 +30,7 @@ from distkv.wire.inboxes import GMANAGER_PORT
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.envelope import ToGManager
 from distkv.wire.messages.to_gmanager import Join
-from distkv.wire.messages.to_rmanager import JoinRefused
+from distkv.wire.messages.to_rmanager import HeartbeatAck, JoinRefused
 
 MAX_MEMBER_BYTES = 8192
 """Several times what an entry needs; a part of the list then fits a message."""
@@ -47,6 +48,7 @@ class GManagerActor:
         self._clock = clock
         self._envelopes = EnvelopeFactory("gmanager")
         self._outbox = Outbox(server, self._envelopes)
+        self._acks = Acks(server, self._envelopes)
         self._log = structlog.get_logger()
         self._core = GManager(config.membership, incarnation=incarnation)
         self._validates = config.validate_state
@@ -74,6 +76,7 @@ class GManagerActor:
     def close(self) -> None:
         """Send no more."""
         self._outbox.close()
+        self._acks.close()
 
     @staticmethod
     def _bad_member(member: Member) -> str:
@@ -103,7 +106,10 @@ class GManagerActor:
     def _carry_out(self, commands: Iterable[GManagerCommand], cause: str) -> None:
         for command in commands:
             match command:
+                case Answer(body=HeartbeatAck(want_full=False, want_join=False) as ack):
+                    self._acks.put(command.route, ack, cause)
                 case Answer():
+                    self._acks.send_now(command.route)
                     self._server.send(command.route, self._envelopes.wrap(command.body, cause))
                 case Broadcast():
                     self._outbox.put(command, cause)

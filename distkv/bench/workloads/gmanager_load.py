@@ -1,11 +1,11 @@
-"""Thousands of instances as a gManager sees them: their joins, heartbeats and queries, from one thread of this process.
+"""Thousands of instances as a gManager sees them: their joins and heartbeats, from one thread of this process.
 
 Several share a connection, each under its own name, so that one machine has descriptors and time for all of them.
 """
 
 from __future__ import annotations
 
-import random
+import math
 import secrets
 import time
 from collections.abc import Callable
@@ -14,37 +14,33 @@ from typing import Self
 
 import zmq
 
-from distkv.bench.workloads.heartbeat_frames import BLOCKS, HeartbeatFrames
-from distkv.errors import DistKVError
+from distkv.bench.workloads.gmanager_queries import NoAnswer
+from distkv.bench.workloads.heartbeat_frames import BLOCKS, HeartbeatFrames, instance_name
 from distkv.wire.codec import encode_envelope
 from distkv.wire.messages.common import DataEndpoint, Member
 from distkv.wire.messages.envelope import Envelope, ToGManager
-from distkv.wire.messages.to_gmanager import BorrowQuery, Join, Leave, Locate, MembersQuery
+from distkv.wire.messages.to_gmanager import Join, Leave, MembersQuery
 
 HOST_INSTANCES = 8
 QUIET_S = 1.0
-ANSWER_S = 5.0
 SLOTS = 2048
 """Moments in a period at which some instances send their heartbeats."""
 _STRIDE = 1265
 """From one instance's slot to the next one's: odd, and so that few and many spread evenly."""
-READ_EVERY_S = 0.01
-
-
-class NoAnswer(DistKVError):
-    """The gManager does not answer."""
+READ_EVERY_S = 0.05
+"""What has come by one connection after the other is read about so often, a little at a time."""
 
 
 class Fleet:
     """Instances that have joined a gManager at `address`, and what came back.
 
-    sent: heartbeats. copies, copy_bytes: of member lists with what was watched for.
+    sent: heartbeats. late_s: by how much they were, for each moment at which some were due. copies, copy_bytes: of
+    member lists with what was watched for.
     """
 
     def __init__(self, address: str, num_connections: int, period_s: float) -> None:
         self._context = zmq.Context(io_threads=1)
         self._period_s = period_s
-        self._random = random.Random(0)
         self._sockets = [self._connect(address) for _ in range(num_connections)]
         self._poller = zmq.Poller()
         for socket in self._sockets:
@@ -54,8 +50,10 @@ class Fleet:
         self._frames = HeartbeatFrames()
         self._slots: list[list[int]] = [[] for _ in range(SLOTS)]
         self._slot, self._slot_due_s = 0, time.monotonic()
-        self._read_due_s = 0.0
+        self._next_read = 0
+        self._reads_at_once = math.ceil(num_connections * period_s / (SLOTS * READ_EVERY_S))
         self.sent = 0
+        self.late_s: list[float] = []
         self.copies: dict[bytes, int] = {}
         self.copy_bytes = 0
 
@@ -96,11 +94,11 @@ class Fleet:
         """One of them leaves: the seconds until the last of the others was sent that, and the bytes of it. There are no
         heartbeats meanwhile, so that this alone is what the gManager does. None if hardly anybody was sent it, because
         the fleet had no time to beat and counts as silent."""
-        mark = _name(number).encode()
+        mark = instance_name(number).encode()
         self.copies.clear()
         self.copy_bytes = 0
         started = last_s = time.perf_counter()
-        self._send(number, Leave(instance_id=_name(number), incarnation=1))
+        self._send(number, Leave(instance_id=instance_name(number), incarnation=1))
         while (came := self.copies.get(mark, 0)) < len(self) - 1 and time.perf_counter() < last_s + QUIET_S:
             self._read(mark)
             if self.copies.get(mark, 0) != came:
@@ -121,51 +119,19 @@ class Fleet:
         while time.monotonic() < until:
             time.sleep(self._work())
 
-    def measure(self, seconds: float, queries_per_s: float) -> dict[str, list[float]]:
-        """As `run`, with queries of both kinds in between: the seconds that each took. Raises NoAnswer."""
-        took: dict[str, list[float]] = {"BorrowQuery": [], "Locate": []}
-        until = time.monotonic() + seconds
-        next_s, is_borrow = time.monotonic(), True
-        while (now := time.monotonic()) < until:
-            if now >= next_s:
-                next_s = now + 1.0 / queries_per_s
-                took["BorrowQuery" if is_borrow else "Locate"].append(self._ask(is_borrow))
-                is_borrow = not is_borrow
-            time.sleep(self._work())
-        return took
-
-    def _ask(self, is_borrow: bool) -> float:
-        """How long the answer takes, while heartbeats go on."""
-        number = self._random.randrange(len(self))
-        body = (
-            BorrowQuery(instance_id=_name(number), borrow_id="b", num_blocks=self._random.randrange(1, 64))
-            if is_borrow
-            else Locate(request_id="r", num_tokens=self._random.randrange(1, 16 * BLOCKS))
-        )
-        frame = encode_envelope(Envelope(id="p", sender="probe", body=body))
-        started = time.perf_counter()
-        self._probe.send(frame)
-        while not self._probe.poll(0):
-            self._beat(time.monotonic())
-            if time.perf_counter() > started + ANSWER_S:
-                raise NoAnswer(f"a query was not answered within {ANSWER_S:g} s")
-        took_s = time.perf_counter() - started
-        self._probe.recv()
-        return took_s
-
     def _work(self) -> float:
-        """Send what is due, read what has come; how long to wait until there is more to do."""
-        now = time.monotonic()
-        self._beat(now)
-        if now >= self._read_due_s:
-            self._read_due_s = now + READ_EVERY_S
-            self._read(None)
+        """Send what is due, read some of what has come; how long to wait until there is more to do."""
+        self._beat(time.monotonic())
+        for _ in range(self._reads_at_once):
+            self._drain(self._sockets[self._next_read], None)
+            self._next_read = (self._next_read + 1) % len(self._sockets)
         return max(0.0, self._slot_due_s - time.monotonic())
 
     def _beat(self, now: float) -> None:
         """The heartbeats of the next slot, if it is due; what is more than a period late is left out."""
         if self._slot_due_s > now:
             return
+        self.late_s.append(now - self._slot_due_s)
         for number in self._slots[self._slot]:
             self._seqs[number] = seq = self._seqs[number] + 1
             self._sockets[number % len(self._sockets)].send(self._frames.frame(number, seq))
@@ -173,23 +139,26 @@ class Fleet:
         self._slot = (self._slot + 1) % SLOTS
         self._slot_due_s = max(self._slot_due_s, now - self._period_s) + self._period_s / SLOTS
 
-    def _read(self, watch: bytes | None) -> None:
-        for socket, _ in self._poller.poll(0):
-            try:
-                while True:
-                    frame = socket.recv(zmq.DONTWAIT)
-                    if watch is not None and b"Members" in frame and watch in frame:
-                        self.copies[watch] = self.copies.get(watch, 0) + 1
-                        self.copy_bytes += len(frame)
-            except zmq.Again:
-                continue
+    def _read(self, watch: bytes) -> None:
+        for socket, _ in self._poller.poll(1):
+            self._drain(socket, watch)
+
+    def _drain(self, socket: zmq.Socket[bytes], watch: bytes | None) -> None:
+        try:
+            while True:
+                frame = socket.recv(zmq.DONTWAIT)
+                if watch is not None and b"Members" in frame and watch in frame:
+                    self.copies[watch] = self.copies.get(watch, 0) + 1
+                    self.copy_bytes += len(frame)
+        except zmq.Again:
+            return
 
     def _join(self, number: int) -> None:
         data = DataEndpoint(
             address=f"10.0.{number // 250}.{number % 250}:7090", host_key=f"{number // HOST_INSTANCES:036d}"
         )
         member = Member(
-            instance_id=_name(number),
+            instance_id=instance_name(number),
             incarnation=1,
             address=f"tcp://10.0.{number // 250}.{number % 250}:7080",
             state="ready",
@@ -203,11 +172,11 @@ class Fleet:
         self._send(number, Join(member=member, compat="model"))
         if number == len(self._seqs):
             self._seqs.append(0)
-            self._frames.add(_name(number))
+            self._frames.add(instance_name(number))
             self._slots[number * _STRIDE % SLOTS].append(number)
 
     def _send(self, number: int, body: ToGManager) -> None:
-        name = _name(number)
+        name = instance_name(number)
         frame = encode_envelope(Envelope(id=f"{name}-{type(body).__name__}-{self.sent}", sender=name, body=body))
         self._sockets[number % len(self._sockets)].send(frame)
 
@@ -218,7 +187,3 @@ class Fleet:
         socket.set(zmq.RCVHWM, 0)
         socket.connect(address)
         return socket
-
-
-def _name(number: int) -> str:
-    return f"instance-{number:05d}"

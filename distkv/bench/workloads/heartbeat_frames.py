@@ -17,6 +17,11 @@ _SEQ, _BASE, _BLOCKS = 0xF1F1F1F1, 0xF2F2F2F2, 0xF3F3F3F3
 _STATE_KEY = b"\xa5state"
 
 
+def instance_name(number: int) -> str:
+    """All are of equal length."""
+    return f"instance-{number:05d}"
+
+
 def _number_at(frame: bytearray, mark: int) -> int:
     found = frame.index(struct.pack(">BI", 0xCE, mark))
     return found + 1

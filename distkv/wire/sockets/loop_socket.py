@@ -90,18 +90,21 @@ class LoopSocket:
             self._check_for_reader()
         return True
 
-    def send_to_all(self, routes: Iterable[bytes], frame: zmq.Frame) -> None:
-        """As `send` to each route; the bytes are shared by all."""
+    def send_each(self, messages: Iterable[tuple[bytes, bytes | zmq.Frame]]) -> None:
+        """As `send`, of each a route and a frame, whose bytes are shared if it is a `zmq.Frame`; what cannot be sent is
+        left out."""
         if self._closed:
             return
-        for route in routes:
-            try:
-                self._socket.send(route, _NOW_MORE)
-                self._socket.send(frame, _NOW, copy=False)
-            except zmq.ZMQError as e:
-                if e.errno not in (zmq.EAGAIN, zmq.EHOSTUNREACH):
-                    raise
-        self._check_for_reader()
+        try:
+            for route, frame in messages:
+                try:
+                    self._socket.send(route, _NOW_MORE)
+                    self._socket.send(frame, _NOW)
+                except zmq.ZMQError as e:
+                    if e.errno not in (zmq.EAGAIN, zmq.EHOSTUNREACH):
+                        raise
+        finally:
+            self._check_for_reader()
 
     def has_waiting(self) -> bool:
         """Whether a message is here that was not received yet."""

@@ -85,3 +85,24 @@ async def test_a_reader_that_asks_seldom_misses_nothing() -> None:
             assert await asyncio.wait_for(waiting, 5) == [b"3"]
             assert not end.has_waiting()
         end.close(0)
+
+
+async def test_what_many_sends_found_out_wakes_the_reader_that_waits() -> None:
+    """One that nobody takes is left out, and the others are sent."""
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as ours, context.socket(zmq.DEALER) as theirs:
+        ours.set(zmq.ROUTER_MANDATORY, 1)
+        theirs.set(zmq.IDENTITY, b"theirs")
+        ours.bind("inproc://d")
+        theirs.connect("inproc://d")
+        end = LoopSocket(ours, "d")
+        theirs.send(b"hello")
+        assert await asyncio.wait_for(end.recv(), 5) == [b"theirs", b"hello"]
+        for index in range(100):
+            reading = asyncio.create_task(end.recv())
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            theirs.send(b"%d" % index)
+            end.send_each([(b"theirs", b"1"), (b"nobody", b"2"), (b"theirs", zmq.Frame(b"3"))])
+            assert await asyncio.wait_for(reading, 5) == [b"theirs", b"%d" % index]
+            assert (theirs.recv(), theirs.recv()) == (b"1", b"3")
+        end.close(0)
