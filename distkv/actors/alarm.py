@@ -16,10 +16,18 @@ LEAST_SLEEP_S = 0.001
 class Alarm:
     """Calls `ring` once `next_deadline()` has come. Whatever may have moved that earlier is followed by `check`."""
 
-    def __init__(self, clock: Clock, next_deadline: Callable[[], float], ring: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        next_deadline: Callable[[], float],
+        ring: Callable[[], None],
+        rest_s: float = LEAST_SLEEP_S,
+    ) -> None:
+        """rest_s: between two rings, so that what falls due meanwhile is done in one go."""
         self._clock = clock
         self._next_deadline = next_deadline
         self._ring = ring
+        self._rest_s = rest_s
         self._set_for = math.inf
         self._moved = asyncio.Event()
 
@@ -40,4 +48,4 @@ class Alarm:
                         await self._moved.wait()
             else:
                 self._ring()
-                await asyncio.sleep(LEAST_SLEEP_S)
+                await asyncio.sleep(self._rest_s)

@@ -6,7 +6,7 @@ and where it goes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from distkv.events import ClusterEvent
 from distkv.wire.messages.envelope import GManagerAnswer, PeerAnswer, PeerRequest, ToClient, ToGManager, ToWorker
@@ -15,30 +15,26 @@ from distkv.wire.messages.to_gmanager import Locate, MembersQuery
 from distkv.wire.messages.to_rmanager import Cancel, Creditors, HeartbeatAck, KeepAlive, Members, Submit
 
 
-@dataclass(frozen=True, slots=True)
-class FromWorker:
+class FromWorker(msgspec.Struct, frozen=True):
     """By the pipe of the own engine worker."""
 
     message: StepResult | Checksummed | Pulled | Linked | Revoked
 
 
-@dataclass(frozen=True, slots=True)
-class FromGManager:
+class FromGManager(msgspec.Struct, frozen=True):
     """By our own connection to a gManager."""
 
     message: Members | HeartbeatAck | Creditors
 
 
-@dataclass(frozen=True, slots=True)
-class PeerAnswered:
+class PeerAnswered(msgspec.Struct, frozen=True):
     """By our own connection to a peer: `peer_id` is whom we called."""
 
     peer_id: str
     message: PeerAnswer
 
 
-@dataclass(frozen=True, slots=True)
-class PeerRequested:
+class PeerRequested(msgspec.Struct, frozen=True):
     """By our public port, from somebody who says to be the peer `claimed_sender`.
 
     Nothing proves that yet; an authenticated identity will stand here. What is known is `route`, which answers take and
@@ -50,16 +46,14 @@ class PeerRequested:
     message: PeerRequest
 
 
-@dataclass(frozen=True, slots=True)
-class ClientRequested:
+class ClientRequested(msgspec.Struct, frozen=True):
     """By our public port: a client is known by its route."""
 
     route: bytes
     message: Cancel | KeepAlive | MembersQuery | Locate
 
 
-@dataclass(frozen=True, slots=True)
-class GManagerRequested:
+class GManagerRequested(msgspec.Struct, frozen=True):
     """By a gManager's port, from an rManager or a client; `claimed_sender` as in PeerRequested."""
 
     claimed_sender: str
@@ -67,8 +61,7 @@ class GManagerRequested:
     message: ToGManager
 
 
-@dataclass(frozen=True, slots=True)
-class Tokenized:
+class Tokenized(msgspec.Struct, frozen=True):
     """A `Submit` whose prompt, and whose bad words, have become token ids; those of the prompt are the vocabulary's."""
 
     submit: Submit
@@ -77,27 +70,23 @@ class Tokenized:
     bad_words: tuple[tuple[int, ...], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(msgspec.Struct, frozen=True):
     """Time went by. A gManager gets it only when its inbox was found empty."""
 
 
-@dataclass(frozen=True, slots=True)
-class PeerDisconnected:
+class PeerDisconnected(msgspec.Struct, frozen=True):
     """The control connection to a peer broke; it may come back."""
 
     instance_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class ClientGone:
+class ClientGone(msgspec.Struct, frozen=True):
     """Nobody is at the other end of this route any more."""
 
     route: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class DrainRequested:
+class DrainRequested(msgspec.Struct, frozen=True):
     """Stop taking requests, give back loans, finish what runs, within `timeout_s`."""
 
     timeout_s: float
@@ -118,51 +107,44 @@ Event = (
 """What happens to an rManager: one type per channel, so that the sender is what the channel knows."""
 
 
-@dataclass(frozen=True, slots=True)
-class TellWorker:
+class TellWorker(msgspec.Struct, frozen=True):
     """On the ordered channel to the own engine worker."""
 
     body: ToWorker
 
 
-@dataclass(frozen=True, slots=True)
-class TellGManager:
+class TellGManager(msgspec.Struct, frozen=True):
     body: ToGManager
 
 
-@dataclass(frozen=True, slots=True)
-class TellPeer:
+class TellPeer(msgspec.Struct, frozen=True):
     """On our own connection to a peer's rManager: ordered; its answers come back on it."""
 
     instance_id: str
     body: PeerRequest
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True):
     """Back along the route a message came by: to a client, or to an instance that asked."""
 
     route: bytes
     body: ToClient | PeerAnswer | GManagerAnswer
 
 
-@dataclass(frozen=True, slots=True)
-class Broadcast:
+class Broadcast(msgspec.Struct, frozen=True):
     """The same message along many routes: encoded once, and sent behind every broadcast before it."""
 
     routes: tuple[bytes, ...]
     body: Members
 
 
-@dataclass(frozen=True, slots=True)
-class Publish:
+class Publish(msgspec.Struct, frozen=True):
     """Make known what happened: a line of the log."""
 
     event: ClusterEvent
 
 
-@dataclass(frozen=True, slots=True)
-class Exit:
+class Exit(msgspec.Struct, frozen=True):
     """Drained (code 0) or beyond help (code 1)."""
 
     code: int

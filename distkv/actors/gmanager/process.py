@@ -34,6 +34,8 @@ from distkv.wire.messages.to_rmanager import HeartbeatAck, JoinRefused
 
 MAX_MEMBER_BYTES = 8192
 """Several times what an entry needs; a part of the list then fits a message."""
+TICK_REST_S = 0.005
+"""Among thousands somebody is due to be looked at every moment."""
 GC_THRESHOLDS = 100_000, 50, 100
 
 
@@ -53,7 +55,7 @@ class GManagerActor:
         self._core = GManager(config.membership, incarnation=incarnation)
         self._validates = config.validate_state
         self._no_addresses = LineLimit()
-        self._alarm = Alarm(clock, self._core.next_deadline, self.tick)
+        self._alarm = Alarm(clock, self._core.next_deadline, self.tick, TICK_REST_S)
 
     async def serve(self) -> None:
         """Answer messages until cancelled."""

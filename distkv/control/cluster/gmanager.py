@@ -76,7 +76,8 @@ class GManager:
         if now >= self._next_plan:
             self._next_plan = now + self._settings.heartbeat_s
             self._commands += [Publish(move) for move in self._advice.planned()]
-        self._commands += self._feed.flush(now, self._subscribers)
+        if not self._feed.is_quiet:
+            self._commands += self._feed.flush(now, self._subscribers)
         issued, self._commands = self._commands, []
         return issued
 

@@ -46,8 +46,6 @@ class MemberFeed:
 
     def flush(self, now: float, subscribers: Callable[[], tuple[bytes, ...]]) -> list[Broadcast]:
         """What may be sent now. subscribers: the routes of all who get changes without asking."""
-        if self.is_quiet:
-            return []
         sent: list[Broadcast] = []
         if self._joined and (not self._has_changes or now >= self._broadcast_at):
             sent += self._greetings()
