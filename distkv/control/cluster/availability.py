@@ -18,7 +18,7 @@ Key = tuple[int, str]
 Standing = tuple[str, bool, int, Key, Key]
 """Where a ready instance stands: its host, whether requests wait there, its load, its room in tokens, what it lends."""
 _ROOM, _LENDS = slice(1, 4), slice(0, 5, 4)
-LEND_STEP_BLOCKS = 64
+LEND_STEP_BLOCKS = 16
 """Lenders lie together by so many blocks, so that each such list is short."""
 
 
