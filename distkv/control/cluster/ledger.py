@@ -101,14 +101,14 @@ class Entry:
         if self.state != "ready":
             return None
         member, beat = self.member, self.heartbeat
-        name, free, load, waits = member.instance_id, member.free_blocks, self.promised_requests, False
+        free, load, waits = member.free_blocks, self.promised_requests, False
         if beat is not None:
             free, load, waits = beat.free_blocks, load + beat.running + beat.waiting, beat.waiting > 0
         if free > member.total_blocks:
             free = member.total_blocks
-        room = (self.promised_blocks - free) * (member.block_tokens or 1), name
+        minus_room = (self.promised_blocks - free) * (member.block_tokens or 1)
         host_key = "" if member.data is None else member.data.host_key
-        return host_key, waits, load if load < MOST_LOAD else MOST_LOAD, room, (self.held - self.lendable, name)
+        return host_key, waits, load if load < MOST_LOAD else MOST_LOAD, minus_room, self.held - self.lendable
 
     def as_member(self) -> Member:
         """Its line in the member list."""
