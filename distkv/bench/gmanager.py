@@ -64,7 +64,7 @@ class Size(msgspec.Struct, frozen=True):
     rounds: int
 
 
-FULL = Size((100, 1000, 10_000), connections=100, seconds=8.0, rounds=3)
+FULL = Size((100, 1000, 10_000), connections=100, seconds=6.0, rounds=3)
 QUICK = Size((10, 100), connections=10, seconds=0.5, rounds=2)
 
 
