@@ -31,6 +31,7 @@ from distkv.wire.messages.common import Member
 from distkv.wire.messages.envelope import ToGManager
 from distkv.wire.messages.to_gmanager import Join
 from distkv.wire.messages.to_rmanager import HeartbeatAck, JoinRefused
+from distkv.wire.sockets.options import read_when_others_rest
 
 MAX_MEMBER_BYTES = 8192
 """Several times what an entry needs; a part of the list then fits a message."""
@@ -125,6 +126,7 @@ async def run(config: GManagerConfig, ready: Callable[[dict[str, Any]], None], s
     # What is here by now stays; messages refer to nothing in circles, and a full collection would stop everything.
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
+    read_when_others_rest()
     async with (
         ServerChannel.bind(address, GMANAGER_PORT, name="gmanager", insecure=config.insecure) as server,
         task_scope() as tasks,

@@ -1,4 +1,4 @@
-"""What waits to be read takes little more memory than its bytes."""
+"""What waits to be read takes little more memory than its bytes; who reads may wait until others rest."""
 
 from __future__ import annotations
 
@@ -40,3 +40,25 @@ for socket in (reader, writer, asked, asking):
 def test_a_small_message_that_waits_does_not_keep_the_buffer_it_was_read_with() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=50, check=True)
     assert float(done.stdout) < 4 * SIZE_BYTES
+
+
+POLICIES = """
+import os
+import time
+from distkv.wire.sockets.options import open_socket, read_when_others_rest
+import zmq
+
+read_when_others_rest()
+with open_socket(zmq.ROUTER, ipv6=False) as socket:
+    socket.bind_to_random_port("tcp://127.0.0.1")
+    policies, until_s = [], time.monotonic() + 20
+    while os.SCHED_BATCH not in policies and time.monotonic() < until_s:
+        policies = [os.sched_getscheduler(int(thread)) for thread in os.listdir("/proc/self/task")]
+    print(os.sched_getscheduler(0) == os.SCHED_OTHER, os.SCHED_BATCH in policies)
+"""
+
+
+@pytest.mark.timeout(60)
+def test_the_thread_that_reads_gives_way_and_no_other_does() -> None:
+    done = subprocess.run([sys.executable, "-c", POLICIES], capture_output=True, text=True, timeout=50, check=True)
+    assert done.stdout.split() == ["True", "True"]
