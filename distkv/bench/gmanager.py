@@ -35,6 +35,8 @@ RESULT_S = 0.05
 """How often the other process is asked whether it has ended."""
 LEAST_BEATS, MOST_BEATS = 0.95, 1.05
 """Share of the heartbeats that must be sent in time, and no more than that, for the goals to be judged."""
+MOST_LATE_MS = 5.0
+"""At p99; heartbeats that were late come all at once, and queries wait behind them."""
 CPU, BEATS, LATE, OWN_CPU, MEMORY, DEATH, DEATH_CPU, DEATH_BYTES = (
     "CPU",
     "heartbeats",
@@ -193,7 +195,12 @@ def _goals(samples: Samples, size: Size) -> tuple[Goal, ...]:
         own = statistics.median(samples[OWN_CPU][most])
         why = f"this process sent {beats:,.0f} heartbeats a second, at {own:.0f} % of its core"
 
-    def at_most(goal: str, case: str, target: float) -> Goal:
+    late_ms = statistics.median(samples[LATE][most])
+    why_queries = why
+    if not why and late_ms > MOST_LATE_MS:
+        why_queries = f"this process sent heartbeats {late_ms:.3g} ms late at p99: it had no core for itself"
+
+    def at_most(goal: str, case: str, target: float, why: str = why) -> Goal:
         values, unit = samples.get(case, {}).get(most), _unit(case)
         if values is None:
             return Goal(goal, f"at most {target:g} {unit}", "nothing", None, why)
@@ -202,8 +209,8 @@ def _goals(samples: Samples, size: Size) -> tuple[Goal, ...]:
 
     return (
         at_most("10,000 instances at a heartbeat a second", CPU, 60.0),
-        at_most("BorrowQuery meanwhile, p99", "BorrowQuery, p99", 1.0),
-        at_most("Locate meanwhile, p99", "Locate, p99", 1.0),
+        at_most("BorrowQuery meanwhile, p99", "BorrowQuery, p99", 1.0, why_queries),
+        at_most("Locate meanwhile, p99", "Locate, p99", 1.0, why_queries),
         at_most("one of 10,000 dies: CPU until all others know", DEATH_CPU, 50.0),
     )
 

@@ -37,7 +37,8 @@ MAX_MEMBER_BYTES = 8192
 """Several times what an entry needs; a part of the list then fits a message."""
 TICK_REST_S = 0.005
 """Among thousands somebody is due to be looked at every moment."""
-GC_THRESHOLDS = 100_000, 50, 100
+GC_THRESHOLDS = 10_000, 500, 100
+"""Few enough new objects at a time that looking at them takes about 3 ms."""
 
 
 class GManagerActor:
