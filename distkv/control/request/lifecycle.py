@@ -92,7 +92,8 @@ class RequestLifecycle:
         state, settings = self._state, self._state.settings
         submit, token_ids = event.submit, event.token_ids
         wanted = len(token_ids) + submit.params.max_tokens
-        reason, most = _beyond_vocabulary(event, settings.vocab_size), 0
+        pool_blocks = state.cluster_blocks()
+        reason, most = "", 0
         if submit.request_id in state.sequences:
             reason = f"a request with the id {submit.request_id!r} is running already"
         elif not token_ids:
@@ -100,24 +101,19 @@ class RequestLifecycle:
         elif settings.max_model_len is not None and wanted > settings.max_model_len:
             most = settings.max_model_len
             reason = f"prompt + max_tokens is {wanted} tokens, over max_model_len {most}"
-        if reason:
-            return RequestEnded(
-                request_id=submit.request_id,
-                kind="refused",
-                reason=reason,
-                needed_tokens=wanted if most else 0,
-                pool_tokens=most,
-            )
-        pool_blocks = state.cluster_blocks()
-        if self._blocks_for(wanted) > pool_blocks:
-            return RequestEnded(
-                request_id=submit.request_id,
-                kind="refused",
-                reason="",
-                needed_tokens=wanted,
-                pool_tokens=pool_blocks * settings.block_tokens,
-            )
-        return None
+        elif self._blocks_for(wanted) > pool_blocks:
+            most = pool_blocks * settings.block_tokens
+        else:  # what is too long was not looked through
+            reason = _beyond_vocabulary(event, settings.vocab_size)
+            if not reason:
+                return None
+        return RequestEnded(
+            request_id=submit.request_id,
+            kind="refused",
+            reason=reason,
+            needed_tokens=0 if reason and not most else wanted,
+            pool_tokens=most,
+        )
 
     def _blocks_for(self, num_tokens: int) -> int:
         """rBlocks for a request of so many tokens in all; the KV of the last one is never needed."""
@@ -268,8 +264,11 @@ class RequestLifecycle:
 
 
 def _beyond_vocabulary(event: Tokenized, vocab_size: int) -> str:
-    """What is wrong with token ids that would change or leave out logits; empty if nothing is."""
+    """What is wrong with the ids of a prompt, or those that would change or leave out logits; empty if nothing is."""
     params = event.submit.params
+    if max(event.token_ids) >= vocab_size or min(event.token_ids) < 0:
+        wrong = next(one for one in event.token_ids if not 0 <= one < vocab_size)
+        return f"token ids must be in [0, {vocab_size}), the prompt has {wrong}"
     for name, ids in (
         ("logit_bias", params.logit_bias),
         ("allowed_token_ids", params.allowed_token_ids or ()),

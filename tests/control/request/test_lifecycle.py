@@ -378,3 +378,20 @@ def test_a_waiting_prompt_takes_four_bytes_a_token() -> None:
     serving = Serving(num_blocks=1024)
     serving.submit(prompt=(17,) * 4000)
     assert sys.getsizeof(serving.state.sequences["r"].request.tokens) < 17_000
+
+
+class Unread(tuple[int, ...]):
+    """Token ids that nobody may look at."""
+
+    __slots__ = ()
+
+    def __iter__(self):
+        raise AssertionError
+
+
+@pytest.mark.parametrize("settings", [{}, {"max_model_len": 30}])
+def test_a_prompt_that_is_too_long_is_not_looked_through(settings: dict[str, object]) -> None:
+    serving = Serving(num_blocks=4, **settings)
+    serving.submit(prompt=Unread([17] * 4000))
+    refusal = serving.refusal()
+    assert (refusal.kind, refusal.needed_tokens) == ("refused", 4004)
