@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import msgspec
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
-from prometheus_client.openmetrics import exposition as openmetrics
 from starlette.requests import Request
 from starlette.responses import Response
 
 from distkv import __version__
 from distkv.gateway.api.service import Service
+from distkv.gateway.operations.metrics_text import MetricsText
 from distkv.gateway.schema.errors import RETRY_AFTER_S
 from distkv.gateway.schema.openapi import document
 from distkv.gateway.schema.responses import Health, ModelCard, ModelList, Version, json_response
@@ -24,6 +22,7 @@ class Info:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._started_s = int(time.time())
+        self._metrics = MetricsText(service.metrics.registry)
         self._document = msgspec.json.encode(document(asks_for_key=bool(service.config.api_key)))
 
     async def health(self, request: Request) -> Response:
@@ -55,14 +54,9 @@ class Info:
     async def metrics(self, request: Request) -> Response:
         """Prometheus text, or OpenMetrics if the scraper accepts it."""
         await self._service.cluster.statuses()
-        registry = self._service.metrics.registry
-        # The library's own choice may write the colons of our names as underscores.
-        if "application/openmetrics-text" in request.headers.get("accept", ""):
-            write: Any = openmetrics.generate_latest  # it has no types
-            text = write(registry, escaping=openmetrics.ALLOWUTF8)
-            return Response(text, headers={"content-type": openmetrics.CONTENT_TYPE_LATEST})
-        text = generate_latest(registry, escaping=openmetrics.ALLOWUTF8)
-        return Response(text, headers={"content-type": CONTENT_TYPE_PLAIN_0_0_4})
+        accepted = request.headers.get("accept", "")
+        text, kind = await self._metrics.latest(is_open="application/openmetrics-text" in accepted)
+        return Response(text, headers={"content-type": kind})
 
     async def openapi(self, request: Request) -> Response:
         """The OpenAPI document."""
