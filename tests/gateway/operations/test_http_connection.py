@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from distkv.gateway.operations import http_connection as module
 from distkv.gateway.operations import http_server
@@ -101,6 +102,27 @@ async def test_framing_is_in_proportion_to_the_body(start: Start) -> None:
         chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body)
         await tiny.send(POST + b"transfer-encoding: chunked\r\n\r\n", chunks + b"0\r\n\r\n")
         assert await tiny.status() == 200
+
+
+async def test_what_comes_at_once_is_read_in_parts(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts: list[int] = []
+    read = HttpToolsProtocol.data_received
+
+    def count(self: HttpToolsProtocol, data: bytes) -> None:
+        parts.append(len(data))
+        read(self, data)
+
+    monkeypatch.setattr(HttpToolsProtocol, "data_received", count)
+    gateway = await start()
+    body = json.dumps({"prompt": "x", "max_tokens": 1}).encode() + b" " * 60_000
+    chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body)
+    async with connected(gateway.url) as (one,):
+        await one.send(POST + b"transfer-encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n" + LIVE * 3)
+        assert await one.status() == 200
+    assert module.PART_BYTES / 2 < max(parts) <= module.PART_BYTES
+    async with connected(gateway.url) as (gone,):
+        await gone.send(POST + b"content-length: 9999999\r\n\r\n" + b" " * 2_000_000)
+    assert (await gateway.complete(max_tokens=1)).status_code == 200
 
 
 async def test_heads_that_do_not_end(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
