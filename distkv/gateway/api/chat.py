@@ -32,9 +32,9 @@ class Chats:
     async def create(self, request: Request) -> ASGIApp:
         """Answer one request."""
         service = self._service
-        async with service.bodies.complete(request) as raw:
+        async with service.bodies.complete(request) as parts:
             with service.limit.places():
-                read = await until_disconnected(request.receive, service.readers.chat(raw, service.longest_request))
+                read = await until_disconnected(request.receive, service.readers.chat(parts, service.longest_request))
         body, params = read.body, read.params
         prompt = read.prompts[0].token_ids
         if read.max_tokens is None:

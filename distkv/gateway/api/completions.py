@@ -32,10 +32,10 @@ class Completions:
     async def create(self, request: Request) -> ASGIApp:
         """Answer one request."""
         service = self._service
-        async with service.bodies.complete(request) as raw:
+        async with service.bodies.complete(request) as parts:
             with service.limit.places():
                 read = await until_disconnected(
-                    request.receive, service.readers.completion(raw, service.longest_request)
+                    request.receive, service.readers.completion(parts, service.longest_request)
                 )
         body, prompts = read.body, read.prompts
         writer = CompletionWriter(

@@ -18,17 +18,17 @@ class Tokenizing:
     async def tokenize(self, request: Request) -> Response:
         """The tokens of a prompt or of a conversation, as the cluster would get them."""
         service = self._service
-        async with service.bodies.complete(request) as raw:
+        async with service.bodies.complete(request) as parts:
             with service.limit.places():
                 written = await until_disconnected(
-                    request.receive, service.readers.tokenize(raw, service.max_model_len or None)
+                    request.receive, service.readers.tokenize(parts, service.max_model_len or None)
                 )
         return Response(written.json, media_type="application/json")
 
     async def detokenize(self, request: Request) -> Response:
         """The text of tokens, special ones left out as in every output."""
         service = self._service
-        async with service.bodies.complete(request) as raw:
+        async with service.bodies.complete(request) as parts:
             with service.limit.places():
-                written = await until_disconnected(request.receive, service.readers.detokenize(raw))
+                written = await until_disconnected(request.receive, service.readers.detokenize(parts))
         return Response(written.json, media_type="application/json")

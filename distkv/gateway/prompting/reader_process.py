@@ -1,8 +1,8 @@
 """A process that reads long bodies: `python -m distkv.gateway.prompting.reader_process`, started by `long_bodies`.
 
 Decoding JSON, templates and lists of tokens hold the interpreter for as long as the body is; here they hold nobody's
-event loop. It reads frames from standard input (the configuration, then tasks) and writes an answer to each; it ends
-when its gateway does.
+event loop. It reads frames from standard input (the configuration, then tasks, each with its body) and writes an answer
+to each; it ends when its gateway does.
 """
 
 from __future__ import annotations
@@ -36,10 +36,9 @@ FRAME = struct.Struct("!Q")
 
 
 class Task(msgspec.Struct, frozen=True):
-    """A body to be read, and the longest request that may fit."""
+    """How the body in the next frame is to be read, and the longest request that may fit."""
 
     kind: Kind
-    raw: bytes
     most: int | None
 
 
@@ -64,10 +63,10 @@ class Answer(msgspec.Struct, frozen=True):
     prompts: list[PackedPrompt] = []
 
 
-def answer(model: ServedModel, task: Task) -> Answer:
+def answer(model: ServedModel, task: Task, raw: bytes) -> Answer:
     """Carry a task out."""
     try:
-        outcome = READERS[task.kind](model, task.raw, task.most)
+        outcome = READERS[task.kind](model, raw, task.most)
     except ApiError as error:
         return Answer(Refusal(error.status, error.body.error))
     if isinstance(outcome, Written):
@@ -93,7 +92,10 @@ def main() -> None:
         return
     model = ServedModel.load(msgspec.msgpack.decode(config, type=GatewayConfig))
     while (frame := read_frame(sys.stdin.buffer)) is not None:
-        found = msgspec.msgpack.encode(answer(model, msgspec.msgpack.decode(frame, type=Task)))
+        task, raw = msgspec.msgpack.decode(frame, type=Task), read_frame(sys.stdin.buffer)
+        if raw is None:
+            return
+        found = msgspec.msgpack.encode(answer(model, task, raw))
         sys.stdout.buffer.write(FRAME.pack(len(found)) + found)
         sys.stdout.buffer.flush()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from array import array
+from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -27,6 +28,8 @@ READ_S = 60.0
 """A body that takes longer to be read is refused, whatever its template does."""
 RETIRE_BYTES = 2**20
 """After a body over this the process ends, and gives back the memory that tokenizing took: 150 times the text."""
+PIECE_BYTES = 2**18
+"""So much of a body is handed over in one turn of the event loop."""
 _UNPACKED = 65536
 T = TypeVar("T", bound=Outcome)
 
@@ -39,32 +42,32 @@ class Readers:
         self._threads = asyncio.Semaphore(THREADS)
         self._long = LongBodies(config)
 
-    async def completion(self, raw: bytes, most: int | None) -> CompletionRead:
+    async def completion(self, parts: Sequence[bytes], most: int | None) -> CompletionRead:
         """See `reading.read_completion`."""
-        return await self._read("completion", raw, most, CompletionRead)
+        return await self._read("completion", parts, most, CompletionRead)
 
-    async def chat(self, raw: bytes, most: int | None) -> ChatRead:
+    async def chat(self, parts: Sequence[bytes], most: int | None) -> ChatRead:
         """See `reading.read_chat`."""
-        return await self._read("chat", raw, most, ChatRead)
+        return await self._read("chat", parts, most, ChatRead)
 
-    async def tokenize(self, raw: bytes, max_model_len: int | None) -> Written:
+    async def tokenize(self, parts: Sequence[bytes], max_model_len: int | None) -> Written:
         """See `reading.tokenize`."""
-        return await self._read("tokenize", raw, max_model_len, Written)
+        return await self._read("tokenize", parts, max_model_len, Written)
 
-    async def detokenize(self, raw: bytes) -> Written:
+    async def detokenize(self, parts: Sequence[bytes]) -> Written:
         """See `reading.detokenize`."""
-        return await self._read("detokenize", raw, None, Written)
+        return await self._read("detokenize", parts, None, Written)
 
     async def aclose(self) -> None:
         """End the process, if there is one; safe to call twice."""
         await self._long.aclose()
 
-    async def _read(self, kind: Kind, raw: bytes, most: int | None, expected: type[T]) -> T:
-        if len(raw) > SHORT_BYTES:
-            found = await self._long.read(Task(kind, raw, most))
+    async def _read(self, kind: Kind, parts: Sequence[bytes], most: int | None, expected: type[T]) -> T:
+        if sum(map(len, parts)) > SHORT_BYTES:
+            found = await self._long.read(Task(kind, most), parts)
         else:
             async with self._threads:
-                found = await asyncio.to_thread(READERS[kind], self._model, raw, most)
+                found = await asyncio.to_thread(READERS[kind], self._model, b"".join(parts), most)
         assert isinstance(found, expected)
         return found
 
@@ -77,19 +80,19 @@ class LongBodies:
         self._process: asyncio.subprocess.Process | None = None
         self._turn = asyncio.Lock()
 
-    async def read(self, task: Task) -> Outcome:
-        """What came of it. Raises ApiError: what reading raised, or 503 when the process failed or took too long."""
+    async def read(self, task: Task, parts: Sequence[bytes]) -> Outcome:
+        """What came of a body. Raises ApiError: what reading raised, or 503 if the process failed or took too long."""
         async with self._turn:
             answer: Answer | None = None
             try:
                 async with asyncio.timeout(READ_S):
-                    answer = await self._exchange(task)
+                    answer = await self._exchange(task, parts)
             except TimeoutError:
                 raise self._failed(f"reading the body took longer than {READ_S:.0f} s") from None
             except (asyncio.IncompleteReadError, OSError):
                 raise self._failed("the process that reads long bodies ended") from None
             finally:
-                if answer is None or len(task.raw) > RETIRE_BYTES:
+                if answer is None or sum(map(len, parts)) > RETIRE_BYTES:
                     await self.aclose()
         if isinstance(answer.outcome, Refusal):
             facts = answer.outcome.facts
@@ -106,7 +109,7 @@ class LongBodies:
             process.kill()
             await process.wait()
 
-    async def _exchange(self, task: Task) -> Answer:
+    async def _exchange(self, task: Task, parts: Sequence[bytes]) -> Answer:
         process = self._process
         if process is None or process.returncode is not None:
             process = self._process = await asyncio.create_subprocess_exec(
@@ -114,8 +117,9 @@ class LongBodies:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
             )
-            await _write_frame(process, msgspec.msgpack.encode(self._config))
-        await _write_frame(process, msgspec.msgpack.encode(task))
+            await _write_frame(process, [msgspec.msgpack.encode(self._config)])
+        await _write_frame(process, [msgspec.msgpack.encode(task)])
+        await _write_frame(process, parts)
         assert process.stdout is not None
         head = await process.stdout.readexactly(FRAME.size)
         return msgspec.msgpack.decode(await process.stdout.readexactly(FRAME.unpack(head)[0]), type=Answer)
@@ -134,8 +138,17 @@ async def unpack(ids: bytes) -> TokenIds:
     return TokenIds(found)
 
 
-async def _write_frame(process: asyncio.subprocess.Process, frame: bytes) -> None:
+async def _write_frame(process: asyncio.subprocess.Process, parts: Sequence[bytes]) -> None:
     assert process.stdin is not None
-    process.stdin.write(FRAME.pack(len(frame)))
-    process.stdin.write(frame)
-    await process.stdin.drain()
+    process.stdin.write(FRAME.pack(sum(map(len, parts))))
+    for piece in _pieces(parts):
+        process.stdin.write(piece)
+        await process.stdin.drain()
+        await asyncio.sleep(0)
+
+
+def _pieces(parts: Sequence[bytes]) -> Iterator[bytes]:
+    """The same, PIECE_BYTES at most in each."""
+    for part in parts:
+        for start in range(0, len(part), PIECE_BYTES):
+            yield part[start : start + PIECE_BYTES]

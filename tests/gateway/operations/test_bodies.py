@@ -34,10 +34,10 @@ class Sender:
         return {"type": "http.request", "body": part, "more_body": more}
 
     async def _read(self, bodies: Bodies) -> int:
-        async with bodies.complete(Request({"type": "http", "headers": []}, self._receive)) as raw:
+        async with bodies.complete(Request({"type": "http", "headers": []}, self._receive)) as parts:
             self.arrived.set()
             await self.let_go.wait()
-            return len(raw)
+            return sum(map(len, parts))
 
 
 async def taken(*senders: Sender) -> None:
