@@ -62,6 +62,7 @@ async def test_long_bodies_get_the_same_answers(start: Start, monkeypatch: pytes
     assert [status for status, _ in expected] == [200] * 5 + [400, 404] + [400] * 4
     assert [body["error"]["code"] for _, body in expected[7:10]] == ["context_length_exceeded"] * 3
     monkeypatch.setattr(readers, "SHORT_BYTES", 0)
+    monkeypatch.setattr(readers, "PIECE_BYTES", 100)
     assert await answers(gateway) == expected
     assert sorted(map(repr, [(one.prompt, one.params) for one in gateway.submits()])) == sorted(map(repr, seen * 2))
 
