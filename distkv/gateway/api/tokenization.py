@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from starlette.requests import Request
-from starlette.responses import Response
 
 from distkv.gateway.api.event_stream import until_disconnected
+from distkv.gateway.api.growing_json import JsonResponse
 from distkv.gateway.api.service import Service
 
 
@@ -15,7 +15,7 @@ class Tokenizing:
     def __init__(self, service: Service) -> None:
         self._service = service
 
-    async def tokenize(self, request: Request) -> Response:
+    async def tokenize(self, request: Request) -> JsonResponse:
         """The tokens of a prompt or of a conversation, as the cluster would get them."""
         service = self._service
         async with service.bodies.complete(request) as parts:
@@ -23,12 +23,12 @@ class Tokenizing:
                 written = await until_disconnected(
                     request.receive, service.readers.tokenize(parts, service.max_model_len or None)
                 )
-        return Response(written.json, media_type="application/json")
+        return JsonResponse(written.parts)
 
-    async def detokenize(self, request: Request) -> Response:
+    async def detokenize(self, request: Request) -> JsonResponse:
         """The text of tokens, special ones left out as in every output."""
         service = self._service
         async with service.bodies.complete(request) as parts:
             with service.limit.places():
                 written = await until_disconnected(request.receive, service.readers.detokenize(parts))
-        return Response(written.json, media_type="application/json")
+        return JsonResponse(written.parts)

@@ -57,22 +57,23 @@ class PackedPrompt(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What came of a task. prompts: those of the outcome, which is without them."""
+    """What came of a task. prompts: those of the outcome, which is without them; what was written comes in the next
+    frame."""
 
     outcome: CompletionRead | ChatRead | Written | Refusal
     prompts: list[PackedPrompt] = []
 
 
-def answer(model: ServedModel, task: Task, raw: bytes) -> Answer:
-    """Carry a task out."""
+def answer(model: ServedModel, task: Task, raw: bytes) -> list[bytes]:
+    """Carry a task out; the frames that say what came of it."""
     try:
         outcome = READERS[task.kind](model, raw, task.most)
     except ApiError as error:
-        return Answer(Refusal(error.status, error.body.error))
+        return [msgspec.msgpack.encode(Answer(Refusal(error.status, error.body.error)))]
     if isinstance(outcome, Written):
-        return Answer(outcome)
+        return [msgspec.msgpack.encode(Answer(Written([]))), b"".join(outcome.parts)]
     packed = [PackedPrompt(array("i", prompt.token_ids).tobytes(), prompt.text) for prompt in outcome.prompts]
-    return Answer(msgspec.structs.replace(outcome, prompts=[]), packed)
+    return [msgspec.msgpack.encode(Answer(msgspec.structs.replace(outcome, prompts=[]), packed))]
 
 
 def read_frame(stream: BinaryIO) -> bytes | None:
@@ -95,8 +96,9 @@ def main() -> None:
         task, raw = msgspec.msgpack.decode(frame, type=Task), read_frame(sys.stdin.buffer)
         if raw is None:
             return
-        found = msgspec.msgpack.encode(answer(model, task, raw))
-        sys.stdout.buffer.write(FRAME.pack(len(found)) + found)
+        for found in answer(model, task, raw):
+            sys.stdout.buffer.write(FRAME.pack(len(found)))
+            sys.stdout.buffer.write(found)
         sys.stdout.buffer.flush()
 
 

@@ -29,7 +29,7 @@ READ_S = 60.0
 RETIRE_BYTES = 2**20
 """After a body over this the process ends, and gives back the memory that tokenizing took: 150 times the text."""
 PIECE_BYTES = 2**18
-"""So much of a body is handed over in one turn of the event loop."""
+"""So much of a body, or of what is written, is handed over in one turn of the event loop."""
 _UNPACKED = 65536
 T = TypeVar("T", bound=Outcome)
 
@@ -121,8 +121,10 @@ class LongBodies:
         await _write_frame(process, [msgspec.msgpack.encode(task)])
         await _write_frame(process, parts)
         assert process.stdout is not None
-        head = await process.stdout.readexactly(FRAME.size)
-        return msgspec.msgpack.decode(await process.stdout.readexactly(FRAME.unpack(head)[0]), type=Answer)
+        answer = msgspec.msgpack.decode(b"".join(await _read_frame(process.stdout)), type=Answer)
+        if isinstance(answer.outcome, Written):
+            answer = msgspec.structs.replace(answer, outcome=Written(await _read_frame(process.stdout)))
+        return answer
 
     def _failed(self, why: str) -> ApiError:
         structlog.get_logger().warning("a long body was not read", reason=why)
@@ -145,6 +147,16 @@ async def _write_frame(process: asyncio.subprocess.Process, parts: Sequence[byte
         process.stdin.write(piece)
         await process.stdin.drain()
         await asyncio.sleep(0)
+
+
+async def _read_frame(stream: asyncio.StreamReader) -> list[bytes]:
+    """Its parts. Raises IncompleteReadError when the stream ends before."""
+    (left,) = FRAME.unpack(await stream.readexactly(FRAME.size))
+    parts = []
+    while left:
+        parts.append(await stream.readexactly(min(left, PIECE_BYTES)))
+        left -= len(parts[-1])
+    return parts
 
 
 def _pieces(parts: Sequence[bytes]) -> Iterator[bytes]:

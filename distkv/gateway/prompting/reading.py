@@ -62,9 +62,9 @@ class ChatRead(msgspec.Struct, frozen=True, tag=True):
 
 
 class Written(msgspec.Struct, frozen=True, tag=True):
-    """The response itself, as JSON."""
+    """The response itself: parts of JSON."""
 
-    json: bytes
+    parts: list[bytes]
 
 
 def read_completion(model: ServedModel, raw: bytes, most: int | None) -> CompletionRead:
@@ -127,14 +127,14 @@ def tokenize(model: ServedModel, raw: bytes, max_model_len: int | None) -> Writt
         check_ids(ids, "messages: the prompt", "messages")
     strings = list(map(tokenizer.token, ids)) if body.return_token_strs else None
     found = Tokenized(count=len(ids), max_model_len=max_model_len, tokens=ids, token_strs=strings)
-    return Written(msgspec.json.encode(found))
+    return Written([msgspec.json.encode(found)])
 
 
 def detokenize(model: ServedModel, raw: bytes, most: int | None) -> Written:
     """The response of /detokenize: the text of tokens, special ones left out as in every output."""
     body = decode(raw, DetokenizeRequest, {})
     model.check_name(body.model)
-    return Written(msgspec.json.encode(Detokenized(model.need_tokenizer().decode(body.tokens))))
+    return Written([msgspec.json.encode(Detokenized(model.need_tokenizer().decode(body.tokens)))])
 
 
 def _max_tokens(body: CompletionRequest, default: int) -> int:
