@@ -116,6 +116,8 @@ class LimitedConnection(HttpToolsProtocol):
     # --- what comes
 
     def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
         if not self._unread and len(data) <= PART_BYTES:
             self._read(data)
             return
@@ -127,9 +129,10 @@ class LimitedConnection(HttpToolsProtocol):
     def _read_some(self) -> None:
         """Read a part of what came; meanwhile no more comes."""
         self._turn = None
-        part = bytes(self._unread[:PART_BYTES])
-        del self._unread[:PART_BYTES]
-        self._read(part)
+        if not self.transport.is_closing():
+            part = bytes(self._unread[:PART_BYTES])
+            del self._unread[:PART_BYTES]
+            self._read(part)
         if self.transport.is_closing():
             self._unread.clear()
         elif self._unread:
@@ -138,8 +141,6 @@ class LimitedConnection(HttpToolsProtocol):
             self.transport.resume_reading()
 
     def _read(self, data: bytes) -> None:
-        if self.transport.is_closing():
-            return
         self._fed_bytes += len(data)
         super().data_received(data)
         if self.transport.is_closing():
