@@ -7,12 +7,12 @@ worker is linked to the creditor, too: nothing is entrusted to a path that was n
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from random import Random
 
 from distkv.control.commands import Command, TellGManager, TellPeer, TellWorker
-from distkv.control.loan.borrow import Borrow, Purpose
+from distkv.control.loan.borrow import Borrow, BorrowBook, Purpose
 from distkv.control.loan.candidates import Candidates
 from distkv.control.loan.leases import valid_until
 from distkv.control.loan.paths import LONGEST_UNUSED_S, Path, PathBook
@@ -62,13 +62,7 @@ class Borrower:
         self._counters = counters
         self._candidates = Candidates(instance_id, members, paths, entropy)
         self._last_number = 0
-        self.active: dict[str, Borrow] = {}
-        self.finished: deque[Borrow] = deque()
-        self._of: dict[Sequence, list[Borrow]] = {}
-        self._purposes: Counter[Purpose] = Counter()
-        self._trying: dict[str, Borrow] = {}
-        self._linking: dict[str, set[str]] = {}
-        self._granted: dict[str, Borrow] = {}
+        self._book = BorrowBook()
         self._due: Timers[str] = Timers()
 
     def start(
@@ -76,32 +70,40 @@ class Borrower:
     ) -> Borrow:
         """Begin to look for `num_blocks` ≥ 1."""
         borrow = Borrow(self._next_id("borrow"), seq, purpose, num_blocks, frozenset(exclude))
-        self.active[borrow.borrow_id] = borrow
-        self._of.setdefault(seq, []).append(borrow)
-        self._purposes[purpose] += 1
+        self._book.begin(borrow)
         self._query(borrow, now)
         return borrow
 
     # --- questions
 
+    @property
+    def active(self) -> Mapping[str, Borrow]:
+        """Those under way, by name."""
+        return self._book.active
+
+    @property
+    def finished(self) -> deque[Borrow]:
+        """Those that are over and were not taken yet."""
+        return self._book.finished
+
     def of(self, seq: Sequence, purpose: Purpose | None = None) -> Borrow | None:
         """The borrow under way for a sequence, if any."""
-        return next((borrow for borrow in self._of.get(seq, ()) if purpose in (None, borrow.purpose)), None)
+        return next(iter(self._book.of(seq, purpose)), None)
 
     def is_borrowing(self, purpose: Purpose) -> bool:
         """Whether a borrow for this purpose is under way."""
-        return self._purposes[purpose] > 0
+        return self._book.is_borrowing(purpose)
 
     def grants(self) -> list[Debt]:
         """What borrows were granted that has not become a sequence's yet."""
-        return [debt for borrow in [*self.active.values(), *self.finished] for debt in borrow.grants]
+        return [debt for borrow in self._book.all() for debt in borrow.grants]
 
     def take_finished(self) -> Borrow | None:
         """The borrow that has ended longest ago, if any; it is given out once."""
         if not self.finished:
             return None
         borrow = self.finished.popleft()
-        self._disown(borrow)
+        self._book.disown(borrow)
         return borrow
 
     def next_deadline(self) -> float:
@@ -113,11 +115,11 @@ class Borrower:
     def cancel(self, seq: Sequence, purpose: Purpose | None = None) -> list[Debt]:
         """Forget the sequence's borrows, all or those for this purpose; returns the grants to give back."""
         debts = []
-        for borrow in [one for one in self._of.get(seq, ()) if purpose in (None, one.purpose)]:
+        for borrow in self._book.of(seq, purpose):
             debts.extend(borrow.grants)
             self._withdraw(borrow)
             self._stop(borrow)
-            self._disown(borrow)
+            self._book.disown(borrow)
         return debts
 
     def on_creditors(self, message: Creditors, now: float) -> None:
@@ -129,7 +131,7 @@ class Borrower:
     def on_granted(self, sender: str, message: Granted, now: float) -> tuple[Sequence, Debt] | None:
         """A creditor granted: the debt that begins; None if nobody waits for it (any more) and the span must be given
         back."""
-        borrow = self._tried(sender, message.span_id)
+        borrow = self._book.tried(sender, message.span_id)
         if borrow is None:
             return None
         missing = borrow.num_blocks - borrow.granted
@@ -145,15 +147,13 @@ class Borrower:
         if self._paths.is_linked(self._to(sender)):
             self._try_next(borrow, now)
         else:
-            borrow.trying, borrow.linking = sender, True
-            self._linking.setdefault(sender, set()).add(borrow.borrow_id)
+            self._book.waits_for_link(borrow, sender)
             self._due.set(borrow.borrow_id, now + LINK_TIMEOUT_S)
         return borrow.seq, debt
 
     def collect(self, borrow: Borrow, debt: Debt) -> None:
         """A borrow under way has been granted this."""
-        borrow.grants.append(debt)
-        self._granted[debt.span.span_id] = borrow
+        self._book.collect(borrow, debt)
 
     def end(self, borrow: Borrow) -> None:
         """A borrow under way is over, with what it has."""
@@ -168,13 +168,13 @@ class Borrower:
         if message.problem:
             return self._cannot_reach(message.instance_id, message.problem, now)
         self._paths.linked(self._to(message.instance_id))
-        for borrow_id in sorted(self._linking.pop(message.instance_id, ())):
-            self._try_next(self.active[borrow_id], now)
+        for borrow in self._book.take_linking(message.instance_id):
+            self._try_next(borrow, now)
         return []
 
     def on_refused(self, sender: str, message: Refused, now: float) -> None:
         """A creditor refused."""
-        borrow = self._tried(sender, message.span_id)
+        borrow = self._book.tried(sender, message.span_id)
         if borrow is not None:
             self._counters.refusals += 1
             borrow.refusals[sender] = message.free_blocks
@@ -182,16 +182,14 @@ class Borrower:
 
     def forget(self, debt: Debt) -> None:
         """A grant is gone: its lease ran out, or its creditor refused to renew it."""
-        borrow = self._granted.pop(debt.span.span_id, None)
-        if borrow is not None:
-            borrow.grants.remove(debt)
+        self._book.forget(debt)
 
     def on_peer_lost(self, instance_id: str, now: float) -> None:
         """Ask somebody else; what this peer granted is gone."""
         self._paths.forget(instance_id)
-        self._linking.pop(instance_id, None)
-        for borrow in [*self.active.values(), *self.finished]:
-            self._drop_grants(borrow, instance_id)
+        self._book.take_linking(instance_id)
+        for borrow in self._book.all():
+            self._book.forget_all(borrow, instance_id)
             borrow.candidates = [c for c in borrow.candidates if c.instance_id != instance_id]
             if borrow.trying == instance_id and borrow.borrow_id in self.active:
                 borrow.failed.add(instance_id)
@@ -253,8 +251,8 @@ class Borrower:
 
     def _try(self, borrow: Borrow, creditor_id: str, missing: int, now: float) -> None:
         """Ask for the rest, and have the worker link meanwhile."""
-        borrow.trying, borrow.span_id, borrow.sent_at = creditor_id, self._next_id("span"), now
-        self._trying[borrow.span_id] = borrow
+        self._book.waits_for(borrow, creditor_id, self._next_id("span"))
+        borrow.sent_at = now
         self._due.set(borrow.borrow_id, now + TRY_TIMEOUT_S)
         wanted = TryMoveKvcache(
             span_id=borrow.span_id,
@@ -273,53 +271,27 @@ class Borrower:
     def _cannot_reach(self, creditor_id: str, why: str, now: float) -> list[Debt]:
         """No queries get there: what it granted to borrows under way is of no use to them."""
         self._paths.failed(self._to(creditor_id), why, now, longest_s=LONGEST_UNUSED_S)
-        for borrow in [one for one in self._trying.values() if one.trying == creditor_id]:
+        for borrow in self._book.trying_at(creditor_id):
             self._withdraw(borrow)
             self._try_next(borrow, now)
         unusable: list[Debt] = []
-        for borrow_id in sorted(self._linking.pop(creditor_id, ())):
-            borrow = self.active[borrow_id]
-            unusable += self._drop_grants(borrow, creditor_id)
+        for borrow in self._book.take_linking(creditor_id):
+            unusable += self._book.forget_all(borrow, creditor_id)
             self._try_next(borrow, now)
         return unusable
-
-    def _drop_grants(self, borrow: Borrow, creditor_id: str) -> list[Debt]:
-        dropped = [debt for debt in borrow.grants if debt.creditor_id == creditor_id]
-        for debt in dropped:
-            self.forget(debt)
-        return dropped
 
     def _to(self, creditor_id: str) -> Path:
         return Path(self._instance_id, creditor_id)
 
-    def _tried(self, creditor_id: str, span_id: str) -> Borrow | None:
-        borrow = self._trying.get(span_id)
-        return borrow if borrow is not None and borrow.trying == creditor_id else None
-
     def _end_try(self, borrow: Borrow) -> None:
         """It waits for no creditor any more."""
-        self._trying.pop(borrow.span_id, None)
-        if borrow.linking and (waiting := self._linking.get(borrow.trying)) is not None:
-            waiting.discard(borrow.borrow_id)
-            if not waiting:
-                del self._linking[borrow.trying]
+        self._book.end_try(borrow)
         self._due.cancel(borrow.borrow_id)
-        borrow.trying, borrow.linking = "", False
 
     def _stop(self, borrow: Borrow) -> None:
         """It is under way no more."""
         self._end_try(borrow)
-        del self.active[borrow.borrow_id]
-        self._purposes[borrow.purpose] -= 1
-        of_seq = self._of[borrow.seq]
-        of_seq.remove(borrow)
-        if not of_seq:
-            del self._of[borrow.seq]
-
-    def _disown(self, borrow: Borrow) -> None:
-        """Its grants are somebody else's now."""
-        for debt in borrow.grants:
-            del self._granted[debt.span.span_id]
+        self._book.stop(borrow)
 
     def _withdraw(self, borrow: Borrow) -> None:
         """The creditor may have granted, or may yet: say that the span is not wanted, whatever its epoch."""
@@ -331,14 +303,7 @@ class Borrower:
         return f"{kind}-{self._instance_id}-{self._incarnation:x}-{self._last_number}"
 
     def validate(self) -> None:
-        """The indices are what looking at all borrows would say; each that waits has its timer."""
-        active = list(self.active.values())
-        assert self._purposes == Counter(borrow.purpose for borrow in active)
-        assert sorted(id(b) for held in self._of.values() for b in held) == sorted(id(b) for b in active)
-        assert {b.span_id for b in active if b.trying and not b.linking} == self._trying.keys()
-        assert {(b.trying, b.borrow_id) for b in active if b.linking} == {
-            (creditor, borrow_id) for creditor, waiting in self._linking.items() for borrow_id in waiting
-        }
-        assert {debt.span.span_id for debt in self.grants()} == self._granted.keys()
-        assert all(borrow.borrow_id in self._due for borrow in active), "a borrow would wait for ever"
+        """The book is in order; each that waits has its timer."""
+        self._book.validate()
+        assert all(borrow_id in self._due for borrow_id in self.active), "a borrow would wait for ever"
         self._due.validate()
