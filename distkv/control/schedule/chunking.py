@@ -27,7 +27,7 @@ LEAST_GRAIN = 4
 SIZES = 4
 """From one power of two to the next, no closer than LEAST_GRAIN. Few, because the first step of a size not seen before
 takes longer; enough, because what a size is short of the time allowed for is lost."""
-MEASURE_EVERY = 64
+MEASURE_EVERY = 16
 MEASURE_SPACING = 8
 """Steps between two that are measured because the decodes changed."""
 MEASURE_AT_ONCE = 2
@@ -35,7 +35,7 @@ MEASURE_AT_ONCE = 2
 CHANGED = 0.25
 AIM = 0.85
 """Of `ratio`: what steps aim at, so that those that took longer than expected are within it too."""
-WEIGHT = 0.3
+WEIGHT = 0.5
 """Of a new measure of the decodes."""
 DEARER, CHEAPER = 0.5, 0.15
 """Of a chunk that cost more than was expected, and of one that cost less."""
