@@ -214,11 +214,12 @@ class Connection:
                 answer.set_result(body)
 
     def _not_understood(self, error: WireError) -> None:
-        """What says which request it is about fails that request alone."""
-        if error.request_id in self._requests:
-            self._take(RequestEnded(request_id=error.request_id, kind="failed", reason=clipped(str(error))))
-        else:
+        """What says which request it is about fails that request alone, if it is (still) one of these."""
+        if not error.request_id:
             self._lose(ConnectionLost(str(error)))
+            return
+        self._take(RequestEnded(request_id=error.request_id, kind="failed", reason=clipped(str(error))))
+        self._answer("locate " + error.request_id, ConnectionLost(str(error)))
 
     def _on_disconnected(self) -> None:
         """The last words of a process that ended may be here unread."""
