@@ -42,12 +42,11 @@ class PeerLinks:
             self._members.update({member.instance_id: member for member in members})
             for instance_id in gone:
                 self._members.pop(instance_id, None)
-            sources = list(self._sources.items())
+            ended = [name for name, (incarnation, _) in self._sources.items() if not self._is_listed(name, incarnation)]
+            links = [self._sources.pop(instance_id)[1] for instance_id in ended]
         self._creditors.keep_only(self._members)
-        for instance_id, (incarnation, link) in sources:
-            member = self._members.get(instance_id)
-            if member is None or member.incarnation != incarnation:
-                link.abort()
+        for link in links:
+            link.abort()
 
     def creditor(self, instance_id: str, microbatch: int = 0) -> CreditorLink:
         """A usable link for micro-attention, one for each microbatch. Never connects. Raises LinkClosed."""
@@ -82,6 +81,11 @@ class PeerLinks:
             known = self._sources.pop(instance_id, None)
         if known is not None:
             known[1].abort()
+
+    def _is_listed(self, instance_id: str, incarnation: int) -> bool:
+        """With the lock held."""
+        member = self._members.get(instance_id)
+        return member is not None and member.incarnation == incarnation
 
     def _member(self, instance_id: str) -> Member:
         with self._lock:

@@ -199,6 +199,14 @@ async def test_what_a_source_says_is_cut_to_what_a_message_may_carry(puller: Pul
     assert len(answer.problem) == MAX_REASON and answer.problem.endswith("…")
 
 
+async def test_a_source_that_is_listed_again_is_pulled_from_at_once(puller: Puller, source: Worker) -> None:
+    """The link that ended with its entry used to be found, and its failure counted against the path."""
+    assert (await puller.pull((4,))).problem == ""
+    puller.links.update((), ("source",))
+    puller.links.update((source.member,))
+    assert (await puller.pull((4,))).problem == ""
+
+
 async def test_a_source_that_died(puller: Puller, source: Worker) -> None:
     assert (await puller.pull((4,))).problem == ""
     link = source.listener.accept(DEADLINE_S)
