@@ -28,8 +28,9 @@ _EVENTS = int(zmq.EVENTS)
 class LoopSocket:
     """Owns `socket` and its place in the running loop; one task receives at a time.
 
-    on_writable: called when the socket may take messages again. traces_source: whether `source` is to be found, which
-    makes receiving slower. source: the descriptor of the connection by which the last message came, as it was then.
+    on_writable: called when a socket that only sends may take messages again. traces_source: whether `source` is to be
+    found, which makes receiving slower. source: the descriptor of the connection by which the last message came, as it
+    was then.
     """
 
     def __init__(self, socket: zmq.Socket[bytes], name: str, on_writable: Callable[[], None] | None = None) -> None:
@@ -69,8 +70,6 @@ class LoopSocket:
         except zmq.Again:
             return None
         finally:
-            if self._on_writable is not None:
-                self._check()
             self._check_for_reader()
 
     def send(self, frames: Sequence[bytes]) -> bool:
