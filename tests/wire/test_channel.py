@@ -287,10 +287,12 @@ async def test_a_route_is_a_secret_between_a_client_and_its_server(envelopes: En
         async with ClientChannel.connect(address, CAPTURE) as other:
             other.send(envelopes.wrap(KeepAlive()))
             routes.append((await soon(placeholder.recv()))[0])
-        client = ClientChannel.connect(address, CAPTURE)
+        gone = asyncio.Event()
+        client = ClientChannel.connect(address, CAPTURE, on_disconnected=gone.set)
         client.send(envelopes.wrap(KeepAlive()))
         routes.append((await soon(placeholder.recv()))[0])
     async with client, bind_again(address) as server:
+        await soon(gone.wait())
         client.send(envelopes.wrap(KeepAlive()))
         routes.append((await soon(server.recv()))[0])
     assert routes[0] != routes[1] == routes[2]
