@@ -15,8 +15,7 @@ from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.inboxes import CLIENT_CONNECTION, GMANAGER_PORT
 from distkv.wire.messages.to_gmanager import MembersQuery
 from distkv.wire.messages.to_rmanager import Members
-
-DEADLINE_S = 10.0
+from tests.waiting import soon, until
 
 
 class Server:
@@ -67,13 +66,13 @@ async def test_every_route_gets_the_bytes_and_one_that_is_gone_holds_nobody_up()
         routes = []
         for client in (one, other):
             client.send(EnvelopeFactory("x").wrap(MembersQuery()))
-            route, _ = await asyncio.wait_for(server.recv(), DEADLINE_S)
+            route, _ = await soon(server.recv())
             routes.append(route)
         assert not server.has_waiting()
         outbox = Outbox(server, EnvelopeFactory("gmanager"))
         outbox.put(Broadcast((b"nobody", *routes), Members(version=7)), "cause")
         for client in (one, other):
-            envelope = await asyncio.wait_for(client.recv(), DEADLINE_S)
+            envelope = await soon(client.recv())
             assert (envelope.body, envelope.cause) == (Members(version=7), "cause")
 
 
@@ -84,10 +83,8 @@ async def test_a_message_that_waits_is_seen_and_still_received() -> None:
     ):
         for _ in range(2):
             client.send(EnvelopeFactory("x").wrap(MembersQuery()))
-        await asyncio.wait_for(server.recv(), DEADLINE_S)
-        async with asyncio.timeout(DEADLINE_S):
-            while not server.has_waiting():  # noqa: ASYNC110 - it is what looks
-                await asyncio.sleep(0.001)
-        await asyncio.wait_for(server.recv(), DEADLINE_S)
+        await soon(server.recv())
+        await until(server.has_waiting)
+        await soon(server.recv())
         assert not server.has_waiting()
     assert not server.has_waiting()

@@ -23,8 +23,8 @@ from distkv.wire.messages.envelope import ToGManager
 from distkv.wire.messages.member_versions import PART_MEMBERS
 from distkv.wire.messages.to_rmanager import JoinRefused, Members
 from tests.control.parts import make_member
+from tests.waiting import soon
 
-DEADLINE_S = 10.0
 MEMBER = msgspec.structs.replace(make_member("a"), address="tcp://127.0.0.1:9")
 JOIN = tg.Join(member=MEMBER, compat="model")
 
@@ -47,7 +47,7 @@ async def serve_one(actor: GManagerActor, client: ClientChannel[Any], body: Any,
     serving = asyncio.ensure_future(actor.serve())
     client.send(EnvelopeFactory("a").wrap(body))
     try:
-        envelope = await asyncio.wait_for(client.recv(), DEADLINE_S)
+        envelope = await soon(client.recv())
         assert isinstance(envelope.body, answer)
     finally:
         serving.cancel()
@@ -106,14 +106,14 @@ async def test_a_contradiction_ends_it_with_validate_state(server: ServerChannel
 async def test_it_serves_until_it_is_stopped() -> None:
     stop, ready = asyncio.Event(), asyncio.get_running_loop().create_future()
     running = asyncio.ensure_future(run(GManagerConfig(port=0), ready.set_result, stop))
-    address = (await asyncio.wait_for(ready, DEADLINE_S))["address"]
+    address = (await soon(ready))["address"]
     with capture_logs() as lines:
         async with ClientChannel.connect(address, CLIENT_CONNECTION) as client:
             client.send(EnvelopeFactory("x").wrap(tg.MembersQuery()))
-            envelope = await asyncio.wait_for(client.recv(), DEADLINE_S)
+            envelope = await soon(client.recv())
             assert isinstance(envelope.body, Members) and envelope.body.members == ()
         stop.set()
-        assert await asyncio.wait_for(running, DEADLINE_S) == 0
+        assert await soon(running) == 0
     assert lines[-1]["event"] == "stopped"
 
 

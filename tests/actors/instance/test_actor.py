@@ -35,8 +35,8 @@ from distkv.wire.messages import to_worker as tw
 from distkv.wire.messages.common import Epoch, SpanRef
 from distkv.wire.messages.counters import Counters
 from tests.control.parts import make_member
+from tests.waiting import soon
 
-DEADLINE_S = 10.0
 BLOCK = 4
 SPAN = SpanRef(span_id="s", epoch=Epoch(1, 1))
 
@@ -89,10 +89,6 @@ async def running(tasks: asyncio.TaskGroup) -> AsyncIterator[Running]:
         running = Running(server, gmanager, tasks)
         yield running
         running.close()
-
-
-async def soon(awaitable: Any) -> Any:
-    return await asyncio.wait_for(awaitable, DEADLINE_S)
 
 
 async def served(running: Running) -> None:

@@ -22,15 +22,11 @@ from distkv.wire.messages import to_gmanager as tg
 from distkv.wire.messages import to_rmanager as tr
 from distkv.wire.messages.common import Epoch, Member, SpanRef
 from tests.control.parts import make_member
+from tests.waiting import soon
 
-DEADLINE_S = 10.0
 SPAN = SpanRef(span_id="s", epoch=Epoch(1, 1))
 ENVELOPES = EnvelopeFactory("a")
 RELEASE = tr.Release(span=SPAN)
-
-
-async def soon(awaitable: Any) -> Any:
-    return await asyncio.wait_for(awaitable, DEADLINE_S)
 
 
 def peer_at(address: str, name: str = "b") -> Member:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from distkv.actors.instance.connections import GManagerConnections
 from distkv.actors.instance.starting_responder import StartingResponder
@@ -17,13 +16,9 @@ from distkv.wire.messages import to_client as tc
 from distkv.wire.messages import to_gmanager as tg
 from distkv.wire.messages import to_rmanager as tr
 from distkv.wire.messages.common import Epoch, SpanRef
+from tests.waiting import soon
 
-DEADLINE_S = 10.0
 CLIENT = EnvelopeFactory("client")
-
-
-async def soon(awaitable: Any) -> Any:
-    return await asyncio.wait_for(awaitable, DEADLINE_S)
 
 
 async def test_it_announces_itself_and_turns_requests_away(tasks: asyncio.TaskGroup) -> None:

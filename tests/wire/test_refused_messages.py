@@ -1,0 +1,198 @@
+"""Messages that a channel does not take, or does not send: what they cost, and whom."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import msgspec
+import pytest
+import zmq
+
+from distkv.errors import FrameTooLarge, MalformedMessage
+from distkv.wire.channel import MAX_ANSWER_BYTES, ClientChannel, ServerChannel
+from distkv.wire.codec import encode_envelope
+from distkv.wire.envelope_factory import EnvelopeFactory
+from distkv.wire.inboxes import CAPTURE, CLIENT_CONNECTION, GMANAGER_PORT, PEER_CONNECTION
+from distkv.wire.messages.common import MAX_REASON
+from distkv.wire.messages.envelope import Control
+from distkv.wire.messages.from_worker import StepResult
+from distkv.wire.messages.to_client import Rejected, TokenChunk
+from distkv.wire.messages.to_gmanager import MembersQuery
+from distkv.wire.messages.to_rmanager import KeepAlive, Members
+from distkv.wire.rejections import MAX_BAD_IN_A_ROW
+from tests.waiting import soon, until
+from tests.wire.strangers import stranger_at
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [[b""], [b"\xc1"], [b"noise" * 100], [b"", b"", b""], [b"a", b"b"]],
+    ids=["empty", "reserved", "noise", "three frames", "two frames"],
+)
+async def test_a_bad_message_costs_only_itself(
+    server: ServerChannel[Control], client: ClientChannel[Control], envelopes: EnvelopeFactory, frames: list[bytes]
+) -> None:
+    with stranger_at(server.address) as stranger:
+        stranger.send_multipart(frames)
+        stranger.send(encode_envelope(envelopes.wrap(MembersQuery())))
+        assert (await soon(server.recv()))[1].body == MembersQuery()
+        await until(lambda: bool(stranger.poll(0)))
+        answer = CLIENT_CONNECTION.decode(stranger.recv(zmq.DONTWAIT))
+        assert isinstance(answer.body, Rejected) and not answer.body.closed
+        assert answer.body.reason.startswith("malformed message: ")
+        assert (answer.sender, answer.cause) == ("b", "")
+        client.send(envelopes.wrap(KeepAlive()))
+        assert (await soon(server.recv()))[1].body == KeepAlive()
+        assert server.malformed == 1
+
+
+async def test_a_rejection_names_the_envelope(envelopes: EnvelopeFactory) -> None:
+    async with (
+        ServerChannel.bind("tcp://127.0.0.1:0", GMANAGER_PORT) as server,
+        ClientChannel.connect(server.address, CLIENT_CONNECTION) as client,
+    ):
+        bad = envelopes.wrap(KeepAlive())
+        client.send(bad)
+        client.send(envelopes.wrap(MembersQuery()))
+        assert (await soon(server.recv()))[1].body == MembersQuery()
+        answer = await soon(client.recv())
+        assert isinstance(answer.body, Rejected) and answer.cause == bad.id
+
+
+async def test_who_sends_nothing_but_nonsense_is_shut_out(
+    server: ServerChannel[Control], client: ClientChannel[Control], envelopes: EnvelopeFactory
+) -> None:
+    with stranger_at(server.address) as stranger:
+        for _ in range(MAX_BAD_IN_A_ROW + 5):
+            stranger.send(b"noise")
+        stranger.send(encode_envelope(envelopes.wrap(MembersQuery())))
+        waiting = asyncio.ensure_future(server.recv())
+        answers: list[Control] = []
+        for _ in range(MAX_BAD_IN_A_ROW):
+            await until(lambda: bool(stranger.poll(0)))
+            answers.append(CLIENT_CONNECTION.decode(stranger.recv(zmq.DONTWAIT)).body)
+        assert [answer.closed for answer in answers if isinstance(answer, Rejected)] == (
+            [False] * (MAX_BAD_IN_A_ROW - 1) + [True]
+        )
+        client.send(envelopes.wrap(KeepAlive()))
+        assert (await soon(waiting))[1].body == KeepAlive()
+        assert server.malformed == MAX_BAD_IN_A_ROW
+
+
+async def test_a_reason_is_not_as_long_as_what_it_is_about(server: ServerChannel[Control]) -> None:
+    with stranger_at(server.address) as stranger:
+        kind = "x" * 50_000
+        stranger.send(msgspec.msgpack.encode({"id": "a", "sender": "a", "body": {"type": kind}}))
+        waiting = asyncio.ensure_future(server.recv())
+        await until(lambda: bool(stranger.poll(0)))
+        answer = CLIENT_CONNECTION.decode(stranger.recv(zmq.DONTWAIT))
+        assert isinstance(answer.body, Rejected) and len(answer.body.reason) == MAX_REASON
+        waiting.cancel()
+
+
+async def test_what_exceeds_the_limit_is_not_sent_and_costs_nothing(
+    server: ServerChannel[Control], envelopes: EnvelopeFactory
+) -> None:
+    """It would end the connection, and with it what others have under way there."""
+    dropped = asyncio.Event()
+    big = envelopes.wrap(TokenChunk(request_id="r", text="x" * 200_000))
+    async with ClientChannel.connect(
+        server.address, CAPTURE, max_message_bytes=100_000, on_disconnected=dropped.set
+    ) as client:
+        with pytest.raises(FrameTooLarge, match="over the limit of 100000 bytes"):
+            client.send(big)
+        client.send(envelopes.wrap(KeepAlive()))
+        route, envelope = await soon(server.recv())
+        assert envelope.body == KeepAlive()
+        with pytest.raises(FrameTooLarge):
+            server.send(route, big)
+        assert server.send(route, envelopes.wrap(KeepAlive()))
+        assert (await soon(client.recv())).body == KeepAlive()
+        assert not dropped.is_set()
+
+
+async def test_over_long_messages_cost_their_own_connection_only(
+    server: ServerChannel[Control], client: ClientChannel[Control], envelopes: EnvelopeFactory
+) -> None:
+    dropped = asyncio.Event()
+    other = ClientChannel.connect(server.address, CAPTURE, on_disconnected=dropped.set)
+    other.send(envelopes.wrap(TokenChunk(request_id="r", text="x" * 200_000)))
+    await soon(dropped.wait())
+    other.abort()
+    client.send(envelopes.wrap(KeepAlive()))
+    assert (await soon(server.recv()))[1].body == KeepAlive()
+
+
+async def test_bytes_that_are_no_zeromq_harm_nobody(
+    server: ServerChannel[Control], client: ClientChannel[Control], envelopes: EnvelopeFactory
+) -> None:
+    host, port = server.address.removeprefix("tcp://").rsplit(":", 1)
+    with socket.create_connection((host, int(port))) as stranger:
+        stranger.sendall(b"GET / HTTP/1.1\r\n\r\n" * 100)
+        client.send(envelopes.wrap(KeepAlive()))
+        assert (await soon(server.recv()))[1].body == KeepAlive()
+
+
+async def test_a_malformed_answer_raises(envelopes: EnvelopeFactory) -> None:
+    router: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.ROUTER)
+    port = router.bind_to_random_port("tcp://127.0.0.1")
+    async with ClientChannel.connect(f"tcp://127.0.0.1:{port}", CAPTURE) as client:
+        client.send(envelopes.wrap(KeepAlive()))
+        await until(lambda: bool(router.poll(0)))
+        route = router.recv_multipart()[0]
+        router.send_multipart([route, b"noise"])
+        with pytest.raises(MalformedMessage):
+            await soon(client.recv())
+        assert client.malformed == 1
+    router.close(0)
+
+
+@pytest.mark.parametrize("kind", [StepResult, Members, KeepAlive], ids=lambda kind: kind.__name__)
+async def test_what_may_not_come_by_an_inbox_is_refused(
+    envelopes: EnvelopeFactory, kind: type[StepResult | Members | KeepAlive]
+) -> None:
+    """Well-formed messages of the protocol, but none that a gManager's port is for."""
+    body = {
+        StepResult: StepResult(step_id=1, results=()),
+        Members: Members(version=1),
+        KeepAlive: KeepAlive(),
+    }[kind]
+    async with (
+        ServerChannel.bind("tcp://127.0.0.1:0", GMANAGER_PORT) as server,
+        ClientChannel.connect(server.address, CLIENT_CONNECTION) as stranger,
+        ClientChannel.connect(server.address, CLIENT_CONNECTION) as client,
+    ):
+        stranger.send(envelopes.wrap(body))
+        waiting = asyncio.ensure_future(server.recv())
+        refusal = (await soon(stranger.recv())).body
+        assert isinstance(refusal, Rejected) and f"Invalid value '{kind.__name__}'" in refusal.reason
+        client.send(envelopes.wrap(MembersQuery()))
+        assert (await soon(waiting))[1].body == MembersQuery()
+        assert server.malformed == 1
+
+
+async def test_a_server_cannot_answer_what_its_clients_inbox_is_not_for(envelopes: EnvelopeFactory) -> None:
+    async with (
+        ServerChannel.bind("tcp://127.0.0.1:0", GMANAGER_PORT) as server,
+        ClientChannel.connect(server.address, PEER_CONNECTION) as client,
+    ):
+        client.send(envelopes.wrap(MembersQuery()))
+        route, _question = await soon(server.recv())
+        server.send(route, envelopes.wrap(Members(version=1)))
+        with pytest.raises(MalformedMessage, match="Invalid value 'Members'"):
+            await soon(client.recv())
+        assert client.malformed == 1
+
+
+async def test_a_client_that_asks_for_much_and_reads_nothing_does_not_fill_the_memory(
+    server: ServerChannel[Control], client: ClientChannel[Control], envelopes: EnvelopeFactory
+) -> None:
+    client.send(envelopes.wrap(KeepAlive()))
+    route, _envelope = await soon(server.recv())
+    big = envelopes.wrap(TokenChunk(request_id="r", text="x" * 90_000))
+    sent = 0
+    while server.send(route, big):
+        sent += 90_000
+        assert sent < 2 * MAX_ANSWER_BYTES
+    assert sent <= MAX_ANSWER_BYTES
