@@ -99,7 +99,8 @@ class _Arriving:
     def make_room(self) -> int:
         """Give it up for others; the bytes that it held."""
         held, self.counted_bytes, self._made_room = self.counted_bytes, 0, True
-        self.deadline.reschedule(self._began_s)
+        if not self.deadline.expired():  # else it is given up already, and does not know yet
+            self.deadline.reschedule(self._began_s)
         return held
 
     def given_up(self) -> ApiError:

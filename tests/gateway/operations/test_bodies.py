@@ -68,6 +68,22 @@ async def test_the_one_longest_on_its_way_makes_room(bodies: Bodies) -> None:
     assert [await one.task for one in senders[1:]] == [LIMIT - 1] * 4
 
 
+async def test_one_whose_time_is_just_over_makes_room_and_fails_nobody_else(bodies: Bodies) -> None:
+    """Its deadline has passed, but its task has not heard of it."""
+    senders = [Sender(bodies) for _ in range(5)]
+    for one in senders[:4]:
+        one.send(b"x" * (LIMIT - 1))
+    await taken(*senders)
+    next(iter(bodies._arriving)).deadline.reschedule(0.0)
+    senders[4].send(b"x" * (LIMIT - 1))
+    with pytest.raises(ApiError):
+        await senders[0].task
+    for one in senders[1:]:
+        one.send(b"", more=False)
+        one.let_go.set()
+    assert [await one.task for one in senders[1:]] == [LIMIT - 1] * 4
+
+
 async def test_one_that_is_complete_keeps_its_room(bodies: Bodies) -> None:
     first = Sender(bodies)
     first.send(b"x" * (LIMIT - 1), more=False)
