@@ -115,10 +115,10 @@ class Mover:
         self._state.sequences.touch(seq)
         path = self._path(debt)
         if message.problem or message.num_blocks != count:
-            self._failed(seq, debt, message.problem or f"it took {message.num_blocks} of {count} blocks")
+            problem = message.problem or f"it took {message.num_blocks} of {count} blocks"
+            self._failed(seq, debt, problem)
             if debt.failures >= MAX_FAILURES:
-                took_s = now - debt.offered_at
-                self._state.paths.failed(path, message.problem, now, took_s, LONGEST_UNUSED_S)
+                self._state.paths.failed(path, problem, now, now - debt.offered_at, LONGEST_UNUSED_S)
                 self._debts.abandon(seq, debt)
             return
         self._state.paths.worked(path)

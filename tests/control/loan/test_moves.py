@@ -308,6 +308,18 @@ def test_a_creditor_that_takes_nothing_and_does_not_say_why_is_left_alone() -> N
     moving.check()
 
 
+def test_a_creditor_that_takes_less_than_it_was_offered_is_named_with_what_it_took() -> None:
+    moving = Moving()
+    debt = lend(moving.seq, "p", 2, debts=moving.debts)
+    moving.advance()
+    moving.checksum()
+    for _ in range(MAX_FAILURES):
+        ready = moving.ready()
+        moving.mover.on_complete("p", Complete(span=debt.span, index=ready.index, num_blocks=1), moving.clock.now())
+        moving.advance()
+    assert moving.state.paths.describe() == "p could not read from me: it took 1 of 2 blocks"
+
+
 def test_pulls_that_fail_put_the_path_in_doubt_and_one_that_works_forgives() -> None:
     moving = Moving()
     debt = lend(moving.seq, "p", 2, debts=moving.debts)
