@@ -1,4 +1,5 @@
-"""A process that reads long bodies: `python -m distkv.gateway.prompting.reader_process`, started by `long_bodies`.
+"""A process that reads long bodies: `python -m distkv.gateway.prompting.reader_process`, started by
+`readers.LongBodies`.
 
 Decoding JSON, templates and lists of tokens hold the interpreter for as long as the body is; here they hold nobody's
 event loop. It reads frames from standard input (the configuration, then tasks, each with its body) and writes an answer

@@ -10,6 +10,7 @@ import asyncio
 import sys
 from array import array
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import msgspec
@@ -35,11 +36,12 @@ T = TypeVar("T", bound=Outcome)
 
 
 class Readers:
-    """Reads bodies for one gateway; a few at the same time, the others wait. Close it, or a process stays."""
+    """Reads bodies for one gateway; a few at the same time, the others wait, also for those whose client has left.
+    Close it, or a process stays."""
 
     def __init__(self, config: GatewayConfig, model: ServedModel) -> None:
         self._model = model
-        self._threads = asyncio.Semaphore(THREADS)
+        self._threads = ThreadPoolExecutor(THREADS, "read")
         self._long = LongBodies(config)
 
     async def completion(self, parts: Sequence[bytes], most: int | None) -> CompletionRead:
@@ -59,15 +61,16 @@ class Readers:
         return await self._read("detokenize", parts, None, Written)
 
     async def aclose(self) -> None:
-        """End the process, if there is one; safe to call twice."""
+        """End the threads, and the process, if there is one; safe to call twice."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
         await self._long.aclose()
 
     async def _read(self, kind: Kind, parts: Sequence[bytes], most: int | None, expected: type[T]) -> T:
         if sum(map(len, parts)) > SHORT_BYTES:
             found = await self._long.read(Task(kind, most), parts)
         else:
-            async with self._threads:
-                found = await asyncio.to_thread(READERS[kind], self._model, b"".join(parts), most)
+            body, loop = b"".join(parts), asyncio.get_running_loop()
+            found = await loop.run_in_executor(self._threads, READERS[kind], self._model, body, most)
         assert isinstance(found, expected)
         return found
 

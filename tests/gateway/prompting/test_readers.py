@@ -6,6 +6,7 @@ import asyncio
 import fcntl
 import sys
 import termios
+import threading
 from array import array
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -125,6 +126,30 @@ async def test_a_template_without_end_is_ended(
     monkeypatch.setattr(readers, "READ_S", 0.3)
     error_of(await gateway.chat(), 503, None, "body_not_read")
     assert not reader_processes()
+
+
+async def test_who_leaves_makes_no_room_for_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a thread does goes on; what nobody waits for any more is not begun."""
+    begun: list[bytes] = []
+    go_on = threading.Event()
+
+    def slow(_model: Any, raw: bytes, _most: int | None) -> None:
+        begun.append(raw)
+        go_on.wait(10)
+
+    monkeypatch.setitem(readers.READERS, "completion", slow)  # type: ignore[arg-type]
+    nothing: Any = None
+    made = readers.Readers(nothing, nothing)
+    for index in range(8):
+        request = asyncio.create_task(made.completion((b"%d" % index,), None))
+        await until(lambda: len(begun) >= min(index + 1, readers.THREADS))  # noqa: B023
+        for _ in range(10):
+            await asyncio.sleep(0)
+        request.cancel()
+        await asyncio.gather(request, return_exceptions=True)
+    go_on.set()
+    await made.aclose()
+    assert begun == [b"0", b"1"]
 
 
 async def test_tokens_are_unpacked_a_part_at_a_time() -> None:
