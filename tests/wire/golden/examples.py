@@ -8,105 +8,26 @@ from __future__ import annotations
 
 from distkv.types import SamplingParams, TokenLogprobs
 from distkv.wire.messages import data, from_worker, to_client, to_gmanager, to_rmanager, to_worker
-from distkv.wire.messages.common import ANY_EPOCH, DataEndpoint, Epoch, Member, Run, SpanRef
-from distkv.wire.messages.counters import Counters
+from distkv.wire.messages.common import ANY_EPOCH, Run, SpanRef
 from distkv.wire.messages.data import AttendEntry, DataMessage
 from distkv.wire.messages.envelope import Control, Envelope
 from distkv.wire.messages.from_worker import SeqResult
-from distkv.wire.messages.to_client import InstanceStatus, RequestStatus, SlotCounts, SpanStatus
+from distkv.wire.messages.to_client import RequestStatus, SpanStatus
 from distkv.wire.messages.to_gmanager import Debtor, Refusal, RequestPlacementEntry
 from distkv.wire.messages.to_rmanager import Candidate, ReadyBlock
 from distkv.wire.messages.to_worker import PromptLogprobs, RemoteSpan, Sampling, SeqStep
-
-BORN_0, BORN_1 = 1763690000000000000, 1763690001000000000
-COMPAT = "5d41402abc4b2a76b9719d911017c592"
-SPAN = SpanRef(span_id="span-i0-18a3f-7", epoch=Epoch(incarnation=BORN_1, counter=3))
-CHECKSUMS = (0xFEDCBA9876543210, 0x0123456789ABCDEF)
-ENDPOINT = DataEndpoint(
-    address="127.0.0.1:7091",
-    host_key="0f1e2d3c/4026531836/1000",
-    slot_bytes=32768,
-    num_slots=64,
-    transports={"unix": {"name": "distkv-data-1f2e3d"}, "shm": {"pid": 4714, "fd": 11}},
-)
-STARTING = Member(instance_id="i0", incarnation=BORN_0, address="tcp://127.0.0.1:7081")
-READY = Member(
-    instance_id="i1",
-    incarnation=BORN_1,
-    address="tcp://127.0.0.1:7082",
-    role="decode",
-    state="ready",
-    pid=4713,
-    worker_pid=4714,
-    block_tokens=16,
-    total_blocks=64,
-    lendable_blocks=62,
-    free_blocks=40,
-    data=ENDPOINT,
-    heartbeat_s=0.5,
-)
-PARAMS = SamplingParams(
-    max_tokens=64,
-    temperature=0.7,
-    top_p=0.95,
-    top_k=40,
-    seed=7,
-    stop=("\n\n",),
-    stop_token_ids=(2,),
-    ignore_eos=True,
-    min_p=0.05,
-    repetition_penalty=1.1,
-    presence_penalty=0.5,
-    frequency_penalty=-0.25,
-    logit_bias={17: 2.5, 70000: -100.0},
-    logprobs=1,
-    prompt_logprobs=0,
-    min_tokens=4,
-    bad_words=("Boxkampf",),
-    allowed_token_ids=(17, 300, 70000),
-    skip_special_tokens=False,
-    include_stop_str_in_output=True,
-)
-COUNTERS = Counters(
-    attend_queries=5120,
-    query_bytes=65536,
-    kv_bytes=163840,
-    checksum_refusals=1,
-    malformed_messages=2,
-    attend_wait_s=0.75,
-    steps=512,
-    model_s=6.5,
-)
-STATUS = InstanceStatus(
-    instance_id="i0",
-    role="mixed",
-    state="ready",
-    pid=4711,
-    worker_pid=4712,
-    block_tokens=16,
-    blocks=SlotCounts(total=64, free=10, local=40, lent=10, reserved=4),
-    borrowed_blocks=8,
-    running=2,
-    waiting=1,
-    counters=Counters(
-        attend_queries=5120,
-        query_bytes=65536,
-        kv_bytes=163840,
-        recomputed_tokens=32,
-        preemptions=1,
-        moved_blocks=8,
-        refusals=3,
-        lease_expiries=1,
-        reclaimed_blocks=7,
-        checksum_refusals=2,
-        malformed_messages=4,
-        prompt_tokens=1400,
-        generation_tokens=96,
-        attend_wait_s=0.75,
-        steps=512,
-        model_s=6.5,
-        plan_s=0.0625,
-    ),
+from tests.wire.golden.values import (
+    BORN_0,
+    BORN_1,
+    CHECKSUMS,
+    COMPAT,
+    COUNTERS,
+    ENDPOINT,
+    PARAMS,
+    READY,
+    SPAN,
+    STARTING,
+    STATUS,
 )
 
 _BODIES: dict[str, tuple[str, Control]] = {
