@@ -37,12 +37,6 @@ class LoadResult(msgspec.Struct, frozen=True):
     first_s: list[float]
     cpu_s: float
 
-    @property
-    def finished_share(self) -> float:
-        """Of all requests."""
-        total = self.finished + self.unfinished + sum(self.failed.values())
-        return self.finished / max(1, total)
-
 
 class Load:
     """All requests of one run."""
