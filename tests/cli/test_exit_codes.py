@@ -11,7 +11,7 @@ from distkv.cli.exit_codes import run
 from distkv.cli.main import command
 from distkv.client import directory
 from distkv.errors import ConfigError
-from distkv.wire.messages.to_client import RequestEnded
+from tests.client.fakes import refuse
 
 
 def distkv_command(*args: str) -> int:
@@ -55,9 +55,6 @@ def test_mistakes_exit_with_2_and_no_traceback(args, told, capsys):
 
 
 def test_a_refused_request_exits_with_1(background, capsys):
-    def refuse(instance, route, submit):
-        return [RequestEnded(request_id=submit.request_id, kind="refused", reason="", needed_tokens=9, pool_tokens=4)]
-
     cluster = background.start(refuse)
     assert distkv_command("generate", "x", "--address", cluster.address) == 1
     assert "9 tokens" in capsys.readouterr().err

@@ -17,6 +17,7 @@ from distkv.wire.messages.envelope import Control
 from distkv.wire.messages.to_client import (
     InstanceStatus,
     Located,
+    RequestEnded,
     RequestStatus,
     SlotCounts,
     SpanStatus,
@@ -117,6 +118,11 @@ def first_only(instance: FakeInstance, route: bytes, submit: Submit) -> list[Any
 
 def nothing(instance: FakeInstance, route: bytes, submit: Submit) -> list[Any]:
     return []
+
+
+def refuse(instance: FakeInstance, route: bytes, submit: Submit) -> list[Any]:
+    """More than there is memory for."""
+    return [RequestEnded(request_id=submit.request_id, kind="refused", reason="", needed_tokens=9, pool_tokens=4)]
 
 
 class FakeInstance(FakeServer):

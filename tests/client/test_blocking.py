@@ -7,9 +7,8 @@ import pytest
 
 from distkv import Client, ClusterUnreachable, InvalidParams, RequestRefused, SamplingParams
 from distkv.client import directory
-from distkv.wire.messages.to_client import RequestEnded
 from distkv.wire.messages.to_rmanager import Cancel, Submit
-from tests.client.fakes import count_up, first_only
+from tests.client.fakes import count_up, first_only, refuse
 
 FOUR = SamplingParams(max_tokens=4)
 
@@ -58,9 +57,6 @@ def test_leaving_the_loop_cancels_the_request(background):
 
 
 def test_errors_come_out_as_they_are(background, monkeypatch):
-    def refuse(instance, route, submit):
-        return [RequestEnded(request_id=submit.request_id, kind="refused", reason="", needed_tokens=9, pool_tokens=4)]
-
     cluster = background.start(refuse)
     with Client(cluster.address) as client:
         with pytest.raises(RequestRefused, match="9 tokens"):

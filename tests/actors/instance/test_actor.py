@@ -226,16 +226,22 @@ async def test_a_drained_instance_ends_with_0(running: Running) -> None:
     assert await soon(running.actor.ended()) == 0
 
 
+async def route_of(client: ClientChannel[Any], running: Running) -> bytes:
+    """By which it is answered, once it has been."""
+    client.send(EnvelopeFactory("client").wrap(tg.MembersQuery()))
+    await served(running)
+    await soon(client.recv())
+    (event,) = running.core.of(c.ClientRequested)
+    return event.route
+
+
 async def test_an_answer_that_no_client_would_read_fails_its_own_request(running: Running) -> None:
     async with ClientChannel.connect(running.server.address, CLIENT_CONNECTION) as client:
-        client.send(EnvelopeFactory("client").wrap(tg.MembersQuery()))
-        await served(running)
-        await soon(client.recv())
-        (event,) = running.core.of(c.ClientRequested)
+        route = await route_of(client, running)
         chunk = tc.TokenChunk(request_id="r", text="x" * MAX_MESSAGE_BYTES)
         with capture_logs() as lines:
             for _ in range(2):
-                running.actor._answer(c.Answer(event.route, chunk), "")
+                running.actor._answer(c.Answer(route, chunk), "")
         running.actor._handle(c.Tick(), "")
         assert [line["event"] for line in lines] == ["a message is too long"]
         for _ in range(2):
@@ -243,30 +249,24 @@ async def test_an_answer_that_no_client_would_read_fails_its_own_request(running
             assert isinstance(ended, tc.RequestEnded) and ended.request_id == "r" and not ended.retryable
             assert "an answer is too long" in ended.reason
         assert client.connected
-    assert c.ClientRequested(event.route, tr.Cancel(request_id="r")) in running.core.of(c.ClientRequested)
+    assert c.ClientRequested(route, tr.Cancel(request_id="r")) in running.core.of(c.ClientRequested)
 
 
 async def test_chunks_that_are_too_long_together_travel_alone(running: Running) -> None:
     async with ClientChannel.connect(running.server.address, CLIENT_CONNECTION) as client:
-        client.send(EnvelopeFactory("client").wrap(tg.MembersQuery()))
-        await served(running)
-        await soon(client.recv())
-        (event,) = running.core.of(c.ClientRequested)
+        route = await route_of(client, running)
         chunks = tuple(tc.TokenChunk(request_id=name, text="x" * (MAX_MESSAGE_BYTES * 2 // 3)) for name in "ab")
-        running.actor._answer(c.Answer(event.route, tc.TokenChunks(chunks=chunks)), "")
+        running.actor._answer(c.Answer(route, tc.TokenChunks(chunks=chunks)), "")
         assert [(await soon(client.recv())).body for _ in chunks] == list(chunks)
 
 
 async def test_a_status_that_is_too_long_comes_without_requests(running: Running) -> None:
     async with ClientChannel.connect(running.server.address, CLIENT_CONNECTION) as client:
-        client.send(EnvelopeFactory("client").wrap(tg.MembersQuery()))
-        await served(running)
-        await soon(client.recv())
-        (event,) = running.core.of(c.ClientRequested)
+        route = await route_of(client, running)
         status = running.core.status(make_member("a", pid=10), Counters())
         request = tc.RequestStatus(request_id="r" * 256, instance_id="a", num_tokens=1, spans=())
         many = msgspec.structs.replace(status, requests=(request,) * 100_000)
-        running.actor._answer(c.Answer(event.route, many), "")
+        running.actor._answer(c.Answer(route, many), "")
         assert (await soon(client.recv())).body == status
 
 

@@ -6,9 +6,9 @@ import pytest
 
 from distkv.clock import ManualClock
 from distkv.control.commands import TellPeer
-from distkv.control.loan.borrow import Purpose
+from distkv.control.loan.borrow import Borrow, Purpose
 from distkv.control.loan.debts import DebtBook
-from distkv.control.request.block import Debt
+from distkv.control.request.block import Block, Debt
 from distkv.control.request.sequence import Sequence
 from distkv.control.rmanager.state import RManagerState
 from distkv.wire.messages.common import Epoch, SpanRef
@@ -164,13 +164,19 @@ def test_a_refused_renewal_is_a_loss_the_others_hold(
     assert kept.valid_until == 104.5
 
 
-def test_grants_still_being_collected_are_renewed_too(
-    state: RManagerState, debts: DebtBook, seq: Sequence, clock: ManualClock
-) -> None:
-    borrow = state.borrower.start(seq, Purpose.PLACE, 4, clock.now())
+def collecting(state: RManagerState, debts: DebtBook, seq: Sequence) -> tuple[Borrow, Debt]:
+    """A borrow that was granted part of what it wants, at 99 s."""
+    borrow = state.borrower.start(seq, Purpose.PLACE, 4, 99.0)
     held = Debt(SpanRef(span_id="g", epoch=Epoch(1, 1)), "q", (1, 2), 103.0, 4.0)
     state.borrower.collect(borrow, held)
     debts.add(seq, held, 99.0)
+    return borrow, held
+
+
+def test_grants_still_being_collected_are_renewed_too(
+    state: RManagerState, debts: DebtBook, seq: Sequence, clock: ManualClock
+) -> None:
+    _, held = collecting(state, debts, seq)
     debts.tick(clock.now())
     (renew,) = issued(state, Renew)
     debts.on_renewed("p", Renewed(renewal=renew.renewal))
@@ -184,10 +190,7 @@ def test_grants_still_being_collected_are_renewed_too(
 def test_a_grant_that_is_gone_while_others_are_collected_is_not_used(
     state: RManagerState, debts: DebtBook, seq: Sequence, clock: ManualClock, how: str
 ) -> None:
-    borrow = state.borrower.start(seq, Purpose.PLACE, 4, clock.now())
-    held = Debt(SpanRef(span_id="g", epoch=Epoch(1, 1)), "q", (1, 2), 103.0, 4.0)
-    state.borrower.collect(borrow, held)
-    debts.add(seq, held, 99.0)
+    borrow, held = collecting(state, debts, seq)
     if how == "lease":
         assert debts.tick(103.0) == []
     else:
@@ -250,6 +253,12 @@ def test_an_abandoned_debt_keeps_what_lies_there(state: RManagerState, debts: De
     validate(state, debts)
 
 
+def take_home(state: RManagerState, seq: Sequence, block: Block) -> None:
+    slot = state.take_slot()
+    assert slot is not None
+    seq.placement.take_back(block, slot)
+
+
 def test_what_was_given_back_is_said_again_until_it_is_answered(
     state: RManagerState, debts: DebtBook, seq: Sequence, clock: ManualClock
 ) -> None:
@@ -257,9 +266,7 @@ def test_what_was_given_back_is_said_again_until_it_is_answered(
     debt.slots += (102, 103)
     debts.release_unused(seq, debt)
     step_id = fly(state)
-    slot = state.take_slot()
-    assert slot is not None
-    seq.placement.take_back(debt.blocks[1], slot)
+    take_home(state, seq, debt.blocks[1])
     debts.release_positions(seq, debt, [1])
     assert issued(state, Release) == [Release(span=debt.span, positions=(2, 3))]
     debts.tick(clock.now())
@@ -282,9 +289,7 @@ def test_the_whole_span_goes_back_once_its_last_position_does(
     debt = placed_debt(state, debts, seq, 2)
     step_id = fly(state)
     for block in list(debt.blocks):
-        slot = state.take_slot()
-        assert slot is not None
-        seq.placement.take_back(block, slot)
+        take_home(state, seq, block)
         debts.release_positions(seq, debt, [block.number])
     land(state, step_id)
     assert issued(state, Release) == [Release(span=debt.span)], "the part is in the whole"
@@ -297,9 +302,7 @@ def test_an_empty_debt_is_given_back_when_no_step_names_it(
     debt = placed_debt(state, debts, seq, 2)
     step_id = fly(state)
     for block in list(debt.blocks):
-        slot = state.take_slot()
-        assert slot is not None
-        seq.placement.take_back(block, slot)
+        take_home(state, seq, block)
     debts.release_positions(seq, debt, [0, 1])
     assert seq.placement.debts == [] and issued(state, Release) == []
     land(state, step_id)

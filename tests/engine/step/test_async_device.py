@@ -8,27 +8,12 @@ import msgspec
 import pytest
 
 from distkv.wire.messages.to_worker import PromptLogprobs, Sampling
-from tests.checkpoints import check_logprobs, prompt_ids, reference_greedy, reference_logits, variant
+from tests.checkpoints import check_logprobs, prompt_ids, reference_greedy, reference_logits
 from tests.engine.async_device import AsyncHost
 from tests.engine.harness import GREEDY, Engine, seq_step
 from tests.engine.lent import Lent
 
 PROMPT = prompt_ids(50)
-
-
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return variant(tmp_path_factory.mktemp("checkpoint"), "qwen3")
-
-
-@pytest.fixture
-def device() -> AsyncHost:
-    return AsyncHost()
-
-
-@pytest.fixture
-def engine(path: Path, device: AsyncHost) -> Engine:
-    return Engine(path, device=device, num_slots=128)
 
 
 def test_a_step_waits_once_for_its_tokens(engine: Engine, path: Path, device: AsyncHost) -> None:

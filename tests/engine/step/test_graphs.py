@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 import torch
 from structlog.testing import capture_logs
 from torch import Tensor
@@ -16,26 +15,11 @@ from distkv.engine.step.pieces import EagerPieces, Pieces
 from distkv.engine.step.prepare import prepare
 from distkv.wire.messages.common import Run
 from distkv.wire.messages.to_worker import SeqStep
-from tests.checkpoints import prompt_ids, reference_greedy, reference_logits, variant
+from tests.checkpoints import prompt_ids, reference_greedy, reference_logits
 from tests.engine.async_device import AsyncHost
 from tests.engine.harness import GREEDY, Engine, seq_step
 
 PROMPT = prompt_ids(50)
-
-
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return variant(tmp_path_factory.mktemp("checkpoint"), "qwen3")
-
-
-@pytest.fixture
-def device() -> AsyncHost:
-    return AsyncHost()
-
-
-@pytest.fixture
-def engine(path: Path, device: AsyncHost) -> Engine:
-    return Engine(path, device=device, num_slots=128)
 
 
 def test_prompt_and_decode(engine: Engine, path: Path, device: AsyncHost) -> None:

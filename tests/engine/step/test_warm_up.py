@@ -4,31 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 import torch
 
 from distkv.engine.step.warm_up import warm_up
 from distkv.wire.messages.counters import Counters
-from tests.checkpoints import prompt_ids, variant
+from tests.checkpoints import prompt_ids
 from tests.engine.async_device import AsyncHost
 from tests.engine.harness import GREEDY, Engine, seq_step
 
 PROMPT = prompt_ids(50)
-
-
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return variant(tmp_path_factory.mktemp("checkpoint"), "qwen3")
-
-
-@pytest.fixture
-def device() -> AsyncHost:
-    return AsyncHost()
-
-
-@pytest.fixture
-def engine(path: Path, device: AsyncHost) -> Engine:
-    return Engine(path, device=device, num_slots=128)
 
 
 def test_a_warm_start_counts_nothing(engine: Engine, device: AsyncHost) -> None:
