@@ -10,7 +10,7 @@ from tests.cluster.driving import driving, exit_of
 
 
 async def test_requests_that_wait_at_a_draining_instance_are_served_by_another(start, expect):
-    """They used to wait there until the drain's deadline, 60 s and more."""
+    """At once, and not at the drain's deadline."""
     cluster = start(2, 512, max_num_seqs=1, shutdown_timeout_s=60.0)
     async with driving(cluster) as driver:
         runs = [await driver.start(prompt_ids(100 + index, seed=index), 350) for index in range(6)]

@@ -65,7 +65,7 @@ async def test_one_that_is_stopped_delays_and_ends_nothing(three, expect):
 
 @pytest.mark.parametrize("how", ["stopped", "restarted"])
 async def test_one_that_wakes_up_or_comes_back_costs_no_token(three, expect, how):
-    """It used to call instances dead of which it had read nothing yet, and these dropped what lay there at its word."""
+    """Else it calls instances dead of which it has read nothing yet, and these drop what lies there at its word."""
 
     async def recomputed() -> int:
         status = await driver.statuses()

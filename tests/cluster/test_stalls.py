@@ -51,7 +51,7 @@ def spans_lost(log_dir: Path) -> int:
 
 
 async def test_a_stalled_gmanager_costs_no_token(three, expect):
-    """It used to find everyone else dead in the first heartbeat it read: 6 spans lost, 784 tokens recomputed."""
+    """Else it finds everyone else dead in the first heartbeat it reads: 6 spans lost, 784 tokens recomputed."""
     async with driving(three) as driver:
         before, lost = await recomputed(driver), spans_lost(three.log_dir)
         async with stalled(three.gmanager.signal) as over:
@@ -82,7 +82,7 @@ async def test_a_stalled_owner_or_creditor_ends_no_request(four, expect):
 
 
 async def test_a_stalled_gateway_loses_no_stream(start):
-    """Instances go on sending; what has no room in the gateway's socket used to end the connection after 3 s."""
+    """Instances go on sending; what has no room in the gateway's socket must not end the connection."""
     cluster = start(2, 1024, gateway=True)
     prompts = [prompt_ids(100 + index, seed=index) for index in range(4)]
     texts = ["" for _ in prompts]
@@ -156,7 +156,7 @@ def pair(checkpoint: Path, tmp_path: Path) -> Iterator[Pair]:
 
 
 async def test_two_gmanagers_one_stalled_one_back_cost_no_token(pair, expect):
-    """The other used to know instances as they were while they loaded, and to be believed: nothing fitted any more.
+    """The other may know instances as they were while they loaded; were it believed, nothing would fit any more.
     Peers that it calls dead, though they are not, and nobody has borrowed from, are linked to anew when wanted."""
     prompt = prompt_ids(700, seed=1)
     sampling = SamplingParams(max_tokens=100, temperature=0.0)

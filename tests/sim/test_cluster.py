@@ -171,7 +171,7 @@ def test_drain_gives_loans_back_or_finds_them_another_home() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_drain_hands_back_what_waits_and_finishes_what_runs(seed: int) -> None:
-    """Waiting requests used to stay until the drain's deadline; another instance takes them now."""
+    """What waits does not stay until the drain's deadline: another instance takes it."""
     cluster = SimCluster([16, 24], seed)
     cluster.submit("i0", "runs", prompt(30), 30)
     assert cluster.run(10, lambda: cluster.outcomes["runs"].tokens)

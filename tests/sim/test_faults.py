@@ -127,8 +127,8 @@ def test_a_version_that_goes_back_is_seen() -> None:
 
 @pytest.mark.parametrize("idle", [100, pytest.param(1000, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
 def test_an_idle_cluster_handles_no_more_events_than_heartbeats_need(idle: int) -> None:
-    """Idle instances used to get 20 ticks a second each; and a simulated network that carries as little for many as for
-    few had them handle the lists of their joining for ever."""
+    """No ticks without a reason; and the simulated network carries as much for each of many as of few, or they would
+    handle the lists of their joining for ever."""
     cluster = SimCluster([4] * idle)
     cluster.run(5.0)  # until the lists have reached all: 500,000 members a second leave a gManager
     before = sum(node.num_events for node in cluster.nodes.values())

@@ -40,7 +40,7 @@ def lost_nothing(cluster: SimCluster) -> None:
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("changed", [{"state": "dead"}, {"state": "unreachable"}, {"incarnation": 5}])
 def test_a_list_that_says_the_living_are_gone_costs_no_token(seed: int, changed: dict[str, object]) -> None:
-    """A gManager that was busy for five seconds used to lose 6 spans, 784 tokens."""
+    """Else a gManager that is busy for five seconds costs 6 spans, 784 tokens."""
     cluster = spread(seed)
     tell(cluster, "i0", *(msgspec.structs.replace(node.member, **changed) for node in cluster.nodes.values()))
     cluster.run(5.0, lambda: cluster.outcomes["r"].done)

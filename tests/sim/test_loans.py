@@ -177,7 +177,7 @@ def test_a_creditor_that_counts_its_debtor_as_lost_keeps_to_the_lease(pair: Pair
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_creditor_with_a_shorter_lease_is_believed(seed: int) -> None:
-    """Renewals used to hold for the debtor's lease, however short the creditor's is."""
+    """Renewals do not hold for as long as the debtor's own lease."""
     cluster = SimCluster([16], seed)
     for name in ("i1", "i2"):
         cluster.start(name, 32, lease_s=2.0)
@@ -190,7 +190,7 @@ def test_a_creditor_with_a_shorter_lease_is_believed(seed: int) -> None:
 
 
 def test_positions_that_were_given_up_are_free_while_the_span_lives_on() -> None:
-    """They used to stay reserved at the creditor until the span ended."""
+    """Else they stay reserved at the creditor until the span ends."""
     cluster = SimCluster([16, 60])
     cluster.submit("i0", "r", prompt(150), 60)
     debtor, creditor = cluster.nodes["i0"], cluster.nodes["i1"]

@@ -53,7 +53,7 @@ def served_in(debtor: str, creditor: str) -> float:
 
 @pytest.mark.parametrize(("debtor", "creditor"), list(permutations(KINDS, 2)))
 def test_unequal_settings_cost_no_token_and_no_time(debtor: str, creditor: str) -> None:
-    """A lease used to be believed for the debtor's time, and a margin longer than the lease lost every span."""
+    """A lease believed for the debtor's time, or a margin longer than the lease, would lose every span."""
     slower = max(served_in(kind, kind) for kind in (debtor, creditor))
     assert served_in(debtor, creditor) <= 1.1 * slower
 

@@ -198,7 +198,7 @@ async def test_a_gmanager_that_does_not_answer_is_left_for_one_that_does(
 
 
 async def test_every_gmanager_hears_who_joins(tasks: asyncio.TaskGroup) -> None:
-    """One used to know an instance as it was while it loaded, without memory to lend, and went by that when needed."""
+    """Else one knows an instance as it was while it loaded, without memory to lend, and goes by that when needed."""
     async with (
         ServerChannel.bind("tcp://127.0.0.1:0", GMANAGER_PORT) as first,
         ServerChannel.bind("tcp://127.0.0.1:0", GMANAGER_PORT) as second,

@@ -98,7 +98,7 @@ def prepared(links: CreditorLinks, name: str = "p") -> str:
 
 
 def test_a_black_hole_is_waited_for_once_and_briefly(network: Network, links: CreditorLinks) -> None:
-    """Each step used to wait for the whole timeout of a connection, and everybody in its batch with it."""
+    """Else each step waits for the whole timeout of a connection, and everybody in its batch with it."""
     network.is_black_hole = True
     why, waited_s = refused(links)
     assert "not linked yet" in why and waited_s < 5 * LINK_WAIT_S
@@ -182,7 +182,7 @@ def test_who_is_not_listed_any_more_is_forgotten(network: Network, links: Credit
 
 
 def test_who_is_listed_again_is_linked_anew(network: Network, links: CreditorLinks) -> None:
-    """A gManager that is late with the news calls peers dead and live again: the link that ended used to be found."""
+    """A gManager that is late with the news calls peers dead and live again; the link that ended is of no use."""
     before = links.get(member(), 0)
     links.keep_only({})
     links.keep_only({"p": member()})

@@ -161,7 +161,7 @@ async def test_a_source_that_does_not_answer_in_time(puller: Puller, source: Wor
 async def test_a_silent_source_keeps_nobody_elses_blocks_waiting(
     puller: Puller, source: Worker, config: ModelConfig
 ) -> None:
-    """One thread used to do all transfers: who was behind a silent source waited for its timeout."""
+    """With one thread for all transfers, who is behind a silent source would wait for its timeout."""
     other = Worker("other", config)
     other.fill()
     puller.links.update((source.member, other.member))
@@ -200,7 +200,7 @@ async def test_what_a_source_says_is_cut_to_what_a_message_may_carry(puller: Pul
 
 
 async def test_a_source_that_is_listed_again_is_pulled_from_at_once(puller: Puller, source: Worker) -> None:
-    """The link that ended with its entry used to be found, and its failure counted against the path."""
+    """Else the link that ended with its entry is found, and its failure counts against the path."""
     assert (await puller.pull((4,))).problem == ""
     puller.links.update((), ("source",))
     puller.links.update((source.member,))

@@ -239,7 +239,7 @@ def test_a_grant_counts_when_the_worker_is_linked_to_its_creditor(first: str) ->
 
 @pytest.mark.parametrize("first", ["the grant", "the link"])
 def test_a_creditor_that_cannot_be_reached_is_passed_over(first: str) -> None:
-    """It grants all the same; it used to be asked for ever."""
+    """It grants all the same, however often it is asked."""
     asking, borrow = unlinked("p", "q")
     ask = asking_for(borrow)
     if first == "the grant":

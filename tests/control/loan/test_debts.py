@@ -107,7 +107,7 @@ def test_a_creditor_that_lends_for_less_is_asked_more_often_and_trusted_for_less
 def test_each_creditor_is_asked_in_its_own_time(
     state: RManagerState, debts: DebtBook, seq: Sequence, clock: ManualClock
 ) -> None:
-    """One that lends for less used to have all others asked as often."""
+    """One that lends for less does not have all others asked as often."""
     ttl_s = {"p": LEASE_S, "q": LEASE_S / 10}
     lend(seq, "p", 2, 1000.0, debts=debts)
     lend(seq, "q", 2, 1000.0, at=2, debts=debts)
@@ -130,7 +130,7 @@ def test_each_creditor_is_asked_in_its_own_time(
 def test_the_margin_of_a_short_lease_is_a_quarter_of_it(
     state: RManagerState, debts: DebtBook, seq: Sequence, clock: ManualClock, ttl_s: float
 ) -> None:
-    """A margin longer than the lease used to lose every span at once."""
+    """A margin longer than the lease would lose every span at once."""
     debt = placed_debt(state, debts, seq, until=1000.0)
     debts.tick(clock.now())
     (renew,) = issued(state, Renew)

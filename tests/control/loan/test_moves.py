@@ -151,7 +151,7 @@ def test_an_expose_without_an_answer_is_sent_again_word_for_word() -> None:
 
 
 def test_it_is_sent_again_soon_and_then_ever_more_rarely() -> None:
-    """One that is lost used to hold up a prompt that leaves block by block for 1.5 s."""
+    """One that is lost holds up a prompt that leaves block by block."""
     moving = Moving()
     lend(moving.seq, "p", 2, debts=moving.debts)
     moving.advance()

@@ -23,7 +23,7 @@ def preempt(running: Running) -> None:
 
 
 def test_what_waits_without_a_token_is_handed_back_at_once_whatever_it_holds() -> None:
-    """One that is borrowing used to stay, and so did one that had lost a span before its first token."""
+    """Also one that is borrowing, and one that has lost a span before its first token."""
     running = Running()
     running.submit("runs")
     running.submit("borrows", num_tokens=40)

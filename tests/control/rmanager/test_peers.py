@@ -170,7 +170,7 @@ def test_the_worker_reaches_the_living_that_have_an_endpoint(state: RManagerStat
 def test_the_worker_is_told_what_changed_and_nothing_when_nothing_did_that_it_needs(
     state: RManagerState, peers: PeerBook
 ) -> None:
-    """It used to get the whole list with every change of it, a thousand times for a thousand that joined."""
+    """Else it gets the whole list with every change of it, a thousand times for a thousand that join."""
     names = [f"n{number}" for number in range(50)]
     list_(peers, *map(make_member, names))
     first = told(state, peers)
@@ -317,7 +317,7 @@ def test_after_a_clock_was_set_back_a_smaller_incarnation_is_a_new_life(state: R
 
 
 def test_a_debtor_that_is_listed_as_gone_keeps_its_tensor_link(state: RManagerState, peers: PeerBook) -> None:
-    """Its creditor's worker used to close the link on a gManager's word, and the debtor missed partials."""
+    """Else its creditor's worker closes the link on a gManager's word, and the debtor misses partials."""
     reachable = make_member("p")
     list_(peers, reachable)
     wanted = TryMoveKvcache(span_id="s", request_id="r", debtor_id="p", debtor_incarnation=1, num_blocks=1, ttl_s=4.0)

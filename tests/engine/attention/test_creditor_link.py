@@ -166,7 +166,7 @@ def test_after_a_wrong_answer_the_link_is_not_used_again(
 def test_who_is_usually_fast_is_not_waited_for_long(
     link: ScriptedLink, counters: Counters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A silent creditor used to cost the whole batch the whole timeout, and each further one as much again."""
+    """Else a silent creditor costs the whole batch the whole timeout, and each further one as much again."""
     now_s = [100.0]
     monkeypatch.setattr(creditor_link.time, "monotonic", lambda: now_s[0])
     creditor = CreditorLink(link, "x", AnswerTimes(5.0), counters)

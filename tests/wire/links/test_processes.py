@@ -107,7 +107,7 @@ def test_a_stopped_peer(peer: Peer, link: TensorLink) -> None:
 
 
 def test_who_sends_to_a_stopped_peer_says_how_long_it_waits(peer: Peer, link: TensorLink) -> None:
-    """More than the buffers between them hold: a step that sent queries used to stand still for 10 s."""
+    """More than the buffers between them hold: a step that sends queries must not stand still for 10 s."""
     os.kill(peer.process.pid, signal.SIGSTOP)
     os.waitid(os.P_PID, peer.process.pid, os.WSTOPPED | os.WNOWAIT)
     with pytest.raises(LinkTimeout, match=r"0\.050 s"):
