@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 import zmq
 
 from distkv.errors import FrameTooLarge, MalformedMessage
+from distkv.wire import channel
 from distkv.wire.channel import MAX_ANSWER_BYTES, ClientChannel, ServerChannel
 from distkv.wire.codec import encode_envelope
 from distkv.wire.envelope_factory import EnvelopeFactory
@@ -186,8 +188,12 @@ async def test_a_server_cannot_answer_what_its_clients_inbox_is_not_for(envelope
 
 
 async def test_a_client_that_asks_for_much_and_reads_nothing_does_not_fill_the_memory(
-    server: ServerChannel[Control], client: ClientChannel[Control], envelopes: EnvelopeFactory
+    server: ServerChannel[Control],
+    client: ClientChannel[Control],
+    envelopes: EnvelopeFactory,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(channel, "time", SimpleNamespace(monotonic=lambda: 5.0))
     client.send(envelopes.wrap(KeepAlive()))
     route, _envelope = await soon(server.recv())
     big = envelopes.wrap(TokenChunk(request_id="r", text="x" * 90_000))
