@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     )
     from distkv.types import Chunk, RequestOutput, SamplingParams, TokenLogprobs
 
-    __version__: str
+__version__ = "0.1.0"
 
 _HOME = {
     "AsyncClient": "distkv.client.async_client",
@@ -71,24 +71,12 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "__version__":
-        value: Any = _version()
-    elif name in _HOME:
-        value = getattr(importlib.import_module(_HOME[name]), name)
-    else:
+    if name not in _HOME:
         raise AttributeError(f"module 'distkv' has no attribute {name!r}")
+    value: Any = getattr(importlib.import_module(_HOME[name]), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("distkv")
-    except PackageNotFoundError:
-        return "0+unknown"

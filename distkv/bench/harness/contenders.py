@@ -54,7 +54,9 @@ def ask_cluster(cluster: LocalCluster, prompt: Sequence[int], max_tokens: int) -
 def require_transformers() -> None:
     """Raises click.UsageError that says what to install."""
     if find_spec("transformers") is None:
-        raise click.UsageError("it compares with transformers, which is not installed: pip install 'distkv[bench]'")
+        raise click.UsageError(
+            "it compares with transformers, which is not installed; in distkv's checkout: pip install '.[bench]'"
+        )
 
 
 class Transformers:

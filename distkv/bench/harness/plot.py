@@ -16,7 +16,9 @@ from distkv.bench.harness.report import Report, Result
 def require_matplotlib() -> None:
     """Raises click.UsageError that says what to install. Call it before measuring."""
     if find_spec("matplotlib") is None:
-        raise click.UsageError("--plot needs matplotlib, which is not installed: pip install 'distkv[bench]'")
+        raise click.UsageError(
+            "--plot needs matplotlib, which is not installed; in distkv's checkout: pip install '.[bench]'"
+        )
 
 
 def write_plot(report: Report, path: Path) -> None:

@@ -17,7 +17,7 @@ from distkv.types import CpuKernels
 STEP_BYTES = 3 * 2**29
 """Kept free beside a pool whose size nobody chose: activations, logits, workspaces and what graphs keep."""
 
-_INSTALL = "pip install 'distkv[gpu]'"
+_INSTALL = "in distkv's checkout: pip install '.[gpu]'"
 _ALIGNED_BYTES = 16
 _URGENT = -1
 

@@ -102,7 +102,7 @@ def test_a_command_writes_what_is_asked_for(tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("option", "path", "told"),
-    [("--plot", "f.png", "pip install 'distkv[bench]'"), ("--json", "nowhere/f.json", "there is no directory")],
+    [("--plot", "f.png", "pip install '.[bench]'"), ("--json", "nowhere/f.json", "there is no directory")],
 )
 def test_what_would_fail_in_the_end_fails_at_once(option, path, told, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(plot, "find_spec", lambda name: None)

@@ -40,6 +40,7 @@ reference.run = lambda _, prompts, *__: reference.Answer("5.0", ((0, 1, 7, 3),) 
 """
     + RUN,
 )
+WITHOUT_TRANSFORMERS = ("-c", FAKES + "walkthrough.find_spec = lambda name: None\n" + RUN)
 pytestmark = pytest.mark.timeout(240)
 
 
@@ -169,6 +170,13 @@ def test_other_answers_and_tokens_are_a_failure(start, scratch, fake_model):
     assert out.count("WRONG: the document says ") == 4
     assert "tokens DIFFER from transformers 5.0 in float32: What is " in out
     assert "  theirs: [0, 1, 7, 3]\n" in out
+    assert not list(scratch.iterdir())
+
+
+def test_without_transformers_it_says_what_is_not_compared(start, scratch, fake_model):
+    code, out = end(start(fake_model("fake"), program=WITHOUT_TRANSFORMERS))
+    assert code == 1 and out.count("WRONG: the document says ") == 4
+    assert "not compared with transformers, which is not installed" in out and "asking transformers" not in out
     assert not list(scratch.iterdir())
 
 

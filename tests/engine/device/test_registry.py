@@ -50,11 +50,13 @@ def test_a_gpu_beyond_the_last(two_gpus: None) -> None:
 
 def test_a_gpu_without_triton(two_gpus: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda, "find_spec", lambda name: None if name == "triton" else util.find_spec(name))
-    with pytest.raises(ConfigError, match=r"cuda is not here: Triton is not installed \(pip install 'distkv\[gpu\]'\)"):
+    with pytest.raises(
+        ConfigError, match=r"cuda is not here: Triton is not installed \(in .*: pip install '\.\[gpu\]'\)"
+    ):
         choose_device("cuda")
     found = choose_device("auto")
     assert isinstance(found, CpuDevice)
-    assert found.why.endswith("; no use of cuda: Triton is not installed (pip install 'distkv[gpu]')")
+    assert found.why.endswith("; no use of cuda: Triton is not installed (in distkv's checkout: pip install '.[gpu]')")
 
 
 @pytest.mark.parametrize(("device", "index"), [("auto", 0), ("cuda", 0), ("cuda:1", 1)])
