@@ -125,13 +125,23 @@ def test_one_file_for_both(tmp_path):
     assert load_table(path, "gmanager") == {"port": 7171}
 
 
+def test_outside_tables_a_setting_is_for_every_program_that_has_it(tmp_path):
+    path = tmp_path / "c.toml"
+    path.write_text('heartbeat_s = 0.2\nmodel = "m"\ndead-after-s = 3\nhost = "::1"\nshutdown-timeout = 1\n')
+    assert load_file(path, "gmanager") == {"heartbeat_s": 0.2, "dead_after_s": 3.0, "host": "::1"}
+    ours = {"model": "m", "host": "::1", "shutdown_timeout_s": 1.0}
+    assert load_file(path, "instance") == {"heartbeat_s": 0.2, **ours}
+    assert load_file(path, "gateway") == ours
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
         ("max_num_seq = 8", "max_num_seq: unknown setting .*max_num_seqs"),
         ("[instance]\nmodle = 'm'", "modle: .*did you mean model"),
         ("[gmanagr]\nport = 1", "gmanagr: unknown .*did you mean gmanager"),
-        ("dead_after_s = 3", "dead_after_s: unknown .*put it under .gmanager"),
+        ("[instance]\ndead_after_s = 3", "dead_after_s: unknown .*put it under .gmanager"),
+        ("dead_after_s = 'never'", "dead_after_s: expected a number"),
         ("max_num_seqs = 'many'", "max_num_seqs: expected an integer ≥ 1, got 'many' from .*c.toml"),
         ("max_num_seqs = 0", "max_num_seqs: expected an integer ≥ 1"),
         ("max_num_seqs = 1.5", "max_num_seqs: expected an integer"),

@@ -28,7 +28,7 @@ HELP = """Serve large language models from one pool of KV memory that many insta
 \b
 Examples:
   distkv up --model ./Llama-3.2-1B --instances 3 --kv-tokens 4K
-  distkv generate "Once upon a time" --max-tokens 64
+  distkv generate "The gate code is 48213. Question: What is the gate code? Answer:" --temperature 0
   distkv top
   distkv demo
   distkv bench smoke --quick --json smoke.json

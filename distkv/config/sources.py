@@ -1,7 +1,7 @@
 """Where settings come from besides flags: TOML files, the environment, plain values.
 
-A file has the settings of the process that reads it, dashes or underscores alike; those in a `[gmanager]`,
-`[instance]` or `[gateway]` table are for that process only, so one file can serve all.
+One file can serve all processes, dashes or underscores alike: a setting outside tables is for every process that has
+it, one in a `[gmanager]`, `[instance]` or `[gateway]` table for that process only.
 """
 
 from __future__ import annotations
@@ -33,7 +33,14 @@ def nearest(name: str, known: Iterable[str]) -> str:
 def load_file(path: Path, section: str) -> dict[str, Any]:
     """The checked settings that a TOML file has for `section`, one of SECTIONS. Raises ConfigError."""
     plain, tables = _read(path)
-    return _check_table(plain, section, str(path)) | tables.get(section, {})
+    found: dict[str, Any] = {}
+    for key, value in plain.items():
+        owners = _owners(key)
+        if section in owners or not owners:
+            found |= _check_table({key: value}, section, str(path))
+        else:  # what is for others has to be right too
+            _check_table({key: value}, owners[0], str(path))
+    return found | tables.get(section, {})
 
 
 def load_table(path: Path, section: str) -> dict[str, Any]:
@@ -56,17 +63,27 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
 def _check_table(table: Mapping[str, object], section: str, source: str) -> dict[str, Any]:
     settings, values = settings_of(SECTIONS[section]), {}
     for key, value in table.items():
-        name = key.replace("-", "_")
-        name = {one.flag[2:].replace("-", "_"): one.name for one in settings.values()}.get(name, name)
+        name = _name(key, section)
         if name not in settings:
             raise ConfigError(key, f"unknown setting in {source}", _hint(name, section))
         values[name] = settings[name].convert(value, source)
     return values
 
 
+def _name(key: str, section: str) -> str:
+    """A key as the setting that it may mean: that of its flag is good too."""
+    name = key.replace("-", "_")
+    flags = {one.flag[2:].replace("-", "_"): one.name for one in settings_of(SECTIONS[section]).values()}
+    return flags.get(name, name)
+
+
+def _owners(key: str) -> list[str]:
+    """The sections that have this setting."""
+    return [section for section, schema in SECTIONS.items() if _name(key, section) in settings_of(schema)]
+
+
 def _hint(name: str, section: str) -> str:
-    owners = [other for other, schema in SECTIONS.items() if other != section and name in settings_of(schema)]
-    if owners:
+    if owners := _owners(name):
         return f"it belongs to distkv-{owners[0]}: put it under [{owners[0]}]"
     return nearest(name, {*settings_of(SECTIONS[section]), *SECTIONS})
 

@@ -26,7 +26,7 @@ With -n the answers come together, each once it is complete; with --seed, answer
 
 \b
 Examples:
-  distkv generate "Once upon a time" --max-tokens 64
+  distkv generate "The gate code is 48213. Question: What is the gate code? Answer:" --temperature 0
   distkv generate --file book.txt --temperature 0 --max-tokens 4K --json
   cat book.txt | distkv generate --address tcp://127.0.0.1:7171
   distkv generate "Heads or tails?" -n 3 --seed 1 --min-p 0.05 --logit-bias 42=-100

@@ -23,7 +23,16 @@ from distkv.cli.options import CONFIG_PATH, given, setting_option, setting_optio
 from distkv.cli.signals import signals_interrupt
 from distkv.client.local.child import describe_exit
 from distkv.client.local.cluster import LocalCluster
-from distkv.config import DEMO_MODEL, GatewayConfig, InstanceConfig, load_table, model_dir, parse_count, settings_of
+from distkv.config import (
+    DEMO_MODEL,
+    GatewayConfig,
+    InstanceConfig,
+    load_file,
+    load_table,
+    model_dir,
+    parse_count,
+    settings_of,
+)
 from distkv.errors import ConfigError
 
 PER_PROCESS = ("instance_id", "gmanager", "host", "data_host", "port", "data_port", "insecure", "trace_file")
@@ -105,8 +114,12 @@ def _command(ctx: click.Context, /, **params: Any) -> int:
 
 
 def _table(ctx: click.Context, section: str, stronger: set[str]) -> dict[str, Any]:
-    found = load_table(Path(ctx.meta[CONFIG_PATH]), section) if CONFIG_PATH in ctx.meta else {}
-    return {name: value for name, value in found.items() if name not in stronger}
+    if CONFIG_PATH not in ctx.meta:
+        return {}
+    path = Path(ctx.meta[CONFIG_PATH])
+    # Outside tables, what instances have too comes with their settings, or is chosen here.
+    plain = {name: value for name, value in load_file(path, section).items() if name not in settings_of(InstanceConfig)}
+    return {name: value for name, value in (plain | load_table(path, section)).items() if name not in stronger}
 
 
 def _port(ctx: click.Context, name: str, table: dict[str, Any]) -> int:

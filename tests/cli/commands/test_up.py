@@ -92,7 +92,7 @@ def test_a_dead_instance_is_reported_and_the_last_one_ends_it(start):
 
 def test_the_gateway_is_shown_with_something_to_try_and_keeps_its_key_to_itself(start, tmp_path):
     config = tmp_path / "up.toml"
-    config.write_text("[gateway]\nmax_concurrent_requests = 3\nserved_model_name = ['from-file']\n")
+    config.write_text("max_concurrent_requests = 3\nport = 1\n[gateway]\nserved_model_name = ['from-file']\n")
     more = ("--config", str(config), "--served-model-name", "tiny", "--api-key", "sesame")
     lines = lines_until(up := start("x", *more, gateway=True), "try: distkv generate")
     url = next(line for line in lines if line.startswith("gateway: pid")).split(", ")[1]
