@@ -90,6 +90,11 @@ def _command(ctx: click.Context, /, **params: Any) -> int:
         parts = ["a gManager", f"{params['instances']} instance" + ("s" if params["instances"] > 1 else "")]
         started = f"{', '.join(parts)} and a gateway" if params["gateway"] else " and ".join(parts)
         console.print(f"starting {started} for {model} ...", soft_wrap=True)
+        started_s = time.monotonic()
+
+        def show_ready(name: str) -> None:
+            console.print(f"{name} is ready after {time.monotonic() - started_s:.1f} s", soft_wrap=True)
+
         cluster = LocalCluster(
             model,
             instances=params["instances"],
@@ -102,6 +107,7 @@ def _command(ctx: click.Context, /, **params: Any) -> int:
             start_timeout_s=params["start_timeout"],
             stop_timeout_s=params["shutdown_timeout_s"] + 10.0,
             log_dir=params["log_dir"],
+            on_ready=show_ready,
             **settings,
         )
         with cluster:

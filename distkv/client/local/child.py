@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -138,8 +138,13 @@ def describe_exit(code: int | None) -> str:
     return f"it exited with code {code}"
 
 
-def wait_ready(children: Iterable[Child], deadline_s: float) -> None:
-    """Return when all are ready. Raises StartupFailed when one ends first or time.monotonic() passes `deadline_s`."""
+def wait_ready(
+    children: Iterable[Child], deadline_s: float, on_ready: Callable[[str], None] = lambda name: None
+) -> None:
+    """Return when all are ready; `on_ready` is called with the name of each as soon as it is.
+
+    Raises StartupFailed when one ends first or time.monotonic() passes `deadline_s`.
+    """
     with selectors.DefaultSelector() as selector:
         for child in children:
             selector.register(child, selectors.EVENT_READ, child)
@@ -148,6 +153,7 @@ def wait_ready(children: Iterable[Child], deadline_s: float) -> None:
             for key, _ in ready:
                 if key.data.read_ready():
                     selector.unregister(key.fileobj)
+                    on_ready(key.data.name)
             if not ready and time.monotonic() >= deadline_s:
                 slow: Child = next(iter(selector.get_map().values())).data
                 raise StartupFailed(slow.name, "it was not ready in time", slow.last_log())

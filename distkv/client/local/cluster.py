@@ -34,8 +34,9 @@ class LocalCluster:
     engine; None shares the machine's. port: of the gManager, 0 is automatic. gateway: whether to serve HTTP too, at
     `http_url`; http_port: its port, 0 is automatic. start_timeout_s, stop_timeout_s: bounds on starting, and on
     draining in `close`. log_dir: keeps the processes' logs there; None deletes them. instance_options: more settings of
-    every instance, or a list with one mapping for each; gmanager_options, gateway_options: of these two. common:
-    settings for every process that has them; the cores of cpu_affinity are shared out.
+    every instance, or a list with one mapping for each; gmanager_options, gateway_options: of these two. on_ready: is
+    called with the name of each process when it is ready. common: settings for every process that has them; the cores
+    of cpu_affinity are shared out.
 
     Use it in `with`, or `close` it; the processes also end when this one does, however it ends. The death of an
     instance or of the gateway ends nothing else. Raises ConfigError, and StartupFailed with the last lines of the log.
@@ -59,6 +60,7 @@ class LocalCluster:
         instance_options: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
         gmanager_options: Mapping[str, Any] | None = None,
         gateway_options: Mapping[str, Any] | None = None,
+        on_ready: Callable[[str], None] = lambda name: None,
         **common: Any,
     ) -> None:
         sizes = launch.pool_sizes(kv_tokens, instances)
@@ -96,6 +98,7 @@ class LocalCluster:
         self.instances: list[InstanceHandle] = []
         self._children: list[Child] = []
         self._clients: list[Client] = []
+        self._on_ready = on_ready
         self._owner_pid = os.getpid()
         self._closed = False
         self._kept_logs = log_dir is not None
@@ -198,14 +201,14 @@ class LocalCluster:
 
     def _start(self, deadline_s: float) -> None:
         self.gmanager = self._spawn(GManagerHandle, "gmanager", "gManager", self._gmanager_settings)
-        wait_ready([self.gmanager], deadline_s)
+        wait_ready([self.gmanager], deadline_s, self._on_ready)
         wired = {"gmanager": self.address}
         for settings in self._instance_settings:
             name = settings["instance_id"]
             self.instances.append(self._spawn(InstanceHandle, "instance", f"instance {name}", settings | wired))
         if self._gateway_settings is not None:
             self.gateway = self._spawn(GatewayHandle, "gateway", "gateway", self._gateway_settings | wired)
-        wait_ready([*self.instances, *([self.gateway] if self.gateway else [])], deadline_s)
+        wait_ready([*self.instances, *([self.gateway] if self.gateway else [])], deadline_s, self._on_ready)
         self._wait_until(self._unready_instances, deadline_s)
         self._wait_until(self._unready_gateway, deadline_s)
 

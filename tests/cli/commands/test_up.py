@@ -70,6 +70,8 @@ def test_up_says_where_it_is_and_ends_in_good_order(start, signum):
     up = start("x")
     lines = lines_until(up, "try: distkv generate")
     assert any(line.startswith("ready at tcp://127.0.0.1:") for line in lines)
+    told = [line.partition(" is ready after ")[0] for line in lines if " is ready after " in line]
+    assert told[0] == "gManager" and sorted(told[1:]) == ["instance i0", "instance i1"]
     instances = pids(lines)
     assert len(instances) == 2
     os.kill(up.pid, signum)
@@ -135,8 +137,9 @@ def test_a_start_that_fails_is_one_sentence(start):
     up = start("dies")
     out, _ = up.communicate(timeout=30)
     assert up.returncode == 1
-    starting, error = out.splitlines()
+    starting, *ready, error = out.splitlines()
     assert starting.startswith("starting a gManager and 2 instances")
+    assert all(" is ready after " in line for line in ready)
     assert error.startswith("error: instance i") and error.endswith("it has no weights")
 
 
