@@ -1,4 +1,5 @@
-"""README's commands and its Python, pasted in order into fresh shells."""
+"""README's commands and its Python, pasted in order into fresh shells, and beside them what other pages ask of the same
+cluster."""
 
 from __future__ import annotations
 
@@ -27,10 +28,18 @@ PORTS = (7070, 8000)
 
 def blocks() -> Iterator[tuple[str, str]]:
     """(language, text) of what is to be pasted."""
-    for language, text in BLOCK.findall((ROOT / "README.md").read_text(encoding="utf-8")):
+    for language, text in blocks_of("README.md"):
         lines = [line for line in text.splitlines(keepends=True) if language == "python" or not BY_ITSELF.match(line)]
         if lines:
             yield language, "".join(lines)
+
+
+def blocks_of(page: str) -> list[tuple[str, str]]:
+    return BLOCK.findall((ROOT / page).read_text(encoding="utf-8"))
+
+
+def python_of(page: str) -> list[str]:
+    return [text for language, text in blocks_of(page) if language == "python"]
 
 
 def fresh_environment(home: Path) -> dict[str, str]:
@@ -127,8 +136,22 @@ def test_readme_runs_as_pasted(tmp_path: Path) -> None:
                 cluster = start(text, env, stack)
             else:
                 printed.append(paste(language, text, env))
+        over_openai, from_async, from_blocking = (
+            paste("python", text, env) for text in python_of("docs/usage.md") if "127.0.0.1" in text
+        )
+        of_gateway = paste("python", python_of("docs/gateway.md")[0], env)
         assert stop(cluster) == 0
     over_http, from_python, command_line = printed
     assert "48213" in over_http
     assert "Greta Holm" in from_python and "tcp://127.0.0.1:" in from_python
     assert "48213" in command_line and all(name in command_line for name in ("i0", "i1", "i2"))
+    assert "Greta Holm" in over_openai and "Greta Holm" in from_blocking
+    assert from_async.count("48213") == of_gateway.count("48213") == 2
+
+
+def test_the_recipe_for_a_small_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copy(ROOT / "README.md", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    (recipe,) = (text for text in python_of("docs/usage.md") if "make_checkpoint" in text)
+    exec(compile(recipe, "usage.md", "exec"), {})
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= {path.name for path in Path("tiny").iterdir()}
