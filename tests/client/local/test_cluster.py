@@ -131,7 +131,7 @@ def test_a_start_has_a_deadline(model):
 
 
 def test_a_gateway_serves_http_beside_the_instances(model, tmp_path):
-    options = {"gateway_options": {"api_key": ["one", "two"]}, "log_dir": tmp_path / "logs"}
+    options = {"gateway_options": {"api_key": ["sk-first", "sk-second"]}, "log_dir": tmp_path / "logs"}
     with LocalCluster(model("x"), kv_tokens=160, **options) as cluster:
         assert cluster.http_url.startswith("http://127.0.0.1:")
         with urllib.request.urlopen(f"{cluster.http_url}/health", timeout=10) as answer:
@@ -145,9 +145,9 @@ def test_a_gateway_serves_http_beside_the_instances(model, tmp_path):
 
 
 def test_keys_are_not_on_the_command_line():
-    settings = {"model": "m", "api_key": ["one", "two"]}
-    assert not [word for word in launch.command("gateway", settings) if "one" in word]
-    assert launch.environment("gateway", settings)["DISTKV_API_KEY"] == "one,two"
+    settings = {"model": "m", "api_key": ["sk-first", "sk-second"]}
+    assert not [word for word in launch.command("gateway", settings) if "sk-" in word]
+    assert launch.environment("gateway", settings)["DISTKV_API_KEY"] == "sk-first,sk-second"
 
 
 def test_the_death_of_the_gateway_ends_nothing_else(model):
