@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import time
 from collections.abc import Callable, Iterable
@@ -37,8 +36,6 @@ MAX_MEMBER_BYTES = 8192
 """Several times what an entry needs; a part of the list then fits a message."""
 TICK_REST_S = 0.005
 """Among thousands somebody is due to be looked at every moment."""
-GC_THRESHOLDS = 10_000, 500, 100
-"""Few enough new objects at a time that looking at them takes about 3 ms."""
 
 
 class GManagerActor:
@@ -124,9 +121,6 @@ class GManagerActor:
 async def run(config: GManagerConfig, ready: Callable[[dict[str, Any]], None], stop: asyncio.Event) -> int:
     """Serve until `stop`; returns the exit code. Raises ConfigError when the address cannot be used."""
     address = f"tcp://{join_host_port(config.host, config.port)}"
-    # What is here by now stays; messages refer to nothing in circles, and a full collection would stop everything.
-    gc.freeze()
-    gc.set_threshold(*GC_THRESHOLDS)
     read_when_others_rest()
     async with (
         ServerChannel.bind(address, GMANAGER_PORT, name="gmanager", insecure=config.insecure) as server,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import os
 import time
 from collections.abc import Callable
@@ -34,7 +33,6 @@ from distkv.wire.messages.common import Member
 from distkv.wire.messages.from_worker import WorkerReady
 
 JOIN_PATIENCE_S = 5.0
-GC_THRESHOLDS = 10_000, 50, 100
 
 
 async def run(config: InstanceConfig, ready: Callable[[dict[str, Any]], None], stop: asyncio.Event) -> int:
@@ -68,10 +66,6 @@ async def run(config: InstanceConfig, ready: Callable[[dict[str, Any]], None], s
             config, core, member, loaded.compat, server, gmanagers, worker, tokenizer, trace, envelopes, tasks
         )
         stack.callback(actor.close)
-        # What is here by now stays. Requests refer to nothing in circles, and a full collection with thousands of them
-        # waiting would stop everything for a while.
-        gc.freeze()
-        gc.set_threshold(*GC_THRESHOLDS)
         actor.start()
         tasks.create_task(_drain(actor, stop), name="drain")
         tasks.create_task(

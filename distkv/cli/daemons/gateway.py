@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import gc
 import sys
-from collections.abc import Callable
-from typing import Any
 
 from distkv.cli.daemons.daemon_command import Daemon, daemon_command
 from distkv.cli.exit_codes import run
@@ -14,7 +10,6 @@ from distkv.config import GatewayConfig, model_dir
 
 # Beyond drain_wait_s and shutdown_timeout_s: closing connections.
 DRAIN_GRACE_S = 5.0
-GC_THRESHOLDS = 10_000, 50, 100
 HELP = """Run a gateway: the OpenAI-compatible HTTP API of a cluster, with streaming, metrics and health. It holds no KV
 memory; several of them may serve one cluster. SIGTERM drains it.
 
@@ -27,19 +22,11 @@ Examples:
 """
 
 
-async def _run(config: GatewayConfig, ready: Callable[[dict[str, Any]], None], stop: asyncio.Event) -> int:
+def _prepare(config: GatewayConfig) -> Daemon:
     from distkv.gateway.process import run as run_gateway
 
-    # What was imported stays. A collection looks at every token of the prompts that are under way, so frequent ones,
-    # and full ones at all, would stop everything for a while.
-    gc.freeze()
-    gc.set_threshold(*GC_THRESHOLDS)
-    return await run_gateway(config, ready, stop)
-
-
-def _prepare(config: GatewayConfig) -> Daemon:
     model_dir(config.model)
-    return Daemon("gateway", config, _run, config.drain_wait_s + config.shutdown_timeout_s + DRAIN_GRACE_S)
+    return Daemon("gateway", config, run_gateway, config.drain_wait_s + config.shutdown_timeout_s + DRAIN_GRACE_S)
 
 
 command = daemon_command("distkv-gateway", GatewayConfig, HELP, _prepare)
