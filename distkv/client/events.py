@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
+from itertools import chain
+from typing import TypeGuard
 
 from distkv.errors import DistKVError
 from distkv.wire.messages.to_client import RequestEnded, TokenChunk
 
 MAX_WAITING_BYTES = 64 * 2**20
 """About 200,000 chunks of a token each."""
+MAX_JOINED_BYTES = 16 * 2**10
+"""Of chunks that are given to a reader as one: about 50 of a token each."""
 
 _CHUNK_BYTES, _TOKEN_BYTES, _LOGPROB_BYTES, _TOP_BYTES = 256, 32, 128, 96
 
@@ -53,13 +58,44 @@ class RequestEvents:
         return not self._is_full
 
     async def get(self) -> Event:
-        """The next event. Cancelling loses nothing."""
+        """The next event; chunks that wait together come as one. Cancelling loses nothing."""
         while not self._events:
             self._arrived.clear()
             await self._arrived.wait()
+        event = self._take()
+        if not self._events or not _joins(event):
+            return event
+        chunks, size_bytes = [event], _size(event)
+        while self._events and _joins(after := self._events[0]):
+            size_bytes += _size(after)
+            if size_bytes > MAX_JOINED_BYTES:
+                break
+            self._take()
+            chunks.append(after)
+        return _joined(chunks) if len(chunks) > 1 else event
+
+    def _take(self) -> Event:
         event = self._events.popleft()
         self._bytes -= _size(event)
         return event
+
+
+def _joins(event: Event) -> TypeGuard[TokenChunk]:
+    return isinstance(event, TokenChunk) and event.prompt_logprobs is None
+
+
+def _joined(chunks: Sequence[TokenChunk]) -> TokenChunk:
+    """One chunk that says what several do."""
+    with_logprobs = any(chunk.logprobs is not None for chunk in chunks)
+    return TokenChunk(
+        request_id=chunks[0].request_id,
+        token_ids=tuple(chain.from_iterable(chunk.token_ids for chunk in chunks)),
+        text="".join(chunk.text for chunk in chunks),
+        finish_reason=chunks[-1].finish_reason,
+        prompt_tokens=chunks[-1].prompt_tokens,
+        logprobs=tuple(chain.from_iterable(chunk.logprobs or () for chunk in chunks)) if with_logprobs else None,
+        queue_s=next((chunk.queue_s for chunk in chunks if chunk.queue_s is not None), None),
+    )
 
 
 def _size(event: Event) -> int:

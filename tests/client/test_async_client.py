@@ -29,8 +29,8 @@ async def test_a_stream_is_what_the_instance_sent_and_ends_with_the_reason(start
     cluster = start_fakes()
     async with AsyncClient(cluster.address) as client:
         chunks = [chunk async for chunk in client.stream("abc", FOUR, request_id="r1")]
-    assert [chunk.token_ids for chunk in chunks] == [[0], [1], [2], [3]]
-    assert [chunk.finish_reason for chunk in chunks] == [None, None, None, "length"]
+    assert [token for chunk in chunks for token in chunk.token_ids] == [0, 1, 2, 3]
+    assert [chunk.finish_reason for chunk in chunks] == [None] * (len(chunks) - 1) + ["length"]
     assert {chunk.request_id for chunk in chunks} == {"r1"}
     assert cluster.instances[0].of(Cancel) == []
 

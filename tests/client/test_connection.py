@@ -98,8 +98,10 @@ async def test_an_answer_to_a_locate_that_cannot_be_read_costs_no_stream(
 
 async def test_chunks_of_several_requests_in_one_message_reach_each_of_them(link: Link) -> None:
     one, other = await link.submit("a", "b")
-    first, second, last = (TokenChunk(request_id=name, token_ids=(at,)) for at, name in enumerate(("a", "b", "a")))
+    first, second = (TokenChunk(request_id=name, token_ids=(at,)) for at, name in enumerate(("a", "b")))
+    last = RequestEnded(request_id="a", kind="failed", reason="lost")
     gone = TokenChunk(request_id="gone", token_ids=(9,))
-    link.say(TokenChunks(chunks=(first, gone, second, last)))
+    link.say(TokenChunks(chunks=(first, gone, second)))
+    link.say(last)
     assert [await one.get(), await one.get()] == [first, last]
     assert await other.get() == second

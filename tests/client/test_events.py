@@ -20,9 +20,45 @@ async def test_events_come_in_order_also_to_one_that_waits_already() -> None:
     waiting = RequestEvents("r")
     reader = asyncio.ensure_future(waiting.get())
     await asyncio.sleep(0)
+    waiting.put(chunk(1))
+    assert await reader == chunk(1)
+    ended, lost = RequestEnded(request_id="r", kind="failed", reason="lost"), ConnectionLost("away")
+    assert all(waiting.put(event) for event in (chunk(2), ended, lost))
+    assert [await waiting.get() for _ in range(3)] == [chunk(2), ended, lost]
+
+
+async def test_chunks_that_wait_together_come_as_one() -> None:
+    waiting = RequestEvents("r")
+    logprobs = tuple(TokenLogprobs(token_id=index, logprob=-1.0, rank=1) for index in range(3))
+    chunks = [
+        TokenChunk(request_id="r", prompt_tokens=7, prompt_logprobs=(None, logprobs[0])),
+        TokenChunk(request_id="r", token_ids=(1,), prompt_tokens=7, logprobs=logprobs[1:2], queue_s=0.5),
+        TokenChunk(request_id="r", token_ids=(2,), text="two", prompt_tokens=7, logprobs=logprobs[2:]),
+        TokenChunk(request_id="r", text="!", finish_reason="stop", prompt_tokens=7),
+    ]
     lost = ConnectionLost("away")
-    assert all(waiting.put(event) for event in (chunk(1), chunk(2), lost))
-    assert [await reader, await waiting.get(), await waiting.get()] == [chunk(1), chunk(2), lost]
+    assert all(waiting.put(event) for event in (*chunks, lost))
+    assert await waiting.get() == chunks[0]
+    assert await waiting.get() == TokenChunk(
+        request_id="r",
+        token_ids=(1, 2),
+        text="two!",
+        finish_reason="stop",
+        prompt_tokens=7,
+        logprobs=logprobs[1:],
+        queue_s=0.5,
+    )
+    assert await waiting.get() == lost
+    assert waiting._bytes == 0
+
+
+async def test_so_much_at_most_comes_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "MAX_JOINED_BYTES", 3 * events._size(chunk(0, "x")))
+    waiting = RequestEvents("r")
+    for index, text in enumerate(("x", "x", "x", "x", "long" * 1000, "x")):
+        waiting.put(chunk(index, text))
+    got = [await waiting.get() for _ in range(4)]
+    assert [one.token_ids for one in got if isinstance(one, TokenChunk)] == [(0, 1, 2), (3,), (4,), (5,)]
 
 
 async def test_cancelling_a_reader_loses_nothing() -> None:
@@ -41,10 +77,12 @@ async def test_a_request_that_nobody_reads_ends_in_words(monkeypatch: pytest.Mon
         taken += 1
     assert 10 < taken < 10_000 / 256
     assert not waiting.put(chunk(0))
-    for index in range(taken):
-        assert await waiting.get() == chunk(index, "text")
-    last = await waiting.get()
-    assert isinstance(last, RequestEnded) and "wait to be read here" in last.reason and not last.retryable
+    read: list[int] = []
+    while isinstance(last := await waiting.get(), TokenChunk):
+        read.extend(last.token_ids)
+    assert read == list(range(taken))
+    assert isinstance(last, RequestEnded)
+    assert "wait to be read here" in last.reason and not last.retryable
 
 
 async def test_one_that_is_read_may_be_as_long_as_it_likes(monkeypatch: pytest.MonkeyPatch) -> None:

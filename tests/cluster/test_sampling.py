@@ -49,7 +49,10 @@ async def test_penalties_and_logprobs_are_those_of_transformers(three, checkpoin
         check_all(checkpoint, prompt, tokens, of_prompt, of_output)
         first = next(index for index, chunk in enumerate(run.chunks) if chunk.token_ids)
         assert all(chunk.prompt_logprobs and chunk.logprobs is None for chunk in run.chunks[:first])
-        assert all(chunk.prompt_logprobs is None and len(chunk.logprobs) == 1 for chunk in run.chunks[first:])
+        assert all(
+            chunk.prompt_logprobs is None and len(chunk.logprobs) == len(chunk.token_ids)
+            for chunk in run.chunks[first:]
+        )
         assert [chunk.queue_s is not None for chunk in run.chunks].index(True) == first
         assert sum(chunk.queue_s is not None for chunk in run.chunks) == 1
         assert {chunk.prompt_tokens for chunk in run.chunks} == {length}

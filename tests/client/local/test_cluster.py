@@ -56,7 +56,7 @@ def test_it_serves_and_leaves_nothing_behind(model):
     with without_gateway(model=model("x"), instances=2, kv_tokens=[160, 320], dtype="float32", threads=1) as cluster:
         assert [one.instance_id for one in cluster.instances] == ["i0", "i1"]
         assert [out.text for out in cluster.generate(["a", "b"], TWO)] == ["0 1 ", "0 1 "]
-        assert [chunk.text for chunk in cluster.stream("a", TWO)] == ["0 ", "1 "]
+        assert "".join(chunk.text for chunk in cluster.stream("a", TWO)) == "0 1 "
         assert [one["instance_id"] for one in cluster.status()["instances"]] == ["i0", "i1"]
         assert {one.instance_id: one.total_blocks for one in cluster.client().members()} == {"i0": 10, "i1": 20}
         assert cluster.address == cluster.gmanager.address
