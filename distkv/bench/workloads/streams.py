@@ -22,6 +22,7 @@ class Streams:
         self._client, self._tasks = client, tasks
         self._running: list[asyncio.Task[None]] = []
         self._begun: list[asyncio.Event] = []
+        self._arrived = asyncio.Event()
 
     def start(self, prompts: Sequence[list[int]], max_tokens: int) -> None:
         """Send these as well."""
@@ -35,6 +36,18 @@ class Streams:
         """Return when each has a token."""
         for event in self._begun:
             await event.wait()
+
+    @property
+    def least(self) -> int:
+        """Tokens of the one that has fewest."""
+        return min(map(len, self.times_s))
+
+    async def reached(self, tokens: int) -> float:
+        """Return when each has at least so many; the time."""
+        while self.least < tokens:
+            self._arrived.clear()
+            await self._arrived.wait()
+        return time.perf_counter()
 
     async def ended(self) -> None:
         """Return when each has all its tokens."""
@@ -64,3 +77,4 @@ class Streams:
         async for chunk in self._client.stream(prompt, params):
             times_s.extend([time.perf_counter()] * len(chunk.token_ids))
             begun.set()
+            self._arrived.set()
