@@ -20,7 +20,9 @@ from distkv.gateway.operations.http_connection import Connections, LimitedConnec
 from distkv.wire.address import join_host_port
 
 KEEP_ALIVE_S = 75
-BACKLOG = 2048
+BACKLOG = 65_535
+"""Connections that wait to be accepted; the system takes it down to its own limit, net.core.somaxconn. One beyond that
+is tried again by the client after a second."""
 CLOSE_S = 2
 """For responses that are on their way to slow clients when everything else has ended."""
 
