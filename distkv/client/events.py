@@ -16,6 +16,9 @@ MAX_WAITING_BYTES = 64 * 2**20
 MAX_JOINED_BYTES = 16 * 2**10
 """Of chunks that are given to a reader as one: about 50 of a token each."""
 
+MOST_IN_A_ROW = 8
+"""Events that wait already are read so many at a time before others have a turn of the event loop."""
+
 _CHUNK_BYTES, _TOKEN_BYTES, _LOGPROB_BYTES, _TOP_BYTES = 256, 32, 128, 96
 
 
@@ -43,6 +46,7 @@ class RequestEvents:
         self._arrived = asyncio.Event()
         self._bytes = 0
         self._is_full = False
+        self._in_a_row = 0
 
     def put(self, event: Event) -> bool:
         """Add an event; False when there is no room for it. That ends the request: nothing more is taken."""
@@ -59,7 +63,12 @@ class RequestEvents:
 
     async def get(self) -> Event:
         """The next event; chunks that wait together come as one. Cancelling loses nothing."""
+        self._in_a_row += 1
+        if self._in_a_row > MOST_IN_A_ROW:
+            self._in_a_row = 1
+            await asyncio.sleep(0)
         while not self._events:
+            self._in_a_row = 1
             self._arrived.clear()
             await self._arrived.wait()
         event = self._take()

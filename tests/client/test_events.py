@@ -94,3 +94,23 @@ async def test_one_that_is_read_may_be_as_long_as_it_likes(monkeypatch: pytest.M
         assert waiting.put(TokenChunk(request_id="r", token_ids=(index,), logprobs=logprobs, prompt_logprobs=(None,)))
         await waiting.get()
     assert waiting._bytes == 0
+
+
+async def test_who_reads_what_waits_lets_others_have_their_turn() -> None:
+    waiting = RequestEvents("r")
+    turns: list[int] = []
+    taken = 0
+
+    async def other() -> None:
+        while True:
+            turns.append(taken)
+            await asyncio.sleep(0)
+
+    apart = [TokenChunk(request_id="r", prompt_logprobs=(None,)) for _ in range(4 * events.MOST_IN_A_ROW)]
+    assert all(map(waiting.put, apart))
+    beside = asyncio.ensure_future(other())
+    for one in apart:
+        assert await waiting.get() is one
+        taken += 1
+    beside.cancel()
+    assert turns == [events.MOST_IN_A_ROW * turn for turn in range(1, 4)]

@@ -20,7 +20,7 @@ from distkv.types import Chunk, SamplingParams
 
 # As of AsyncClient.generate: more would only wait in the instances' queues, where waiting has a limit.
 MAX_AT_ONCE = 128
-MOST_ROWS = 64
+MOST_ROWS = 32
 """Logprobs of so many tokens of a prompt are written in one turn of the event loop: about a millisecond."""
 
 
@@ -79,7 +79,7 @@ class Generation:
                                 raise RequestFailed(True, "the cluster aborted the request")
                             for part in _in_parts(_without_output(chunk) if choice.only_prompt else chunk):
                                 await deliver(choice, part)
-                                if part is not chunk:
+                                if part.prompt_logprobs is not None:
                                     await asyncio.sleep(0)
                     return
                 except RequestRefused as refused:

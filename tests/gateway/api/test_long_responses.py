@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -94,3 +95,33 @@ async def test_a_response_has_a_bound(start: Start, monkeypatch: pytest.MonkeyPa
     error_of(await gateway.chat(max_tokens=2, prompt_logprobs=5), 400, None, "response_too_large")
     assert (await gateway.complete(PROMPT, max_tokens=2)).status_code == 200
     assert (await gateway.events("/v1/completions", prompt=PROMPT, logprobs=1, n=9))[-1] == "[DONE]"
+
+
+def in_small_chunks(instance: FakeInstance, route: bytes, submit: Submit) -> list[Any]:
+    """The logprobs of the prompt one by one, then a token."""
+    wanted = submit.params.prompt_logprobs or 0
+    found = (None, *(likely(one, wanted) for one in submit.prompt[1:]))
+    first = [chunk(submit, prompt_logprobs=(one,)) for one in found]
+    return [*first, chunk(submit, FIRST, text="a ", finish="length")]
+
+
+async def test_many_small_parts_are_not_written_in_one_turn(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    turns, rows_in_turns = 0, []
+    prompt = TokenTexts.prompt
+
+    def count(self: TokenTexts, found: Any) -> Any:
+        rows_in_turns.append(turns)
+        return prompt(self, found)
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(TokenTexts, "prompt", count)
+    gateway = await start(in_small_chunks)
+    beside = asyncio.create_task(other())
+    assert (await gateway.complete(PROMPT, max_tokens=1, prompt_logprobs=1)).status_code == 200
+    beside.cancel()
+    assert len(set(rows_in_turns)) == len(rows_in_turns) == len(PROMPT)
