@@ -121,16 +121,24 @@ class MemberCursor:
         self._incarnation = 0
         self._version = 0
         self._announced = 0
+        self._passed = 0
 
     def take(self, message: Members) -> bool:
-        """Whether to apply a message; one that is older than what is known changes nothing, one that builds on what is
-        not known leaves a gap."""
+        """Whether to apply a message; one that is older than what is known changes nothing, nor does the rest of a
+        whole list that began so, for it does not say who is gone; one that builds on what is not known leaves a gap."""
         is_same = message.incarnation == self._incarnation != 0
-        if message.base and not (is_same and message.base <= self._version):
+        continues_passed = message.base != 0 and message.base == self._passed
+        self._passed = 0
+        if message.base and not (is_same and message.base <= self._version and not continues_passed):
+            if is_same and continues_passed and message.more:
+                self._passed = message.version
             self.announced(message.incarnation, message.version)
             return False
         if is_same and message.version <= self._version:
-            return message.version == self._version and message.base == 0
+            is_whole = message.version == self._version and message.base == 0
+            if message.more and message.base == 0 and not is_whole:
+                self._passed = message.version
+            return is_whole
         if not is_same:
             self._announced = 0
         self._incarnation, self._version = message.incarnation, message.version

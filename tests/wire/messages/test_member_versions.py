@@ -117,6 +117,20 @@ def test_the_lists_of_a_former_version_are_whole_and_always_taken() -> None:
         assert set(follower.members) == {name} and not follower.cursor.is_behind
 
 
+def test_the_rest_of_a_whole_list_whose_begin_came_late_leaves_nobody_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(member_versions, "PART_MEMBERS", 1)
+    log, follower = filled(3), Follower()
+    for message in log.since(0):
+        follower.receive(message)
+    log.remove("i0")
+    for message in log.since(0):
+        follower.receive(message)
+    assert set(follower.members) == {"i0", "i1", "i2"} and follower.cursor.is_behind, "it does not say who is gone"
+    for message in log.answer(follower.cursor.query()):
+        follower.receive(message)
+    assert set(follower.members) == {"i1", "i2"} and not follower.cursor.is_behind
+
+
 NAMES = st.sampled_from([f"i{index}" for index in range(6)])
 STEPS = st.one_of(
     st.tuples(st.just("put"), NAMES, st.integers(0, 3)),
