@@ -56,7 +56,8 @@ async def test_every_metric_is_told(start: Start) -> None:
 
 
 def here(text: str, cluster: LocalCluster) -> str:
-    return text.replace("http://127.0.0.1:8000", cluster.http_url)
+    """As the page has it, but for where it is served and which model is."""
+    return text.replace("http://127.0.0.1:8000", cluster.http_url).replace('"demo"', '"tiny"')
 
 
 def test_the_python_example_runs(lasting: LocalCluster) -> None:
