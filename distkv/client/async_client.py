@@ -26,6 +26,8 @@ from distkv.wire.messages.to_rmanager import Submit
 
 # Of the prompts of one call; more would only wait in the instances' queues, where waiting has a limit.
 MAX_AT_ONCE = 128
+MAX_OUTPUTS = 1024
+"""Of one prompt in one call, as of the gateway."""
 
 
 class AsyncClient:
@@ -130,12 +132,19 @@ class AsyncClient:
         )
 
     async def generate(
-        self, prompts: list[str] | list[list[int]] | str, params: SamplingParams | list[SamplingParams] | None = None
+        self,
+        prompts: list[str] | list[list[int]] | str,
+        params: SamplingParams | list[SamplingParams] | None = None,
+        *,
+        n: int = 1,
     ) -> list[RequestOutput]:
         """The outputs of several prompts, in their order, MAX_AT_ONCE at the same time; params are for all or one each.
 
-        The first request that fails cancels the others, and its error is raised.
+        n: outputs of each prompt, one after the other; with a seed, output i of a prompt has seed + i. The first
+        request that fails cancels the others, and its error is raised.
         """
+        if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= MAX_OUTPUTS:
+            raise InvalidParams("n", f"an integer in [1, {MAX_OUTPUTS}]", n)
         all_prompts: list[Any] = [prompts] if isinstance(prompts, str) else list(prompts)
         each = list(params) if isinstance(params, list | tuple) else [params] * len(all_prompts)
         if len(each) != len(all_prompts):
@@ -143,7 +152,11 @@ class AsyncClient:
         for prompt, one in zip(all_prompts, each, strict=True):
             check_prompt(prompt)
             check_params(one)
-        works = [partial(self.submit, prompt, one) for prompt, one in zip(all_prompts, each, strict=True)]
+        works = [
+            partial(self.submit, prompt, check_params(one).of_choice(index))
+            for prompt, one in zip(all_prompts, each, strict=True)
+            for index in range(n)
+        ]
         return await gather_limited(works, MAX_AT_ONCE)
 
     async def members(self) -> tuple[Member, ...]:

@@ -73,10 +73,17 @@ class Client:
         return self._loop.call(self._client.submit(prompt, params, request_id=request_id, timeout_s=timeout_s))
 
     def generate(
-        self, prompts: list[str] | list[list[int]] | str, params: SamplingParams | list[SamplingParams] | None = None
+        self,
+        prompts: list[str] | list[list[int]] | str,
+        params: SamplingParams | list[SamplingParams] | None = None,
+        *,
+        n: int = 1,
     ) -> list[RequestOutput]:
-        """The outputs of several prompts, in their order, served at the same time; params are for all or one each."""
-        return self._loop.call(self._client.generate(prompts, params))
+        """The outputs of several prompts, in their order, served at the same time; params are for all or one each.
+
+        n: outputs of each prompt, one after the other; with a seed, output i of a prompt has seed + i.
+        """
+        return self._loop.call(self._client.generate(prompts, params, n=n))
 
     def members(self) -> tuple[Member, ...]:
         """The members of the cluster, as it last listed them if nobody answers now."""

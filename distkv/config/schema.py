@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
 import msgspec
@@ -103,6 +104,13 @@ class GatewayConfig(Settings, frozen=True, kw_only=True, forbid_unknown_fields=T
     api_key: Annotated[
         tuple[str, ...], Meta(description="Keys of which requests must bear one, separated by commas; none if not set.")
     ] = ()
+    allowed_origins: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Origins of web pages whose scripts may use the API, separated by commas, or *; pages of the "
+            "browser's own machine always may."
+        ),
+    ] = ()
     ssl_certfile: Annotated[str | None, Meta(description="TLS certificate chain (PEM); serves HTTPS.")] = None
     ssl_keyfile: Annotated[str | None, Meta(description="Key of the TLS certificate (PEM).")] = None
     generation_config: Annotated[
@@ -138,6 +146,9 @@ class GatewayConfig(Settings, frozen=True, kw_only=True, forbid_unknown_fields=T
             # The keys themselves must reach no terminal and no log.
             problem = "expected keys of printable ASCII without spaces, at least one character each"
             raise ConfigError("api_key", problem, "leave it unset to serve without keys")
+        for origin in self.allowed_origins:
+            if origin != "*" and re.fullmatch(r"https?://[^/\s]+", origin) is None:
+                raise ConfigError("allowed_origins", f"expected * or origins such as https://host:3000, got {origin!r}")
         if not all(self.served_model_name):
             raise ConfigError("served_model_name", "has an empty name")
         if (self.ssl_certfile is None) != (self.ssl_keyfile is None):

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-import msgspec
 from jinja2 import nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from distkv.errors import ConfigError
+from distkv.text.tokenizer_config import read_object
 
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _END = "CONTINUE_FINAL_MESSAGE_TAG "
@@ -29,9 +29,10 @@ class TemplateFailed(Exception):
 
 
 class ChatTemplate:
-    """One model's template. tokens: its special tokens by name, which templates may write."""
+    """One model's template. source: how it is written. tokens: its special tokens by name, which it may write."""
 
     def __init__(self, source: str, tokens: Mapping[str, str] | None = None, origin: str = "template") -> None:
+        self.source = source
         self._tokens = dict(tokens or {})
         try:
             self._template = _environment().from_string(source)
@@ -41,15 +42,15 @@ class ChatTemplate:
     @classmethod
     def of_model(cls, model_dir: Path, file: str | None = None) -> ChatTemplate | None:
         """The template in `file`, else the model's own, None if it has none. Raises ConfigError."""
-        settings = _read_object(model_dir / "special_tokens_map.json")
-        settings |= _read_object(model_dir / "tokenizer_config.json")
+        settings = read_object(model_dir / "special_tokens_map.json")
+        settings |= read_object(model_dir / "tokenizer_config.json")
         tokens = {name: text for name in _SPECIAL if (text := _token_text(settings.get(name)))}
         if file is not None:
             return cls(_read(Path(file).expanduser()), tokens, file)
         own = model_dir / "chat_template.jinja"
         if own.exists():
             return cls(_read(own), tokens, str(own))
-        found = _read_object(model_dir / "chat_template.json").get("chat_template") or settings.get("chat_template")
+        found = read_object(model_dir / "chat_template.json").get("chat_template") or settings.get("chat_template")
         if isinstance(found, list):
             found = {one["name"]: one["template"] for one in found if isinstance(one, dict)}.get("default")
         return cls(found, tokens, f"the template of {model_dir}") if isinstance(found, str) else None
@@ -93,15 +94,6 @@ def _read(file: Path) -> str:
         raise ConfigError("chat_template", f"{file} cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError:
         raise ConfigError("chat_template", f"{file} is no UTF-8 text") from None
-
-
-def _read_object(file: Path) -> dict[str, Any]:
-    if not file.exists():
-        return {}
-    try:
-        return msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
-    except (OSError, UnicodeDecodeError, msgspec.DecodeError) as error:
-        raise ConfigError("model", f"{file} is no JSON object: {error}") from None
 
 
 def _token_text(token: Any) -> str:

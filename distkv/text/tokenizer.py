@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import tokenizers
@@ -23,6 +23,7 @@ from distkv.text.detokenizer import (
 from distkv.text.token_sizes import most_bytes_per_token
 
 _OTHER_FORMATS = ("tokenizer.model", "spiece.model", "tekken.json", "vocab.json", "vocab.txt")
+Side = Literal["left", "right"]
 _FEW = 1000
 """So few ids are decoded in a third of a millisecond."""
 
@@ -33,6 +34,11 @@ class TextTooLong(Exception):
     def __init__(self, num_tokens: int, *, is_exact: bool) -> None:
         super().__init__(num_tokens)
         self.num_tokens, self.is_exact = num_tokens, is_exact
+
+
+def truncated(ids: list[int], most: int, side: Side) -> list[int]:
+    """At most so many of these ids, without those on this side."""
+    return ids[max(0, len(ids) - most) :] if side == "left" else ids[:most]
 
 
 class Tokenizer:
@@ -86,6 +92,13 @@ class Tokenizer:
         if most is not None and len(encoding) > most:
             raise TextTooLong(len(encoding), is_exact=True)
         return list(encoding.ids)
+
+    def encode_truncated(self, text: str, most: int, side: Side, *, add_special_tokens: bool = True) -> list[int]:
+        """At most so many ids of a text; what is cut off, on this side, is text before special tokens."""
+        (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=False)
+        around = self._backend.num_special_tokens_to_add(False) if add_special_tokens else 0
+        encoding.truncate(max(0, most - around), direction=side)
+        return truncated(self._backend.post_process(encoding, None, add_special_tokens).ids, most, side)
 
     def fewest_tokens(self, text: str) -> int:
         """The text has at least so many tokens; 0 where the tokenizer may leave any amount of text out."""

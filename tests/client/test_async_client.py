@@ -15,6 +15,7 @@ from distkv import (
     SamplingParams,
 )
 from distkv.client import async_client, connection, directory
+from distkv.client.async_client import MAX_OUTPUTS
 from distkv.types import TokenLogprobs
 from distkv.wire.messages.to_client import RequestEnded, TokenChunk
 from distkv.wire.messages.to_gmanager import MAX_NAMES, Locate, MembersQuery
@@ -58,6 +59,19 @@ async def test_generate_keeps_the_order_of_the_prompts(start_fakes):
         params = [SamplingParams(max_tokens=n) for n in (3, 1, 2)]
         outputs = await client.generate(["a", "b", "c"], params)
     assert [len(output.token_ids) for output in outputs] == [3, 1, 2]
+
+
+async def test_several_outputs_of_each_prompt(start_fakes):
+    cluster = start_fakes()
+    async with AsyncClient(cluster.address) as client:
+        params = [SamplingParams(max_tokens=3, seed=7), SamplingParams(max_tokens=1)]
+        outputs = await client.generate(["a", "b"], params, n=2)
+        for wrong in (0, True, 1.0, MAX_OUTPUTS + 1):
+            with pytest.raises(InvalidParams, match=r"n: expected an integer in \[1, 1024\]"):
+                await client.generate("a", n=wrong)
+    assert [len(output.token_ids) for output in outputs] == [3, 3, 1, 1]
+    seeds = {(one.prompt, one.params.seed) for one in cluster.instances[0].of(Submit)}
+    assert seeds == {("a", 7), ("a", 8), ("b", None)}
 
 
 async def test_the_first_failure_of_generate_cancels_the_others(start_fakes):

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from tokenizers import Tokenizer as Backend
 from tokenizers.decoders import DecodeStream
 
 from distkv.errors import CheckpointError
 from distkv.text.detokenizer import LibraryStream
-from distkv.text.tokenizer import TextTooLong, Tokenizer
+from distkv.text.tokenizer import Side, TextTooLong, Tokenizer
 from tests.checkpoints import TEXT, variant
 
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
@@ -254,6 +254,24 @@ def test_work_per_token_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return variant(tmp_path, "llama")
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_truncated_ids_are_those_of_transformers(path: Path, side: Side) -> None:
+    """Special tokens around the text stay."""
+    transformers = pytest.importorskip("transformers")
+    backend = Backend.from_file(str(path / "tokenizer.json"))
+    ends = [(token, backend.token_to_id(token)) for token in ("a", "b")]
+    backend.post_processor = processors.TemplateProcessing(single="a $A b", special_tokens=ends)
+    backend.save(str(path / "tokenizer.json"))
+    theirs = transformers.AutoTokenizer.from_pretrained(path, truncation_side=side)
+    ours = Tokenizer.from_dir(path)
+    assert ours is not None
+    for most in (2, 3, 7, 1000):
+        for special in (True, False):
+            expected = theirs(TEXT[:100], truncation=True, max_length=most, add_special_tokens=special).input_ids
+            assert ours.encode_truncated(TEXT[:100], most, side, add_special_tokens=special) == expected
+    assert [len(ours.encode_truncated("text", most, side)) for most in (0, 1)] == [0, 1]
 
 
 def test_ids_are_those_of_transformers(path: Path) -> None:

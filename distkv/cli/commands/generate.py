@@ -87,9 +87,8 @@ def _answers(prompt: str, params: SamplingParams, options: dict[str, Any]) -> It
     count, name = options["n"], options["request_id"]
 
     def submit(index: int) -> RequestOutput:
-        own = params if params.seed is None else msgspec.structs.replace(params, seed=(params.seed + index) % 2**63)
         own_name = name if name is None or count == 1 else f"{name}-{index}"
-        return client.submit(prompt, own, request_id=own_name, timeout_s=options["timeout"])
+        return client.submit(prompt, params.of_choice(index), request_id=own_name, timeout_s=options["timeout"])
 
     # The client is closed first: that cancels what the threads still wait for.
     with ThreadPoolExecutor(count) as threads, Client(options["address"]) as client:

@@ -125,10 +125,14 @@ class LocalCluster:
         return self.gateway.url
 
     def generate(
-        self, prompts: list[str] | list[list[int]] | str, params: SamplingParams | list[SamplingParams] | None = None
+        self,
+        prompts: list[str] | list[list[int]] | str,
+        params: SamplingParams | list[SamplingParams] | None = None,
+        *,
+        n: int = 1,
     ) -> list[RequestOutput]:
-        """The outputs of several prompts, in their order, served at the same time; params are for all or one each."""
-        return self._own_client().generate(prompts, params)
+        """See `Client.generate`."""
+        return self._own_client().generate(prompts, params, n=n)
 
     def stream(
         self, prompt: str | list[int], params: SamplingParams | None = None, *, request_id: str | None = None

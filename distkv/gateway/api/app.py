@@ -17,8 +17,11 @@ from distkv.gateway.api.service import Service
 from distkv.gateway.api.tokenization import Tokenizing
 from distkv.gateway.operations.auth import Auth
 from distkv.gateway.operations.concurrency_limit import Gate
+from distkv.gateway.operations.cross_origin import for_web_pages
 from distkv.gateway.operations.request_log import RequestLog
 from distkv.gateway.schema.errors import ApiError, internal
+
+NOT_IMPLEMENTED = ("/v1/responses", "/v1/embeddings")
 
 
 def make_app(service: Service) -> ASGIApp:
@@ -26,6 +29,7 @@ def make_app(service: Service) -> ASGIApp:
     info, tokenizing = Info(service), Tokenizing(service)
     routes = [
         Route("/health", info.health),
+        Route("/ping", info.health, methods=["GET", "POST"]),
         Route("/live", info.live),
         Route("/version", info.version),
         Route("/metrics", info.metrics),
@@ -34,6 +38,8 @@ def make_app(service: Service) -> ASGIApp:
         Route("/v1/models/{model_id:path}", info.model),
         Route("/v1/completions", Completions(service).create, methods=["POST"]),
         Route("/v1/chat/completions", Chats(service).create, methods=["POST"]),
+        *(Route(path, info.not_implemented, methods=["POST"]) for path in NOT_IMPLEMENTED),
+        Route("/tokenizer_info", info.tokenizer_info),
         Route("/tokenize", tokenizing.tokenize, methods=["POST"]),
         Route("/detokenize", tokenizing.detokenize, methods=["POST"]),
     ]
@@ -64,4 +70,5 @@ def make_app(service: Service) -> ASGIApp:
     )
     app.router.redirect_slashes = False
     guarded = Auth(Gate(app, service.limit), service.config.api_key)
-    return RequestLog(guarded, service.metrics, frozenset(route.path for route in routes))
+    shared = for_web_pages(guarded, service.config.allowed_origins)
+    return RequestLog(shared, service.metrics, frozenset(route.path for route in routes))

@@ -17,7 +17,7 @@ from distkv.gateway.api.response import job, respond
 from distkv.gateway.api.service import Service
 from distkv.gateway.generation.choices import Choice
 from distkv.gateway.generation.sampling import choices_of
-from distkv.gateway.generation.token_texts import TokenTexts
+from distkv.gateway.generation.token_texts import TokenTexts, token_texts
 from distkv.gateway.operations.request_log import entry_of
 from distkv.gateway.schema.responses import ChatChunk, ChatChunkChoice, ChatLogprobs, Delta, Usage
 from distkv.types import Chunk, FinishReason
@@ -45,7 +45,7 @@ class Chats:
         writer = ChatWriter(
             id="chatcmpl-" + entry_of(request.scope).request_id,
             model=body.model or service.model.names[0],
-            texts=TokenTexts(service.model.tokenizer, as_ids=bool(body.return_tokens_as_token_ids)),
+            texts=token_texts(service.model.tokenizer, body),
             logprobs=bool(body.logprobs),
             prompt_logprobs=body.prompt_logprobs is not None,
         )

@@ -17,7 +17,7 @@ from distkv.gateway.api.response import job, respond
 from distkv.gateway.api.service import Service
 from distkv.gateway.generation.choices import Choice
 from distkv.gateway.generation.sampling import choices_of
-from distkv.gateway.generation.token_texts import TokenTexts
+from distkv.gateway.generation.token_texts import TokenTexts, token_texts
 from distkv.gateway.operations.request_log import entry_of
 from distkv.gateway.schema.responses import Completion, CompletionChoice, CompletionLogprobs, Usage
 from distkv.types import Chunk, FinishReason, TokenLogprobs
@@ -41,7 +41,7 @@ class Completions:
         writer = CompletionWriter(
             id="cmpl-" + entry_of(request.scope).request_id,
             model=body.model or service.model.names[0],
-            texts=TokenTexts(service.model.tokenizer, as_ids=bool(body.return_tokens_as_token_ids)),
+            texts=token_texts(service.model.tokenizer, body),
             echoed=[prompt.text or "" for prompt in prompts] if body.echo else None,
             logprobs=body.logprobs is not None,
             prompt_logprobs=body.prompt_logprobs is not None,

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from distkv import __version__
 from distkv.gateway.api.service import Service
 from distkv.gateway.operations.metrics_text import MetricsText
-from distkv.gateway.schema.errors import RETRY_AFTER_S
+from distkv.gateway.schema.errors import RETRY_AFTER_S, ApiError
 from distkv.gateway.schema.openapi import document
 from distkv.gateway.schema.responses import Health, ModelCard, ModelList, Version, json_response
 
@@ -23,6 +23,7 @@ class Info:
         self._service = service
         self._started_s = int(time.time())
         self._metrics = MetricsText(service.metrics.registry)
+        self._tokenizer_info = msgspec.json.encode(service.model.tokenizer_info)
         self._document = msgspec.json.encode(document(asks_for_key=bool(service.config.api_key)))
 
     async def health(self, request: Request) -> Response:
@@ -36,6 +37,11 @@ class Info:
     async def live(self, request: Request) -> Response:
         """200 while the process lives."""
         return json_response(Health("ok"))
+
+    async def tokenizer_info(self, request: Request) -> Response:
+        """The tokenizer's configuration."""
+        self._service.model.need_tokenizer()
+        return Response(self._tokenizer_info, media_type="application/json")
 
     async def version(self, request: Request) -> Response:
         """The version of distkv."""
@@ -57,6 +63,16 @@ class Info:
         accepted = request.headers.get("accept", "")
         text, kind = await self._metrics.latest(is_open="application/openmetrics-text" in accepted)
         return Response(text, headers={"content-type": kind})
+
+    async def not_implemented(self, request: Request) -> Response:
+        """501: OpenAI has this endpoint."""
+        message = (
+            f"{request.url.path} is not implemented by this server; it has /v1/completions and /v1/chat/completions"
+        )
+        response = ApiError(501, message, code="not_implemented").response()
+        # The official client would try again.
+        response.headers["x-should-retry"] = "false"
+        return response
 
     async def openapi(self, request: Request) -> Response:
         """The OpenAPI document."""

@@ -67,7 +67,7 @@ class Generation:
 
     async def _run(self, choice: Choice, name: str, deliver: Deliver) -> None:
         params = choice.params
-        with self.metrics.request(len(choice.prompt)) as record:
+        with self.metrics.request(len(choice.prompt), params.max_tokens) as record:
             for suffix in ("", "-again"):
                 try:
                     async with aclosing(

@@ -23,6 +23,11 @@ _PLAIN = (
     "frequency_penalty",
     "repetition_penalty",
     "ignore_eos",
+    "min_tokens",
+    "bad_words",
+    "allowed_token_ids",
+    "skip_special_tokens",
+    "include_stop_str_in_output",
     "prompt_logprobs",
 )
 _FROM_MODEL = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
@@ -84,7 +89,7 @@ def choices_of(prompts: Sequence[TokenIds], params: SamplingParams, n: int, **ho
     if n * len(prompts) > MAX_OUTPUTS:
         raise invalid(f"n: {n} for {len(prompts)} prompts are over the limit of {MAX_OUTPUTS} outputs", "n")
     return [
-        Choice(number * n + index, number, prompt, _seeded(params, index), **how)
+        Choice(number * n + index, number, prompt, params.of_choice(index), **how)
         for number, prompt in enumerate(prompts)
         for index in range(n)
     ]
@@ -96,12 +101,6 @@ def check_common(body: SamplingRequest) -> None:
         raise invalid("stream_options: only allowed with stream", "stream_options")
     if body.prompt_logprobs is not None and body.stream:
         raise invalid("prompt_logprobs: not available with stream; echo and logprobs are", "prompt_logprobs")
-
-
-def _seeded(params: SamplingParams, index: int) -> SamplingParams:
-    if params.seed is None or index == 0:
-        return params
-    return msgspec.structs.replace(params, seed=(params.seed + index) % 2**63)
 
 
 def _token_id(key: str) -> int:

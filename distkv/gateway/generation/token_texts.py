@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
+from distkv.gateway.schema.requests import SamplingRequest
 from distkv.gateway.schema.responses import (
     CompletionLogprobs,
     PromptLogprob,
@@ -19,11 +20,24 @@ from distkv.types import TokenLogprobs
 LEAST = -9999.0
 
 
-class TokenTexts:
-    """Writes single tokens: as their text, or as "token_id:7" for a request that wants ids, and without a tokenizer."""
+def token_texts(tokenizer: Tokenizer | None, body: SamplingRequest) -> TokenTexts:
+    """As a request wants them."""
+    return TokenTexts(
+        tokenizer,
+        as_ids=bool(body.return_tokens_as_token_ids),
+        skip_special_tokens=body.skip_special_tokens is not False,
+    )
 
-    def __init__(self, tokenizer: Tokenizer | None, *, as_ids: bool = False) -> None:
+
+class TokenTexts:
+    """Writes single tokens: as their text, or as "token_id:7" for a request that wants ids, and without a tokenizer.
+
+    skip_special_tokens: whether the output's text is without them.
+    """
+
+    def __init__(self, tokenizer: Tokenizer | None, *, as_ids: bool = False, skip_special_tokens: bool = True) -> None:
         self._tokenizer = tokenizer
+        self._skips_special = skip_special_tokens
         self._as_ids = as_ids or tokenizer is None
 
     def of(self, token_id: int) -> tuple[str, bytes]:
@@ -39,7 +53,7 @@ class TokenTexts:
 
     def width(self, token_id: int) -> int:
         """How many characters of the output begin in this token."""
-        if self._tokenizer is None or self._tokenizer.is_special(token_id):
+        if self._tokenizer is None or (self._skips_special and self._tokenizer.is_special(token_id)):
             return 0
         return sum(byte & 0xC0 != 0x80 for byte in self._tokenizer.token_bytes(token_id))
 

@@ -51,12 +51,32 @@ class Metrics:
         self.e2e_request_latency_s = histogram(
             "e2e_request_latency_seconds", "Time from a request's start to its end.", _REQUEST_S
         )
+        self.time_per_output_token_s = histogram(
+            "time_per_output_token_seconds",
+            "For each token but the first ones: time since the chunk before, by the tokens that came with it.",
+            _ITL_S,
+        )
+        self.request_time_per_output_token_s = histogram(
+            "request_time_per_output_token_seconds", "Decode time of a request by its tokens but the first.", _ITL_S
+        )
         self.request_queue_time_s = histogram(
             "request_queue_time_seconds", "Time a request waited in its instance before it first ran.", _REQUEST_S
+        )
+        self.request_prefill_time_s = histogram(
+            "request_prefill_time_seconds", "Time from when a request first ran to its first token.", _REQUEST_S
+        )
+        self.request_decode_time_s = histogram(
+            "request_decode_time_seconds", "Time from a request's first token to its last.", _REQUEST_S
+        )
+        self.request_inference_time_s = histogram(
+            "request_inference_time_seconds", "Time from when a request first ran to its last token.", _REQUEST_S
         )
         self.request_prompt_tokens = histogram("request_prompt_tokens", "Tokens of a request's prompt.", _TOKENS)
         self.request_generation_tokens = histogram(
             "request_generation_tokens", "Tokens of a request's output.", _TOKENS
+        )
+        self.request_params_max_tokens = histogram(
+            "request_params_max_tokens", "Most tokens that a request's output may have.", _TOKENS
         )
         self.prompt_tokens = counter("prompt_tokens", "Prompt tokens of requests that got an answer.")
         self.generation_tokens = counter("generation_tokens", "Tokens given to users.")
@@ -79,8 +99,9 @@ class Metrics:
         )
 
     @contextmanager
-    def request(self, prompt_tokens: int) -> Iterator[RequestRecord]:
+    def request(self, prompt_tokens: int, max_tokens: int) -> Iterator[RequestRecord]:
         """Measures one request to the cluster while the block lasts."""
+        self.request_params_max_tokens.observe(max_tokens)
         record = RequestRecord(self, prompt_tokens)
         try:
             yield record
@@ -103,23 +124,33 @@ class RequestRecord:
         self._generation_tokens = 0
         self._reason = ""
         self._start_s = time.perf_counter()
+        self._queue_s = 0.0
+        self._first_s = 0.0
         self._last_s = 0.0
+        self._first_tokens = 0
 
     def chunk(self, chunk: Chunk) -> None:
         """Take the next chunk."""
-        if chunk.token_ids:
-            now_s = time.perf_counter()
-            if self._last_s:
-                self._metrics.inter_token_latency_s.observe(now_s - self._last_s)
-            else:
-                self._metrics.time_to_first_token_s.observe(now_s - self._start_s)
-                self._metrics.prompt_tokens.inc(self._prompt_tokens)
-            self._last_s = now_s
-            self._generation_tokens += len(chunk.token_ids)
-            self._metrics.generation_tokens.inc(len(chunk.token_ids))
         if chunk.queue_s is not None:
+            self._queue_s = chunk.queue_s
             self._metrics.request_queue_time_s.observe(chunk.queue_s)
+        if chunk.token_ids:
+            self._tokens(len(chunk.token_ids), time.perf_counter())
         self._reason = chunk.finish_reason or self._reason
+
+    def _tokens(self, count: int, now_s: float) -> None:
+        metrics = self._metrics
+        if self._last_s:
+            metrics.inter_token_latency_s.observe(now_s - self._last_s)
+            for _ in range(count):
+                metrics.time_per_output_token_s.observe((now_s - self._last_s) / count)
+        else:
+            self._first_s, self._first_tokens = now_s, count
+            metrics.time_to_first_token_s.observe(now_s - self._start_s)
+            metrics.prompt_tokens.inc(self._prompt_tokens)
+        self._last_s = now_s
+        self._generation_tokens += count
+        metrics.generation_tokens.inc(count)
 
     def end(self, reason: str = "") -> None:
         """The request is over; without a reason it is that of the last chunk."""
@@ -128,3 +159,16 @@ class RequestRecord:
         metrics.request_prompt_tokens.observe(self._prompt_tokens)
         metrics.request_generation_tokens.observe(self._generation_tokens)
         metrics.e2e_request_latency_s.observe(time.perf_counter() - self._start_s)
+        if self._generation_tokens:
+            self._phases()
+
+    def _phases(self) -> None:
+        """What it waited for is known from its instance, the rest of the time to its first token is prefill."""
+        metrics, later_tokens = self._metrics, self._generation_tokens - self._first_tokens
+        prefill_s = max(0.0, self._first_s - self._start_s - self._queue_s)
+        decode_s = self._last_s - self._first_s
+        metrics.request_prefill_time_s.observe(prefill_s)
+        metrics.request_decode_time_s.observe(decode_s)
+        metrics.request_inference_time_s.observe(prefill_s + decode_s)
+        if later_tokens:
+            metrics.request_time_per_output_token_s.observe(decode_s / later_tokens)

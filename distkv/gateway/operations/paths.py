@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-OPEN_PATHS = frozenset({"/health", "/live", "/version", "/metrics", "/openapi.json"})
+OPEN_PATHS = frozenset({"/health", "/ping", "/live", "/version", "/metrics", "/openapi.json"})
 """No key is needed here, no limit holds, and a gateway that drains still answers."""
-QUIET_PATHS = frozenset({"/health", "/live", "/metrics"})
+QUIET_PATHS = frozenset({"/health", "/ping", "/live", "/metrics"})
 """Requested every few seconds by machines, so their lines are for debugging."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+import msgspec
+
 from distkv.gateway.prompting.served_model import ServedModel
 from distkv.gateway.schema.errors import invalid
-from distkv.gateway.schema.requests import Message
+from distkv.gateway.schema.requests import Message, ToolCall
 from distkv.text.chat_template import TemplateFailed
 
 
@@ -20,6 +22,8 @@ class Conversation(Protocol):
     def continue_final_message(self) -> bool | None: ...
     @property
     def chat_template_kwargs(self) -> dict[str, Any] | None: ...
+    @property
+    def tools(self) -> list[dict[str, Any]] | None: ...
 
 
 def conversation_text(model: ServedModel, messages: Sequence[Message], how: Conversation) -> str:
@@ -35,7 +39,7 @@ def conversation_text(model: ServedModel, messages: Sequence[Message], how: Conv
     plain = [_plain(number, message) for number, message in enumerate(messages)]
     if goes_on and not plain[-1].get("content"):
         raise invalid("continue_final_message: the last message has no content", "continue_final_message")
-    more: Mapping[str, Any] = how.chat_template_kwargs or {}
+    more: Mapping[str, Any] = {"tools": how.tools or None} | (how.chat_template_kwargs or {})
     try:
         return template.render(plain, add_generation_prompt=opens, continue_final_message=goes_on, more=more)
     except TemplateFailed as error:
@@ -43,15 +47,34 @@ def conversation_text(model: ServedModel, messages: Sequence[Message], how: Conv
 
 
 def _plain(number: int, message: Message) -> dict[str, Any]:
-    if message.tool_calls:
-        raise invalid("messages: tool calls are not supported", f"messages[{number}].tool_calls")
     content = message.content
     if isinstance(content, list):
         content = "\n".join(part.text for part in content)
     plain: dict[str, Any] = {"role": message.role, "content": content or ""}
     if message.name is not None:
         plain["name"] = message.name
+    if message.tool_calls:
+        plain["tool_calls"] = [
+            _plain_call(call, f"messages[{number}].tool_calls[{place}]")
+            for place, call in enumerate(message.tool_calls)
+        ]
+    if message.tool_call_id is not None:
+        plain["tool_call_id"] = message.tool_call_id
     if message.reasoning_content is not None:
         # Templates know it by either name.
         plain["reasoning_content"] = plain["thinking"] = message.reasoning_content
+    return plain
+
+
+def _plain_call(call: ToolCall, param: str) -> dict[str, Any]:
+    """Its arguments are an object, which templates write as they want."""
+    arguments = call.function.arguments or {}
+    if isinstance(arguments, str):
+        try:
+            arguments = msgspec.json.decode(arguments, type=dict[str, Any])
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+            raise invalid(f"{param}.function.arguments: is no JSON object: {error}", param) from None
+    plain: dict[str, Any] = {"type": call.type, "function": {"name": call.function.name, "arguments": arguments}}
+    if call.id is not None:
+        plain["id"] = call.id
     return plain

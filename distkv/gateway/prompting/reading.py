@@ -12,7 +12,7 @@ import msgspec
 from distkv.client.prompts import TokenIds
 from distkv.gateway.generation.sampling import check_common, sampling_params
 from distkv.gateway.prompting.conversations import conversation_text
-from distkv.gateway.prompting.prompts import check_ids, completion_prompts, encode
+from distkv.gateway.prompting.prompts import check_ids, completion_prompts, encode, truncation_of
 from distkv.gateway.prompting.served_model import ServedModel
 from distkv.gateway.schema.body import decode
 from distkv.gateway.schema.errors import invalid
@@ -85,7 +85,7 @@ def read_completion(model: ServedModel, raw: bytes, most: int | None) -> Complet
     for ids, text in completion_prompts(model, body, max_tokens, most):
         echoed = None
         if body.echo:
-            echoed = text if text is not None else model.tokenizer.decode(ids) if model.tokenizer else ""
+            echoed = text if text is not None else _text_of(model, ids, body.skip_special_tokens is not False)
         prompts.append(Prompt(TokenIds(ids), echoed))
     return CompletionRead(msgspec.structs.replace(body, prompt=NO_PROMPT), params, max_tokens, prompts)
 
@@ -98,14 +98,18 @@ def read_chat(model: ServedModel, raw: bytes, most: int | None) -> ChatRead:
     if body.top_logprobs and not body.logprobs:
         raise invalid("top_logprobs: needs logprobs", "top_logprobs")
     logprobs = body.top_logprobs or 0 if body.logprobs else None
+    if body.tools and body.tool_choice != "none":
+        raise invalid('tools: only tool_choice "none" is supported by this server', "tools", "unsupported_parameter")
     wanted = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
+    least = wanted or max(1, body.min_tokens or 0)
     # Checked before the prompt is made, which takes longer.
-    params = sampling_params(body, model.defaults, max_tokens=wanted or 1, logprobs=logprobs)
+    params = sampling_params(body, model.defaults, max_tokens=least, logprobs=logprobs)
+    truncation = truncation_of(body, least, most)
     text = conversation_text(model, body.messages, body)
     with_special = bool(body.add_special_tokens)
-    ids = encode(model, text, "messages", wanted or 1, most, add_special_tokens=with_special)
+    ids = encode(model, text, "messages", least, most, truncation, add_special_tokens=with_special)
     check_ids(ids, "messages: the prompt", "messages")
-    shorn = msgspec.structs.replace(body, messages=NO_MESSAGES, chat_template_kwargs=None)
+    shorn = msgspec.structs.replace(body, messages=NO_MESSAGES, chat_template_kwargs=None, tools=None)
     return ChatRead(shorn, params, wanted, [Prompt(TokenIds(ids))])
 
 
@@ -135,6 +139,10 @@ def detokenize(model: ServedModel, raw: bytes, most: int | None) -> Written:
     body = decode(raw, DetokenizeRequest, {})
     model.check_name(body.model)
     return Written([msgspec.json.encode(Detokenized(model.need_tokenizer().decode(body.tokens)))])
+
+
+def _text_of(model: ServedModel, ids: list[int], skip_special_tokens: bool) -> str:
+    return model.tokenizer.decode(ids, skip_special_tokens=skip_special_tokens) if model.tokenizer else ""
 
 
 def _max_tokens(body: CompletionRequest, default: int) -> int:

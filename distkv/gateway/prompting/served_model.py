@@ -15,17 +15,20 @@ from distkv.gateway.generation.sampling import model_defaults
 from distkv.gateway.schema.errors import ApiError, invalid
 from distkv.text.chat_template import ChatTemplate
 from distkv.text.tokenizer import Tokenizer
+from distkv.text.tokenizer_config import tokenizer_info
 from distkv.text.tokenizer_conversion import convert_tokenizer
 
 
 @dataclass(frozen=True)
 class ServedModel:
-    """names: what users may call it; the first one is what answers say. tokenizer, template: None if it has none.
+    """names: what users may call it; the first one is what answers say. tokenizer_info: what clients need to write
+    prompts themselves. tokenizer, template: None if it has none.
     defaults: of sampling, by field of SamplingParams. max_positions: tokens it was made for, 0 if config.json does not
     say.
     """
 
     names: tuple[str, ...]
+    tokenizer_info: Mapping[str, Any]
     tokenizer: Tokenizer | None
     template: ChatTemplate | None
     defaults: Mapping[str, Any]
@@ -36,10 +39,12 @@ class ServedModel:
         """Read the files of `config.model`; blocks. Raises ConfigError, CheckpointError."""
         path = model_dir(config.model)
         names = config.served_model_name or (config.model,)
+        template = ChatTemplate.of_model(path, config.chat_template)
         return cls(
             names=names,
+            tokenizer_info=tokenizer_info(path, None if template is None else template.source),
             tokenizer=Tokenizer.from_dir(path, convert_tokenizer),
-            template=ChatTemplate.of_model(path, config.chat_template),
+            template=template,
             defaults=model_defaults(path) if config.generation_config == "auto" else {},
             max_positions=_max_positions(path),
         )

@@ -9,6 +9,7 @@ import msgspec
 from starlette.responses import Response
 
 from distkv.errors import ClusterUnreachable, InvalidParams, RequestFailed, RequestRefused
+from distkv.types import SamplingParams
 
 RETRY_AFTER_S = 1
 # Users see which instance failed, but not its address.
@@ -99,7 +100,9 @@ def from_cluster(error: Exception, *, draining: bool = False) -> ApiError | None
         case InvalidParams():
             return invalid(str(error), error.field)
         case RequestRefused():
-            return invalid(str(error), None, "context_length_exceeded" if error.needed_tokens else None)
+            field = error.reason.partition(":")[0]
+            param = field if field in SamplingParams.__struct_fields__ else None
+            return invalid(str(error), param, "context_length_exceeded" if error.needed_tokens else None)
         case RequestFailed() | ClusterUnreachable() if draining:
             return unavailable("the gateway is shutting down", "draining", close=True)
         case RequestFailed(retryable=True):

@@ -38,9 +38,14 @@ OPERATIONS = (
     Operation("post", "/v1/chat/completions", "Answer in a chat", a.Chat, r.ChatRequest, a.ChatChunk, _GENERATION),
     Operation("post", "/tokenize", "Tokens of a prompt or of messages", a.Tokenized, r.TokenizeRequest, errors=_TEXT),
     Operation("post", "/detokenize", "Text of tokens", a.Detokenized, r.DetokenizeRequest, errors=_TEXT),
+    Operation("get", "/tokenizer_info", "How prompts are written", a.TokenizerInfo, errors=(400, 401, 429, 503)),
+    Operation("post", "/v1/responses", "Not implemented", None, errors=(401, 429, 501, 503)),
+    Operation("post", "/v1/embeddings", "Not implemented", None, errors=(401, 429, 501, 503)),
     Operation("get", "/v1/models", "Names of the model", a.ModelList, errors=(401, 429, 503)),
     Operation("get", "/v1/models/{model_id}", "One name of the model", a.ModelCard, errors=(401, 404, 429, 503)),
     Operation("get", "/health", "200 while requests can be served", a.Health, errors=(503,), is_open=True),
+    Operation("get", "/ping", "As /health", a.Health, errors=(503,), is_open=True),
+    Operation("post", "/ping", "As /health", a.Health, errors=(503,), is_open=True),
     Operation("get", "/live", "200 while the process lives", a.Health, is_open=True),
     Operation("get", "/version", "The version of distkv", a.Version, is_open=True),
     Operation("get", "/metrics", "Prometheus metrics", None, is_open=True),
@@ -54,6 +59,7 @@ _MEANINGS = {
     413: "The body is too large.",
     429: "Too many requests are running; see Retry-After.",
     500: "The request failed.",
+    501: "There is no such thing here yet.",
     503: "The request cannot be served now; see Retry-After.",
 }
 
@@ -97,7 +103,7 @@ def _operation(one: Operation, asks_for_key: bool) -> dict[str, Any]:
 
 
 def _error(one: Operation, status: int) -> dict[str, Any]:
-    kind = a.Health if one.path == "/health" else ErrorBody
+    kind = a.Health if one.answer is a.Health else ErrorBody
     return {"description": _MEANINGS[status], "content": {"application/json": {"schema": _ref(kind)}}}
 
 

@@ -7,17 +7,28 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from distkv.types import MAX_LOGIT_BIASES, MAX_LOGPROBS, MAX_STOP_BYTES, MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS
+from distkv.types import (
+    MAX_ALLOWED_TOKEN_IDS,
+    MAX_BAD_WORDS,
+    MAX_BAD_WORDS_BYTES,
+    MAX_LOGIT_BIASES,
+    MAX_LOGPROBS,
+    MAX_STOP_BYTES,
+    MAX_STOP_STRINGS,
+    MAX_STOP_TOKEN_IDS,
+)
 
 MAX_CHOICES = 128
 MAX_OUTPUTS = 1024
 MAX_MESSAGES = 4096
 MAX_PARTS = 4096
+MAX_TOOLS = 1024
 MAX_NAME = 256
 MAX_TEMPLATE_VALUES = 64
 
 _Name = Annotated[str, Meta(max_length=MAX_NAME)]
 _Stop = Annotated[str, Meta(max_length=MAX_STOP_BYTES)]
+_BadWord = Annotated[str, Meta(min_length=1, max_length=MAX_BAD_WORDS_BYTES)]
 _TokenKey = Annotated[str, Meta(max_length=10)]
 _Logprobs = Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)]
 _TokenId = Annotated[int, Meta(ge=0, lt=2**31)]
@@ -25,23 +36,17 @@ _TokenId = Annotated[int, Meta(ge=0, lt=2**31)]
 NOTHING: tuple[Any, ...] = (False, [], {}, "")
 
 REFUSED: dict[str, tuple[Any, ...]] = {
-    "allowed_token_ids": NOTHING,
-    "bad_words": NOTHING,
     "chat_template": NOTHING,
     "documents": NOTHING,
     "guided_choice": NOTHING,
     "guided_grammar": NOTHING,
     "guided_json": NOTHING,
     "guided_regex": NOTHING,
-    "include_stop_str_in_output": (False,),
     "length_penalty": (1,),
     "logits_processors": NOTHING,
-    "min_tokens": (0,),
     "prompt_embeds": NOTHING,
     "response_format": ({"type": "text"},),
-    "skip_special_tokens": (True,),
     "structured_outputs": NOTHING,
-    "truncate_prompt_tokens": (),
     "use_beam_search": (False,),
 }
 """Fields that would change the answer, with the values that do not."""
@@ -56,10 +61,9 @@ REFUSED_CHAT: dict[str, tuple[Any, ...]] = REFUSED | {
     "modalities": (["text"],),
     "prediction": NOTHING,
     "tool_choice": ("none",),
-    "tools": NOTHING,
     "web_search_options": (),
 }
-REFUSED_TEXT: dict[str, tuple[Any, ...]] = {"chat_template": NOTHING, "tools": NOTHING}
+REFUSED_TEXT: dict[str, tuple[Any, ...]] = {"chat_template": NOTHING}
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
@@ -90,6 +94,13 @@ class SamplingRequest(msgspec.Struct, frozen=True, kw_only=True):
     stop: _Stop | Annotated[list[_Stop], Meta(max_length=MAX_STOP_STRINGS)] | None = None
     stop_token_ids: Annotated[list[_TokenId], Meta(max_length=MAX_STOP_TOKEN_IDS)] | None = None
     ignore_eos: bool | None = None
+    min_tokens: Annotated[int, Meta(ge=0, lt=2**31)] | None = None
+    bad_words: Annotated[list[_BadWord], Meta(max_length=MAX_BAD_WORDS)] | None = None
+    allowed_token_ids: Annotated[list[_TokenId], Meta(min_length=1, max_length=MAX_ALLOWED_TOKEN_IDS)] | None = None
+    skip_special_tokens: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    truncate_prompt_tokens: Annotated[int, Meta(ge=-1, lt=2**31, description="-1 is as many as fit.")] | None = None
+    truncation_side: Literal["left", "right"] | None = None
     prompt_logprobs: _Logprobs | None = None
     add_special_tokens: bool | None = None
     return_tokens_as_token_ids: bool | None = None
@@ -112,14 +123,34 @@ class TextPart(msgspec.Struct, frozen=True):
     text: str
 
 
+class CalledFunction(msgspec.Struct, frozen=True):
+    """The function of a tool call. arguments: an object, or its JSON."""
+
+    name: _Name
+    arguments: str | dict[str, Any] | None = None
+
+
+class ToolCall(msgspec.Struct, frozen=True):
+    """A call of a tool that the assistant made."""
+
+    function: CalledFunction
+    id: _Name | None = None
+    type: Literal["function"] = "function"
+
+
 class Message(msgspec.Struct, frozen=True, kw_only=True):
-    """One message of a conversation. Parts are joined by line ends. Templates see name and reasoning_content too."""
+    """One message of a conversation. Parts are joined by line ends. Templates see the other fields too. tool_calls: of
+    an assistant. tool_call_id: which of them a tool answers."""
 
     role: Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
     content: str | Annotated[list[TextPart], Meta(max_length=MAX_PARTS)] | None = None
     name: _Name | None = None
     reasoning_content: str | None = None
-    tool_calls: Annotated[list[Any], Meta(max_length=MAX_MESSAGES)] | None = None
+    tool_calls: Annotated[list[ToolCall], Meta(max_length=MAX_TOOLS)] | None = None
+    tool_call_id: _Name | None = None
+
+
+_Tools = Annotated[list[dict[str, Any]], Meta(max_length=MAX_TOOLS)]
 
 
 class ChatRequest(SamplingRequest, frozen=True, kw_only=True):
@@ -133,6 +164,8 @@ class ChatRequest(SamplingRequest, frozen=True, kw_only=True):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: Annotated[dict[_Name, Any], Meta(max_length=MAX_TEMPLATE_VALUES)] | None = None
+    tools: Annotated[_Tools, Meta(description="Templates see them; no tool is called.")] | None = None
+    tool_choice: Literal["none"] | None = None
 
 
 class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,6 +179,7 @@ class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: Annotated[dict[_Name, Any], Meta(max_length=MAX_TEMPLATE_VALUES)] | None = None
+    tools: _Tools | None = None
 
 
 class DetokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):

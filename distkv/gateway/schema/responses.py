@@ -170,6 +170,13 @@ class Detokenized(msgspec.Struct, frozen=True):
     prompt: str
 
 
+class TokenizerInfo(msgspec.Struct, frozen=True):
+    """Response of /tokenizer_info: these, and the other fields of tokenizer_config.json, special tokens as texts."""
+
+    tokenizer_class: str
+    chat_template: str | None = None
+
+
 class Version(msgspec.Struct, frozen=True):
     """Response of /version."""
 

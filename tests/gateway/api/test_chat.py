@@ -82,6 +82,33 @@ async def test_max_tokens_is_what_fits_unless_asked_otherwise(start: Start) -> N
     assert {5, pool - answer["usage"]["prompt_tokens"]} == {one.params.max_tokens for one in gateway.submits()}
 
 
+async def test_at_least_so_many_tokens(start: Start) -> None:
+    gateway = await start(speak, max_model_len=200)
+    assert (await gateway.chat(min_tokens=20)).status_code == 200
+    params = gateway.submits()[0].params
+    assert (params.min_tokens, params.max_tokens > 20) == (20, True)
+    error_of(await gateway.chat(min_tokens=200), 400, None, "context_length_exceeded")
+    error_of(await gateway.chat(min_tokens=20, max_tokens=19), 400, "min_tokens")
+
+
+async def test_a_prompt_is_cut_to_what_fits(start: Start, checkpoint: Path) -> None:
+    """From its beginning unless asked otherwise; the special tokens around it stay."""
+    gateway = await start(speak, max_model_len=30)
+    ids = Tokenizer.from_dir(checkpoint).encode("<|user|>" + "long " * 50 + "\n<|assistant|>")
+    long = ("user", "long " * 50)
+    for more, expected in (
+        ({"truncate_prompt_tokens": 7}, ids[-7:]),
+        ({"truncate_prompt_tokens": 7, "truncation_side": "right"}, ids[:7]),
+        ({"truncate_prompt_tokens": -1}, ids[-25:]),
+        ({"truncate_prompt_tokens": 25}, ids[-25:]),
+    ):
+        assert (await gateway.chat(long, max_tokens=5, **more)).status_code == 200
+        assert gateway.submits()[-1].prompt == tuple(expected)
+    said = error_of(await gateway.chat(long, max_tokens=5, truncate_prompt_tokens=26), 400, "truncate_prompt_tokens")
+    assert said == "truncate_prompt_tokens: 26 cannot be greater than max_model_len - max_tokens = 25"
+    error_of(await gateway.chat(long, max_tokens=5, truncate_prompt_tokens=0), 400, "messages")
+
+
 async def test_less_fits_when_the_pool_has_shrunk(start: Start) -> None:
     def shrunk(instance: Any, route: bytes, submit: Any) -> list[Any]:
         needed = len(submit.prompt) + submit.params.max_tokens
@@ -127,6 +154,32 @@ async def test_a_template_of_ones_own(start: Start, tmp_path: Path, checkpoint: 
     assert gateway.submits()[0].prompt == tuple(Tokenizer.from_dir(checkpoint).encode("hello!"))
 
 
+async def test_tools_and_their_messages_reach_the_template(start: Start, tmp_path: Path, checkpoint: Path) -> None:
+    """As openai's clients send them; arguments are objects in templates, as transformers wants them."""
+    file = tmp_path / "own.jinja"
+    file.write_text(
+        "{% for tool in tools or [] %}{{ tool.function.name }};{% endfor %}"
+        "{% for message in messages %}{{ message.role }}:{{ message.content }}"
+        "{% for call in message.tool_calls or [] %}{{ call.id }} {{ call.function.name }}"
+        "({{ call.function.arguments.x }}){% endfor %}{{ message.tool_call_id }}{{ message.name }}|{% endfor %}"
+    )
+    gateway = await start(chat_template=str(file))
+    call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"x": 5}'}}
+    said = [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "content": "7", "tool_call_id": "c1"},
+        {"role": "assistant", "tool_calls": [{"function": {"name": "now"}}]},
+    ]
+    tools = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
+    body = {"messages": said, "tools": tools}
+    answer = await gateway.post("/v1/chat/completions", **body, tool_choice="none", max_tokens=1)
+    assert answer.status_code == 200, answer.text
+    expected = Tokenizer.from_dir(checkpoint).encode("add;user:hi|assistant:c1 add(5)|tool:7c1|assistant: now()|")
+    assert gateway.submits()[0].prompt == tuple(expected)
+    assert (await gateway.post("/tokenize", **body)).json()["tokens"] == expected
+
+
 async def test_a_template_that_refuses(start: Start, tmp_path: Path) -> None:
     file = tmp_path / "own.jinja"
     file.write_text(
@@ -144,7 +197,12 @@ async def test_a_template_that_refuses(start: Start, tmp_path: Path) -> None:
         ([{"content": "no role"}], "messages[0].role"),
         ([{"role": "user", "content": 5}], "messages[0].content"),
         ([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}], None),
-        ([{"role": "assistant", "tool_calls": [{}]}], "messages[0].tool_calls"),
+        ([{"role": "assistant", "tool_calls": [{}]}], "messages[0].tool_calls[0].function"),
+        ([{"role": "assistant", "tool_calls": [{"function": {"name": 1}}]}], "messages[0].tool_calls[0].function.name"),
+        (
+            [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "[1]"}}]}],
+            "messages[0].tool_calls[0]",
+        ),
         ("text", "messages"),
     ],
 )

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from distkv.text.tokenizer import Tokenizer
+from distkv.types import SamplingParams
 from tests.gateway.harness import FIRST, Gateway, ends, error_of, speak
 
 Start = Callable[..., Any]
@@ -27,6 +28,42 @@ async def test_a_completion(start: Start, checkpoint: Path) -> None:
 async def test_sixteen_tokens_unless_asked_otherwise(start: Start) -> None:
     gateway = await start()
     assert (await gateway.complete()).json()["usage"]["completion_tokens"] == 16
+
+
+async def test_parameters_reach_the_instance(start: Start) -> None:
+    gateway = await start()
+    asked = {
+        "min_tokens": 3, "bad_words": ["bad", "worse"], "allowed_token_ids": [5, 6], "skip_special_tokens": False,
+        "include_stop_str_in_output": True,
+    }  # fmt: skip
+    assert (await gateway.complete(**asked)).status_code == 200
+    assert (await gateway.complete(**dict.fromkeys(asked))).status_code == 200
+    params, plain = (submit.params for submit in gateway.submits())
+    assert (params.min_tokens, params.bad_words, params.allowed_token_ids) == (3, ("bad", "worse"), (5, 6))
+    assert (params.skip_special_tokens, params.include_stop_str_in_output) == (False, True)
+    assert plain == SamplingParams(max_tokens=16)
+
+
+async def test_what_an_instance_refuses_by_name_has_its_name(start: Start) -> None:
+    gateway = await start(ends("refused", "allowed_token_ids: token ids must be in [0, 9), it has 9"))
+    assert "it has 9" in error_of(await gateway.complete(allowed_token_ids=[9]), 400, "allowed_token_ids")
+
+
+async def test_prompts_are_cut_and_echoed_as_they_were_used(start: Start, checkpoint: Path) -> None:
+    gateway = await start()
+    tokenizer = Tokenizer.from_dir(checkpoint)
+    ids = tokenizer.encode("one two three four")
+    asked = {"truncate_prompt_tokens": 4, "echo": True, "logprobs": 0, "max_tokens": 1}
+    answer = (await gateway.complete(["one two three four", list(range(9)), [7, 8]], **asked)).json()
+    prompts = [tuple(ids[-4:]), (5, 6, 7, 8), (7, 8)]
+    assert [submit.prompt for submit in sorted(gateway.submits(), key=lambda one: prompts.index(one.prompt))] == prompts
+    assert answer["choices"][0]["text"] == tokenizer.decode(ids[-4:]) + "a "
+    assert answer["usage"]["prompt_tokens"] == 10
+    offsets = answer["choices"][0]["logprobs"]["text_offset"]
+    assert offsets[0] == 0 and offsets[-1] == len(tokenizer.decode(ids[-4:]))
+    await gateway.complete([1, 2, 3], truncate_prompt_tokens=2, truncation_side="right")
+    assert gateway.submits()[-1].prompt == (1, 2)
+    error_of(await gateway.complete([1, 2], truncate_prompt_tokens=0), 400, "prompt")
 
 
 @pytest.mark.parametrize(

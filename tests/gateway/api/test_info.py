@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 import distkv
@@ -46,6 +48,48 @@ async def test_version_and_life(start: Start) -> None:
     assert (await gateway.http.get("/version")).json() == {"version": distkv.__version__}
     assert (await gateway.http.get("/live")).json() == {"status": "ok"}
     assert (await gateway.http.get("/health")).json() == {"status": "ok"}
+
+
+async def test_ping_is_the_health_check_of_others(start: Start) -> None:
+    gateway = await start()
+    for answer in (await gateway.http.get("/ping"), await gateway.http.post("/ping")):
+        assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
+    gateway.stop.set()
+    await until(lambda: _failing(gateway))
+
+
+async def _failing(gateway: Any) -> bool:
+    try:
+        return (await gateway.http.get("/ping")).status_code == 503
+    except httpx.TransportError:
+        return True
+
+
+async def test_what_openai_has_and_this_server_has_not(start: Start) -> None:
+    gateway = await start(api_key="one")
+    for path in ("/v1/responses", "/v1/embeddings"):
+        error_of(await gateway.post(path, input="x"), 401, None, "invalid_api_key")
+        answer = await gateway.post(path, {"authorization": "Bearer one"}, input="x")
+        assert error_of(answer, 501, None, "not_implemented").startswith(f"{path} is not implemented")
+        assert answer.headers["x-should-retry"] == "false"
+
+
+async def test_the_configuration_of_the_tokenizer(start: Start, with_defaults: Callable[..., Path], bare: Path) -> None:
+    path = with_defaults()
+    token = {"content": "<s>", "lstrip": False, "special": True, "__type": "AddedToken"}
+    config = {
+        "bos_token": token, "eos_token": "</s>", "model_max_length": 99, "vocab_file": "/home/me/vocab",
+        "added_tokens_decoder": {"1": token}, "additional_special_tokens": [token, "x"], "chat_template": "old",
+    }  # fmt: skip
+    (path / "tokenizer_config.json").write_text(json.dumps(config))
+    (path / "chat_template.jinja").write_text("new")
+    gateway = await start(model=path)
+    assert (await gateway.http.get("/tokenizer_info")).json() == {
+        "tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>", "model_max_length": 99,
+        "added_tokens_decoder": {"1": "<s>"}, "additional_special_tokens": ["<s>", "x"], "chat_template": "new",
+    }  # fmt: skip
+    gateway = await start(model=bare)
+    assert "no tokenizer" in error_of(await gateway.http.get("/tokenizer_info"), 400)
 
 
 async def test_health_follows_the_instances(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,6 +35,10 @@ def test_byte_level_tokens() -> None:
     assert [texts.width(one) for one in range(6)] == [2, 1, 0, 0, 1, 0]
 
 
+def test_special_tokens_have_a_width_where_they_are_text() -> None:
+    assert TokenTexts(byte_level(), skip_special_tokens=False).width(5) == len("<|end|>")
+
+
 def test_tokens_of_sentence_piece() -> None:
     texts = TokenTexts(sentence_piece())
     assert [texts.of(one)[0] for one in range(5)] == [" a", r"bytes:\xe2", r"bytes:\x82", "b", "<s>"]

@@ -25,5 +25,5 @@ async def test_keys(start: Start) -> None:
         None,
         "invalid_api_key",
     )
-    for path in ("/health", "/live", "/version", "/metrics", "/openapi.json"):
+    for path in ("/health", "/ping", "/live", "/version", "/metrics", "/openapi.json"):
         assert (await gateway.http.get(path)).status_code == 200

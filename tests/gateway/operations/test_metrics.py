@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse
 
+from distkv.clock import ManualClock
 from distkv.gateway.operations.cluster_metrics import ClusterCollector
+from distkv.gateway.operations.metrics import Metrics
+from distkv.types import Chunk
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.to_client import InstanceStatus, SlotCounts, Status
@@ -24,6 +28,12 @@ VLLM = {
     "distkv:inter_token_latency_seconds": "histogram",
     "distkv:e2e_request_latency_seconds": "histogram",
     "distkv:request_queue_time_seconds": "histogram",
+    "distkv:time_per_output_token_seconds": "histogram",
+    "distkv:request_time_per_output_token_seconds": "histogram",
+    "distkv:request_prefill_time_seconds": "histogram",
+    "distkv:request_decode_time_seconds": "histogram",
+    "distkv:request_inference_time_seconds": "histogram",
+    "distkv:request_params_max_tokens": "histogram",
     "distkv:request_prompt_tokens": "histogram",
     "distkv:request_generation_tokens": "histogram",
     "distkv:prompt_tokens": "counter",
@@ -81,6 +91,37 @@ async def test_requests_are_measured(start: Start) -> None:
     assert found["distkv:request_generation_tokens_bucket", "le=2.0"] == 2
     assert found["distkv:http_requests_total", "method=POST,path=/v1/completions,status=200"] == 2
     assert found["distkv:http_requests_total", "method=POST,path=/v1/completions,status=400"] == 1
+
+
+def test_phases_of_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half a second in the queue, one of prefill; then chunks of two and three tokens. A chunk may have several."""
+    clock = ManualClock()
+    monkeypatch.setattr("distkv.gateway.operations.metrics.time.perf_counter", clock.now)
+    metrics = Metrics(MODEL)
+    with metrics.request(10, 100) as record:
+        for pause_s, count, more in ((1.5, 2, {"queue_s": 0.5}), (0.2, 2, {}), (0.6, 3, {"finish_reason": "stop"})):
+            clock.advance(pause_s)
+            record.chunk(Chunk("r", token_ids=[1] * count, **more))
+    with metrics.request(10, 100) as record:
+        clock.advance(3.0)
+        record.chunk(Chunk("r", token_ids=[1], finish_reason="stop"))
+    found = {
+        sample.name.removeprefix("distkv:"): sample.value
+        for family in metrics.registry.collect()
+        for sample in family.samples
+        if sample.name.endswith(("_sum", "_count"))
+    }
+    for name, count, total in (
+        ("inter_token_latency_seconds", 2, 0.8),
+        ("time_per_output_token_seconds", 5, 0.8),
+        ("request_time_per_output_token_seconds", 1, 0.8 / 5),
+        ("request_queue_time_seconds", 1, 0.5),
+        ("request_prefill_time_seconds", 2, 1.0 + 3.0),
+        ("request_decode_time_seconds", 2, 0.8),
+        ("request_inference_time_seconds", 2, 1.8 + 3.0),
+        ("request_params_max_tokens", 2, 200),
+    ):
+        assert (found[f"{name}_count"], found[f"{name}_sum"]) == (count, pytest.approx(total)), name
 
 
 async def test_failures_are_told_apart(start: Start) -> None:

@@ -62,6 +62,17 @@ IMPOSSIBLE: tuple[tuple[str, Any], ...] = (
     ("repetition_penalty", 0),
     ("logprobs", 21),
     ("best_of", 2),
+    ("min_tokens", -1),
+    ("min_tokens", 17),
+    ("bad_words", "word"),
+    ("bad_words", ["x"] * 257),
+    ("bad_words", ["x" * 4097, "y" * 4096]),
+    ("allowed_token_ids", []),
+    ("allowed_token_ids", list(range(1025))),
+    ("skip_special_tokens", 1),
+    ("include_stop_str_in_output", "yes"),
+    ("truncate_prompt_tokens", -2),
+    ("truncation_side", "middle"),
     ("stream_options", {"include_usage": True}),
     ("logit_bias", {"x": 1}),
     ("logit_bias", {"-1": 1}),
@@ -108,6 +119,8 @@ TOO_MUCH: tuple[tuple[dict[str, Any], str], ...] = (
     ({"messages": [{"role": "u", "content": [{"type": "text", "text": ""}] * 4097}]}, "messages[0].content"),
     ({"chat_template_kwargs": dict.fromkeys(map(str, range(65)))}, "chat_template_kwargs"),
     ({"model": "m" * 257}, "model"),
+    ({"tools": [{}] * 1025, "tool_choice": "none"}, "tools"),
+    ({"messages": [{"role": "tool", "tool_call_id": "i" * 257}]}, "messages[0].tool_call_id"),
 )
 
 
@@ -122,13 +135,10 @@ async def test_fields_of_chats_are_bounded(start: Start) -> None:
 
 WANTED: dict[str, Any] = {
     "response_format": {"type": "json_object"},
-    "tools": [{"type": "function", "function": {"name": "f"}}],
     "modalities": ["text", "audio"],
     "suffix": "end",
     "use_beam_search": True,
-    "min_tokens": 5,
     "tool_choice": "auto",
-    "truncate_prompt_tokens": 5,
 }
 
 
@@ -140,6 +150,14 @@ async def test_what_would_change_the_answer_is_refused(start: Start) -> None:
         if name in REFUSED_CHAT:
             error_of(await gateway.chat(**{name: value}), 400, name, "unsupported_parameter")
     assert not gateway.submits()
+
+
+async def test_tools_need_the_word_that_none_is_called(start: Start) -> None:
+    gateway = await start()
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    error_of(await gateway.chat(tools=tools), 400, "tools", "unsupported_parameter")
+    assert (await gateway.chat(tools=tools, tool_choice="none", max_tokens=1)).status_code == 200
+    assert (await gateway.chat(tools=[], max_tokens=1)).status_code == 200
 
 
 async def test_what_asks_for_nothing_is_ignored(start: Start) -> None:
