@@ -127,6 +127,17 @@ class ClusterUnreachable(ClusterError):
         self.address, self.why = address, why
 
 
+def context_length_exceeded(most: int, prompt_tokens: int, max_tokens: int, *, is_exact: bool = True) -> str:
+    """vLLM's sentence, which clients recognize: a request may have `most` tokens. is_exact: the prompt has not more."""
+    at_least = "" if is_exact else "at least "
+    return (
+        f"This model's maximum context length is {most} tokens. However, you requested {max_tokens} output tokens and "
+        f"your prompt contains {at_least}{prompt_tokens} input tokens, for a total of {at_least}"
+        f"{prompt_tokens + max_tokens} tokens. Please reduce the length of the input prompt or the number of requested "
+        "output tokens."
+    )
+
+
 class RequestError(DistKVError):
     """A request ended without its answer."""
 

@@ -137,7 +137,8 @@ class ControlSettings(Group, frozen=True, kw_only=True):
         Meta(description="Longest a step of decodes may be with prefill in it, in times one without."),
     ] = 2.0
     max_model_len: Annotated[
-        PositiveSuffixed | None, Meta(description="Longest prompt + output in tokens; no limit but memory if not set.")
+        PositiveSuffixed | None,
+        Meta(description="Longest prompt + output in tokens; what the checkpoint was made for if not set."),
     ] = None
     heartbeat_s: HeartbeatPeriod = 0.5
     lease_s: Annotated[Seconds, Meta(description="Seconds a lease on lent memory lasts.")] = 4.0

@@ -122,7 +122,7 @@ class GatewayConfig(Settings, frozen=True, kw_only=True, forbid_unknown_fields=T
     ] = None
     max_model_len: Annotated[
         PositiveSuffixed | None,
-        Meta(description="Longest prompt + output in tokens; as the instances'. What the cluster can hold if not set."),
+        Meta(description="Longest prompt + output in tokens, where that is less than the instances take."),
     ] = None
     max_body_bytes: Annotated[PositiveSuffixed, Meta(description="Largest request body in bytes.")] = 32 * 2**20
     max_concurrent_requests: Annotated[

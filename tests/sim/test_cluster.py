@@ -54,7 +54,7 @@ def test_what_is_over_the_limit_on_length_is_refused_in_numbers_too() -> None:
     cluster = SimCluster([16], max_model_len=100)
     cluster.submit("i0", "r", prompt(90), 11)
     ended = cluster.outcomes["r"].ended
-    assert ended is not None and ended.kind == "refused" and "max_model_len 100" in ended.reason
+    assert ended is not None and ended.kind == "refused" and "maximum context length is 100 tokens" in ended.reason
     assert (ended.needed_tokens, ended.pool_tokens) == (101, 100)
 
 

@@ -59,8 +59,8 @@ async def run(config: InstanceConfig, ready: Callable[[dict[str, Any]], None], s
         if loaded is None:
             return 0
         tokenizer = await loading
-        settings = _settings(config, incarnation, loaded)
-        member = _member(config, settings, server.address, worker.pid, loaded)
+        settings = settings_of(config, incarnation, loaded)
+        member = member_of(config, settings, server.address, worker.pid, loaded)
         core = RManager(settings, _decoders(tokenizer), SystemRandom())
         actor = InstanceActor(
             config, core, member, loaded.compat, server, gmanagers, worker, tokenizer, trace, envelopes, tasks
@@ -102,7 +102,9 @@ async def _drain(actor: InstanceActor, stop: asyncio.Event) -> None:
     actor.drain()
 
 
-def _settings(config: InstanceConfig, incarnation: int, loaded: WorkerReady) -> RManagerSettings:
+def settings_of(config: InstanceConfig, incarnation: int, loaded: WorkerReady) -> RManagerSettings:
+    """What the rManager decides by. Requests may be as long as the model was made for, unless the user says otherwise;
+    longer ones are logged as a warning."""
     control = config.control
     if control.max_model_len is not None and control.max_model_len > loaded.max_positions:
         structlog.get_logger().warning(
@@ -117,13 +119,14 @@ def _settings(config: InstanceConfig, incarnation: int, loaded: WorkerReady) -> 
         num_blocks=loaded.num_slots,
         vocab_size=loaded.vocab_size,
         eos_token_ids=frozenset(loaded.eos_token_ids),
-        **msgspec.structs.asdict(control),
+        **msgspec.structs.asdict(control) | {"max_model_len": control.max_model_len or loaded.max_positions},
     )
 
 
-def _member(
+def member_of(
     config: InstanceConfig, settings: RManagerSettings, address: str, worker_pid: int, loaded: WorkerReady
 ) -> Member:
+    """The instance as it presents itself."""
     return Member(
         instance_id=settings.instance_id,
         incarnation=settings.incarnation,
@@ -138,6 +141,7 @@ def _member(
         free_blocks=loaded.num_slots,
         data=loaded.data,
         heartbeat_s=settings.heartbeat_s,
+        max_model_len=settings.max_model_len or 0,
     )
 
 

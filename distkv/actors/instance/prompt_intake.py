@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 from distkv.control import commands as c
-from distkv.errors import InvalidParams
+from distkv.errors import InvalidParams, context_length_exceeded
 from distkv.text.bad_words import bad_word_ids
 from distkv.text.tokenizer import TextTooLong, Tokenizer
 from distkv.wire.messages.to_client import RequestEnded
@@ -109,7 +109,7 @@ class PromptIntake:
             refusal = RequestEnded(
                 request_id=submit.request_id,
                 kind="refused",
-                reason=too_long(error, max_tokens, most),
+                reason=context_length_exceeded(most, error.num_tokens, max_tokens, is_exact=error.is_exact),
                 needed_tokens=error.num_tokens + max_tokens,
                 pool_tokens=most,
             )
@@ -169,12 +169,3 @@ def _has_text(submit: Submit) -> bool:
 def _size(submit: Submit) -> int:
     """About how many bytes are to be read."""
     return sum(map(len, submit.params.bad_words)) + len(submit.prompt)
-
-
-def too_long(error: TextTooLong, max_tokens: int, most: int) -> str:
-    """The sentence for a text that cannot be served."""
-    at_least = "" if error.is_exact else "at least "
-    return (
-        f"the prompt has {at_least}{error.num_tokens} tokens, with max_tokens {error.num_tokens + max_tokens}; "
-        f"a request of at most {most} tokens can be served"
-    )

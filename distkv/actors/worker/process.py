@@ -124,7 +124,7 @@ class Worker:
                 num_slots=self._pool.num_slots,
                 eos_token_ids=config.eos_token_ids,
                 vocab_size=config.vocab_size,
-                max_positions=config.max_positions,
+                max_positions=config.max_model_len,
             )
         )
         while self._failure.empty():

@@ -16,6 +16,7 @@ from distkv.control.request.request import Request
 from distkv.control.request.sequence import SeqState, Sequence
 from distkv.control.rmanager.state import RManagerState
 from distkv.control.schedule.scheduler import InFlight, Planned
+from distkv.errors import context_length_exceeded
 from distkv.types import TokenLogprobs
 from distkv.wire.messages.from_worker import SeqResult, StepResult
 from distkv.wire.messages.to_client import RequestEnded, TokenChunk
@@ -100,7 +101,7 @@ class RequestLifecycle:
             reason = "the prompt has no tokens"
         elif settings.max_model_len is not None and wanted > settings.max_model_len:
             most = settings.max_model_len
-            reason = f"prompt + max_tokens is {wanted} tokens, over max_model_len {most}"
+            reason = context_length_exceeded(most, len(token_ids), submit.params.max_tokens)
         elif self._blocks_for(wanted) > pool_blocks:
             most = pool_blocks * settings.block_tokens
         else:  # what is too long was not looked through

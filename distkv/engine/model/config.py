@@ -75,6 +75,16 @@ class ModelConfig:
         return Heads(self.num_heads, self.num_kv_heads, self.head_dim)
 
     @property
+    def max_model_len(self) -> int:
+        """Tokens of the longest text that the model was made for: config.json's number, which means the text before
+        scaling where rotary frequencies are scaled linearly, and may for yarn."""
+        if self.rope.kind == "linear":
+            return int(self.max_positions * self.rope.factor)
+        if self.rope.kind == "yarn":
+            return int(self.rope.original_max_positions * self.rope.factor)
+        return self.max_positions
+
+    @property
     def scale(self) -> float:
         """What attention scores are multiplied by."""
         return float(self.head_dim**-0.5)

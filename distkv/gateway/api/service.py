@@ -32,16 +32,14 @@ class Service:
     @property
     def max_model_len(self) -> int:
         """The longest request in tokens, prompt and output together; 0 when no instance is ready."""
-        return min(self.cluster.pool_tokens, self.config.max_model_len or self.cluster.pool_tokens)
+        return self._limited(self.cluster.pool_tokens)
 
     def room(self, prompt_tokens: int) -> int:
-        """The output that fits beside a prompt, within what the model was made for if the prompt is. Raises ApiError:
-        400 when the prompt alone is too long, 503 when no instance is ready."""
+        """The output that fits beside a prompt. Raises ApiError: 400 when the prompt alone is too long, 503 when no
+        instance is ready."""
         most = self.max_model_len
         if not most:
             raise unavailable("no instance is ready to serve the request", "no_ready_instance")
-        if prompt_tokens < self.model.max_positions:
-            most = min(most, self.model.max_positions)
         if prompt_tokens >= most:
             raise too_long(prompt_tokens, 1, most)
         return most - prompt_tokens
@@ -51,7 +49,11 @@ class Service:
         """Prompt and output of the longest request that may fit, in tokens; None when that is not known. The KV of the
         last token is not needed."""
         live = self.cluster.live_tokens
-        return min(live + 1, self.config.max_model_len or live + 1) if live else self.config.max_model_len
+        return self._limited(live + 1) if live else self.config.max_model_len
+
+    def _limited(self, pool_tokens: int) -> int:
+        limits = (pool_tokens, self.config.max_model_len, self.cluster.max_model_len)
+        return min(one for one in limits if one is not None)
 
     @property
     def generation(self) -> Generation:

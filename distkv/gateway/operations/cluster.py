@@ -82,7 +82,16 @@ class Cluster:
     @property
     def live_tokens(self) -> int:
         """As `pool_tokens`, of the instances that are not known to be gone: one that is late comes back."""
-        return _tokens([member for member in self._members if member.state in ("ready", "unreachable")])
+        return _tokens(self._live)
+
+    @property
+    def max_model_len(self) -> int | None:
+        """The longest request that each of these instances takes; None if all take what they have memory for."""
+        return min((member.max_model_len for member in self._live if member.max_model_len), default=None)
+
+    @property
+    def _live(self) -> list[Member]:
+        return [member for member in self._members if member.state in ("ready", "unreachable")]
 
     @property
     def last_statuses(self) -> tuple[Status, ...]:

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from distkv.config import GatewayConfig, model_dir
-from distkv.errors import CheckpointError
 from distkv.gateway.generation.sampling import model_defaults
 from distkv.gateway.schema.errors import ApiError, invalid
 from distkv.text.chat_template import ChatTemplate
@@ -22,9 +18,7 @@ from distkv.text.tokenizer_conversion import convert_tokenizer
 @dataclass(frozen=True)
 class ServedModel:
     """names: what users may call it; the first one is what answers say. tokenizer_info: what clients need to write
-    prompts themselves. tokenizer, template: None if it has none.
-    defaults: of sampling, by field of SamplingParams. max_positions: tokens it was made for, 0 if config.json does not
-    say.
+    prompts themselves. tokenizer, template: None if it has none. defaults: of sampling, by field of SamplingParams.
     """
 
     names: tuple[str, ...]
@@ -32,7 +26,6 @@ class ServedModel:
     tokenizer: Tokenizer | None
     template: ChatTemplate | None
     defaults: Mapping[str, Any]
-    max_positions: int
 
     @classmethod
     def load(cls, config: GatewayConfig) -> ServedModel:
@@ -46,7 +39,6 @@ class ServedModel:
             tokenizer=Tokenizer.from_dir(path, convert_tokenizer),
             template=template,
             defaults=model_defaults(path) if config.generation_config == "auto" else {},
-            max_positions=_max_positions(path),
         )
 
     def check_name(self, name: str | None) -> None:
@@ -62,16 +54,3 @@ class ServedModel:
         if self.tokenizer is None:
             raise invalid("the model has no tokenizer: give the prompt as token ids", param)
         return self.tokenizer
-
-
-def _max_positions(model_dir: Path) -> int:
-    """max_position_embeddings of config.json. Whether the model can be served is for the instances to say."""
-    file = model_dir / "config.json"
-    try:
-        raw = msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
-    except (OSError, UnicodeDecodeError, msgspec.DecodeError) as error:
-        raise CheckpointError(str(file), f"cannot be read: {error}") from None
-    found = raw.get("max_position_embeddings") or 0
-    if isinstance(found, bool) or not isinstance(found, int) or found < 0:
-        raise CheckpointError(str(file), f"max_position_embeddings: expected a whole number, got {found!r}")
-    return found

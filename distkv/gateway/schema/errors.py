@@ -8,10 +8,17 @@ import re
 import msgspec
 from starlette.responses import Response
 
-from distkv.errors import ClusterUnreachable, InvalidParams, RequestFailed, RequestRefused
+from distkv.errors import (
+    ClusterUnreachable,
+    InvalidParams,
+    RequestFailed,
+    RequestRefused,
+    context_length_exceeded,
+)
 from distkv.types import SamplingParams
 
 RETRY_AFTER_S = 1
+CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
 # Users see which instance failed, but not its address.
 _ADDRESS = re.compile(r" at tcp://\S+(?=:)")
 
@@ -72,12 +79,8 @@ def invalid(message: str, param: str | None = None, code: str | None = None) -> 
 
 def too_long(prompt_tokens: int, max_tokens: int, most: int, *, is_exact: bool = True) -> ApiError:
     """400: a request of these tokens can never fit. is_exact: the prompt has not more of them."""
-    at_least = "" if is_exact else "at least "
-    return invalid(
-        f"the request needs {at_least}{prompt_tokens + max_tokens} tokens ({prompt_tokens} of the prompt, {max_tokens} "
-        f"of output), over the limit of {most}",
-        code="context_length_exceeded",
-    )
+    message = context_length_exceeded(most, prompt_tokens, max_tokens, is_exact=is_exact)
+    return invalid(message, code=CONTEXT_LENGTH_EXCEEDED)
 
 
 def unavailable(message: str, code: str, *, close: bool = False, retry_after_s: float = 0.0) -> ApiError:
@@ -99,10 +102,15 @@ def from_cluster(error: Exception, *, draining: bool = False) -> ApiError | None
             return error
         case InvalidParams():
             return invalid(str(error), error.field)
+        case RequestRefused() if error.needed_tokens:
+            # However the instance says it, clients must recognize it.
+            limit = f"This model's maximum context length is {error.pool_tokens} tokens."
+            message = str(error) if str(error).startswith(limit) else f"{limit} However, {error}"
+            return invalid(message, code=CONTEXT_LENGTH_EXCEEDED)
         case RequestRefused():
             field = error.reason.partition(":")[0]
             param = field if field in SamplingParams.__struct_fields__ else None
-            return invalid(str(error), param, "context_length_exceeded" if error.needed_tokens else None)
+            return invalid(str(error), param)
         case RequestFailed() | ClusterUnreachable() if draining:
             return unavailable("the gateway is shutting down", "draining", close=True)
         case RequestFailed(retryable=True):

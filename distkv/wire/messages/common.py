@@ -99,6 +99,8 @@ class Member(Value, frozen=True):
     free_blocks: Count = 0  #: rBlocks free when this entry last changed
     data: DataEndpoint | None = None  #: its tensor endpoint; None until the worker is ready
     heartbeat_s: Seconds = 0.0  #: its period; a gManager judges its silence by it. 0: as the gManager's own setting
+    #: tokens of the longest request it takes, prompt and output; 0 is no limit but memory
+    max_model_len: Count = 0
 
 
 class Run(Value, frozen=True, array_like=True):

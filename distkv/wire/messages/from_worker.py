@@ -31,7 +31,7 @@ class WorkerReady(Message, frozen=True):
     num_slots: Count  #: rBlocks in the pool
     eos_token_ids: tuple[int, ...]  #: ids that end a text for this model
     vocab_size: Count  #: token ids must be below it
-    max_positions: Count  #: positions the model was made for, in tokens
+    max_positions: Count  #: positions the model was made for, rope scaling included, in tokens
 
 
 class SeqResult(Value, frozen=True, omit_defaults=True):

@@ -264,7 +264,8 @@ async def test_what_the_cluster_cannot_hold_is_refused(tokenizer: SlowTokenizer,
     (refused,) = recorder.answers
     assert (refused.request_id, refused.kind, refused.retryable) == ("long", "refused", False)
     assert (refused.needed_tokens, refused.pool_tokens) == (MOST + 1, MOST)
-    assert f"the prompt has {MOST - max_tokens + 1} tokens" in refused.reason
+    assert f"maximum context length is {MOST} tokens" in refused.reason
+    assert f"your prompt contains {MOST - max_tokens + 1} input tokens" in refused.reason
 
 
 async def test_texts_that_wait_have_a_bound(

@@ -100,7 +100,12 @@ def ok(token: int | None, attempt: int = 0, name: str = "r", **fields: object) -
     [
         ((), {}, {}, "no tokens"),
         ((1,), {"logit_bias": {1000: 1.0}}, {}, "logit_bias"),
-        ((1, 2), {"max_tokens": 9}, {"max_model_len": 10}, "11 tokens, over max_model_len 10"),
+        (
+            (1, 2),
+            {"max_tokens": 9},
+            {"max_model_len": 10},
+            "maximum context length is 10 tokens. However, you requested 9 output tokens and your prompt contains 2",
+        ),
     ],
 )
 def test_what_can_never_be_served_is_refused(prompt, params, settings, why) -> None:

@@ -161,3 +161,29 @@ def test_no_directory_no_file_no_json(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(CheckpointError, match="is not a JSON object"):
         ModelConfig.from_dir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("rope", "longest"),
+    [
+        (None, 4096),
+        ({"rope_type": "linear", "factor": 4.0}, 16384),
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024}, 4096),
+        ({"rope_type": "yarn", "factor": 2.5, "original_max_position_embeddings": 4096}, 10240),
+        ({"rope_type": "yarn", "factor": 2.0}, 8192),
+        ({"rope_type": "yarn", "factor": None, "original_max_position_embeddings": 1024}, 4096),
+        (
+            {
+                "rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 1024,
+                "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            },
+            4096,
+        ),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_the_longest_text_that_a_checkpoint_was_made_for(
+    tmp_path: Path, rope: dict[str, Any] | None, longest: int
+) -> None:
+    config = parse(tmp_path, max_position_embeddings=4096, rope_scaling=rope)
+    assert config.max_model_len == longest

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
 import distkv
 from distkv.text.tokenizer import Tokenizer
-from tests.gateway.harness import error_of, until
+from tests.gateway.harness import error_of, speak, until
 
 Start = Callable[..., Any]
 
@@ -36,6 +37,27 @@ async def test_who_is_served(start: Start) -> None:
 async def test_the_limit_is_what_users_are_told(start: Start) -> None:
     gateway = await start(max_model_len="100")
     assert (await gateway.http.get("/v1/models")).json()["data"][0]["max_model_len"] == 100
+
+
+async def test_what_the_instances_take_is_the_limit(start: Start) -> None:
+    """The least of them, for a request may come to any; and in the words that clients recognize."""
+    gateway = await start(speak, speak, max_model_len="150")
+    for limits, longest in (((0, 0), 150), ((100, 0), 100), ((100, 90), 90), ((1000, 2000), 150)):
+        members = [one.member() for one in gateway.fakes.instances]
+        gateway.fakes.gmanager.members = [
+            msgspec.structs.replace(member, max_model_len=limit) for member, limit in zip(members, limits, strict=True)
+        ]
+        await until(lambda longest=longest: _longest(gateway, longest))
+        said = error_of(await gateway.complete([1] * 30, max_tokens=130), 400, None, "context_length_exceeded")
+        assert said == (
+            f"This model's maximum context length is {longest} tokens. However, you requested 130 output tokens and "
+            "your prompt contains 30 input tokens, for a total of 160 tokens. Please reduce the length of the input "
+            "prompt or the number of requested output tokens."
+        )
+
+
+async def _longest(gateway: Any, expected: int) -> bool:
+    return bool((await gateway.http.get("/v1/models")).json()["data"][0]["max_model_len"] == expected)
 
 
 async def test_the_directory_is_the_name_unless_there_is_another(start: Start, checkpoint: Path) -> None:

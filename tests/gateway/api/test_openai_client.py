@@ -16,6 +16,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from distkv import LocalCluster
+from distkv.errors import context_length_exceeded
 from distkv.text.tokenizer import Tokenizer
 from distkv.wire.messages.to_rmanager import Submit
 from tests.checkpoints import prompt_ids, reference_greedy, reference_logits
@@ -226,16 +227,15 @@ async def test_instances_with_a_limit_on_length(start: Callable[..., Any]) -> No
     def limited(instance: Any, route: bytes, submit: Submit) -> list[Any]:
         wanted = len(submit.prompt) + submit.params.max_tokens
         if wanted > 64:
-            return ends("refused", "over max_model_len 64", needed_tokens=wanted, pool_tokens=64)(
-                instance, route, submit
-            )
+            said = context_length_exceeded(64, len(submit.prompt), submit.params.max_tokens)
+            return ends("refused", said, needed_tokens=wanted, pool_tokens=64)(instance, route, submit)
         return speak(instance, route, submit)
 
     gateway = await start(limited)
     async with openai.AsyncOpenAI(base_url=gateway.url + "/v1", api_key="none", max_retries=0) as client:
         answer = await client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "x"}])
         assert answer.usage is not None and answer.usage.total_tokens == 64
-        with pytest.raises(openai.BadRequestError, match="max_model_len 64") as refused:
+        with pytest.raises(openai.BadRequestError, match="This model's maximum context length is 64 tokens") as refused:
             await client.completions.create(model=MODEL, prompt="x", max_tokens=64)
         assert refused.value.code == "context_length_exceeded"
 

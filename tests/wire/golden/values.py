@@ -33,6 +33,7 @@ READY = Member(
     free_blocks=40,
     data=ENDPOINT,
     heartbeat_s=0.5,
+    max_model_len=131072,
 )
 PARAMS = SamplingParams(
     max_tokens=64,
