@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from distkv import RequestRefused, SamplingParams
 from distkv.types import TokenLogprobs
+from distkv.wire.messages.to_worker import Sampling
 from tests.checkpoints import TEXT, check_logprobs, prompt_ids, reference_logits, reference_penalized
 from tests.cluster.driving import driving
 
@@ -57,6 +59,38 @@ async def test_penalties_and_logprobs_are_those_of_transformers(three, checkpoin
         assert sum(chunk.queue_s is not None for chunk in run.chunks) == 1
         assert {chunk.prompt_tokens for chunk in run.chunks} == {length}
         await driver.settled()
+
+
+@pytest.mark.parametrize("length", [40, 1100])
+def test_what_is_left_out_is_that_of_transformers(three, checkpoint, length):
+    """Steps run ahead of the tokens that bad words are looked for in."""
+    prompt = prompt_ids(length, seed=3)
+    allowed = SamplingParams(max_tokens=24, temperature=0.0, ignore_eos=True, allowed_token_ids=tuple(range(40, 140)))
+    tokens = reference_penalized(checkpoint, prompt, 24, allowed)
+    ended = msgspec.structs.replace(allowed, min_tokens=12, stop_token_ids=(tokens[3], tokens[20]))
+    without_end = Sampling(
+        temperature=0.0, top_k=0, top_p=1.0, seed=0, allowed_token_ids=allowed.allowed_token_ids or (),
+        forbidden_token_ids=ended.stop_token_ids,
+    )  # fmt: skip
+    first = reference_penalized(checkpoint, prompt, 12, without_end)
+    whole, early = three.generate([prompt, prompt], [allowed, ended])
+    assert whole.token_ids == tokens
+    assert early.token_ids[:12] == first and not set(first) & set(ended.stop_token_ids)
+    assert early.finish_reason == ("stop" if early.token_ids[-1] in ended.stop_token_ids else "length")
+
+
+def test_bad_words_never_come(three):
+    plain = SamplingParams(max_tokens=48, temperature=0.0, ignore_eos=True)
+    (whole,) = three.generate([TEXT[:200]], plain)
+    word = next(
+        whole.text[i : i + 4]
+        for i in range(len(whole.text))
+        if whole.text[i : i + 4].isascii() and whole.text[i] != " "
+    )
+    (other,) = three.generate([TEXT[:200]], msgspec.structs.replace(plain, bad_words=(word,)))
+    assert other.text != whole.text and other.token_ids != whole.token_ids
+    with pytest.raises(RequestRefused, match="bad_words: expected words that become at least one token"):
+        three.generate([TEXT[:200]], msgspec.structs.replace(plain, bad_words=(" ",)))
 
 
 def test_outputs_have_what_was_asked_for(three, checkpoint):

@@ -19,6 +19,8 @@ from distkv.client.blocking import Client
 from distkv.types import RequestOutput, SamplingParams, TokenLogprobs
 
 MOST_ANSWERS = 128
+MADE = ("logit_bias", "allowed_token_ids")
+"""Parameters that are not just what the command line says."""
 HELP = """Send a prompt to a cluster and stream the answer. The prompt is the argument, a file, or standard input; - is
 standard input too. Ctrl-C cancels the request.
 
@@ -40,9 +42,8 @@ def _command(prompt: str | None, **options: Any) -> int:
     params = SamplingParams(
         stop_token_ids=options["stop_token_id"],
         logit_bias=dict(options["logit_bias"]),
-        **{
-            name: options[name] for name in SamplingParams.__struct_fields__ if name in options and name != "logit_bias"
-        },
+        allowed_token_ids=options["allowed_token_ids"] or None,
+        **{name: options[name] for name in SamplingParams.__struct_fields__ if name in options and name not in MADE},
     )
     count = options["n"]
     with signals_interrupt():
@@ -161,6 +162,23 @@ command = click.Command(
         click.Option(["--seed"], type=int, help="Fixes the sampling noise."),
         click.Option(["--stop"], multiple=True, help="End before this text; may be repeated."),
         click.Option(["--stop-token-id"], type=int, multiple=True, help="End at this token; may be repeated."),
+        click.Option(["--include-stop-str-in-output"], is_flag=True, help="End after what ends the answer."),
+        click.Option(
+            ["--skip-special-tokens/--no-skip-special-tokens"],
+            default=True,
+            show_default=True,
+            help="Leave special tokens out of the text.",
+        ),
+        click.Option(
+            ["--min-tokens"], type=int, default=0, show_default=True, help="End after so many at the earliest."
+        ),
+        click.Option(["--bad-word", "bad_words"], multiple=True, help="Never say this; may be repeated."),
+        click.Option(
+            ["--allowed-token-id", "allowed_token_ids"],
+            type=int,
+            multiple=True,
+            help="Choose no other tokens; may be repeated.",
+        ),
         click.Option(["--ignore-eos"], is_flag=True, help="Go on after the model's end token."),
         click.Option(
             ["-n", "--n"],

@@ -65,13 +65,18 @@ def test_generate_takes_a_file_or_standard_input(cluster, tmp_path, monkeypatch)
 def test_generate_hands_every_new_sampling_flag_on(cluster):
     flags = (
         "--min-p 0.1 --repetition-penalty 1.2 --presence-penalty -0.5 --frequency-penalty 0.25 --logit-bias 3=-100 "
-        "--logit-bias 7=1.5 --logprobs 2 --max-tokens 1K --json"
+        "--logit-bias 7=1.5 --logprobs 2 --max-tokens 1K --json --min-tokens 3 --bad-word a --bad-word b "
+        "--allowed-token-id 5 --no-skip-special-tokens --include-stop-str-in-output"
     )
     assert distkv_command("generate", "x", *flags.split(), "--address", cluster.address) == 0
     params = submitted(cluster).params
     assert (params.min_p, params.repetition_penalty, params.presence_penalty) == (0.1, 1.2, -0.5)
     assert (params.frequency_penalty, params.logit_bias) == (0.25, {3: -100.0, 7: 1.5})
     assert (params.logprobs, params.prompt_logprobs, params.max_tokens) == (2, None, 1024)
+    assert (params.min_tokens, params.bad_words, params.allowed_token_ids) == (3, ("a", "b"), (5,))
+    assert (params.skip_special_tokens, params.include_stop_str_in_output) == (False, True)
+    assert distkv_command("generate", "x", "--address", cluster.address) == 0
+    assert cluster.instances[0].of(Submit)[-1].params == SamplingParams()
 
 
 def test_every_sampling_parameter_has_a_flag():
