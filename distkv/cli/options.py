@@ -34,6 +34,9 @@ CONFIG_PATH = "distkv.config"
 # What shells complete as a path.
 _PATHS = {"model": "dir", "trace_file": "file", "chat_template": "file", "ssl_certfile": "file", "ssl_keyfile": "file"}
 
+UNITS = {"_s": "SECONDS", "_bytes": "BYTES", "_tokens": "TOKENS", "_blocks": "BLOCKS"}
+"""What numbers count, by how the names of their settings end."""
+
 
 class SettingType(ParamType):
     """Converts the text of a flag or variable by its setting; a ConfigError names the key and its source."""
@@ -118,12 +121,10 @@ def _metavar(setting: Setting) -> str:
     match setting.kind:
         case inspect.LiteralType(values):
             return "{" + "|".join(map(str, values)) + "}"
-        case inspect.FloatType():
-            return "SECONDS"
         case inspect.StrType() | inspect.VarTupleType():
             return "TEXT"
         case _:
-            return "NUMBER"
+            return next((unit for end, unit in UNITS.items() if setting.name.endswith(end)), "NUMBER")
 
 
 def _read_config(section: str, without: Collection[str]) -> Any:

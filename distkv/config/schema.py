@@ -138,7 +138,8 @@ class GatewayConfig(Settings, frozen=True, kw_only=True, forbid_unknown_fields=T
     shutdown_timeout_s: ShutdownTimeout = 30.0
 
     def _check_host(self) -> None:
-        check_bind(self.host, self.insecure or bool(self.api_key), key="host")
+        hint = "give it keys with --api-key, or use --insecure on a network where every machine is trusted"
+        check_bind(self.host, self.insecure or bool(self.api_key), key="host", hint=hint)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -21,13 +21,19 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def check_bind(host: str, insecure: bool, *, key: str = "address") -> None:
+def check_bind(
+    host: str,
+    insecure: bool,
+    *,
+    key: str = "address",
+    hint: str = "use a loopback address, or --insecure on a network where every machine is trusted",
+) -> None:
     """Refuse to listen beyond loopback unless the user said so. Raises ConfigError naming `key`."""
     if not insecure and not is_loopback(host):
         raise ConfigError(
             key,
             f"{host} can be reached from other machines, and connections are not authenticated",
-            "use a loopback address, or --insecure on a network where every machine is trusted",
+            hint,
         )
 
 

@@ -142,7 +142,8 @@ def test_the_gmanager_has_its_own_settings(capsys):
 def test_help_names_defaults_and_units(instance, capsys):
     assert instance("--help") == 0
     out = capsys.readouterr().out
-    assert "--kv-cache-memory-bytes" in out and "default: 2048" in out and "SECONDS" in out
+    assert "--kv-cache-memory-bytes BYTES" in out and "default: 2048" in out and "--lease-s SECONDS" in out
+    assert "--gpu-memory-utilization NUMBER" in out and "--staging-blocks BLOCKS" in out
 
 
 def test_checked_in_config_file():

@@ -34,7 +34,6 @@ def names() -> list[str]:
 def _command(ctx: click.Context, /, name: str | None, arguments: tuple[str, ...]) -> int:
     if name is None:
         click.echo(ctx.get_help())
-        click.echo("\nBenchmarks: " + (", ".join(names()) or "none"))
         return 0
     if name not in names():
         raise click.UsageError(f"there is no benchmark {name!r} ({nearest(name, names())})", ctx)
@@ -59,5 +58,6 @@ command = click.Command(
         ),
     ],
     help=HELP,
+    epilog="Benchmarks: " + ", ".join(names()),
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False, "max_content_width": 100},
 )

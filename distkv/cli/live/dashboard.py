@@ -22,7 +22,8 @@ SLOTS = (
     ("reserved", "yellow", "▒", "+"),
     ("free", "dim", "·", "."),
 )
-WIDE, MEDIUM = 72, 48
+WIDEST, WIDE, MEDIUM = 96, 72, 48
+LEGEND_FROM_LINES = 12
 BAR_CELLS = (8, 24)
 ID_CELLS = 20
 T = TypeVar("T")
@@ -57,6 +58,9 @@ def render(view: View, *, width: int, height: int | None = None, ascii_only: boo
         parts.extend(["", *draw(shown, style), *rest])
         return left - 2 - len(shown) - len(rest)
 
+    if width < WIDE and left >= LEGEND_FROM_LINES:
+        parts.append(_legend(style))
+        left -= 1
     left = section(instances, max(1, min(left - 2, left // 2)), _instances)
     left = section(loans(view.now.statuses), max(1, (left - 4) // 3), _loans)
     left = section(requests, left - 2, _requests)
@@ -80,6 +84,12 @@ class Style(msgspec.Struct, frozen=True):
         return Table(box=None, padding=(0, 1, 0, 0), header_style="bold", show_header=heads)
 
 
+def _legend(style: Style) -> Text:
+    """What the signs of the bars mean, where no columns beside them do."""
+    parts = ((f"{plain if style.ascii_only else sign} {name}  ", colour) for name, colour, sign, plain in SLOTS)
+    return Text.assemble("rBlocks of a pool: ", *parts, no_wrap=True, overflow=style.overflow)
+
+
 def _totals(view: View) -> list[str]:
     instances = [status.instance for status in view.now.statuses]
     rate = rates(view.before, view.now) if view.before is not None else None
@@ -94,7 +104,8 @@ def _instances(instances: Sequence[InstanceStatus], style: Style) -> list[Render
     table.add_column("id", no_wrap=True, overflow=style.overflow, max_width=id_cells)
     table.add_column("state", no_wrap=True)
     table.add_column("pool in use", no_wrap=True)
-    counts = ("free", "local", "lent", "borrowed") if width >= WIDE else ("free",) if width >= MEDIUM else ()
+    wide = ("free", "local", "lent", *(["reserved"] if width >= WIDEST else []), "borrowed")
+    counts = wide if width >= WIDE else ("free",) if width >= MEDIUM else ()
     signs = {name: (plain if style.ascii_only else sign, colour) for name, colour, sign, plain in SLOTS}
     for name in counts:
         # The signs of the bar are explained where they cost no line.
@@ -143,7 +154,7 @@ def _loans(lent: Sequence[Loan], style: Style) -> list[RenderableType]:
             f"{one.tokens:,} tokens",
             requests,
         )
-    return [style.line("loans", "bold"), table]
+    return [style.line(f"loans, from creditor {arrow} to debtor", "bold"), table]
 
 
 def _requests(requests: Sequence[RequestStatus], style: Style) -> list[RenderableType]:

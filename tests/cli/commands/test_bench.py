@@ -35,3 +35,11 @@ def test_a_bench_may_be_a_click_command(monkeypatch, capsys):
     assert run(command, ["bench", "fake", "--quick"]) == 4
     assert run(command, ["bench", "fake", "--wrong"]) == 2
     assert "--wrong" in capsys.readouterr().err
+
+
+def test_help_lists_the_benchmarks(capsys):
+    for arguments in (["bench"], ["bench", "--help"]):
+        assert run(command, arguments) == 0
+        assert "smoke" in capsys.readouterr().out.split("Benchmarks:")[1].replace(",", " ").split()
+    assert run(command, ["bench", "atention"]) == 2
+    assert "did you mean attention?" in capsys.readouterr().err

@@ -48,7 +48,7 @@ def test_it_says_how_every_instance_is_who_lends_and_what_runs():
     assert shown[1] == "tokens/s: prompt 2,000, generated 20.0   requests: 2 running, 2 waiting"
     assert " ".join(shown[3].split()) == "id state pool in use ·free █local ▓lent borrowed run wait"
     assert shown[4].split() == ["i0", "ready", "█████████▓▓▓▒▒····", "75%", "8", "16", "6", "6", "1", "1"]
-    assert shown[6:9] == ["", "loans", "i0 → i1 32 rBlocks 512 tokens 1 request"]
+    assert shown[6:9] == ["", "loans, from creditor → to debtor", "i0 → i1 32 rBlocks 512 tokens 1 request"]
     assert shown[11].startswith("request") and shown[12].endswith("i0  1,512 i1 512, i0 1,000")
     assert shown[12].startswith("req-i0-") and "…" in shown[12]
 
@@ -84,8 +84,9 @@ def test_four_instances_with_loans_and_requests_fit_80_columns_and_24_lines():
 
 
 def test_narrow_terminals_see_less():
-    assert "borrowed" not in lines(busy(), width=60)[4] and "run" in lines(busy(), width=60)[4]
-    assert lines(busy(), width=40)[4].split() == ["id", "state", "pool", "in", "use"]
+    assert "borrowed" not in lines(busy(), width=60)[5] and "run" in lines(busy(), width=60)[5]
+    assert lines(busy(), width=60)[3] == "rBlocks of a pool: █ local  ▓ lent  ▒ reserved  · free"
+    assert lines(busy(), width=40)[5].split() == ["id", "state", "pool", "in", "use"]
 
 
 def test_plain_terminals_get_plain_signs():

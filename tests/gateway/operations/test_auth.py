@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
+from distkv.config import GatewayConfig, build
+from distkv.errors import ConfigError
 from tests.gateway.harness import error_of
 
 Start = Callable[..., Any]
@@ -27,3 +31,9 @@ async def test_keys(start: Start) -> None:
     )
     for path in ("/health", "/ping", "/live", "/version", "/metrics", "/openapi.json"):
         assert (await gateway.http.get(path)).status_code == 200
+
+
+def test_other_machines_need_keys() -> None:
+    with pytest.raises(ConfigError, match="give it keys with --api-key"):
+        build(GatewayConfig, {"model": "demo", "host": "0.0.0.0"})
+    assert build(GatewayConfig, {"model": "demo", "host": "0.0.0.0", "api_key": "one"}).host == "0.0.0.0"
