@@ -52,7 +52,8 @@ class ChatTemplate:
             return cls(_read(own), tokens, str(own))
         found = read_object(model_dir / "chat_template.json").get("chat_template") or settings.get("chat_template")
         if isinstance(found, list):
-            found = {one["name"]: one["template"] for one in found if isinstance(one, dict)}.get("default")
+            named = (one for one in found if isinstance(one, dict) and one.get("name") == "default")
+            found = next(named, {}).get("template")
         return cls(found, tokens, f"the template of {model_dir}") if isinstance(found, str) else None
 
     def render(

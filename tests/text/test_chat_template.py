@@ -107,6 +107,7 @@ NAMED = [{"name": "tool_use", "template": "tools"}, {"name": "default", "templat
         ),
         ({"chat_template_json": {"chat_template": "json"}, "chat_template_jinja": "jinja"}, "jinja"),
         ({"tokenizer_config_json": {"chat_template": NAMED[:1]}}, None),
+        ({"tokenizer_config_json": {"chat_template": [5, {}, {"name": 1}, {"name": []}]}}, None),
         ({}, None),
     ],
 )

@@ -119,6 +119,7 @@ def settings_of(config: InstanceConfig, incarnation: int, loaded: WorkerReady) -
         num_blocks=loaded.num_slots,
         vocab_size=loaded.vocab_size,
         eos_token_ids=frozenset(loaded.eos_token_ids),
+        serves=loaded.serves,
         **msgspec.structs.asdict(control) | {"max_model_len": control.max_model_len or loaded.max_positions},
     )
 

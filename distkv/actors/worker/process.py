@@ -34,12 +34,12 @@ from distkv.actors.worker.transfers import Transfers
 from distkv.engine.attention.serving import AttendServer
 from distkv.engine.attention.spans import SpanRegistry
 from distkv.engine.device.device import Device
-from distkv.engine.device.pool import KvPool, compat_hash, slot_bytes
+from distkv.engine.device.pool import KvPool, compat_facts, compat_hash, slot_bytes
 from distkv.engine.model.decoder import Model
 from distkv.engine.model.weights import fingerprint
 from distkv.engine.step.runner import StepRunner
 from distkv.engine.step.warm_up import warm_up
-from distkv.errors import LinkClosed
+from distkv.errors import CheckpointError, ConfigError, LinkClosed
 from distkv.log import about, configure
 from distkv.wire.links import LinkIdentity, listen
 from distkv.wire.messages import from_worker as fw
@@ -67,6 +67,10 @@ def main() -> int:
             Worker(spec, results, device_setup.set_up(spec.engine)).run(commands)
         except LinkClosed:
             return 1
+        except (CheckpointError, ConfigError) as error:  # the user's to mend: where we found it says nothing
+            structlog.get_logger().error("worker failed", reason=str(error))
+            results.send(fw.WorkerFailed(reason=str(error)))
+            return 1
         except Exception as error:
             structlog.get_logger().error("worker failed", reason=f"{type(error).__name__}: {error}", exc_info=True)
             results.send(fw.WorkerFailed(reason=str(error) or type(error).__name__))
@@ -91,7 +95,8 @@ class Worker:
             kv = kv_dtype(engine, dtype, device)
             self._memory, memory = make_pool(engine, slot_bytes(config, engine.block_size, kv), device)
         self._pool = KvPool(config, self._memory.num_slots, engine.block_size, kv, memory, layout)
-        self._compat = compat_hash(config, fingerprint(engine.model), dtype, engine.block_size, layout, kv)
+        served = config, fingerprint(engine.model), dtype, engine.block_size, layout, kv
+        self._compat, self._serves = compat_hash(*served), compat_facts(*served)
         self._registry = SpanRegistry()
         self._server = AttendServer(self._pool, self._registry, config, dtype, device)
         self._identity = LinkIdentity(instance_id=spec.instance_id, incarnation=spec.incarnation, compat=self._compat)
@@ -125,6 +130,7 @@ class Worker:
                 eos_token_ids=config.eos_token_ids,
                 vocab_size=config.vocab_size,
                 max_positions=config.max_model_len,
+                serves=self._serves,
             )
         )
         while self._failure.empty():

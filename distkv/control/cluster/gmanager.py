@@ -142,7 +142,7 @@ class GManager:
             is_new = False
             as_before = msgspec.structs.replace(member, free_blocks=entry.member.free_blocks)
             is_changed = (as_before, join.compat) != (entry.member, entry.compat)
-        entry.member, entry.heard_s, entry.compat = member, self._time.now_s, join.compat
+        entry.member, entry.heard_s, entry.compat, entry.serves = member, self._time.now_s, join.compat, join.serves
         if entry.heartbeat is None:
             entry.lendable = min(member.lendable_blocks, member.total_blocks)
             entry.held = min(entry.held, entry.lendable // 2)

@@ -50,23 +50,25 @@ class LiveInstances:
         taken_by = next((other for other, entry in there.items() if other != name and entry.lives), None)
         if taken_by is not None:
             return f"{member.address} is the address of {taken_by}, which lives"
-        if differing := self._differing(join):
-            return (
-                f"instances {differing} serve another model, dtype or block layout than "
-                f"{name} ({join.compat}); one cluster serves one"
-            )
-        return ""
+        return self._differing(join)
 
     def _differing(self, join: Join) -> str:
-        """Live instances whose rBlocks this one could not read; one that starts does not know what it is yet."""
+        """Why it cannot join live instances whose rBlocks it could not read; empty if there are none. One that starts
+        does not know what it is yet."""
         if not join.compat:
             return ""
         others = [group for compat, group in self._compats.items() if compat not in ("", join.compat)]
         own = join.member.instance_id
         count = sum(len(group) - (own in group) for group in others)
-        names = list(islice((name for group in others for name in group if name != own), NAMED_IN_A_REASON))
-        more = count - len(names)
-        return ", ".join(names) + (f" and {more} more" if more else "")
+        some = list(
+            islice((entry for group in others for name, entry in group.items() if name != own), NAMED_IN_A_REASON)
+        )
+        if not some:
+            return ""
+        more = count - len(some)
+        names = ", ".join(entry.member.instance_id for entry in some) + (f" and {more} more" if more else "")
+        what = differences(some[0].serves, join.serves) or f"another model, dtype or block layout than {own}"
+        return f"instances {names} serve {what}; one cluster serves one"
 
     def validate(self, entries: dict[str, Entry]) -> None:
         """All who are not dead are here, by what they are now."""
@@ -75,3 +77,12 @@ class LiveInstances:
         for position, index in enumerate((self._addresses, self._compats)):
             found = {name: key for key, group in index.items() for name in group}
             assert found == {name: keys[position] for name, keys in filed.items()}, "live instances misfiled"
+
+
+def differences(theirs: str, ours: str) -> str:
+    """What differs between two `Join.serves`: their values, and ours in brackets; empty where that is not known."""
+    known = [dict(fact.rsplit(" ", 1) for fact in serves.split(", ") if " " in fact) for serves in (theirs, ours)]
+    there, here = known
+    return ", ".join(
+        f"{name} {there[name]} (not {here[name]})" for name in there if here.get(name, there[name]) != there[name]
+    )

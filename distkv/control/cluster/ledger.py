@@ -34,6 +34,7 @@ class Entry:
     route: bytes = b""
     challenge: tuple[bytes, float] | None = None
     compat: str = ""
+    serves: str = ""
     state: InstanceState = "starting"
     heartbeat: Heartbeat | None = None
     lendable: int = 0

@@ -40,6 +40,7 @@ class RManagerSettings(ControlSettings, frozen=True, kw_only=True):
     num_blocks: int
     vocab_size: int
     eos_token_ids: frozenset[int] = frozenset()
+    serves: str = ""
 
     @property
     def lendable_blocks(self) -> int:

@@ -205,7 +205,8 @@ class RManager:
 
     def _join(self) -> None:
         if self._peers.own is not None:
-            self.state.emit(c.TellGManager(tg.Join(member=self._peers.own_now(), compat=self._compat)))
+            serves = self.state.settings.serves
+            self.state.emit(c.TellGManager(tg.Join(member=self._peers.own_now(), compat=self._compat, serves=serves)))
 
     def _members(self, message: tr.Members, now: float) -> None:
         self._losses.peers(self._peers.take(message, now), now)

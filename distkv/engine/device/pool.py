@@ -74,6 +74,33 @@ def _flat(memory: Tensor | mmap.mmap | bytearray | memoryview) -> Tensor | None:
     return None if view.readonly else torch.frombuffer(view, dtype=torch.uint8)
 
 
+def compat_facts(
+    config: ModelConfig,
+    fingerprint: str,
+    dtype: torch.dtype,
+    block_tokens: int,
+    layout: type[LayerKv],
+    kv_dtype: torch.dtype | None = None,
+) -> str:
+    """What goes into `compat_hash`, of the same arguments, in words: "name value, name value". Model and weights are
+    told apart by the beginnings of hashes."""
+    settings = xxhash.xxh3_64_hexdigest(msgspec.json.encode(config.identity(), order="sorted"))
+    facts = {
+        "model": f"{config.model_type}/{settings[:8]}",
+        "weights": fingerprint[:8],
+        "dtype": _name(dtype),
+        "KV dtype": _name(kv_dtype or dtype),
+        "block size": str(block_tokens),
+        "layout": layout.name,
+        "protocol": str(PROTOCOL_VERSION),
+    }
+    return ", ".join(f"{name} {value}" for name, value in facts.items())
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
 def compat_hash(
     config: ModelConfig,
     fingerprint: str,

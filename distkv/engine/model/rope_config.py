@@ -51,6 +51,8 @@ def parse_rope(raw: Mapping[str, Any], max_positions: int, path: str) -> RopeCon
     # A value beside the rope settings wins over one among them, as in transformers.
     key = "original_max_position_embeddings"
     original = int(_Numbers(raw, path).positive(key, numbers.positive(key, max_positions)))
+    if original < 1:
+        raise CheckpointError(path, f"rope parameter {key} should be at least 1, is {original}")
     if kind == "llama3":
         low, high = numbers.positive("low_freq_factor"), numbers.positive("high_freq_factor")
         if low >= high:

@@ -32,6 +32,7 @@ class WorkerReady(Message, frozen=True):
     eos_token_ids: tuple[int, ...]  #: ids that end a text for this model
     vocab_size: Count  #: token ids must be below it
     max_positions: Count  #: positions the model was made for, rope scaling included, in tokens
+    serves: str = ""  #: as in `Join`
 
 
 class SeqResult(Value, frozen=True, omit_defaults=True):

@@ -25,6 +25,8 @@ class Join(Message, frozen=True):
 
     member: Member  #: the sender
     compat: Compat  #: hash of model, dtype, rBlock layout and protocol version; empty while loading
+    #: the same in words, `name value, name value`, so that a refusal can say what differs; empty from former versions
+    serves: Compat = ""
 
 
 class Leave(Message, frozen=True):

@@ -14,6 +14,7 @@ from distkv.actors.instance.worker_group import WorkerGroup
 from distkv.actors.instance.worker_rank import WorkerGone
 from distkv.actors.task_scope import task_scope
 from distkv.config import InstanceConfig, build
+from distkv.errors import StartupFailed
 from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.messages import from_worker as fw
 from distkv.wire.messages import to_worker as tw
@@ -92,3 +93,15 @@ async def test_its_end_is_noticed(worker: Worker) -> None:
             worker.group.watch(tasks)
             worker.group.send(tw.Shutdown(), "")
             await asyncio.Event().wait()
+
+
+async def test_what_is_wrong_with_a_checkpoint_is_a_sentence(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Where the worker found it out is of no use to who has to mend it."""
+    model = variant(tmp_path, "llama", text_for_tokenizer=None)
+    (model / "model.safetensors").write_bytes(b"no weights")
+    config = build(InstanceConfig, {"model": str(model), "kv_tokens": 8 * BLOCK, "threads": 1})
+    async with await WorkerGroup.start(config, 1, EnvelopeFactory("a")) as group:
+        with pytest.raises(StartupFailed, match="cannot be read as safetensors"):
+            await asyncio.wait_for(group.wait_ready(), DEADLINE_S)
+    said = "".join(capfd.readouterr())
+    assert "worker failed" in said and "Traceback" not in said

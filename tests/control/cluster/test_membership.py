@@ -82,6 +82,20 @@ def test_what_one_serves_counts_from_when_it_says_so_whatever_else_it_said_befor
     assert "instances a serve another model" in refused.reason
 
 
+def test_a_refusal_says_what_differs(managed: Managed) -> None:
+    serves = "model qwen3/1f2e3d4c, weights 00aa11bb, dtype bfloat16, KV dtype bfloat16, block size 16, protocol 2"
+    managed.join("a", serves=serves)
+    other = serves.replace("00aa11bb", "99ff88ee").replace(", dtype bfloat16", ", dtype float32")
+    managed.join("b", compat="another", serves=other)
+    (refused,) = managed.answers(JoinRefused, "b")
+    assert refused.reason == (
+        "instances a serve weights 00aa11bb (not 99ff88ee), dtype bfloat16 (not float32); one cluster serves one"
+    )
+    managed.join("b", compat="another", serves="something, else")
+    (refused,) = managed.answers(JoinRefused, "b")
+    assert "serve another model, dtype or block layout than b" in refused.reason
+
+
 def test_a_reason_fits_its_message_however_many_instances_it_is_about(managed: Managed) -> None:
     names = [f"{index:03}".ljust(128, "x") for index in range(50)]
     for name in names:

@@ -9,6 +9,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from distkv.engine.model.rope import Rope, inverse_frequencies
 from distkv.engine.model.rope_config import parse_rope
+from distkv.errors import CheckpointError
 from distkv.kernels import FusedQkv
 from tests.checkpoints import LINEAR, LLAMA3, YARN
 
@@ -59,3 +60,8 @@ def test_a_factor_that_is_null_is_the_ratio_of_lengths() -> None:
 def test_the_original_length_beside_the_rope_settings_wins() -> None:
     raw = {"rope_scaling": YARN, "original_max_position_embeddings": 99}
     assert parse_rope(raw, 640, "config.json").original_max_positions == 99
+
+
+def test_an_original_length_of_nothing_is_refused() -> None:
+    with pytest.raises(CheckpointError, match="original_max_position_embeddings should be at least 1, is 0"):
+        parse_rope({"rope_scaling": {**YARN, "original_max_position_embeddings": 0.5}}, 640, "config.json")

@@ -25,6 +25,7 @@ from tests.wire.golden.values import (
     ENDPOINT,
     PARAMS,
     READY,
+    SERVES,
     SPAN,
     STARTING,
     STATUS,
@@ -32,7 +33,7 @@ from tests.wire.golden.values import (
 
 _BODIES: dict[str, tuple[str, Control]] = {
     # to a gManager
-    "Join": ("i1", to_gmanager.Join(member=READY, compat=COMPAT)),
+    "Join": ("i1", to_gmanager.Join(member=READY, compat=COMPAT, serves=SERVES)),
     "Leave": ("i1", to_gmanager.Leave(instance_id="i1", incarnation=BORN_1)),
     "Heartbeat": (
         "i1",
@@ -266,6 +267,7 @@ _BODIES: dict[str, tuple[str, Control]] = {
             eos_token_ids=(2,),
             vocab_size=320,
             max_positions=131072,
+            serves=SERVES,
         ),
     ),
     "StepResult": (

@@ -9,6 +9,7 @@ from distkv.wire.messages.to_client import InstanceStatus, SlotCounts
 
 BORN_0, BORN_1 = 1763690000000000000, 1763690001000000000
 COMPAT = "5d41402abc4b2a76b9719d911017c592"
+SERVES = "model qwen3/1f2e3d4c, weights 00aa11bb, dtype bfloat16, block size 16"
 SPAN = SpanRef(span_id="span-i0-18a3f-7", epoch=Epoch(incarnation=BORN_1, counter=3))
 CHECKSUMS = (0xFEDCBA9876543210, 0x0123456789ABCDEF)
 ENDPOINT = DataEndpoint(
