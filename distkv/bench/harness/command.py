@@ -9,12 +9,24 @@ from typing import Any
 import click
 from rich.console import Console
 
-from distkv.bench.harness.alternate import Samples
+from distkv.bench.harness.alternate import Samples, kept_rounds
+from distkv.bench.harness.machine import machine_facts, versions_of
 from distkv.bench.harness.plot import require_matplotlib, write_plot
-from distkv.bench.harness.report import Report, show, write_json
+from distkv.bench.harness.report import Report, results, show, write_json
 
 Say = Callable[[str], None]
 Measured = tuple[Report, Samples]
+
+
+def _keep(name: str, samples: Samples, json: Path | None) -> None:
+    """Show, and write, the rounds that an interrupted benchmark has measured; which unit a case has it alone knows."""
+    if not samples:
+        return
+    facts = machine_facts() | {"interrupted": True}
+    report = Report(name, facts, versions_of(()), results(samples, dict.fromkeys(samples, "")))
+    if json is not None:
+        write_json(report, json)
+    show(report, samples, Console(markup=False, highlight=False))
 
 
 def benchmark(
@@ -27,7 +39,8 @@ def benchmark(
     table: Callable[[Report, Samples, Console], None] = show,
 ) -> click.Command:
     """`distkv bench NAME`. measure(say, quick=..., **options) reports progress to `say`; its report becomes the table
-    on standard output and the files asked for. Exit code 0 whenever it completed. plot, table: how it shows them."""
+    on standard output and the files asked for. Exit code 0 whenever it completed; interrupted, it shows and writes the
+    rounds that `alternate` has measured. plot, table: how it shows them."""
 
     def callback(json: Path | None, plot_path: Path | None, **given: Any) -> int:
         for path in (json, plot_path):
@@ -43,7 +56,12 @@ def benchmark(
                 if not progress.is_terminal:
                     progress.print(f"bench {name}: {text}", soft_wrap=True)
 
-            report, samples = measure(say, **given)
+            with kept_rounds() as so_far:
+                try:
+                    report, samples = measure(say, **given)
+                except KeyboardInterrupt:
+                    _keep(name, so_far(), json)
+                    raise
         if json is not None:
             write_json(report, json)
         if plot_path is not None:

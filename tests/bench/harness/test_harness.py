@@ -100,6 +100,34 @@ def test_a_command_writes_what_is_asked_for(tmp_path, capsys):
     assert "distkv bench fake" in captured.out and "halfway" in captured.err
 
 
+def test_an_interrupted_benchmark_keeps_its_rounds(tmp_path, capsys):
+    """The round that was under way does not count, and neither does an earlier benchmark."""
+    alternate({"old": lambda: {"nothing": 1.0}}, 1)
+    calls = []
+
+    def slow():
+        calls.append(1)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return {"reading": float(len(calls))}
+
+    def measure(say, quick):
+        alternate({"first": lambda: {"writing": 5.0}}, 2)
+        alternate({"a": slow, "b": lambda: {"reading": 7.0}}, 5, warmups=1)
+        raise AssertionError
+
+    main = benchmark("fake", measure, "Nothing.")
+    assert run(main, ["--json", str(tmp_path / "f.json")]) == 130
+    kept = json.loads((tmp_path / "f.json").read_text())
+    assert kept["machine"]["interrupted"] is True
+    found = {(row["case"], row["variant"]): row["median"] for row in kept["results"]}
+    assert found == {("writing", "first"): 5.0, ("reading", "a"): 2.5, ("reading", "b"): 7.0}
+    assert "reading" in capsys.readouterr().out
+    main = benchmark("fake", lambda say, quick: (_ for _ in ()).throw(KeyboardInterrupt), "Nothing.")
+    assert run(main, ["--json", str(tmp_path / "none.json")]) == 130
+    assert not (tmp_path / "none.json").exists(), "nothing was measured"
+
+
 @pytest.mark.parametrize(
     ("option", "path", "told"),
     [("--plot", "f.png", "pip install '.[bench]'"), ("--json", "nowhere/f.json", "there is no directory")],
