@@ -11,7 +11,7 @@ from distkv.errors import InvalidParams
 
 FinishReason = Literal["stop", "length", "abort"]
 Role = Literal["mixed", "prefill", "decode"]
-InstanceState = Literal["starting", "ready", "draining", "unreachable", "dead"]
+InstanceState = Literal["starting", "ready", "draining", "unreachable", "dead", "left"]
 ServingState = Literal["ready", "draining"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 Transport = Literal["auto", "shm", "tcp"]

@@ -164,7 +164,8 @@ class AsyncClient:
         return await self._open().members()
 
     async def statuses(self) -> tuple[Status, ...]:
-        """The status of every member, queried at the same time; those silent for 1 s are "unreachable" or "dead"."""
+        """The status of every member, queried at the same time; those silent for 1 s are "unreachable" or "dead",
+        those that were drained have "left"."""
         directory = self._open()
         return await self._statuses.collect(directory, await directory.members())
 

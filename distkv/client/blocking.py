@@ -90,7 +90,8 @@ class Client:
         return self._loop.call(self._client.members())
 
     def statuses(self) -> tuple[Status, ...]:
-        """The status of every member, queried at the same time; those silent for 1 s are "unreachable" or "dead"."""
+        """The status of every member, queried at the same time; those silent for 1 s are "unreachable" or "dead",
+        those that were drained have "left"."""
         return self._loop.call(self._client.statuses())
 
     def status(self) -> dict[str, Any]:

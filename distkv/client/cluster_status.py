@@ -46,6 +46,8 @@ class StatusCollector:
 
     def _unanswered(self, member: Member) -> InstanceStatus:
         last = self._last.get(member.instance_id)
+        if member.left and member.state == "dead":
+            return InstanceStatus.of(member, state="left")
         total, free = member.total_blocks, min(member.free_blocks, member.total_blocks)
         return InstanceStatus.of(
             member,

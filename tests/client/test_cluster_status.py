@@ -67,6 +67,16 @@ async def test_an_instance_whose_address_is_none_is_unreachable(start_fakes, add
     assert [one["state"] for one in status["instances"]] == ["unreachable", "ready"]
 
 
+async def test_an_instance_that_was_drained_has_left_and_holds_nothing(start_fakes):
+    cluster = start_fakes(count_up)
+    gone = msgspec.structs.replace(cluster.instances[0].member(), state="dead", left=True)
+    async with AsyncClient(cluster.address) as client:
+        await client.status()
+        cluster.gmanager.members = [gone]
+        (instance,) = (await client.status())["instances"]
+    assert (instance["state"], instance["running"], instance["blocks"]["total"]) == ("left", 0, 0)
+
+
 async def test_a_dead_instance_is_dead_and_its_blocks_add_up(start_fakes):
     cluster = start_fakes(count_up)
     cluster.gmanager.members = [msgspec.structs.replace(cluster.instances[0].member(), state="dead")]

@@ -14,7 +14,14 @@ from distkv.cli.live.samples import Loan, Sample, loans, rates
 from distkv.printable import printable
 from distkv.wire.messages.to_client import InstanceStatus, RequestStatus, SlotCounts
 
-STATE_STYLE = {"ready": "green", "starting": "yellow", "draining": "yellow", "unreachable": "red", "dead": "red"}
+STATE_STYLE = {
+    "ready": "green",
+    "starting": "yellow",
+    "draining": "yellow",
+    "unreachable": "red",
+    "dead": "red",
+    "left": "dim",
+}
 # Slots of a pool, in the order of the bar: state, style, sign, sign where only ASCII can be shown.
 SLOTS = (
     ("local", "cyan", "█", "#"),

@@ -9,7 +9,7 @@ import msgspec
 from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.to_client import Status
 
-SILENT = ("unreachable", "dead")
+SILENT = ("unreachable", "dead", "left")
 
 
 class Sample(msgspec.Struct, frozen=True):

@@ -165,7 +165,7 @@ class GManager:
         if entry is None or entry.member.incarnation != leave.incarnation:
             return
         if self._is_own(entry, route, leave, now):
-            entry.member = msgspec.structs.replace(entry.member, state="dead")
+            entry.member = msgspec.structs.replace(entry.member, state="dead", left=True)
             self._publish(events.Left(instance=leave.instance_id))
             self._settle(entry, "dead")
 

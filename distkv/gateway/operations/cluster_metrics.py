@@ -14,6 +14,7 @@ from distkv.wire.messages.counters import COUNTERS
 from distkv.wire.messages.to_client import InstanceStatus, Status
 
 STATES: tuple[InstanceState, ...] = get_args(InstanceState)
+SILENT = ("unreachable", "dead", "left")
 LABELS = ("model_name", "instance_id")
 
 
@@ -31,7 +32,7 @@ GAUGES = (
     Gauge("kv_cache_usage_perc", "Share of the KV pool in use; 1 is all of it.", lambda one: _usage(one)),
     Gauge("borrowed_blocks", "rBlocks that this instance's requests have at peers.", lambda one: one.borrowed_blocks),
     Gauge("block_tokens", "Tokens of one rBlock.", lambda one: one.block_tokens),
-    Gauge("up", "1 if the instance answers.", lambda one: one.state not in ("unreachable", "dead")),
+    Gauge("up", "1 if the instance answers.", lambda one: one.state not in SILENT),
 )
 
 
@@ -49,7 +50,7 @@ class ClusterCollector(Collector):
             for one in instances:
                 made.add_metric(self._labels(one), float(gauge.value(one)))
             yield made
-        answering = [one for one in instances if one.state not in ("unreachable", "dead")]
+        answering = [one for one in instances if one.state not in SILENT]
         for counter in COUNTERS:
             counted = CounterMetricFamily(
                 f"distkv:{counter.metric}", f"{counter.text[0].upper()}{counter.text[1:]}.", labels=LABELS

@@ -101,6 +101,7 @@ class Member(Value, frozen=True):
     heartbeat_s: Seconds = 0.0  #: its period; a gManager judges its silence by it. 0: as the gManager's own setting
     #: tokens of the longest request it takes, prompt and output; 0 is no limit but memory
     max_model_len: Count = 0
+    left: bool = False  #: it is `dead` because it ended in good order; only a gManager says so
 
 
 class Run(Value, frozen=True, array_like=True):

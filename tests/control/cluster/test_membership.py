@@ -205,9 +205,12 @@ def test_one_that_leaves_is_dead_at_once_but_only_in_this_incarnation(managed: M
     assert managed.states()["a"] == "ready"
     managed.hear("a", tg.Leave(instance_id="a", incarnation=1))
     assert managed.states() == {"a": "dead", "b": "ready"}
-    assert len(managed.answers(Members, "b")) == 1 and managed.events(events.Left)
+    (told,) = managed.answers(Members, "b")
+    assert [(one.instance_id, one.left) for one in told.members] == [("a", True)] and managed.events(events.Left)
     managed.join("a", incarnation=2)
     assert managed.states() == {"a": "ready", "b": "ready"}
+    (told,) = managed.answers(Members, "b")
+    assert [(one.instance_id, one.left) for one in told.members] == [("a", False)]
 
 
 @pytest.mark.parametrize("state", ["unreachable", "dead"])

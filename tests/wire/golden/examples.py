@@ -23,11 +23,11 @@ from tests.wire.golden.values import (
     COMPAT,
     COUNTERS,
     ENDPOINT,
+    GONE,
     PARAMS,
     READY,
     SERVES,
     SPAN,
-    STARTING,
     STATUS,
 )
 
@@ -71,7 +71,7 @@ _BODIES: dict[str, tuple[str, Control]] = {
     # from a gManager
     "Members": (
         "gmanager",
-        to_rmanager.Members(version=9, members=(STARTING, READY), incarnation=BORN_0, base=7, gone=("i9",), more=True),
+        to_rmanager.Members(version=9, members=(GONE, READY), incarnation=BORN_0, base=7, gone=("i9",), more=True),
     ),
     "JoinRefused": ("gmanager", to_rmanager.JoinRefused(reason="the others serve another model", is_taken=True)),
     "HeartbeatAck": (
