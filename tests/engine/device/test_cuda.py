@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
+import msgspec
 import pytest
 import torch
 
@@ -100,14 +102,24 @@ def test_what_cannot_be_captured_is_an_error_and_no_more(device: CudaDevice) -> 
 
 
 @on_gpu
-@pytest.mark.parametrize("top_k", [0, 50])
-def test_tokens_are_those_of_the_host(device: CudaDevice, top_k: int) -> None:
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"top_k": 50},
+        {"allowed_token_ids": tuple(range(100)), "forbidden_token_ids": (3, 7), "bad_words": ((1, 2, 5), (2, 9))},
+        {"allowed_token_ids": (3,), "forbidden_token_ids": (3,)},
+    ],
+    ids=str,
+)
+def test_tokens_are_those_of_the_host(device: CudaDevice, more: dict[str, Any]) -> None:
     logits = torch.randn(500, generator=torch.Generator().manual_seed(1)) * 3
-    sampling = Sampling(temperature=0.9, top_k=top_k, top_p=0.9, seed=4, min_p=0.01, logit_bias={3: 2.0})
+    plain = Sampling(temperature=0.9, top_k=0, top_p=0.9, seed=4, min_p=0.01, logit_bias={3: 2.0})
+    sampling, history = msgspec.structs.replace(plain, **more), torch.tensor([7, 1, 2])
     with device.stream():
         (there,) = device.to_device(logits)
         for position in range(20):
-            assert int(sample(there, sampling, position)) == int(sample(logits, sampling, position))
+            assert int(sample(there, sampling, position, history)) == int(sample(logits, sampling, position, history))
 
 
 @on_gpu
