@@ -177,7 +177,7 @@ class Driver:
         async def all_free() -> bool:
             last.clear()
             for name, status in (await self.statuses()).items():
-                if status.instance.state in ("dead", "unreachable"):
+                if status.instance.state in ("dead", "left", "unreachable"):
                     continue
                 one = status.instance
                 left = [request.request_id for request in status.requests]

@@ -42,7 +42,7 @@ async def test_another_model_is_refused_with_the_reason(three, checkpoint, expec
         settings["dtype"] = "bfloat16"
     else:
         settings["block_size"] = 32
-    with pytest.raises(StartupFailed, match=r"it exited with code 1(.|\n)*serve another model, dtype or block layout"):
+    with pytest.raises(StartupFailed, match=rf"it exited with code 1(.|\n)* {change} \S+ \(not \S+\).*; one cluster"):
         await started_beside(three, tmp_path / "log", **settings)
     async with driving(three) as driver:
         ready = {name for name, status in (await driver.statuses()).items() if status.instance.state == "ready"}
@@ -64,10 +64,10 @@ async def test_a_new_instance_lends_at_once_and_leaves_in_good_order(three, chec
             os.kill(handle.pid, signal.SIGTERM)
             assert await exit_of(handle) == 0
 
-            async def dead() -> bool:
-                return (await driver.statuses())["new"].instance.state == "dead"
+            async def left() -> bool:
+                return (await driver.statuses())["new"].instance.state == "left"
 
-            await eventually(dead, 5, "it is known to have left")
+            await eventually(left, 5, "it is known to have left")
             await driver.settled()
         finally:
             handle.close()
