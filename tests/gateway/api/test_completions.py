@@ -224,4 +224,4 @@ async def test_a_limit_on_length(start: Start) -> None:
     gateway = await start(speak, max_model_len=8)
     assert (await gateway.complete([1] * 4, max_tokens=4)).status_code == 200
     said = error_of(await gateway.complete([1] * 4, max_tokens=5), 400, None, "context_length_exceeded")
-    assert "9 tokens (4 of the prompt" in said and "limit of 8" in said
+    assert "maximum context length is 8 tokens" in said and "for a total of 9 tokens" in said
