@@ -75,7 +75,10 @@ class MemberLog:
         return [self.newest()] if query.changes_only else self.since(0)
 
     def since(self, version: int) -> list[Members]:
-        """What changed since then, in parts; one without members when nothing did."""
+        """What changed since then, in parts; one without members when nothing did. It is the whole list where it is not
+        known any more who has gone since."""
+        if version < self._complete_from:
+            version = 0
         changes: list[tuple[int, Member | str]] = []
         for changed, member in reversed(self._members.values()):
             if changed <= version:
@@ -100,6 +103,7 @@ class MemberLog:
                     members=tuple(what for _, what in part if isinstance(what, Member)),
                     gone=tuple(what for _, what in part if isinstance(what, str)),
                     more=not is_last,
+                    newest=0 if is_last else self.version,
                 )
             )
             base = newest
@@ -121,24 +125,19 @@ class MemberCursor:
         self._incarnation = 0
         self._version = 0
         self._announced = 0
-        self._passed = 0
 
     def take(self, message: Members) -> bool:
-        """Whether to apply a message; one that is older than what is known changes nothing, nor does the rest of a
-        whole list that began so, for it does not say who is gone; one that builds on what is not known leaves a gap."""
+        """Whether to apply a message; one that is older than what is known changes nothing, one that builds on what is
+        not known leaves a gap."""
         is_same = message.incarnation == self._incarnation != 0
-        continues_passed = message.base != 0 and message.base == self._passed
-        self._passed = 0
-        if message.base and not (is_same and message.base <= self._version and not continues_passed):
-            if is_same and continues_passed and message.more:
-                self._passed = message.version
+        if message.base and not (is_same and message.base <= self._version):
             self.announced(message.incarnation, message.version)
             return False
+        if is_same and message.base == 0 and message.newest > self._version:
+            self._version = message.version
+            return True
         if is_same and message.version <= self._version:
-            is_whole = message.version == self._version and message.base == 0
-            if message.more and message.base == 0 and not is_whole:
-                self._passed = message.version
-            return is_whole
+            return message.version == self._version and message.base == 0 and not message.more
         if not is_same:
             self._announced = 0
         self._incarnation, self._version = message.incarnation, message.version

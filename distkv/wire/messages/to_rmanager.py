@@ -35,6 +35,7 @@ class Members(Message, frozen=True):
     base: Count = 0  #: what changed since this version; 0: the whole list, or its beginning
     gone: tuple[InstanceId, ...] = ()  #: no members any more
     more: bool = False  #: the rest follows in the next message
+    newest: Count = 0  #: with `more`: the version that the last part brings
 
 
 class JoinRefused(Message, frozen=True):

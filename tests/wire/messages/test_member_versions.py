@@ -117,18 +117,31 @@ def test_the_lists_of_a_former_version_are_whole_and_always_taken() -> None:
         assert set(follower.members) == {name} and not follower.cursor.is_behind
 
 
-def test_the_rest_of_a_whole_list_whose_begin_came_late_leaves_nobody_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_whole_list_in_parts_leaves_nobody_who_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(member_versions, "PART_MEMBERS", 1)
     log, follower = filled(3), Follower()
-    for message in log.since(0):
+    early = log.since(0)
+    for message in early:
         follower.receive(message)
     log.remove("i0")
     for message in log.since(0):
         follower.receive(message)
-    assert set(follower.members) == {"i0", "i1", "i2"} and follower.cursor.is_behind, "it does not say who is gone"
-    for message in log.answer(follower.cursor.query()):
+    assert set(follower.members) == {"i1", "i2"}
+    for message in early:
         follower.receive(message)
-    assert set(follower.members) == {"i1", "i2"} and not follower.cursor.is_behind
+    assert set(follower.members) == {"i1", "i2"} and not follower.cursor.is_behind, "it came too late"
+
+
+def test_changes_since_a_version_of_long_ago_are_the_whole_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(member_versions, "KEPT_GONE", 1)
+    log, follower = filled(3), Follower()
+    for message in log.since(0):
+        follower.receive(message)
+    log.remove("i0")
+    log.remove("i1")
+    for message in log.since(3):
+        follower.receive(message)
+    assert set(follower.members) == {"i2"}
 
 
 NAMES = st.sampled_from([f"i{index}" for index in range(6)])
