@@ -75,7 +75,8 @@ def _stream(client: Client, prompt: str, params: SamplingParams, options: dict[s
     if not last_text.endswith("\n"):
         click.echo()
     if sys.stderr.isatty():
-        pace = f", {(tokens - 1) / (time.monotonic() - first_s):.1f} tokens/s" if tokens > 1 else ""
+        since_first_s = time.monotonic() - first_s
+        pace = f", {(tokens - 1) / since_first_s:.1f} tokens/s" if tokens > 1 and since_first_s else ""
         click.secho(
             f"{tokens} tokens, first after {first_s - started_s:.2f} s{pace}, finish reason {finish_reason}",
             err=True,

@@ -179,8 +179,9 @@ def _report(prompt: QuestionPrompt, answer: Answer, monitor: RequestMonitor, dis
             display.say(line)
     before, after = answer.traffic_before, answer.traffic_at_first
     kv_bytes, query_bytes = after.kv_bytes - before.kv_bytes, after.query_bytes - before.query_bytes
-    pace = (answer.num_tokens - 1) / (answer.last_s - answer.first_s) if answer.num_tokens > 1 else 0.0
-    display.say(f"  first token after {answer.first_s - answer.sent_s:.2f} s, then {pace:.1f} tokens/s")
+    since_first_s = answer.last_s - answer.first_s
+    pace = f", then {(answer.num_tokens - 1) / since_first_s:.1f} tokens/s" if since_first_s else ""
+    display.say(f"  first token after {answer.first_s - answer.sent_s:.2f} s{pace}")
     display.say(
         f"  moved between instances until the first token: KV {_size(kv_bytes)}, queries and partials "
         f"{_size(query_bytes)}"
