@@ -71,7 +71,9 @@ _BODIES: dict[str, tuple[str, Control]] = {
     # from a gManager
     "Members": (
         "gmanager",
-        to_rmanager.Members(version=9, members=(GONE, READY), incarnation=BORN_0, base=7, gone=("i9",), more=True),
+        to_rmanager.Members(
+            version=9, members=(GONE, READY), incarnation=BORN_0, base=7, gone=("i9",), more=True, newest=12
+        ),
     ),
     "JoinRefused": ("gmanager", to_rmanager.JoinRefused(reason="the others serve another model", is_taken=True)),
     "HeartbeatAck": (
