@@ -38,7 +38,7 @@ INSTANCES = 2
 KV_TOKENS = 65536
 LEVELS = (64, 250, 1000, 5000)
 QUICK_LEVELS = (16, 64)
-LEAST_REQUESTS, QUICK_REQUESTS = 4000, 64
+LEAST_REQUESTS, QUICK_REQUESTS = 20000, 64
 EACH = 4
 """Requests of each of those at once, one after the other on its connection, at least: begin and end are not all."""
 PROMPT_TOKENS = MAX_TOKENS = 16

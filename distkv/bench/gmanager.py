@@ -7,11 +7,8 @@ and a third one, beside this, asks.
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -27,9 +24,10 @@ from distkv.bench.harness.machine import machine_facts, versions_of
 from distkv.bench.harness.report import Goal, Report, Result, results
 from distkv.bench.workloads.gmanager_load import Fleet
 from distkv.bench.workloads.gmanager_queries import QueryProcess, QueryRun
-from distkv.errors import ConfigError
+from distkv.client.local.child import Child, stop, wait_ready
+from distkv.client.local.launch import command, environment
 
-START_S, JOIN_S = 20.0, 900.0
+START_S, STOP_S, JOIN_S = 20.0, 20.0, 900.0
 QUERIES_PER_S = 100.0
 RESULT_S = 0.05
 """How often the other process is asked whether it has ended."""
@@ -79,16 +77,16 @@ def measure(say: Say, *, quick: bool) -> Measured:
     try:
         os.sched_setaffinity(0, {cores[-1]})
         with (
-            _gmanager(cores[0]) as (pid, address),
-            Fleet(address, size.connections, period_s=1.0) as fleet,
-            QueryProcess(address) as queries,
+            _gmanager(cores[0]) as gmanager,
+            Fleet(gmanager.report["address"], size.connections, period_s=1.0) as fleet,
+            QueryProcess(gmanager.report["address"]) as queries,
         ):
             for count in size.instances:
                 fleet.grow(count, JOIN_S, say)
                 fleet.run(min(2.0, 4 * size.seconds))
                 for number in range(size.rounds):
                     say(f"{count:,} instances, round {number + 1} of {size.rounds}")
-                    for case, value in _round(fleet, queries, pid, size.seconds).items():
+                    for case, value in _round(fleet, queries, gmanager.pid, size.seconds).items():
                         samples.setdefault(case, {}).setdefault(f"{count:,}", []).append(value)
     finally:
         os.sched_setaffinity(0, cores)
@@ -148,29 +146,17 @@ def _unit(case: str) -> str:
 
 
 @contextmanager
-def _gmanager(core: int) -> Iterator[tuple[int, str]]:
-    """A gManager process on this core: its pid and address. Raises ConfigError when it does not start."""
+def _gmanager(core: int) -> Iterator[Child]:
+    """A gManager process on this core. Raises StartupFailed."""
     with tempfile.TemporaryDirectory(prefix="distkv-bench-") as scratch:
-        log = Path(scratch) / "gmanager.log"
-        with log.open("wb") as out:
-            command = [sys.executable, "-m", "distkv.cli.daemons.gmanager", "--port", "0", "--log-json"]
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT)
+        child = Child("gmanager", command("gmanager", {"port": 0}), Path(scratch) / "gmanager.log", environment())
         try:
-            os.sched_setaffinity(process.pid, {core})
-            yield process.pid, _address(process, log)
+            wait_ready([child], time.monotonic() + START_S)
+            os.sched_setaffinity(child.pid, {core})
+            yield child
+            stop([child], STOP_S)
         finally:
-            process.terminate()
-            process.wait()
-
-
-def _address(process: subprocess.Popen[bytes], log: Path) -> str:
-    give_up_s = time.monotonic() + START_S
-    while time.monotonic() < give_up_s and process.poll() is None:
-        for line in log.read_text(encoding="utf-8").splitlines():
-            if line.startswith("{") and (said := json.loads(line)).get("event") == "ready":
-                return str(said["address"])
-        time.sleep(0.05)
-    raise ConfigError("gmanager", f"it did not start: {log.read_text(encoding='utf-8').strip()[-500:]}")
+            child.close()
 
 
 def _busy_seconds(pid: int) -> float:
