@@ -42,19 +42,28 @@ class ChatTemplate:
     @classmethod
     def of_model(cls, model_dir: Path, file: str | None = None) -> ChatTemplate | None:
         """The template in `file`, else the model's own, None if it has none. Raises ConfigError."""
-        settings = read_object(model_dir / "special_tokens_map.json")
-        settings |= read_object(model_dir / "tokenizer_config.json")
-        tokens = {name: text for name in _SPECIAL if (text := _token_text(settings.get(name)))}
         if file is not None:
-            return cls(_read(Path(file).expanduser()), tokens, file)
-        own = model_dir / "chat_template.jinja"
+            return cls(_read(Path(file).expanduser()), _tokens(model_dir), file)
+        return cls._own(model_dir, "default", model_dir / "chat_template.jinja")
+
+    @classmethod
+    def for_tools(cls, model_dir: Path) -> ChatTemplate | None:
+        """The template that the model has for conversations with tools, None if it is no other one. Raises
+        ConfigError."""
+        return cls._own(model_dir, "tool_use", model_dir / "additional_chat_templates" / "tool_use.jinja")
+
+    @classmethod
+    def _own(cls, model_dir: Path, name: str, own: Path) -> ChatTemplate | None:
+        """By name, where there are several; a single one is the default. own: a file that wins."""
         if own.exists():
-            return cls(_read(own), tokens, str(own))
-        found = read_object(model_dir / "chat_template.json").get("chat_template") or settings.get("chat_template")
+            return cls(_read(own), _tokens(model_dir), str(own))
+        found = read_object(model_dir / "chat_template.json").get("chat_template")
+        found = found or read_object(model_dir / "tokenizer_config.json").get("chat_template")
+        named = {"default": found}
         if isinstance(found, list):
-            named = (one for one in found if isinstance(one, dict) and one.get("name") == "default")
-            found = next(named, {}).get("template")
-        return cls(found, tokens, f"the template of {model_dir}") if isinstance(found, str) else None
+            named = {str(one.get("name")): one.get("template") for one in reversed(found) if isinstance(one, dict)}
+        source = named.get(name)
+        return cls(source, _tokens(model_dir), f"the template of {model_dir}") if isinstance(source, str) else None
 
     def render(
         self,
@@ -95,6 +104,12 @@ def _read(file: Path) -> str:
         raise ConfigError("chat_template", f"{file} cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError:
         raise ConfigError("chat_template", f"{file} is no UTF-8 text") from None
+
+
+def _tokens(model_dir: Path) -> dict[str, str]:
+    """Special tokens by name."""
+    settings = read_object(model_dir / "special_tokens_map.json") | read_object(model_dir / "tokenizer_config.json")
+    return {name: text for name in _SPECIAL if (text := _token_text(settings.get(name)))}
 
 
 def _token_text(token: Any) -> str:

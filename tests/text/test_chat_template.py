@@ -116,6 +116,21 @@ def test_where_templates_lie(tmp_path: Path, files: dict[str, Any], text: str | 
     assert (None if found is None else found.render(TALK)) == text
 
 
+def test_a_template_for_tools(tmp_path: Path) -> None:
+    def rendered() -> str | None:
+        found = ChatTemplate.for_tools(tmp_path)
+        return None if found is None else found.render(TALK)
+
+    assert rendered() is None
+    write(tmp_path, tokenizer_config_json={"chat_template": "config", "bos_token": "<s>"})
+    assert rendered() is None
+    write(tmp_path, tokenizer_config_json={"chat_template": NAMED})
+    assert rendered() == "tools"
+    (tmp_path / "additional_chat_templates").mkdir()
+    write(tmp_path / "additional_chat_templates", tool_use_jinja="own")
+    assert rendered() == "own"
+
+
 def test_special_tokens_of_all_spellings(tmp_path: Path) -> None:
     settings = {"bos_token": {"content": "<s>", "lstrip": False}, "eos_token": "</s>", "pad_token": None}
     write(tmp_path, special_tokens_map_json={"unk_token": "<u>", "eos_token": "old"}, tokenizer_config_json=settings)
