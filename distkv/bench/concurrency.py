@@ -49,6 +49,7 @@ MANY = 1000
 """Requests at once for which the goal is stated."""
 SPARE_DESCRIPTORS = 512
 TOKENS, FIRST, CPU = "output tokens/s", "time to first token, median", "processor time per token, all processes"
+UNITS = {TOKENS: "tokens/s", FIRST: "s", CPU: "ms"}
 HELP = """Tokens per second of two instances behind a gateway, over HTTP, for several numbers of requests at once; how
 many requests were not answered, and how often an instance was not ready meanwhile. A random model of two layers: what
 is measured is everything around the model.
@@ -186,8 +187,7 @@ def measure(say: Say, *, quick: bool, levels: Sequence[int], rounds: int | None)
         "problems": {f"{level:,} at once": str(found) for level, found in seen.problems.items()},
     }
     goals = _goals(levels, samples, seen, descriptors)
-    units = {TOKENS: "tokens/s", FIRST: "s", CPU: "ms"}
-    return Report("concurrency", machine, versions_of(("pyzmq", "uvloop")), results(samples, units), goals), samples
+    return Report("concurrency", machine, versions_of(("pyzmq", "uvloop")), results(samples, UNITS), goals), samples
 
 
 def _goals(levels: Sequence[int], samples: Samples, seen: Levels, descriptors: int) -> tuple[Goal, ...]:
@@ -228,4 +228,5 @@ main = benchmark(
         ),
         click.Option(["--rounds"], type=click.IntRange(min=1), help="How often each level runs; once if not given."),
     ],
+    unit_of=UNITS.__getitem__,
 )

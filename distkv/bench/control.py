@@ -114,4 +114,5 @@ main = benchmark(
             ["--rounds"], type=click.IntRange(1, MOST_ROUNDS), help="How often each number of requests is measured."
         )
     ],
+    unit_of=lambda case: "µs",
 )

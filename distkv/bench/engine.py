@@ -207,4 +207,5 @@ main = benchmark(
             help="Directory of the baselines' environments; venvs in the cache if not given.",
         ),
     ],
+    unit_of=lambda case: "tokens/s",
 )

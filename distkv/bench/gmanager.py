@@ -6,22 +6,23 @@ and a third one, beside this, asks.
 
 from __future__ import annotations
 
-import importlib
 import os
 import statistics
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from distkv.bench.harness.alternate import Samples
 from distkv.bench.harness.command import Measured, Say, benchmark
+from distkv.bench.harness.kept import keep
 from distkv.bench.harness.machine import machine_facts, versions_of
-from distkv.bench.harness.report import Goal, Report, Result, results
+from distkv.bench.harness.plot import write_curves
+from distkv.bench.harness.report import Goal, Report, results
 from distkv.bench.workloads.gmanager_load import Fleet
 from distkv.bench.workloads.gmanager_queries import QueryProcess, QueryRun
 from distkv.client.local.child import Child, stop, wait_ready
@@ -73,7 +74,7 @@ def measure(say: Say, *, quick: bool) -> Measured:
     size = QUICK if quick else FULL
     facts = machine_facts()
     cores = sorted(os.sched_getaffinity(0))
-    samples: Samples = {}
+    samples: Samples = keep({})
     try:
         os.sched_setaffinity(0, {cores[-1]})
         with (
@@ -201,28 +202,4 @@ def _goals(samples: Samples, size: Size) -> tuple[Goal, ...]:
     )
 
 
-def _plot(report: Report, path: Path) -> None:
-    """One panel per case: its median over the number of instances, with a line from min to max."""
-    figures: Any = importlib.import_module("matplotlib.figure")
-    cases: dict[str, list[Result]] = {}
-    for row in report.results:
-        cases.setdefault(row.case, []).append(row)
-    columns = 3
-    figure = figures.Figure(figsize=(13, 3.2 * -(-len(cases) // columns)), layout="constrained")
-    for index, (case, rows) in enumerate(cases.items()):
-        axes = figure.add_subplot(-(-len(cases) // columns), columns, index + 1)
-        counts = [int(row.variant.replace(",", "")) for row in rows]
-        medians = [row.median for row in rows]
-        spread = [[row.median - row.min for row in rows], [row.max - row.median for row in rows]]
-        axes.errorbar(counts, medians, yerr=spread, marker="o", capsize=4)
-        axes.set_xscale("log")
-        axes.set_title(case, fontsize="medium")
-        axes.set_xlabel("instances")
-        axes.set_ylabel(rows[0].unit)
-        axes.set_ylim(bottom=0)
-    facts = report.machine
-    figure.suptitle(f"distkv bench {report.benchmark}: {facts['cpu']}, {facts['date']}")
-    figure.savefig(path, dpi=110)
-
-
-main = benchmark("gmanager", measure, HELP, plot=_plot)
+main = benchmark("gmanager", measure, HELP, unit_of=_unit, plot=partial(write_curves, along="instances"))

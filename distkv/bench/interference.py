@@ -258,4 +258,5 @@ main = benchmark(
             ["--rounds"], type=click.IntRange(min=1), help="How often everything is measured; once if not given."
         ),
     ],
+    unit_of=lambda case: UNITS[case.removesuffix(f", {ALONE}")],
 )

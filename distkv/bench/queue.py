@@ -38,6 +38,7 @@ PATIENCE_S = 60.0
 POLL_S = 0.05
 GOAL = 0.97
 RATE, CPU = "output tokens/s of the batch", "processor time per token, rManager"
+UNITS = {RATE: "tokens/s", CPU: "ms"}
 TICK_S = 0.01
 """What the system counts processor time in."""
 HELP = """Tokens per second of a full batch with requests queued behind it, beside its rate for the same tokens without
@@ -119,8 +120,7 @@ def measure(say: Say, *, quick: bool, queued: Sequence[int], rounds: int | None)
         "measured": f"{tokens:,} tokens of each sequence, after the first {start:,}",
     }  # fmt: skip
     goals = tuple(_goal(size, samples[RATE], batch.slow) for size in sizes)
-    units = {RATE: "tokens/s", CPU: "ms"}
-    return Report("queue", machine, versions_of(("pyzmq", "uvloop")), results(samples, units), goals), samples
+    return Report("queue", machine, versions_of(("pyzmq", "uvloop")), results(samples, UNITS), goals), samples
 
 
 def _queued(size: int) -> str:
@@ -147,4 +147,5 @@ main = benchmark(
         ),
         click.Option(["--rounds"], type=click.IntRange(min=1), help="How often each number is measured."),
     ],
+    unit_of=UNITS.__getitem__,
 )

@@ -14,7 +14,8 @@ import click
 
 from distkv.bench.harness.command import Measured, Say, benchmark
 from distkv.bench.harness.contenders import require_transformers
-from distkv.bench.harness.exact import Score, score_row, show_scores, write_heat_map
+from distkv.bench.harness.exact import UNIT, Score, score_row, show_scores, write_heat_map
+from distkv.bench.harness.kept import keep_rows
 from distkv.bench.harness.machine import machine_facts, versions_of
 from distkv.bench.harness.report import Goal, Report, Result
 from distkv.bench.recall_cells.answer_cache import AnswerCache, Answers
@@ -55,7 +56,7 @@ Examples:
 
 
 class RecallMeasurement:
-    """All that is measured of one checkpoint, as it comes."""
+    """All that is measured of one checkpoint, as it comes: `rows`, by cell and sort of question."""
 
     def __init__(self, model: Path, threads: int, cache: AnswerCache, say: Say) -> None:
         from distkv.demo.recall import RecallScorer
@@ -64,7 +65,8 @@ class RecallMeasurement:
         self._scorer: RecallScorer = RecallScorer(model, threads)
         self._texts = held_out_texts()
         self.model_digest = digest_of_model(model)
-        self.absent, self.same = Score(), Score()
+        self.absent = Score()
+        self.rows: dict[tuple[str, str], Result] = keep_rows({})
 
     def transformers(self, cell: Cell, count: int) -> dict[str, Score]:
         """Scores of the first `count` documents, by sort of question and by depth."""
@@ -81,6 +83,8 @@ class RecallMeasurement:
                     sorts = ("facts", "near keys" if is_near(number) else "other keys", band_of(placed.depth))
                 for sort in sorts:
                     found[sort] = found.get(sort, Score()).with_answer(right)
+            for sort, score in found.items():
+                self._note(cell, sort, score)
         return found
 
     def distkv(self, cell: Cell, instances: int) -> Score:
@@ -98,7 +102,11 @@ class RecallMeasurement:
         for index, ours in zip(chosen, answers, strict=True):
             # Where transformers is wrong, no more is known than its tokens up to there.
             score = score.with_answer(ours[: len(greedy[index])] == greedy[index])
+        self._note(cell, f"as transformers, {instances} instance" + ("s" if instances > 1 else ""), score, "% same")
         return score
+
+    def _note(self, cell: Cell, sort: str, score: Score, unit: str = UNIT) -> None:
+        self.rows[cell.name, sort] = score_row(cell.name, sort, score, unit)
 
     def _document(self, cell: Cell, number: int) -> Document:
         return document_of(cell, number, self._scorer.tokenizer, self._texts)
@@ -127,14 +135,11 @@ def measure(
         there = ", ".join(str(size) for size in sorted({cell.tokens for cell in cells}))
         raise click.UsageError(f"there is no document of {min(unknown)} tokens; there are {there}")
     measurement = RecallMeasurement(model, threads, AnswerCache(keep), say)
-    rows: list[Result] = []
     goals = []
     for cell in cells:
         score = None
         if not tokens or cell.tokens in tokens:
-            scores = measurement.transformers(cell, documents or cell.documents)
-            rows += [score_row(cell.name, sort, found) for sort, found in scores.items()]
-            score = scores["facts"]
+            score = measurement.transformers(cell, documents or cell.documents)["facts"]
         goals.append(_goal(f"exact answers in {cell.name}", score, cell.least_percent))
     same = Score()
     for cell in cells if cluster else ():
@@ -142,8 +147,6 @@ def measure(
             for instances in (1, SPREAD_OVER):
                 found = measurement.distkv(cell, instances)
                 same = Score(same.right + found.right, same.questions + found.questions)
-                variant = f"as transformers, {instances} instance" + ("s" if instances > 1 else "")
-                rows.append(score_row(cell.name, variant, found, "% same"))
     goals.append(_goal(ABSENT, measurement.absent, LEAST_ABSENT_PERCENT))
     goals.append(_goal(SAME, same, 100.0))
     machine = machine_facts() | {
@@ -152,7 +155,7 @@ def measure(
         "facts": "; ".join(f"{cell.name}: {cell.facts} in each of {documents or cell.documents}" for cell in cells),
         "command": "distkv bench recall" + (" --quick" if quick else ""),
     }
-    return Report("recall", machine, versions_of(PACKAGES), tuple(rows), tuple(goals)), {}
+    return Report("recall", machine, versions_of(PACKAGES), tuple(measurement.rows.values()), tuple(goals)), {}
 
 
 def _goal(goal: str, score: Score | None, least_percent: float) -> Goal:

@@ -60,7 +60,7 @@ QUICK = Size(128, 2, 4, 2, 512, prompt_tokens=256, pool_tokens=256, max_tokens=1
 
 
 class Comparison:
-    """The variants; each measures a request and returns the values of its cases. `units` has one per case."""
+    """The variants; each measures a request and returns the values of its cases."""
 
     def __init__(self, size: Size, one: LocalCluster, three: LocalCluster, theirs: Transformers) -> None:
         draw = random.Random(0)
@@ -70,12 +70,6 @@ class Comparison:
         self.decode = f"decode after {size.prompt_tokens:,} tokens"
         self.long_first = f"time to first of {size.long_tokens:,} tokens"
         self.long_decode = f"decode after {size.long_tokens:,} tokens"
-        self.units = {
-            self.prefill: "tokens/s",
-            self.decode: "tokens/s",
-            self.long_first: "s",
-            self.long_decode: "tokens/s",
-        }
         self.beside = {
             "distkv": partial(self._short, partial(ask_cluster, one, short, size.max_tokens)),
             "transformers": partial(self._short, partial(theirs.ask, short, size.max_tokens)),
@@ -129,13 +123,22 @@ def measure(say: Say, *, quick: bool, threads: int, rounds: int | None) -> Measu
         },
     }
     report = Report(
-        "smoke", machine, versions_of(PACKAGES), results(samples, comparison.units), _goals(comparison, samples)
+        "smoke", machine, versions_of(PACKAGES), results(samples, _units(samples)), _goals(comparison, samples)
     )
     return report, samples
 
 
+def unit_of(case: str) -> str:
+    """Of a case of this benchmark."""
+    return "s" if case.startswith("time to") else "tokens/s"
+
+
+def _units(samples: Samples) -> dict[str, str]:
+    return {case: unit_of(case) for case in samples}
+
+
 def _goals(comparison: Comparison, samples: Samples) -> tuple[Goal, ...]:
-    rows = {(row.case, row.variant): row.median for row in results(samples, comparison.units)}
+    rows = {(row.case, row.variant): row.median for row in results(samples, _units(samples))}
     beside = "; ".join(
         f"{case}: " + ", ".join(f"{variant} {rows[case, variant]:,.1f} tokens/s" for variant in comparison.beside)
         for case in (comparison.prefill, comparison.decode)
@@ -168,4 +171,5 @@ main = benchmark(
         ),
         click.Option(["--rounds"], type=click.IntRange(min=1), help="How often each variant runs."),
     ],
+    unit_of=unit_of,
 )

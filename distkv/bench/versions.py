@@ -22,10 +22,11 @@ from distkv.bench.harness.alternate import Samples, alternate, paired_ratio
 from distkv.bench.harness.command import Measured, Say, benchmark
 from distkv.bench.harness.machine import machine_facts, versions_of
 from distkv.bench.harness.report import Goal, Report, results
+from distkv.bench.harness.units import better
+from distkv.bench.smoke import unit_of
 from distkv.errors import ConfigError
 
 THIS, OTHER = "this checkout", "other checkout"
-LOWER_IS_BETTER = {"s"}
 NOT_OURS = {"transformers", "memory limit"}
 RUNS = {
     "step": ("step", "--model", "b", "--threads", "1", "--rounds", "2", "--contexts", "128,2048"),
@@ -94,7 +95,7 @@ def _sample(root: Path, arguments: tuple[str, ...], units: dict[str, str]) -> Ma
 def _no_slower(case: str, variants: Mapping[str, list[float]], unit: str) -> Goal:
     """Met unless the whole 95 % interval of the speed ratio lies below 1."""
     ours, theirs = variants[THIS], variants[OTHER]
-    ratio = paired_ratio(theirs, ours) if unit in LOWER_IS_BETTER else paired_ratio(ours, theirs)
+    ratio = paired_ratio(theirs, ours) if better(unit) == "lower" else paired_ratio(ours, theirs)
     return Goal(f"{case}: speed against the other checkout", "95 % interval reaches 1", str(ratio), ratio.high >= 1.0)
 
 
@@ -106,4 +107,5 @@ main = benchmark(
         click.Argument(["other"], type=click.Path(path_type=Path, exists=True, file_okay=False)),
         click.Option(["--rounds"], type=click.IntRange(min=1), help="How often each checkout runs."),
     ],
+    unit_of=unit_of,
 )

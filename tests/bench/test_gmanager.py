@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import msgspec
 import pytest
 import zmq
 
+from distkv.bench import gmanager
 from distkv.bench.gmanager import CPU, DEATH_BYTES, LATE, MEMORY, OWN_CPU, QUICK, main
 from distkv.bench.harness.report import Report
 from distkv.bench.workloads.gmanager_queries import NoAnswer, QueryProcess, QueryRun
 from distkv.bench.workloads.heartbeat_frames import BLOCKS, HeartbeatFrames
+from distkv.cli.exit_codes import run
 from distkv.wire.inboxes import GMANAGER_PORT
 from distkv.wire.messages.to_gmanager import Heartbeat
 
@@ -59,3 +63,27 @@ def test_heartbeats_written_in_place_are_what_an_instance_sends() -> None:
         (placed,) = beat.entries
         assert (placed.req_id, placed.inst_id, placed.num_blocks) == (f"request-{seq % 3}", name, 1 + seq % 9)
         assert beat.lendable_blocks <= beat.free_blocks < beat.total_blocks == BLOCKS
+
+
+def test_an_interrupted_run_keeps_what_it_has_of_every_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds = iter(range(10))
+
+    def one(*_: object) -> dict[str, float]:
+        if (number := next(rounds)) == QUICK.rounds + 1:
+            raise KeyboardInterrupt
+        return {CPU: float(number), LATE: 0.5}
+
+    for name, made in (("_gmanager", MagicMock()), ("Fleet", MagicMock()), ("QueryProcess", MagicMock())):
+        monkeypatch.setattr(gmanager, name, lambda *_, made=made, **__: nullcontext(made))
+    monkeypatch.setattr(gmanager, "_round", one)
+    written = tmp_path / "gmanager.json"
+    assert run(main, ["--quick", "--json", str(written)]) == 130
+    report = msgspec.json.decode(written.read_bytes(), type=Report)
+    few, many = (f"{count:,}" for count in QUICK.instances)
+    rows = {(row.case, row.variant): (row.median, row.unit) for row in report.results}
+    assert rows == {
+        (CPU, few): (0.5, "% of one core"),
+        (CPU, many): (2.0, "% of one core"),
+        (LATE, few): (0.5, "ms"),
+        (LATE, many): (0.5, "ms"),
+    }

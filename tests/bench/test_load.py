@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 
 from distkv.bench import concurrency, interference
 from distkv.bench import queue as queue_bench
-from distkv.bench.workloads.http_load import LoadResult, run
+from distkv.bench.workloads import http_load
+from distkv.bench.workloads.http_load import LoadResult
+from distkv.cli.exit_codes import run
 
 ANSWER = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 EVENT = b'data: {"choices": []}\n\n'
@@ -28,7 +32,7 @@ class Server:
         server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         host, port = server.sockets[0].getsockname()
         async with server:
-            return await run(host, port, concurrency, requests, b"{}", deadline_s)
+            return await http_load.run(host, port, concurrency, requests, b"{}", deadline_s)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
@@ -97,3 +101,51 @@ def test_a_quick_run(benchmark, tmp_path: Path) -> None:
     assert report["results"] and all(0 < row["min"] <= row["median"] <= row["max"] for row in report["results"])
     assert len(report["goals"]) >= 2
     assert {goal["met"] for goal in report["goals"]} <= {True, False, None}
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "measures", "options"),
+    [(concurrency, "Levels", ["--rounds", "2"]), (queue_bench, "Batch", ["--rounds", "2"])],
+)
+def test_an_interrupted_run_keeps_its_rounds(benchmark, measures, options, tmp_path, monkeypatch) -> None:
+    """Of those that take turns: in the second round, the first variant is the last."""
+    calls = []
+
+    def one(size: int) -> dict[str, float]:
+        calls.append(size)
+        if calls.count(size) == 2 and size == calls[0]:
+            raise KeyboardInterrupt
+        return {benchmark.CPU: float(size + 1)}
+
+    monkeypatch.setattr(benchmark, "LocalCluster", MagicMock())
+    monkeypatch.setattr(benchmark, measures, lambda *_: SimpleNamespace(measure=one))
+    assert run(benchmark.main, ["--quick", *options, "--json", str(tmp_path / "f.json")]) == 130
+    report = json.loads((tmp_path / "f.json").read_text())
+    assert [row["case"] for row in report["results"]] == [benchmark.CPU] * len(set(calls))
+    assert {row["unit"] for row in report["results"]} == {"ms"}
+
+
+def test_interference_keeps_the_variants_that_were_measured(tmp_path, monkeypatch) -> None:
+    names = (interference.MEDIAN, f"{interference.MEDIAN}, {interference.ALONE}", interference.WORK)
+    stretched = dict.fromkeys(names, 2.0)
+
+    class Arrival:
+        def __init__(self, cluster: object, *_: object) -> None:
+            self.is_whole = cluster is clusters[1]
+
+        def alone(self, _: object) -> dict[str, float]:
+            return {interference.PREFILL: 100.0}
+
+        def beside(self, _: object) -> dict[str, float]:
+            if self.is_whole:
+                raise KeyboardInterrupt
+            return stretched
+
+    clusters = [MagicMock(), MagicMock()]
+    for one in clusters:
+        one.__enter__.return_value = one
+    monkeypatch.setattr(interference, "LocalCluster", MagicMock(side_effect=clusters))
+    monkeypatch.setattr(interference, "Arrival", Arrival)
+    assert run(interference.main, ["--quick", "--json", str(tmp_path / "f.json")]) == 130
+    rows = {(row["case"], row["unit"]) for row in json.loads((tmp_path / "f.json").read_text())["results"]}
+    assert rows == {(interference.PREFILL, "tokens/s"), *zip(names, ("ms", "ms", "of alone"), strict=True)}

@@ -9,6 +9,7 @@ from distkv.bench import recall
 from distkv.bench.harness.exact import Score
 from distkv.bench.recall_cells import cells, instances
 from distkv.bench.recall_cells.answer_cache import AnswerCache
+from distkv.cli.exit_codes import run
 from distkv.config import DEMO_MODEL, model_dir
 
 CHECKPOINT = model_dir(DEMO_MODEL)
@@ -68,6 +69,27 @@ def test_what_is_kept_is_not_measured_again(tmp_path, monkeypatch, capsys):
     assert again["results"] == first["results"]
     assert [goal["met"] for goal in again["goals"]] == [True, True, True, None]
     assert again["goals"][-1]["why"] == "left out"
+
+
+def test_an_interrupted_run_keeps_the_documents_that_were_read(tmp_path, monkeypatch):
+    from distkv.demo.recall import RecallScorer
+
+    asked = []
+
+    def greedy(self, document):
+        asked.append(1)
+        if len(asked) == 4:
+            raise KeyboardInterrupt
+        return [self.answer(placed) for placed in document.questions]
+
+    monkeypatch.setattr(recall, "held_out_texts", lambda: ["Some text. " * 50])
+    monkeypatch.setattr(RecallScorer, "greedy", greedy)
+    arguments = ["--quick", "--no-cluster", "--json", str(tmp_path / "f.json"), "--plot", str(tmp_path / "f.png")]
+    assert run(recall.main, arguments) == 130
+    report = json.loads((tmp_path / "f.json").read_text())
+    facts = {row["case"]: row["variant"] for row in report["results"] if row["variant"].startswith("facts")}
+    assert facts == {"2,048 tokens, generated prose": "facts: 64/64", "2,048 tokens, plain English": "facts: 32/32"}
+    assert report["machine"]["interrupted"] and (tmp_path / "f.png").exists()
 
 
 def test_distkv_is_not_started_for_answers_that_are_kept(tmp_path, monkeypatch):

@@ -110,11 +110,14 @@ def main(device: str, out: Path) -> None:
     facts = machine_facts() | gpu_facts(gpu) | versions_of(("torch", "triton", "flashinfer-python"))
     out.mkdir(parents=True, exist_ok=True)
     done = []
-    with tempfile.TemporaryDirectory() as reports:
-        for part in parts_of(device):
-            click.echo(f"{part.name}, at most {part.limit_s:.0f} s", err=True)
-            done.append(run(part, Path(reports)))
-    click.echo(write(out, facts, done).read_text(encoding="utf-8"))
+    try:
+        with tempfile.TemporaryDirectory() as reports:
+            for part in parts_of(device):
+                click.echo(f"{part.name}, at most {part.limit_s:.0f} s", err=True)
+                done.append(run(part, Path(reports)))
+    finally:
+        if done:  # also when it is interrupted
+            click.echo(write(out, facts, done).read_text(encoding="utf-8"))
     sys.exit(0 if all(one.exit_code == 0 for one in done) else 1)
 
 

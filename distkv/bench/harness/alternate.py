@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import random
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
+
+from distkv.bench.harness.kept import keep
 
 Measure = Callable[[], Mapping[str, float]]
 Samples = dict[str, dict[str, list[float]]]
 """case → variant → one value per round."""
 
 RESAMPLES = 2000
-_finished: list[Samples] = []
-"""What `alternate` measured since `kept_rounds` began, so that an interrupt does not lose it."""
 
 
 class Ratio(msgspec.Struct, frozen=True):
@@ -37,8 +36,7 @@ def alternate(
 
     A variant returns the value of each case it measured. report: hears of every round.
     """
-    samples: Samples = {}
-    _finished.append(samples)
+    samples: Samples = keep({}, by_turns=True)
     names = list(variants)
     for index in range(-warmups, rounds):
         if report is not None:
@@ -49,25 +47,6 @@ def alternate(
                 for case, value in measured.items():
                     samples.setdefault(case, {}).setdefault(name, []).append(value)
     return samples
-
-
-@contextlib.contextmanager
-def kept_rounds() -> Iterator[Callable[[], Samples]]:
-    """Within, what `alternate` has measured so far, of whole rounds."""
-    _finished.clear()
-    try:
-        yield _whole_rounds
-    finally:
-        _finished.clear()
-
-
-def _whole_rounds() -> Samples:
-    whole: Samples = {}
-    for samples in _finished:
-        for case, variants in samples.items():
-            rounds = min(map(len, variants.values()))
-            whole[case] = {variant: values[:rounds] for variant, values in variants.items()}
-    return whole
 
 
 def paired_ratio(ours: Sequence[float], theirs: Sequence[float], *, seed: int = 0) -> Ratio:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,24 +10,33 @@ from typing import Any
 import click
 from rich.console import Console
 
-from distkv.bench.harness.alternate import Samples, kept_rounds
+from distkv.bench.harness.alternate import Samples
+from distkv.bench.harness.kept import Kept, keeping
 from distkv.bench.harness.machine import machine_facts, versions_of
 from distkv.bench.harness.plot import require_matplotlib, write_plot
 from distkv.bench.harness.report import Report, results, show, write_json
 
 Say = Callable[[str], None]
 Measured = tuple[Report, Samples]
+Plot = Callable[[Report, Path], None]
 
 
-def _keep(name: str, samples: Samples, json: Path | None) -> None:
-    """Show, and write, the rounds that an interrupted benchmark has measured; which unit a case has it alone knows."""
-    if not samples:
-        return
-    facts = machine_facts() | {"interrupted": True}
-    report = Report(name, facts, versions_of(()), results(samples, dict.fromkeys(samples, "")))
-    if json is not None:
-        write_json(report, json)
-    show(report, samples, Console(markup=False, highlight=False))
+class Benchmark(click.Command):
+    """The command of a benchmark. plot: how its report is drawn."""
+
+    def __init__(self, plot: Plot, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.plot = plot
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click does; what was given stays in `ctx.meta`."""
+        ctx.meta["distkv.bench.arguments"] = list(args)
+        return super().parse_args(ctx, args)
+
+
+def unit_of_name(case: str) -> str:
+    """The unit of a case whose name ends in it."""
+    return case.rpartition(", ")[2]
 
 
 def benchmark(
@@ -35,42 +45,50 @@ def benchmark(
     help: str,
     options: Sequence[click.Parameter] = (),
     *,
-    plot: Callable[[Report, Path], None] = write_plot,
+    unit_of: Callable[[str], str] = unit_of_name,
+    plot: Plot = write_plot,
     table: Callable[[Report, Samples, Console], None] = show,
-) -> click.Command:
+) -> Benchmark:
     """`distkv bench NAME`. measure(say, quick=..., **options) reports progress to `say`; its report becomes the table
-    on standard output and the files asked for. Exit code 0 whenever it completed; interrupted, it shows and writes the
-    rounds that `alternate` has measured. plot, table: how it shows them."""
+    on standard output and the files asked for. Exit code 0 whenever it completed; interrupted, it shows and writes what
+    it has kept. unit_of: the unit of a case. plot, table: how it shows a report."""
 
-    def callback(json: Path | None, plot_path: Path | None, **given: Any) -> int:
+    @click.pass_context
+    def callback(ctx: click.Context, /, json: Path | None, plot_path: Path | None, **given: Any) -> int:
         for path in (json, plot_path):
             if path is not None and not path.absolute().parent.is_dir():
                 raise click.UsageError(f"there is no directory {path.absolute().parent} for {path.name}")
         if plot_path is not None:
             require_matplotlib()
         progress = Console(stderr=True, markup=False, highlight=False)
-        with progress.status(f"bench {name}") as status:
+        interrupt: KeyboardInterrupt | None = None
+        with progress.status(f"bench {name}") as status, keeping() as kept:
 
             def say(text: str) -> None:
                 status.update(f"bench {name}: {text}")
                 if not progress.is_terminal:
                     progress.print(f"bench {name}: {text}", soft_wrap=True)
 
-            with kept_rounds() as so_far:
-                try:
-                    report, samples = measure(say, **given)
-                except KeyboardInterrupt:
-                    _keep(name, so_far(), json)
+            try:
+                report, samples = measure(say, **given)
+            except KeyboardInterrupt as caught:
+                interrupt = caught
+                command = shlex.join(("distkv", "bench", name, *ctx.meta["distkv.bench.arguments"]))
+                report, samples = _interrupted(name, kept, unit_of, command)
+                if not report.results:
                     raise
         if json is not None:
             write_json(report, json)
         if plot_path is not None:
             plot(report, plot_path)
         table(report, samples, Console(markup=False, highlight=False))
+        if interrupt is not None:
+            raise interrupt
         return 0
 
-    return click.Command(
-        name,
+    return Benchmark(
+        plot,
+        name=name,
         callback=callback,
         params=[
             click.Option(["--json"], type=click.Path(path_type=Path), help="Write the results to this file."),
@@ -83,3 +101,11 @@ def benchmark(
         help=help,
         context_settings={"max_content_width": 100},
     )
+
+
+def _interrupted(name: str, kept: Kept, unit_of: Callable[[str], str], command: str) -> Measured:
+    """What was measured until then, without goals."""
+    samples = kept.samples
+    rows = results(samples, {case: unit_of(case) for case in samples}) + kept.rows
+    facts = machine_facts() | {"interrupted": True, "command": command}
+    return Report(name, facts, versions_of(()), rows), samples

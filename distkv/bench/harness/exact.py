@@ -82,6 +82,6 @@ def write_heat_map(report: Report, path: Path) -> None:
     axes.set_xticks(range(len(depths)), [f"{depth} %" for depth in depths])
     axes.set_yticks(range(len(cells)), list(cells))
     axes.set_xlabel("depth of the fact, from")
-    axes.set_title("exact answers, %")
+    axes.set_title("exact answers, % (higher is better)")
     figure.colorbar(image)
     figure.savefig(path, dpi=120)

@@ -72,7 +72,9 @@ def show(report: Report, samples: Samples, console: Console) -> None:
         table = _table(case)
         for row in report.results:
             if row.case == case:
-                beside = "" if row.variant == first else str(paired_ratio(variants[first], variants[row.variant]))
+                ours, theirs = variants[first], variants[row.variant]
+                paired = row.variant != first and len(ours) == len(theirs)
+                beside = str(paired_ratio(ours, theirs)) if paired else ""
                 table.add_row(row.variant, *map(_number, (row.median, row.min, row.max)), row.unit, beside)
         console.print(table)
     console.print("ratio: of the first variant to this one, mean over rounds with its 95 % interval", style="dim")

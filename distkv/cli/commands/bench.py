@@ -22,11 +22,13 @@ HELP = """Run a benchmark. It ends with a table, and says the machine and versio
 Examples:
   distkv bench smoke --quick
   distkv bench smoke --json smoke.json --plot smoke.png
+  distkv bench plot smoke.json
 """
+PLOT = "plot"
 
 
 def names() -> list[str]:
-    """The benchmarks there are: the modules of the package; what they share lies in packages below it."""
+    """The benchmarks there are, and `plot`: the modules of the package; what they share lies in packages below it."""
     return sorted(module.name for module in pkgutil.iter_modules(distkv.bench.__path__) if not module.ispkg)
 
 
@@ -58,6 +60,6 @@ command = click.Command(
         ),
     ],
     help=HELP,
-    epilog="Benchmarks: " + ", ".join(names()),
+    epilog=f"Benchmarks: {', '.join(name for name in names() if name != PLOT)}. {PLOT} draws the JSON of one again.",
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False, "max_content_width": 100},
 )

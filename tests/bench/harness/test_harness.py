@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
+from functools import partial
 from pathlib import Path
 
 import click
@@ -11,9 +13,14 @@ from rich.console import Console
 from distkv.bench.harness import command, plot
 from distkv.bench.harness.alternate import Samples, alternate, paired_ratio
 from distkv.bench.harness.command import Measured, benchmark
+from distkv.bench.harness.kept import keep, keep_rows
 from distkv.bench.harness.machine import machine_facts, versions_of
 from distkv.bench.harness.report import Goal, Report, Result, results, show, write_json
+from distkv.bench.harness.units import HIGHER, LOADS, LOWER, better
+from distkv.bench.plot import main as draw
 from distkv.cli.exit_codes import run
+
+ROOT = Path(__file__).parents[3]
 
 SAMPLES: Samples = {"decode": {"ours": [90.0, 100.0, 120.0], "theirs": [45.0, 50.0, 60.0]}, "wait": {"ours": [0.5]}}
 UNITS = {"decode": "tokens/s", "wait": "s"}
@@ -116,16 +123,88 @@ def test_an_interrupted_benchmark_keeps_its_rounds(tmp_path, capsys):
         alternate({"a": slow, "b": lambda: {"reading": 7.0}}, 5, warmups=1)
         raise AssertionError
 
-    main = benchmark("fake", measure, "Nothing.")
-    assert run(main, ["--json", str(tmp_path / "f.json")]) == 130
+    main = benchmark("fake", measure, "Nothing.", unit_of={"writing": "s", "reading": "GB/s"}.__getitem__)
+    assert run(main, ["--quick", "--json", str(tmp_path / "f.json")]) == 130
     kept = json.loads((tmp_path / "f.json").read_text())
     assert kept["machine"]["interrupted"] is True
-    found = {(row["case"], row["variant"]): row["median"] for row in kept["results"]}
-    assert found == {("writing", "first"): 5.0, ("reading", "a"): 2.5, ("reading", "b"): 7.0}
+    assert kept["machine"]["command"] == f"distkv bench fake --quick --json {tmp_path / 'f.json'}"
+    found = {(row["case"], row["variant"]): (row["median"], row["unit"]) for row in kept["results"]}
+    assert found == {("writing", "first"): (5.0, "s"), ("reading", "a"): (2.5, "GB/s"), ("reading", "b"): (7.0, "GB/s")}
     assert "reading" in capsys.readouterr().out
     main = benchmark("fake", lambda say, quick: (_ for _ in ()).throw(KeyboardInterrupt), "Nothing.")
     assert run(main, ["--json", str(tmp_path / "none.json")]) == 130
     assert not (tmp_path / "none.json").exists(), "nothing was measured"
+
+
+def test_what_is_measured_without_turns_is_kept_too(tmp_path, capsys):
+    pytest.importorskip("matplotlib", reason="--plot needs the extra 'bench'")
+
+    def measure(say, quick):
+        keep_rows({("cell", "sort"): Result("cell", "sort: 1/2", 50, 10, 90, "% exact")})
+        samples = keep({})
+        for variant, values in (("10", [1.0, 2.0]), ("100", [3.0])):
+            for value in values:
+                samples.setdefault("CPU", {}).setdefault(variant, []).append(value)
+        raise KeyboardInterrupt
+
+    files = {"--json": tmp_path / "f.json", "--plot": tmp_path / "f.png"}
+    main = benchmark("fake", measure, "Nothing.", unit_of=lambda case: "ms")
+    assert run(main, [str(part) for pair in files.items() for part in pair]) == 130
+    kept = json.loads(files["--json"].read_text())
+    assert [(row["variant"], row["median"], row["unit"]) for row in kept["results"]] == [
+        ("10", 1.5, "ms"),
+        ("100", 3.0, "ms"),
+        ("sort: 1/2", 50, "% exact"),
+    ]
+    assert files["--plot"].read_bytes().startswith(b"\x89PNG")
+    assert "100" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("write", "numbers"),
+    [(plot.write_plot, ["2.00", "0.50"]), (partial(plot.write_curves, along="peers"), ["0.50", "2.00"])],
+)
+def test_a_plot_says_which_way_is_better_what_whiskers_are_and_the_ratios(write, numbers, tmp_path, monkeypatch):
+    figures = pytest.importorskip("matplotlib.figure", reason="plots need the extra 'bench'")
+    drawn = []
+    monkeypatch.setattr(figures.Figure, "savefig", lambda self, path, dpi: drawn.append(self))
+    rows = tuple(
+        Result(case, variant, median, median / 2, median * 2, unit)
+        for case, unit, medians in (("decode", "tokens/s", (100, 50)), ("wait", "s", (2, 4)), ("load", "1/s", (1, 0)))
+        for variant, median in zip(("1,000", "2,000"), medians, strict=True)
+    )
+    write(Report("fake", machine_facts() | {"interrupted": True}, {}, rows), tmp_path / "f.png")
+    (figure,) = drawn
+    labels = [axes.get_ylabel() for axes in figure.axes]
+    assert labels == ["tokens/s (higher is better)", "s (lower is better)", "1/s"]
+    texts = [one.get_text() for one in figure.findobj(lambda artist: hasattr(artist, "get_text"))]
+    assert sum("whiskers: least and most" in text for text in texts) == 1
+    assert any(text.endswith(", interrupted") for text in texts)
+    over = [[text.get_text() for text in axes.texts] for axes in figure.axes]
+    assert over[:2] == [[number] for number in numbers]
+
+
+def test_every_unit_that_was_ever_written_has_a_direction():
+    reports = [json.loads(file.read_text()) for file in (ROOT / "docs" / "benchmarks").glob("*.json")]
+    found = {row["unit"] for report in reports for row in report["results"]}
+    assert found == {unit for unit in found if better(unit)} | (found & LOADS)
+    assert not LOWER & HIGHER and not LOADS & (LOWER | HIGHER)
+
+
+def test_a_report_is_drawn_again_as_its_benchmark_draws_it(tmp_path, capsys):
+    pytest.importorskip("matplotlib", reason="plots need the extra 'bench'")
+    for name in ("smoke", "gmanager", "recall"):
+        (file,) = (ROOT / "docs" / "benchmarks").glob(f"{name}-*.json")
+        copied = tmp_path / file.name
+        shutil.copy(file, copied)
+        assert run(draw, [str(copied)]) == 0
+        assert capsys.readouterr().out.strip() == str(copied.with_suffix(".png"))
+        assert copied.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+    (tmp_path / "other.json").write_text('{"no": "report"}')
+    write_json(measured()[0], tmp_path / "fake.json")
+    for name, told in (("other", "was not written by --json"), ("fake", "benchmark 'fake', which there is not")):
+        assert run(draw, [str(tmp_path / f"{name}.json")]) == 2
+        assert told in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,15 @@
+"""Which way figures are better, by their unit."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+LOWER = frozenset({"s", "ms", "µs", "MB", "% of one core"})
+HIGHER = frozenset({"tokens/s", "GB/s", "calls/s", "of alone", "% exact", "% same"})
+LOADS = frozenset({"1/s"})
+"""What was asked for, not what came of it."""
+
+
+def better(unit: str) -> Literal["lower", "higher"] | None:
+    """Which figures of this unit are better; None if neither."""
+    return "lower" if unit in LOWER else "higher" if unit in HIGHER else None

@@ -1,0 +1,54 @@
+"""`distkv bench plot FILE.json`: the picture of a report that was written before, drawn again without measuring."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from pathlib import Path
+
+import click
+import msgspec
+
+import distkv.bench
+from distkv.bench.harness.command import Benchmark
+from distkv.bench.harness.plot import require_matplotlib
+from distkv.bench.harness.report import Report
+
+HELP = """Draw what --json of a benchmark wrote, as its --plot does, into the PNG file of the same name or into --plot.
+
+\b
+Examples:
+  distkv bench plot smoke.json
+  distkv bench plot smoke.json --plot picture.png
+"""
+
+
+def _plot(file: Path, plot_path: Path | None) -> int:
+    require_matplotlib()
+    try:
+        report = msgspec.json.decode(file.read_bytes(), type=Report)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise click.UsageError(f"{file} was not written by --json of a benchmark: {error}") from None
+    written = plot_path or file.with_suffix(".png")
+    _benchmark(report.benchmark).plot(report, written)
+    click.echo(written)
+    return 0
+
+
+def _benchmark(name: str) -> Benchmark:
+    if name in {module.name for module in pkgutil.iter_modules(distkv.bench.__path__)}:
+        main = getattr(importlib.import_module(f"distkv.bench.{name}"), "main", None)
+        if isinstance(main, Benchmark):
+            return main
+    raise click.UsageError(f"the file says it is of benchmark {name!r}, which there is not")
+
+
+main = click.Command(
+    "plot",
+    callback=_plot,
+    params=[
+        click.Argument(["file"], type=click.Path(exists=True, dir_okay=False, path_type=Path)),
+        click.Option(["--plot", "plot_path"], type=click.Path(dir_okay=False, path_type=Path), help="The PNG file."),
+    ],
+    help=HELP,
+)
