@@ -13,6 +13,7 @@ from distkv.control.blocks import SlotState
 from distkv.control.commands import TellWorker
 from distkv.control.loan.borrow import Purpose
 from distkv.control.loan.debts import DebtBook
+from distkv.control.loan.paths import LONGEST_UNUSED_S, Path
 from distkv.control.request.block import Block, Debt
 from distkv.control.request.sequence import Sequence
 from distkv.control.rmanager.state import RManagerState
@@ -23,11 +24,12 @@ from distkv.wire.messages.to_worker import Pull
 
 @dataclass(slots=True, eq=False)
 class Recall:
-    """Blocks being pulled back; the slots are this record's until the pull ends."""
+    """Blocks being pulled back since `began_at`; the slots are this record's until the pull ends."""
 
     seq: Sequence
     debt: Debt
     pairs: list[tuple[Block, int]]
+    began_at: float
 
 
 class Recaller:
@@ -66,7 +68,7 @@ class Recaller:
         room = self._state.pool.num_free - len(self._state.running())
         slots = self._state.pool.allocate(min(len(placed), max(0, room)), SlotState.LOCAL) or []
         if slots:
-            self._pull_back(seq, debt, placed[len(placed) - len(slots) :], slots)
+            self._pull_back(seq, debt, placed[len(placed) - len(slots) :], slots, now)
         rest = len(placed) - len(slots)
         if rest and self._state.borrower.of(seq, Purpose.RECLAIM) is None:
             self._state.borrower.start(seq, Purpose.RECLAIM, rest, now, exclude=[debt.creditor_id])
@@ -80,11 +82,16 @@ class Recaller:
         )
         self._state.publish(lost)
 
-    def on_pulled(self, message: Pulled) -> bool:
+    def on_pulled(self, message: Pulled, now: float) -> bool:
         """A pull of ours is over; false if it was none of ours."""
         recall = self._pulls.pop(message.pull_id, None)
         if recall is None:
             return False
+        path = Path(self._state.settings.instance_id, recall.debt.creditor_id)
+        if message.problem:
+            self._state.paths.failed(path, message.problem, now, now - recall.began_at, LONGEST_UNUSED_S)
+        else:
+            self._state.paths.worked(path)
         unused, left = [], []
         for block, slot in recall.pairs:
             if (
@@ -107,10 +114,10 @@ class Recaller:
         """Slots that blocks on their way back go into."""
         return [slot for recall in self._pulls.values() for _, slot in recall.pairs]
 
-    def _pull_back(self, seq: Sequence, debt: Debt, blocks: list[Block], slots: list[int]) -> None:
+    def _pull_back(self, seq: Sequence, debt: Debt, blocks: list[Block], slots: list[int], now: float) -> None:
         member = self._state.members[debt.creditor_id]
         pull_id = self._state.next_id()
-        self._pulls[pull_id] = Recall(seq, debt, list(zip(blocks, slots, strict=True)))
+        self._pulls[pull_id] = Recall(seq, debt, list(zip(blocks, slots, strict=True)), now)
         self._state.emit(
             TellWorker(
                 Pull(

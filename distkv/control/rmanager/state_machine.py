@@ -134,7 +134,7 @@ class RManager:
                 self._mover.on_checksummed(message)
             case fw.Pulled():
                 if not self._creditor.on_pulled(message):
-                    self._recaller.on_pulled(message)
+                    self._recaller.on_pulled(message, now)
             case fw.Linked():
                 self._debts.give_back(self.state.borrower.on_linked(message, now))
             case fw.Revoked():

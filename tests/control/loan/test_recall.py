@@ -5,6 +5,7 @@ from __future__ import annotations
 from distkv.clock import ManualClock
 from distkv.control.loan.borrow import Purpose
 from distkv.control.loan.debts import DebtBook
+from distkv.control.loan.paths import Path
 from distkv.control.loan.recall import Recaller
 from distkv.control.request.block import Debt
 from distkv.control.request.sequence import Sequence
@@ -58,10 +59,10 @@ def test_all_come_home_when_there_is_room() -> None:
     recalling.check()
     recalling.reclaim()
     assert issued(recalling.state, Pull) == [], "asked again while they are coming"
-    assert recalling.recaller.on_pulled(Pulled(pull_id=pull.pull_id))
+    assert recalling.recaller.on_pulled(Pulled(pull_id=pull.pull_id), 11.0)
     assert [block.slot for block in recalling.seq.placement.blocks[:3]] == list(pull.slots)
     assert recalling.seq.placement.debts == [] and len(issued(recalling.state, Release)) == 1
-    assert not recalling.recaller.on_pulled(Pulled(pull_id=pull.pull_id))
+    assert not recalling.recaller.on_pulled(Pulled(pull_id=pull.pull_id), 11.0)
     recalling.check()
 
 
@@ -99,12 +100,25 @@ def test_a_pull_that_fails_gives_its_slots_back_and_is_tried_again() -> None:
     free = recalling.state.pool.num_free
     recalling.reclaim()
     pull = recalling.pull()
-    recalling.recaller.on_pulled(Pulled(pull_id=pull.pull_id, problem="the source is gone"))
+    recalling.recaller.on_pulled(Pulled(pull_id=pull.pull_id, problem="the source is gone"), 11.0)
     assert recalling.state.pool.num_free == free
     assert all(block.arrived for block in recalling.seq.placement.blocks[:3])
     recalling.check()
     recalling.reclaim()
     assert recalling.pull().pull_id != pull.pull_id
+
+
+def test_a_creditor_that_cannot_be_read_from_is_not_borrowed_from_until_a_pull_works() -> None:
+    recalling, path = Recalling(free=8), Path("me", "p")
+    recalling.reclaim()
+    recalling.recaller.on_pulled(Pulled(pull_id=recalling.pull().pull_id, problem="no link within 3 s"), 13.0)
+    paths = recalling.state.paths
+    assert paths.is_in_doubt(path) and paths.describe() == "me could not read from p: no link within 3 s"
+    assert paths.next_deadline() >= 13.0 + 0.75 * 3.0, "not tried again sooner than it took to fail"
+    recalling.reclaim()
+    recalling.recaller.on_pulled(Pulled(pull_id=recalling.pull().pull_id), 14.0)
+    assert not paths.has_failed(path)
+    recalling.check()
 
 
 def test_what_is_still_there_at_the_deadline_is_given_up_and_nothing_else() -> None:
@@ -131,7 +145,7 @@ def test_what_comes_home_at_the_deadline_is_not_given_up() -> None:
     pull = recalling.pull()
     recalling.recaller.on_reclaim("p", Reclaim(span=recalling.debt.span, deadline_s=0.0), recalling.clock.now())
     assert list(recalling.seq.uncomputed) == [(0, 4)], "two of three are on their way"
-    recalling.recaller.on_pulled(Pulled(pull_id=pull.pull_id))
+    recalling.recaller.on_pulled(Pulled(pull_id=pull.pull_id), 11.0)
     assert list(recalling.seq.uncomputed) == [(0, 4)] and recalling.seq.placement.debts == []
     recalling.check()
 
@@ -147,7 +161,7 @@ def test_what_ended_or_was_lost_meanwhile_needs_no_slots() -> None:
             del recalling.state.sequences["r"]
             recalling.debts.drop(recalling.seq, recalling.clock.now())
         recalling.check()
-        recalling.recaller.on_pulled(Pulled(pull_id=pull.pull_id))
+        recalling.recaller.on_pulled(Pulled(pull_id=pull.pull_id), 11.0)
         assert recalling.recaller.slots() == []
         recalling.check()
 
