@@ -234,7 +234,8 @@ class RequestLifecycle:
         for request_id in sequences.deadlines.take_due(now):
             seq = sequences[request_id]
             if seq.request.began is None:
-                self.fail(seq, f"no memory was found by its deadline: {self._numbers(seq)}", now)
+                waited_s = now - seq.request.arrival
+                self.fail(seq, f"it had not begun by its deadline, after {waited_s:.3g} s: {self._numbers(seq)}", now)
             else:
                 self._expire(seq, now)
         for request_id in sequences.queue.starvation.judge(self._state.cluster_blocks(), now):
@@ -255,7 +256,8 @@ class RequestLifecycle:
     def _numbers(self, seq: Sequence) -> str:
         block_tokens = self._state.settings.block_tokens
         return (
-            f"it needs KV memory for {seq.size_blocks * block_tokens} tokens, live instances together can give "
+            f"it needs KV memory for {seq.size_blocks * block_tokens} tokens, "
+            f"{self._state.pool.num_free * block_tokens} are free here, live instances together can give "
             f"{self._state.cluster_blocks() * block_tokens}{self._path_failures()}"
         )
 

@@ -300,7 +300,20 @@ def test_a_request_waits_for_memory_until_its_deadline() -> None:
     assert serving.answers() == []
     serving.requests.tick(serving.clock.advance(0.2))
     ended = serving.refusal()
-    assert (ended.request_id, ended.kind, ended.retryable) == ("r", "failed", True) and "deadline" in ended.reason
+    assert (ended.request_id, ended.kind, ended.retryable) == ("r", "failed", True)
+    assert ended.reason == (
+        "it had not begun by its deadline, after 2.1 s: it needs KV memory for 8 tokens, 4 are free here, "
+        "live instances together can give 8"
+    )
+
+
+def test_one_whose_time_is_over_at_once_is_not_told_that_there_is_no_memory() -> None:
+    serving = Serving()
+    serving.submit(timeout_s=1e-9)
+    serving.requests.tick(serving.clock.now() + 1e-3)
+    assert serving.refusal().reason.startswith(
+        "it had not begun by its deadline, after 0.001 s: it needs KV memory for 4 tokens, 64 are free here"
+    )
 
 
 def test_memory_that_was_lost_may_come_back_for_a_while() -> None:
