@@ -196,23 +196,23 @@ class Directory:
         return self._cursors.setdefault(address, MemberCursor())
 
     def _on_members(self, address: str, message: Members) -> None:
-        is_whole = message.base == 0
-        if address != self.address and (self._bootstrap_answers or (is_whole and not message.members)):
+        if address != self.address and (self._bootstrap_answers or (message.base == 0 and not message.members)):
             return  # instances repeat what a gManager sent them a moment ago
-        if not self._cursor(address).take(message):
+        cursor = self._cursor(address)
+        if not cursor.take(message):
             return
         now_s = self._loop.time()
         if address == self.address and self._bootstrap_lost:
             self._bootstrap_lost, self._rebuilt_at_s = False, now_s + REBUILD_S
-        if self._members is None or (is_whole and now_s >= self._rebuilt_at_s):
-            self._members = {}
-            self._order.clear()
-        for instance_id in message.gone:
-            self._members.pop(instance_id, None)
-            self._order.remove(instance_id)
+        known = self._members = self._members or {}
         for member in message.members:
-            self._members[member.instance_id] = member
+            known[member.instance_id] = member
             self._order.put(member)
+        named = cursor.take_whole(message)
+        unnamed = () if named is None or now_s < self._rebuilt_at_s else known.keys() - named
+        for instance_id in (*message.gone, *unnamed):
+            known.pop(instance_id, None)
+            self._order.remove(instance_id)
 
     async def _refresh(self) -> None:
         while True:

@@ -42,11 +42,6 @@ class InstanceOrder:
         if not here:
             del self._at[member.address]
 
-    def clear(self) -> None:
-        """None is listed any more."""
-        for known in (self._ready, self._standings, self._order, self._at):
-            known.clear()
-
     def has_live(self, address: str, num_requests: int) -> None:
         """So many requests of this client are at an address."""
         if num_requests:

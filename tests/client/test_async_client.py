@@ -19,7 +19,7 @@ from distkv.client.async_client import MAX_OUTPUTS
 from distkv.types import TokenLogprobs
 from distkv.wire.messages.to_client import RequestEnded, TokenChunk
 from distkv.wire.messages.to_gmanager import MAX_NAMES, Locate, MembersQuery
-from distkv.wire.messages.to_rmanager import Cancel, KeepAlive, Submit
+from distkv.wire.messages.to_rmanager import Cancel, KeepAlive, Members, Submit
 from tests.client.fakes import FakeGManager, count_up, first_only, nothing
 
 FOUR = SamplingParams(max_tokens=4)
@@ -253,6 +253,27 @@ async def test_a_restarted_gmanager_that_knows_nobody_yet_changes_nothing(start_
         await cluster.gmanager.wait_for(object)
         assert (await client.submit("x", FOUR)).text == "0 1 2 3 "
         assert [member.instance_id for member in await client.members()] == ["i0"]
+
+
+class HalfHeardGManager(FakeGManager):
+    """After its first answer, the whole list comes in parts, of which only the first arrives."""
+
+    def answers(self, route, body):
+        if not isinstance(body, MembersQuery):
+            return super().answers(route, body)
+        if not self.of(MembersQuery):
+            return [Members(version=2, incarnation=1, members=tuple(self.members))]
+        return [Members(version=1, incarnation=2, members=tuple(self.members[:1]), more=True, newest=2)]
+
+
+async def test_no_instance_is_missing_while_a_list_comes_in_parts(start_fakes, monkeypatch):
+    monkeypatch.setattr(directory, "ANSWER_S", 0.05)
+    gmanager = HalfHeardGManager([one.member() for one in start_fakes(count_up, count_up).instances])
+    async with AsyncClient(gmanager.address) as client:
+        assert len(await client.members()) == 2
+        assert [member.instance_id for member in await client.members()] == ["i0", "i1"]
+        assert len(gmanager.of(MembersQuery)) > 1 and not client.address_answers
+    gmanager.die()
 
 
 async def test_nobody_answers(monkeypatch):

@@ -88,15 +88,17 @@ class PeerBook:
         if message.incarnation != self._source:
             self._believed_from = now + NEWLY_HEARD_S if self._source else now
             self._source = message.incarnation
-        lost = self.update(message.members, now, is_whole=message.base == 0 and not message.more)
-        for instance_id in message.gone:
+        lost = self.update(message.members, now)
+        named = self.cursor.take_whole(message)
+        unnamed = () if named is None else self._state.members.keys() - named
+        for instance_id in (*message.gone, *unnamed):
             self._postponed.pop(instance_id, None)
             self._forget_dead(instance_id)
         return lost
 
-    def update(self, members: tuple[Member, ...], now: float, *, is_whole: bool = True) -> list[LostPeer]:
-        """Merge a member list, or what changed in it; returns peers that died or began a new incarnation and owe this
-        instance nothing."""
+    def update(self, members: tuple[Member, ...], now: float) -> list[LostPeer]:
+        """Merge what a list says of members; returns peers that died or began a new incarnation and owe this instance
+        nothing."""
         known = self._state.members
         lost = []
         for member in members:
@@ -113,10 +115,6 @@ class PeerBook:
                 self._postponed[member.instance_id] = member
                 continue
             lost.extend(self._believe(member))
-        if is_whole:
-            named = {member.instance_id for member in members}
-            for instance_id in known.keys() - named:
-                self._forget_dead(instance_id)
         return lost
 
     def tell_worker(self) -> None:
@@ -221,7 +219,7 @@ class PeerBook:
             if knocks is not None and knocks.next_at == at:
                 self._knock(instance_id, knocks, now)
         if self._postponed and now >= self._believed_from:
-            lost.extend(self.update(tuple(self._postponed.values()), now, is_whole=False))
+            lost.extend(self.update(tuple(self._postponed.values()), now))
         return lost
 
     def next_deadline(self) -> float:

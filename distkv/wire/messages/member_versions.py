@@ -119,16 +119,40 @@ class MemberLog:
 
 
 class MemberCursor:
-    """How far a receiver has followed one sender's list."""
+    """How far a receiver has followed one sender's list.
+
+    A whole list comes in parts, maybe with changes among them, and says nothing of those who are no more. `_named` are
+    those that were named since it began, until it has come as far as `_whole_at`.
+    """
 
     def __init__(self) -> None:
         self._incarnation = 0
         self._version = 0
         self._announced = 0
+        self._named: set[str] | None = None
+        self._whole_at = 0
 
     def take(self, message: Members) -> bool:
         """Whether to apply a message; one that is older than what is known changes nothing, one that builds on what is
         not known leaves a gap."""
+        if not self._follow(message):
+            return False
+        if message.base == 0:
+            self._named, self._whole_at = set(), message.newest or message.version
+        if self._named is not None:
+            self._named.difference_update(message.gone)
+            self._named.update(member.instance_id for member in message.members)
+        return True
+
+    def take_whole(self, message: Members) -> set[str] | None:
+        """After a message was applied: the names of all members, if a whole list has come with it; all others are no
+        more."""
+        if message.more or self._version < self._whole_at:
+            return None
+        named, self._named = self._named, None
+        return named
+
+    def _follow(self, message: Members) -> bool:
         is_same = message.incarnation == self._incarnation != 0
         if message.base and not (is_same and message.base <= self._version):
             self.announced(message.incarnation, message.version)

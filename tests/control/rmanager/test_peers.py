@@ -42,7 +42,7 @@ def peers(state: RManagerState) -> PeerBook:
 
 
 def list_(peers: PeerBook, *members: Member, now: float = 10.0) -> list[LostPeer]:
-    return peers.update(members, now)
+    return peers.take(Members(version=1, members=members), now)
 
 
 def owe(state: RManagerState, creditor: str = "p") -> None:
@@ -305,6 +305,15 @@ def test_changes_are_followed_and_a_gap_is_asked_for(state: RManagerState, peers
     assert peers.cursor.query() == MembersQuery(incarnation=9, version=5)
     peers.take(Members(version=8, incarnation=9, base=5, members=(make_member("r"), make_member("s"))), 10.0)
     assert set(state.members) == {"q", "r", "s"} and not peers.cursor.is_behind
+
+
+def test_the_dead_that_a_whole_list_in_parts_lacks_are_forgotten(state: RManagerState, peers: PeerBook) -> None:
+    dead = [make_member(name, state="dead") for name in "pqr"]
+    peers.take(Members(version=3, incarnation=5, members=tuple(dead)), 10.0)
+    peers.take(Members(version=1, incarnation=6, members=(dead[0],), more=True, newest=2), 20.0)
+    assert set(state.members) == {"p", "q", "r"}, "the rest may name them"
+    peers.take(Members(version=2, incarnation=6, base=1, members=(dead[1],)), 20.0)
+    assert set(state.members) == {"p", "q"}
 
 
 def test_after_a_clock_was_set_back_a_smaller_incarnation_is_a_new_life(state: RManagerState, peers: PeerBook) -> None:

@@ -25,11 +25,10 @@ class Follower:
     def receive(self, message: Members) -> None:
         if not self.cursor.take(message):
             return
-        if message.base == 0:
-            self.members.clear()
-        for name in message.gone:
-            self.members.pop(name, None)
         self.members.update((member.instance_id, member) for member in message.members)
+        named = self.cursor.take_whole(message)
+        for name in {*message.gone, *(() if named is None else self.members.keys() - named)}:
+            self.members.pop(name, None)
 
 
 def filled(count: int) -> MemberLog:
@@ -130,6 +129,41 @@ def test_a_whole_list_in_parts_leaves_nobody_who_is_gone(monkeypatch: pytest.Mon
     for message in early:
         follower.receive(message)
     assert set(follower.members) == {"i1", "i2"} and not follower.cursor.is_behind, "it came too late"
+
+
+def test_nobody_is_missing_while_a_whole_list_comes_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(member_versions, "PART_MEMBERS", 1)
+    log, follower = filled(3), Follower()
+    for message in log.since(0):
+        follower.receive(message)
+    another = MemberLog(2)
+    another.put(make_member("i1"))
+    another.put(make_member("i2"))
+    first, last = another.since(0)
+    follower.receive(first)
+    assert set(follower.members) == {"i0", "i1", "i2"}
+    another.put(make_member("i3"))
+    (news,) = another.since(2)
+    follower.receive(news)
+    assert set(follower.members) == {"i0", "i1", "i2"} and follower.cursor.is_behind, "it came between the parts"
+    follower.receive(last)
+    assert set(follower.members) == {"i1", "i2"}, "the list is complete, and it lacks i0"
+    follower.receive(news)
+    assert set(follower.members) == {"i1", "i2", "i3"}
+
+
+def test_changes_that_reach_beyond_a_part_complete_a_whole_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(member_versions, "PART_MEMBERS", 1)
+    log, follower = filled(2), Follower()
+    follower.receive(Members(version=1, members=(make_member("former"),)))
+    first, _ = log.since(0)
+    log.remove("i0")
+    log.put(make_member("i2"))
+    follower.receive(first)
+    monkeypatch.setattr(member_versions, "PART_MEMBERS", 9)
+    (rest,) = log.since(1)
+    follower.receive(rest)
+    assert set(follower.members) == {"i1", "i2"}
 
 
 def test_changes_since_a_version_of_long_ago_are_the_whole_list(monkeypatch: pytest.MonkeyPatch) -> None:
