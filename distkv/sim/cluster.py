@@ -203,7 +203,9 @@ class SimCluster:
         """A moment passes; who needs it gets a Tick, and clients say now and then that they are there."""
         now = self.clock.advance(TICK_S)
         while self._processes.ended:
-            self.kill(self._processes.ended.pop())
+            name = self._processes.ended.pop()
+            self._processes.deliver_all_of(name)
+            self.kill(name)
         for name, node in list(self.nodes.items()):
             if node.runs and node.deadline <= now:
                 self._processes.handle(name, c.Tick())

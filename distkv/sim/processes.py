@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import cast
 
@@ -77,7 +77,15 @@ class Processes:
 
     def deliver(self, target: str = "") -> bool:
         """Let one message arrive, at a certain process if one is named; false if none can."""
-        drawn = self.network.draw(lambda channel: target in ("", channel.target) and self._is_read(channel))
+        return self._deliver(lambda channel: target in ("", channel.target))
+
+    def deliver_all_of(self, source: str) -> None:
+        """Let arrive what a process sent that ends in good order, as far as somebody reads it."""
+        while self._deliver(lambda channel: channel.source == source and not channel.is_within):
+            pass
+
+    def _deliver(self, may_arrive: Callable[[Channel], bool]) -> bool:
+        drawn = self.network.draw(lambda channel: may_arrive(channel) and self._is_read(channel))
         if drawn is None:
             return False
         channel, delivery = drawn

@@ -39,7 +39,9 @@ class Creditor:
         """Reserve, or refuse with what is free."""
         state = self._state
         if reason := self._why_not(sender, message, now):
-            state.emit(Answer(route, Refused(span_id=message.span_id, reason=reason, free_blocks=0)))
+            is_draining = state.instance_state == "draining"
+            refused = Refused(span_id=message.span_id, reason=reason, free_blocks=0, is_draining=is_draining)
+            state.emit(Answer(route, refused))
             return
         for loan in state.loans.of_debtor(sender):
             if loan.debtor_incarnation != message.debtor_incarnation:  # of a former process
@@ -156,9 +158,9 @@ class Creditor:
             self._state.emit(Answer(loan.route, Released(span=loan.span, positions=message.positions)))
 
     def reclaim_all(self, deadline_s: float) -> None:
-        """Ask every debtor to take its blocks elsewhere."""
+        """This instance drains: ask every debtor to take its blocks elsewhere."""
         for loan in self._state.loans.held():
-            self._state.emit(Answer(loan.route, Reclaim(span=loan.span, deadline_s=deadline_s)))
+            self._state.emit(Answer(loan.route, Reclaim(span=loan.span, deadline_s=deadline_s, is_draining=True)))
 
     def tick(self, now: float) -> None:
         """Take back what nobody renewed."""

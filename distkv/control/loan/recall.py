@@ -2,6 +2,9 @@
 
 What finds no place by the deadline is given up, that much of the span and no more, and is computed again: the creditor
 would refuse to renew all of it.
+
+Where both drain, the debtor goes first: its requests end soon, and need here what room there is to grow into. So
+nothing comes home, and what it has borrowed stays where it is unless others lend.
 """
 
 from __future__ import annotations
@@ -44,28 +47,33 @@ class Recaller:
         """Begin to empty the span as far as it must be, or go on with it.
 
         Positions that nothing lies in yet go first: their blocks lose the place they had there. Of those placed there,
-        the last ones come home as far as there is room; others look for another creditor.
+        the last ones come home as far as there is room; others look for another creditor. Of an instance that drains as
+        its creditor does, they only look for another one, and nothing else is given back before they have left.
         """
         found = self._debts.find(message.span)
         if found is None or found[1].creditor_id != creditor_id or found[1] not in found[0].placement.debts:
             return
         seq, debt = found
+        both_drain = message.is_draining and self._state.instance_state == "draining"
+        if both_drain and not self._state.has_creditors:
+            return
         leaving = sum(block.moving_from is debt for block in debt.blocks)
         coming = {block.number for one in self._pulls.values() if one.debt is debt for block, _ in one.pairs}
         excess = debt.capacity - message.keep_blocks - leaving - len(coming)
-        if excess > 0:
+        placed = [b for b in debt.blocks if b.debt is debt and b.arrived and b.number not in coming]
+        if excess > 0 and not (both_drain and placed):
             excess -= self._debts.abandon(seq, debt, excess)
             self._state.sequences.touch(seq)
         if excess <= 0 or debt.num_ready:
             return
-        placed = [b for b in debt.blocks if b.debt is debt and b.arrived and b.number not in coming][-excess:]
+        placed = placed[-excess:]
         if message.deadline_s <= 0:
             self._give_up(seq, debt, placed)
         elif not coming:
-            self._bring_home(seq, debt, placed, now)
+            room = 0 if both_drain else self._state.pool.num_free - len(self._state.running())
+            self._bring_home(seq, debt, placed, room, now)
 
-    def _bring_home(self, seq: Sequence, debt: Debt, placed: list[Block], now: float) -> None:
-        room = self._state.pool.num_free - len(self._state.running())
+    def _bring_home(self, seq: Sequence, debt: Debt, placed: list[Block], room: int, now: float) -> None:
         slots = self._state.pool.allocate(min(len(placed), max(0, room)), SlotState.LOCAL) or []
         if slots:
             self._pull_back(seq, debt, placed[len(placed) - len(slots) :], slots, now)

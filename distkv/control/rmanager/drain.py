@@ -1,7 +1,11 @@
 """An orderly end: no new requests, loans are reclaimed, what runs finishes, until a deadline.
 
+Debtors go before creditors, also when all are stopped at the same moment: what is lent is reclaimed a moment later, and
+by then a debtor that drains too keeps it until its requests end (see `Recaller`).
+
 What does not run is handed back as retryable: at once if nothing was generated yet, so that its client sends it to
-another instance; after PATIENCE_S if it waits in mid-output, for then only its client knows whether to begin anew.
+another instance, or if it can have no memory to go on with, since the others drain too; else after PATIENCE_S, for then
+only its client knows whether to begin anew.
 """
 
 from __future__ import annotations
@@ -13,10 +17,15 @@ from distkv.control.commands import Exit, TellGManager
 from distkv.control.loan.creditor import Creditor
 from distkv.control.loan.debts import DebtBook
 from distkv.control.request.lifecycle import RequestLifecycle
-from distkv.control.request.sequence import SeqState
+from distkv.control.request.sequence import SeqState, Sequence
 from distkv.control.rmanager.state import RManagerState
+from distkv.control.schedule.holdings import Holdings
 from distkv.wire.messages.to_gmanager import Leave
 
+RECLAIM_AFTER_S = 0.5
+"""A debtor that is stopped at the same moment drains by then."""
+REMIND_S = 0.5
+"""A `Reclaim` may be lost: it is sent again so often."""
 PATIENCE_S = 5.0
 """How long a request that has output may wait for memory while its instance drains."""
 
@@ -24,13 +33,22 @@ PATIENCE_S = 5.0
 class Drain:
     """The drain of one instance, from when it is requested."""
 
-    def __init__(self, state: RManagerState, requests: RequestLifecycle, creditor: Creditor, debts: DebtBook) -> None:
+    def __init__(
+        self,
+        state: RManagerState,
+        requests: RequestLifecycle,
+        creditor: Creditor,
+        debts: DebtBook,
+        holdings: Holdings,
+    ) -> None:
         self._state = state
         self._requests = requests
         self._creditor = creditor
         self._debts = debts
+        self._holdings = holdings
         self._until: float | None = None
         self._left = False
+        self._reclaim_at = math.inf
         self._waiting_since: dict[str, float] = {}
 
     def start(self, timeout_s: float, now: float) -> None:
@@ -39,26 +57,24 @@ class Drain:
         if self._until is not None:
             return
         state.instance_state = "draining"
-        self._until = now + timeout_s
+        self._until, self._reclaim_at = now + timeout_s, now + RECLAIM_AFTER_S
         state.publish(events.Draining(running=len(state.running()), loans=state.loans.num_spans))
-        self._creditor.reclaim_all(timeout_s)
-
-    def remind(self, now: float) -> None:
-        """Ask for the loans again: a `Reclaim` may be lost."""
-        if self._until is not None and now < self._until:
-            self._creditor.reclaim_all(self._until - now)
 
     def next_deadline(self) -> float:
-        """When time is up, or a request in mid-output has waited for too long."""
+        """When time is up, loans are to be reclaimed, or a request in mid-output has waited for too long."""
         if self._until is None or self._left:
             return math.inf
-        return min(self._until, min(self._waiting_since.values(), default=math.inf) + PATIENCE_S)
+        reclaim_at = self._reclaim_at if self._state.loans.num_spans else math.inf
+        return min(self._until, reclaim_at, min(self._waiting_since.values(), default=math.inf) + PATIENCE_S)
 
     def advance(self, now: float) -> None:
         """Leave and exit when nothing is left to do, or time is up."""
         state = self._state
         if self._until is None or self._left:
             return
+        if self._reclaim_at <= now < self._until:
+            self._reclaim_at = now + REMIND_S
+            self._creditor.reclaim_all(self._until - now)
         self._hand_back(now)
         idle = not state.sequences and state.scheduler.is_idle and not state.has_deferred
         if idle and not state.loans.num_spans and not self._debts.is_closing:
@@ -80,12 +96,18 @@ class Drain:
         self._waiting_since = {seq.request_id: self._waiting_since.get(seq.request_id, now) for seq in waiting}
         for seq in waiting:
             draining = f"instance {self._state.settings.instance_id} is draining"
+            so_far = f"after {seq.num_generated} of {seq.request.params.max_tokens} tokens"
             if seq.num_generated == 0:
                 self._requests.fail(seq, draining, now)
+            elif not self._could_go_on(seq):
+                self._requests.fail(seq, f"{draining}, and nobody is left to lend it memory {so_far}", now)
             elif now - self._waiting_since[seq.request_id] >= PATIENCE_S:
-                no_memory = f"{draining}, and found no memory for {PATIENCE_S:g} s"
-                so_far = f"{seq.num_generated} of {seq.request.params.max_tokens} tokens"
-                self._requests.fail(seq, f"{no_memory} after {so_far}", now)
+                self._requests.fail(seq, f"{draining}, and found no memory for {PATIENCE_S:g} s {so_far}", now)
             else:
                 continue
             del self._waiting_since[seq.request_id]
+
+    def _could_go_on(self, seq: Sequence) -> bool:
+        """Whether what it lacks may come free here, or be lent by those that do not drain."""
+        others = self._state.settings.num_blocks - seq.placement.num_local_slots
+        return self._holdings.unplaced_blocks(seq) <= others + self._state.members.lendable_blocks

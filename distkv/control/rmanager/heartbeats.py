@@ -10,6 +10,7 @@ from heapq import nlargest
 
 from distkv.control.blocks import SlotState
 from distkv.control.rmanager.state import RManagerState
+from distkv.types import ServingState
 from distkv.wire.messages.to_gmanager import MAX_REPORTED, Heartbeat, RequestPlacementEntry
 from distkv.wire.messages.to_rmanager import HeartbeatAck
 
@@ -33,6 +34,7 @@ class Heartbeats:
         self._next_at = 0.0
         self._last_at = 0.0
         self._reported_lendable = 0
+        self._reported_state: ServingState = "ready"
         self._step_s = 0.0
 
     def on_step(self, compute_s: float) -> None:
@@ -44,7 +46,7 @@ class Heartbeats:
         self._reported_lendable = min(self._reported_lendable, self._lendable())
 
     def due(self, now: float) -> bool:
-        """Whether a period has gone by, or memory has come free that others may be waiting for."""
+        """Whether a period has gone by, memory has come free that others may be waiting for, or a drain has begun."""
         if now < self.next_deadline():
             return False
         self._last_at, self._next_at = now, now + self._state.settings.heartbeat_s
@@ -52,7 +54,8 @@ class Heartbeats:
 
     def next_deadline(self) -> float:
         """When the next heartbeat is due, as things are now."""
-        if self._lendable() > self._reported_lendable:
+        state = self._state.instance_state
+        if state != self._reported_state or self._lendable() > self._reported_lendable:
             return min(self._next_at, self._last_at + EARLY_S)
         return self._next_at
 
@@ -74,7 +77,7 @@ class Heartbeats:
             del changed[key]
             self._changed_in[key] = self._seq + 1  # not told yet, whatever is acknowledged
         settings = state.settings
-        self._reported_lendable = self._lendable()
+        self._reported_lendable, self._reported_state = self._lendable(), state.instance_state
         return Heartbeat(
             instance_id=settings.instance_id,
             incarnation=settings.incarnation,

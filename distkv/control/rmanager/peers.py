@@ -206,6 +206,12 @@ class PeerBook:
             self._state.suspects.pop(peer_id, None)
         return []
 
+    def drains(self, instance_id: str) -> None:
+        """It says so itself, which no list may have told yet."""
+        known = self._state.members.get(instance_id)
+        if known is not None and known.state == "ready":
+            self._believe(msgspec.structs.replace(known, state="draining"))
+
     def tick(self, now: float) -> list[LostPeer]:
         """Knock where it is due; returns peers that stayed silent for too long, each once."""
         lost = []

@@ -67,7 +67,7 @@ class RManager:
         self._peers = PeerBook(self.state, lambda instance_id: bool(self._debts.at(instance_id)))
         self._heartbeats = Heartbeats(self.state)
         self._clients = ClientBook()
-        self._drain = Drain(self.state, self._requests, self._creditor, self._debts)
+        self._drain = Drain(self.state, self._requests, self._creditor, self._debts, self._holdings)
         self._compat = ""
         self._timed: tuple[Timed, ...] = (
             self._peers,
@@ -157,6 +157,8 @@ class RManager:
                 assert_never(message)
 
     def _peer_answered(self, peer_id: str, message: PeerAnswer, now: float) -> None:
+        if isinstance(message, tr.Refused | tr.Reclaim) and message.is_draining:
+            self._peers.drains(peer_id)
         match message:
             case tr.Granted():
                 self._debts.on_granted(peer_id, message, now)
@@ -242,7 +244,6 @@ class RManager:
             self.state.emit(c.TellGManager(self._heartbeats.build(self._admission.waiting_blocks())))
             if self._peers.cursor.is_behind:
                 self.state.emit(c.TellGManager(self._peers.cursor.query()))
-            self._drain.remind(now)
 
     def _advance(self, now: float) -> None:
         """Bring everything as far as it can go: grants, losses, admissions, steps, moves."""

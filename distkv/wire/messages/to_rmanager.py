@@ -103,6 +103,7 @@ class Refused(Message, frozen=True):
     span_id: SpanId  #: as in `TryMoveKvcache`
     reason: Reason  #: one sentence
     free_blocks: Count  #: rBlocks that could be lent now
+    is_draining: bool = False  #: the creditor drains, and lends nothing any more
 
 
 class ReadyBlock(Value, frozen=True, array_like=True):
@@ -184,6 +185,8 @@ class Reclaim(Message, frozen=True):
     span: SpanRef  #: the span to give back
     deadline_s: Seconds  #: seconds until the creditor exits, or takes the span back
     keep_blocks: Count = 0  #: how many rBlocks of it the debtor may keep, whichever; 0 is none
+    #: the creditor drains: it wants no memory for itself, and a debtor that drains too need not hurry
+    is_draining: bool = False
 
 
 # --- from clients

@@ -14,7 +14,7 @@ from distkv.wire.messages.common import Epoch, SpanRef
 from distkv.wire.messages.from_worker import Pulled
 from distkv.wire.messages.to_rmanager import Reclaim, Release
 from distkv.wire.messages.to_worker import Pull
-from tests.control.parts import add_sequence, compute, issued, lend, make_state, offer
+from tests.control.parts import add_sequence, compute, issued, lend, make_member, make_state, offer
 
 
 class Recalling:
@@ -37,8 +37,9 @@ class Recalling:
             self.state.sequences.wait(other, 0.0)
         self.state.commands.clear()
 
-    def reclaim(self) -> None:
-        self.recaller.on_reclaim("p", Reclaim(span=self.debt.span, deadline_s=5.0), self.clock.now())
+    def reclaim(self, *, is_draining: bool = False) -> None:
+        reclaim = Reclaim(span=self.debt.span, deadline_s=5.0, is_draining=is_draining)
+        self.recaller.on_reclaim("p", reclaim, self.clock.now())
 
     def pull(self) -> Pull:
         (pull,) = issued(self.state, Pull)
@@ -93,6 +94,39 @@ def test_without_room_all_look_for_another_home_and_only_once() -> None:
     recalling.reclaim()
     assert issued(recalling.state, Pull) == []
     assert [borrow.num_blocks for borrow in recalling.state.borrower.active.values()] == [3]
+
+
+def test_where_both_drain_it_stays_and_so_does_the_room_to_grow() -> None:
+    recalling = Recalling(free=8)
+    kept = lend(recalling.seq, "p", 1, at=3, debts=recalling.debts, spare=2)
+    recalling.state.instance_state = "draining"
+    for name in ("p", "q"):
+        recalling.state.members[name] = make_member(name, state="draining")
+    for debt in (recalling.debt, kept):
+        reclaim = Reclaim(span=debt.span, deadline_s=5.0, is_draining=True)
+        recalling.recaller.on_reclaim("p", reclaim, recalling.clock.now())
+    assert recalling.state.commands == [] and kept.num_spare == 2
+    recalling.check()
+
+
+def test_where_both_drain_and_others_do_not_it_goes_there() -> None:
+    """What nothing lies in is of use here until then."""
+    recalling = Recalling(free=8, spare=1)
+    recalling.state.instance_state = "draining"
+    recalling.reclaim(is_draining=True)
+    assert recalling.debt.capacity == 4
+    assert issued(recalling.state, Pull) == issued(recalling.state, Release) == []
+    assert [borrow.num_blocks for borrow in recalling.state.borrower.active.values()] == [3]
+    recalling.check()
+
+
+def test_a_debtor_that_drains_alone_recalls_as_ever() -> None:
+    """The creditor wants its memory for a request of its own."""
+    recalling = Recalling(free=8)
+    recalling.state.instance_state = "draining"
+    recalling.reclaim()
+    assert len(recalling.pull().slots) == 3
+    recalling.check()
 
 
 def test_a_pull_that_fails_gives_its_slots_back_and_is_tried_again() -> None:

@@ -8,7 +8,7 @@ from distkv.control.rmanager.drain import PATIENCE_S
 from distkv.wire.messages import to_client as tc
 from distkv.wire.messages import to_rmanager as tr
 from distkv.wire.messages import to_worker as tw
-from tests.control.rmanager.test_state_machine import CLIENT, Running, only
+from tests.control.rmanager.test_state_machine import CLIENT, UNKNOWN, Running, only
 
 
 def ends(bodies: list[object]) -> list[tuple[str, bool]]:
@@ -63,3 +63,18 @@ def test_one_in_mid_output_is_waited_for_a_while() -> None:
     ended = only(running.handle(c.Tick(), after_s=PATIENCE_S), tc.RequestEnded)
     assert ended.retryable
     assert ended.reason == "instance me is draining, and found no memory for 5 s after 1 of 8 tokens"
+
+
+def test_one_that_nobody_has_memory_for_is_not_waited_for() -> None:
+    """As soon as all peers are known to drain too."""
+    running = Running()
+    first, _ = [body for body in running.submit("r", max_tokens=8) if isinstance(body, tw.Step)]
+    running.result(first, 5)
+    running.handle(c.DrainRequested(60.0))
+    running.rm.state.sequences["r"].request.tokens.extend([5] * 30)
+    preempt(running)
+    drains = tr.Reclaim(span=UNKNOWN, deadline_s=9.0, is_draining=True)
+    assert ends(running.handle(c.PeerAnswered("p", drains))) == [], "the other could lend"
+    ended = only(running.handle(c.PeerAnswered("q", drains)), tc.RequestEnded)
+    assert ended.retryable
+    assert ended.reason.startswith("instance me is draining, and nobody is left to lend it memory after ")

@@ -54,6 +54,17 @@ def test_what_changed_back_is_told_as_the_gmanager_may_know_more_than_it_acknowl
     assert entries(heartbeats.build(0)) == {("short-lived", True): 0}
 
 
+def test_that_it_drains_is_said_early_and_once() -> None:
+    state = make_state()
+    heartbeats = Heartbeats(state)
+    assert heartbeats.due(10.0)
+    heartbeats.build(0)
+    state.instance_state = "draining"
+    assert heartbeats.next_deadline() == 10.0 + EARLY_S and heartbeats.due(10.0 + EARLY_S)
+    assert heartbeats.build(0).state == "draining"
+    assert heartbeats.next_deadline() == 10.0 + EARLY_S + state.settings.heartbeat_s
+
+
 def test_who_is_told_to_join_again_and_again_beats_no_faster() -> None:
     state = make_state()
     heartbeats = Heartbeats(state)

@@ -10,6 +10,7 @@ import pytest
 from distkv.control import commands as c
 from distkv.control.blocks import SlotState
 from distkv.control.request.output import NoText
+from distkv.control.rmanager.drain import RECLAIM_AFTER_S, REMIND_S
 from distkv.control.rmanager.state import RManagerSettings
 from distkv.control.rmanager.state_machine import CLIENT_TIMEOUT_S, RManager
 from distkv.types import SamplingParams
@@ -216,13 +217,29 @@ def test_a_drain_ends_when_all_is_done_and_given_back() -> None:
     running = Running()
     ask = tr.TryMoveKvcache(span_id="s", request_id="x", debtor_id="p", debtor_incarnation=1, num_blocks=2, ttl_s=4.0)
     loan = only(running.handle(c.PeerRequested("p", PEER, ask)), tw.Grant)
-    assert only(running.handle(c.DrainRequested(9.0)), tr.Reclaim).span == loan.span
+    assert not [body for body in running.handle(c.DrainRequested(9.0)) if isinstance(body, tr.Reclaim)]
+    late = tr.TryMoveKvcache(span_id="t", request_id="x", debtor_id="p", debtor_incarnation=1, num_blocks=2, ttl_s=4.0)
+    assert only(running.handle(c.PeerRequested("p", PEER, late)), tr.Refused).is_draining
+    assert running.rm.next_deadline() <= running.now + RECLAIM_AFTER_S
+    reclaim = only(running.handle(c.Tick(), after_s=RECLAIM_AFTER_S), tr.Reclaim)
+    assert (reclaim.span, reclaim.deadline_s, reclaim.is_draining) == (loan.span, 9.0 - RECLAIM_AFTER_S, True)
+    assert only(running.handle(c.Tick(), after_s=REMIND_S), tr.Reclaim).span == loan.span, "it may have been lost"
     assert only(running.submit("late"), tc.RequestEnded).retryable
     running.handle(c.PeerRequested("p", PEER, tr.Release(span=loan.span)))
     bodies = running.handle(c.FromWorker(fw.Revoked(span=loan.span)))
     assert only(bodies, tr.Released).span == loan.span
     assert only(bodies, tg.Leave).instance_id == "me" and only(bodies, c.Exit) == c.Exit(0, "drained")
     assert not [body for body in running.handle(c.Tick(), after_s=9.0) if isinstance(body, c.Exit)], "once"
+
+
+@pytest.mark.parametrize("drains", [True, False])
+def test_who_says_that_it_drains_is_not_asked_again(drains: bool) -> None:
+    running = Running()
+    ask = running.borrow()
+    refused = tr.Refused(span_id=ask.span_id, reason="", free_blocks=0, is_draining=drains)
+    running.handle(c.PeerAnswered("p", refused))
+    assert running.rm.members["p"].state == ("draining" if drains else "ready")
+    assert running.rm.state.members.may_lend("p") != drains
 
 
 def test_a_drain_ends_at_its_deadline() -> None:

@@ -101,7 +101,7 @@ _BODIES: dict[str, tuple[str, Control]] = {
         "i1",
         to_rmanager.Granted(span_id=SPAN.span_id, epoch=SPAN.epoch, slots=(20, 21, 22, 23, 40, 41, 42, 43), ttl_s=4.0),
     ),
-    "Refused": ("i1", to_rmanager.Refused(span_id=SPAN.span_id, reason="it drains", free_blocks=0)),
+    "Refused": ("i1", to_rmanager.Refused(span_id=SPAN.span_id, reason="it drains", free_blocks=0, is_draining=True)),
     "BlocksReady": (
         "i0",
         to_rmanager.BlocksReady(
@@ -123,7 +123,7 @@ _BODIES: dict[str, tuple[str, Control]] = {
     "Release/part": ("i0", to_rmanager.Release(span=SPAN, positions=(4, 5, 9))),
     "Release/any": ("i0", to_rmanager.Release(span=SpanRef(span_id=SPAN.span_id, epoch=ANY_EPOCH))),
     "Released": ("i1", to_rmanager.Released(span=SPAN, positions=(4, 5, 9))),
-    "Reclaim": ("i1", to_rmanager.Reclaim(span=SPAN, deadline_s=29.5, keep_blocks=3)),
+    "Reclaim": ("i1", to_rmanager.Reclaim(span=SPAN, deadline_s=29.5, keep_blocks=3, is_draining=True)),
     # from a client
     "Submit": (
         "client-1",

@@ -1,0 +1,132 @@
+"""Everything is stopped at the same moment: what can finish does, what cannot fails in words, and the stop takes no
+longer than that."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from distkv.sim.cluster import SimCluster
+from tests.sim.history import History, actions_of
+from tests.sim.parts import check, prompt
+
+TIMEOUT_S = 30.0
+MOST_S = 3.0
+"""For a stop when nothing can finish."""
+
+
+def stop_all(cluster: SimCluster, *, with_gmanager: bool = False, apart_s: float = 0.0) -> float:
+    """Drain all that live, in an order that is drawn, so far apart; returns how long it takes until all have left."""
+    began = cluster.clock.now()
+    names = [name for name, node in cluster.nodes.items() if node.runs]
+    for name in cluster.random.sample(names, len(names)):
+        cluster.drain(name, TIMEOUT_S)
+        cluster.run(apart_s)
+    if with_gmanager:
+        cluster.kill_gmanager()
+    assert cluster.run(2 * TIMEOUT_S, lambda: all(cluster.nodes[name].exited for name in names))
+    exits = [cluster.nodes[name].exited for name in names]
+    assert all(one is not None and (one.code, one.reason) == (0, "drained") for one in exits), exits
+    return cluster.clock.now() - began
+
+
+@pytest.mark.parametrize("with_gmanager", [False, True])
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(("pools", "length", "max_tokens"), [([16, 16, 16], 100, 20), ([16, 16], 60, 50)])
+def test_a_pooled_request_finishes_before_its_creditors_leave(
+    pools: list[int], length: int, max_tokens: int, seed: int, with_gmanager: bool
+) -> None:
+    """Their memory stays where it is: to bring it home would take the room that the request needs to grow into."""
+    cluster = SimCluster(pools, seed)
+    cluster.submit("i0", "r", prompt(length), max_tokens)
+    assert cluster.run(60, lambda: len(cluster.outcomes["r"].tokens) >= 2) and len(cluster.spans("r")) > 1
+    assert stop_all(cluster, with_gmanager=with_gmanager) < 1.0
+    check(cluster, "r", prompt(length), max_tokens)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_pooled_request_takes_as_long_as_it_needs_while_its_creditors_wait(seed: int) -> None:
+    """Also where some get their signal a little later, and beyond the first reminders."""
+    cluster = SimCluster([16, 200], seed, max_num_batched_tokens=8)
+    cluster.network.loss = 0.05
+    cluster.submit("i0", "r", prompt(60), 120)
+    assert cluster.run(60, lambda: len(cluster.outcomes["r"].tokens) >= 2)
+    cluster.stall_steps("i0")
+    for name in ("i1", "i0"):
+        cluster.drain(name, TIMEOUT_S)
+        cluster.run(0.3)
+    cluster.run(4.0)
+    assert not cluster.outcomes["r"].done and cluster.nodes["i1"].exited is None
+    cluster.stall_steps("i0", False)
+    assert cluster.run(10.0, lambda: all(node.exited for node in cluster.nodes.values()))
+    check(cluster, "r", prompt(60), 120)
+    assert cluster.nodes["i0"].rm.state.counters.recomputed_tokens == 0
+
+
+@pytest.mark.parametrize("with_gmanager", [False, True])
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(("pools", "length", "max_tokens"), [([16, 200], 60, 700), ([16, 16, 16], 8, 170)])
+def test_a_request_for_which_nobody_has_memory_fails_at_once_and_says_so(
+    pools: list[int], length: int, max_tokens: int, seed: int, with_gmanager: bool
+) -> None:
+    cluster = SimCluster(pools, seed)
+    cluster.submit("i0", "r", prompt(length), max_tokens)
+    assert cluster.run(60, lambda: len(cluster.outcomes["r"].tokens) >= 2)
+    assert stop_all(cluster, with_gmanager=with_gmanager) < MOST_S
+    outcome = cluster.outcomes["r"]
+    assert outcome.ended is not None and outcome.ended.retryable
+    so_far = f"nobody is left to lend it memory after {len(outcome.tokens)} of {max_tokens} tokens"
+    assert outcome.ended.reason == f"instance i0 is draining, and {so_far}"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_waits_in_queues_is_handed_back_and_holds_nothing_up(seed: int) -> None:
+    cluster = SimCluster([16, 16, 16], seed, max_num_seqs=2)
+    cluster.submit("i0", "r", prompt(100), 30)
+    assert cluster.run(60, lambda: len(cluster.outcomes["r"].tokens) >= 2)
+    for number in range(100):
+        cluster.submit(f"i{number % 3}", f"q{number}", prompt(40, number), 140)
+    assert stop_all(cluster) < MOST_S
+    check(cluster, "r", prompt(100), 30)
+    waited = [cluster.outcomes[f"q{number}"] for number in range(100)]
+    assert sum(not one.tokens for one in waited) >= 90
+    assert all(one.finish or (one.ended is not None and one.ended.retryable) for one in waited)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_borrowed_moves_on_where_somebody_stays(seed: int) -> None:
+    """A debtor and its creditor drain, a third instance does not: the creditor need not wait for the request."""
+    cluster = SimCluster([16, 24, 64], seed)
+    cluster.submit("i0", "r", prompt(100), 40)
+    assert cluster.run(60, lambda: len(cluster.outcomes["r"].tokens) >= 2)
+    (creditor, *_) = [name for name in cluster.spans("r") if name != "i0"]
+    stays = next(name for name in ("i1", "i2") if name != creditor)
+    cluster.drain("i0", TIMEOUT_S)
+    cluster.drain(creditor, TIMEOUT_S)
+    assert cluster.run(20.0, lambda: cluster.nodes["i0"].exited and cluster.nodes[creditor].exited)
+    check(cluster, "r", prompt(100), 40)
+    assert cluster.nodes[stays].runs
+
+
+@pytest.mark.parametrize("first", range(0, 60, 15))
+def test_whatever_happened_before_a_stop_of_all_ends_soon(first: int) -> None:
+    """Random histories, stopped on the way: no request is left without an end, no instance without an exit."""
+    for seed in range(first, first + 15):
+        history, random = History(seed), Random(f"stop of {seed}")
+        cluster = history.cluster
+        try:
+            for action in actions_of(seed):
+                history.act(*action)
+            for name, node in cluster.nodes.items():
+                if node.alive and node.frozen:
+                    cluster.freeze(name, False)
+                cluster.stall_steps(name, False)
+            history.forget_requests_of_the_dead()
+            took_s = stop_all(cluster, with_gmanager=random.random() < 0.3, apart_s=random.choice([0.0, 0.0, 0.2]))
+            assert took_s < 15.0, "a lease, a creditor that says nothing, and PATIENCE_S at most"
+            for request_id in cluster.owner:
+                assert cluster.outcomes[request_id].done, request_id
+        except Exception as error:
+            error.add_note(f"the history of seed {seed}, then a stop")
+            raise
