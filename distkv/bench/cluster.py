@@ -41,7 +41,18 @@ TOKENS, GOODPUT = "output tokens/s", "goodput"
 FIRST, FIRST_HIGH = "time to first token, median", "time to first token, p99"
 EACH, EACH_HIGH = "time per token, median", "time per token, p99"
 UNITS = {TOKENS: "tokens/s", GOODPUT: "requests/s", FIRST: "s", FIRST_HIGH: "s", EACH: "ms", EACH_HIGH: "ms"}
-COUNTED = ("preemptions", "recomputed_tokens", "moved_blocks", "refusals", "attend_queries")
+COUNTED = (
+    "preemptions",
+    "recomputed_tokens",
+    "moved_blocks",
+    "refusals",
+    "reclaimed_blocks",
+    "attend_queries",
+    "steps",
+    "model_s",
+    "attend_wait_s",
+    "plan_s",
+)
 LEAST_SATURATED, LEAST_LOW = 1.0, 0.98
 HELP = """Requests of a trace on instances that lend each other memory, on the same ones that do not, and on one big
 instance with the memory and cores of all: throughput, goodput and latencies by rate, and what each variant moved,
@@ -86,7 +97,9 @@ class Contender:
         before = asyncio.run(self._counters())
         outcomes = asyncio.run(replay(self._cluster.address, requests, self._vocab, self._deadline_s))
         after = asyncio.run(self._counters())
-        self.counts[at] = ", ".join(f"{name} {getattr(after, name) - getattr(before, name):,}" for name in COUNTED)
+        self.counts[at] = ", ".join(
+            f"{name} {_number(getattr(after, name) - getattr(before, name))}" for name in COUNTED
+        )
         self.failed[at] = ", ".join(f"{n} {why}" for why, n in Counter(o.failed for o in outcomes if o.failed).items())
         return {f"{case}, {at}": value for case, value in _summary(outcomes, unloaded)}
 
@@ -182,6 +195,10 @@ def _goals(samples: Samples, rates: Sequence[float]) -> tuple[Goal, ...]:
             ratio = paired_ratio(by_variant[POOLED], by_variant[OFF])
             found.append(at_least(f"throughput at the {what} rate, pooled to lending off", ratio, least))
     return tuple(found)
+
+
+def _number(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:.1f}"
 
 
 def _at(rate: float) -> str:
