@@ -19,7 +19,7 @@ import distkv
 from distkv.cli import main
 from distkv.cli.commands import bench
 from distkv.cli.daemons import gateway, gmanager, instance
-from distkv.config import SECTIONS, Setting, Settings, load_file, settings_of
+from distkv.config import SECTIONS, Setting, UpConfig, load_file, settings_of
 from distkv.events import ClusterEvent
 from distkv.wire.messages.common import PROTOCOL_VERSION
 from distkv.wire.messages.counters import COUNTERS
@@ -149,9 +149,10 @@ def setting_row(setting: Setting) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("heading", "schema"), [(f"Of `distkv-{section}`", schema) for section, schema in SECTIONS.items()]
+    ("heading", "schema"),
+    [("Of `distkv up`", UpConfig), *((f"Of `distkv-{section}`", schema) for section, schema in SECTIONS.items())],
 )
-def test_settings_table(heading: str, schema: type[Settings]) -> None:
+def test_settings_table(heading: str, schema: type[msgspec.Struct]) -> None:
     expected = [setting_row(setting) for setting in settings_of(schema).values()]
     shown = "\n".join("| " + " | ".join(row) + " |" for row in expected)
     assert rows(section(text_of("docs/configuration.md"), heading))[2:] == expected, f"the table should be\n{shown}"

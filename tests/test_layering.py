@@ -36,7 +36,7 @@ ALLOWED = {
 }
 ROOMS: dict[str, dict[str, set[str]]] = {
     "actors": {"gmanager": set(), "worker": set(), "instance": {"worker"}},
-    "cli": {"live": set(), "daemons": set(), "commands": {"live"}},
+    "cli": {"live": set(), "daemons": set(), "local": {"live"}, "commands": {"live", "local"}},
     "client": {"local": set()},
     # One state machine in four rooms, which share its state; the gManager's stands apart.
     "control": {

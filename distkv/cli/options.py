@@ -6,7 +6,7 @@ click resolves: command line, then environment, then the `--config` file as its 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from msgspec import inspect
 from distkv.cli.param_types import ParamType
 from distkv.config import (
     DEFAULT_GMANAGER,
+    MASKED,
     SECTIONS,
     Setting,
     Settings,
@@ -32,7 +33,9 @@ CONFIG_PATH = "distkv.config"
 """Where a context keeps the path of the config file that was read."""
 
 # What shells complete as a path.
-_PATHS = {"model": "dir", "trace_file": "file", "chat_template": "file", "ssl_certfile": "file", "ssl_keyfile": "file"}
+_PATHS = {"model": "dir", "log_dir": "dir"} | dict.fromkeys(
+    ("trace_file", "chat_template", "ssl_certfile", "ssl_keyfile"), "file"
+)
 
 UNITS = {"_s": "SECONDS", "_bytes": "BYTES", "_tokens": "TOKENS", "_blocks": "BLOCKS"}
 """What numbers count, by how the names of their settings end."""
@@ -48,7 +51,7 @@ class SettingType(ParamType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not isinstance(value, str) or ctx is None:
             return value
-        return self.setting.convert_text(value, _origin(ctx, self.setting))
+        return self.setting.convert_text(value, origin_of(ctx, self.setting))
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         if self.setting.name in _PATHS:
@@ -73,25 +76,46 @@ def address_option() -> click.Option:
 def setting_options(schema: type[Settings], *, without: Collection[str] = ()) -> list[click.Parameter]:
     """`--config`, `--print-config` and one option per setting of a schema."""
     section = next(name for name, one in SECTIONS.items() if one is schema)
-    config = click.Option(
+
+    def read(ctx: click.Context, path: Path) -> None:
+        known = {name: value for name, value in load_file(path, section).items() if name not in without}
+        ctx.default_map = {**(ctx.default_map or {}), **known}
+
+    settings = [one for one in settings_of(schema).values() if one.name not in without]
+    return [config_option(read), *map(setting_option, settings), print_config_option()]
+
+
+def config_option(read: Callable[[click.Context, Path], None]) -> click.Option:
+    """`--config`: a file, which `read` takes in before the other parameters are resolved."""
+
+    def callback(ctx: click.Context, param: click.Parameter, value: Path | None) -> None:
+        check_environment(os.environ)
+        if value is not None:
+            ctx.meta[CONFIG_PATH] = str(value)
+            read(ctx, value)
+
+    return click.Option(
         ["--config"],
         type=click.Path(path_type=Path),
         is_eager=True,
         expose_value=False,
         envvar="DISTKV_CONFIG",
         show_envvar=True,
-        callback=_read_config(section, without),
+        callback=callback,
         help="TOML file with settings; flags and environment win over it.",
     )
-    show = click.Option(
+
+
+def print_config_option() -> click.Option:
+    """`--print-config`."""
+    return click.Option(
         ["--print-config"], is_flag=True, help="Print the resolved settings and their origin, then exit."
     )
-    settings = [one for one in settings_of(schema).values() if one.name not in without]
-    return [config, *map(setting_option, settings), show]
 
 
-def setting_option(setting: Setting) -> click.Option:
-    """The flag of one setting, which its environment variable may give too."""
+def setting_option(setting: Setting, *, flags: Sequence[str] = (), help: str = "") -> click.Option:
+    """The flag of one setting, which its environment variable may give too. flags: what it is called instead; help:
+    what it means instead."""
     if isinstance(setting.kind, inspect.BoolType):
         return click.Option(
             [f"{setting.flag}/--no-{setting.flag[2:]}", setting.name],
@@ -102,18 +126,18 @@ def setting_option(setting: Setting) -> click.Option:
     shown: bool | str = not setting.required
     if setting.default is None:
         shown = "auto" if setting.expected.endswith("(or auto)") else False
-    elif setting.default == "":
+    elif setting.default in ("", ()):
         shown = False
     elif isinstance(setting.default, tuple):
         shown = ",".join(setting.default)
     return click.Option(
-        [setting.flag, setting.name],
+        [*(flags or [setting.flag]), setting.name],
         type=SettingType(setting),
         default=None if setting.required else setting.default,
         envvar=setting.envvar,
         show_default=shown,
         metavar=_metavar(setting),
-        help=setting.help + ("  [required]" if setting.required else ""),
+        help=(help or setting.help) + ("  [required]" if setting.required else ""),
     )
 
 
@@ -121,25 +145,16 @@ def _metavar(setting: Setting) -> str:
     match setting.kind:
         case inspect.LiteralType(values):
             return "{" + "|".join(map(str, values)) + "}"
+        case inspect.VarTupleType() if setting.suffixed:
+            return "N[,N...]"
         case inspect.StrType() | inspect.VarTupleType():
             return "TEXT"
         case _:
             return next((unit for end, unit in UNITS.items() if setting.name.endswith(end)), "NUMBER")
 
 
-def _read_config(section: str, without: Collection[str]) -> Any:
-    def read(ctx: click.Context, param: click.Parameter, value: Path | None) -> None:
-        check_environment(os.environ)
-        if value is None:
-            return
-        ctx.meta[CONFIG_PATH] = str(value)
-        known = {name: setting for name, setting in load_file(value, section).items() if name not in without}
-        ctx.default_map = {**(ctx.default_map or {}), **known}
-
-    return read
-
-
-def _origin(ctx: click.Context, setting: Setting) -> str:
+def origin_of(ctx: click.Context, setting: Setting) -> str:
+    """Where the value of a parameter came from, in words."""
     match ctx.get_parameter_source(setting.name):
         case ParameterSource.COMMANDLINE:
             return f"command line ({setting.flag})"
@@ -173,13 +188,18 @@ def config_lines(ctx: click.Context, schema: type[Settings], params: Mapping[str
     for name, setting in settings_of(schema).items():
         if name not in params:
             continue
-        value, origin = params[name], _origin(ctx, setting)
-        if value is None:
-            line = f"# {name} is not set"
+        origin = origin_of(ctx, setting)
+        if params[name] is None:
             origin = "required" if setting.required else f"{origin}, automatic"
-        else:
-            line = f"{name} = {_toml(value if name not in PRIVATE_FIELDS else '(not shown)')}"
-        yield f"{line:<44}  # {origin}"
+        yield setting_line(name, params[name], origin)
+
+
+def setting_line(name: str, value: object, origin: str) -> str:
+    """A setting as a line of TOML, with a comment that says where it came from; secrets are masked."""
+    if value is None:
+        return f"{f'# {name} is not set':<44}  # {origin}"
+    line = f"{name} = {_toml(MASKED if value and name in PRIVATE_FIELDS else value)}"
+    return f"{line:<44}  # {origin}"
 
 
 def _toml(value: object) -> str:

@@ -6,8 +6,8 @@ and `groups` are the only list of settings; `distkv.cli.options` makes the flags
 
 from distkv.config.groups import ControlSettings, DataPlaneSettings, EngineSettings, LogSettings, MembershipSettings
 from distkv.config.resolving import resolve_auto
-from distkv.config.schema import GatewayConfig, GManagerConfig, InstanceConfig, Settings
-from distkv.config.sources import SECTIONS, build, check_environment, load_file, load_table, nearest
+from distkv.config.schema import MASKED, GatewayConfig, GManagerConfig, InstanceConfig, Settings, UpConfig
+from distkv.config.sources import SECTIONS, TABLES, build, check_environment, load_file, load_table, nearest
 from distkv.config.table import ENV_PREFIX, Setting, settings_of, values_of
 from distkv.config.values import (
     DEFAULT_GMANAGER,
@@ -23,7 +23,9 @@ __all__ = [
     "DEFAULT_GMANAGER",
     "DEMO_MODEL",
     "ENV_PREFIX",
+    "MASKED",
     "SECTIONS",
+    "TABLES",
     "ControlSettings",
     "DataPlaneSettings",
     "EngineSettings",
@@ -34,6 +36,7 @@ __all__ = [
     "MembershipSettings",
     "Setting",
     "Settings",
+    "UpConfig",
     "build",
     "check_bind",
     "check_environment",

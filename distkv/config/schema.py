@@ -23,6 +23,8 @@ from distkv.config.values import DEFAULT_GMANAGER, check_bind, parse_address
 from distkv.errors import ConfigError
 from distkv.types import Role
 
+MASKED = "(not shown)"
+"""What stands for a secret where a config is printed."""
 WILDCARDS = ("0.0.0.0", "::", "*")
 
 GManagers = Annotated[tuple[str, ...], Meta(min_length=1, description="gManager addresses, separated by commas.")]
@@ -47,6 +49,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def _check_host(self) -> None:
         check_bind(self.host, self.insecure, key="host")
+
+
+class UpConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Settings of `distkv up` itself; the programs that it starts have their own."""
+
+    instances: Annotated[Positive, Meta(description="How many instances.")] = 2
+    kv_tokens: Annotated[
+        tuple[PositiveSuffixed, ...],
+        Meta(description="KV pool in tokens: of every instance, or one number for each, separated by commas."),
+    ] = ()
+    gateway: Annotated[bool, Meta(description="Whether to serve HTTP (OpenAI's API).")] = True
+    start_timeout_s: Annotated[
+        Seconds, Meta(description="Seconds until all must be ready.", extra={"flag": "--start-timeout"})
+    ] = 600.0
+    log_dir: Annotated[str | None, Meta(description="Keep the processes' logs in this directory.")] = None
 
 
 class GManagerConfig(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -143,6 +160,8 @@ class GatewayConfig(Settings, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if MASKED in self.api_key:
+            raise ConfigError("api_key", "has no keys: --print-config masks them", "give them in DISTKV_API_KEY")
         if not all(key and all("!" <= character <= "~" for character in key) for key in self.api_key):
             # The keys themselves must reach no terminal and no log.
             problem = "expected keys of printable ASCII without spaces, at least one character each"

@@ -1,7 +1,7 @@
 """Where settings come from besides flags: TOML files, the environment, plain values.
 
 One file can serve all processes, dashes or underscores alike: a setting outside tables is for every process that has
-it, one in a `[gmanager]`, `[instance]` or `[gateway]` table for that process only.
+it, one in a `[gmanager]`, `[instance]` or `[gateway]` table for that process only, one in `[up]` for `distkv up`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from distkv.config.schema import GatewayConfig, GManagerConfig, InstanceConfig, Settings
+import msgspec
+
+from distkv.config.schema import GatewayConfig, GManagerConfig, InstanceConfig, Settings, UpConfig
 from distkv.config.table import ENV_PREFIX, groups_of, settings_of
 from distkv.errors import ConfigError
 
@@ -21,7 +23,10 @@ SECTIONS: Mapping[str, type[Settings]] = {
     "instance": InstanceConfig,
     "gateway": GatewayConfig,
 }
-S = TypeVar("S", bound=Settings)
+"""What each daemon has."""
+TABLES: Mapping[str, type[msgspec.Struct]] = {**SECTIONS, "up": UpConfig}
+"""What stands in the tables of a file."""
+S = TypeVar("S", bound=msgspec.Struct)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -31,7 +36,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def load_file(path: Path, section: str) -> dict[str, Any]:
-    """The checked settings that a TOML file has for `section`, one of SECTIONS. Raises ConfigError."""
+    """The checked settings that a TOML file has for `section`, one of TABLES. Raises ConfigError."""
     plain, tables = _read(path)
     found: dict[str, Any] = {}
     for key, value in plain.items():
@@ -55,13 +60,13 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
         raise ConfigError("config", f"cannot read {path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError("config", f"{path} is not TOML: {error}") from None
-    tables = {key: value for key, value in content.items() if key in SECTIONS and isinstance(value, dict)}
+    tables = {key: value for key, value in content.items() if key in TABLES and isinstance(value, dict)}
     checked = {name: _check_table(table, name, f"{path} [{name}]") for name, table in tables.items()}
     return {key: value for key, value in content.items() if key not in tables}, checked
 
 
 def _check_table(table: Mapping[str, object], section: str, source: str) -> dict[str, Any]:
-    settings, values = settings_of(SECTIONS[section]), {}
+    settings, values = settings_of(TABLES[section]), {}
     for key, value in table.items():
         name = _name(key, section)
         if name not in settings:
@@ -73,24 +78,25 @@ def _check_table(table: Mapping[str, object], section: str, source: str) -> dict
 def _name(key: str, section: str) -> str:
     """A key as the setting that it may mean: that of its flag is good too."""
     name = key.replace("-", "_")
-    flags = {one.flag[2:].replace("-", "_"): one.name for one in settings_of(SECTIONS[section]).values()}
+    flags = {one.flag[2:].replace("-", "_"): one.name for one in settings_of(TABLES[section]).values()}
     return flags.get(name, name)
 
 
 def _owners(key: str) -> list[str]:
     """The sections that have this setting."""
-    return [section for section, schema in SECTIONS.items() if _name(key, section) in settings_of(schema)]
+    return [section for section, schema in TABLES.items() if _name(key, section) in settings_of(schema)]
 
 
 def _hint(name: str, section: str) -> str:
     if owners := _owners(name):
-        return f"it belongs to distkv-{owners[0]}: put it under [{owners[0]}]"
-    return nearest(name, {*settings_of(SECTIONS[section]), *SECTIONS})
+        program = f"distkv-{owners[0]}" if owners[0] in SECTIONS else f"distkv {owners[0]}"
+        return f"it belongs to {program}: put it under [{owners[0]}]"
+    return nearest(name, {*settings_of(TABLES[section]), *TABLES})
 
 
 def check_environment(environ: Mapping[str, str]) -> None:
     """Refuse DISTKV_ variables that are a near miss of a setting. Others are left alone: service managers make some."""
-    known = {one.envvar for schema in SECTIONS.values() for one in settings_of(schema).values()}
+    known = {one.envvar for schema in TABLES.values() for one in settings_of(schema).values()}
     known |= {ENV_PREFIX + "CONFIG", ENV_PREFIX + "ADDRESS"}
     for name in environ:
         if name.startswith(ENV_PREFIX) and name not in known:

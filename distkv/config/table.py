@@ -44,16 +44,25 @@ class Setting(msgspec.Struct, frozen=True):
 
     def convert(self, value: object, source: str) -> Any:
         """The checked value of a setting that came from `source`, which the ConfigError names."""
+        if isinstance(value, str) and self.optional and value == "auto":
+            return None
         try:
-            if isinstance(value, str) and self.optional and value == "auto":
-                return None
+            if isinstance(self.kind, inspect.VarTupleType):
+                return msgspec.convert(self._parts(value), self.type)
             if isinstance(value, str) and self.suffixed:
-                value = parse_count(value)
-            if isinstance(value, str) and isinstance(self.kind, inspect.VarTupleType):
-                value = [part.strip() for part in value.split(",") if part.strip()] or [""]
+                return msgspec.convert(parse_count(value), self.type)
             return msgspec.convert(value, self.type)
         except ValueError:
             raise ConfigError(self.name, f"expected {self.expected}, got {value!r} from {source}") from None
+
+    def _parts(self, value: object) -> object:
+        """A list from a text with commas, or one number; those that take suffixes as numbers."""
+        if isinstance(value, str):
+            value = [part.strip() for part in value.split(",") if part.strip()] or [""]
+        if not self.suffixed:
+            return value
+        parts = value if isinstance(value, list | tuple) else [value]
+        return [parse_count(part) if isinstance(part, str) else part for part in parts]
 
     def convert_text(self, text: str, source: str) -> Any:
         """As `convert`, for text from a command line or the environment."""
@@ -67,19 +76,19 @@ class Setting(msgspec.Struct, frozen=True):
 
 
 @cache
-def settings_of(schema: type[Settings]) -> Mapping[str, Setting]:
+def settings_of(schema: type[msgspec.Struct]) -> Mapping[str, Setting]:
     """The settings of a schema by name, in the order of its fields (own fields first), groups in their place."""
     shared = set(Settings.__struct_fields__)
     ordered = sorted(_fields(schema), key=lambda field: field.name in shared)
     return {setting.name: setting for field in ordered for setting in _settings(schema, field)}
 
 
-def groups_of(schema: type[Settings]) -> Mapping[str, type[msgspec.Struct]]:
+def groups_of(schema: type[msgspec.Struct]) -> Mapping[str, type[msgspec.Struct]]:
     """The fields of a schema that are groups, and what they are."""
     return {field.name: field.type.cls for field in _fields(schema) if isinstance(field.type, inspect.StructType)}
 
 
-def values_of(config: Settings) -> dict[str, Any]:
+def values_of(config: msgspec.Struct) -> dict[str, Any]:
     """The values of a config by the names of settings: as if there were no groups."""
     settings = settings_of(type(config))
     return {name: getattr(getattr(config, one.group) if one.group else config, name) for name, one in settings.items()}
@@ -91,7 +100,7 @@ def _fields(schema: type[msgspec.Struct]) -> tuple[inspect.Field, ...]:
     return info.fields
 
 
-def _settings(schema: type[Settings], field: inspect.Field) -> Iterator[Setting]:
+def _settings(schema: type[msgspec.Struct], field: inspect.Field) -> Iterator[Setting]:
     if isinstance(field.type, inspect.StructType):
         annotations = {one.name: one.type for one in msgspec.structs.fields(field.type.cls)}
         for one in field.type.fields:
@@ -116,6 +125,8 @@ def _setting(field: inspect.Field, annotation: Any, group: str) -> Setting:
         if isinstance(kind, inspect.Metadata):
             extra |= kind.extra or {}
             kind = kind.type
+    if isinstance(kind, inspect.VarTupleType) and isinstance(kind.item_type, inspect.Metadata):
+        extra |= kind.item_type.extra or {}
     suffixed = bool(extra.get("suffixed"))
     return Setting(
         name=field.name,
@@ -146,7 +157,7 @@ def _in_words(kind: inspect.Type, suffixed: bool, optional: bool) -> str:
                 words += " and".join(f" {sign} {bound}" for sign, bound in bounds.items() if bound is not None)
             words += ", such as 4096, 32K or 4G" if suffixed else ""
         case inspect.VarTupleType():
-            words = "a list of texts, or one text with commas"
+            words = "whole numbers such as 4096 or 1K,2K" if suffixed else "a list of texts, or one text with commas"
         case _:
             words = "a text"
     return words + (" (or auto)" if optional else "")

@@ -16,8 +16,9 @@ from typing import Any, Self, TypeVar
 from distkv.client.blocking import Client
 from distkv.client.local import launch
 from distkv.client.local.child import Child, stop, wait_ready
+from distkv.client.local.cluster_settings import ClusterSettings
 from distkv.client.local.handles import GatewayHandle, GManagerHandle, InstanceHandle
-from distkv.config import DEMO_MODEL, model_dir
+from distkv.config import DEMO_MODEL
 from distkv.errors import ClusterUnreachable, ConfigError, StartupFailed
 from distkv.types import Chunk, RequestOutput, SamplingParams
 
@@ -63,35 +64,21 @@ class LocalCluster:
         on_ready: Callable[[str], None] = lambda name: None,
         **common: Any,
     ) -> None:
-        sizes = launch.pool_sizes(kv_tokens, instances)
-        model_dir(os.fspath(model))
-        if gateway_options and not gateway:
-            raise ConfigError("gateway_options", "are given, and gateway is false")
-        sections = ("gmanager", "instance", *(["gateway"] if gateway else []))
-        split = launch.split_common({"log_json": False} | common, sections)
-        self._gmanager_settings: dict[str, Any] = {"port": port} | split["gmanager"] | dict(gmanager_options or {})
-        self._gateway_settings: dict[str, Any] | None = None
-        if gateway:
-            # No load balancer is in front of it that had to see its health check fail first.
-            settings = {"model": os.fspath(model), "port": http_port, "drain_wait_s": 0.0}
-            self._gateway_settings = settings | split["gateway"] | dict(gateway_options or {})
-            launch.command("gateway", self._gateway_settings)
-        shared: dict[str, Any] = {"model": os.fspath(model), "dtype": dtype, "block_size": block_size} | split[
-            "instance"
-        ]
-        cores = launch.shares_of_cores(shared.pop("cpu_affinity", None), instances)
-        own = _each(instance_options, instances)
-        self._instance_settings = [
-            shared
-            | {"kv_tokens": size, "threads": threads, "cpu_affinity": share}
-            | more
-            | {"instance_id": f"i{index}", "port": 0}
-            for index, (size, share, more) in enumerate(zip(sizes, cores, own, strict=True))
-        ]
-        for settings in self._instance_settings:
-            if settings["threads"] is None and settings["cpu_affinity"] is None:
-                settings["threads"] = launch.share_of_cpus(instances)
-            launch.command("instance", settings)
+        self._settings = ClusterSettings.of(
+            model,
+            instances,
+            kv_tokens,
+            dtype,
+            threads,
+            block_size=block_size,
+            port=port,
+            gateway=gateway,
+            http_port=http_port,
+            instance_options=instance_options,
+            gmanager_options=gmanager_options,
+            gateway_options=gateway_options,
+            **common,
+        )
         self.stop_timeout_s = stop_timeout_s
         self.gmanager: GManagerHandle
         self.gateway: GatewayHandle | None = None
@@ -154,7 +141,7 @@ class LocalCluster:
         """Start a new gManager at the address of the one before, which is killed if it still runs."""
         self.gmanager.kill()
         deadline_s = time.monotonic() + timeout_s
-        settings = self._gmanager_settings | {"port": int(self.address.rpartition(":")[2])}
+        settings = self._settings.gmanager | {"port": int(self.address.rpartition(":")[2])}
         for attempt in range(RESTARTS):
             # An outgoing connection may hold the port for a moment while nobody listens there.
             gmanager = self._spawn(GManagerHandle, "gmanager", "gManager", settings)
@@ -204,14 +191,14 @@ class LocalCluster:
             raise ConfigError("log_dir", f"cannot make {self.log_dir}: {error.strerror}") from None
 
     def _start(self, deadline_s: float) -> None:
-        self.gmanager = self._spawn(GManagerHandle, "gmanager", "gManager", self._gmanager_settings)
+        self.gmanager = self._spawn(GManagerHandle, "gmanager", "gManager", self._settings.gmanager)
         wait_ready([self.gmanager], deadline_s, self._on_ready)
         wired = {"gmanager": self.address}
-        for settings in self._instance_settings:
+        for settings in self._settings.instances:
             name = settings["instance_id"]
             self.instances.append(self._spawn(InstanceHandle, "instance", f"instance {name}", settings | wired))
-        if self._gateway_settings is not None:
-            self.gateway = self._spawn(GatewayHandle, "gateway", "gateway", self._gateway_settings | wired)
+        if self._settings.gateway is not None:
+            self.gateway = self._spawn(GatewayHandle, "gateway", "gateway", self._settings.gateway | wired)
         wait_ready([*self.instances, *([self.gateway] if self.gateway else [])], deadline_s, self._on_ready)
         self._wait_until(self._unready_instances, deadline_s)
         self._wait_until(self._unready_gateway, deadline_s)
@@ -249,11 +236,3 @@ class LocalCluster:
         if self._client is None:
             self._client = self.client()
         return self._client
-
-
-def _each(options: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None, instances: int) -> list[dict[str, Any]]:
-    if options is None or isinstance(options, Mapping):
-        return [dict(options or {}) for _ in range(instances)]
-    if len(options) != instances:
-        raise ConfigError("instance_options", f"expected one mapping per instance ({instances}), got {len(options)}")
-    return [dict(one) for one in options]

@@ -1,0 +1,63 @@
+"""The parameters of `distkv up`: every setting of every program that it starts, and its own."""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from distkv.cli.local.wanted import CHOSEN
+from distkv.cli.options import config_option, print_config_option, setting_option
+from distkv.config import DEMO_MODEL, SECTIONS, TABLES, GatewayConfig, UpConfig, load_file, settings_of
+
+
+def cluster_options(
+    *,
+    instances: Sequence[str] = ("--instances",),
+    port: str = "--port",
+    http_port: str = "--http-port",
+) -> list[click.Parameter]:
+    """The arguments are the flags of four of them."""
+    own, of_gateway = settings_of(UpConfig), settings_of(GatewayConfig)
+    # A flag that several programs have is explained as the instance's.
+    every = ChainMap(*({**settings_of(SECTIONS[section])} for section in ("instance", "gmanager", "gateway")))
+    others = [one for name, one in every.items() if name not in {"model", *own, *CHOSEN}]
+    return [
+        click.Argument(["checkpoint"], required=False, type=click.Path(file_okay=False), metavar="[MODEL]"),
+        click.Option(
+            ["--model"],
+            type=click.Path(file_okay=False),
+            default=DEMO_MODEL,
+            envvar="DISTKV_MODEL",
+            show_default=True,
+            metavar="TEXT",
+            help="As MODEL: directory of a Hugging Face checkpoint, or the name of the one that comes with distkv.",
+        ),
+        setting_option(own["instances"], flags=instances),
+        *(setting_option(one) for name, one in own.items() if name != "instances"),
+        _port_option(port, "port", 7070, "TCP port of the gManager; 0 takes a free one."),
+        _port_option(http_port, "http_port", 8000, "TCP port of HTTP; 0 takes a free one."),
+        setting_option(of_gateway["host"], help="Address of HTTP; beyond loopback only with --api-key or --insecure."),
+        setting_option(of_gateway["insecure"], help="Allow HTTP beyond loopback without keys."),
+        *map(setting_option, others),
+        config_option(_check_file),
+        print_config_option(),
+    ]
+
+
+def _port_option(flag: str, name: str, default: int, help: str) -> click.Option:
+    return click.Option(
+        [flag, name],
+        type=click.IntRange(0, 65535),
+        default=default,
+        envvar=f"DISTKV_{name.upper()}",
+        show_default=True,
+        help=help,
+    )
+
+
+def _check_file(ctx: click.Context, path: Path) -> None:
+    for table in TABLES:
+        load_file(path, table)

@@ -1,0 +1,84 @@
+"""A cluster on this machine while somebody looks at it: started, shown, watched, stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.live import Live
+
+from distkv.cli.live.polling import PERIOD_S, Poller
+from distkv.cli.live.terminal import is_live, render_to_fit
+from distkv.cli.local.introduction import introduction
+from distkv.cli.local.printed_config import config_lines
+from distkv.cli.local.wanted import Wanted
+from distkv.cli.signals import signals_interrupt
+from distkv.client.local.child import describe_exit
+from distkv.client.local.cluster import LocalCluster
+from distkv.client.local.cluster_settings import ClusterSettings
+
+STOP_GRACE_S = 10.0
+"""Beyond the drain of an instance."""
+
+
+def run_cluster(ctx: click.Context, params: Mapping[str, Any]) -> int:
+    """What `distkv up` does; returns its exit code. Raises ConfigError, StartupFailed."""
+    wanted = Wanted.of(ctx, params)
+    if params["print_config"]:
+        click.echo("\n".join(config_lines(wanted)))
+        return 0
+    up = wanted.up
+    ClusterSettings.of(**wanted.arguments())
+    wanted.check_ports()
+    console = Console(markup=False, highlight=False)
+    with signals_interrupt():
+        parts = ["a gManager", f"{up.instances} instance" + ("s" if up.instances > 1 else "")]
+        started = f"{', '.join(parts)} and a gateway" if up.gateway else " and ".join(parts)
+        console.print(f"starting {started} for {wanted.model} ...", soft_wrap=True)
+        started_s = time.monotonic()
+
+        def show_ready(name: str) -> None:
+            console.print(f"{name} is ready after {time.monotonic() - started_s:.1f} s", soft_wrap=True)
+
+        cluster = LocalCluster(
+            **wanted.arguments(),
+            start_timeout_s=up.start_timeout_s,
+            stop_timeout_s=wanted.drain_s + STOP_GRACE_S,
+            log_dir=up.log_dir,
+            on_ready=show_ready,
+        )
+        with cluster:
+            try:
+                for line in introduction(cluster, wanted.given["gateway"], wanted.model):
+                    console.print(line, soft_wrap=True)
+                return _watch(cluster, console)
+            except KeyboardInterrupt:
+                console.print("stopping; running requests may finish, Ctrl-C again ends them")
+                return 0
+
+
+def _watch(cluster: LocalCluster, console: Console) -> int:
+    """Show the cluster until all its instances are dead, which is exit code 1."""
+    poller = Poller(cluster.client(), "Ctrl-C ends it")
+    children = [cluster.gmanager, *([cluster.gateway] if cluster.gateway else []), *cluster.instances]
+    dead: set[str] = set()
+    live = Live(console=console, auto_refresh=False, transient=True) if is_live(console) else None
+    with live or contextlib.nullcontext():
+        while any(handle.name not in dead for handle in cluster.instances):
+            for child in children:
+                if not child.alive and child.name not in dead:
+                    dead.add(child.name)
+                    console.print(f"{child.name} died: {describe_exit(child.exit_code)}; the others go on", style="red")
+                    console.print(child.last_log(), style="dim", soft_wrap=True)
+            if live is not None:
+                live.update(render_to_fit(poller.poll(), console), refresh=True)
+            else:
+                sys.stdout.flush()
+            time.sleep(PERIOD_S)
+    console.print("no instance is left", style="red")
+    return 1

@@ -1,0 +1,157 @@
+"""What command line, environment and file want of `distkv up`: the settings of everything that it starts."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from distkv.cli.options import CONFIG_PATH
+from distkv.config import (
+    DEMO_MODEL,
+    ENV_PREFIX,
+    SECTIONS,
+    TABLES,
+    InstanceConfig,
+    UpConfig,
+    build,
+    load_file,
+    load_table,
+    settings_of,
+)
+from distkv.errors import ConfigError
+
+CHOSEN = frozenset({"instance_id", "gmanager", "host", "data_host", "port", "data_port", "insecure", "trace_file"})
+"""What `up` chooses for every instance."""
+ELSEWHERE = {
+    "checkpoint": (("instance", "model"), ("gateway", "model")),
+    "port": (("gmanager", "port"),),
+    "http_port": (("gateway", "port"),),
+    "host": (("gateway", "host"),),
+    "insecure": (("gateway", "insecure"),),
+    "kv_tokens": (("up", "kv_tokens"),),
+}
+"""The tables and settings that a parameter means, where they are not all that bear its name."""
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """given: by table of a file ("up", "gmanager", "instance", "gateway") the settings that were given. origins: by
+    table and name where they came from. flags: by parameter what it is called on the command line."""
+
+    given: Mapping[str, Mapping[str, Any]]
+    origins: Mapping[tuple[str, str], str]
+    flags: Mapping[str, str]
+
+    @classmethod
+    def of(cls, ctx: click.Context, params: Mapping[str, Any]) -> Wanted:
+        """Flags win over the environment, that over the file of `--config`. Raises ConfigError."""
+        file = ctx.meta.get(CONFIG_PATH)
+        given = {table: _of_file(Path(file), table) if file else {} for table in TABLES}
+        origins = {(table, name): f"file {file}" for table, found in given.items() for name in found}
+        flags = {str(option.name): option.opts[0] for option in ctx.command.params}
+        _check_model(ctx, params)
+        # The argument last: it wins over a variable.
+        for param, value in sorted(params.items(), key=lambda item: item[0] == "checkpoint"):
+            match ctx.get_parameter_source(param):
+                case ParameterSource.COMMANDLINE:
+                    origin = f"command line ({flags[param]})"
+                case ParameterSource.ENVIRONMENT:
+                    origin = f"environment ({ENV_PREFIX}{param.upper()})"
+                case _:
+                    continue
+            for table, name in _places(param):
+                given[table][name] = value
+                origins[table, name] = origin
+        given["up"].setdefault("instances", params["instances"])
+        return cls(given, origins, flags)
+
+    @property
+    def up(self) -> UpConfig:
+        """Settings of `distkv up` itself."""
+        return build(UpConfig, self.given["up"])
+
+    @property
+    def model(self) -> str:
+        return str(self.given["instance"].get("model", DEMO_MODEL))
+
+    @property
+    def drain_s(self) -> float:
+        """Seconds that an instance may take to drain."""
+        default = settings_of(InstanceConfig)["shutdown_timeout_s"].default
+        return float(self.given["instance"].get("shutdown_timeout_s", default))
+
+    def arguments(self) -> dict[str, Any]:
+        """Of LocalCluster, and of ClusterSettings."""
+        instance = {name: value for name, value in self.given["instance"].items() if name != "model"}
+        gateway = {name: value for name, value in self.given["gateway"].items() if name != "port"}
+        common = {"cpu_affinity": instance.pop("cpu_affinity")} if "cpu_affinity" in instance else {}
+        return {
+            "model": self.model,
+            "instances": self.up.instances,
+            "kv_tokens": self.up.kv_tokens or None,
+            "port": self._place("gmanager")[1],
+            "gateway": self.up.gateway,
+            "http_port": self._place("gateway")[1],
+            "instance_options": instance,
+            "gmanager_options": self.given["gmanager"],
+            "gateway_options": gateway if self.up.gateway else None,
+            **common,
+        }
+
+    def check_ports(self) -> None:
+        """Raise ConfigError if nobody could listen there: sooner and clearer than the process that is to."""
+        _check_free(self.flags["port"], *self._place("gmanager"))
+        if self.up.gateway:
+            _check_free(self.flags["http_port"], *self._place("gateway"))
+
+    def _place(self, section: str) -> tuple[str, int]:
+        given, port = self.given[section], settings_of(SECTIONS[section])["port"].default
+        return str(given.get("host", LOOPBACK)), int(given.get("port", port))
+
+
+def _check_model(ctx: click.Context, params: Mapping[str, Any]) -> None:
+    """The model is an argument or an option."""
+    by_flag = ctx.get_parameter_source("model") is ParameterSource.COMMANDLINE
+    if by_flag and params["checkpoint"] not in (None, params["model"]):
+        raise click.UsageError(f"two models: {params['checkpoint']} and --model {params['model']}; give one", ctx)
+
+
+def _places(param: str) -> Iterator[tuple[str, str]]:
+    """The tables that have this parameter, and what it is called there."""
+    if param in ELSEWHERE:
+        yield from ELSEWHERE[param]
+    else:
+        yield from ((table, param) for table, schema in TABLES.items() if param in settings_of(schema))
+
+
+def _of_file(path: Path, table: str) -> dict[str, Any]:
+    """What a file has for a table, without what `up` chooses; of that a gManager's or gateway's own table may name host
+    and port. The pool of [up] wins over that of [instance]."""
+    found, own = load_file(path, table), load_table(path, table)
+    if table == "up":
+        pool = load_file(path, "instance").get("kv_tokens")
+        return found | ({} if pool is None else {"kv_tokens": (pool,)}) | own
+    if table == "instance":
+        return {name: value for name, value in found.items() if name not in CHOSEN | {"kv_tokens"}}
+    return {name: value for name, value in found.items() if name not in CHOSEN or (name in own and name != "gmanager")}
+
+
+def _check_free(flag: str, host: str, port: int) -> None:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host.strip("[]"), port))
+        except OSError as error:
+            raise ConfigError(
+                flag,
+                f"cannot listen on {host}:{port}: {error.strerror}",
+                f"give another with {flag}, 0 takes a free one",
+            ) from None

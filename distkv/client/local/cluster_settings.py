@@ -1,0 +1,80 @@
+"""The settings of every process of a local cluster, from what its user gives; checked before anything starts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from distkv.client.local import launch
+from distkv.config import model_dir
+from distkv.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class ClusterSettings:
+    """By process, as `launch.command` takes them. gateway: None if there is none."""
+
+    gmanager: dict[str, Any]
+    instances: list[dict[str, Any]]
+    gateway: dict[str, Any] | None
+
+    @classmethod
+    def of(
+        cls,
+        model: str | os.PathLike[str],
+        instances: int,
+        kv_tokens: int | Sequence[int] | None,
+        dtype: str = "auto",
+        threads: int | None = None,
+        *,
+        block_size: int = 16,
+        port: int = 0,
+        gateway: bool = True,
+        http_port: int = 0,
+        instance_options: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+        gmanager_options: Mapping[str, Any] | None = None,
+        gateway_options: Mapping[str, Any] | None = None,
+        **common: Any,
+    ) -> ClusterSettings:
+        """See LocalCluster. Raises ConfigError."""
+        sizes = launch.pool_sizes(kv_tokens, instances)
+        model_dir(os.fspath(model))
+        if gateway_options and not gateway:
+            raise ConfigError("gateway_options", "are given, and gateway is false")
+        sections = ("gmanager", "instance", *(["gateway"] if gateway else []))
+        split = launch.split_common({"log_json": False} | common, sections)
+        of_gmanager: dict[str, Any] = {"port": port} | split["gmanager"] | dict(gmanager_options or {})
+        of_gateway: dict[str, Any] | None = None
+        if gateway:
+            # No load balancer is in front of it that had to see its health check fail first.
+            of_gateway = {"model": os.fspath(model), "port": http_port, "drain_wait_s": 0.0}
+            of_gateway |= split["gateway"] | dict(gateway_options or {})
+            launch.command("gateway", of_gateway)
+        shared: dict[str, Any] = {"model": os.fspath(model), "dtype": dtype, "block_size": block_size}
+        shared |= split["instance"]
+        cores = launch.shares_of_cores(shared.pop("cpu_affinity", None), instances)
+        of_instances = [
+            shared
+            | {"kv_tokens": size, "threads": threads, "cpu_affinity": share}
+            | more
+            | {"instance_id": f"i{index}", "port": 0}
+            for index, (size, share, more) in enumerate(
+                zip(sizes, cores, _each(instance_options, instances), strict=True)
+            )
+        ]
+        for settings in of_instances:
+            if settings["threads"] is None and settings["cpu_affinity"] is None:
+                settings["threads"] = launch.share_of_cpus(instances)
+            launch.command("instance", settings)
+        launch.command("gmanager", of_gmanager)
+        return cls(of_gmanager, of_instances, of_gateway)
+
+
+def _each(options: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None, instances: int) -> list[dict[str, Any]]:
+    if options is None or isinstance(options, Mapping):
+        return [dict(options or {}) for _ in range(instances)]
+    if len(options) != instances:
+        raise ConfigError("instance_options", f"expected one mapping per instance ({instances}), got {len(options)}")
+    return [dict(one) for one in options]
