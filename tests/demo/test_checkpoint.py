@@ -6,7 +6,7 @@ import pytest
 import torch
 import transformers
 
-from distkv.cli.commands.up import DEMO_PROMPT
+from distkv.cli.local.introduction import DEMO_PROMPT
 from distkv.config import DEMO_MODEL, model_dir
 from distkv.demo.corpus.documents import prompt_of, write
 from distkv.demo.corpus.facts import NOT_MENTIONED
