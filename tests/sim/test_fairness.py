@@ -5,8 +5,15 @@ from __future__ import annotations
 import pytest
 
 from distkv.control.schedule.waiting import AGED_S
-from distkv.sim.cluster import SimCluster
-from tests.sim.arrivals import SATURATED_PER_S, arrivals, first_come_first_served, serve
+from distkv.sim.cluster import BLOCK, SimCluster
+from tests.sim.arrivals import (
+    CHUNK_TOKENS,
+    SATURATED_PER_S,
+    arrivals,
+    first_come_first_served,
+    one_step_per_tick,
+    serve,
+)
 from tests.sim.parts import check, prompt
 
 SMALL, BIG = 20, 140
@@ -65,3 +72,36 @@ def test_many_at_once_are_served_within_the_work_before_them() -> None:
     served = serve(coming, 1, validate=False)
     assert served.most_by_work(AGED_S) <= MOST_BY_WORK
     assert served.ended_s <= 1.25 * len(coming) / SATURATED_PER_S
+
+
+WHALE, NUM_WHALES, CHAT, NUM_CHATS = 640, 8, 12, 4
+
+
+def test_chats_begin_at_once_beside_long_prompts() -> None:
+    """They waited until all long prompts before them were computed."""
+    cluster = SimCluster([WHALE // BLOCK * NUM_WHALES + 64])
+    worker = cluster.nodes["i0"].worker
+    one_step_per_tick(worker)
+    whales = {f"whale{number}": (prompt(WHALE, number), 1) for number in range(NUM_WHALES)}
+    chats = {f"chat{number}": (prompt(CHAT, 100 + number), 4) for number in range(NUM_CHATS)}
+    came, began, ended = dict[str, int](), dict[str, int](), dict[str, int]()
+    tick = 0
+    while len(ended) < len(whales) + len(chats):
+        for request_id, wanted in ({0: whales, 4: chats}.get(tick, {})).items():
+            cluster.submit("i0", request_id, *wanted)
+            came[request_id] = tick
+        worker.stalled = False
+        while cluster.deliver():
+            pass
+        for request_id in came:
+            if request_id not in began and cluster.outcomes[request_id].tokens:
+                began[request_id] = tick - came[request_id]
+            if request_id not in ended and cluster.outcomes[request_id].done:
+                ended[request_id] = tick
+                check(cluster, request_id, *(whales | chats)[request_id])
+        cluster.tick()
+        tick += 1
+    alone = WHALE // CHUNK_TOKENS
+    assert max(began[name] for name in chats) <= 4
+    assert began["whale0"] <= 2 * alone + 2, "it is not kept from ending either"
+    assert max(began.values()) <= NUM_WHALES * alone + NUM_CHATS + 2, "and nothing is wasted"

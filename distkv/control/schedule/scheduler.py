@@ -1,8 +1,9 @@
 """Continuous batching with chunked prefill: which token ranges the next step computes.
 
-A step mixes decodes (one position each) and chunks of whatever else is to do, oldest request first, under a budget of
-tokens, and of time where there are decodes (`chunking`). Two steps are in flight, so that the round trip hides behind
-compute; what needs a token still unknown to be decided is not planned (docs/design.md, "Steps that run ahead").
+A step mixes decodes (one position each) and chunks of whatever else is to do, the oldest request in turn with short
+ones (`turns`), under a budget of tokens, and of time where there are decodes (`chunking`). Two steps are in flight, so
+that the round trip hides behind compute; what needs a token still unknown to be decided is not planned (docs/design.md,
+"Steps that run ahead").
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from distkv.control.request.block import Block
 from distkv.control.request.sequence import SeqState, Sequence
 from distkv.control.schedule.chunking import Chunk, Chunking
+from distkv.control.schedule.turns import Turns
 from distkv.wire.messages.to_worker import PromptLogprobs, RemoteSpan, SeqStep, Step
 
 MAX_IN_FLIGHT = 2
@@ -68,6 +70,7 @@ class Scheduler:
         self._max_num_seqs = max_num_seqs
         self._max_tokens = max_num_batched_tokens
         self._chunking = Chunking(max_num_batched_tokens, mixed_step_ratio)
+        self._turns = Turns()
         self._take_slot = take_slot
         self._last_step_id = 0
         self.in_flight: deque[InFlight] = deque()
@@ -105,12 +108,14 @@ class Scheduler:
             self._add(seq, 1, step, parts, now)
         step.decodes = len(parts)
         allowance = self._chunking.allowance(step.decodes)
-        for seq in chunks:
+        for seq in self._turns.order(chunks):
             if len(parts) >= self._max_num_seqs:
                 break
             if (tokens := allowance.tokens(seq.uncomputed.first[0])) < 1:
                 break
             if (part := self._add(seq, tokens, step, parts, now)) is not None:
+                if not step.chunks:
+                    self._turns.was_first(seq)
                 step.chunks.append((part.start, part.end))
                 allowance.spend(part.start, part.end)
         if not parts:

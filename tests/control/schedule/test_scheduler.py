@@ -60,6 +60,40 @@ def test_decodes_go_before_chunks_of_older_requests() -> None:
     assert list(parts(plan(state)).items()) == [("young", (5, 6)), ("old", (15, 30))]
 
 
+def test_short_prompts_take_turns_with_a_long_one_that_came_before_them() -> None:
+    state = make_state(num_blocks=64, max_num_batched_tokens=16)
+    add_sequence(state, "long", 100, arrival=1.0)
+    add_sequence(state, "long too", 90, arrival=2.0)
+    add_sequence(state, "short", 20, arrival=3.0)
+    add_sequence(state, "shorter", 12, arrival=4.0)
+    seen = []
+    for _ in range(5):
+        step = plan(state)
+        assert step is not None
+        seen.append(list(parts(step).items()))
+        answer(state, step)
+    assert seen == [
+        [("long", (0, 16))],
+        [("shorter", (0, 12)), ("short", (0, 4))],
+        [("shorter", (12, 13)), ("long", (16, 31))],
+        [("shorter", (13, 14)), ("short", (4, 19))],
+        [("short", (19, 20)), ("shorter", (14, 15)), ("long", (31, 45))],
+    ]
+
+
+def test_prompts_of_about_the_same_length_are_computed_in_the_order_in_which_they_came() -> None:
+    state = make_state(num_blocks=64, max_num_batched_tokens=16)
+    for index in range(3):
+        add_sequence(state, f"r{index}", 48 - 8 * index, arrival=float(index))
+    seen = []
+    for _ in range(9):
+        step = plan(state)
+        assert step is not None
+        seen.extend(name for name, (start, end) in parts(step).items() if end - start > 1)
+        answer(state, step)
+    assert seen == sorted(seen), "each ends before the next one begins"
+
+
 def test_no_more_sequences_than_allowed() -> None:
     state = make_state(num_blocks=32, max_num_seqs=2)
     for index in range(4):
