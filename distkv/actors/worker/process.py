@@ -33,8 +33,9 @@ from distkv.actors.worker.spec import SPEC_VARIABLE, WorkerSpec
 from distkv.actors.worker.transfers import Transfers
 from distkv.engine.attention.serving import AttendServer
 from distkv.engine.attention.spans import SpanRegistry
+from distkv.engine.device.compat import Compat
 from distkv.engine.device.device import Device
-from distkv.engine.device.pool import KvPool, compat_facts, compat_hash, slot_bytes
+from distkv.engine.device.pool import KvPool, slot_bytes
 from distkv.engine.model.decoder import Model
 from distkv.engine.model.weights import fingerprint
 from distkv.engine.step.runner import StepRunner
@@ -95,11 +96,12 @@ class Worker:
             kv = kv_dtype(engine, dtype, device)
             self._memory, memory = make_pool(engine, slot_bytes(config, engine.block_size, kv), device)
         self._pool = KvPool(config, self._memory.num_slots, engine.block_size, kv, memory, layout)
-        served = config, fingerprint(engine.model), dtype, engine.block_size, layout, kv
-        self._compat, self._serves = compat_hash(*served), compat_facts(*served)
+        self._compat = Compat.of(config, fingerprint(engine.model), dtype, engine.block_size, layout, kv)
         self._registry = SpanRegistry()
         self._server = AttendServer(self._pool, self._registry, config, dtype, device)
-        self._identity = LinkIdentity(instance_id=spec.instance_id, incarnation=spec.incarnation, compat=self._compat)
+        self._identity = LinkIdentity(
+            instance_id=spec.instance_id, incarnation=spec.incarnation, compat=self._compat.hash
+        )
         self._peers = PeerLinks(self._identity, self._memory.slot_bytes, data.attend_timeout_s, data.tensor_transport)
         self._runner = StepRunner(self._model, self._pool, self._peers, engine.microbatches)
         warm_up(self._runner, self._pool, device)
@@ -123,14 +125,14 @@ class Worker:
         self._results.send(
             fw.WorkerReady(
                 pid=os.getpid(),
-                compat=self._compat,
+                compat=self._compat.hash,
                 data=listener.endpoint,
                 block_tokens=spec.engine.block_size,
                 num_slots=self._pool.num_slots,
                 eos_token_ids=config.eos_token_ids,
                 vocab_size=config.vocab_size,
                 max_positions=config.max_model_len,
-                serves=self._serves,
+                serves=self._compat.words,
             )
         )
         while self._failure.empty():

@@ -7,16 +7,11 @@ from __future__ import annotations
 
 import mmap
 
-import msgspec
 import torch
-import xxhash
 from torch import Tensor
 
 from distkv.engine.model.config import ModelConfig
 from distkv.kernels import LayerKv, PanelKv
-from distkv.wire.messages.common import PROTOCOL_VERSION
-
-LAYOUT = "slot,layer,kv,head"
 
 
 def slot_bytes(config: ModelConfig, block_tokens: int, dtype: torch.dtype) -> int:
@@ -72,48 +67,3 @@ def _flat(memory: Tensor | mmap.mmap | bytearray | memoryview) -> Tensor | None:
         return memory
     view = memoryview(memory).cast("B")
     return None if view.readonly else torch.frombuffer(view, dtype=torch.uint8)
-
-
-def compat_facts(
-    config: ModelConfig,
-    fingerprint: str,
-    dtype: torch.dtype,
-    block_tokens: int,
-    layout: type[LayerKv],
-    kv_dtype: torch.dtype | None = None,
-) -> str:
-    """What goes into `compat_hash`, of the same arguments, in words: "name value, name value". Model and weights are
-    told apart by the beginnings of hashes."""
-    settings = xxhash.xxh3_64_hexdigest(msgspec.json.encode(config.identity(), order="sorted"))
-    facts = {
-        "model": f"{config.model_type}/{settings[:8]}",
-        "weights": fingerprint[:8],
-        "dtype": _name(dtype),
-        "KV dtype": _name(kv_dtype or dtype),
-        "block size": str(block_tokens),
-        "layout": layout.name,
-        "protocol": str(PROTOCOL_VERSION),
-    }
-    return ", ".join(f"{name} {value}" for name, value in facts.items())
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
-def compat_hash(
-    config: ModelConfig,
-    fingerprint: str,
-    dtype: torch.dtype,
-    block_tokens: int,
-    layout: type[LayerKv],
-    kv_dtype: torch.dtype | None = None,
-) -> str:
-    """What two workers must have in common to read each other's rBlocks: model, dtypes, layout, protocol version.
-
-    fingerprint: of the weights, see `weights.fingerprint`. kv_dtype: of keys and values, if it is not that of queries.
-    The result is 32 hex digits.
-    """
-    dtypes = [str(dtype)] if kv_dtype in (None, dtype) else [str(dtype), str(kv_dtype)]
-    identity = (config.identity(), fingerprint, *dtypes, LAYOUT, layout.name, block_tokens, PROTOCOL_VERSION)
-    return xxhash.xxh3_128_hexdigest(msgspec.json.encode(identity, order="sorted"))

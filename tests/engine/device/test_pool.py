@@ -6,10 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from distkv.engine.device.pool import KvPool, compat_facts, compat_hash, slot_bytes
+from distkv.engine.device.pool import KvPool, slot_bytes
 from distkv.engine.model.config import ModelConfig
-from distkv.kernels import PanelKv, RowKv
-from distkv.wire.messages.common import PROTOCOL_VERSION
 from tests.checkpoints import variant
 
 
@@ -48,29 +46,3 @@ def test_slots_outside_and_buffers_too_small(config: ModelConfig) -> None:
         KvPool(config, 2, 4, torch.float32, bytearray(10))
     with pytest.raises(ValueError, match="writable"):
         KvPool(config, 2, 4, torch.float32, memoryview(bytes(2 * pool.slot_bytes)))
-
-
-def test_compatibility_in_words(config: ModelConfig) -> None:
-    facts = compat_facts(config, "0123456789abcdef", torch.bfloat16, 16, PanelKv, torch.float8_e4m3fn)
-    assert facts.startswith(f"model {config.model_type}/") and len(facts) < 256
-    assert (
-        ", weights 01234567, dtype bfloat16, KV dtype float8_e4m3fn, block size 16, "
-        f"layout {PanelKv.name}, protocol {PROTOCOL_VERSION}" in facts
-    )
-
-
-def test_compatibility_is_model_dtype_block_size_and_layout(tmp_path: Path, config: ModelConfig) -> None:
-    base = compat_hash(config, "f", torch.float32, 16, PanelKv)
-    assert base == compat_hash(config, "f", torch.float32, 16, PanelKv)
-    assert base == compat_hash(config, "f", torch.float32, 16, PanelKv, torch.float32)
-    assert len(base) == 32
-    other = ModelConfig.from_dir(variant(tmp_path, "mistral-window", text_for_tokenizer=None))
-    assert len({
-        base,
-        compat_hash(config, "g", torch.float32, 16, PanelKv),
-        compat_hash(config, "f", torch.bfloat16, 16, PanelKv),
-        compat_hash(config, "f", torch.float32, 32, PanelKv),
-        compat_hash(config, "f", torch.float32, 16, RowKv),
-        compat_hash(other, "f", torch.float32, 16, PanelKv),
-        compat_hash(config, "f", torch.float32, 16, PanelKv, torch.float8_e4m3fn),
-    }) == 7  # fmt: skip
