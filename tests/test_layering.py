@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -144,6 +145,16 @@ def test_a_room_uses_only_rooms_that_it_may(path: Path) -> None:
             if other in ROOMS[package].keys() - ROOMS[package][room] - {room}:
                 wrong.append(f"line {line}: {package}.{room} may not import {imported}")
     assert not wrong, "\n".join(wrong)
+
+
+def test_no_module_of_control_needs_itself() -> None:
+    """Though its rooms use each other: what two modules need is in a third."""
+    needs = {
+        f"distkv.{name_of(path)}": {name for _, name in imports_of(path)}
+        for path in MODULES
+        if package_of(name_of(path)) == "control"
+    }
+    TopologicalSorter(needs).prepare()
 
 
 def test_every_room_is_known() -> None:
