@@ -8,22 +8,21 @@ stake the list is believed.
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
 
-from distkv.control.commands import TellPeer, TellWorker
-from distkv.control.rmanager.member_table import GONE
+from distkv.control.commands import TellWorker
+from distkv.control.rmanager.doubts import Doubts
 from distkv.control.rmanager.state import RManagerState
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.envelope import PeerAnswer
 from distkv.wire.messages.member_versions import MemberCursor, MemberLog
 from distkv.wire.messages.to_client import Located
 from distkv.wire.messages.to_gmanager import MembersQuery
-from distkv.wire.messages.to_rmanager import Members, Renew, Renewed
+from distkv.wire.messages.to_rmanager import Members, Renewed
 from distkv.wire.messages.to_worker import Peers
 
 SUSPECT_S = 1.0
@@ -34,9 +33,6 @@ one that a gManager lists as dead or restarted."""
 NEWLY_HEARD_S = 5.0
 """Another gManager, or a new process of the same, hears of all instances in this time; until then it knows only who
 joined, and what it says of who is not there counts for nothing."""
-FIRST_KNOCK_S = 0.5
-LONGEST_KNOCK_S = 16.0
-"""The pauses between knocks double from the first to the longest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +41,6 @@ class LostPeer:
 
     instance_id: str
     new_incarnation: int | None
-
-
-@dataclass(slots=True)
-class Knocks:
-    """At a doubtful peer: when the next is due, and the pause after it."""
-
-    next_at: float
-    pause_s: float = FIRST_KNOCK_S
 
 
 class PeerBook:
@@ -75,8 +63,7 @@ class PeerBook:
         self._source = 0
         self._postponed: dict[str, Member] = {}
         self._believed_from = -math.inf
-        self._knocks: dict[str, Knocks] = {}
-        self._due: list[tuple[float, str]] = []
+        self._doubts = Doubts(state)
         self.own: Member | None = None
 
     # --- the list
@@ -161,7 +148,7 @@ class PeerBook:
         self._listed[listed.instance_id] = listed
         if told_before is None or _life(told_before) != _life(listed):
             wait_s = SILENT_S if listed.state == "unreachable" else LISTED_DEAD_S
-            self._doubt(listed.instance_id, now + wait_s, now)
+            self._doubts.begin(listed.instance_id, now + wait_s, now)
 
     def _believe(self, member: Member) -> list[LostPeer]:
         """Take over what is listed; returns the peer if it died, or is another process than the one known here."""
@@ -175,7 +162,7 @@ class PeerBook:
             return []
         has_restarted = known.incarnation != member.incarnation
         if has_restarted or member.state == "dead":
-            self._clear(instance_id)  # of the dead nothing more is to be found out
+            self._doubts.clear(instance_id)  # of the dead nothing more is to be found out
         if has_restarted or (member.state == "dead" and known.state != "dead"):
             return [LostPeer(instance_id, member.incarnation if has_restarted else None)]
         return []
@@ -184,11 +171,11 @@ class PeerBook:
 
     def suspect(self, instance_id: str, now: float) -> None:
         """Its control connection broke: do not borrow there; it is lost unless it is heard again soon."""
-        self._doubt(instance_id, now + SUSPECT_S, now)
+        self._doubts.begin(instance_id, now + SUSPECT_S, now)
 
     def silent(self, instance_id: str, now: float) -> None:
         """It did not answer in time: do not ask it again before it is heard; it is lost if that takes too long."""
-        self._doubt(instance_id, now + SILENT_S, now)
+        self._doubts.begin(instance_id, now + SILENT_S, now)
 
     def heard_from(self, peer_id: str, answer: PeerAnswer) -> list[LostPeer]:
         """It is there. Returns it as lost if the answer shows that it is another process than the one known here."""
@@ -201,9 +188,9 @@ class PeerBook:
             return self._believe(successor)
         if listed is None or known is None or listed.incarnation == known.incarnation:
             self._listed.pop(peer_id, None)
-            self._clear(peer_id)
+            self._doubts.clear(peer_id)
         else:  # it is asked again now and then, for as long as the list names a successor
-            self._state.suspects.pop(peer_id, None)
+            self._doubts.trust(peer_id)
         return []
 
     def drains(self, instance_id: str) -> None:
@@ -215,55 +202,25 @@ class PeerBook:
     def tick(self, now: float) -> list[LostPeer]:
         """Knock where it is due; returns peers that stayed silent for too long, each once."""
         lost = []
-        while self._due and self._due[0][0] <= now:
-            at, instance_id = heapq.heappop(self._due)
-            if self._state.suspects.get(instance_id) == at:
+        for instance_id, at in self._doubts.take_due(now):
+            if self._doubts.lose_if_due(instance_id, at):
                 lost.extend(self._give_up(instance_id))
             if instance_id in self._listed and not self._is_at_stake(instance_id):
                 lost.extend(self._believe(self._listed[instance_id]))
-            knocks = self._knocks.get(instance_id)
-            if knocks is not None and knocks.next_at == at:
-                self._knock(instance_id, knocks, now)
+            self._doubts.knock_if_due(instance_id, at, now)
         if self._postponed and now >= self._believed_from:
             lost.extend(self.update(tuple(self._postponed.values()), now))
         return lost
 
     def next_deadline(self) -> float:
         """When `tick` has something to do."""
-        due = self._due[0][0] if self._due else math.inf
+        due = self._doubts.next_deadline()
         return min(due, self._believed_from) if self._postponed else due
-
-    def _doubt(self, instance_id: str, lost_at: float, now: float) -> None:
-        suspects, member = self._state.suspects, self._state.members.get(instance_id)
-        if member is None or member.state == "dead":
-            return
-        if lost_at < suspects.get(instance_id, math.inf):
-            suspects[instance_id] = lost_at
-            heapq.heappush(self._due, (lost_at, instance_id))
-        if instance_id not in self._knocks:
-            knocks = self._knocks[instance_id] = Knocks(now)
-            self._knock(instance_id, knocks, now)
-
-    def _knock(self, instance_id: str, knocks: Knocks, now: float) -> None:
-        """Ask whether it is there; any answer clears it."""
-        if instance_id not in self._state.members:  # forgotten meanwhile
-            self._clear(instance_id)
-            return
-        ping = Renew(renewal=self._state.next_id(), spans=(), ttl_s=0.0)
-        self._state.emit(TellPeer(instance_id, ping))
-        knocks.next_at = now + knocks.pause_s
-        knocks.pause_s = min(LONGEST_KNOCK_S, 2.0 * knocks.pause_s)
-        heapq.heappush(self._due, (knocks.next_at, instance_id))
 
     def _give_up(self, instance_id: str) -> list[LostPeer]:
         """It is lost by evidence of our own, and what is listed may stand."""
-        self._state.suspects[instance_id] = GONE
         listed = self._listed.get(instance_id)
         return (self._believe(listed) if listed is not None else []) or [LostPeer(instance_id, None)]
-
-    def _clear(self, instance_id: str) -> None:
-        self._state.suspects.pop(instance_id, None)
-        self._knocks.pop(instance_id, None)
 
     def validate(self) -> None:
         """The worker was told of all that it may reach."""
