@@ -22,6 +22,9 @@ from distkv.wire.messages.to_gmanager import Locate, MembersQuery
 from distkv.wire.messages.to_rmanager import Cancel, KeepAlive, Members, StatusQuery, Submit
 
 SILENCE_S = 10.0
+LONGEST_GAP_S = 2.0
+"""So much counts as silence at most between two looks. Beyond that it was this process that was stopped or busy, and
+what the other end said meanwhile waits to be read."""
 T = TypeVar("T", Members, Status, Located)
 
 Answer = Members | Status | Located | ConnectionLost
@@ -51,7 +54,8 @@ class Connection:
         self._requests: dict[str, RequestEvents] = {}
         self._submitted: dict[str, str] = {}
         self._waiting: dict[str, list[asyncio.Future[Answer]]] = {}
-        self._last_message_s = self._loop.time()
+        self._silent_s = 0.0
+        self._looked_s = self._loop.time()
         self._channel = ClientChannel.connect(address, CLIENT_CONNECTION, on_disconnected=self._on_disconnected)
         tasks.start(self._read(), name=f"read {address}")
 
@@ -91,7 +95,7 @@ class Connection:
         if self.lost is not None:
             events.put(self.lost)
         elif not self._requests:
-            self._last_message_s = self._loop.time()
+            self._silent_s = 0.0
         self._requests[request_id] = events
         self._on_live(self)
         return events
@@ -120,9 +124,11 @@ class Connection:
 
         query: send this one in any case, because the gManager does not answer it.
         """
-        silent_s = self._loop.time() - self._last_message_s
-        if self._requests and silent_s > SILENCE_S:
-            self._lose(ConnectionLost(f"silent for {silent_s:.0f} s"))
+        now_s = self._loop.time()
+        self._silent_s += min(LONGEST_GAP_S, now_s - self._looked_s)
+        self._looked_s = now_s
+        if self._requests and self._silent_s > SILENCE_S:
+            self._lose(ConnectionLost(f"silent for {self._silent_s:.0f} s"))
             return
         if self._requests:
             self.send(KeepAlive())
@@ -171,7 +177,7 @@ class Connection:
             self._receive(envelope)
 
     def _receive(self, envelope: Envelope[ToClient]) -> None:
-        self._last_message_s = self._loop.time()
+        self._silent_s = 0.0
         match envelope.body:
             case TokenChunk() as chunk:
                 self._take(chunk)

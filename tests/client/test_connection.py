@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 import zmq
 
-from distkv.client.connection import Connection
+from distkv.client.connection import LONGEST_GAP_S, SILENCE_S, Connection
 from distkv.client.events import ConnectionLost, RequestEvents
 from distkv.client.owned_tasks import OwnedTasks
 from distkv.types import SamplingParams
@@ -105,3 +105,15 @@ async def test_chunks_of_several_requests_in_one_message_reach_each_of_them(link
     link.say(last)
     assert [await one.get(), await one.get()] == [first, last]
     assert await other.get() == second
+
+
+async def test_time_in_which_this_process_stood_still_is_no_silence_of_the_other_end(link: Link) -> None:
+    """A gateway that was stopped gave up all streams when it went on, with their tokens in its inbox."""
+    await link.submit("r")
+    for _ in range(int(SILENCE_S / LONGEST_GAP_S)):
+        link.connection._looked_s -= 3600.0
+        link.connection.keep_alive(None)
+        assert link.connection.lost is None
+    link.connection._looked_s -= 3600.0
+    link.connection.keep_alive(None)
+    assert link.connection.lost is not None and link.connection.lost.why == "silent for 12 s"

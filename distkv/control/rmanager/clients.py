@@ -5,31 +5,45 @@ from __future__ import annotations
 from distkv.control.timers import Timers
 
 CLIENT_TIMEOUT_S = 10.0
+LAST_S = 1.0
+"""Of it: as long after everything else it is looked again, when what came meanwhile has been read. An instance that was
+stopped or busy finds its clients silent, and their signs of life in its inbox."""
 
 
 class ClientBook:
     """Clients that sent a request. Who is not heard for CLIENT_TIMEOUT_S may be gone."""
 
     def __init__(self) -> None:
-        self._silent_at: Timers[bytes] = Timers()
+        self._look_at: Timers[bytes] = Timers()
+        self._doubtful: set[bytes] = set()
 
     def submitted(self, route: bytes, now: float) -> None:
         """A request came by this route."""
-        self._silent_at.set(route, now + CLIENT_TIMEOUT_S)
+        self._doubtful.discard(route)
+        self._look_at.set(route, now + CLIENT_TIMEOUT_S - LAST_S)
 
     def alive(self, route: bytes, now: float) -> None:
         """Its client says that it is there."""
-        if route in self._silent_at:
-            self._silent_at.set(route, now + CLIENT_TIMEOUT_S)
+        if route in self._look_at:
+            self.submitted(route, now)
 
     def gone(self, route: bytes) -> None:
         """Nobody is at its other end any more."""
-        self._silent_at.cancel(route)
+        self._doubtful.discard(route)
+        self._look_at.cancel(route)
 
     def silent(self, now: float) -> list[bytes]:
         """Routes that nothing was heard of for too long; each is given out once."""
-        return self._silent_at.take_due(now)
+        due = self._look_at.take_due(now)
+        silent = [route for route in due if route in self._doubtful]
+        for route in due:
+            if route in self._doubtful:
+                self._doubtful.remove(route)
+            else:
+                self._doubtful.add(route)
+                self._look_at.set(route, now + LAST_S)
+        return silent
 
     def next_deadline(self) -> float:
-        """When the next one has been silent for too long."""
-        return self._silent_at.next_at()
+        """When the next one may have been silent for too long."""
+        return self._look_at.next_at()

@@ -1,0 +1,40 @@
+"""ClientBook: which clients were not heard for too long, by an instance that may have been stopped itself."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from distkv.control.rmanager.clients import CLIENT_TIMEOUT_S, LAST_S, ClientBook
+
+
+def test_who_is_not_heard_is_silent_once() -> None:
+    clients = ClientBook()
+    clients.submitted(b"a", 5.0)
+    clients.alive(b"stranger", 5.0)
+    found, now = [], 5.0
+    while (now := clients.next_deadline()) < math.inf:
+        found += [(route, now) for route in clients.silent(now)]
+    assert found == [(b"a", 5.0 + CLIENT_TIMEOUT_S)]
+
+
+@pytest.mark.parametrize("heard", [ClientBook.submitted, ClientBook.alive])
+def test_one_that_is_heard_at_the_last_moment_has_all_of_its_time_anew(heard) -> None:  # type: ignore[no-untyped-def]
+    clients = ClientBook()
+    clients.submitted(b"a", 0.0)
+    assert clients.silent(CLIENT_TIMEOUT_S - LAST_S) == []
+    heard(clients, b"a", CLIENT_TIMEOUT_S - 0.1)
+    assert clients.silent(CLIENT_TIMEOUT_S) == [] and clients.next_deadline() == 2 * CLIENT_TIMEOUT_S - LAST_S - 0.1
+    clients.gone(b"a")
+    assert clients.next_deadline() == math.inf
+
+
+def test_an_instance_that_was_stopped_reads_what_came_before_it_judges() -> None:
+    """It failed every request, while the signs of life lay in its inbox."""
+    clients = ClientBook()
+    clients.submitted(b"a", 0.0)
+    clients.submitted(b"b", 0.0)
+    assert clients.silent(60.0) == []
+    clients.alive(b"a", 60.0)
+    assert clients.silent(60.0 + LAST_S) == [b"b"]
