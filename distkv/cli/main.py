@@ -14,6 +14,7 @@ from distkv.cli.exit_codes import run
 
 COMMANDS = {
     "up": "Start a cluster on this machine and watch it.",
+    "serve": "The same with the flags of vllm serve.",
     "generate": "Send a prompt to a cluster and stream the answer.",
     "status": "Show the instances of a cluster and where KV lies.",
     "top": "Watch a cluster: memory, loans, requests, throughput.",
@@ -27,7 +28,8 @@ HELP = """Serve large language models from one pool of KV memory that many insta
 
 \b
 Examples:
-  distkv up --model ./Llama-3.2-1B --instances 3 --kv-tokens 4K
+  distkv up ./Llama-3.2-1B --instances 3 --kv-tokens 4K
+  distkv serve ./Llama-3.2-1B --data-parallel-size 3 --port 8000
   distkv generate "The gate code is 48213. Question: What is the gate code? Answer:" --temperature 0
   distkv top
   distkv demo

@@ -60,6 +60,10 @@ class UpConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         Meta(description="KV pool in tokens: of every instance, or one number for each, separated by commas."),
     ] = ()
     gateway: Annotated[bool, Meta(description="Whether to serve HTTP (OpenAI's API).")] = True
+    restart: Annotated[
+        Annotated[int, Meta(ge=0, le=1000)],
+        Meta(description="How often within ten minutes a process that died is started again; 0 is never."),
+    ] = 0
     start_timeout_s: Annotated[
         Seconds, Meta(description="Seconds until all must be ready.", extra={"flag": "--start-timeout"})
     ] = 600.0

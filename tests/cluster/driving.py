@@ -220,13 +220,12 @@ def check_blocks(status: Status) -> None:
 
 def restart(cluster: LocalCluster, instance_id: str) -> None:
     """End an instance if it still runs, as SIGKILL does, and start its binary again under the same name."""
-    index, old = next((i, h) for i, h in enumerate(cluster.instances) if h.instance_id == instance_id)
-    settings = next(s for s in cluster._settings.instances if s["instance_id"] == instance_id)
+    old = next(handle for handle in cluster.instances if handle.instance_id == instance_id)
     old.kill()
-    handle = cluster._spawn(InstanceHandle, "instance", old.name, settings | {"gmanager": cluster.address})
+    handle = cluster.start_again(old.name)
     LASTING.add(handle.pid)
-    cluster.instances[index] = handle
     wait_ready([handle], time.monotonic() + 60.0)
+    cluster.replace(handle)
     _wait_known(cluster, {handle.pid})
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
+from msgspec.structs import replace
 
 from distkv.cli.local.wanted import CHOSEN
 from distkv.cli.options import config_option, print_config_option, setting_option
@@ -16,10 +17,11 @@ from distkv.config import DEMO_MODEL, SECTIONS, TABLES, GatewayConfig, UpConfig,
 def cluster_options(
     *,
     instances: Sequence[str] = ("--instances",),
+    default_instances: int = 2,
     port: str = "--port",
     http_port: str = "--http-port",
 ) -> list[click.Parameter]:
-    """The arguments are the flags of four of them."""
+    """The arguments are the flags of three of them, and how many instances there are if nobody says."""
     own, of_gateway = settings_of(UpConfig), settings_of(GatewayConfig)
     # A flag that several programs have is explained as the instance's.
     every = ChainMap(*({**settings_of(SECTIONS[section])} for section in ("instance", "gmanager", "gateway")))
@@ -35,7 +37,7 @@ def cluster_options(
             metavar="TEXT",
             help="As MODEL: directory of a Hugging Face checkpoint, or the name of the one that comes with distkv.",
         ),
-        setting_option(own["instances"], flags=instances),
+        setting_option(replace(own["instances"], default=default_instances), flags=instances),
         *(setting_option(one) for name, one in own.items() if name != "instances"),
         _port_option(port, "port", 7070, "TCP port of the gManager; 0 takes a free one."),
         _port_option(http_port, "http_port", 8000, "TCP port of HTTP; 0 takes a free one."),

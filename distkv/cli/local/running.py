@@ -18,10 +18,14 @@ from distkv.cli.local.introduction import introduction
 from distkv.cli.local.printed_config import config_lines
 from distkv.cli.local.wanted import Wanted
 from distkv.cli.signals import signals_interrupt
-from distkv.client.local.child import describe_exit
 from distkv.client.local.cluster import LocalCluster
 from distkv.client.local.cluster_settings import ClusterSettings
+from distkv.client.local.restarts import WINDOW_S, Restarts
+from distkv.client.local.supervisor import Died, Restarted, Supervisor
+from distkv.config import UpConfig
+from distkv.log import configure
 
+LOG_NAME = "up.log"
 STOP_GRACE_S = 10.0
 """Beyond the drain of an instance."""
 
@@ -52,29 +56,32 @@ def run_cluster(ctx: click.Context, params: Mapping[str, Any]) -> int:
             log_dir=up.log_dir,
             on_ready=show_ready,
         )
-        with cluster:
+        with contextlib.ExitStack() as stack:
+            # Until the cluster is closed, other threads may write there.
+            log = stack.enter_context((cluster.log_dir / LOG_NAME).open("a", encoding="utf-8"))
+            stack.enter_context(cluster)
+            configure("up", json=True, stream=log)
             try:
                 for line in introduction(cluster, wanted.given["gateway"], wanted.model):
                     console.print(line, soft_wrap=True)
-                return _watch(cluster, console)
+                return _watch(cluster, up, console)
             except KeyboardInterrupt:
                 console.print("stopping; running requests may finish, Ctrl-C again ends them")
                 return 0
 
 
-def _watch(cluster: LocalCluster, console: Console) -> int:
-    """Show the cluster until all its instances are dead, which is exit code 1."""
+def _watch(cluster: LocalCluster, up: UpConfig, console: Console) -> int:
+    """Show the cluster until all its instances are down and stay so, which is exit code 1."""
     poller = Poller(cluster.client(), "Ctrl-C ends it")
-    children = [cluster.gmanager, *([cluster.gateway] if cluster.gateway else []), *cluster.instances]
-    dead: set[str] = set()
+    supervisor = Supervisor(cluster, Restarts(up.restart), up.start_timeout_s)
     live = Live(console=console, auto_refresh=False, transient=True) if is_live(console) else None
     with live or contextlib.nullcontext():
-        while any(handle.name not in dead for handle in cluster.instances):
-            for child in children:
-                if not child.alive and child.name not in dead:
-                    dead.add(child.name)
-                    console.print(f"{child.name} died: {describe_exit(child.exit_code)}; the others go on", style="red")
-                    console.print(child.last_log(), style="dim", soft_wrap=True)
+        while not supervisor.is_over:
+            for change in supervisor.poll(time.monotonic()):
+                style = "red" if isinstance(change, Died) else "green"
+                console.print(sentence(change), style=style, soft_wrap=True)
+                if isinstance(change, Died):
+                    console.print(change.log, style="dim", soft_wrap=True)
             if live is not None:
                 live.update(render_to_fit(poller.poll(), console), refresh=True)
             else:
@@ -82,3 +89,18 @@ def _watch(cluster: LocalCluster, console: Console) -> int:
             time.sleep(PERIOD_S)
     console.print("no instance is left", style="red")
     return 1
+
+
+def sentence(change: Died | Restarted) -> str:
+    """A change as the user reads it."""
+    match change:
+        case Restarted():
+            return f"{change.name} is ready again after {change.after_s:.1f} s: pid {change.pid}, {change.address}"
+        case Died(restart_in_s=None, restarts=0):
+            return f"{change.name} died: {change.how}; the others go on"
+        case Died(restart_in_s=None):
+            again = f"it was started again {change.restarts} times in {WINDOW_S / 60:.0f} minutes and stays down"
+            return f"{change.name} died: {change.how}; {again}, the others go on"
+        case Died():
+            again = f"it is started again in {change.restart_in_s:g} s (number {change.restarts})"
+            return f"{change.name} died: {change.how}; {again}, the others go on"

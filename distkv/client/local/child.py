@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import selectors
 import signal
 import socket
@@ -67,6 +68,12 @@ class Child:
     def fileno(self) -> int:
         """For selectors: readable when it is ready and when it has ended."""
         return self._socket.fileno()
+
+    def is_ready(self) -> bool:
+        """Whether it has become ready by now; to be asked until then. Raises StartupFailed if it has ended."""
+        poller = select.poll()
+        poller.register(self, select.POLLIN)
+        return bool(poller.poll(0)) and self.read_ready()
 
     def read_ready(self) -> bool:
         """Take what came after it became readable; True once it is ready. Raises StartupFailed if it has ended."""

@@ -84,6 +84,7 @@ class LocalCluster:
         self.gateway: GatewayHandle | None = None
         self.instances: list[InstanceHandle] = []
         self._children: list[Child] = []
+        self._made: dict[str, tuple[type[Child], str, dict[str, Any]]] = {}
         self._clients: list[Client] = []
         self._on_ready = on_ready
         self._owner_pid = os.getpid()
@@ -103,6 +104,11 @@ class LocalCluster:
     def address(self) -> str:
         """The gManager's address."""
         return self.gmanager.address
+
+    @property
+    def processes(self) -> list[Child]:
+        """The gManager, the gateway if there is one, and the instances; the workers belong to these."""
+        return [self.gmanager, *([self.gateway] if self.gateway else []), *self.instances]
 
     @property
     def http_url(self) -> str:
@@ -141,10 +147,9 @@ class LocalCluster:
         """Start a new gManager at the address of the one before, which is killed if it still runs."""
         self.gmanager.kill()
         deadline_s = time.monotonic() + timeout_s
-        settings = self._settings.gmanager | {"port": int(self.address.rpartition(":")[2])}
         for attempt in range(RESTARTS):
             # An outgoing connection may hold the port for a moment while nobody listens there.
-            gmanager = self._spawn(GManagerHandle, "gmanager", "gManager", settings)
+            gmanager = self.start_again(self.gmanager.name)
             try:
                 wait_ready([gmanager], deadline_s)
             except StartupFailed:
@@ -152,8 +157,29 @@ class LocalCluster:
                 if attempt == RESTARTS - 1 or time.monotonic() > deadline_s:
                     raise
             else:
-                self.gmanager = gmanager
+                self.replace(gmanager)
                 return
+
+    def start_again(self, name: str) -> Child:
+        """Start a process that has ended once more: the same settings and log, a gManager and a gateway also where they
+        were. It takes its place by `replace`, when it is ready."""
+        kind, section, settings = self._made[name]
+        before = next(one for one in self.processes if one.name == name)
+        if section != "instance":
+            settings = settings | {"port": int(before.report["address"].rpartition(":")[2])}
+        self._let_go([one for one in self._children if one.name == name and one is not before])
+        return self._spawn(kind, section, name, settings)
+
+    def replace(self, child: Child) -> None:
+        """A process that was started again is now the one of its name."""
+        match child:
+            case InstanceHandle():
+                self.instances[[one.name for one in self.instances].index(child.name)] = child
+            case GatewayHandle():
+                self.gateway = child
+            case GManagerHandle():
+                self.gmanager = child
+        self._let_go([one for one in self._children if one.name == child.name and one is not child])
 
     def close(self, *, stop_timeout_s: float | None = None) -> None:
         """Drain and end every process, within stop_timeout_s; 0 kills. Safe to call twice; does not raise for those
@@ -224,11 +250,17 @@ class LocalCluster:
                 )
             time.sleep(0.02)
 
-    def _spawn(self, kind: type[C], section: str, name: str, settings: Mapping[str, Any]) -> C:
+    def _spawn(self, kind: type[C], section: str, name: str, settings: dict[str, Any]) -> C:
         log = self.log_dir / f"{settings.get('instance_id', section)}.log"
         child = kind(name, launch.command(section, settings), log, launch.environment(section, settings))
+        self._made[name] = kind, section, settings
         self._children.append(child)
         return child
+
+    def _let_go(self, children: Sequence[Child]) -> None:
+        for child in children:
+            child.close()
+            self._children.remove(child)
 
     def _own_client(self) -> Client:
         if self._closed:

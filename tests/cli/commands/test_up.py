@@ -92,6 +92,24 @@ def test_a_dead_instance_is_reported_and_the_last_one_ends_it(start):
     assert up.returncode == 1
 
 
+def test_what_dies_is_started_again_if_asked_and_the_log_says_so(start, tmp_path):
+    up = start("x", "--restart", "1")
+    first, second = pids(lines_until(up, "try: distkv generate"))
+    os.kill(first, signal.SIGKILL)
+    assert "it is started again in 0.5 s (number 1), the others go on" in lines_until(up, "instance i0 died")[-1]
+    back = lines_until(up, "instance i0 is ready again")[-1]
+    again = int(back.split("pid ")[1].split(",")[0])
+    assert again not in (first, second) and psutil.pid_exists(again)
+    os.kill(again, signal.SIGKILL)
+    assert "started again 1 times in 10 minutes and stays down" in lines_until(up, "instance i0 died")[-1]
+    up.terminate()
+    out, _ = up.communicate(timeout=30)
+    assert up.returncode == 0, out
+    log = [json.loads(line) for line in (tmp_path / "logs" / "up.log").read_text().splitlines()]
+    assert [one["event"] for one in log] == ["a process died", "a process is ready again", "a process died"]
+    assert [one["process"] for one in log] == ["up"] * 3 and log[0]["name"] == "instance i0"
+
+
 def test_the_gateway_is_shown_with_something_to_try_and_keeps_its_key_to_itself(start, tmp_path):
     config = tmp_path / "up.toml"
     config.write_text("max_concurrent_requests = 3\nport = 1\n[gateway]\nserved_model_name = ['from-file']\n")

@@ -20,7 +20,7 @@ kv_tokens = 640
 
 [up]
 instances = 3
-start_timeout_s = 9.0
+restart = 2
 
 [gmanager]
 dead_after_s = 9.0
@@ -73,7 +73,7 @@ def test_a_flag_wins_over_the_environment_over_the_file(shown, tmp_path, monkeyp
     tables, origin = tomllib.loads(text), origins(text)
     assert (tables["up"]["instances"], origin["instances"]) == (4, "environment (DISTKV_INSTANCES)")
     assert (tables["instance"]["lease_s"], origin["lease_s"]) == (6.0, "command line (--lease-s)")
-    assert (tables["up"]["start_timeout_s"], origin["start_timeout_s"]) == (9.0, f"file {file}")
+    assert (tables["up"]["restart"], origin["restart"]) == (2, f"file {file}")
     # Of two pools in a file the instances' own is wanted, of two hosts that of the table.
     assert (tables["up"]["kv_tokens"], origin["kv_tokens"]) == ([1024], f"file {file}")
     assert (tables["gmanager"]["host"], tables["gateway"]["host"]) == ("127.0.0.1", "127.0.0.2")

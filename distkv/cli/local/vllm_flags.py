@@ -1,0 +1,74 @@
+"""The command line of `vllm serve` as one of `distkv serve`, whose flags have vLLM's names wherever they can."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Collection, Sequence
+
+from distkv.cli.local.without_meaning import WITHOUT_MEANING
+from distkv.errors import ConfigError
+
+SHORT = {
+    "-dp": "--data-parallel-size",
+    "-tp": "--tensor-parallel-size",
+    "-pp": "--pipeline-parallel-size",
+    "-asc": "--api-server-count",
+    "-q": "--quantization",
+    "-O": "--compilation-config",
+    "--uvicorn-log-level": "--log-level",
+}
+SEVERAL = frozenset({"--served-model-name", "--api-key", "--allowed-origins"})
+"""Take several words there, or a list of JSON, and one with commas here."""
+VALUES = {
+    "--dtype": {"half": "float16", "float": "float32"},
+    "--kv-cache-dtype": {"fp8_e4m3": "fp8"},
+    "--generation-config": {"vllm": "none"},
+    "--log-level": {"critical": "error", "trace": "debug"},
+}
+
+
+def translated(arguments: Sequence[str], known: Collection[str]) -> list[str]:
+    """The arguments for a command that has the flags `known`. What that does not have is left to it.
+
+    Raises ConfigError for what has no meaning here.
+    """
+    words = deque(arguments)
+    out: list[str] = []
+    while words:
+        word = words.popleft()
+        flag, equals, value = word.partition("=")
+        flag = SHORT.get(flag, flag.replace("_", "-") if flag.startswith("--") else flag)
+        if word == "--":
+            return [*out, word, *words]
+        if flag in SEVERAL:
+            values = [value] if equals else []
+            while words and not words[0].startswith("-"):
+                values.append(words.popleft())
+            out.append(f"{flag}={','.join(part for one in values for part in _listed(one))}")
+        elif flag in WITHOUT_MEANING and flag not in known:
+            _refuse(flag, equals, value, words)
+        elif flag in VALUES:
+            value = value if equals or not words else words.popleft()
+            out.append(f"{flag}={VALUES[flag].get(value, value)}")
+        else:
+            out.append(f"{flag}{equals}{value}")
+    return out
+
+
+def _refuse(flag: str, equals: str, value: str, words: deque[str]) -> None:
+    """Raise ConfigError, unless the flag asks for what is so anyway; then take its value from the words."""
+    found = WITHOUT_MEANING[flag]
+    if not equals and found.so_anyway - {""} and words:
+        value = words.popleft()
+    if value not in found.so_anyway:
+        raise ConfigError(flag, found.why, found.instead)
+
+
+def _listed(value: str) -> list[str]:
+    if value.startswith("["):
+        try:
+            return [str(one) for one in json.loads(value)]
+        except ValueError:
+            return [value]
+    return [value]

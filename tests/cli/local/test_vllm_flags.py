@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import tomllib
+from typing import Any
+
+import click
+import pytest
+
+from distkv.cli.commands import serve, up
+from distkv.cli.exit_codes import run
+from distkv.cli.local.vllm_flags import SEVERAL, SHORT, VALUES, translated
+from distkv.cli.local.without_meaning import WITHOUT_MEANING
+from distkv.errors import ConfigError
+
+KNOWN = {flag for param in serve.command.params for flag in (*param.opts, *param.secondary_opts)}
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("./model --max_model_len 32k", "./model --max-model-len 32k"),
+        ("m --served-model-name a b --dtype=half", "m --served-model-name=a,b --dtype=float16"),
+        ("--served-model-name=a --api-key k1 k2 -dp 3", "--served-model-name=a --api-key=k1,k2 --data-parallel-size 3"),
+        ("--dtype float --uvicorn-log-level trace", "--dtype=float32 --log-level=debug"),
+        ("--generation-config vllm --generation-config ./d", "--generation-config=none --generation-config=./d"),
+        ("m -tp 1 --pipeline-parallel-size=1 --port 1", "m --port 1"),
+        ("--enable-chunked-prefill --no-enable-prefix-caching m", "m"),
+        ("--load-format safetensors --swap-space 0 --task generate m", "m"),
+        ("-- --seed", "-- --seed"),
+        ("--modle x -", "--modle x -"),
+        ("--dtype", "--dtype="),
+    ],
+)
+def test_what_means_the_same(words: str, expected: str):
+    assert translated(words.split(), KNOWN) == expected.split()
+
+
+def test_lists_may_be_json():
+    assert translated(["--allowed-origins", '["http://a", "http://b"]'], KNOWN) == [
+        "--allowed-origins=http://a,http://b"
+    ]
+    assert translated(["--allowed-origins=*"], KNOWN) == ["--allowed-origins=*"]
+    assert translated(["--api-key", "[x"], KNOWN) == ["--api-key=[x"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("--tensor-parallel-size 2", "--tensor-parallel-size: one process computes .*use --data-parallel-size"),
+        ("-tp=2", "--tensor-parallel-size"),
+        ("--tensor-parallel-size", "--tensor-parallel-size"),
+        ("--no-enable-chunked-prefill", "bound the parts with --max-num-batched-tokens"),
+        ("--enable-prefix-caching", "there is no prefix caching .leave it out."),
+        ("--no_enable_prefix_caching=3", "--no-enable-prefix-caching"),
+        ("-q awq", "--quantization: weights are not quantized"),
+        ("--trust-remote-code", "no code of a checkpoint"),
+        ("--num-gpu-blocks-override 99", "use --kv-tokens"),
+        ("--seed 1", "send the same `seed`"),
+    ],
+)
+def test_what_has_no_meaning_says_what_to_do_instead(words: str, told: str):
+    with pytest.raises(ConfigError, match=told):
+        translated(words.split(), KNOWN)
+
+
+def test_the_tables_are_about_flags_of_serve():
+    assert not WITHOUT_MEANING.keys() & KNOWN, "these have a meaning now"
+    assert SEVERAL | VALUES.keys() <= KNOWN
+    assert {*SHORT.values()} <= KNOWN | WITHOUT_MEANING.keys()
+    assert all(flag.startswith("--") and one.why and one.instead for flag, one in WITHOUT_MEANING.items())
+    named = {word for one in WITHOUT_MEANING.values() for word in one.instead.split() if word.startswith("--")}
+    assert named <= KNOWN
+
+
+def settings(command: click.Command, words: str, capsys: pytest.CaptureFixture[str]) -> Any:
+    assert run(command, [*words.split(), "--print-config"]) == 0
+    return tomllib.loads(capsys.readouterr().out)
+
+
+def test_serve_is_up(capsys):
+    vllm = (
+        "demo -dp 3 --host 127.0.0.1 --port 8001 --served-model-name a b --max-model-len 2k --dtype half --block-size 8"
+    )
+    ours = (
+        "demo --instances 3 --http-port 8001 --served-model-name a,b --max-model-len 2k --dtype float16 --block-size 8"
+    )
+    assert settings(serve.command, vllm, capsys) == settings(up.command, ours, capsys)
+    assert settings(serve.command, "demo", capsys)["up"]["instances"] == 1
+    assert settings(serve.command, "demo --gmanager-port 7171", capsys)["gmanager"]["port"] == 7171
+
+
+def test_mistakes_are_one_sentence(capsys):
+    assert run(serve.command, ["demo", "-pp", "2"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert run(serve.command, ["demo", "--max-num-seq", "2"]) == 2
+    assert "Did you mean '--max-num-seqs'?" in capsys.readouterr().err
+    assert run(serve.command, ["demo", "--max-model-len", "32KB"]) == 2
+    assert "max_model_len: expected an integer" in capsys.readouterr().err
