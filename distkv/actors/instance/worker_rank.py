@@ -48,6 +48,7 @@ class WorkerRank:
         try:
             child = await asyncio.create_subprocess_exec(
                 sys.executable,
+                "-P",  # a folder `distkv` where we were started is not this package
                 "-m",
                 "distkv.actors.worker.process",
                 env=_environment(_spec(config, incarnation, pipe.address)),

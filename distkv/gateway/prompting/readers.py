@@ -116,7 +116,7 @@ class LongBodies:
         process = self._process
         if process is None or process.returncode is not None:
             process = self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "distkv.gateway.prompting.reader_process"),
+                *(sys.executable, "-P", "-m", "distkv.gateway.prompting.reader_process"),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
             )
