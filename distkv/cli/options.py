@@ -113,6 +113,14 @@ def print_config_option() -> click.Option:
     )
 
 
+class SecretOption(click.Option):
+    """One whose environment variable counts where it is empty, too: nobody serves without a key unawares because
+    another variable, which should have held it, was not set."""
+
+    def resolve_envvar_value(self, ctx: click.Context) -> str | None:
+        return os.environ.get(str(self.envvar))
+
+
 def setting_option(setting: Setting, *, flags: Sequence[str] = (), help: str = "") -> click.Option:
     """The flag of one setting, which its environment variable may give too. flags: what it is called instead; help:
     what it means instead."""
@@ -130,7 +138,8 @@ def setting_option(setting: Setting, *, flags: Sequence[str] = (), help: str = "
         shown = False
     elif isinstance(setting.default, tuple):
         shown = ",".join(setting.default)
-    return click.Option(
+    kind = SecretOption if setting.name in PRIVATE_FIELDS else click.Option
+    return kind(
         [*(flags or [setting.flag]), setting.name],
         type=SettingType(setting),
         default=None if setting.required else setting.default,

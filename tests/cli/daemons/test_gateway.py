@@ -17,7 +17,7 @@ from distkv.cli.daemons.gateway import command
 from distkv.client.local import launch
 from distkv.client.local.child import Child, wait_ready
 from distkv.demo.random_checkpoint import make_checkpoint
-from distkv.errors import StartupFailed
+from distkv.errors import ConfigError, StartupFailed
 from tests.checkpoints import TEXT
 
 
@@ -61,3 +61,11 @@ def test_a_file_that_is_missing_ends_it_with_2(checkpoint: Path, tmp_path: Path)
 def test_keys_are_not_shown(checkpoint: Path) -> None:
     shown = CliRunner().invoke(command, ["--model", str(checkpoint), "--api-key", "sesame", "--print-config"])
     assert shown.exit_code == 0 and "sesame" not in shown.output and "api_key" in shown.output
+
+
+def test_a_variable_for_keys_that_holds_none_is_refused(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`DISTKV_API_KEY=$KEY` without a KEY served without keys."""
+    for empty in ("", ",", " "):
+        monkeypatch.setenv("DISTKV_API_KEY", empty)
+        with pytest.raises(ConfigError, match="api_key: expected keys"):
+            command.main(["--model", str(checkpoint)], standalone_mode=False)
