@@ -11,10 +11,17 @@ from distkv.clock import Clock
 
 LEAST_SLEEP_S = 0.001
 """Between two rings, so that whatever is always due cannot keep everything else from running."""
+LATE_S = 0.25
+"""Who wakes so much later than it wanted was stopped, or busy with something else."""
+READING_S = 0.1
+"""Then it is given so long to read what came meanwhile. What is overdue now may have been answered in time."""
 
 
 class Alarm:
-    """Calls `ring` once `next_deadline()` has come. Whatever may have moved that earlier is followed by `check`."""
+    """Calls `ring` once `next_deadline()` has come. Whatever may have moved that earlier is followed by `check`.
+
+    A process that was stopped finds answers and deadlines at once when it goes on: answers first.
+    """
 
     def __init__(
         self,
@@ -46,6 +53,8 @@ class Alarm:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(None if math.isinf(sleep_s) else sleep_s):
                         await self._moved.wait()
+                if self._clock.now() > self._set_for + LATE_S:
+                    await asyncio.sleep(READING_S)
             else:
                 self._ring()
                 await asyncio.sleep(self._rest_s)

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from distkv.actors.alarm import Alarm
+from distkv.actors.alarm import READING_S, Alarm
 from distkv.actors.task_scope import task_scope
 from distkv.clock import MonotonicClock
 
@@ -79,3 +79,41 @@ async def test_one_that_is_always_due_lets_others_run() -> None:
     async with asyncio.timeout(10.0), task_scope() as tasks:
         tasks.create_task(Alarm(MonotonicClock(), lambda: 0.0, ring).run())
         await third.wait()
+
+
+class Jumping:
+    """A clock that goes on by hours while this process is stopped."""
+
+    def __init__(self) -> None:
+        self.stopped_s = 0.0
+
+    def now(self) -> float:
+        return MonotonicClock().now() + self.stopped_s
+
+
+async def test_a_process_that_was_stopped_reads_before_it_lets_time_pass() -> None:
+    """It lost what it had borrowed, and its clients, by deadlines that answers in its inbox had moved."""
+    clock, happened = Jumping(), list[str]()
+    deadline, done = clock.now() + 0.02, asyncio.Event()
+
+    def ring() -> None:
+        nonlocal deadline
+        happened.append("rang")
+        deadline = math.inf
+        done.set()
+
+    def read() -> None:
+        nonlocal deadline
+        happened.append("read")
+        deadline = clock.now() + 0.02
+
+    def go_on() -> None:
+        clock.stopped_s = 3600.0
+        asyncio.get_running_loop().call_later(READING_S / 2, read)
+
+    async with asyncio.timeout(10.0), task_scope() as tasks:
+        alarm = Alarm(clock, lambda: deadline, ring)
+        tasks.create_task(alarm.run())
+        asyncio.get_running_loop().call_later(0.01, go_on)
+        await done.wait()
+    assert happened == ["read", "rang"]
