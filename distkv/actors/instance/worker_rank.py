@@ -50,7 +50,7 @@ class WorkerRank:
                 sys.executable,
                 "-P",  # a folder `distkv` where we were started is not this package
                 "-m",
-                "distkv.actors.worker.process",
+                "distkv.actors.worker.start",
                 env=_environment(_spec(config, incarnation, pipe.address)),
                 stdin=asyncio.subprocess.DEVNULL,
             )

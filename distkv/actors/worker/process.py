@@ -206,10 +206,3 @@ def _end_with_parent() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
-
-
-if __name__ == "__main__":
-    code = main()
-    # Threads may be in the middle of a step or serve a peer; nothing of theirs outlives the process.
-    sys.stdout.flush()
-    os._exit(code)

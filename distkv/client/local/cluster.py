@@ -18,9 +18,10 @@ from distkv.client.local import launch
 from distkv.client.local.child import Child, stop, wait_ready
 from distkv.client.local.cluster_settings import ClusterSettings
 from distkv.client.local.handles import GatewayHandle, GManagerHandle, InstanceHandle
-from distkv.config import DEMO_MODEL
+from distkv.config import DEMO_MODEL, GManagerConfig, settings_of
 from distkv.errors import ClusterUnreachable, ConfigError, StartupFailed
 from distkv.types import Chunk, RequestOutput, SamplingParams
+from distkv.wire.address import join_host_port
 
 GMANAGER_STOP_S = 5.0
 RESTARTS = 3
@@ -217,15 +218,21 @@ class LocalCluster:
             raise ConfigError("log_dir", f"cannot make {self.log_dir}: {error.strerror}") from None
 
     def _start(self, deadline_s: float) -> None:
-        self.gmanager = self._spawn(GManagerHandle, "gmanager", "gManager", self._settings.gmanager)
-        wait_ready([self.gmanager], deadline_s, self._on_ready)
-        wired = {"gmanager": self.address}
+        of_gmanager = self._settings.gmanager
+        self.gmanager = self._spawn(GManagerHandle, "gmanager", "gManager", of_gmanager)
+        if of_gmanager["port"]:
+            # Where it will be is known: nobody has to wait for it.
+            host = str(of_gmanager.get("host", settings_of(GManagerConfig)["host"].default)).strip("[]")
+            wired = {"gmanager": f"tcp://{join_host_port(host, of_gmanager['port'])}"}
+        else:
+            wait_ready([self.gmanager], deadline_s, self._on_ready)
+            wired = {"gmanager": self.address}
         for settings in self._settings.instances:
             name = settings["instance_id"]
             self.instances.append(self._spawn(InstanceHandle, "instance", f"instance {name}", settings | wired))
         if self._settings.gateway is not None:
             self.gateway = self._spawn(GatewayHandle, "gateway", "gateway", self._settings.gateway | wired)
-        wait_ready([*self.instances, *([self.gateway] if self.gateway else [])], deadline_s, self._on_ready)
+        wait_ready([one for one in self.processes if not one.report], deadline_s, self._on_ready)
         self._wait_until(self._unready_instances, deadline_s)
         self._wait_until(self._unready_gateway, deadline_s)
 

@@ -4,6 +4,7 @@ import asyncio
 import functools
 import os
 import signal
+import socket
 import subprocess
 import sys
 import urllib.error
@@ -67,6 +68,21 @@ def test_it_serves_and_leaves_nothing_behind(model):
     with pytest.raises(RuntimeError, match="closed"):
         cluster.status()
     cluster.close()
+
+
+def test_nobody_waits_for_a_gmanager_whose_port_is_known(model):
+    started: list[int] = []
+
+    def on_ready(name: str) -> None:
+        started.append(len(psutil.Process().children()))
+
+    before = len(psutil.Process().children())
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with without_gateway(model("x"), instances=2, kv_tokens=160, port=port, on_ready=on_ready) as cluster:
+        assert cluster.address == f"tcp://127.0.0.1:{port}"
+        assert started == [before + 3] * 3
+        assert cluster.generate(["a"], TWO)[0].text == "0 1 "
 
 
 async def test_it_works_while_a_loop_runs_in_the_calling_thread(model):

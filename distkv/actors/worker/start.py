@@ -1,0 +1,27 @@
+"""The command that starts an engine worker: `python -m distkv.actors.worker.start`."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+
+
+def main() -> int:
+    """Load the worker, most of which is torch, and run it; returns its exit code.
+
+    What is loaded stays, so no garbage is looked for meanwhile, nor in it ever again.
+    """
+    gc.disable()
+    from distkv.actors.worker.process import main as run
+
+    gc.freeze()
+    gc.enable()
+    return run()
+
+
+if __name__ == "__main__":
+    code = main()
+    # Threads may be in the middle of a step or serve a peer; nothing of theirs outlives the process.
+    sys.stdout.flush()
+    os._exit(code)

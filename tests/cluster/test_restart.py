@@ -1,0 +1,80 @@
+"""Each kind of process is killed under a stream: as `distkv up --restart` has it, it comes back."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from distkv import LocalCluster, RequestFailed, SamplingParams
+from distkv.client.local.child import Child
+from distkv.client.local.restarts import Restarts
+from distkv.client.local.supervisor import Died, Restarted, Supervisor
+from tests.checkpoints import prompt_ids
+
+BACK_S = 60.0
+
+
+def workers(cluster: LocalCluster) -> dict[str, int]:
+    return {one["instance_id"]: one["worker_pid"] for one in cluster.status()["instances"]}
+
+
+def comes_back(supervisor: Supervisor) -> tuple[str, str]:
+    """The process that died, and the one that is ready again."""
+    changes: list[Died | Restarted] = []
+    deadline_s = time.monotonic() + BACK_S
+    while not any(isinstance(one, Restarted) for one in changes):
+        assert time.monotonic() < deadline_s, changes
+        changes += supervisor.poll(time.monotonic())
+        time.sleep(0.05)
+    died, restarted = changes
+    assert isinstance(died, Died) and died.restart_in_s == 0.5
+    return died.name, restarted.name
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_each_kind_of_process_comes_back_under_a_stream(checkpoint: Path, expect: Callable[..., None]) -> None:
+    greedy = SamplingParams(max_tokens=400, temperature=0.0, ignore_eos=True)
+    prompt = prompt_ids(40, seed=1)
+    with LocalCluster(checkpoint, 2, 1024, dtype="float32", threads=1) as cluster:
+        supervisor = Supervisor(cluster, Restarts(2), start_timeout_s=BACK_S)
+        places = cluster.address, cluster.http_url
+        pids: set[int] = set()
+        for victim in ("gManager", "gateway", "worker of instance i0", "instance i1"):
+            name = victim.removeprefix("worker of ")
+            (process,) = (one for one in cluster.processes if one.name == name)
+            pids |= {one.pid for one in cluster.processes} | set(workers(cluster).values())
+            stream = cluster.stream(prompt, greedy)
+            tokens = list(next(stream).token_ids)
+            os.kill(_pid(cluster, victim, process), signal.SIGKILL)
+            try:
+                for chunk in stream:
+                    tokens += chunk.token_ids
+                expect(prompt, tokens, 400)
+            except RequestFailed as failed:  # it ran where the process died
+                assert failed.retryable and "instance" in name
+            assert comes_back(supervisor) == (name, name)
+            expect(prompt, cluster.generate([prompt], greedy)[0].token_ids, 400)
+            deadline_s = time.monotonic() + BACK_S
+            while [one["state"] for one in cluster.status()["instances"]] != ["ready", "ready"]:
+                assert time.monotonic() < deadline_s
+                time.sleep(0.05)
+            blocks = {one["instance_id"]: one["blocks"]["total"] for one in cluster.status()["instances"]}
+            assert blocks == {"i0": 64, "i1": 64}
+        assert (cluster.address, cluster.http_url) == places
+        assert cluster.gateway is not None
+        while not cluster.gateway.serves():
+            assert time.monotonic() < deadline_s
+            time.sleep(0.05)
+        pids |= {one.pid for one in cluster.processes} | set(workers(cluster).values())
+    assert not [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE]
+
+
+def _pid(cluster: LocalCluster, victim: str, process: Child) -> int:
+    return workers(cluster)[process.name.removeprefix("instance ")] if victim.startswith("worker") else process.pid
