@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         RequestRefused,
         StartupFailed,
     )
+    from distkv.offline.llm import LLM
     from distkv.types import Chunk, RequestOutput, SamplingParams, TokenLogprobs
 
 __version__ = "0.1.0"
@@ -38,6 +39,7 @@ _HOME = {
     "ConfigError": "distkv.errors",
     "DistKVError": "distkv.errors",
     "InvalidParams": "distkv.errors",
+    "LLM": "distkv.offline.llm",
     "LocalCluster": "distkv.client.local.cluster",
     "RequestError": "distkv.errors",
     "RequestFailed": "distkv.errors",
@@ -49,6 +51,7 @@ _HOME = {
 }
 
 __all__ = [
+    "LLM",
     "AsyncClient",
     "CheckpointError",
     "Chunk",

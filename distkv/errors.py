@@ -142,7 +142,7 @@ class RequestError(DistKVError):
     """A request ended without its answer."""
 
 
-class RequestRefused(RequestError):
+class RequestRefused(RequestError, ValueError):
     """Prompt and max_tokens together exceed all lendable memory of the live instances, or the request is invalid."""
 
     def __init__(self, needed_tokens: int, pool_tokens: int, reason: str = "") -> None:

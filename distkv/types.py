@@ -217,7 +217,9 @@ class Chunk(msgspec.Struct, frozen=True):
 
     prompt_tokens: tokens of the prompt. logprobs: one for each of token_ids, if asked for. prompt_logprobs: for the
     next tokens of the prompt, if asked for; they come before the first output, and the first token has none.
-    queue_s: in the chunk with the first output token, the seconds the request waited before it first ran.
+    queue_s: in the chunk with the first output token, the seconds the request waited before it first ran. stop_reason:
+    with the finish_reason "stop", the stop string or the one of `stop_token_ids` that ended it; None for an end of the
+    model's own.
     """
 
     request_id: str
@@ -228,13 +230,14 @@ class Chunk(msgspec.Struct, frozen=True):
     logprobs: list[TokenLogprobs] | None = None
     prompt_logprobs: list[TokenLogprobs | None] | None = None
     queue_s: float | None = None
+    stop_reason: int | str | None = None
 
 
 class RequestOutput(msgspec.Struct, frozen=True):
     """The whole output of a request. Times are seconds on the caller's clock, from sending the request.
 
     logprobs: one for each of token_ids, if asked for. prompt_logprobs: one for each token of the prompt, None for the
-    first, if asked for.
+    first, if asked for. stop_reason: as of the last Chunk.
     """
 
     request_id: str
@@ -246,3 +249,4 @@ class RequestOutput(msgspec.Struct, frozen=True):
     latency_s: float = 0.0
     logprobs: list[TokenLogprobs] | None = None
     prompt_logprobs: list[TokenLogprobs | None] | None = None
+    stop_reason: int | str | None = None

@@ -1,4 +1,4 @@
-"""Imports point one way: cli, gateway, client, bench, demo → actors → engine, control, text, wire → leaves."""
+"""Imports point one way: cli, offline, gateway, client, bench, demo → actors → engine, control, text, wire → leaves."""
 
 from __future__ import annotations
 
@@ -31,9 +31,11 @@ ALLOWED = {
     "bench": ACTORS_AND_BELOW | {"client", "demo", "bench"},
     "demo": ACTORS_AND_BELOW | {"client", "demo"},
     "gateway": LOW | {"wire", "text", "client", "gateway"},
+    # It reads prompts as the gateway does.
+    "offline": LOW | {"text", "client", "gateway", "offline"},
     "cli": ACTORS_AND_BELOW | {"client", "gateway", "bench", "demo", "cli"},
     # The package itself only names what users import.
-    "": {"client", "errors", "types"},
+    "": {"client", "offline", "errors", "types"},
 }
 ROOMS: dict[str, dict[str, set[str]]] = {
     "actors": {"gmanager": set(), "worker": set(), "instance": {"worker"}},
@@ -77,6 +79,7 @@ FORBIDDEN = {
     "text": IO - {"subprocess"} | {"torch"},
     "client": {"torch"},
     "gateway": {"torch"},
+    "offline": {"torch"},
 }
 ANYWHERE_FORBIDDEN = {"pickle", "marshal", "shelve", "dill", "cloudpickle"}
 
@@ -123,7 +126,7 @@ def test_imports_point_one_way(path: Path) -> None:
         if top == "distkv":
             layer = package_of(rest)
             if layer not in ALLOWED[package] and not (
-                layer == "" and package in {"client", "gateway", "cli", "bench", "demo"}
+                layer == "" and package in {"client", "gateway", "offline", "cli", "bench", "demo"}
             ):
                 wrong.append(f"line {line}: {package or 'distkv'} may not import distkv.{rest}")
         elif top in FORBIDDEN.get(package, set()) | ANYWHERE_FORBIDDEN:

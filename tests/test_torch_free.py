@@ -19,7 +19,7 @@ LIGHT_MODULES = (
     "distkv.cli.daemons.gateway",
     "distkv.cli.main",
 )
-NAMES = ("AsyncClient", "Client", "LocalCluster", "RequestFailed", "RequestRefused", "SamplingParams")
+NAMES = ("AsyncClient", "Client", "LLM", "LocalCluster", "RequestFailed", "RequestRefused", "SamplingParams")
 
 
 def loaded_by(code: str, *more: str) -> str:

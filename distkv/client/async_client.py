@@ -6,7 +6,7 @@ import contextlib
 import os
 import secrets
 import time
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
@@ -15,7 +15,7 @@ from distkv.client.cluster_status import StatusCollector, as_dict
 from distkv.client.directory import Directory
 from distkv.client.dispatch import Dispatch
 from distkv.client.owned_tasks import gather_limited
-from distkv.client.prompts import check_params, check_prompt, check_request_id, check_timeout
+from distkv.client.prompts import check_n, check_params, check_prompt, check_request_id, check_timeout
 from distkv.config import DEFAULT_GMANAGER, parse_address
 from distkv.errors import InvalidParams
 from distkv.types import Chunk, RequestOutput, SamplingParams, TokenLogprobs
@@ -26,8 +26,6 @@ from distkv.wire.messages.to_rmanager import Submit
 
 # Of the prompts of one call; more would only wait in the instances' queues, where waiting has a limit.
 MAX_AT_ONCE = 128
-MAX_OUTPUTS = 1024
-"""Of one prompt in one call, as of the gateway."""
 
 
 class AsyncClient:
@@ -90,6 +88,7 @@ class AsyncClient:
                     logprobs=None if chunk.logprobs is None else list(chunk.logprobs),
                     prompt_logprobs=None if chunk.prompt_logprobs is None else list(chunk.prompt_logprobs),
                     queue_s=chunk.queue_s,
+                    stop_reason=chunk.stop_reason,
                 )
 
     async def submit(
@@ -107,7 +106,7 @@ class AsyncClient:
         logprobs: list[TokenLogprobs] = []
         prompt_logprobs: list[TokenLogprobs | None] = []
         text: list[str] = []
-        finish_reason, first_s, prompt_tokens = None, 0.0, 0
+        finish_reason, stop_reason, first_s, prompt_tokens = None, None, 0.0, 0
         with self._dispatched(prompt, params, request_id, timeout_s) as (name, request):
             while (chunk := await request.next_chunk()) is not None:
                 if chunk.token_ids and not ids:
@@ -117,7 +116,7 @@ class AsyncClient:
                 prompt_logprobs.extend(chunk.prompt_logprobs or ())
                 text.append(chunk.text)
                 prompt_tokens = chunk.prompt_tokens or prompt_tokens
-                finish_reason = chunk.finish_reason
+                finish_reason, stop_reason = chunk.finish_reason, chunk.stop_reason
         assert finish_reason is not None
         return RequestOutput(
             request_id=name,
@@ -129,22 +128,27 @@ class AsyncClient:
             latency_s=time.monotonic() - started_s,
             logprobs=None if params.logprobs is None else logprobs,
             prompt_logprobs=None if params.prompt_logprobs is None else prompt_logprobs,
+            stop_reason=stop_reason,
         )
 
     async def generate(
         self,
-        prompts: list[str] | list[list[int]] | str,
-        params: SamplingParams | list[SamplingParams] | None = None,
+        prompts: str | Sequence[str | Sequence[int]],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         n: int = 1,
+        at_once: int = MAX_AT_ONCE,
+        on_output: Callable[[RequestOutput], None] | None = None,
     ) -> list[RequestOutput]:
-        """The outputs of several prompts, in their order, MAX_AT_ONCE at the same time; params are for all or one each.
+        """The outputs of several prompts, in their order; params are for all or one each.
 
-        n: outputs of each prompt, one after the other; with a seed, output i of a prompt has seed + i. The first
-        request that fails cancels the others, and its error is raised.
+        n: outputs of each prompt, one after the other; with a seed, output i of a prompt has seed + i. at_once: how
+        many are under way at the same time. on_output: is called with each as it is complete. The first request that
+        fails cancels the others, and its error is raised.
         """
-        if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= MAX_OUTPUTS:
-            raise InvalidParams("n", f"an integer in [1, {MAX_OUTPUTS}]", n)
+        check_n(n)
+        if isinstance(at_once, bool) or not isinstance(at_once, int) or at_once < 1:
+            raise InvalidParams("at_once", "an integer ≥ 1", at_once)
         all_prompts: list[Any] = [prompts] if isinstance(prompts, str) else list(prompts)
         each = list(params) if isinstance(params, list | tuple) else [params] * len(all_prompts)
         if len(each) != len(all_prompts):
@@ -152,12 +156,19 @@ class AsyncClient:
         for prompt, one in zip(all_prompts, each, strict=True):
             check_prompt(prompt)
             check_params(one)
+
+        async def submit(prompt: Any, one: SamplingParams) -> RequestOutput:
+            output = await self.submit(prompt, one)
+            if on_output is not None:
+                on_output(output)
+            return output
+
         works = [
-            partial(self.submit, prompt, check_params(one).of_choice(index))
+            partial(submit, prompt, check_params(one).of_choice(index))
             for prompt, one in zip(all_prompts, each, strict=True)
             for index in range(n)
         ]
-        return await gather_limited(works, MAX_AT_ONCE)
+        return await gather_limited(works, at_once)
 
     async def members(self) -> tuple[Member, ...]:
         """The members of the cluster, as it last listed them if nobody answers now."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from distkv.client.async_client import AsyncClient
+from distkv.client.async_client import MAX_AT_ONCE, AsyncClient
 from distkv.client.background import BackgroundLoop
 from distkv.config import DEFAULT_GMANAGER
 from distkv.types import Chunk, RequestOutput, SamplingParams
@@ -74,16 +74,15 @@ class Client:
 
     def generate(
         self,
-        prompts: list[str] | list[list[int]] | str,
-        params: SamplingParams | list[SamplingParams] | None = None,
+        prompts: str | Sequence[str | Sequence[int]],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         n: int = 1,
+        at_once: int = MAX_AT_ONCE,
+        on_output: Callable[[RequestOutput], None] | None = None,
     ) -> list[RequestOutput]:
-        """The outputs of several prompts, in their order, served at the same time; params are for all or one each.
-
-        n: outputs of each prompt, one after the other; with a seed, output i of a prompt has seed + i.
-        """
-        return self._loop.call(self._client.generate(prompts, params, n=n))
+        """See `AsyncClient.generate`; `on_output` is called in the client's thread."""
+        return self._loop.call(self._client.generate(prompts, params, n=n, at_once=at_once, on_output=on_output))
 
     def members(self) -> tuple[Member, ...]:
         """The members of the cluster, as it last listed them if nobody answers now."""

@@ -101,6 +101,7 @@ def _joined(chunks: Sequence[TokenChunk]) -> TokenChunk:
         token_ids=tuple(chain.from_iterable(chunk.token_ids for chunk in chunks)),
         text="".join(chunk.text for chunk in chunks),
         finish_reason=chunks[-1].finish_reason,
+        stop_reason=chunks[-1].stop_reason,
         prompt_tokens=chunks[-1].prompt_tokens,
         logprobs=tuple(chain.from_iterable(chunk.logprobs or () for chunk in chunks)) if with_logprobs else None,
         queue_s=next((chunk.queue_s for chunk in chunks if chunk.queue_s is not None), None),

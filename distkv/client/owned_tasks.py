@@ -55,15 +55,17 @@ async def gather_limited(works: Sequence[Callable[[], Awaitable[T]]], limit: int
 
     The first that fails cancels the others, and its error is raised once they have ended.
     """
-    places = asyncio.Semaphore(limit)
+    results: dict[int, T] = {}
+    rest = iter(enumerate(works))
 
-    async def run(work: Callable[[], Awaitable[T]]) -> T:
-        async with places:
-            return await work()
+    async def run() -> None:
+        for index, work in rest:
+            results[index] = await work()
 
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(run(work)) for work in works]
+            for _ in range(min(limit, len(works))):
+                group.create_task(run())
     except BaseExceptionGroup as failed:
         raise failed.exceptions[0] from None
-    return [task.result() for task in tasks]
+    return [results[index] for index in range(len(works))]

@@ -11,6 +11,8 @@ from distkv.wire.codec import MAX_MESSAGE_BYTES
 
 MAX_REQUEST_ID = 200
 MAX_TIMEOUT_S = 1e9
+MAX_OUTPUTS = 1024
+"""Of one prompt in one call, as of the gateway."""
 # What fits one message beside the rest of a Submit; an id takes up to five bytes.
 MAX_PROMPT_BYTES = MAX_MESSAGE_BYTES - 2**16
 MAX_PROMPT_TOKENS = MAX_PROMPT_BYTES // 5
@@ -74,6 +76,13 @@ def check_timeout(timeout_s: object) -> float | None:
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not 0 < timeout_s <= MAX_TIMEOUT_S:
         raise InvalidParams("timeout_s", f"seconds > 0, at most {MAX_TIMEOUT_S:g}", timeout_s)
     return float(timeout_s)
+
+
+def check_n(n: object) -> int:
+    """How many outputs a prompt gets. Raises InvalidParams."""
+    if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= MAX_OUTPUTS:
+        raise InvalidParams("n", f"an integer in [1, {MAX_OUTPUTS}]", n)
+    return n
 
 
 def estimate_tokens(prompt: str | tuple[int, ...], params: SamplingParams) -> int:

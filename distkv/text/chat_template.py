@@ -47,6 +47,11 @@ class ChatTemplate:
         return cls._own(model_dir, "default", model_dir / "chat_template.jinja")
 
     @classmethod
+    def of_text(cls, model_dir: Path, source: str) -> ChatTemplate:
+        """This template with the model's special tokens. Raises ConfigError."""
+        return cls(source, _tokens(model_dir))
+
+    @classmethod
     def for_tools(cls, model_dir: Path) -> ChatTemplate | None:
         """The template that the model has for conversations with tools, None if it is no other one. Raises
         ConfigError."""

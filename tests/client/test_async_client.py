@@ -14,8 +14,8 @@ from distkv import (
     RequestRefused,
     SamplingParams,
 )
-from distkv.client import async_client, connection, directory
-from distkv.client.async_client import MAX_OUTPUTS
+from distkv.client import connection, directory
+from distkv.client.prompts import MAX_OUTPUTS
 from distkv.types import TokenLogprobs
 from distkv.wire.messages.to_client import RequestEnded, TokenChunk
 from distkv.wire.messages.to_gmanager import MAX_NAMES, Locate, MembersQuery
@@ -119,11 +119,13 @@ async def test_closing_the_client_cancels_what_runs(start_fakes):
     await cluster.instances[0].wait_for(Cancel)
 
 
-async def test_a_long_list_of_prompts_is_sent_by_and_by(start_fakes, monkeypatch):
-    monkeypatch.setattr(async_client, "MAX_AT_ONCE", 2)
+async def test_a_long_list_of_prompts_is_sent_by_and_by(start_fakes):
     cluster = start_fakes(nothing)
     async with AsyncClient(cluster.address) as client:
-        task = asyncio.create_task(client.generate(["x"] * 3, FOUR))
+        for wrong in (0, True, 1.5):
+            with pytest.raises(InvalidParams, match="at_once"):
+                await client.generate(["x"], FOUR, at_once=wrong)
+        task = asyncio.create_task(client.generate(["x"] * 3, FOUR, at_once=2))
         await cluster.instances[0].wait_for(Submit, 2)
         await client.status()  # a third one would have come before the answer
         assert len(cluster.instances[0].of(Submit)) == 2

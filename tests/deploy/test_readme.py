@@ -114,7 +114,7 @@ def paste(language: str, text: str, env: dict[str, str]) -> str:
 
 def test_every_other_block_is_pasted_and_none_needs_what_was_not_said() -> None:
     pasted = list(blocks())
-    assert [language for language, _ in pasted] == ["sh", "sh", "python", "sh"]
+    assert [language for language, _ in pasted] == ["sh", "sh", "python", "python", "sh"]
     for language, text in pasted:
         assert language == "python" or "distkv " not in text or text.startswith(ACTIVATE), text
 
@@ -141,9 +141,10 @@ def test_readme_runs_as_pasted(tmp_path: Path) -> None:
         )
         of_gateway = paste("python", python_of("docs/gateway.md")[0], env)
         assert stop(cluster) == 0
-    over_http, from_python, command_line = printed
+    over_http, from_python, from_batch, command_line = printed
     assert "48213" in over_http
     assert "Greta Holm" in from_python and "tcp://127.0.0.1:" in from_python
+    assert "48213 " in from_batch
     assert "48213" in command_line and all(name in command_line for name in ("i0", "i1", "i2"))
     assert "Greta Holm" in over_openai and "Greta Holm" in from_blocking
     assert from_async.count("48213") == of_gateway.count("48213") == 2

@@ -176,6 +176,7 @@ class RequestLifecycle:
             token_ids=(token_id,),
             text=text,
             finish_reason=finish,
+            stop_reason=seq.output.stop_reason,
             logprobs=None if logprobs is None else (logprobs,),
             queue_s=request.began - request.arrival if is_first and request.began is not None else None,
         )

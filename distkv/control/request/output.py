@@ -40,12 +40,14 @@ class NoText:
 
 class OutputText:
     """Text of one request. What could still become a stop string is held back until it cannot, unless stop strings are
-    part of the output. What came with the first `min_tokens` completes none."""
+    part of the output. What came with the first `min_tokens` completes none. stop_reason: see TokenChunk."""
 
     def __init__(self, decoder: Decoder, params: SamplingParams, eos_token_ids: frozenset[int]) -> None:
         self._decoder = decoder
         self._params = params
-        self._ends = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else eos_token_ids)
+        self._own_ends = frozenset() if params.ignore_eos else eos_token_ids
+        self._ends = self._own_ends.union(params.stop_token_ids)
+        self.stop_reason: int | str | None = None
         self._stops = StopStrings(params.stop, are_part=params.include_stop_str_in_output)
         self._held = ""
         self._count = 0
@@ -57,7 +59,10 @@ class OutputText:
         is_end = token_id in self._ends and self._count >= params.min_tokens
         text = self._decoder.push((token_id,)) if not is_end or params.include_stop_str_in_output else ""
         if is_end:
-            return self._flush(text)[0], "stop"
+            text, is_cut = self._flush(text)
+            if not is_cut and token_id not in self._own_ends:
+                self.stop_reason = token_id
+            return text, "stop"
         if (cut := self._hold(text)) is not None:
             return self._take(cut), "stop"
         if self._count >= params.max_tokens:
@@ -78,7 +83,10 @@ class OutputText:
         """Hold back what follows; where in all that is held back the output ends, if a stop string ends it."""
         end = self._stops.push(text, counts=self._count > self._params.min_tokens)
         held, self._held = len(self._held), self._held + text
-        return None if end is None else held + end
+        if end is None:
+            return None
+        self.stop_reason = self._stops.completed
+        return held + end
 
     def _take(self, end: int) -> str:
         """What is held back up to `end`."""

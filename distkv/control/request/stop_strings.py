@@ -4,16 +4,18 @@ time that more text comes."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 
 
 class StopStrings:
     """Follows one text. Cost of a character: constant for each stop string (Knuth, Morris and Pratt), and next to
-    nothing for those that it does not begin or go on."""
+    nothing for those that it does not begin or go on. completed: the stop string that ended the output."""
 
     def __init__(self, stops: Sequence[str], *, are_part: bool = False) -> None:
         """are_part: of the output, whose end they are then; else it ends before them."""
         self._searches = [_Search(stop) for stop in stops]
         self._are_part = are_part
+        self.completed: str | None = None
 
     @property
     def begun(self) -> int:
@@ -25,28 +27,31 @@ class StopStrings:
         `text`: negative if before it. After such an answer no text may follow. counts: False if what is complete now
         ends nothing."""
         found = [
-            end if self._are_part else end - search.length
+            (end if self._are_part else end - search.length, search.stop)
             for search in self._searches
             if (end := search.push(text, counts)) is not None
         ]
-        return min(found, default=None)
+        if not found:
+            return None
+        end, self.completed = min(found, key=itemgetter(0))
+        return end
 
 
 class _Search:
     """For one stop string. matched: of how many characters the longest beginning of it is that the text ends with."""
 
-    __slots__ = ("_borders", "_stop", "length", "matched")
+    __slots__ = ("_borders", "length", "matched", "stop")
 
     def __init__(self, stop: str) -> None:
         self.matched = 0
         self.length = len(stop)
-        self._stop = stop
+        self.stop = stop
         # Of each beginning of the stop string the longest that it ends with too; found when first needed.
         self._borders = [0, 0]
 
     def push(self, text: str, counts: bool) -> int | None:
         """Take what follows; where in it the stop string is complete for the first time, if that counts."""
-        stop, matched, at = self._stop, self.matched, 0
+        stop, matched, at = self.stop, self.matched, 0
         while at < len(text):
             if not matched:
                 at = text.find(stop[0], at)
@@ -66,7 +71,7 @@ class _Search:
 
     def _border(self, length: int) -> int:
         """The longest beginning, shorter than `length`, that the first `length` characters end with."""
-        stop, borders = self._stop, self._borders
+        stop, borders = self.stop, self._borders
         while len(borders) <= length:
             border, last = borders[-1], stop[len(borders) - 1]
             while border and stop[border] != last:

@@ -11,6 +11,7 @@ from typing import Self
 import structlog
 
 from distkv.client.async_client import AsyncClient
+from distkv.client.capacity import capacities
 from distkv.client.owned_tasks import OwnedTasks
 from distkv.client.prompts import TokenIds
 from distkv.errors import ClusterUnreachable
@@ -77,12 +78,12 @@ class Cluster:
     @property
     def pool_tokens(self) -> int:
         """The longest request, in tokens, that the ready instances can hold together; 0 when none is ready."""
-        return _tokens(self.ready)
+        return max(capacities(self.ready), default=0)
 
     @property
     def live_tokens(self) -> int:
         """As `pool_tokens`, of the instances that are not known to be gone: one that is late comes back."""
-        return _tokens(self._live)
+        return max(capacities(self._live), default=0)
 
     @property
     def max_model_len(self) -> int | None:
@@ -139,8 +140,3 @@ class Cluster:
                 self._client, self._members = client, members
                 if self.ready:
                     return
-
-
-def _tokens(members: Sequence[Member]) -> int:
-    lendable = sum(one.lendable_blocks * one.block_tokens for one in members)
-    return max(((one.total_blocks - one.lendable_blocks) * one.block_tokens + lendable for one in members), default=0)

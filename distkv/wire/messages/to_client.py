@@ -44,6 +44,9 @@ class TokenChunk(Message, frozen=True):
     #: with the first output token: from the arrival of the request to the sending of the first Step that computed
     #: anything for it
     queue_s: Seconds | None = None
+    #: with the finish_reason `stop`: the stop string, or the one of `stop_token_ids`, that ended the output; None for
+    #: an end token of the model
+    stop_reason: int | str | None = None
 
 
 class TokenChunks(Message, frozen=True):

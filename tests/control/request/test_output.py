@@ -149,3 +149,26 @@ def test_a_model_without_text_ends_all_the_same() -> None:
     output = OutputText(NoText(), SamplingParams(max_tokens=2, stop=("x",)), EOS)
     assert output.push(5) == ("", None)
     assert output.push(5) == ("", "length")
+
+
+@pytest.mark.parametrize(
+    ("tokens", "params", "reason"),
+    [
+        ([1, 9], {}, None),
+        ([1, 9], {"stop_token_ids": [9]}, None),
+        ([1, 9], {"stop_token_ids": [9], "ignore_eos": True}, 9),
+        ([1, 3], {"stop_token_ids": [3, 4]}, 3),
+        ([1, 3, 4], {"stop": ["x", "de", "bde"]}, "bde"),
+        ([1, 3, 4], {"stop": ["x", "de", "bde"], "include_stop_str_in_output": True}, "de"),
+        ([1, 7, 9], {"stop": ["\ufffd"]}, "\ufffd"),
+        ([1, 2], {"max_tokens": 2}, None),
+        ([1, 7], {"max_tokens": 2, "stop": ["\ufffd"]}, "\ufffd"),
+    ],
+)
+def test_what_stopped_it_is_told(tokens: list[int], params: dict[str, object], reason: int | str | None) -> None:
+    """None for an end of the model's own, and for a length. Of two stop strings the one that cuts more."""
+    output = OutputText(Letters(), SamplingParams(**params), EOS)
+    finishes = [output.push(token)[1] for token in tokens]
+    assert finishes[:-1] == [None] * (len(tokens) - 1)
+    assert finishes[-1] == ("length" if reason is None and "max_tokens" in params else "stop")
+    assert output.stop_reason == reason

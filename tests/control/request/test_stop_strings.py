@@ -37,6 +37,9 @@ def test_finds_what_a_search_of_the_whole_text_finds(
         found = [place for place in found if place[1] > before]
         if counts and found:
             assert end is not None and before + end == min(place[are_part] for place in found)
+            at = before + end
+            assert search.completed in stops
+            assert text.endswith(search.completed, 0, at) if are_part else text.startswith(search.completed, at)
             return
         assert end is None
         begun = (n for stop in stops for n in range(len(stop)) if text.endswith(stop[:n]))

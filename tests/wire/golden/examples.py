@@ -163,7 +163,7 @@ _BODIES: dict[str, tuple[str, Control]] = {
         to_client.TokenChunks(
             chunks=(
                 to_client.TokenChunk(request_id="req-1", token_ids=(17,), text=" ja"),
-                to_client.TokenChunk(request_id="req-2", token_ids=(300,), finish_reason="stop"),
+                to_client.TokenChunk(request_id="req-2", token_ids=(300,), finish_reason="stop", stop_reason=300),
             )
         ),
     ),
