@@ -23,6 +23,7 @@ SEVERAL = frozenset({"--served-model-name", "--api-key", "--allowed-origins"})
 VALUES = {
     "--dtype": {"half": "float16", "float": "float32"},
     "--kv-cache-dtype": {"fp8_e4m3": "fp8"},
+    "--max-model-len": {"-1": "auto"},
     "--generation-config": {"vllm": "none"},
     "--log-level": {"critical": "error", "trace": "debug"},
 }

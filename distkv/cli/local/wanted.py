@@ -70,7 +70,13 @@ class Wanted:
                 given[table][name] = value
                 origins[table, name] = origin
         given["up"].setdefault("instances", params["instances"])
-        return cls(given, origins, flags)
+        wanted = cls(given, origins, flags)
+        if not wanted.up.gateway:
+            for param in params:
+                of_gateway = {table for table, _ in _places(param)} == {"gateway"}
+                if of_gateway and ctx.get_parameter_source(param) is ParameterSource.COMMANDLINE:
+                    raise ConfigError(flags[param], "there is no gateway", "leave it out, or leave out --no-gateway")
+        return wanted
 
     @property
     def up(self) -> UpConfig:

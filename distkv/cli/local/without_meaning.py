@@ -86,6 +86,7 @@ _GROUPS: Mapping[tuple[str, str], str] = {
         --enable-log-outputs --enable-log-deltas --disable-uvicorn-access-log --disable-access-log-for-endpoints
         --max-log-len --log-config-file --log-error-stack
         --aggregate-engine-logging --enable-logging-iteration-details""",
+    ("thoughts stay in the text of an answer", LEAVE_OUT): "--reasoning-parser --reasoning-parser-plugin",
     ("there is no export of traces", "scrape /metrics"): """--otlp-traces-endpoint --collect-detailed-traces
         --show-hidden-metrics-for-version --enable-server-load-tracking --kv-cache-metrics""",
     ("the gateway does not have that", "put an HTTP proxy in front of it"): """--uds --root-path --middleware

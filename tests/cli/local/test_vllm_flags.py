@@ -18,7 +18,7 @@ KNOWN = {flag for param in serve.command.params for flag in (*param.opts, *param
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("./model --max_model_len 32k", "./model --max-model-len 32k"),
+        ("./model --max_num_seqs 32", "./model --max-num-seqs 32"),
         ("m --served-model-name a b --dtype=half", "m --served-model-name=a,b --dtype=float16"),
         ("--served-model-name=a --api-key k1 k2 -dp 3", "--served-model-name=a --api-key=k1,k2 --data-parallel-size 3"),
         ("--dtype float --uvicorn-log-level trace", "--dtype=float32 --log-level=debug"),
@@ -26,6 +26,7 @@ KNOWN = {flag for param in serve.command.params for flag in (*param.opts, *param
         ("m -tp 1 --pipeline-parallel-size=1 --port 1", "m --port 1"),
         ("--enable-chunked-prefill --no-enable-prefix-caching m", "m"),
         ("--load-format safetensors --swap-space 0 --task generate m", "m"),
+        ("m --max-model-len -1", "m --max-model-len=auto"),
         ("-- --seed", "-- --seed"),
         ("--modle x -", "--modle x -"),
         ("--dtype", "--dtype="),
