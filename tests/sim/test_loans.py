@@ -10,9 +10,12 @@ import msgspec
 import pytest
 
 from distkv import events
+from distkv.control import commands as c
 from distkv.control.loan.lending import Loan
 from distkv.control.request.block import Debt
 from distkv.sim.cluster import SimCluster
+from distkv.sim.processes import client_route
+from distkv.wire.messages import to_rmanager as tr
 from distkv.wire.messages.common import Epoch
 from tests.sim.parts import check, prompt
 
@@ -156,6 +159,15 @@ def test_with_a_lease_that_has_run_out_by_the_debtors_count(pair: Pair) -> None:
     assert is_live(pair)
     pair.cluster.clock.advance(0.001)
     assert not is_live(pair)
+
+
+def test_a_lease_that_has_run_out_ends_with_whatever_happens_next(pair: Pair) -> None:
+    """A debtor that was stopped finds results of its worker before it knows how late it is."""
+    cluster = pair.cluster
+    cluster.freeze("i0")
+    cluster.clock.advance(pair.debt.valid_until - cluster.clock.now())
+    cluster.handle("i0", c.ClientRequested(client_route("r"), tr.KeepAlive()))
+    assert pair.debt not in debts_of(cluster, "i0")
 
 
 def test_a_creditor_that_counts_its_debtor_as_lost_keeps_to_the_lease(pair: Pair) -> None:

@@ -93,18 +93,19 @@ class DebtBook:
     # --- leases
 
     def next_deadline(self) -> float:
-        """When `tick` has something to do."""
+        """When `take_expired` or `tick` has something to do."""
         return min(self._renew_at.next_at(), self._expire_at.next_at(), self._close_at.next_at())
 
-    def tick(self, now: float) -> list[tuple[Sequence, Debt]]:
-        """Renew leases that are due; returns debts whose lease has run out."""
-        expired = [self._debts[span_id] for span_id in self._expire_at.take_due(now)]
-        ended = self._not_collected(expired)
+    def take_expired(self, now: float) -> list[tuple[Sequence, Debt]]:
+        """Debts whose lease has run out, each once: to be asked for before anything is planned."""
+        return self._not_collected([self._debts[span_id] for span_id in self._expire_at.take_due(now)])
+
+    def tick(self, now: float) -> None:
+        """Renew leases that are due."""
         for creditor_id in self._renew_at.take_due(now):
             self._renew(creditor_id, now)
         for span_id in self._close_at.take_due(now):
             self._close(span_id)
-        return ended
 
     def on_renewed(self, creditor_id: str, message: Renewed) -> list[tuple[Sequence, Debt]]:
         """Leases hold on, as long as the creditor says, from when the renewal was sent; returns debts whose renewal was

@@ -234,9 +234,8 @@ class RManager:
             self._peers.silent(instance_id, now)
         self._creditor.tick(now)
         self._reclaimer.tick(now)
-        expired = self._debts.tick(now)
-        self.state.counters.lease_expiries += len(expired)
-        self._losses.leases(expired, "its lease ran out", now)
+        self._end_leases(now)
+        self._debts.tick(now)
         for route in self._clients.silent(now):
             self._client_silent(route, now)
         self._mover.tick(now)
@@ -245,10 +244,16 @@ class RManager:
             if self._peers.cursor.is_behind:
                 self.state.emit(c.TellGManager(self._peers.cursor.query()))
 
+    def _end_leases(self, now: float) -> None:
+        expired = self._debts.take_expired(now)
+        self.state.counters.lease_expiries += len(expired)
+        self._losses.leases(expired, "its lease ran out", now)
+
     def _advance(self, now: float) -> None:
         """Bring everything as far as it can go: grants, losses, admissions, steps, moves."""
         state, sequences = self.state, self.state.sequences
         self._peers.tell_worker()
+        self._end_leases(now)  # also without a Tick: what is planned names no span past its lease
         self._requests.tick(now)
         touched: dict[str, Sequence] = {}
         settled = -1

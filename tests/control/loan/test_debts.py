@@ -67,7 +67,7 @@ def test_a_renewal_counts_from_its_sending(
     state: RManagerState, debts: DebtBook, seq: Sequence, clock: ManualClock
 ) -> None:
     debt = placed_debt(state, debts, seq)
-    assert debts.tick(clock.now()) == []
+    debts.tick(clock.now())
     (renew,) = issued(state, Renew)
     assert renew.spans == (debt.span,) and renew.ttl_s == LEASE_S
     clock.advance(0.9)
@@ -136,16 +136,16 @@ def test_the_margin_of_a_short_lease_is_a_quarter_of_it(
     (renew,) = issued(state, Renew)
     debts.on_renewed("p", Renewed(renewal=renew.renewal, ttl_s=ttl_s))
     assert debt.valid_until == pytest.approx(100.0 + 0.75 * ttl_s)
-    assert debts.tick(clock.advance(0.74 * ttl_s)) == []
-    assert debts.tick(clock.advance(0.02 * ttl_s)) == [(seq, debt)]
+    assert debts.take_expired(clock.advance(0.74 * ttl_s)) == []
+    assert debts.take_expired(clock.advance(0.02 * ttl_s)) == [(seq, debt)]
 
 
 def test_a_lease_that_was_not_renewed_runs_out_a_margin_early(
     state: RManagerState, debts: DebtBook, seq: Sequence, clock: ManualClock
 ) -> None:
     debt = placed_debt(state, debts, seq, until=100.0 + LEASE_S - MARGIN_S)
-    assert debts.tick(clock.advance(LEASE_S - MARGIN_S - 0.01)) == []
-    assert debts.tick(clock.advance(0.01)) == [(seq, debt)]
+    assert debts.take_expired(clock.advance(LEASE_S - MARGIN_S - 0.01)) == []
+    assert debts.take_expired(clock.advance(0.01)) == [(seq, debt)]
 
 
 def test_a_refused_renewal_is_a_loss_the_others_hold(
@@ -192,7 +192,7 @@ def test_a_grant_that_is_gone_while_others_are_collected_is_not_used(
 ) -> None:
     borrow, held = collecting(state, debts, seq)
     if how == "lease":
-        assert debts.tick(103.0) == []
+        assert debts.take_expired(103.0) == []
     else:
         debts.tick(clock.now())
         (renew,) = issued(state, Renew)
