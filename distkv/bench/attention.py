@@ -14,7 +14,7 @@ import click
 import torch
 
 from distkv.bench.harness.alternate import Samples, alternate, paired_ratio
-from distkv.bench.harness.command import Measured, Say, benchmark
+from distkv.bench.harness.command import Measured, Say, benchmark, unit_of_name
 from distkv.bench.harness.gpu import COPY_BYTES, gpu_of
 from distkv.bench.harness.machine import machine_facts, versions_of
 from distkv.bench.harness.report import Goal, Report, at_least, results
@@ -61,7 +61,7 @@ def measure(
         for num_keys in lengths:
             samples |= _decode(say, shape, num_keys, backends, stream, rounds)
         samples |= _prefill(say, shape, 256 if quick else PREFILL_TOKENS, backends, rounds)
-    units = {case: case.rpartition(", ")[2] for case in samples}
+    units = {case: unit_of_name(case) for case in samples}
     machine = machine_facts() | {
         "threads": threads,
         "levels here": ", ".join(available()),
@@ -166,4 +166,5 @@ main = benchmark(
             ["--tune"], is_flag=True, help="With cuda: first time the kernels' configs here, and keep the best."
         ),
     ],
+    unit_of=unit_of_name,
 )

@@ -182,7 +182,7 @@ def measure(
             f"{name}, {at}": text for name, one in contenders.items() for at, text in one.failed.items() if text
         },
     }
-    units = {case: UNITS[case.rpartition(", ")[0]] for case in samples}
+    units = {case: _unit(case) for case in samples}
     report = Report("cluster", facts, versions_of(("torch", "pyzmq")), results(samples, units), _goals(samples, rates))
     return report, samples
 
@@ -195,6 +195,10 @@ def _goals(samples: Samples, rates: Sequence[float]) -> tuple[Goal, ...]:
             ratio = paired_ratio(by_variant[POOLED], by_variant[OFF])
             found.append(at_least(f"throughput at the {what} rate, pooled to lending off", ratio, least))
     return tuple(found)
+
+
+def _unit(case: str) -> str:
+    return UNITS[case.rpartition(", ")[0]]
 
 
 def _number(value: float) -> str:
@@ -257,4 +261,5 @@ main = benchmark(
             help="After which a request counts as failed.",
         ),
     ],
+    unit_of=_unit,
 )

@@ -186,6 +186,7 @@ main = benchmark(
         ),
         click.Option(["--cluster/--no-cluster"], default=True, show_default=True, help="Whether to ask distkv too."),
     ],
+    unit_of=lambda case: UNIT,
     plot=write_heat_map,
     table=show_scores,
 )

@@ -17,7 +17,7 @@ import torch
 from distkv.bench.baselines.checkpoints import MODELS
 from distkv.bench.harness.alternate import Samples, alternate, paired_ratio
 from distkv.bench.harness.bandwidth import Bandwidth
-from distkv.bench.harness.command import Measured, Say, benchmark
+from distkv.bench.harness.command import Measured, Say, benchmark, unit_of_name
 from distkv.bench.harness.gpu import COPY_BYTES, GpuClock, copying, gpu_facts, gpu_of
 from distkv.bench.harness.machine import machine_facts, versions_of
 from distkv.bench.harness.report import Goal, Report, at_least, results
@@ -85,7 +85,7 @@ def measure(
         },
     }  # fmt: skip
     goals = tuple(_goal(case, rates, shape.name, here) for case, rates in samples.items())
-    units = {case: case.rpartition(", ")[2] for case in samples}
+    units = {case: unit_of_name(case) for case in samples}
     return Report("step", machine, versions_of(("torch", "triton")), results(samples, units), goals), samples
 
 
@@ -142,4 +142,5 @@ main = benchmark(
         ),
         click.Option(["--rounds"], type=click.IntRange(min=1), help="How often each contender runs."),
     ],
+    unit_of=unit_of_name,
 )

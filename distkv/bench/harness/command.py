@@ -45,7 +45,7 @@ def benchmark(
     help: str,
     options: Sequence[click.Parameter] = (),
     *,
-    unit_of: Callable[[str], str] = unit_of_name,
+    unit_of: Callable[[str], str],
     plot: Plot = write_plot,
     table: Callable[[Report, Samples, Console], None] = show,
 ) -> Benchmark:

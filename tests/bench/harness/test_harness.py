@@ -10,9 +10,10 @@ import click
 import pytest
 from rich.console import Console
 
+from distkv.bench import cluster, concurrency, interference, queue
 from distkv.bench.harness import command, plot
 from distkv.bench.harness.alternate import Samples, alternate, paired_ratio
-from distkv.bench.harness.command import Measured, benchmark
+from distkv.bench.harness.command import Measured, benchmark, unit_of_name
 from distkv.bench.harness.kept import keep, keep_rows
 from distkv.bench.harness.machine import machine_facts, versions_of
 from distkv.bench.harness.report import Goal, Report, Result, results, show, write_json
@@ -97,7 +98,7 @@ def test_a_command_writes_what_is_asked_for(tmp_path, capsys):
         say("halfway")
         return measured()
 
-    main = benchmark("fake", measure, "Nothing.", [click.Option(["--more"], type=int)])
+    main = benchmark("fake", measure, "Nothing.", [click.Option(["--more"], type=int)], unit_of=unit_of_name)
     files = {"--json": tmp_path / "f.json", "--plot": tmp_path / "f.png"}
     assert run(main, ["--quick", "--more", "3", *(str(part) for pair in files.items() for part in pair)]) == 0
     assert asked == [(True, 3)]
@@ -131,7 +132,9 @@ def test_an_interrupted_benchmark_keeps_its_rounds(tmp_path, capsys):
     found = {(row["case"], row["variant"]): (row["median"], row["unit"]) for row in kept["results"]}
     assert found == {("writing", "first"): (5.0, "s"), ("reading", "a"): (2.5, "GB/s"), ("reading", "b"): (7.0, "GB/s")}
     assert "reading" in capsys.readouterr().out
-    main = benchmark("fake", lambda say, quick: (_ for _ in ()).throw(KeyboardInterrupt), "Nothing.")
+    main = benchmark(
+        "fake", lambda say, quick: (_ for _ in ()).throw(KeyboardInterrupt), "Nothing.", unit_of=unit_of_name
+    )
     assert run(main, ["--json", str(tmp_path / "none.json")]) == 130
     assert not (tmp_path / "none.json").exists(), "nothing was measured"
 
@@ -187,6 +190,7 @@ def test_a_plot_says_which_way_is_better_what_whiskers_are_and_the_ratios(write,
 def test_every_unit_that_was_ever_written_has_a_direction():
     reports = [json.loads(file.read_text()) for file in (ROOT / "docs" / "benchmarks").glob("*.json")]
     found = {row["unit"] for report in reports for row in report["results"]}
+    found |= {unit for bench in (cluster, concurrency, interference, queue) for unit in bench.UNITS.values()}
     assert found == {unit for unit in found if better(unit)} | (found & LOADS)
     assert not LOWER & HIGHER and not LOADS & (LOWER | HIGHER)
 
@@ -213,7 +217,7 @@ def test_a_report_is_drawn_again_as_its_benchmark_draws_it(tmp_path, capsys):
 )
 def test_what_would_fail_in_the_end_fails_at_once(option, path, told, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(plot, "find_spec", lambda name: None)
-    main = benchmark("fake", lambda say, quick: pytest.fail("it was measured"), "Nothing.")
+    main = benchmark("fake", lambda say, quick: pytest.fail("it was measured"), "Nothing.", unit_of=unit_of_name)
     assert run(main, [option, str(tmp_path / path)]) == 2
     assert told in capsys.readouterr().err
     assert not (tmp_path / Path(path)).exists()
