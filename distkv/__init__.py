@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         StartupFailed,
     )
     from distkv.offline.llm import LLM
+    from distkv.structured_output import StructuredOutput
     from distkv.types import Chunk, RequestOutput, SamplingParams, TokenLogprobs
 
 __version__ = "0.1.0"
@@ -47,6 +48,7 @@ _HOME = {
     "RequestRefused": "distkv.errors",
     "SamplingParams": "distkv.types",
     "StartupFailed": "distkv.errors",
+    "StructuredOutput": "distkv.structured_output",
     "TokenLogprobs": "distkv.types",
 }
 
@@ -68,6 +70,7 @@ __all__ = [
     "RequestRefused",
     "SamplingParams",
     "StartupFailed",
+    "StructuredOutput",
     "TokenLogprobs",
     "__version__",
 ]

@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from distkv.errors import InvalidParams
+from distkv.structured_output import StructuredOutput
 
 FinishReason = Literal["stop", "length", "abort"]
 Role = Literal["mixed", "prefill", "decode"]
@@ -114,6 +115,8 @@ class SamplingParams(msgspec.Struct, frozen=True):
     allowed_token_ids: tuple[int, ...] | None = None  #: 1 to 1024 ids: no others are chosen; None is all
     skip_special_tokens: bool = True  #: leave special tokens out of the text
     include_stop_str_in_output: bool = False  #: the text ends after the stop string, or the stop token, that ends it
+    #: what the text must be; the request ends with `stop` when nothing can follow, whatever `min_tokens`, `ignore_eos`
+    structured_output: StructuredOutput | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.stop, str):
@@ -203,6 +206,12 @@ class SamplingParams(msgspec.Struct, frozen=True):
             "allowed_token_ids",
             f"None or 1 to {MAX_ALLOWED_TOKEN_IDS} token ids in [0, 2**31)",
             self.allowed_token_ids,
+        )
+        _require(
+            self.structured_output is None or isinstance(self.structured_output, StructuredOutput),
+            "structured_output",
+            "None or a StructuredOutput",
+            self.structured_output,
         )
 
     def of_choice(self, index: int) -> SamplingParams:

@@ -14,7 +14,7 @@ import distkv
 ROOT = Path(distkv.__file__).parent
 MODULES = sorted(ROOT.rglob("*.py"))
 
-LEAVES = {"errors", "types", "config", "clock", "log", "events", "printable", "line_limit"}
+LEAVES = {"errors", "types", "config", "clock", "log", "events", "printable", "line_limit", "structured_output"}
 LOW = LEAVES | {"wire.messages"}
 ACTORS_AND_BELOW = LOW | {"wire", "control", "kernels", "engine", "text", "actors"}
 ALLOWED = {
@@ -35,7 +35,7 @@ ALLOWED = {
     "offline": LOW | {"text", "client", "gateway", "offline"},
     "cli": ACTORS_AND_BELOW | {"client", "gateway", "bench", "demo", "cli"},
     # The package itself only names what users import.
-    "": {"client", "offline", "errors", "types"},
+    "": {"client", "offline", "errors", "structured_output", "types"},
 }
 ROOMS: dict[str, dict[str, set[str]]] = {
     "actors": {"gmanager": set(), "worker": set(), "instance": {"worker"}},

@@ -50,6 +50,7 @@ def test_defaults():
         ("allowed_token_ids", (1,) * (MAX_ALLOWED_TOKEN_IDS + 1)),
         ("skip_special_tokens", 1),
         ("include_stop_str_in_output", None),
+        ("structured_output", {"kind": "json_object"}),
         ("max_tokens", 0),
         ("max_tokens", -1),
         ("max_tokens", 1.5),

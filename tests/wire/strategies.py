@@ -8,6 +8,7 @@ import msgspec
 from hypothesis import strategies as st
 from msgspec import inspect as mi
 
+from distkv.structured_output import StructuredOutput
 from distkv.types import SamplingParams
 from distkv.wire.messages.data import DataMessage
 from distkv.wire.messages.envelope import Control, Envelope
@@ -37,6 +38,11 @@ _sampling_params = st.builds(
     allowed_token_ids=st.none() | st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=3).map(tuple),
     skip_special_tokens=st.booleans(),
     include_stop_str_in_output=st.booleans(),
+    structured_output=st.none()
+    | st.just(StructuredOutput("json_object"))
+    | st.builds(
+        StructuredOutput, kind=st.sampled_from(["json_schema", "regex", "choice", "grammar"]), text=st.text(min_size=1)
+    ),
 )
 
 

@@ -81,7 +81,7 @@ def test_generate_hands_every_new_sampling_flag_on(cluster):
 
 def test_every_sampling_parameter_has_a_flag():
     flags = {option.name for option in generate.command.params}
-    missing = set(SamplingParams.__struct_fields__) - flags - {"stop_token_ids", "prompt_logprobs"}
+    missing = set(SamplingParams.__struct_fields__) - flags - {"stop_token_ids", "prompt_logprobs", "structured_output"}
     assert not missing and "stop_token_id" in flags
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 from msgspec import inspect
 
+from distkv.structured_output import StructuredOutput
 from distkv.types import SamplingParams, TokenLogprobs
 from distkv.wire import messages
 from distkv.wire.messages.common import Message, Value
@@ -30,7 +31,7 @@ def message_types() -> dict[str, type[msgspec.Struct]]:
     modules = [
         importlib.import_module(f"{messages.__name__}.{m.name}") for m in pkgutil.iter_modules(messages.__path__)
     ]
-    kinds = [SamplingParams, TokenLogprobs] + [
+    kinds = [SamplingParams, StructuredOutput, TokenLogprobs] + [
         kind
         for module in modules
         for kind in vars(module).values()

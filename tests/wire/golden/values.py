@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from distkv.structured_output import StructuredOutput
 from distkv.types import SamplingParams
 from distkv.wire.messages.common import DataEndpoint, Epoch, Member, SpanRef
 from distkv.wire.messages.counters import Counters
@@ -58,6 +59,7 @@ PARAMS = SamplingParams(
     allowed_token_ids=(17, 300, 70000),
     skip_special_tokens=False,
     include_stop_str_in_output=True,
+    structured_output=StructuredOutput.regex("[a-z]+"),
 )
 COUNTERS = Counters(
     attend_queries=5120,

@@ -1,0 +1,148 @@
+"""What an output must be, as a grammar that llguidance follows.
+
+Grammars are all Lark. In each the model chooses how allowed text is cut into tokens (`no_forcing`): a mask is then made
+without the tokenizer, which would need the interpreter.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from typing import TYPE_CHECKING, assert_never
+
+import msgspec
+
+from distkv.errors import InvalidParams
+from distkv.structured_output import FIELD, StructuredOutput
+
+if TYPE_CHECKING:
+    from llguidance import LLParserLimits, LLTokenizer
+
+_HEAD = '%llguidance {"no_forcing": true}\n'
+_WHITESPACE = r" ?|\n{1,2}[ \t]{0,40}"
+"""Where JSON may have whitespace: a model that may choose any amount of it can go on with it for ever."""
+MAX_GBNF = 16384
+"""It is read by Python, which takes up to 25 µs for a character."""
+_MOST_WORDS = 500
+_IS_LARK = re.compile(r"^[ \t]*(%llguidance\b|start[ \t]*:)", re.M)
+
+
+class _OfSchema(msgspec.Struct):
+    json_schema: msgspec.Raw
+
+
+class _Made(msgspec.Struct):
+    """What llguidance makes of a JSON schema, as far as it is read here."""
+
+    grammars: tuple[_OfSchema]
+
+
+def check(output: StructuredOutput) -> None:
+    """Raise InvalidParams with llguidance's words unless there may be such an output; whether a model's tokens can
+    write it is found out where the model is.
+
+    Most grammars take some milliseconds and megabytes, a hostile one any amount of both, and what llguidance cannot
+    allocate ends its process: what comes from outside goes to a `GrammarChecker`.
+    """
+    from llguidance import LLMatcher
+
+    refuse(output, LLMatcher(_bytes(), grammar_of(output), log_level=0, limits=limits()).get_error())
+
+
+@cache
+def _bytes() -> LLTokenizer:
+    """Of bytes as tokens."""
+    from llguidance import LLTokenizer
+
+    return LLTokenizer("byte", slices=[])
+
+
+def refuse(output: StructuredOutput, words: str) -> None:
+    """Raise InvalidParams if llguidance has said something about the grammar of this output."""
+    if words:
+        raise InvalidParams(FIELD, f"a {output.kind} that can be followed ({_shortened(words)})", output.text)
+
+
+@cache
+def limits() -> LLParserLimits:
+    """Of what compiling a grammar, and each mask of it, may cost."""
+    from llguidance import LLParserLimits
+
+    return LLParserLimits(initial_lexer_fuel=500_000, max_grammar_size=200_000, verbose_errors=False)
+
+
+def grammar_of(output: StructuredOutput) -> str:
+    """The grammar, in Lark, which need not be one. Raises InvalidParams if there is none. Loads llguidance."""
+    try:
+        return _HEAD + _body(output)
+    except RecursionError:
+        raise InvalidParams(FIELD, f"a {output.kind} that is not nested so deep", output.text) from None
+
+
+def _body(output: StructuredOutput) -> str:
+    match output.kind:
+        case "json_object":
+            return _of_schema('{"type": "object"}')
+        case "json_schema":
+            return _of_schema(output.text)
+        case "regex":
+            return _of_regex(output.text)
+        case "choice":
+            return _of_choices(output)
+        case "grammar":
+            return _of_grammar(output)
+        case _:
+            assert_never(output.kind)
+
+
+def _of_schema(text: str) -> str:
+    from llguidance import LLMatcher
+
+    try:
+        made = LLMatcher.grammar_from_json_schema(text, defaults={"whitespace_pattern": _WHITESPACE})
+    except ValueError as error:
+        raise InvalidParams(FIELD, f"a JSON schema that can be followed ({_shortened(str(error))})", text) from None
+    (grammar,) = msgspec.json.decode(made, type=_Made).grammars
+    return f"start: %json {bytes(grammar.json_schema).decode()}"
+
+
+def _of_regex(pattern: str) -> str:
+    from llguidance import LLMatcher
+
+    (grammar,) = json.loads(LLMatcher.grammar_from_regex(pattern))["grammars"]
+    return str(grammar["lark_grammar"])
+
+
+def _of_choices(output: StructuredOutput) -> str:
+    try:
+        texts = msgspec.json.decode(output.text, type=list[str])
+    except msgspec.DecodeError:
+        texts = []
+    if not all(texts) or not texts:
+        raise InvalidParams(FIELD, "as choice a JSON list of texts, none of them empty", output.text)
+    return "start: " + " | ".join(map(json.dumps, texts))
+
+
+def _of_grammar(output: StructuredOutput) -> str:
+    from llguidance.gbnf_to_lark import gbnf_to_lark
+
+    # The library's own look at a text takes a minute for 60,000 line breaks.
+    if _IS_LARK.search(output.text):
+        return output.text
+    if len(output.text) > MAX_GBNF:
+        raise InvalidParams(FIELD, f"a grammar in Lark, or in GBNF of at most {MAX_GBNF} characters", output.text)
+    try:
+        return gbnf_to_lark(output.text)
+    except RecursionError:
+        raise
+    except Exception as error:  # the library raises bare Exception
+        words = f"it has no Lark start rule, and as GBNF: {error}"
+        raise InvalidParams(FIELD, f"a grammar that can be followed ({_shortened(words)})", output.text) from None
+
+
+def _shortened(words: str) -> str:
+    """Without places in a grammar that is not the user's, on one line."""
+    own = re.split(r"\n +\d+ \| ", words, maxsplit=1)[0]
+    line = " ".join(re.sub(r"^at \d+\(\d+\): ", "", own).split())
+    return line if len(line) <= _MOST_WORDS else line[: _MOST_WORDS - 1] + "…"

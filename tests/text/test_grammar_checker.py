@@ -1,0 +1,82 @@
+"""What compiles grammars of strangers, and may die of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import psutil
+import pytest
+
+from distkv.errors import ConfigError, InvalidParams
+from distkv.structured_output import StructuredOutput
+from distkv.text import grammar_checker
+from distkv.text.grammar_checker import REMEMBERED, GrammarChecker
+
+pytest.importorskip("llguidance", reason="llguidance is not installed in this environment: pip install -e .")
+
+GOOD = StructuredOutput.regex("[a-z]+")
+HOSTILE = StructuredOutput.json_schema(
+    {"allOf": [{"type": "string", "pattern": f".*{i}.{{0,20}}x"} for i in range(30)]}
+)
+
+
+@pytest.fixture
+def checker() -> Iterator[GrammarChecker]:
+    made = GrammarChecker()
+    yield made
+    made.close()
+
+
+def children() -> list[psutil.Process]:
+    return [one for one in psutil.Process().children() if "distkv.text.grammar_checker" in one.cmdline()]
+
+
+def test_no_process_before_the_first_check_and_none_behind_the_end(checker: GrammarChecker) -> None:
+    assert not children()
+    checker.check(GOOD)
+    with pytest.raises(InvalidParams, match="unclosed group"):
+        checker.check(StructuredOutput.regex("(a"))
+    (process,) = children()
+    checker.close()
+    assert not process.is_running()
+
+
+def test_what_takes_a_machine_to_compile_ends_only_the_process(checker: GrammarChecker) -> None:
+    """Twenty patterns that must all match: minutes, and gigabytes; then llguidance aborts."""
+    checker.check(GOOD)
+    (process,) = children()
+    with pytest.raises(InvalidParams, match="takes no more than 2 s and 1024 MiB to be compiled"):
+        checker.check(HOSTILE)
+    assert not process.is_running()
+    checker.check(StructuredOutput.json_object())
+
+
+def test_what_passed_is_not_compiled_again(checker: GrammarChecker) -> None:
+    checker.check(GOOD)
+    checker.close()
+    checker.check(GOOD)
+    for index in range(REMEMBERED - 1):
+        checker._passed[StructuredOutput.regex(f"{index}")] = None
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(checker.check, [GOOD, StructuredOutput.choice(["a"])]))
+    assert len(checker._passed) == REMEMBERED and GOOD in checker._passed
+
+
+def test_others_run_while_something_is_compiled(checker: GrammarChecker) -> None:
+    with ThreadPoolExecutor(1) as threads:
+        checking = threads.submit(checker.check, HOSTILE)
+        turns = 0
+        while not checking.done():
+            time.sleep(0)
+            turns += 1
+    assert turns > 1000 and isinstance(checking.exception(), InvalidParams)
+
+
+def test_without_llguidance_the_user_learns_what_is_missing(
+    checker: GrammarChecker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grammar_checker, "__name__", "distkv.text.no_such_module")
+    with pytest.raises(ConfigError, match="is llguidance installed"):
+        checker.check(GOOD)

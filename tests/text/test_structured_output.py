@@ -1,0 +1,85 @@
+"""Grammars of what outputs must be, and what is said of those that are none."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from distkv.errors import InvalidParams
+from distkv.structured_output import StructuredOutput
+from distkv.text.structured_output import MAX_GBNF, check
+
+pytest.importorskip("llguidance", reason="llguidance is not installed in this environment: pip install -e .")
+
+GOOD = {
+    "json_object": StructuredOutput.json_object(),
+    "schema": StructuredOutput.json_schema({"type": "object", "properties": {"day": {"type": "string"}}}),
+    "regex": StructuredOutput.regex(r"a/b\d+\n"),
+    "choice": StructuredOutput.choice(["yes", 'no/"\\n \n', "ä🙂"]),
+    "lark": StructuredOutput.grammar('start: "a" b\nb: /[0-9]+/'),
+    "lark with options": StructuredOutput.grammar('%llguidance {}\nstart: "a"'),
+    "gbnf": StructuredOutput.grammar('root ::= "a" | [0-9]+ b\nb ::= "x"{2,3}'),
+    "largest": StructuredOutput.grammar('start: "a"' + "\n" * 65000),
+}
+BAD = {
+    "no JSON": (StructuredOutput.json_schema("{"), "EOF while parsing an object"),
+    "no schema": (StructuredOutput.json_schema('{"type": 1}'), "type must be a string or array of strings"),
+    "unsupported": (StructuredOutput.json_schema({"not": {"type": "null"}}), "not"),
+    "no object": (StructuredOutput.json_schema("[]"), "Expecting object schema"),
+    "deep schema": (StructuredOutput.json_schema('{"items":' * 5900 + "{}" + "}" * 5900), "recursion limit"),
+    "no regex": (StructuredOutput.regex("(a"), "unclosed group"),
+    "look-around": (StructuredOutput.regex("(?=a)b"), "look-around"),
+    "no choice": (StructuredOutput.choice([]), "a JSON list of texts, none of them empty"),
+    "empty choice": (StructuredOutput.choice(["a", ""]), "a JSON list of texts, none of them empty"),
+    "numbers": (StructuredOutput("choice", "[1]"), "a JSON list of texts"),
+    "deep choice": (StructuredOutput("choice", "[" * 60000), "a JSON list of texts"),
+    "no rule": (StructuredOutput.grammar("start: other"), 'unknown name: "other"'),
+    "no grammar": (StructuredOutput.grammar("hello"), "as GBNF: Expected ::="),
+    "deep grammar": (StructuredOutput.grammar("start: " + "(" * 60000), "too deeply nested"),
+    "deep GBNF": (StructuredOutput.grammar("root ::= " + "(" * 2000), "not nested so deep"),
+    "long GBNF": (StructuredOutput.grammar('root ::= "a"' + " " * MAX_GBNF), "of at most 16384 characters"),
+}
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_what_can_be_followed_passes(name: str) -> None:
+    check(GOOD[name])
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_cannot_be_followed_is_refused_in_the_compilers_words(name: str) -> None:
+    output, words = BAD[name]
+    with pytest.raises(InvalidParams) as caught:
+        check(output)
+    assert caught.value.field == "structured_output" and words in str(caught.value)
+    assert len(str(caught.value)) < 800 and "%llguidance" not in str(caught.value).partition("got")[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("xml", "a"),
+        ("json_object", "{}"),
+        ("regex", ""),
+        ("regex", "a" * 65537),
+        ("regex", "é" * 32769),
+        ("regex", "\ud800"),
+        ("regex", 3),
+    ],
+)
+def test_a_value_out_of_range_is_refused(kind: str, text: str) -> None:
+    with pytest.raises(InvalidParams, match="structured_output"):
+        StructuredOutput(kind, text)  # type: ignore[arg-type]
+
+
+def test_what_is_no_json_is_refused() -> None:
+    for make in (StructuredOutput.json_schema, StructuredOutput.choice):
+        with pytest.raises(InvalidParams, match="what can be written as JSON"):
+            make({"a": object()})
+
+
+def test_a_schema_may_be_a_mapping_or_its_text() -> None:
+    schema = {"type": "object", "properties": {"b": {}, "a": {}}}
+    assert json.loads(StructuredOutput.json_schema(schema).text) == schema
+    assert StructuredOutput.json_schema(json.dumps(schema)).text == json.dumps(schema)
