@@ -62,11 +62,17 @@ class Supervisor:
                 yield from self._look_at_start(*self._starting[name], now_s)
             elif name in self._due_s:
                 if now_s >= self._due_s[name]:
-                    del self._due_s[name]
-                    self._starting[name] = self._cluster.start_again(name), now_s + self._start_timeout_s
+                    yield from self._start(child, now_s)
             elif name not in self._down and not child.alive:
                 self._died_s[name] = now_s
                 yield self._died(child, describe_exit(child.exit_code), now_s)
+
+    def _start(self, dead: Child, now_s: float) -> Iterator[Died]:
+        del self._due_s[dead.name]
+        try:
+            self._starting[dead.name] = self._cluster.start_again(dead.name), now_s + self._start_timeout_s
+        except OSError as error:
+            yield self._died(dead, f"it could not be started: {error.strerror}", now_s)
 
     def _look_at_start(self, child: Child, deadline_s: float, now_s: float) -> Iterator[Died | Restarted]:
         name = child.name

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -95,3 +96,12 @@ def test_one_that_does_not_become_ready_is_ended_and_counts_as_dead(model):
         cluster.instances[0].kill()
         found = changes(supervisor, lambda found: supervisor.is_over)
         assert [one.how for one in found] == ["it was killed by SIGKILL", "it was not ready in time"]
+
+
+def test_one_that_cannot_be_started_counts_as_dead(model):
+    with LocalCluster(model, instances=1, kv_tokens=160, gateway=False) as cluster:
+        supervisor = Supervisor(cluster, Restarts(1), start_timeout_s=1e6)
+        shutil.rmtree(cluster.log_dir)
+        cluster.instances[0].kill()
+        found = changes(supervisor, lambda found: supervisor.is_over)
+        assert [one.how for one in found][1:] == ["it could not be started: No such file or directory"]
