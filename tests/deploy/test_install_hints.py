@@ -17,7 +17,7 @@ FILES = [
     *(path for place in PLACES for path in (ROOT / place).rglob("*") if path.is_file() and path.suffix in KINDS),
 ]
 FROM_INDEX = re.compile(r"""pip3? install\b[^\n`]*?[\s'"]distkv(?![\w/-]|'s)|\bdistkv\[[a-z]""")
-EXTRAS = re.compile(r"pip3? install\b[^\n`]*?\[([a-z,]+)\]")
+EXTRAS = re.compile(r"""pip3? install\b[^\n`]*?[\s'"](?:\.|\$root)\[([a-z,]+)\]""")
 
 
 @pytest.mark.parametrize(
@@ -54,4 +54,4 @@ def test_extras_that_are_named_exist() -> None:
         for found in EXTRAS.finditer(path.read_text(encoding="utf-8"))
         for extra in found[1].split(",")
     }
-    assert {"gpu", "bench"} <= named <= set(PROJECT["optional-dependencies"])
+    assert {"gpu", "bench", "test"} <= named <= set(PROJECT["optional-dependencies"])

@@ -249,10 +249,15 @@ async def test_errors_have_their_classes(start: Callable[..., Any]) -> None:
     async with openai.AsyncOpenAI(base_url=url, api_key="sesame", max_retries=0) as client:
         waiting = asyncio.create_task(client.completions.create(model=MODEL, prompt="x"))
         await gateway.fakes.instances[0].wait_for(Submit)
-        with pytest.raises(openai.RateLimitError):
+        with pytest.raises(openai.RateLimitError) as full:
             await client.completions.create(model=MODEL, prompt="x")
+        assert full.value.response.headers["retry-after"] == "1"
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
+        gateway.stop.set()
+        await gateway.task
+        with pytest.raises(openai.APIConnectionError):
+            await client.models.list()
 
 
 async def test_a_stream_that_breaks_raises(start: Callable[..., Any]) -> None:
