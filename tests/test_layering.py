@@ -14,7 +14,18 @@ import distkv
 ROOT = Path(distkv.__file__).parent
 MODULES = sorted(ROOT.rglob("*.py"))
 
-LEAVES = {"errors", "types", "config", "clock", "log", "events", "printable", "line_limit", "structured_output"}
+LEAVES = {
+    "errors",
+    "types",
+    "config",
+    "clock",
+    "log",
+    "events",
+    "printable",
+    "line_limit",
+    "structured_output",
+    "places",
+}
 LOW = LEAVES | {"wire.messages"}
 ACTORS_AND_BELOW = LOW | {"wire", "control", "kernels", "engine", "text", "actors"}
 ALLOWED = {

@@ -14,6 +14,7 @@ from typing import Literal
 
 from distkv.control import commands as c
 from distkv.errors import InvalidParams, context_length_exceeded
+from distkv.places import Places
 from distkv.text.bad_words import bad_word_ids
 from distkv.text.tokenizer import TextTooLong, Tokenizer
 from distkv.wire.messages.to_client import RequestEnded
@@ -49,7 +50,7 @@ class PromptIntake:
         self._waiting_bytes = 0
         self._cancelled: set[tuple[bytes, str]] = set()
         self._closed = ""
-        self._threads = asyncio.Semaphore(MAX_THREADS)
+        self._threads = Places(MAX_THREADS)
 
     def submit(self, submit: Submit, route: bytes, cause: str) -> None:
         """Take a request; a few token ids need no time, text does."""
@@ -137,7 +138,7 @@ class PromptIntake:
             assert not isinstance(submit.prompt, str)
             return c.Tokenized(submit, submit.prompt, route)
         assert self._tokenizer is not None
-        async with self._threads:
+        async with self._threads.take(_size(submit)):
             return await asyncio.to_thread(tokenized, submit, self._tokenizer, route, most=most)
 
     def _outside(self, ids: Sequence[int]) -> str:

@@ -22,6 +22,7 @@ from distkv.gateway.prompting.reader_process import FRAME, READERS, Answer, Kind
 from distkv.gateway.prompting.reading import ChatRead, CompletionRead, Prompt, Written
 from distkv.gateway.prompting.served_model import ServedModel
 from distkv.gateway.schema.errors import ApiError, unavailable
+from distkv.places import Places
 
 SHORT_BYTES = 256 * 2**10
 THREADS = 2
@@ -36,11 +37,12 @@ T = TypeVar("T", bound=Outcome)
 
 
 class Readers:
-    """Reads bodies for one gateway; a few at the same time, the others wait, also for those whose client has left.
-    Close it, or a process stays."""
+    """Reads bodies for one gateway; a few at the same time, the others wait, also for those whose client has left: next
+    is the shortest, and the time after that the one that has waited longest. Close it, or a process stays."""
 
     def __init__(self, config: GatewayConfig, model: ServedModel) -> None:
         self._model = model
+        self._places = Places(THREADS)
         self._threads = ThreadPoolExecutor(THREADS, "read")
         self._long = LongBodies(config)
 
@@ -66,11 +68,12 @@ class Readers:
         await self._long.aclose()
 
     async def _read(self, kind: Kind, parts: Sequence[bytes], most: int | None, expected: type[T]) -> T:
-        if sum(map(len, parts)) > SHORT_BYTES:
+        if (size := sum(map(len, parts))) > SHORT_BYTES:
             found = await self._long.read(Task(kind, most), parts)
         else:
-            body, loop = b"".join(parts), asyncio.get_running_loop()
-            found = await loop.run_in_executor(self._threads, READERS[kind], self._model, body, most)
+            async with self._places.take(size):
+                body, loop = b"".join(parts), asyncio.get_running_loop()
+                found = await loop.run_in_executor(self._threads, READERS[kind], self._model, body, most)
         assert isinstance(found, expected)
         return found
 
@@ -81,11 +84,12 @@ class LongBodies:
     def __init__(self, config: GatewayConfig) -> None:
         self._config = config
         self._process: asyncio.subprocess.Process | None = None
-        self._turn = asyncio.Lock()
+        self._place = Places(1)
 
     async def read(self, task: Task, parts: Sequence[bytes]) -> Outcome:
         """What came of a body. Raises ApiError: what reading raised, or 503 if the process failed or took too long."""
-        async with self._turn:
+        size = sum(map(len, parts))
+        async with self._place.take(size):
             answer: Answer | None = None
             try:
                 async with asyncio.timeout(READ_S):
@@ -95,7 +99,7 @@ class LongBodies:
             except (asyncio.IncompleteReadError, OSError):
                 raise self._failed("the process that reads long bodies ended") from None
             finally:
-                if answer is None or sum(map(len, parts)) > RETIRE_BYTES:
+                if answer is None or size > RETIRE_BYTES:
                     await self.aclose()
         if isinstance(answer.outcome, Refusal):
             facts = answer.outcome.facts

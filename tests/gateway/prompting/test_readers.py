@@ -17,6 +17,7 @@ import pytest
 
 from distkv.gateway.prompting import readers
 from distkv.gateway.prompting.readers import unpack
+from distkv.gateway.prompting.reading import CompletionRead
 from tests.gateway.harness import Gateway, error_of, until
 
 Start = Callable[..., Any]
@@ -150,6 +151,30 @@ async def test_who_leaves_makes_no_room_for_another_thread(monkeypatch: pytest.M
     go_on.set()
     await made.aclose()
     assert begun == [b"0", b"1"]
+
+
+async def test_a_short_body_does_not_wait_for_all_the_longer_ones_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chat waited for 18 s behind texts of 240 kB that another client had sent at once."""
+    nothing: Any = None
+    begun: list[int] = []
+    go_on = threading.Semaphore(0)
+
+    def slow(_model: Any, raw: bytes, _most: int | None) -> CompletionRead:
+        begun.append(len(raw))
+        go_on.acquire(timeout=10)
+        return CompletionRead(nothing, nothing, 1)
+
+    monkeypatch.setitem(readers.READERS, "completion", slow)
+    made = readers.Readers(nothing, nothing)
+    async with asyncio.TaskGroup() as tasks:
+        for size in (101, 102, 103, 104, 105, 3):
+            tasks.create_task(made.completion((b"x" * size,), None))
+            await asyncio.sleep(0)
+        for count in range(6):
+            await until(lambda: len(begun) >= min(count + readers.THREADS, 6))  # noqa: B023
+            go_on.release()
+    await made.aclose()
+    assert begun == [101, 102, 3, 103, 104, 105]
 
 
 async def test_tokens_are_unpacked_a_part_at_a_time() -> None:

@@ -1,0 +1,65 @@
+"""Places for so many at a time, where those that wait do not all wait for the large ones among them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from bisect import bisect_left, insort
+from collections.abc import AsyncIterator
+
+
+class Places:
+    """`count` of them. When one comes free, the smallest of those that wait has it, and the next time the one that has
+    waited longest.
+
+    So a small one waits for few large ones, however many there are, and a large one for twice the work before it at
+    most.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._free = count
+        self._waiting: dict[int, tuple[int, asyncio.Future[None]]] = {}  # in the order in which they came
+        self._by_size: list[tuple[int, int]] = []
+        self._last_number = 0
+        self._oldest_is_next = False
+
+    @contextlib.asynccontextmanager
+    async def take(self, size: int) -> AsyncIterator[None]:
+        """Wait for a place, and hold it within. size: how long it will be held, in any unit."""
+        await self._wait(size)
+        try:
+            yield
+        finally:
+            self._give_back()
+
+    async def _wait(self, size: int) -> None:
+        if self._free:
+            self._free -= 1
+            return
+        self._last_number = number = self._last_number + 1
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting[number] = size, turn
+        insort(self._by_size, (size, number))
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if number in self._waiting:
+                self._forget(number)
+            elif not turn.cancelled():  # it has come just now
+                self._give_back()
+            raise
+
+    def _give_back(self) -> None:
+        while self._waiting:
+            number = next(iter(self._waiting)) if self._oldest_is_next else self._by_size[0][1]
+            turn = self._forget(number)
+            if not turn.done():
+                self._oldest_is_next = not self._oldest_is_next
+                turn.set_result(None)
+                return
+        self._free += 1
+
+    def _forget(self, number: int) -> asyncio.Future[None]:
+        size, turn = self._waiting.pop(number)
+        del self._by_size[bisect_left(self._by_size, (size, number))]
+        return turn

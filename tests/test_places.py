@@ -1,0 +1,90 @@
+"""Places: who is next, and that none is lost, whoever leaves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from distkv.places import Places
+
+
+class Crowd:
+    """Tasks that each hold a place until they are let go."""
+
+    def __init__(self, count: int) -> None:
+        self.places = Places(count)
+        self.began: list[int] = []
+        self._ends: dict[int, asyncio.Event] = {}
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+
+    async def come(self, *sizes: int) -> None:
+        for size in sizes:
+            self._ends[size] = asyncio.Event()
+            self._tasks[size] = asyncio.create_task(self._hold(size))
+            await asyncio.sleep(0)
+
+    async def end(self, size: int) -> None:
+        self._ends[size].set()
+        await asyncio.gather(self._tasks[size], return_exceptions=True)
+        await asyncio.sleep(0)
+
+    async def leave(self, size: int) -> None:
+        self._tasks[size].cancel()
+        await asyncio.gather(self._tasks[size], return_exceptions=True)
+        await asyncio.sleep(0)
+
+    async def end_all(self) -> Sequence[int]:
+        """In the order in which they began."""
+        for index in range(len(self._tasks)):
+            if index < len(self.began):
+                await self.end(self.began[index])
+        return self.began
+
+    async def _hold(self, size: int) -> None:
+        async with self.places.take(size):
+            self.began.append(size)
+            await self._ends[size].wait()
+
+
+async def test_the_smallest_and_the_one_that_has_waited_longest_in_turn() -> None:
+    crowd = Crowd(1)
+    await crowd.come(50, 90, 80, 70, 3, 2, 1)
+    assert crowd.began == [50]
+    assert await crowd.end_all() == [50, 1, 90, 2, 80, 3, 70]
+
+
+async def test_as_many_as_there_are_places() -> None:
+    crowd = Crowd(2)
+    await crowd.come(5, 6, 7, 8)
+    assert crowd.began == [5, 6]
+    await crowd.end(6)
+    assert crowd.began == [5, 6, 7]
+    await crowd.end_all()
+
+
+async def test_who_leaves_keeps_no_place() -> None:
+    crowd = Crowd(1)
+    await crowd.come(5, 6, 7, 8)
+    await crowd.leave(6)
+    await crowd.leave(5)
+    assert crowd.began == [5, 7]
+    await crowd.leave(8)
+    await crowd.leave(7)
+    await crowd.come(9)
+    assert crowd.began == [5, 7, 9]
+    await crowd.end_all()
+
+
+async def test_one_that_leaves_as_its_place_comes_free_gives_it_to_the_next() -> None:
+    for is_first in (True, False):
+        crowd = Crowd(1)
+        await crowd.come(5, 6, 7)
+        first, second = (6, 5) if is_first else (5, 6)
+        crowd._tasks[first].cancel()
+        crowd._tasks[second].cancel()
+        await asyncio.gather(crowd._tasks[5], crowd._tasks[6], return_exceptions=True)
+        await asyncio.sleep(0)
+        assert crowd.began == [5, 7]
+        assert await crowd.end_all() == [5, 7]
+        await crowd.come(8)
+        assert await crowd.end_all() == [5, 7, 8]
