@@ -133,12 +133,13 @@ def _of_grammar(output: StructuredOutput) -> str:
     if len(output.text) > MAX_GBNF:
         raise InvalidParams(FIELD, f"a grammar in Lark, or in GBNF of at most {MAX_GBNF} characters", output.text)
     try:
-        return gbnf_to_lark(output.text)
+        lark: str = gbnf_to_lark(output.text)
     except RecursionError:
         raise
     except Exception as error:  # the library raises bare Exception
         words = f"it has no Lark start rule, and as GBNF: {error}"
         raise InvalidParams(FIELD, f"a grammar that can be followed ({_shortened(words)})", output.text) from None
+    return lark
 
 
 def _shortened(words: str) -> str:
