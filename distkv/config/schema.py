@@ -121,6 +121,9 @@ class GatewayConfig(Settings, frozen=True, kw_only=True, forbid_unknown_fields=T
         Meta(description="Names of the model in the API, separated by commas; the value of --model if not set."),
     ] = ()
     gmanager: GManagers = (DEFAULT_GMANAGER,)
+    wait_for: Annotated[
+        Positive, Meta(description="Instances that must be ready at the same time before the first request is served.")
+    ] = 1
     port: Annotated[Port, Meta(description="TCP port of HTTP; 0 takes a free one.")] = 8000
     api_key: Annotated[
         tuple[str, ...], Meta(description="Keys of which requests must bear one, separated by commas; none if not set.")

@@ -34,7 +34,7 @@ async def run(config: GatewayConfig, ready: Callable[[dict[str, Any]], None], st
     """
     model = await asyncio.to_thread(ServedModel.load, config)
     with listen(config.host, config.port) as listener:
-        async with Cluster([AsyncClient(address) for address in config.gmanager]) as cluster:
+        async with Cluster([AsyncClient(address) for address in config.gmanager], config.wait_for) as cluster:
             metrics = Metrics(model.names[0])
             metrics.registry.register(ClusterCollector(model.names[0], lambda: cluster.last_statuses))
             limit, bodies = ConcurrencyLimit(config.max_concurrent_requests), Bodies(config.max_body_bytes)

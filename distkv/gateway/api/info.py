@@ -30,8 +30,8 @@ class Info:
         """200 while requests can be served, else 503."""
         if not self._service.limit.is_ready:
             return self._unready("draining")
-        if not self._service.cluster.ready:
-            return self._unready("no instance is ready")
+        if why := self._service.cluster.unready:
+            return self._unready(why)
         return json_response(Health("ok"))
 
     async def live(self, request: Request) -> Response:

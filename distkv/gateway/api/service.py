@@ -35,11 +35,11 @@ class Service:
         return self._limited(self.cluster.pool_tokens)
 
     def room(self, prompt_tokens: int) -> int:
-        """The output that fits beside a prompt. Raises ApiError: 400 when the prompt alone is too long, 503 when no
-        instance is ready."""
+        """The output that fits beside a prompt. Raises ApiError: 400 when the prompt alone is too long, 503 while too
+        few instances are ready."""
         most = self.max_model_len
         if not most:
-            raise unavailable("no instance is ready to serve the request", "no_ready_instance")
+            raise unavailable(self.cluster.unready, "no_ready_instance")
         if prompt_tokens >= most:
             raise too_long(prompt_tokens, 1, most)
         return most - prompt_tokens

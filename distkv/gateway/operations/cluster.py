@@ -14,7 +14,7 @@ from distkv.client.async_client import AsyncClient
 from distkv.client.capacity import capacities
 from distkv.client.owned_tasks import OwnedTasks
 from distkv.client.prompts import TokenIds
-from distkv.errors import ClusterUnreachable
+from distkv.errors import ClusterUnreachable, RequestFailed
 from distkv.types import Chunk, SamplingParams
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.to_client import Status
@@ -29,9 +29,13 @@ class Cluster:
     """Uses one gManager, and another of its list when that one knows no ready instance; use it in `async with`.
 
     An instance is ready when the gManager lists it as ready and its own status, polled every second, says so too.
+    Nothing is served before `wait_for` of them have been ready at the same time, so that what is said of the cluster
+    then, such as the longest request, does not grow under the first requests; after that one is enough.
     """
 
-    def __init__(self, clients: Sequence[AsyncClient]) -> None:
+    def __init__(self, clients: Sequence[AsyncClient], wait_for: int = 1) -> None:
+        self._wait_for = wait_for
+        self._is_complete = False
         self._clients = list(clients)
         self._client = self._clients[0]
         self._members: tuple[Member, ...] = ()
@@ -62,7 +66,9 @@ class Cluster:
     def stream(
         self, prompt: TokenIds, params: SamplingParams, request_id: str, timeout_s: float
     ) -> AsyncGenerator[Chunk, None]:
-        """The client's stream, see `AsyncClient.stream`."""
+        """The client's stream, see `AsyncClient.stream`. Raises RequestFailed while instances are waited for."""
+        if self._is_waiting:
+            raise RequestFailed(True, self.unready)
         return self._client.stream(prompt, params, request_id=request_id, timeout_s=timeout_s)
 
     @property
@@ -76,19 +82,30 @@ class Cluster:
         ]
 
     @property
+    def unready(self) -> str:
+        """Why no request is served now; empty if requests are."""
+        if self._is_waiting:
+            return f"{len(self.ready)} of {self._wait_for} instances are ready"
+        return "" if self.ready else "no instance is ready"
+
+    @property
     def pool_tokens(self) -> int:
-        """The longest request, in tokens, that the ready instances can hold together; 0 when none is ready."""
-        return max(capacities(self.ready), default=0)
+        """The longest request, in tokens, that the ready instances can hold together; 0 while nothing is served."""
+        return 0 if self._is_waiting else max(capacities(self.ready), default=0)
 
     @property
     def live_tokens(self) -> int:
         """As `pool_tokens`, of the instances that are not known to be gone: one that is late comes back."""
-        return max(capacities(self._live), default=0)
+        return 0 if self._is_waiting else max(capacities(self._live), default=0)
 
     @property
     def max_model_len(self) -> int | None:
         """The longest request that each of these instances takes; None if all take what they have memory for."""
         return min((member.max_model_len for member in self._live if member.max_model_len), default=None)
+
+    @property
+    def _is_waiting(self) -> bool:
+        return not self._is_complete and self._wait_for > 1
 
     @property
     def _live(self) -> list[Member]:
@@ -124,6 +141,7 @@ class Cluster:
             await self._find_members()
             await self.statuses()
             ready = {member.instance_id for member in self.ready}
+            self._is_complete = self._is_complete or len(ready) >= self._wait_for
             if ready != logged:
                 self._log.info("ready instances changed", gmanager=self._client.address, instances=sorted(ready))
                 logged = ready

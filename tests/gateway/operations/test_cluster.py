@@ -10,8 +10,8 @@ import msgspec
 from distkv.client.async_client import AsyncClient
 from distkv.gateway.operations.cluster import Cluster
 from distkv.wire.messages.to_rmanager import StatusQuery
-from tests.client.fakes import FakeCluster
-from tests.gateway.harness import silence, speak, started, until
+from tests.client.fakes import FakeCluster, FakeInstance
+from tests.gateway.harness import Gateway, error_of, silence, speak, started, until
 
 
 @asynccontextmanager
@@ -71,3 +71,42 @@ async def test_statuses_are_asked_once_for_all_who_want_them_at_a_time() -> None
             assert cluster.last_statuses == await cluster.statuses()
     finally:
         fakes.die()
+
+
+async def test_nothing_is_served_before_as_many_are_ready_as_are_waited_for(checkpoint: Path) -> None:
+    """So that the longest request does not grow under the first ones; once they were there, one is enough."""
+    fakes = FakeCluster()
+    async with started(checkpoint, fakes=fakes, wait_for=2) as gateway:
+
+        async def health() -> tuple[int, dict[str, str]]:
+            answer = await gateway.http.get("/health")
+            return answer.status_code, answer.json()
+
+        async def says(status: str) -> bool:
+            return (await health())[1] == {"status": status}
+
+        await until(lambda: says("0 of 2 instances are ready"))
+        for name in ("i0", "i1"):
+            assert (await health())[0] == 503 and await _longest(gateway) is None
+            said = error_of(await gateway.complete(max_tokens=1), 503, None, "request_failed")
+            assert said.endswith("of 2 instances are ready")
+            error_of(await gateway.chat(), 503, None, "no_ready_instance")
+            fakes.instances.append(FakeInstance(name, speak))
+            fakes.gmanager.members.append(fakes.instances[-1].member())
+            status = "1 of 2 instances are ready" if name == "i0" else "ok"
+            await until(lambda status=status: says(status))
+        first, second = fakes.gmanager.members
+        assert await _longest(gateway) == (first.total_blocks + second.lendable_blocks) * 16
+        assert (await gateway.complete(max_tokens=1)).status_code == 200
+        fakes.gmanager.members = [second]
+        await until(lambda: _is_longest(gateway, second.total_blocks * 16))
+        assert await health() == (200, {"status": "ok"})
+
+
+async def _longest(gateway: Gateway) -> int | None:
+    found: int | None = (await gateway.http.get("/v1/models")).json()["data"][0]["max_model_len"]
+    return found
+
+
+async def _is_longest(gateway: Gateway, num_tokens: int) -> bool:
+    return await _longest(gateway) == num_tokens
