@@ -122,7 +122,11 @@ class GatewayConfig(Settings, frozen=True, kw_only=True, forbid_unknown_fields=T
     ] = ()
     gmanager: GManagers = (DEFAULT_GMANAGER,)
     wait_for: Annotated[
-        Positive, Meta(description="Instances that must be ready at the same time before the first request is served.")
+        Positive,
+        Meta(
+            description="Instances that must be ready at once before the first request is served; distkv up waits for "
+            "all of its own."
+        ),
     ] = 1
     port: Annotated[Port, Meta(description="TCP port of HTTP; 0 takes a free one.")] = 8000
     api_key: Annotated[

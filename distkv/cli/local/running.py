@@ -66,8 +66,20 @@ def run_cluster(ctx: click.Context, params: Mapping[str, Any]) -> int:
                     console.print(line, soft_wrap=True)
                 return _watch(cluster, up, console)
             except KeyboardInterrupt:
-                console.print("stopping; running requests may finish, Ctrl-C again ends them")
+                console.print("stopping; Ctrl-C again ends everything at once")
+                cluster.close(on_waiting=lambda requests: console.print(_waiting(requests), soft_wrap=True))
                 return 0
+
+
+def _waiting(requests: Mapping[str, int]) -> str:
+    """What a stop waits for, in words."""
+    if not requests:
+        return "no request is left; ending the processes"
+    first, *others = (f"{count} on {name}" for name, count in requests.items())
+    is_one = sum(requests.values()) == 1
+    noun = "request" if first.startswith("1 ") else "requests"
+    where = ", ".join([first.replace(" ", f" {noun} ", 1), *others])
+    return f"waiting for {where}; Ctrl-C again ends {'it' if is_one else 'them'}"
 
 
 def _watch(cluster: LocalCluster, up: UpConfig, console: Console) -> int:

@@ -17,6 +17,7 @@ from distkv.client.blocking import Client
 from distkv.client.local import launch
 from distkv.client.local.child import Child, stop, wait_ready
 from distkv.client.local.cluster_settings import ClusterSettings
+from distkv.client.local.drain_watch import DrainWatch, OnWaiting
 from distkv.client.local.handles import GatewayHandle, GManagerHandle, InstanceHandle
 from distkv.config import DEMO_MODEL, GManagerConfig, settings_of
 from distkv.errors import ClusterUnreachable, ConfigError, StartupFailed
@@ -182,9 +183,13 @@ class LocalCluster:
                 self.gmanager = child
         self._let_go([one for one in self._children if one.name == child.name and one is not child])
 
-    def close(self, *, stop_timeout_s: float | None = None) -> None:
+    def close(self, *, stop_timeout_s: float | None = None, on_waiting: OnWaiting | None = None) -> None:
         """Drain and end every process, within stop_timeout_s; 0 kills. Safe to call twice; does not raise for those
-        that died before."""
+        that died before.
+
+        Gateway and instances are told at once, and finish what can be finished; the gManager goes last. on_waiting: is
+        told meanwhile, from another thread, how many requests are waited for at which instances, whenever that changes.
+        """
         if self._closed or os.getpid() != self._owner_pid:
             return
         self._closed = True
@@ -195,7 +200,8 @@ class LocalCluster:
                 client.close()
             if limit_s > 0:
                 serving = [*([self.gateway] if self.gateway else []), *self.instances]
-                stop(serving, limit_s)
+                with DrainWatch(self.address, on_waiting) if on_waiting else contextlib.nullcontext():
+                    stop(serving, limit_s)
                 stop([child for child in self._children if child not in serving], GMANAGER_STOP_S)
         finally:
             for child in self._children:

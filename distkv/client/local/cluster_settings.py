@@ -49,9 +49,11 @@ class ClusterSettings:
         of_gateway: dict[str, Any] | None = None
         if gateway:
             # No load balancer is in front of it that had to see its health check fail first.
-            of_gateway = {"model": os.fspath(model), "port": http_port, "drain_wait_s": 0.0}
+            of_gateway = {"model": os.fspath(model), "port": http_port, "drain_wait_s": 0.0, "wait_for": instances}
             of_gateway |= split["gateway"] | dict(gateway_options or {})
             launch.command("gateway", of_gateway)
+            if of_gateway["wait_for"] > instances:
+                raise ConfigError("wait_for", f"{of_gateway['wait_for']} instances are waited for, {instances} start")
         shared: dict[str, Any] = {"model": os.fspath(model), "dtype": dtype, "block_size": block_size}
         shared |= split["instance"]
         cores = launch.shares_of_cores(shared.pop("cpu_affinity", None), instances)

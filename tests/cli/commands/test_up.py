@@ -80,6 +80,22 @@ def test_up_says_where_it_is_and_ends_in_good_order(start, signum):
     assert not any(psutil.pid_exists(pid) for pid in instances)
 
 
+def test_a_stop_says_what_it_waits_for_and_a_second_one_ends_it_at_once(start):
+    up = start("stays")
+    instances = pids(lines_until(up, "try: distkv generate"))
+    os.kill(up.pid, signal.SIGINT)
+    said = lines_until(up, "waiting for")
+    assert said[-2:] == [
+        "stopping; Ctrl-C again ends everything at once\n",
+        "waiting for 1 request on i0, 1 on i1; Ctrl-C again ends them\n",
+    ]
+    assert all(psutil.pid_exists(pid) for pid in instances)
+    os.kill(up.pid, signal.SIGINT)
+    out, _ = up.communicate(timeout=10)
+    assert up.returncode == 130, out
+    assert not any(psutil.pid_exists(pid) for pid in instances)
+
+
 def test_a_dead_instance_is_reported_and_the_last_one_ends_it(start):
     up = start("x")
     first, second = pids(lines_until(up, "try: distkv generate"))
@@ -170,7 +186,7 @@ def test_up_shows_the_cluster_on_a_terminal(tmp_path):
         assert "\x1b" in shown
         terminal.wait_for("borrowed")
         os.kill(terminal.process.pid, signal.SIGINT)
-        terminal.wait_for("stopping; running requests may finish")
+        terminal.wait_for("stopping; Ctrl-C again ends everything at once")
         assert terminal.process.wait(timeout=30) == 0
 
 

@@ -17,6 +17,7 @@ import pytest
 
 from distkv import ConfigError, LocalCluster, SamplingParams, StartupFailed
 from distkv.client.local import launch
+from distkv.client.local.cluster_settings import ClusterSettings
 
 FAKES = {
     "gmanager": "tests.client.local.fake_gmanager",
@@ -275,3 +276,11 @@ def test_children_end_when_their_parent_is_killed(model):
     for file in Path(log_dir).iterdir():
         file.unlink()
     Path(log_dir).rmdir()
+
+
+def test_the_gateway_waits_for_all_instances_or_as_many_as_it_is_told():
+    for given, waits_for in ((None, 3), ({"wait_for": 2}, 2)):
+        gateway = ClusterSettings.of("demo", 3, 1024, gateway_options=given).gateway
+        assert gateway is not None and gateway["wait_for"] == waits_for
+    with pytest.raises(ConfigError, match="wait_for: 4 instances are waited for, 3 start"):
+        ClusterSettings.of("demo", 3, 1024, gateway_options={"wait_for": 4})
