@@ -111,6 +111,9 @@ def from_cluster(error: Exception, *, draining: bool = False) -> ApiError | None
             field = error.reason.partition(":")[0]
             param = field if field in SamplingParams.__struct_fields__ else None
             return invalid(str(error), param)
+        case RequestFailed(retryable=True) if draining:
+            reason = _ADDRESS.sub("", error.reason)
+            return unavailable(f"the gateway is shutting down; {reason}", "draining", close=True)
         case RequestFailed() | ClusterUnreachable() if draining:
             return unavailable("the gateway is shutting down", "draining", close=True)
         case RequestFailed(retryable=True):

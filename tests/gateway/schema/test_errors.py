@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from distkv.errors import RequestFailed
+from distkv.gateway.schema.errors import from_cluster
 from tests.client.fakes import FakeCluster
 from tests.gateway.harness import MODEL, ends, error_of, started
 
@@ -52,3 +54,12 @@ async def test_no_instance_is_ready(start: Start, checkpoint: Any) -> None:
         models = (await gateway.http.get("/v1/models")).json()
         assert models["data"][0]["id"] == MODEL and models["data"][0]["max_model_len"] is None
         assert (await gateway.http.get("/live")).status_code == 200
+
+
+def test_a_gateway_that_drains_says_why_an_instance_ended_a_request() -> None:
+    failed = RequestFailed(True, "i0: instance i0 at tcp://10.0.0.1:7: instance i0 is draining")
+    error = from_cluster(failed, draining=True)
+    assert error is not None and (error.status, error.body.error.code) == (503, "draining") and error.closes
+    assert error.body.error.message == "the gateway is shutting down; i0: instance i0: instance i0 is draining"
+    ended = from_cluster(RequestFailed(False, "closed by this client"), draining=True)
+    assert ended is not None and ended.body.error.message == "the gateway is shutting down"
