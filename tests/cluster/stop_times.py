@@ -29,7 +29,9 @@ INSTANCES = 3
 POOL_TOKENS = 1024
 POOLED_PROMPT = 1500
 LOCAL_PROMPT = 100
-OVER_A_SECOND = 1.0
+ABOUT_S = 1.0
+FORESEEN = 120
+"""Tokens; a request borrows memory for what it is expected to grow by, and in a drain nobody lends more."""
 QUEUED = 100
 AGAIN_S = 0.6
 """After the first signal; daemons take one within half a second for the same."""
@@ -105,11 +107,12 @@ class Cluster:
         return Request(self.port, prompt_tokens, max_tokens).start()
 
     def tokens_of_a_second(self, prompt_tokens: int, most: int) -> int:
-        """As many as take about a second to generate after a prompt of this length."""
-        trial = self.request(prompt_tokens, 32).wait_begun()
+        """As many as take about a second to generate after a prompt of this length, by a trial that is as long as that
+        may be: by the outputs that have ended, instances expect how long others get, and borrow memory for it."""
+        trial = self.request(prompt_tokens, most).wait_begun()
         began_s = time.monotonic()
         took_s = trial.wait_ended().ended_s - began_s
-        return max(8, min(most, round(31 / took_s * OVER_A_SECOND)))
+        return max(8, min(most, round((most - 1) / took_s * ABOUT_S)))
 
     def stop(self, signum: int = signal.SIGINT) -> float:
         """Signal `up`; returns when."""
@@ -170,6 +173,14 @@ def stopped(cluster: Cluster, request: Request) -> Outcome:
     return of(signalled_s, ended_s, request)
 
 
+def stopped_all_at_once(cluster: Cluster, request: Request) -> Outcome:
+    """As a service manager does that stops everything: every daemon gets SIGTERM, the gManager too."""
+    signalled_s = time.monotonic()
+    for pid in cluster.pids:
+        os.kill(pid, signal.SIGTERM)
+    return of(signalled_s, cluster.ended(), request)
+
+
 def of(signalled_s: float, ended_s: float, request: Request) -> Outcome:
     request.wait_ended()
     return Outcome(ended_s - signalled_s, request.ended_s - signalled_s, request.end)
@@ -189,26 +200,27 @@ def local(model: str) -> Outcome:
 
 def pooled(model: str) -> Outcome:
     with running(model) as cluster:
-        num_tokens = cluster.tokens_of_a_second(POOLED_PROMPT, 120)
+        num_tokens = cluster.tokens_of_a_second(POOLED_PROMPT, FORESEEN)
         return stopped(cluster, cluster.request(POOLED_PROMPT, num_tokens).wait_begun())
 
 
 def pooled_all_at_once(model: str) -> Outcome:
-    """SIGTERM to every daemon, the gManager among them, as a service manager does."""
     with running(model) as cluster:
-        num_tokens = cluster.tokens_of_a_second(POOLED_PROMPT, 120)
-        request = cluster.request(POOLED_PROMPT, num_tokens).wait_begun()
-        signalled_s = time.monotonic()
-        for pid in cluster.pids:
-            os.kill(pid, signal.SIGTERM)
-        return of(signalled_s, cluster.ended(), request)
+        num_tokens = cluster.tokens_of_a_second(POOLED_PROMPT, FORESEEN)
+        return stopped_all_at_once(cluster, cluster.request(POOLED_PROMPT, num_tokens).wait_begun())
 
 
 def pooled_without_memory(model: str) -> Outcome:
     """It is to get longer than what was borrowed for it, and nobody lends any more."""
     with running(model) as cluster:
-        cluster.tokens_of_a_second(POOLED_PROMPT, 120)
+        cluster.tokens_of_a_second(POOLED_PROMPT, FORESEEN)
         return stopped(cluster, cluster.request(POOLED_PROMPT, 1200).wait_begun())
+
+
+def pooled_without_memory_all_at_once(model: str) -> Outcome:
+    with running(model) as cluster:
+        cluster.tokens_of_a_second(POOLED_PROMPT, FORESEEN)
+        return stopped_all_at_once(cluster, cluster.request(POOLED_PROMPT, 1200).wait_begun())
 
 
 def second_signal(model: str) -> Outcome:
@@ -244,8 +256,9 @@ CASES: dict[str, Callable[[str], Outcome]] = {
     "nothing runs": idle,
     "one local request, about 1 s to go": local,
     "one pooled request, about 1 s to go": pooled,
-    "the same, SIGTERM to every daemon at once": pooled_all_at_once,
+    "... SIGTERM to every daemon at once": pooled_all_at_once,
     "one pooled request that outgrows what was lent": pooled_without_memory,
+    "one that outgrows it, SIGTERM to every daemon at once": pooled_without_memory_all_at_once,
     "a second Ctrl-C, from then on": second_signal,
     f"{QUEUED} requests in queues": queued,
 }
