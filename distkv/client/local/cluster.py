@@ -169,6 +169,8 @@ class LocalCluster:
         before = next(one for one in self.processes if one.name == name)
         if section != "instance":
             settings = settings | {"port": int(before.report["address"].rpartition(":")[2])}
+            # Who served before serves again, though an instance may be down by now.
+            settings.pop("wait_for", None)
         self._let_go([one for one in self._children if one.name == name and one is not before])
         return self._spawn(kind, section, name, settings)
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from distkv import LocalCluster, SamplingParams
@@ -65,6 +66,7 @@ def test_each_kind_of_process_comes_back_where_it_was(model):
         assert [one.instance_id for one in cluster.instances] == ["i0", "i1"]
         assert cluster.generate(["a"], TWO)[0].text == "0 1 "
         assert cluster.gateway is not None
+        assert not [word for word in psutil.Process(cluster.gateway.pid).cmdline() if word.startswith("--wait-for")]
         # The fake's health check passes from the second time on.
         assert [cluster.gateway.serves() for _ in range(2)] == [False, True]
         assert not supervisor.is_over and len(cluster.processes) == 4
