@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import secrets
@@ -17,7 +18,7 @@ from distkv.client.dispatch import Dispatch
 from distkv.client.owned_tasks import gather_limited
 from distkv.client.prompts import check_n, check_params, check_prompt, check_request_id, check_timeout
 from distkv.config import DEFAULT_GMANAGER, parse_address
-from distkv.errors import InvalidParams
+from distkv.errors import InvalidParams, RequestFailed
 from distkv.types import Chunk, RequestOutput, SamplingParams, TokenLogprobs
 from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.messages.common import Member
@@ -139,16 +140,20 @@ class AsyncClient:
         n: int = 1,
         at_once: int = MAX_AT_ONCE,
         on_output: Callable[[RequestOutput], None] | None = None,
+        retries: int = 0,
     ) -> list[RequestOutput]:
         """The outputs of several prompts, in their order; params are for all or one each.
 
         n: outputs of each prompt, one after the other; with a seed, output i of a prompt has seed + i. at_once: how
-        many are under way at the same time. on_output: is called with each as it is complete. The first request that
-        fails cancels the others, and its error is raised.
+        many are under way at the same time. on_output: is called with each as it is complete. retries: how often
+        one is begun anew that was lost and may be tried again. The first request that fails cancels the others, and its
+        error is raised.
         """
         check_n(n)
         if isinstance(at_once, bool) or not isinstance(at_once, int) or at_once < 1:
             raise InvalidParams("at_once", "an integer ≥ 1", at_once)
+        if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:
+            raise InvalidParams("retries", "an integer ≥ 0", retries)
         all_prompts: list[Any] = [prompts] if isinstance(prompts, str) else list(prompts)
         each = list(params) if isinstance(params, list | tuple) else [params] * len(all_prompts)
         if len(each) != len(all_prompts):
@@ -158,7 +163,14 @@ class AsyncClient:
             check_params(one)
 
         async def submit(prompt: Any, one: SamplingParams) -> RequestOutput:
-            output = await self.submit(prompt, one)
+            for left in reversed(range(retries + 1)):
+                try:
+                    output = await self.submit(prompt, one)
+                    break
+                except RequestFailed as failed:
+                    if not failed.retryable or not left:
+                        raise
+                    await asyncio.sleep(failed.retry_after_s)
             if on_output is not None:
                 on_output(output)
             return output

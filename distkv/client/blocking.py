@@ -80,9 +80,11 @@ class Client:
         n: int = 1,
         at_once: int = MAX_AT_ONCE,
         on_output: Callable[[RequestOutput], None] | None = None,
+        retries: int = 0,
     ) -> list[RequestOutput]:
         """See `AsyncClient.generate`; `on_output` is called in the client's thread."""
-        return self._loop.call(self._client.generate(prompts, params, n=n, at_once=at_once, on_output=on_output))
+        work = self._client.generate(prompts, params, n=n, at_once=at_once, on_output=on_output, retries=retries)
+        return self._loop.call(work)
 
     def members(self) -> tuple[Member, ...]:
         """The members of the cluster, as it last listed them if nobody answers now."""

@@ -26,6 +26,8 @@ from distkv.types import SamplingParams
 
 Params = SamplingParams | Sequence[SamplingParams] | None
 Messages = Sequence[Mapping[str, Any]]
+RETRIES = 3
+"""Of a request that was lost with its instance, where others can begin it anew."""
 
 
 class LLM:
@@ -93,8 +95,8 @@ class LLM:
         the cluster takes.
 
         Prompts are read before anything is computed: one that cannot be served, or params out of range, raise a
-        ValueError (RequestRefused, InvalidParams) or TypeError that names it. A request that fails later ends the
-        others, and raises RequestFailed.
+        ValueError (RequestRefused, InvalidParams) or TypeError that names it. A request that is lost with its instance
+        is begun anew; one that fails ends the others, and raises RequestFailed.
         """
         reader, each = self._reader(), each_prompt(prompts)
         return self._run(reader, [(reader.prompt, one) for one in each], sampling_params, n, use_tqdm)
@@ -163,7 +165,12 @@ class LLM:
                 raise
         with progress(use_tqdm, n * len(prompts)) as on_output:
             found = self._client.generate(
-                [prompt.token_ids for prompt in prompts], params, n=n, at_once=self._at_once, on_output=on_output
+                [prompt.token_ids for prompt in prompts],
+                params,
+                n=n,
+                at_once=self._at_once,
+                on_output=on_output,
+                retries=RETRIES,
             )
         return [
             prompt_output(

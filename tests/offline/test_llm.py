@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from distkv import ConfigError, InvalidParams, RequestFailed, RequestRefused, SamplingParams
+from distkv import Client, ConfigError, InvalidParams, RequestFailed, RequestRefused, SamplingParams
+from distkv.offline.llm import RETRIES
 from distkv.offline.outputs import Logprob
 from distkv.text.chat_template import ChatTemplate
-from distkv.types import TokenLogprobs
+from distkv.types import RequestOutput, TokenLogprobs
 from distkv.wire.messages.to_client import RequestEnded, TokenChunk
 from distkv.wire.messages.to_rmanager import Submit
 from tests.checkpoints import edit_config
@@ -220,6 +221,33 @@ def test_a_request_that_is_lost_ends_the_others(start: Start) -> None:
 
     with pytest.raises(RequestFailed, match="no"):
         start(lose).llm.generate([[index] for index in range(10)], TWO, use_tqdm=False)
+
+
+def test_a_request_that_is_lost_with_its_instance_is_begun_anew(start: Start) -> None:
+    tries: dict[int, int] = {}
+
+    def lose(instance: FakeInstance, route: bytes, submit: Submit) -> list[Any]:
+        """After its first token: twice, or for ever."""
+        first = submit.prompt[0]
+        tries[first] = tries.get(first, 0) + 1
+        if tries[first] > (2 if first == 1 else 99):
+            return echo(instance, route, submit)
+        begun = TokenChunk(request_id=submit.request_id, token_ids=(9,), text="9")
+        return [begun, RequestEnded(request_id=submit.request_id, kind="failed", reason="lost", retryable=True)]
+
+    one = start(lose)
+    shown: list[RequestOutput] = []
+    found = one.llm.generate([1, 5], TWO, use_tqdm=False)
+    assert (found[0].outputs[0].token_ids, tries) == ([1], {1: 3})
+    with pytest.raises(RequestFailed, match="lost"):
+        one.llm.generate([2, 5], TWO, use_tqdm=False)
+    assert tries == {1: 3, 2: 1 + RETRIES}
+    with Client(one.fakes.address) as client:
+        with pytest.raises(RequestFailed, match="lost"):
+            client.generate([[3]], TWO, on_output=shown.append)
+        with pytest.raises(InvalidParams, match="retries"):
+            client.generate([[3]], TWO, retries=-1)
+    assert shown == [] and tries[3] == 1
 
 
 def test_a_bar_shows_how_far_it_is(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
