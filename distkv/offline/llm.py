@@ -7,6 +7,7 @@ import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -15,7 +16,7 @@ from distkv.client.capacity import longest_request
 from distkv.client.local.cluster import LocalCluster
 from distkv.client.prompts import check_n, check_params
 from distkv.config import ControlSettings, GatewayConfig, build, model_dir
-from distkv.errors import InvalidParams
+from distkv.errors import InvalidParams, RequestFailed
 from distkv.gateway.prompting.served_model import ServedModel
 from distkv.offline.outputs import PromptOutput, prompt_output
 from distkv.offline.progress import UseTqdm, progress
@@ -98,8 +99,9 @@ class LLM:
         ValueError (RequestRefused, InvalidParams) or TypeError that names it. A request that is lost with its instance
         is begun anew; one that fails ends the others, and raises RequestFailed.
         """
-        reader, each = self._reader(), each_prompt(prompts)
-        return self._run(reader, [(reader.prompt, one) for one in each], sampling_params, n, use_tqdm)
+        reader = self._reader()
+        reads = [partial(reader.prompt, one) for one in each_prompt(prompts)]
+        return self._run(reader, reads, sampling_params, n, use_tqdm)
 
     def chat(
         self,
@@ -121,10 +123,10 @@ class LLM:
         """
         how = Conversation(add_generation_prompt, continue_final_message, chat_template_kwargs, tools)
         reader = self._reader(chat_template)
-        one = not messages or isinstance(messages[0], Mapping)
-        each: Sequence[Any] = [messages] if one else messages
-        read = [(lambda conversation: reader.conversation(conversation, how), each_one) for each_one in each]
-        return self._run(reader, read, sampling_params, n, use_tqdm)
+        is_one = not messages or isinstance(messages[0], Mapping)
+        each: Sequence[Any] = [messages] if is_one else messages
+        reads = [partial(reader.conversation, one, how) for one in each]
+        return self._run(reader, reads, sampling_params, n, use_tqdm)
 
     def close(self) -> None:
         """End its processes; safe to call twice."""
@@ -142,12 +144,15 @@ class LLM:
         model = self._model
         if chat_template is not None:
             model = replace(model, template=ChatTemplate.of_text(self._dir, chat_template))
-        return PromptReader(model, longest_request(self._client.members()))
+        most = longest_request(self._client.members())
+        if not most:
+            raise RequestFailed(True, "no instance is left to serve requests")
+        return PromptReader(model, most)
 
     def _run(
         self,
         reader: PromptReader,
-        reads: Sequence[tuple[Callable[[Any], ReadPrompt], Any]],
+        reads: Sequence[Callable[[], ReadPrompt]],
         sampling_params: Params,
         n: int,
         use_tqdm: UseTqdm,
@@ -155,9 +160,9 @@ class LLM:
         check_n(n)
         each = self._each_params(sampling_params, len(reads))
         prompts, params = [], []
-        for index, ((read, prompt), one) in enumerate(zip(reads, each, strict=True)):
+        for index, (read, one) in enumerate(zip(reads, each, strict=True)):
             try:
-                prompts.append(read(prompt))
+                prompts.append(read())
                 params.append(reader.fitted(prompts[-1], check_params(one)))
             except (ValueError, TypeError) as error:
                 if len(reads) > 1:

@@ -250,6 +250,13 @@ def test_a_request_that_is_lost_with_its_instance_is_begun_anew(start: Start) ->
     assert shown == [] and tries[3] == 1
 
 
+def test_a_cluster_without_instances_says_so(start: Start) -> None:
+    one = start()
+    one.fakes.gmanager.members = []
+    with pytest.raises(RequestFailed, match="no instance is left"):
+        one.llm.generate("a", TWO, use_tqdm=False)
+
+
 def test_a_bar_shows_how_far_it_is(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     one = start()
     made: list[Any] = []
