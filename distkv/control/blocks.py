@@ -8,7 +8,7 @@ holds is found again: two requests with the same prefix can own one slot, which 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 
 
@@ -72,7 +72,7 @@ class BlockPool:
     def change(self, slots: Iterable[int], old: SlotState, new: SlotState) -> None:
         """Move slots from state `old` to `new`, neither of them FREE."""
         assert SlotState.FREE not in (old, new)
-        self._move(slots, old, new)
+        self._move(list(slots), old, new)
 
     def share(self, slots: Iterable[int], state: SlotState) -> None:
         """One more owner for each of these slots in `state`; each owner gives them back by `free`."""
@@ -96,9 +96,9 @@ class BlockPool:
 
     def free(self, slots: Iterable[int], state: SlotState) -> None:
         """Let go of slots in `state`; those that nobody else owns are free, and what they held is forgotten."""
-        slots = [slot for slot in slots if not self._is_shared(slot, state)]
+        slots = [slot for slot in slots if not (self._more_owners and self._is_shared(slot, state))]
         self._move(slots, state, SlotState.FREE)
-        for slot in slots:
+        for slot in slots if self._key_of else ():
             if (key := self._key_of.pop(slot, None)) is not None:
                 del self._slot_of[key]
         for first, length in _runs(slots):
@@ -158,13 +158,14 @@ class BlockPool:
         del self._runs[bisect_left(self._runs, (length, first))]
         return length
 
-    def _move(self, slots: Iterable[int], old: SlotState, new: SlotState) -> None:
+    def _move(self, slots: Sequence[int], old: SlotState, new: SlotState) -> None:
+        states = self._states
         for slot in slots:
-            assert self._states[slot] is old, f"slot {slot} is {self._states[slot]}, not {old}"
-            self._states[slot] = new
-            self._counts[old] -= 1
-            self._counts[new] += 1
-            self.changes += 1
+            assert states[slot] is old, f"slot {slot} is {states[slot]}, not {old}"
+            states[slot] = new
+        self._counts[old] -= len(slots)
+        self._counts[new] += len(slots)
+        self.changes += len(slots)
 
 
 def _runs(slots: Iterable[int]) -> Iterator[tuple[int, int]]:

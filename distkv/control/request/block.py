@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
+import msgspec
+
 from distkv.wire.messages.common import SpanRef
 from distkv.wire.messages.to_rmanager import BlocksReady
 
@@ -73,9 +75,9 @@ class Debt:
         assert not spare & self.given_back, f"{self.span.span_id}: the next positions are not the spare ones"
 
 
-@dataclass(slots=True, eq=False)
-class Block:
-    """One logical rBlock of a sequence.
+class Block(msgspec.Struct, eq=False):
+    """One logical rBlock of a sequence. A long prompt has thousands, all made at once: as a dataclass each would cost
+    five times as much.
 
     slot: where it lies here, if it does. debt, index: the borrowed span it lies in (`arrived`) or is to go to.
     moving_from: the debt it still lies in while it is to go to `debt`. full: every layer written. checksum: of its

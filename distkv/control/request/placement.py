@@ -5,7 +5,6 @@ The one door for a request's memory: slots, checksums, spans and their blocks ch
 
 from __future__ import annotations
 
-from bisect import insort
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 
@@ -95,13 +94,13 @@ class Placement:
         """Have a logical block for each of the first `num_tokens` positions."""
         known, wanted = len(self.blocks), -(-num_tokens // self.block_tokens)
         if known < wanted:
-            self.blocks.extend(Block(number) for number in range(known, wanted))
+            self.blocks.extend(map(Block, range(known, wanted)))
             self.counts.add(wanted - known)
 
     def add_slots(self, slots: Iterable[int]) -> None:
         """Own these slots, for blocks still to come."""
-        for slot in slots:
-            insort(self.unassigned_slots, slot)
+        self.unassigned_slots.extend(slots)
+        self.unassigned_slots.sort()
 
     def take_surplus(self) -> list[int]:
         """Give up the unassigned slots that no block waits for."""
