@@ -27,6 +27,7 @@ PRIVATE_FIELDS = frozenset(
     {
         "prompt",
         "prompts",
+        "prompt_token_ids",
         "text",
         "token",
         "tokens",

@@ -25,6 +25,7 @@ LEAVES = {
     "line_limit",
     "structured_output",
     "places",
+    "token_ids",
 }
 LOW = LEAVES | {"wire.messages"}
 ACTORS_AND_BELOW = LOW | {"wire", "control", "kernels", "engine", "text", "actors"}

@@ -206,10 +206,11 @@ class AsyncClient:
         self, prompt: object, params: object, request_id: str | None, timeout_s: float | None
     ) -> Iterator[tuple[str, Dispatch]]:
         """A request and its id; leaving the block cancels it."""
-        directory = self._open()
+        directory, checked = self._open(), check_prompt(prompt)
         submit = Submit(
             request_id=check_request_id(request_id),
-            prompt=check_prompt(prompt),
+            prompt=checked if isinstance(checked, str) else "",
+            prompt_token_ids=None if isinstance(checked, str) else checked.packed,
             params=check_params(params),
             timeout_s=check_timeout(timeout_s),
         )

@@ -18,13 +18,13 @@ from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.member_versions import MemberCursor
 from distkv.wire.messages.to_gmanager import MAX_NAMES, Locate
-from distkv.wire.messages.to_rmanager import Members
+from distkv.wire.messages.to_rmanager import Members, Submit
 
 FIRST_CONTACT_S = 3.0
 ANSWER_S = 1.0
 REFRESH_S = 1.0
 SUSPECT_S = 5.0
-LONG_PROMPT = 4096
+LONG_PROMPT_BYTES = 4096
 # A gManager that was restarted learns its members from their next heartbeats; until then none is left out.
 REBUILD_S = 5.0
 
@@ -153,10 +153,11 @@ class Directory:
         return any(m.instance_id == instance_id and m.state == "ready" for m in members)
 
     @contextlib.asynccontextmanager
-    async def encoding(self, prompt: str | tuple[int, ...]) -> AsyncIterator[None]:
-        """Around sending a prompt: a long one takes milliseconds to encode, so only one has a turn of the event loop,
-        however many choices of a request were just located."""
-        if len(prompt) < LONG_PROMPT:
+    async def encoding(self, submit: Submit) -> AsyncIterator[None]:
+        """Around sending a request: a long prompt takes milliseconds to encode, so only one has a turn of the event
+        loop, however many choices of a request were just located."""
+        ids = submit.prompt_token_ids
+        if len(submit.prompt if ids is None else ids) < LONG_PROMPT_BYTES:
             yield
             return
         async with self._encoding:

@@ -89,7 +89,7 @@ class Dispatch:
             raise self._failure
         # The first instance may still know the id, so another one gets its own, which nobody else can choose.
         name = self._submit.request_id if not tried else f"{self._submit.request_id}~{secrets.token_hex(8)}"
-        num_tokens = estimate_tokens(self._submit.prompt, self._submit.params)
+        num_tokens = estimate_tokens(self._submit)
         try:
             target = await self._directory.locate(
                 Locate(request_id=name, num_tokens=num_tokens, exclude=self._excluded)
@@ -107,7 +107,7 @@ class Dispatch:
         self._submission = submission
         try:
             await connection.established(ANSWER_S)
-            async with self._directory.encoding(self._submit.prompt):
+            async with self._directory.encoding(self._submit):
                 if not connection.submit(self._submit_as(name), submission.events):
                     raise ConnectionLost("its queue is full")
         except ConnectionLost as lost:

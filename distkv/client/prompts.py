@@ -4,27 +4,69 @@ from __future__ import annotations
 
 import operator
 import uuid
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Self, SupportsIndex, overload
 
 from distkv.errors import InvalidParams
+from distkv.token_ids import ID_BYTES, pack, unpack
 from distkv.types import SamplingParams, is_utf8
 from distkv.wire.codec import MAX_MESSAGE_BYTES
+from distkv.wire.messages.to_rmanager import Submit
 
 MAX_REQUEST_ID = 200
 MAX_TIMEOUT_S = 1e9
 MAX_OUTPUTS = 1024
 """Of one prompt in one call, as of the gateway."""
-# What fits one message beside the rest of a Submit; an id takes up to five bytes.
+# What fits one message beside the rest of a Submit.
 MAX_PROMPT_BYTES = MAX_MESSAGE_BYTES - 2**16
-MAX_PROMPT_TOKENS = MAX_PROMPT_BYTES // 5
+MAX_PROMPT_TOKENS = MAX_PROMPT_BYTES // ID_BYTES
 
 
-class TokenIds(tuple[int, ...]):
-    """Ids in [0, 2^31), at least one, that whoever made this checked: many requests may share them at no cost."""
+class TokenIds(Sequence[int]):
+    """Ids in [0, 2^31), at least one, that whoever made this checked, packed as they are sent: many requests may share
+    them at no cost."""
 
-    __slots__ = ()
+    __slots__ = ("packed",)
+
+    def __init__(self, ids: Iterable[int]) -> None:
+        self.packed = memoryview(pack(array("i", ids)))
+
+    @classmethod
+    def of_packed(cls, packed: bytes) -> Self:
+        """Ids that somebody else has packed."""
+        made = cls.__new__(cls)
+        made.packed = memoryview(packed)
+        return made
+
+    def __len__(self) -> int:
+        return len(self.packed) // ID_BYTES
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(unpack(self.packed))
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> array[int]: ...
+    def __getitem__(self, index: int | slice) -> int | array[int]:
+        if isinstance(index, slice):
+            first, end, step = index.indices(len(self))
+            return unpack(self.packed[first * ID_BYTES : max(first, end) * ID_BYTES])[::step]
+        at = range(len(self))[index]
+        return unpack(self.packed[at * ID_BYTES : (at + 1) * ID_BYTES])[0]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TokenIds) and self.packed == other.packed
+
+    def __hash__(self) -> int:
+        return hash(self.packed)
+
+    def __repr__(self) -> str:
+        return f"TokenIds({list(self)})"
 
 
-def check_prompt(prompt: object) -> str | tuple[int, ...]:
+def check_prompt(prompt: object) -> str | TokenIds:
     """The prompt as it is sent: text, or token ids. Raises TypeError, or InvalidParams for ids that cannot be."""
     if isinstance(prompt, TokenIds) and len(prompt) <= MAX_PROMPT_TOKENS:
         return prompt
@@ -39,16 +81,20 @@ def check_prompt(prompt: object) -> str | tuple[int, ...]:
         raise TypeError(f"a prompt is a str or a list of token ids, not {type(prompt).__name__}")
     if len(prompt) > MAX_PROMPT_TOKENS:
         raise InvalidParams("prompt", f"at most {MAX_PROMPT_TOKENS} token ids", f"{len(prompt)} ids")
-    ids = []
-    for index, token in enumerate(prompt):
-        if isinstance(token, bool) or not hasattr(token, "__index__"):
+    # What plain ints are is seen at once; others are looked at one by one, and the first wrong one is named.
+    if set(map(type, prompt)) != {int} or min(prompt) < 0 or max(prompt) >= 2**31:
+        _check_each(prompt)
+    return TokenIds(prompt)
+
+
+def _check_each(ids: Sequence[object]) -> None:
+    for index, token in enumerate(ids):
+        if isinstance(token, bool) or not isinstance(token, SupportsIndex):
             raise TypeError(f"a prompt is a str or a list of token ids; item {index} is a {type(token).__name__}")
-        ids.append(operator.index(token))
-        if not 0 <= ids[-1] < 2**31:
+        if not 0 <= operator.index(token) < 2**31:
             raise InvalidParams("prompt", f"token ids in [0, 2**31) at item {index}", token)
     if not ids:
-        raise InvalidParams("prompt", "at least one token id", list(prompt))
-    return tuple(ids)
+        raise InvalidParams("prompt", "at least one token id", list(ids))
 
 
 def check_params(params: object) -> SamplingParams:
@@ -85,6 +131,7 @@ def check_n(n: object) -> int:
     return n
 
 
-def estimate_tokens(prompt: str | tuple[int, ...], params: SamplingParams) -> int:
+def estimate_tokens(submit: Submit) -> int:
     """About how many tokens of KV a request needs: text is counted as four characters per token."""
-    return (len(prompt) // 4 + 1 if isinstance(prompt, str) else len(prompt)) + params.max_tokens
+    ids = submit.prompt_token_ids
+    return (len(submit.prompt) // 4 + 1 if ids is None else len(ids) // ID_BYTES) + submit.params.max_tokens

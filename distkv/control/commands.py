@@ -6,6 +6,8 @@ and where it goes.
 
 from __future__ import annotations
 
+from array import array
+
 import msgspec
 
 from distkv.events import ClusterEvent
@@ -65,7 +67,7 @@ class Tokenized(msgspec.Struct, frozen=True):
     """A `Submit` whose prompt, and whose bad words, have become token ids; those of the prompt are the vocabulary's."""
 
     submit: Submit
-    token_ids: tuple[int, ...]
+    token_ids: array[int]
     route: bytes
     bad_words: tuple[tuple[int, ...], ...] = ()
 

@@ -109,10 +109,10 @@ class PromptReader:
 
     def _ids(self, text: object, ids: object) -> ReadPrompt:
         checked = check_prompt(ids if isinstance(ids, list | tuple) or not isinstance(ids, Sequence) else list(ids))
-        assert not isinstance(checked, str)
+        assert isinstance(checked, TokenIds)
         if len(checked) >= self._most:
             raise self._too_long(len(checked))
-        return ReadPrompt(text if isinstance(text, str) else None, TokenIds(checked))
+        return ReadPrompt(text if isinstance(text, str) else None, checked)
 
     def _too_long(self, num_tokens: int, *, is_exact: bool = True) -> RequestRefused:
         reason = context_length_exceeded(self._most, num_tokens, 1, is_exact=is_exact)

@@ -6,6 +6,7 @@ Time moves only in `run`, in small steps, within which messages arrive in an ord
 
 from __future__ import annotations
 
+from array import array
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from random import Random
@@ -19,6 +20,7 @@ from distkv.sim.fake_worker import VOCAB, FakeWorker
 from distkv.sim.node import Node
 from distkv.sim.processes import Processes, client_route
 from distkv.sim.progress import ProgressWatch
+from distkv.token_ids import pack
 from distkv.types import SamplingParams
 from distkv.wire.messages import to_rmanager as tr
 from distkv.wire.messages.counters import Counters
@@ -151,9 +153,10 @@ class SimCluster:
     ) -> None:
         """Send a greedy request to an instance; its client stays until it has the answer. bad_words: as token ids."""
         sampling = SamplingParams(max_tokens=max_tokens, temperature=0.0, **params)
-        submit = tr.Submit(request_id=request_id, prompt=tuple(prompt), params=sampling)
+        ids = array("i", prompt)
+        submit = tr.Submit(request_id=request_id, prompt_token_ids=memoryview(pack(ids)), params=sampling)
         self.owner[request_id] = name
-        self._processes.handle(name, c.Tokenized(submit, tuple(prompt), client_route(request_id), bad_words))
+        self._processes.handle(name, c.Tokenized(submit, ids, client_route(request_id), bad_words))
 
     def cancel(self, request_id: str) -> None:
         """Have the client stop its request."""

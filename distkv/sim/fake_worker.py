@@ -12,6 +12,7 @@ import hashlib
 from collections.abc import Sequence as Seq
 from typing import Literal
 
+from distkv.token_ids import unpack
 from distkv.types import TokenLogprobs
 from distkv.wire.messages import from_worker as fw
 from distkv.wire.messages import to_worker as tw
@@ -201,7 +202,7 @@ class FakeWorker:
 
     def _tokens(self, seq: tw.SeqStep) -> list[int]:
         """Of positions [start, end); the last may be the one that was sampled just before."""
-        tokens = list(seq.tokens)
+        tokens = list(unpack(seq.tokens))
         if len(tokens) == seq.end - seq.start - 1:
             tokens.append(self.last_token[seq.request_id])
         assert len(tokens) == seq.end - seq.start
@@ -257,5 +258,6 @@ class FakeWorker:
         wanted = seq.prompt_logprobs
         if wanted is None:
             return ()
-        assert seq.start < wanted.first <= wanted.first + len(wanted.token_ids) <= seq.end + 1
-        return tuple(logprobs_at(wanted.first + i, token, wanted.top) for i, token in enumerate(wanted.token_ids))
+        assert seq.start < wanted.first <= wanted.first + wanted.num_tokens <= seq.end + 1
+        ids = unpack(wanted.token_ids)
+        return tuple(logprobs_at(wanted.first + i, token, wanted.top) for i, token in enumerate(ids))

@@ -125,7 +125,7 @@ class ServerChannel(Generic[Body]):
         """
         while True:
             frames = await self._socket.recv()
-            route = frames.pop(0)
+            route = bytes(frames.pop(0))
             now_s = time.monotonic()
             if not self._guard.admits(route, sum(map(len, frames)), now_s):
                 self._stop_flood(route, now_s)
@@ -295,7 +295,7 @@ class ClientChannel(Generic[Body]):
         frames = self._socket.recv_now()
         return None if frames is None else self._decode(frames)
 
-    def _decode(self, frames: list[bytes]) -> Envelope[Body]:
+    def _decode(self, frames: list[bytes | memoryview]) -> Envelope[Body]:
         try:
             if len(frames) != 1:
                 raise MalformedMessage(f"a message has 1 frame, this one has {len(frames)}")

@@ -21,7 +21,7 @@ Bytes = bytes | bytearray | memoryview
 T = TypeVar("T")
 
 MAX_MESSAGE_BYTES = 16 * 2**20
-"""Default for the largest control message: a prompt of a million tokens fits."""
+"""Default for the largest control message: a prompt of four million tokens fits."""
 
 MAX_ENVELOPE_ID = 512
 

@@ -14,13 +14,14 @@ from __future__ import annotations
 import os
 import secrets
 from collections import deque
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
 import zmq
 
 from distkv.errors import LinkClosed, MalformedMessage
-from distkv.wire.codec import EnvelopeDecoder, encode_envelope
+from distkv.wire.codec import Bytes, EnvelopeDecoder, encode_envelope
 from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.inboxes import WORKER_COMMANDS, WORKER_RESULTS
 from distkv.wire.messages.envelope import Body, Envelope, FromWorker, ToWorker
@@ -166,7 +167,7 @@ def _private(kind: int, context: zmq.Context[zmq.Socket[bytes]] | None = None) -
     return socket
 
 
-def _only(frames: list[bytes], inbox: EnvelopeDecoder[Body]) -> Envelope[Body]:
+def _only(frames: Sequence[Bytes], inbox: EnvelopeDecoder[Body]) -> Envelope[Body]:
     if len(frames) != 1:
         raise MalformedMessage(f"a message has 1 frame, this one has {len(frames)}")
     return inbox.decode(frames[0], MAX_PIPE_MESSAGE_BYTES)

@@ -26,6 +26,7 @@ from distkv.wire.messages.to_client import (
 )
 from distkv.wire.messages.to_gmanager import Locate, MembersQuery
 from distkv.wire.messages.to_rmanager import Cancel, KeepAlive, Members, StatusQuery, Submit
+from tests.token_ids import prompt_of
 
 TOTAL_BLOCKS = 64
 
@@ -105,7 +106,7 @@ def count_up(instance: FakeInstance, route: bytes, submit: Submit) -> list[Any]:
             token_ids=(index,),
             text=f"{index} ",
             finish_reason="length" if index == last else None,
-            prompt_tokens=len(submit.prompt),
+            prompt_tokens=len(prompt_of(submit)),
         )
         for index in range(last + 1)
     ]

@@ -21,6 +21,7 @@ from distkv.wire.messages.to_client import RequestEnded, TokenChunk
 from distkv.wire.messages.to_gmanager import MAX_NAMES, Locate, MembersQuery
 from distkv.wire.messages.to_rmanager import Cancel, KeepAlive, Members, Submit
 from tests.client.fakes import FakeGManager, count_up, first_only, nothing
+from tests.token_ids import prompt_of
 
 FOUR = SamplingParams(max_tokens=4)
 UNUSED = "tcp://127.0.0.1:9"
@@ -44,7 +45,7 @@ async def test_submit_joins_the_chunks(start_fakes):
     assert output.prompt_tokens == 3
     assert 0 < output.time_to_first_token_s <= output.latency_s
     (submit,) = cluster.instances[0].of(Submit)
-    assert submit.prompt == (5, 6, 7)
+    assert prompt_of(submit) == (5, 6, 7)
 
 
 async def test_an_instance_is_as_good_an_address_as_the_gmanager(start_fakes):
@@ -70,13 +71,13 @@ async def test_several_outputs_of_each_prompt(start_fakes):
             with pytest.raises(InvalidParams, match=r"n: expected an integer in \[1, 1024\]"):
                 await client.generate("a", n=wrong)
     assert [len(output.token_ids) for output in outputs] == [3, 3, 1, 1]
-    seeds = {(one.prompt, one.params.seed) for one in cluster.instances[0].of(Submit)}
+    seeds = {(prompt_of(one), one.params.seed) for one in cluster.instances[0].of(Submit)}
     assert seeds == {("a", 7), ("a", 8), ("b", None)}
 
 
 async def test_the_first_failure_of_generate_cancels_the_others(start_fakes):
     def serve(instance, route, submit):
-        if submit.prompt == "bad":
+        if prompt_of(submit) == "bad":
             return [RequestEnded(request_id=submit.request_id, kind="refused", reason="no")]
         return first_only(instance, route, submit)
 

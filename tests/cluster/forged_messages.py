@@ -20,6 +20,7 @@ from distkv.types import SamplingParams
 from distkv.wire import messages
 from distkv.wire.messages import data
 from distkv.wire.messages.common import Epoch, Member, Message
+from tests.token_ids import packed
 
 EPOCHS_TRIED = 8
 FORGED_ADDRESS = "tcp://127.0.0.1:9"
@@ -112,6 +113,8 @@ class _Guess:
                 return self.about.instance_id
             case "incarnation" | "debtor_incarnation" | "source_incarnation" | "expects_incarnation":
                 return self.about.incarnation
+            case "prompt":  # its token ids are given
+                return ""
             case "lost" | "exclude":
                 return (self.other.instance_id,)
             case "address":
@@ -150,6 +153,9 @@ class _Guess:
                 return 0.5
             case inspect.StrType():
                 return "forged"
+            case inspect.Metadata(extra={"packed": _}, type=inner):
+                ids = packed(*range(8))
+                return memoryview(ids) if isinstance(inner, inspect.MemoryViewType) else ids
             case inspect.Metadata(type=inner) | inspect.CustomType(cls=inner):
                 return self.value(name, inner)
             case _:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from array import array
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from types import FrameType
@@ -64,7 +65,7 @@ def add_sequence(
         route=b"client:" + request_id.encode(),
         params=params,
         seed=1,
-        tokens=list(range(num_tokens)),
+        tokens=array("i", range(num_tokens)),
         prompt_tokens=num_tokens,
         **{"arrival": 0.0} | fields,
     )

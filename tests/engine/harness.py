@@ -21,11 +21,13 @@ from distkv.engine.step.forward import Forward
 from distkv.engine.step.prepare import prepare
 from distkv.engine.step.runner import StepRunner
 from distkv.errors import LinkClosed
+from distkv.token_ids import unpack
 from distkv.wire.messages.common import Epoch, Run, SpanRef
 from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.data import Attend, AttendPlan, DataMessage
 from distkv.wire.messages.from_worker import SeqResult
 from distkv.wire.messages.to_worker import RemoteSpan, Sampling, SeqStep, Step
+from tests.token_ids import packed
 
 GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
 
@@ -143,7 +145,7 @@ class Engine:
         """float32 [N, vocab], of every row."""
         device = self.model.device
         with self._stream:
-            planned = [PlannedSeq(seq, seq.tokens) for seq in seqs]
+            planned = [PlannedSeq(seq, unpack(seq.tokens)) for seq in seqs]
             batch = prepare(next(self._step_ids), planned, self.pool, self.model.config, self.peers, device)
             (batch.wanted,) = device.to_device(torch.arange(len(batch.tokens)))
             (hidden,) = self._forward([batch], Counters())
@@ -226,7 +228,7 @@ def seq_step(
         attempt=attempt,
         start=start,
         end=end,
-        tokens=tuple(ids[start:end]),
+        tokens=packed(*ids[start:end]),
         local=table,
         remote=remote,
         sample=sample,

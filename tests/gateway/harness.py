@@ -17,6 +17,7 @@ from distkv.types import TokenLogprobs
 from distkv.wire.messages.to_client import RequestEnded, TokenChunk
 from distkv.wire.messages.to_rmanager import Submit
 from tests.client.fakes import FakeCluster, FakeInstance, Serve
+from tests.token_ids import ids_of, prompt_of
 
 MODEL = "tiny"
 WAIT_S = 20.0
@@ -132,7 +133,7 @@ def chunk(submit: Submit, *token_ids: int, text: str = "", finish: Any = None, *
         token_ids=token_ids,
         text=text,
         finish_reason=finish,
-        prompt_tokens=len(submit.prompt),
+        prompt_tokens=len(prompt_of(submit)),
         logprobs=logprobs,
         **more,
     )
@@ -149,7 +150,7 @@ def speak(instance: FakeInstance, route: bytes, submit: Submit) -> list[Any]:
     said: list[Any] = []
     params = submit.params
     if params.prompt_logprobs is not None:
-        found = [None, *(likely(one, params.prompt_logprobs) for one in submit.prompt[1:])]
+        found = [None, *(likely(one, params.prompt_logprobs) for one in ids_of(submit)[1:])]
         said += [chunk(submit, prompt_logprobs=tuple(found[start : start + 2])) for start in range(0, len(found), 2)]
     for index in range(params.max_tokens):
         is_last = index == params.max_tokens - 1

@@ -20,6 +20,7 @@ from distkv.wire.messages.to_rmanager import Submit
 from tests.checkpoints import edit_config
 from tests.client.fakes import FakeInstance
 from tests.offline.conftest import Started
+from tests.token_ids import ids_of
 
 Start = Callable[..., Started]
 TWO = SamplingParams(max_tokens=2)
@@ -29,7 +30,7 @@ MOST = 1025
 
 def echo(instance: FakeInstance, route: bytes, submit: Submit) -> list[Any]:
     """The first token of the prompt."""
-    first = submit.prompt[0]
+    first = ids_of(submit)[0]
     return [TokenChunk(request_id=submit.request_id, token_ids=(first,), text=f"{first}", finish_reason="length")]
 
 
@@ -66,7 +67,7 @@ def test_every_form_of_a_prompt(start: Start) -> None:
         assert [(out.index, out.text, out.token_ids, out.finish_reason) for out in found[0].outputs] == [
             (0, "0 1 ", [0, 1], "length")
         ]
-    assert {submit.prompt for submit in one.submits()} == {tuple(ids)}
+    assert {ids_of(submit) for submit in one.submits()} == {tuple(ids)}
     assert one.llm.generate([], TWO) == []
 
 
@@ -215,7 +216,7 @@ def test_a_model_without_tokenizer_takes_token_ids(start: Start, checkpoint, tmp
 
 def test_a_request_that_is_lost_ends_the_others(start: Start) -> None:
     def lose(instance: FakeInstance, route: bytes, submit: Submit) -> list[Any]:
-        if submit.prompt[0] != 3:
+        if ids_of(submit)[0] != 3:
             return []
         return [RequestEnded(request_id=submit.request_id, kind="failed", reason="no", retryable=False)]
 

@@ -6,6 +6,7 @@ in 60 s 0 of 20 tokens, 1,741 grants, 14,380 tokens computed again, while anothe
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,7 @@ from distkv.wire.messages import from_worker as fw
 from distkv.wire.messages import to_rmanager as tr
 from distkv.wire.messages import to_worker as tw
 from tests.sim.parts import check, prompt
+from tests.token_ids import prompt_fields
 
 PROMPT, MAX_TOKENS = prompt(120), 20
 
@@ -85,9 +87,9 @@ def start(
     cluster = SimCluster(pools, 3, request_timeout_s=5.0)
     fault(cluster, "i0", "i1")
     params = SamplingParams(max_tokens=MAX_TOKENS, temperature=0.0)
-    submit = tr.Submit(request_id="r", prompt=tuple(PROMPT), params=params, timeout_s=timeout_s)
+    submit = tr.Submit(request_id="r", params=params, timeout_s=timeout_s, **prompt_fields(tuple(PROMPT)))
     cluster.owner["r"] = "i0"
-    cluster.handle("i0", c.Tokenized(submit, tuple(PROMPT), b"client:r"))
+    cluster.handle("i0", c.Tokenized(submit, array("i", PROMPT), b"client:r"))
     return cluster
 
 

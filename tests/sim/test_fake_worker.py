@@ -9,6 +9,7 @@ from distkv.sim.fake_worker import FakeWorker, expected_output, logprobs_at, nex
 from distkv.wire.messages import from_worker as fw
 from distkv.wire.messages import to_worker as tw
 from distkv.wire.messages.common import Epoch, Member, Run, SpanRef
+from tests.token_ids import packed
 
 BLOCK = 4
 PROMPT = (5, 6, 7, 8, 9)
@@ -29,7 +30,7 @@ def cluster(*names: str) -> list[FakeWorker]:
 
 def step(start: int, end: int, tokens: tuple[int, ...], *local: Run, **fields: object) -> tw.SeqStep:
     usual = {"request_id": "r", "version": 1, "attempt": 0, "sample": SAMPLING}
-    return tw.SeqStep(start=start, end=end, tokens=tokens, local=local, **usual | fields)  # type: ignore[arg-type]
+    return tw.SeqStep(start=start, end=end, tokens=packed(*tokens), local=local, **usual | fields)  # type: ignore[arg-type]
 
 
 def result(worker: FakeWorker, seq: tw.SeqStep) -> fw.SeqResult:
@@ -142,7 +143,7 @@ def test_nothing_is_pulled_that_is_not_what_was_promised() -> None:
 
 def test_history_and_logprobs() -> None:
     one = worker()
-    wanted = tw.PromptLogprobs(first=1, token_ids=PROMPT[1:], top=2)
+    wanted = tw.PromptLogprobs(first=1, token_ids=packed(*PROMPT[1:]), top=2)
     sampling = msgspec.structs.replace(SAMPLING, logprobs=3)
     got = result(one, step(0, 5, PROMPT, Run(0, 0, 2), history=True, sample=sampling, prompt_logprobs=wanted))
     assert got.token is not None and got.logprobs == logprobs_at(5, got.token, 3)

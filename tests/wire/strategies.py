@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import Any, get_args
 
 import msgspec
@@ -9,9 +10,11 @@ from hypothesis import strategies as st
 from msgspec import inspect as mi
 
 from distkv.structured_output import StructuredOutput
+from distkv.token_ids import pack
 from distkv.types import SamplingParams
 from distkv.wire.messages.data import DataMessage
 from distkv.wire.messages.envelope import Control, Envelope
+from distkv.wire.messages.to_rmanager import Submit
 
 CONTROL_TYPES: tuple[type[msgspec.Struct], ...] = get_args(Control)
 DATA_TYPES: tuple[type[msgspec.Struct], ...] = get_args(DataMessage)
@@ -63,6 +66,10 @@ def _of(info: mi.Type) -> st.SearchStrategy[Any]:
     match info:
         case mi.StructType(cls=cls) if cls is SamplingParams:
             return _sampling_params
+        case mi.StructType(cls=cls, fields=fields) if cls is Submit:
+            drawn = {field.name: _of(field.type) for field in fields}
+            either = st.sampled_from([{"prompt": st.just("")}, {"prompt_token_ids": st.none()}])
+            return either.flatmap(lambda one: st.builds(cls, **drawn | one))
         case mi.StructType(cls=cls, fields=fields):
             return st.builds(cls, **{field.name: _of(field.type) for field in fields})
         case mi.IntType(ge=ge, le=le):
@@ -86,6 +93,9 @@ def _of(info: mi.Type) -> st.SearchStrategy[Any]:
             return st.tuples(*(_of(item) for item in items))
         case mi.UnionType(types=types):
             return st.one_of(*(_of(member) for member in types))
+        case mi.Metadata(type=inner, extra={"packed": _}):
+            packed = st.lists(st.integers(-(2**31), 2**31 - 1), max_size=3).map(lambda ids: pack(array("i", ids)))
+            return packed.map(memoryview) if isinstance(inner, mi.MemoryViewType) else packed
         case mi.Metadata(type=inner) | mi.CustomType(cls=inner):
             return _of(inner)
         case _:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import re
+import struct
+from array import array
 from typing import Any
 
 import msgpack
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,6 +23,7 @@ from distkv.wire.messages.common import Epoch
 from distkv.wire.messages.data import Attend, Hello, Partials, ReadBlocks
 from distkv.wire.messages.envelope import Envelope
 from distkv.wire.messages.to_rmanager import Granted, KeepAlive, Submit
+from tests.token_ids import packed, prompt_fields
 from tests.wire.strategies import CONTROL_TYPES, DATA_TYPES, any_envelope, any_header, envelopes, messages_of
 
 decode_envelope = CAPTURE.decode
@@ -52,12 +57,40 @@ def test_headers_round_trip(kind: type[msgspec.Struct], data: st.DataObject) -> 
 
 
 def test_plain_msgpack_reads_and_writes_it() -> None:
-    submit = Submit(request_id="r", prompt=(1, 2), params=SamplingParams(max_tokens=3, stop="end"))
+    submit = Submit(request_id="r", params=SamplingParams(max_tokens=3, stop="end"), **prompt_fields((1, 70000)))
     plain = msgpack.unpackb(encode_envelope(wrap(submit)))
     assert plain["id"] == "x-1" and plain["cause"] == "y-2"
-    assert plain["body"]["prompt"] == [1, 2]
+    ids = plain["body"]["prompt_token_ids"]
+    assert struct.unpack("<2i", ids) == tuple(np.frombuffer(ids, "<i4")) == tuple(array("i", ids)) == (1, 70000)
     assert plain["body"]["params"]["stop"] == ["end"]
     assert decode_envelope(msgpack.packb(plain)) == wrap(submit)
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"prompt_token_ids": b"1234567"}, "prompt_token_ids: 7 bytes are no token ids of 4 bytes each"),
+        ({"prompt_token_ids": b"1234", "prompt": "p"}, "it has both a prompt and prompt_token_ids"),
+        ({"prompt_token_ids": [1, 2]}, "Expected `bytes | null`, got `array` - at `$.body.prompt_token_ids`"),
+        ({"prompt": [1, 2]}, "Expected `str`, got `array` - at `$.body.prompt`"),
+    ],
+)
+def test_a_prompt_that_is_none_is_refused_in_words(fields: dict[str, Any], problem: str) -> None:
+    body = {"type": "Submit", "request_id": "r", "params": {}} | fields
+    with pytest.raises(MalformedMessage, match=re.escape(problem)):
+        decode_envelope(msgpack.packb({"id": "x", "sender": "y", "body": body}))
+
+
+def test_token_ids_lie_where_they_came_in() -> None:
+    """A prompt of megabytes is not copied on its way in, and what it came in stays as long as it does."""
+    ids = packed(*(1, 70000) * 1000)
+    frame = bytearray(encode_envelope(wrap(Submit(request_id="r", params=SamplingParams(), prompt_token_ids=ids))))
+    found = decode_envelope(frame).body.prompt_token_ids
+    assert found == ids
+    frame[frame.index(ids)] = 2
+    assert found[:4] == packed(2)
+    with pytest.raises(BufferError):
+        frame.clear()
 
 
 def test_unknown_fields_are_ignored() -> None:

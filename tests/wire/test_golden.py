@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +11,7 @@ import msgpack
 import msgspec
 import pytest
 
+from distkv.errors import MalformedMessage
 from distkv.wire.codec import decode_header
 from distkv.wire.inboxes import CAPTURE
 from tests.wire.golden import CURRENT, OLD, PAGE, SHOWN, encode_all, load, plain, shown_as
@@ -24,6 +26,8 @@ CENTRAL = {
 }  # fmt: skip
 # Fields of the former version that mean nothing any more: they are read over.
 GONE = {"DataEndpoint": {"local", "pool_pid", "pool_fd"}}
+# What carried many token ids as a list: they are packed now, and nothing else is read.
+PACKED_SINCE = {"Submit/ids": "body.prompt", "Step": "body.seqs[0].tokens"}
 REMAKE = "is the change meant? then: python -m tests.wire.golden --write"
 
 
@@ -83,11 +87,17 @@ def test_msgspec_and_plain_msgpack_read_them(name: str) -> None:
     assert decoded(name, written) == (ENVELOPES | HEADERS)[name]
 
 
-@pytest.mark.parametrize("name", FORMER)
+@pytest.mark.parametrize("name", [name for name in FORMER if name not in PACKED_SINCE])
 def test_former_bytes_are_still_understood(name: str) -> None:
     encoded = bytes.fromhex(FORMER[name]["hex"])
     assert plain(encoded) == FORMER[name]["plain"]
     says_the_same(decoded(name, encoded), msgpack.unpackb(encoded), name)
+
+
+@pytest.mark.parametrize("name", PACKED_SINCE)
+def test_lists_of_many_token_ids_are_refused_by_name(name: str) -> None:
+    with pytest.raises(MalformedMessage, match=re.escape(f"got `array` - at `$.{PACKED_SINCE[name]}`")):
+        decoded(name, bytes.fromhex(FORMER[name]["hex"]))
 
 
 def says_the_same(value: Any, sent: Any, path: str) -> None:

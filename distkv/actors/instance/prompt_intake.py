@@ -2,29 +2,33 @@
 heartbeat.
 
 Tokenizing lets the event loop run meanwhile; what is too long for the cluster is refused by its size, or by the number
-of its tokens, before there is a list of them. Token ids, whosever, are compared with the vocabulary here, once; many of
-them in several turns of the event loop.
+of its tokens, before there is a list of them. Token ids, whosever, are compared with the vocabulary here, once; very
+many of them in several turns of the event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from array import array
+from collections.abc import Callable
 from typing import Literal
+
+import numpy as np
 
 from distkv.control import commands as c
 from distkv.errors import InvalidParams, context_length_exceeded
 from distkv.places import Places
 from distkv.text.bad_words import bad_word_ids
 from distkv.text.tokenizer import TextTooLong, Tokenizer
+from distkv.token_ids import ID_BYTES, unpack
 from distkv.wire.messages.to_client import RequestEnded
 from distkv.wire.messages.to_rmanager import Cancel, Submit
 
 MAX_READING = 1024
 MAX_WAITING_BYTES = 64 * 2**20
 MAX_THREADS = 2
-MAX_CHECKED = 32_768
-"""Token ids that are compared with the vocabulary in one turn of the event loop: in about half a millisecond."""
+MAX_CHECKED = 2**19
+"""Token ids that are unpacked, and compared with the vocabulary, in one turn of the event loop: in a millisecond."""
 
 
 class PromptIntake:
@@ -54,13 +58,13 @@ class PromptIntake:
 
     def submit(self, submit: Submit, route: bytes, cause: str) -> None:
         """Take a request; a few token ids need no time, text does."""
-        key, prompt = (route, submit.request_id), submit.prompt
-        if not _has_text(submit) and len(prompt) <= MAX_CHECKED:
-            assert not isinstance(prompt, str)
-            if reason := self._outside(prompt):
+        key, packed = (route, submit.request_id), submit.prompt_token_ids
+        if packed is not None and not _has_text(submit) and len(packed) <= MAX_CHECKED * ID_BYTES:
+            ids = unpack(packed)
+            if reason := self._outside(ids):
                 self._refuse(key, reason, cause)
             else:
-                self._handle(c.Tokenized(submit, prompt, route), cause)
+                self._handle(c.Tokenized(submit, ids, route), cause)
         elif self._closed:
             self._refuse(key, self._closed, cause, retryable=True)
         elif self._tokenizer is None and _has_text(submit):
@@ -98,7 +102,9 @@ class PromptIntake:
         event: c.Tokenized | None = None
         refusal: RequestEnded | None = None
         try:
-            event = await self._tokenize(submit, route, max(0, most - max_tokens))
+            room = max(0, most - max_tokens)
+            given = None if submit.prompt_token_ids is None else await _unpacked(submit.prompt_token_ids, room)
+            event = await self._tokenize(submit, given, route, room)
             for start in range(0, len(event.token_ids), MAX_CHECKED):
                 if reason := self._outside(event.token_ids[start : start + MAX_CHECKED]):
                     refusal = RequestEnded(request_id=submit.request_id, kind="refused", reason=reason)
@@ -133,19 +139,20 @@ class PromptIntake:
         if is_cancelled:
             self._handle(c.ClientRequested(route, Cancel(request_id=submit.request_id)), cause)
 
-    async def _tokenize(self, submit: Submit, route: bytes, most: int) -> c.Tokenized:
-        if not _has_text(submit):
-            assert not isinstance(submit.prompt, str)
-            return c.Tokenized(submit, submit.prompt, route)
+    async def _tokenize(self, submit: Submit, given: array[int] | None, route: bytes, most: int) -> c.Tokenized:
+        if given is not None and not _has_text(submit):
+            return c.Tokenized(submit, given, route)
         assert self._tokenizer is not None
         async with self._threads.take(_size(submit)):
-            return await asyncio.to_thread(tokenized, submit, self._tokenizer, route, most=most)
+            return await asyncio.to_thread(tokenized, submit, given, self._tokenizer, route, most=most)
 
-    def _outside(self, ids: Sequence[int]) -> str:
+    def _outside(self, ids: array[int]) -> str:
         """Why these are not all tokens of the model; empty if they are."""
-        if not ids or (max(ids) < self._vocab_size and min(ids) >= 0):
+        found = np.asarray(ids)
+        # Read without a sign, negative ones are above all others.
+        if not len(found) or found.view(np.uint32).max() < self._vocab_size:
             return ""
-        wrong = next(token for token in ids if not 0 <= token < self._vocab_size)
+        wrong = found[(found < 0) | (found >= self._vocab_size)][0]
         return f"token ids must be in [0, {self._vocab_size}), the prompt has {wrong}"
 
     def _refuse(self, key: tuple[bytes, str], reason: str, cause: str, *, retryable: bool = False) -> None:
@@ -155,18 +162,31 @@ class PromptIntake:
         self._answer(c.Answer(route, ended), cause)
 
 
-def tokenized(submit: Submit, tokenizer: Tokenizer, route: bytes, most: int) -> c.Tokenized:
-    """Blocks. Raises InvalidParams for bad words, TextTooLong for a prompt of more than `most` tokens."""
+def tokenized(submit: Submit, given: array[int] | None, tokenizer: Tokenizer, route: bytes, most: int) -> c.Tokenized:
+    """Blocks. given: the prompt's ids, if it is no text. Raises InvalidParams for bad words, TextTooLong for a prompt
+    of more than `most` tokens."""
     bad_words = bad_word_ids(tokenizer, submit.params.bad_words)
-    ids = tuple(tokenizer.encode(submit.prompt, most=most)) if isinstance(submit.prompt, str) else submit.prompt
+    ids = given if given is not None else array("i", tokenizer.encode(submit.prompt, most=most))
     return c.Tokenized(submit, ids, route, bad_words)
+
+
+async def _unpacked(packed: memoryview, most: int) -> array[int]:
+    """The ids of a prompt, in several turns of the event loop. Raises TextTooLong for more than `most`."""
+    if len(packed) // ID_BYTES > most:
+        raise TextTooLong(len(packed) // ID_BYTES, is_exact=True)
+    ids = array("i")
+    for start in range(0, len(packed), MAX_CHECKED * ID_BYTES):
+        ids.extend(unpack(packed[start : start + MAX_CHECKED * ID_BYTES]))
+        await asyncio.sleep(0)
+    return ids
 
 
 def _has_text(submit: Submit) -> bool:
     """Whether anything of it is to be tokenized."""
-    return isinstance(submit.prompt, str) or bool(submit.params.bad_words)
+    return submit.prompt_token_ids is None or bool(submit.params.bad_words)
 
 
 def _size(submit: Submit) -> int:
     """About how many bytes are to be read."""
-    return sum(map(len, submit.params.bad_words)) + len(submit.prompt)
+    ids = submit.prompt_token_ids
+    return sum(map(len, submit.params.bad_words)) + len(submit.prompt if ids is None else ids)

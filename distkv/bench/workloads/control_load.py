@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from array import array
 from collections import deque
 from random import Random
 
@@ -10,6 +11,7 @@ from distkv.control import commands as c
 from distkv.control.request.output import NoText
 from distkv.control.rmanager.state import RManagerSettings
 from distkv.control.rmanager.state_machine import RManager
+from distkv.token_ids import pack
 from distkv.types import SamplingParams
 from distkv.wire.messages import to_rmanager as tr
 from distkv.wire.messages.common import Member
@@ -17,8 +19,8 @@ from distkv.wire.messages.from_worker import SeqResult, StepResult
 from distkv.wire.messages.to_worker import SeqStep, Step
 
 BLOCK_TOKENS = 512
-PROMPT = tuple(range(1, 17))
-LONG_PROMPT = tuple(index % 900 for index in range(4 * BLOCK_TOKENS))
+PROMPT = array("i", range(1, 17))
+LONG_PROMPT = array("i", (index % 900 for index in range(4 * BLOCK_TOKENS)))
 CLIENT = b"client"
 
 
@@ -61,11 +63,12 @@ class ControlLoad:
         self.submit(PROMPT if self._fits else LONG_PROMPT[: self._random.randint(BLOCK_TOKENS + 1, len(LONG_PROMPT))])
         return f"r{self._number}"
 
-    def submit(self, prompt: tuple[int, ...]) -> None:
+    def submit(self, prompt: array[int]) -> None:
         """A client sends a request."""
         self._number += 1
         params = SamplingParams(max_tokens=self._max_tokens, temperature=0.0, ignore_eos=True)
-        submit = tr.Submit(request_id=f"r{self._number}", prompt=prompt, params=params, timeout_s=3600.0)
+        name, packed = f"r{self._number}", memoryview(pack(prompt))
+        submit = tr.Submit(request_id=name, prompt_token_ids=packed, params=params, timeout_s=3600.0)
         self._give(c.Tokenized(submit, prompt, CLIENT))
 
     def cancel(self, request_id: str) -> None:

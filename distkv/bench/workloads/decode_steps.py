@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import NoReturn
 
 import torch
@@ -9,6 +10,7 @@ import torch
 from distkv.engine.device.pool import KvPool, slot_bytes
 from distkv.engine.model.decoder import Model
 from distkv.engine.step.runner import StepRunner
+from distkv.token_ids import pack
 from distkv.wire.messages.common import Run
 from distkv.wire.messages.to_worker import Sampling, SeqStep, Step
 
@@ -48,7 +50,7 @@ class DecodeSteps:
                 version=0,
                 start=at,
                 end=at + 1,
-                tokens=() if self._done else (index,),
+                tokens=b"" if self._done else pack(array("i", [index])),
                 local=(Run(0, index * self._blocks, self._blocks),),
                 sample=GREEDY,
             )

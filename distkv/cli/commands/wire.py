@@ -6,14 +6,17 @@ import base64
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
 import click
 import msgspec
+from msgspec import Meta
 
 from distkv.errors import ConfigError, MalformedMessage
 from distkv.log import PRIVATE_FIELDS
+from distkv.token_ids import unpack
 from distkv.wire.capture import Frame, frames
 from distkv.wire.messages import envelope
 from distkv.wire.messages.data import DataMessage
@@ -115,15 +118,36 @@ def _described(frame: Frame, show_private: bool) -> dict[str, Any]:
 
 def _shown(value: Any, show_private: bool) -> Any:
     if isinstance(value, msgspec.Struct):
+        packed = _packed_fields(type(value))
+        fields = {
+            name: list(unpack(field)) if name in packed and field is not None else field
+            for name, field in msgspec.structs.asdict(value).items()
+        }
         return {
             name: _hidden(field) if name in PRIVATE and not show_private else _shown(field, show_private)
-            for name, field in msgspec.structs.asdict(value).items()
+            for name, field in fields.items()
         }
     if isinstance(value, Mapping):
         return {str(name): _shown(item, show_private) for name, item in value.items()}
     if isinstance(value, list | tuple):
         return [_shown(item, show_private) for item in value]
     return value
+
+
+@cache
+def _packed_fields(kind: type[msgspec.Struct]) -> frozenset[str]:
+    """Those that carry token ids as bytes."""
+    return frozenset(
+        field.name
+        for field in msgspec.structs.fields(kind)
+        if any(isinstance(one, Meta) and "packed" in (one.extra or {}) for one in _metas(field.type))
+    )
+
+
+def _metas(annotation: Any) -> Iterator[Any]:
+    yield from getattr(annotation, "__metadata__", ())
+    for part in get_args(annotation):
+        yield from _metas(part)
 
 
 def _hidden(value: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -61,7 +60,7 @@ class RequestLifecycle:
             arrival=now,
             params=params,
             seed=params.seed if params.seed is not None else self._entropy.getrandbits(63),
-            tokens=array("i", event.token_ids),
+            tokens=event.token_ids[:],
             prompt_tokens=len(event.token_ids),
             deadline=None if submit.timeout_s is None else now + submit.timeout_s,
             bad_words=event.bad_words,
@@ -104,7 +103,7 @@ class RequestLifecycle:
             reason = context_length_exceeded(most, len(token_ids), submit.params.max_tokens)
         elif self._blocks_for(wanted) > pool_blocks:
             most = pool_blocks * settings.block_tokens
-        else:  # what is too long was not looked through
+        else:
             reason = _beyond_vocabulary(event, settings.vocab_size)
             if not reason:
                 return None
@@ -268,11 +267,8 @@ class RequestLifecycle:
 
 
 def _beyond_vocabulary(event: Tokenized, vocab_size: int) -> str:
-    """What is wrong with the ids of a prompt, or those that would change or leave out logits; empty if nothing is."""
+    """What is wrong with the ids that would change or leave out logits; empty if nothing is."""
     params = event.submit.params
-    if max(event.token_ids) >= vocab_size or min(event.token_ids) < 0:
-        wrong = next(one for one in event.token_ids if not 0 <= one < vocab_size)
-        return f"token ids must be in [0, {vocab_size}), the prompt has {wrong}"
     for name, ids in (
         ("logit_bias", params.logit_bias),
         ("allowed_token_ids", params.allowed_token_ids or ()),
@@ -286,5 +282,5 @@ def _beyond_vocabulary(event: Tokenized, vocab_size: int) -> str:
 
 def _answers(part: Planned, result: SeqResult) -> bool:
     """Whether the result has just what was wanted of this part."""
-    wanted = 0 if part.prompt_logprobs is None else len(part.prompt_logprobs.token_ids)
+    wanted = 0 if part.prompt_logprobs is None else part.prompt_logprobs.num_tokens
     return part.sampled == (result.token is not None) and len(result.prompt_logprobs) == wanted

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from distkv.token_ids import pack
 from distkv.types import TokenLogprobs
 from distkv.wire.messages.to_worker import PromptLogprobs
 
@@ -21,12 +23,12 @@ class PromptReport:
         """Where a step from `start` on must end to report at most so many logprobs."""
         return max(start, self.reported - 1) + most // (1 + self.top)
 
-    def request(self, token_ids: Sequence[int], start: int, end: int) -> PromptLogprobs | None:
+    def request(self, token_ids: array[int], start: int, end: int) -> PromptLogprobs | None:
         """What a step over [start, end) can report that is new: its rows predict one position further on."""
         first, last = max(start + 1, self.reported), min(end + 1, self.prompt_tokens)
         if first >= last:
             return None
-        return PromptLogprobs(first=first, token_ids=tuple(token_ids[first:last]), top=self.top)
+        return PromptLogprobs(first=first, token_ids=pack(token_ids[first:last]), top=self.top)
 
     def take(self, wanted: PromptLogprobs | None, answer: Sequence[TokenLogprobs]) -> tuple[TokenLogprobs | None, ...]:
         """What of an answer is news. The first position was predicted by nothing."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableSequence, Sequence
+from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from msgspec import structs
@@ -28,7 +29,7 @@ class Request:
     arrival: float
     params: SamplingParams
     seed: int
-    tokens: MutableSequence[int]
+    tokens: array[int]
     prompt_tokens: int
     deadline: float | None = None
     began: float | None = None

@@ -16,6 +16,7 @@ from distkv.control.request.block import Block
 from distkv.control.request.sequence import SeqState, Sequence
 from distkv.control.schedule.chunking import Chunk, Chunking
 from distkv.control.schedule.turns import Turns
+from distkv.token_ids import pack
 from distkv.wire.messages.to_worker import PromptLogprobs, RemoteSpan, SeqStep, Step
 
 MAX_IN_FLIGHT = 2
@@ -172,7 +173,7 @@ class Scheduler:
             attempt=seq.attempt,
             start=start,
             end=end,
-            tokens=tuple(seq.request.tokens[start:end]),
+            tokens=pack(seq.request.tokens[start:end]),
             local=local,
             remote=remote,
             sample=seq.request.sampling_at(end) if sampled else None,
@@ -180,7 +181,7 @@ class Scheduler:
             prompt_logprobs=wanted,
         )
         if wanted is not None:
-            step.prompt_logprobs += len(wanted.token_ids) * (1 + wanted.top)
+            step.prompt_logprobs += wanted.num_tokens * (1 + wanted.top)
         step.planned[seq.request_id] = Planned(seq, seq.attempt, start, end, sampled, wanted, remote)
         seq.planned(start, end)
         return part

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from array import array
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,7 +22,7 @@ class Histories:
         self._ids: dict[str, Tensor] = {}
         self._lengths: dict[str, int] = {}
 
-    def write(self, request_id: str, start: int, token_ids: Sequence[int]) -> None:
+    def write(self, request_id: str, start: int, token_ids: array[int]) -> None:
         """The request has these ids from position `start` on. Raises MalformedMessage when that leaves a gap."""
         end, length = start + len(token_ids), self._lengths.get(request_id, 0)
         if start > length:
@@ -31,7 +32,7 @@ class Histories:
             # Doubling, so that a token costs the same however long the request is.
             ids = torch.cat([ids, torch.zeros(max(end - len(ids), len(ids)), dtype=torch.int64)])
             self._ids[request_id] = ids
-        ids[start:end] = torch.tensor(token_ids, dtype=torch.int64)
+        ids[start:end] = torch.from_numpy(np.asarray(token_ids))
         self._lengths[request_id] = max(length, end)
 
     def read(self, request_id: str, end: int) -> Tensor:

@@ -14,6 +14,7 @@ from distkv.engine.sampling.distribution import argmax, is_greedy, sample
 from distkv.engine.sampling.history import Histories
 from distkv.engine.sampling.logprobs import logprobs_in_slices, logprobs_of
 from distkv.engine.step.batch import Batch, BatchSeq
+from distkv.token_ids import unpack
 from distkv.types import TokenLogprobs
 from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.to_worker import Sampling
@@ -84,10 +85,10 @@ class Sampler:
         start = 0
         for seq in batch.seqs:
             if (wanted := seq.step.prompt_logprobs) is not None:
-                rows = hidden[start : start + len(wanted.token_ids)]
+                rows = hidden[start : start + wanted.num_tokens]
                 start += len(rows)
                 if not seq.lost:
-                    found = logprobs_in_slices(self._model.logits, rows, wanted.token_ids, wanted.top)
+                    found = logprobs_in_slices(self._model.logits, rows, unpack(wanted.token_ids), wanted.top)
                     outputs[seq.step.request_id].prompt_logprobs += found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from array import array
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -21,7 +21,7 @@ class PlannedSeq:
     """
 
     step: SeqStep
-    tokens: Sequence[int]
+    tokens: array[int]
     lost: set[str] = field(default_factory=set)
 
 
@@ -35,7 +35,7 @@ class BatchSeq:
     """
 
     step: SeqStep
-    tokens: Sequence[int]
+    tokens: array[int]
     lost: set[str]
     local: BlockTable
     spans: list[RemoteSpan]

@@ -8,6 +8,7 @@ import msgspec
 
 from distkv.engine.device.device import Device
 from distkv.engine.step.batch import PlannedSeq
+from distkv.token_ids import ID_BYTES
 from distkv.wire.messages.to_worker import PromptLogprobs
 
 ROWS_WORTH_IT = 256
@@ -60,7 +61,7 @@ def _cut_logprobs(wanted: PromptLogprobs | None, middle: int) -> tuple[PromptLog
     count = middle + 1 - wanted.first
     if count <= 0:
         return None, wanted
-    before, after = wanted.token_ids[:count], wanted.token_ids[count:]
+    before, after = wanted.token_ids[: count * ID_BYTES], wanted.token_ids[count * ID_BYTES :]
     return (
         msgspec.structs.replace(wanted, token_ids=before),
         msgspec.structs.replace(wanted, first=middle + 1, token_ids=after) if after else None,

@@ -101,7 +101,7 @@ def _row_tensors(seqs: Sequence[BatchSeq], pool: KvPool) -> tuple[Tensor, ...]:
     for seq in seqs:
         wanted.extend(_prompt_rows(seq))
     return (
-        torch.tensor([token for seq in seqs for token in seq.tokens], dtype=torch.int64),
+        torch.from_numpy(np.frombuffer(b"".join([seq.tokens for seq in seqs]), np.int32).astype(np.int64)),
         torch.from_numpy(positions),
         torch.from_numpy(positions // pool.block_tokens + shifts),
         torch.from_numpy(positions % pool.block_tokens),
@@ -133,13 +133,13 @@ def _prompt_rows(seq: BatchSeq) -> range:
     step, wanted = seq.step, seq.step.prompt_logprobs
     if wanted is None:
         return range(0)
-    end = wanted.first + len(wanted.token_ids)
+    end = wanted.first + wanted.num_tokens
     if not step.start < wanted.first <= end <= step.end + 1:
         raise MalformedMessage(
             f"{step.request_id}: [{step.start}, {step.end}) predicts no positions [{wanted.first}, {end})"
         )
     first = seq.rows.start + wanted.first - 1 - step.start
-    return range(first, first + len(wanted.token_ids))
+    return range(first, first + wanted.num_tokens)
 
 
 def _on_device(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 
 from distkv.engine.sampling.history import Histories
 from distkv.engine.sampling.sampler import SequenceOutput
 from distkv.engine.step.batch import PlannedSeq
 from distkv.errors import MalformedMessage
+from distkv.token_ids import unpack
 from distkv.wire.messages.from_worker import SeqResult
 from distkv.wire.messages.to_worker import SeqStep, Step
 
@@ -52,16 +54,18 @@ class Requests:
     def _is_void(self, seq: SeqStep) -> bool:
         return seq.attempt <= self._lost_attempt.get(seq.request_id, -1)
 
-    def _tokens(self, seq: SeqStep) -> tuple[int, ...]:
-        missing = seq.end - seq.start - len(seq.tokens)
-        if missing == 0 and seq.tokens:
-            return seq.tokens
+    def _tokens(self, seq: SeqStep) -> array[int]:
+        tokens = unpack(seq.tokens)
+        missing = seq.end - seq.start - len(tokens)
+        if missing == 0 and tokens:
+            return tokens
         position, token = self._sampled.get(seq.request_id, (-1, -1))
         if missing != 1 or position != seq.end - 1:
             raise MalformedMessage(
-                f"{seq.request_id}: {len(seq.tokens)} tokens for [{seq.start}, {seq.end}), last sampled was {position}"
+                f"{seq.request_id}: {len(tokens)} tokens for [{seq.start}, {seq.end}), last sampled was {position}"
             )
-        return (*seq.tokens, token)
+        tokens.append(token)
+        return tokens
 
     def _committed(self, seq: SeqStep, lost: set[str], outputs: Mapping[str, SequenceOutput]) -> SeqResult:
         name, attempt = seq.request_id, seq.attempt

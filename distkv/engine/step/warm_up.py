@@ -9,6 +9,7 @@ from distkv.engine.device.pool import KvPool
 from distkv.engine.step.graphs import SIZES
 from distkv.engine.step.runner import StepRunner
 from distkv.kernels import empty_partial
+from distkv.token_ids import ID_BYTES
 from distkv.wire.messages.common import Run
 from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.to_worker import Sampling, SeqStep, Step
@@ -25,8 +26,9 @@ def warm_up(runner: StepRunner, pool: KvPool, device: Device) -> None:
     for rows in (*SIZES, 2 * SIZES[-1]):
         count = min(rows, pool.num_slots * pool.block_tokens)
         table = (Run(0, 0, -(-count // pool.block_tokens)),)
+        tokens = bytes(count * ID_BYTES)
         seq = SeqStep(
-            request_id=_NAME, version=0, attempt=0, start=0, end=count, tokens=(0,) * count, local=table, sample=_GREEDY
+            request_id=_NAME, version=0, attempt=0, start=0, end=count, tokens=tokens, local=table, sample=_GREEDY
         )
         runner.run(Step(step_id=0, seqs=(seq,)))
     with device.stream(), torch.inference_mode():

@@ -12,7 +12,6 @@ import contextlib
 import signal
 import struct
 import sys
-from array import array
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import BinaryIO, Literal
@@ -51,7 +50,7 @@ class Refusal(msgspec.Struct, frozen=True, tag=True):
 
 
 class PackedPrompt(msgspec.Struct, frozen=True):
-    """A Prompt with its tokens in four bytes each."""
+    """A Prompt; ids are packed."""
 
     ids: bytes
     text: str | None = None
@@ -73,7 +72,7 @@ def answer(model: ServedModel, task: Task, raw: bytes) -> list[bytes]:
         return [msgspec.msgpack.encode(Answer(Refusal(error.status, error.body.error)))]
     if isinstance(outcome, Written):
         return [msgspec.msgpack.encode(Answer(Written([]))), b"".join(outcome.parts)]
-    packed = [PackedPrompt(array("i", prompt.token_ids).tobytes(), prompt.text) for prompt in outcome.prompts]
+    packed = [PackedPrompt(bytes(prompt.token_ids.packed), prompt.text) for prompt in outcome.prompts]
     return [msgspec.msgpack.encode(Answer(msgspec.structs.replace(outcome, prompts=[]), packed))]
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from array import array
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -32,7 +31,6 @@ RETIRE_BYTES = 2**20
 """After a body over this the process ends, and gives back the memory that tokenizing took: 150 times the text."""
 PIECE_BYTES = 2**18
 """So much of a body, or of what is written, is handed over in one turn of the event loop."""
-_UNPACKED = 65536
 T = TypeVar("T", bound=Outcome)
 
 
@@ -106,7 +104,7 @@ class LongBodies:
             raise ApiError(answer.outcome.status, facts.message, param=facts.param, code=facts.code)
         if isinstance(answer.outcome, Written):
             return answer.outcome
-        prompts = [Prompt(await unpack(one.ids), one.text) for one in answer.prompts]
+        prompts = [Prompt(TokenIds.of_packed(one.ids), one.text) for one in answer.prompts]
         return msgspec.structs.replace(answer.outcome, prompts=prompts)
 
     async def aclose(self) -> None:
@@ -136,15 +134,6 @@ class LongBodies:
     def _failed(self, why: str) -> ApiError:
         structlog.get_logger().warning("a long body was not read", reason=why)
         return unavailable(why, "body_not_read")
-
-
-async def unpack(ids: bytes) -> TokenIds:
-    """Tokens of four bytes each, a part at a time: a million of them take 20 ms."""
-    found: list[int] = []
-    for start in range(0, len(ids), _UNPACKED * 4):
-        found += array("i", ids[start : start + _UNPACKED * 4])
-        await asyncio.sleep(0)
-    return TokenIds(found)
 
 
 async def _write_frame(process: asyncio.subprocess.Process, parts: Sequence[bytes]) -> None:

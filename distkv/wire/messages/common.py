@@ -26,6 +26,11 @@ Word = Annotated[str, Meta(max_length=32)]
 Reason = Annotated[str, Meta(max_length=MAX_REASON)]
 Count = Annotated[int, Meta(ge=0)]
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]
+_PACKED_IDS = Meta(extra={"packed": "token ids"})
+PackedIds = Annotated[bytes, _PACKED_IDS]
+"""Many token ids, as `distkv.token_ids` packs them: decoding makes no object of each."""
+PackedIdsInPlace = Annotated[memoryview, _PACKED_IDS]
+"""The same, where they are the most of a message: not even copied out of it."""
 
 
 def clipped(reason: str) -> str:

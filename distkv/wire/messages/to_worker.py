@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
-from distkv.wire.messages.common import Count, InstanceId, Member, Message, RequestId, Run, SpanRef, Value
+from distkv.token_ids import ID_BYTES
+from distkv.wire.messages.common import Count, InstanceId, Member, Message, PackedIds, RequestId, Run, SpanRef, Value
 
 
 class Sampling(Value, frozen=True, omit_defaults=True):
@@ -40,8 +41,13 @@ class PromptLogprobs(Value, frozen=True):
     `start`."""
 
     first: Count  #: position of the first of them
-    token_ids: tuple[int, ...]  #: the ids at `first` and on
+    token_ids: PackedIds  #: the ids at `first` and on
     top: Count  #: how many most likely tokens to give besides, for each
+
+    @property
+    def num_tokens(self) -> int:
+        """How many they are."""
+        return len(self.token_ids) // ID_BYTES
 
 
 class RemoteSpan(Value, frozen=True):
@@ -63,7 +69,7 @@ class SeqStep(Value, frozen=True, omit_defaults=True):
     start: Count  #: first position to compute
     end: Count  #: position after the last
     #: ids of these positions; one fewer when the last is the token the worker sampled for it just before
-    tokens: tuple[int, ...]
+    tokens: PackedIds
     #: where its own rBlocks with positions below `end` lie, ascending, those written by this Step included
     local: tuple[Run, ...]
     remote: tuple[RemoteSpan, ...] = ()  #: where its borrowed ones lie, ascending

@@ -23,6 +23,8 @@ _TURN_S = 0.002
 _IN, _OUT = int(zmq.POLLIN), int(zmq.POLLOUT)
 _NOW, _NOW_MORE = int(zmq.DONTWAIT), int(zmq.DONTWAIT | zmq.SNDMORE)
 _EVENTS = int(zmq.EVENTS)
+_LONG_BYTES = 2**16
+"""A frame of so many bytes is not copied: 16 MiB would take the loop some milliseconds."""
 
 
 class LoopSocket:
@@ -46,8 +48,9 @@ class LoopSocket:
         self._fd = int(socket.get(zmq.FD))
         self._loop.add_reader(self._fd, self._signalled)
 
-    async def recv(self) -> list[bytes]:
-        """The frames of the next message. Cancelling loses nothing. Raises LinkClosed once closed here."""
+    async def recv(self) -> list[bytes | memoryview]:
+        """The frames of the next message, long ones where ZeroMQ has put them. Cancelling loses nothing. Raises
+        LinkClosed once closed here."""
         if time.monotonic() >= self._turn_ends_s:
             # A sender that never pauses must not keep the loop from its other tasks.
             await asyncio.sleep(0)
@@ -61,7 +64,7 @@ class LoopSocket:
             self._turn_ends_s = time.monotonic() + _TURN_S
         return frames
 
-    def recv_now(self) -> list[bytes] | None:
+    def recv_now(self) -> list[bytes | memoryview] | None:
         """The frames of the next message if it is here already, else None. Raises LinkClosed once closed here."""
         if self._closed:
             raise LinkClosed(self.name, "it was closed on this side")
@@ -123,12 +126,12 @@ class LoopSocket:
         self._socket.close(linger=round(linger_s * 1000))
         self._wake()
 
-    def _receive(self) -> list[bytes]:
+    def _receive(self) -> list[bytes | memoryview]:
         part = self._socket.recv(_NOW, copy=False)
-        frames = [part.bytes]
+        frames = [_content(part)]
         while part.more:
             part = self._socket.recv(_NOW, copy=False)
-            frames.append(part.bytes)
+            frames.append(_content(part))
         if self.traces_source:
             source: Any = part.get(zmq.SRCFD)
             self.source = int(source)
@@ -158,3 +161,7 @@ class LoopSocket:
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+
+def _content(part: zmq.Frame) -> bytes | memoryview:
+    return part.bytes if len(part) < _LONG_BYTES else part.buffer

@@ -35,6 +35,7 @@ from distkv.wire.messages import to_worker as tw
 from distkv.wire.messages.common import Epoch, SpanRef
 from distkv.wire.messages.counters import Counters
 from tests.control.parts import make_member
+from tests.token_ids import prompt_fields
 from tests.waiting import soon
 
 BLOCK = 4
@@ -119,7 +120,9 @@ async def test_what_a_peer_claims_to_be_stays_a_claim(running: Running) -> None:
 
 async def test_a_request_becomes_a_step_and_its_result_a_token(running: Running) -> None:
     async with ClientChannel.connect(running.server.address, CLIENT_CONNECTION) as client:
-        submit = tr.Submit(request_id="r", prompt=(1, 2, 3), params=SamplingParams(max_tokens=1, temperature=0.0))
+        submit = tr.Submit(
+            request_id="r", params=SamplingParams(max_tokens=1, temperature=0.0), **prompt_fields((1, 2, 3))
+        )
         client.send(EnvelopeFactory("client").wrap(submit))
         await served(running)
         (step,) = [body for body in running.commands if isinstance(body, tw.Step)]

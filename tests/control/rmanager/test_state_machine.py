@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import typing
+from array import array
 from random import Random
 
 import pytest
@@ -23,6 +24,7 @@ from distkv.wire.messages import to_worker as tw
 from distkv.wire.messages.common import Epoch, SpanRef
 from distkv.wire.messages.envelope import ClientRequest, GManagerAnswer, PeerAnswer, PeerRequest
 from tests.control.parts import BLOCK, make_member
+from tests.token_ids import prompt_fields
 
 CLIENT, PEER, STRANGER = b"client", b"peer", b"stranger"
 
@@ -49,7 +51,8 @@ class Running:
     def submit(self, name: str = "r", num_tokens: int = 6, max_tokens: int = 4) -> list[object]:
         prompt = tuple(range(num_tokens))
         params = SamplingParams(max_tokens=max_tokens, temperature=0.0)
-        return self.handle(c.Tokenized(tr.Submit(request_id=name, prompt=prompt, params=params), prompt, CLIENT))
+        submit = tr.Submit(request_id=name, params=params, **prompt_fields(prompt))
+        return self.handle(c.Tokenized(submit, array("i", prompt), CLIENT))
 
     def result(self, step: tw.Step, token: int) -> list[object]:
         results = tuple(

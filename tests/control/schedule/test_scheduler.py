@@ -16,6 +16,7 @@ from distkv.control.schedule.scheduler import MAX_IN_FLIGHT, STREAMING_SHARE
 from distkv.types import SamplingParams
 from distkv.wire.messages.to_worker import PromptLogprobs, Sampling, SeqStep, Step
 from tests.control.parts import BLOCK, add_sequence, lend, make_state, validate
+from tests.token_ids import packed
 
 
 def plan(state: RManagerState) -> Step | None:
@@ -106,12 +107,12 @@ def test_two_steps_ahead_the_second_leaves_out_the_token_it_does_not_know() -> N
     seq = add_sequence(state, num_tokens=6, max_tokens=3)
     first, second = plan(state), plan(state)
     assert first is not None and second is not None
-    assert (first.seqs[0].tokens, second.seqs[0].tokens) == ((0, 1, 2, 3, 4, 5), ())
+    assert (first.seqs[0].tokens, second.seqs[0].tokens) == (packed(0, 1, 2, 3, 4, 5), b"")
     assert parts(second) == {"r": (6, 7)}
     assert (state.scheduler.last_step_id, state.scheduler.last_done_id) == (2, 0)
     answer(state, first, token=42)
     third = plan(state)
-    assert third is not None and third.seqs[0].tokens == () and parts(third) == {"r": (7, 8)}
+    assert third is not None and third.seqs[0].tokens == b"" and parts(third) == {"r": (7, 8)}
     assert seq.request.tokens[-1] == 42 and seq.pending == 2
     assert not seq.can_grow
     answer(state, second)
@@ -254,12 +255,15 @@ def test_penalties_need_a_history_and_prompt_logprobs_the_token_after_the_chunk(
     first = plan(state)
     assert first is not None
     asking, plain = first.seqs
-    assert (asking.history, asking.prompt_logprobs) == (True, PromptLogprobs(first=1, token_ids=(1, 2, 3, 4), top=1))
+    assert (asking.history, asking.prompt_logprobs) == (
+        True,
+        PromptLogprobs(first=1, token_ids=packed(1, 2, 3, 4), top=1),
+    )
     assert (plain.history, plain.prompt_logprobs) == (False, None)
     second = plan(state)
     assert second is not None
     asking = next(part for part in second.seqs if part.request_id == "r")
-    assert asking.prompt_logprobs == PromptLogprobs(first=5, token_ids=(5,), top=1)
+    assert asking.prompt_logprobs == PromptLogprobs(first=5, token_ids=packed(5), top=1)
     assert asking.sample == Sampling(
         temperature=1.0, top_k=0, top_p=1.0, seed=1, frequency_penalty=0.5, logit_bias={3: 1.0}, prompt_tokens=6,
         logprobs=2,
@@ -281,7 +285,7 @@ def test_the_logprobs_of_prompts_that_a_step_reports_are_bounded_for_all_of_them
         assert step is not None
         ranges.append([(part.request_id, part.start, part.end) for part in step.seqs])
         wanted = [part.prompt_logprobs for part in step.seqs if part.prompt_logprobs is not None]
-        assert sum(len(one.token_ids) * (1 + one.top) for one in wanted) <= 6
+        assert sum(one.num_tokens * (1 + one.top) for one in wanted) <= 6
         assert state.scheduler.finished(step.step_id) is not None
     assert ranges[0] == [("a", 0, 3), ("b", 0, 1), ("d", 0, 3)], "what reports nothing waits for nobody"
     assert ranges[1][2:] == [("b", 1, 3), ("c", 0, 2)]

@@ -16,6 +16,7 @@ from distkv.wire.messages.from_worker import SeqResult
 from distkv.wire.messages.to_worker import PromptLogprobs, Sampling
 from tests.checkpoints import check_logprobs, prompt_ids, reference_logits, reference_penalized, variant
 from tests.engine.harness import GREEDY, Engine, seq_step, without
+from tests.token_ids import packed
 
 PROMPT = prompt_ids(30)
 COUNT = 24
@@ -147,7 +148,7 @@ def test_logprobs_are_of_raw_logits(engine: Engine, path: Path) -> None:
 def predicted(ids: Sequence[int], start: int, end: int, top: int = 3) -> PromptLogprobs:
     """All that a chunk of a prompt predicts."""
     last = min(end + 1, len(ids))
-    return PromptLogprobs(first=start + 1, token_ids=tuple(ids[start + 1 : last]), top=top)
+    return PromptLogprobs(first=start + 1, token_ids=packed(*ids[start + 1 : last]), top=top)
 
 
 @pytest.mark.parametrize("chunks", [(30,), (1, 29), (13, 4, 13), (29, 1)], ids=str)
@@ -183,7 +184,7 @@ def test_prompt_logprobs_of_some_sequences_of_a_batch_with_remote_spans(engine: 
         seq_step(PROMPT, 0, 30, engine.table(30), name="silent", sample=GREEDY),
         seq_step(
             ids, 24, 40, without(table, 1, 4), name="spread", remote=(span,), sample=GREEDY,
-            prompt_logprobs=PromptLogprobs(first=30, token_ids=tuple(ids[30:40]), top=1),
+            prompt_logprobs=PromptLogprobs(first=30, token_ids=packed(*ids[30:40]), top=1),
         ),
         seq_step(PROMPT, 0, 9, engine.table(9), name="whole", prompt_logprobs=predicted(PROMPT, 0, 9)),
     )  # fmt: skip
@@ -213,6 +214,6 @@ def test_a_lost_sequence_tells_nothing(engine: Engine) -> None:
 def test_logprobs_of_what_a_step_does_not_predict_are_refused(engine: Engine, first: int, count: int) -> None:
     table = engine.table(40)
     engine.run(seq_step(PROMPT, 0, 10, table))
-    wanted = PromptLogprobs(first=first, token_ids=(1,) * count, top=0)
+    wanted = PromptLogprobs(first=first, token_ids=packed(*(1,) * count), top=0)
     with pytest.raises(MalformedMessage, match="predicts no positions"):
         engine.run(seq_step(PROMPT, 10, 30, table, prompt_logprobs=wanted))

@@ -12,6 +12,7 @@ from tests.checkpoints import check_logprobs, prompt_ids, reference_greedy, refe
 from tests.engine.async_device import AsyncHost
 from tests.engine.harness import GREEDY, Engine, seq_step
 from tests.engine.lent import Lent
+from tests.token_ids import packed
 
 PROMPT = prompt_ids(50)
 
@@ -33,7 +34,7 @@ def test_a_step_waits_once_for_its_tokens(engine: Engine, path: Path, device: As
 
 
 def test_logprobs_of_a_prompt(engine: Engine, path: Path) -> None:
-    wanted = PromptLogprobs(first=1, token_ids=tuple(PROMPT[1:20]), top=2)
+    wanted = PromptLogprobs(first=1, token_ids=packed(*PROMPT[1:20]), top=2)
     (result,) = engine.run(seq_step(PROMPT, 0, 20, engine.table(20), prompt_logprobs=wanted))
     logits = reference_logits(path, PROMPT)
     assert len(result.prompt_logprobs) == 19

@@ -13,6 +13,7 @@ from distkv.engine.step.batch import Batch, PlannedSeq
 from distkv.engine.step.graphs import PiecewiseGraphs, ReplayedPieces
 from distkv.engine.step.pieces import EagerPieces, Pieces
 from distkv.engine.step.prepare import prepare
+from distkv.token_ids import unpack
 from distkv.wire.messages.common import Run
 from distkv.wire.messages.to_worker import SeqStep
 from tests.checkpoints import prompt_ids, reference_greedy, reference_logits
@@ -68,7 +69,7 @@ def test_without_graphs_it_goes_on(engine: Engine, path: Path, device: AsyncHost
 
 
 def batch_of(engine: Engine, *seqs: SeqStep) -> Batch:
-    planned = [PlannedSeq(seq, seq.tokens) for seq in seqs]
+    planned = [PlannedSeq(seq, unpack(seq.tokens)) for seq in seqs]
     model = engine.model
     return prepare(1, planned, engine.pool, model.config, engine.peers, model.device)
 

@@ -8,19 +8,21 @@ import pytest
 
 from distkv.engine.step.batch import PlannedSeq
 from distkv.engine.step.microbatches import cut_in_two
+from distkv.token_ids import unpack
 from distkv.wire.messages.common import Run
 from distkv.wire.messages.from_worker import SeqResult
 from distkv.wire.messages.to_worker import PromptLogprobs, Sampling, SeqStep
 from tests.checkpoints import check_logprobs, prompt_ids, reference_greedy, reference_logits, variant
 from tests.engine.harness import GREEDY, Engine, seq_step
 from tests.engine.lent import Lent
+from tests.token_ids import packed
 
 
 def planned(*sizes: int) -> list[PlannedSeq]:
     """Sequences of so many rows each, from position 10 on."""
     ids = tuple(range(100))
     steps = [seq_step(ids, 10, 10 + size, (Run(0, 0, 9),), name=str(n), sample=GREEDY) for n, size in enumerate(sizes)]
-    return [PlannedSeq(step, step.tokens) for step in steps]
+    return [PlannedSeq(step, unpack(step.tokens)) for step in steps]
 
 
 @pytest.mark.parametrize(
@@ -57,12 +59,12 @@ def test_logprobs_are_wanted_of_the_microbatch_that_predicts(
     first: int, count: int, before: tuple[int, int] | None, after: tuple[int, int] | None
 ) -> None:
     """Rows [10, 14) predict positions up to 14."""
-    wanted = PromptLogprobs(first=first, token_ids=tuple(range(first, first + count)), top=2)
+    wanted = PromptLogprobs(first=first, token_ids=packed(*range(first, first + count)), top=2)
     step = seq_step(range(100), 10, 18, (Run(0, 0, 9),), prompt_logprobs=wanted)
-    found = [part[0].step.prompt_logprobs for part in cut_in_two([PlannedSeq(step, step.tokens)])]
+    found = [part[0].step.prompt_logprobs for part in cut_in_two([PlannedSeq(step, unpack(step.tokens))])]
     for one, expected in zip(found, (before, after), strict=True):
-        assert (one and (one.first, len(one.token_ids))) == expected
-        assert one is None or one.token_ids == tuple(range(one.first, one.first + len(one.token_ids)))
+        assert (one and (one.first, one.num_tokens)) == expected
+        assert one is None or one.token_ids == packed(*range(one.first, one.first + one.num_tokens))
 
 
 def batch(engine: Engine) -> list[SeqStep]:
@@ -146,7 +148,7 @@ def test_a_cut_prompt_and_its_logprobs(tmp_path: Path) -> None:
     path = variant(tmp_path, "llama")
     engine = Engine(path, num_slots=128, microbatches=2)
     lent = Lent(engine)
-    wanted = PromptLogprobs(first=29, token_ids=tuple(lent.ids[29:37]), top=1)
+    wanted = PromptLogprobs(first=29, token_ids=packed(*lent.ids[29:37]), top=1)
     (result,) = engine.run(lent.step(28, 36, prompt_logprobs=wanted))
     logits = reference_logits(path, lent.ids)
     assert result.token == int(logits[35].argmax())

@@ -13,12 +13,14 @@ from distkv.engine.device.device import Device
 from distkv.engine.step.batch import Batch, PlannedSeq
 from distkv.engine.step.prepare import prepare
 from distkv.errors import MalformedMessage
+from distkv.token_ids import unpack
 from distkv.wire.messages.common import Run
 from distkv.wire.messages.to_worker import PromptLogprobs, SeqStep
 from tests.checkpoints import variant
 from tests.engine.async_device import AsyncHost
 from tests.engine.harness import GREEDY, Engine, seq_step
 from tests.engine.lent import Lent
+from tests.token_ids import packed
 
 IDS = tuple(range(100, 160))
 
@@ -34,7 +36,7 @@ def engine(path: Path) -> Engine:
 
 
 def prepared(engine: Engine, *seqs: SeqStep | PlannedSeq, device: Device | None = None, microbatch: int = 0) -> Batch:
-    planned = [PlannedSeq(seq, seq.tokens) if isinstance(seq, SeqStep) else seq for seq in seqs]
+    planned = [PlannedSeq(seq, unpack(seq.tokens)) if isinstance(seq, SeqStep) else seq for seq in seqs]
     device = device or CpuDevice()
     return prepare(7, planned, engine.pool, engine.model.config, engine.peers, device, microbatch)
 
@@ -61,8 +63,8 @@ def test_rows_follow_each_other_sequence_by_sequence(engine: Engine) -> None:
 
 def test_wanted_rows_are_those_to_sample_and_then_those_of_prompts(engine: Engine) -> None:
     """Position p is predicted by the row of position p - 1."""
-    first = PromptLogprobs(first=2, token_ids=IDS[2:4], top=1)
-    second = PromptLogprobs(first=11, token_ids=IDS[11:12], top=1)
+    first = PromptLogprobs(first=2, token_ids=packed(*IDS[2:4]), top=1)
+    second = PromptLogprobs(first=11, token_ids=packed(*IDS[11:12]), top=1)
     batch = prepared(
         engine,
         seq_step(IDS, 0, 5, engine.table(8), name="a", prompt_logprobs=first),
@@ -75,7 +77,7 @@ def test_wanted_rows_are_those_to_sample_and_then_those_of_prompts(engine: Engin
 @pytest.mark.parametrize(("first", "count"), [(8, 1), (7, 2), (12, 3), (14, 1)])
 def test_rows_that_predict_none_of_the_wanted_positions_are_refused(engine: Engine, first: int, count: int) -> None:
     """Rows [8, 13) predict positions 9 to 13."""
-    wanted = PromptLogprobs(first=first, token_ids=IDS[first : first + count], top=1)
+    wanted = PromptLogprobs(first=first, token_ids=packed(*IDS[first : first + count]), top=1)
     with pytest.raises(MalformedMessage, match="predicts no positions"):
         prepared(engine, seq_step(IDS, 8, 13, engine.table(16), prompt_logprobs=wanted))
 
@@ -112,7 +114,7 @@ def test_spans_that_no_query_sees_are_left_out(tmp_path: Path) -> None:
 def test_who_has_spans_on_an_unreachable_creditor_has_no_rows(engine: Engine) -> None:
     lent = Lent(engine)
     del engine.peers.creditors["y"]
-    hit = PlannedSeq(lent.step(), lent.step().tokens)
+    hit = PlannedSeq(lent.step(), unpack(lent.step().tokens))
     local = seq_step(IDS, 0, 3, engine.table(4), name="local", sample=GREEDY)
     batch = prepared(engine, hit, local)
     assert hit.lost == {"y"}
@@ -124,14 +126,14 @@ def test_who_has_spans_on_an_unreachable_creditor_has_no_rows(engine: Engine) ->
 def test_who_was_lost_in_an_earlier_microbatch_has_no_rows(engine: Engine) -> None:
     lent = Lent(engine)
     step = lent.step()
-    batch = prepared(engine, PlannedSeq(step, step.tokens, lost={"x"}), microbatch=1)
+    batch = prepared(engine, PlannedSeq(step, unpack(step.tokens), lost={"x"}), microbatch=1)
     assert batch.seqs == [] and len(batch.tokens) == 0
 
 
 def test_a_plan_that_cannot_be_sent_loses_its_sequences(engine: Engine) -> None:
     lent = Lent(engine)
     engine.peers.creditors["x"].fail_at = ("plan", 0)
-    hit = PlannedSeq(lent.step(), lent.step().tokens)
+    hit = PlannedSeq(lent.step(), unpack(lent.step().tokens))
     batch = prepared(engine, hit)
     assert hit.lost == {"x"}
     assert [link.is_open for link in batch.links] == [False, False], "nobody else computes for it in vain"

@@ -8,6 +8,7 @@ import pytest
 
 from distkv.text.tokenizer import Tokenizer
 from tests.gateway.harness import FIRST, chunk, ends, error_of, speak
+from tests.token_ids import prompt_of
 
 Start = Callable[..., Any]
 
@@ -17,7 +18,7 @@ async def test_a_chat(start: Start, checkpoint: Path) -> None:
     answer = await gateway.chat(("system", "be brief"), ("user", [{"type": "text", "text": "a"}] * 2), max_tokens=3)
     body = answer.json()
     prompt = Tokenizer.from_dir(checkpoint).encode("<|system|>be brief\n<|user|>a\na\n<|assistant|>")
-    assert gateway.submits()[0].prompt == tuple(prompt)
+    assert prompt_of(gateway.submits()[0]) == tuple(prompt)
     assert body["object"] == "chat.completion" and body["id"] == "chatcmpl-" + answer.headers["x-request-id"]
     assert body["choices"] == [
         {
@@ -103,7 +104,7 @@ async def test_a_prompt_is_cut_to_what_fits(start: Start, checkpoint: Path) -> N
         ({"truncate_prompt_tokens": 25}, ids[-25:]),
     ):
         assert (await gateway.chat(long, max_tokens=5, **more)).status_code == 200
-        assert gateway.submits()[-1].prompt == tuple(expected)
+        assert prompt_of(gateway.submits()[-1]) == tuple(expected)
     said = error_of(await gateway.chat(long, max_tokens=5, truncate_prompt_tokens=26), 400, "truncate_prompt_tokens")
     assert said == "truncate_prompt_tokens: 26 cannot be greater than max_model_len - max_tokens = 25"
     error_of(await gateway.chat(long, max_tokens=5, truncate_prompt_tokens=0), 400, "messages")
@@ -111,7 +112,7 @@ async def test_a_prompt_is_cut_to_what_fits(start: Start, checkpoint: Path) -> N
 
 async def test_less_fits_when_the_pool_has_shrunk(start: Start) -> None:
     def shrunk(instance: Any, route: bytes, submit: Any) -> list[Any]:
-        needed = len(submit.prompt) + submit.params.max_tokens
+        needed = len(prompt_of(submit)) + submit.params.max_tokens
         if needed > 100:
             return ends("refused", "", needed_tokens=needed, pool_tokens=100)(instance, route, submit)
         return speak(instance, route, submit)
@@ -132,7 +133,7 @@ async def test_going_on_with_the_last_message(start: Start, checkpoint: Path) ->
     messages = [("user", "hi"), ("assistant", "I think")]
     assert (await gateway.chat(*messages, continue_final_message=True, max_tokens=1)).status_code == 200
     expected = Tokenizer.from_dir(checkpoint).encode("<|user|>hi\n<|assistant|>I think")
-    assert gateway.submits()[0].prompt == tuple(expected)
+    assert prompt_of(gateway.submits()[0]) == tuple(expected)
     error_of(
         await gateway.chat(*messages, continue_final_message=True, add_generation_prompt=True),
         400,
@@ -151,7 +152,7 @@ async def test_a_template_of_ones_own(start: Start, tmp_path: Path, checkpoint: 
     file.write_text("{{ messages[-1].content }}{% if shout %}!{% endif %}")
     gateway = await start(chat_template=str(file))
     assert (await gateway.chat(chat_template_kwargs={"shout": True}, max_tokens=1)).status_code == 200
-    assert gateway.submits()[0].prompt == tuple(Tokenizer.from_dir(checkpoint).encode("hello!"))
+    assert prompt_of(gateway.submits()[0]) == tuple(Tokenizer.from_dir(checkpoint).encode("hello!"))
 
 
 async def test_tools_and_their_messages_reach_the_template(start: Start, tmp_path: Path, checkpoint: Path) -> None:
@@ -176,7 +177,7 @@ async def test_tools_and_their_messages_reach_the_template(start: Start, tmp_pat
     answer = await gateway.post("/v1/chat/completions", **body, tool_choice="none", max_tokens=1)
     assert answer.status_code == 200, answer.text
     expected = Tokenizer.from_dir(checkpoint).encode("add;user:hi|assistant:c1 add(5)|tool:7c1|assistant: now()|")
-    assert gateway.submits()[0].prompt == tuple(expected)
+    assert prompt_of(gateway.submits()[0]) == tuple(expected)
     assert (await gateway.post("/tokenize", **body)).json()["tokens"] == expected
 
 

@@ -9,6 +9,7 @@ import pytest
 from distkv.text.tokenizer import Tokenizer
 from distkv.types import SamplingParams
 from tests.gateway.harness import FIRST, Gateway, ends, error_of, speak
+from tests.token_ids import prompt_of
 
 Start = Callable[..., Any]
 
@@ -56,13 +57,13 @@ async def test_prompts_are_cut_and_echoed_as_they_were_used(start: Start, checkp
     asked = {"truncate_prompt_tokens": 4, "echo": True, "logprobs": 0, "max_tokens": 1}
     answer = (await gateway.complete(["one two three four", list(range(9)), [7, 8]], **asked)).json()
     prompts = [tuple(ids[-4:]), (5, 6, 7, 8), (7, 8)]
-    assert [submit.prompt for submit in sorted(gateway.submits(), key=lambda one: prompts.index(one.prompt))] == prompts
+    assert sorted(map(prompt_of, gateway.submits())) == sorted(prompts)
     assert answer["choices"][0]["text"] == tokenizer.decode(ids[-4:]) + "a "
     assert answer["usage"]["prompt_tokens"] == 10
     offsets = answer["choices"][0]["logprobs"]["text_offset"]
     assert offsets[0] == 0 and offsets[-1] == len(tokenizer.decode(ids[-4:]))
     await gateway.complete([1, 2, 3], truncate_prompt_tokens=2, truncation_side="right")
-    assert gateway.submits()[-1].prompt == (1, 2)
+    assert prompt_of(gateway.submits()[-1]) == (1, 2)
     error_of(await gateway.complete([1, 2], truncate_prompt_tokens=0), 400, "prompt")
 
 
@@ -77,7 +78,7 @@ async def test_prompts_of_all_kinds(start: Start, checkpoint: Path, prompt: Any,
     encode = Tokenizer.from_dir(checkpoint).encode
     each = prompt if isinstance(prompt, list) and not isinstance(prompt[0], int) else [prompt]
     expected = [tuple(encode(one) if isinstance(one, str) else one) for one in each]
-    assert sorted(submit.prompt for submit in gateway.submits()) == sorted(2 * expected)
+    assert sorted(prompt_of(submit) for submit in gateway.submits()) == sorted(2 * expected)
     assert answer["usage"]["prompt_tokens"] == sum(map(len, expected))
     assert answer["usage"]["completion_tokens"] == 2 * count
 
@@ -214,7 +215,7 @@ async def test_the_first_choice_that_fails_ends_the_others(start: Start) -> None
     refused = ends("refused", "", needed_tokens=99, pool_tokens=9)
 
     def first_only(instance: Any, route: bytes, submit: Any) -> list[Any]:
-        return refused(instance, route, submit) if submit.prompt == (2,) else []
+        return refused(instance, route, submit) if prompt_of(submit) == (2,) else []
 
     gateway = await start(first_only)
     error_of(await gateway.complete([[1], [2]]), 400, None, "context_length_exceeded")

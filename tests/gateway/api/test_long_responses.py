@@ -17,6 +17,7 @@ from distkv.gateway.schema.responses import Chat, Completion
 from distkv.wire.messages.to_rmanager import Submit
 from tests.client.fakes import FakeInstance
 from tests.gateway.harness import FIRST, Gateway, chunk, error_of, likely
+from tests.token_ids import prompt_of
 
 Start = Callable[..., Any]
 PROMPT = list(range(40, 60))
@@ -25,7 +26,7 @@ PROMPT = list(range(40, 60))
 def at_once(instance: FakeInstance, route: bytes, submit: Submit) -> list[Any]:
     """All logprobs of the prompt in one chunk, then two tokens."""
     wanted = submit.params.prompt_logprobs
-    found = None if wanted is None else (None, *(likely(one, wanted) for one in submit.prompt[1:]))
+    found = None if wanted is None else (None, *(likely(one, wanted) for one in prompt_of(submit)[1:]))
     first = [] if found is None else [chunk(submit, prompt_logprobs=found)]
     return [*first, chunk(submit, FIRST, text="a "), chunk(submit, FIRST + 1, text="b ", finish="length")]
 
@@ -100,7 +101,7 @@ async def test_a_response_has_a_bound(start: Start, monkeypatch: pytest.MonkeyPa
 def in_small_chunks(instance: FakeInstance, route: bytes, submit: Submit) -> list[Any]:
     """The logprobs of the prompt one by one, then a token."""
     wanted = submit.params.prompt_logprobs or 0
-    found = (None, *(likely(one, wanted) for one in submit.prompt[1:]))
+    found = (None, *(likely(one, wanted) for one in prompt_of(submit)[1:]))
     first = [chunk(submit, prompt_logprobs=(one,)) for one in found]
     return [*first, chunk(submit, FIRST, text="a ", finish="length")]
 

@@ -21,6 +21,7 @@ from distkv.text.tokenizer import Tokenizer
 from distkv.wire.messages.to_rmanager import Submit
 from tests.checkpoints import prompt_ids, reference_greedy, reference_logits
 from tests.gateway.harness import MODEL, WAIT_S, ends, silence, speak
+from tests.token_ids import prompt_of
 
 CLOSE = 1e-3
 
@@ -225,9 +226,9 @@ async def test_instances_with_a_limit_on_length(start: Callable[..., Any]) -> No
     """They say it when they refuse, so that users who ask for no number of tokens get what fits."""
 
     def limited(instance: Any, route: bytes, submit: Submit) -> list[Any]:
-        wanted = len(submit.prompt) + submit.params.max_tokens
+        wanted = len(prompt_of(submit)) + submit.params.max_tokens
         if wanted > 64:
-            said = context_length_exceeded(64, len(submit.prompt), submit.params.max_tokens)
+            said = context_length_exceeded(64, len(prompt_of(submit)), submit.params.max_tokens)
             return ends("refused", said, needed_tokens=wanted, pool_tokens=64)(instance, route, submit)
         return speak(instance, route, submit)
 

@@ -7,7 +7,6 @@ import fcntl
 import sys
 import termios
 import threading
-from array import array
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,9 @@ import psutil
 import pytest
 
 from distkv.gateway.prompting import readers
-from distkv.gateway.prompting.readers import unpack
 from distkv.gateway.prompting.reading import CompletionRead
 from tests.gateway.harness import Gateway, error_of, until
+from tests.token_ids import prompt_of
 
 Start = Callable[..., Any]
 
@@ -60,13 +59,13 @@ async def answers(gateway: Gateway) -> list[Any]:
 async def test_long_bodies_get_the_same_answers(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     gateway = await start()
     expected = await answers(gateway)
-    seen = [(one.prompt, one.params) for one in gateway.submits()]
+    seen = [(prompt_of(one), one.params) for one in gateway.submits()]
     assert [status for status, _ in expected] == [200] * 5 + [400, 404] + [400] * 4
     assert [body["error"]["code"] for _, body in expected[7:10]] == ["context_length_exceeded"] * 3
     monkeypatch.setattr(readers, "SHORT_BYTES", 0)
     monkeypatch.setattr(readers, "PIECE_BYTES", 100)
     assert await answers(gateway) == expected
-    assert sorted(map(repr, [(one.prompt, one.params) for one in gateway.submits()])) == sorted(map(repr, seen * 2))
+    assert sorted(map(repr, [(prompt_of(one), one.params) for one in gateway.submits()])) == sorted(map(repr, seen * 2))
 
 
 async def test_one_process_reads_them_all_and_a_large_one_ends_it(all_are_long: None, start: Start) -> None:
@@ -175,8 +174,3 @@ async def test_a_short_body_does_not_wait_for_all_the_longer_ones_before_it(monk
             go_on.release()
     await made.aclose()
     assert begun == [101, 102, 3, 103, 104, 105]
-
-
-async def test_tokens_are_unpacked_a_part_at_a_time() -> None:
-    ids = array("i", range(200_000))
-    assert await unpack(ids.tobytes()) == tuple(ids)

@@ -30,8 +30,12 @@ def load(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def plain(encoded: bytes) -> Any:
-    """What any MessagePack reader finds, as JSON has it: keys are texts."""
-    return json.loads(json.dumps(msgpack.unpackb(encoded, strict_map_key=False)))
+    """What any MessagePack reader finds, as JSON has it: keys are texts, and so are bytes, in hex."""
+    return json.loads(json.dumps(msgpack.unpackb(encoded, strict_map_key=False), default=_as_hex))
+
+
+def _as_hex(value: bytes) -> str:
+    return f"bytes {value.hex(' ', 4)}"
 
 
 def encode_all() -> dict[str, bytes]:

@@ -16,6 +16,7 @@ from distkv.wire.messages.to_client import RequestStatus, SpanStatus
 from distkv.wire.messages.to_gmanager import Debtor, Refusal, RequestPlacementEntry
 from distkv.wire.messages.to_rmanager import Candidate, ReadyBlock
 from distkv.wire.messages.to_worker import PromptLogprobs, RemoteSpan, Sampling, SeqStep
+from tests.token_ids import packed
 from tests.wire.golden.values import (
     BORN_0,
     BORN_1,
@@ -131,7 +132,9 @@ _BODIES: dict[str, tuple[str, Control]] = {
     ),
     "Submit/ids": (
         "client-1",
-        to_rmanager.Submit(request_id="req-2", prompt=(1, 300, 70000), params=SamplingParams()),
+        to_rmanager.Submit(
+            request_id="req-2", prompt_token_ids=memoryview(packed(1, 300, 70000)), params=SamplingParams()
+        ),
     ),
     "Cancel": ("client-1", to_rmanager.Cancel(request_id="req-1")),
     "KeepAlive": ("client-1", to_rmanager.KeepAlive()),
@@ -212,7 +215,7 @@ _BODIES: dict[str, tuple[str, Control]] = {
                     attempt=1,
                     start=160,
                     end=162,
-                    tokens=(17, 300),
+                    tokens=packed(17, 300),
                     local=(Run(first_block=8, first_slot=4, num_blocks=3),),
                     remote=(RemoteSpan(instance_id="i1", span=SPAN, index=0, first_block=0, num_blocks=8),),
                     sample=Sampling(
@@ -232,7 +235,7 @@ _BODIES: dict[str, tuple[str, Control]] = {
                         bad_words=((17, 300),),
                     ),
                     history=True,
-                    prompt_logprobs=PromptLogprobs(first=161, token_ids=(300,), top=1),
+                    prompt_logprobs=PromptLogprobs(first=161, token_ids=packed(300), top=1),
                 ),
             ),
         ),

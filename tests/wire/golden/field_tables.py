@@ -129,6 +129,8 @@ def _default(value: object) -> str:
 def _named(kind: inspect.Type) -> str:
     """A type in words."""
     match kind:
+        case inspect.Metadata(extra={"packed": what}):
+            return f"packed {what}"
         case inspect.Metadata(type=inner):
             return _named(inner)
         case inspect.StrType():
