@@ -114,6 +114,6 @@ def _size(event: Event) -> int:
         return 0
     size_bytes = _CHUNK_BYTES + 4 * len(event.text) + _TOKEN_BYTES * len(event.token_ids)
     for logprobs in (event.logprobs, event.prompt_logprobs):
-        if logprobs is not None:
-            size_bytes += sum(_LOGPROB_BYTES + _TOP_BYTES * len(one.top) for one in logprobs if one is not None)
+        if logprobs and (last := logprobs[-1]) is not None:  # all have as many likely tokens as the last one
+            size_bytes += len(logprobs) * (_LOGPROB_BYTES + _TOP_BYTES * len(last.top))
     return size_bytes

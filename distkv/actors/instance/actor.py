@@ -11,6 +11,7 @@ import structlog
 
 from distkv import events
 from distkv.actors.alarm import Alarm
+from distkv.actors.event_lines import EventLines
 from distkv.actors.instance.connections import GManagerConnections, PeerConnections
 from distkv.actors.instance.prompt_intake import PromptIntake
 from distkv.actors.instance.status_responder import StatusResponder
@@ -23,7 +24,6 @@ from distkv.config import InstanceConfig
 from distkv.control import commands as c
 from distkv.control.rmanager.state_machine import RManager
 from distkv.errors import ClusterError, FrameTooLarge
-from distkv.line_limit import LineLimit
 from distkv.text.tokenizer import Tokenizer
 from distkv.wire.channel import ServerChannel
 from distkv.wire.envelope_factory import EnvelopeFactory
@@ -35,8 +35,6 @@ from distkv.wire.messages.common import Member
 from distkv.wire.messages.envelope import Control, FromWorker, GManagerAnswer, PeerAnswer, ToRManager
 
 TICKS_BETWEEN_CHECKS = 20
-BURST_LINES, LINES_PER_S = 1000, 200.0
-"""Of each kind of event."""
 REFUSED_FOR_S = 5.0
 """An instance that may not join tries again for so long before it ends."""
 
@@ -83,7 +81,7 @@ class InstanceActor:
         self._status = StatusResponder(core, member, worker, self._malformed, self._answer)
         self._follow_ups: list[c.Event] = []
         self._overlong = OverlongMessages()
-        self._lines: dict[str, LineLimit] = {}
+        self._lines = EventLines(self._clock)
         self._alarm = Alarm(self._clock, self._next_deadline, self.tick)
         self._ticks = 0
         self._last_refusal = ""
@@ -102,6 +100,7 @@ class InstanceActor:
 
     def close(self) -> None:
         """Disconnect from peers; what was sent gets a moment to leave."""
+        self._lines.close()
         self._peers.close()
 
     def introduce(self) -> None:
@@ -256,7 +255,7 @@ class InstanceActor:
                     for answer in chunks.add(command):
                         self._answer(answer, cause)
                 case c.Publish():
-                    self._publish(command.event, cause)
+                    self._lines.publish(command.event, cause)
                     if isinstance(command.event, events.PeerLost):
                         self._peers.keep_only(members)
                 case c.Exit():
@@ -267,14 +266,6 @@ class InstanceActor:
                     assert_never(command)
         for answer in chunks.rest():
             self._answer(answer, cause)
-
-    def _publish(self, event: events.ClusterEvent, cause: str) -> None:
-        """A line of the log, unless there are too many of the kind: anybody's requests and messages cause them."""
-        lines = self._lines.setdefault(event.name, LineLimit(BURST_LINES, LINES_PER_S))
-        left_out = lines.admit(self._clock.now())
-        if left_out is not None:
-            more = {"left_out": left_out} if left_out else {}
-            self._log.info(event.name, cause=cause, **event.fields(), **more)
 
     def _answer(self, command: c.Answer, cause: str) -> None:
         try:

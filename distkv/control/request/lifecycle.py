@@ -42,6 +42,7 @@ class RequestLifecycle:
         self._entropy = entropy
         self._on_lost = on_lost
         self._ending: dict[str, int] = {}
+        self._forgotten: list[str] = []
         self._pace = Pace()
 
     # --- in
@@ -220,7 +221,13 @@ class RequestLifecycle:
         if self._ending.get(name) == seq.attempt:
             del self._ending[name]
             if name not in self._state.sequences:
-                self._state.emit(TellWorker(Forget(request_ids=(name,))))
+                self._forgotten.append(name)
+
+    def forget_ended(self) -> None:
+        """Once per event: tell the worker which requests it may forget, for many may end with one step."""
+        if self._forgotten:
+            self._state.emit(TellWorker(Forget(request_ids=tuple(self._forgotten))))
+            self._forgotten.clear()
 
     # --- time
 

@@ -85,7 +85,9 @@ class RManagerState:
     _deferred_slots: int = 0
     _deferred_to: dict[Sequence, int] = field(default_factory=dict)
     _last_id: int = 0
-    _growing: tuple[tuple[int, int, int, int], int] = ((-1, -1, -1, -1), 0)
+    _growth_basis: tuple[int, int, int] = (-1, -1, -1)
+    _growing_by: dict[Sequence, int] = field(default_factory=dict)
+    _growing: int = 0
 
     def __post_init__(self) -> None:
         s = self.settings
@@ -151,16 +153,22 @@ class RManagerState:
 
     def growing_blocks(self) -> int:
         """Slots that the running sequences are expected to need yet, besides what they keep at creditors, one at least
-        for each; looked at when a step was planned or answered, or the batch changed."""
-        basis = (
-            self.scheduler.last_step_id,
-            self.scheduler.last_done_id,
-            self.sequences.batch_changes,
-            self.outputs.changes,
-        )
-        if self._growing[0] != basis:
-            self._growing = basis, sum(max(1, self.growth(seq) - seq.placement.num_spare) for seq in self.running())
-        return self._growing[1]
+        for each; looked at when a step was planned or answered, and for one that joins the batch when it does."""
+        basis = self.scheduler.last_step_id, self.scheduler.last_done_id, self.outputs.changes
+        changed = self.sequences.take_batch_changes()
+        if self._growth_basis != basis:
+            self._growth_basis, changed = basis, []
+            self._growing_by = {seq: self._slots_to_come(seq) for seq in self.running()}
+            self._growing = sum(self._growing_by.values())
+        for seq in changed:
+            self._growing -= self._growing_by.pop(seq, 0)
+            if seq in self.running():
+                self._growing_by[seq] = self._slots_to_come(seq)
+                self._growing += self._growing_by[seq]
+        return self._growing
+
+    def _slots_to_come(self, seq: Sequence) -> int:
+        return max(1, self.growth(seq) - seq.placement.num_spare)
 
     @property
     def has_creditors(self) -> bool:

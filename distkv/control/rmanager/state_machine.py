@@ -113,6 +113,7 @@ class RManager:
             case _:
                 assert_never(event)
         self._advance(now)
+        self._requests.forget_ended()
         return self._issue()
 
     def _issue(self) -> list[c.Command]:

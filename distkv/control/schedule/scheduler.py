@@ -23,8 +23,8 @@ MAX_IN_FLIGHT = 2
 STREAMING_SHARE = 3
 """While rBlocks leave for creditors a chunk takes at most a third of the slots the sequence holds: one third is being
 computed, one is leaving, one is ready for the chunk after."""
-MAX_PROMPT_LOGPROBS = 8192
-"""Most logprobs of prompts that one step reports: to read and to send them takes the event loop some milliseconds."""
+MAX_PROMPT_LOGPROBS = 4096
+"""Most logprobs of prompts that one step reports: to read and to send them takes the event loop two milliseconds."""
 
 
 @dataclass(slots=True)

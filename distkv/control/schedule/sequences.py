@@ -33,6 +33,7 @@ class Sequences(MutableMapping[str, Sequence]):
         self.touched: dict[str, Sequence] = {}
         self.changes = 0
         self.batch_changes = 0
+        self._batch_changed: list[Sequence] = []
 
     def __getitem__(self, request_id: str) -> Sequence:
         return self._all[request_id]
@@ -88,7 +89,7 @@ class Sequences(MutableMapping[str, Sequence]):
         self.queue.started(seq)
         seq.enter(SeqState.RUNNING)
         self.running.add(seq)
-        self.batch_changes += 1
+        self._batch_has_changed(seq)
         if seq.placement.unsettled:
             self.touch(seq)
 
@@ -106,6 +107,11 @@ class Sequences(MutableMapping[str, Sequence]):
         seq.enter(SeqState.WAITING, retry_at, retries)
         self.queue.add(seq)
 
+    def take_batch_changes(self) -> list[Sequence]:
+        """Those that began or ceased to run since the last call; some may have done both."""
+        changed, self._batch_changed = self._batch_changed, []
+        return changed
+
     def touch(self, seq: Sequence) -> None:
         """Blocks of it may have lost their place, or be ready to leave."""
         if self._all.get(seq.request_id) is seq:
@@ -119,11 +125,15 @@ class Sequences(MutableMapping[str, Sequence]):
                 self.wait(seq, seq.retry_at, seq.retries)
         return touched
 
+    def _batch_has_changed(self, seq: Sequence) -> None:
+        self.batch_changes += 1
+        self._batch_changed.append(seq)
+
     def _leave(self, seq: Sequence) -> None:
         self.changes += 1
         if seq.state is SeqState.RUNNING:
             self.running.remove(seq)
-            self.batch_changes += 1
+            self._batch_has_changed(seq)
         elif seq.state is SeqState.ACQUIRING:
             self.acquiring.remove(seq)
         else:

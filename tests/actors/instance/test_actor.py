@@ -13,7 +13,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from distkv import events
-from distkv.actors.instance.actor import BURST_LINES, REFUSED_FOR_S, InstanceActor, InstanceGone
+from distkv.actors.event_lines import LINES_IN_A_TURN
+from distkv.actors.instance.actor import REFUSED_FOR_S, InstanceActor, InstanceGone
 from distkv.actors.instance.connections import GManagerConnections
 from distkv.actors.instance.trace import Trace
 from distkv.clock import ManualClock
@@ -273,9 +274,9 @@ async def test_a_status_that_is_too_long_comes_without_requests(running: Running
         assert (await soon(client.recv())).body == status
 
 
-async def test_what_anybody_can_cause_fills_no_log(running: Running) -> None:
+async def test_what_was_published_is_written_before_the_end(running: Running) -> None:
+    many = [c.Publish(events.Cancelled(request_id=str(index))) for index in range(4 * LINES_IN_A_TURN)]
     with capture_logs() as lines:
-        for index in range(BURST_LINES + 500):
-            running.actor._carry_out([c.Publish(events.Cancelled(request_id=str(index)))], "")
-        running.actor._carry_out([c.Publish(events.Failed(request_id="r", reason="x"))], "")
-    assert [line["event"] for line in lines] == ["cancelled"] * BURST_LINES + ["failed"]
+        running.actor._carry_out(many, "why")
+        running.actor.close()
+    assert [(line["request_id"], line["cause"]) for line in lines] == [(str(i), "why") for i in range(len(many))]

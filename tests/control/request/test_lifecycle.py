@@ -208,8 +208,10 @@ def test_the_worker_forgets_a_name_once_no_step_names_it_unless_it_is_in_use_aga
     serving.submit()
     assert serving.state.sequences["r"].attempt == 1, "no outcome of the step in flight is the new one's"
     serving.answer(step, ok(9))
+    serving.requests.forget_ended()
     assert issued(serving.state, Forget) == [] and list(serving.state.sequences["r"].request.tokens) == [1, 2, 3]
     serving.requests.cancel("r", serving.clock.now())
+    serving.requests.forget_ended()
     assert [forget.request_ids for forget in issued(serving.state, Forget)] == [("r",)]
 
 

@@ -3,14 +3,25 @@ time)."""
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
 from functools import partial
+from random import Random
 
 import pytest
 
 from distkv.bench.workloads.control_load import ControlLoad
+from distkv.control.commands import FromWorker, TellWorker, Tokenized
+from distkv.control.request.output import NoText
+from distkv.control.rmanager.state import RManagerSettings
+from distkv.control.rmanager.state_machine import RManager
+from distkv.types import SamplingParams
 from distkv.wire.messages.counters import Counters
+from distkv.wire.messages.from_worker import SeqResult, StepResult
+from distkv.wire.messages.to_rmanager import Submit
+from distkv.wire.messages.to_worker import Step
 from tests.control.parts import calls, make_member
+from tests.token_ids import prompt_fields
 
 SIZES = (10, 1_000, 10_000)
 GROWTH = 2.0
@@ -52,6 +63,44 @@ def test_with_waiting_requests(fits: bool) -> None:
 
 def test_with_peers() -> None:
     grow([ControlLoad(10, members=size, fits=False) for size in SIZES])
+
+
+def test_with_many_that_begin_and_end_with_one_step() -> None:
+    """Calls for each, where a whole batch ends with a step and as many begin."""
+    counted = []
+    for size in (16, 64, 256):
+        burst = Burst(size)
+        burst.answer_step()
+        while len(burst.steps[0].seqs) < size - 1:
+            burst.answer_step()
+        assert len(burst.rm.state.sequences) > 2 * size
+        counted.append(calls(burst.answer_step) / size)
+    print(counted); assert counted[-1] <= 1.2 * counted[0], f"{counted} calls for each"
+
+
+class Burst:
+    """An rManager that gets four batches of requests of one token at once."""
+
+    def __init__(self, size: int) -> None:
+        self.steps: list[Step] = []
+        settings = RManagerSettings(
+            instance_id="me", incarnation=1, block_tokens=16, num_blocks=16 * size, vocab_size=1000,
+            max_num_seqs=size, max_num_batched_tokens=16 * size,
+        )  # fmt: skip
+        self.rm = RManager(settings, NoText, Random(1))
+        params = SamplingParams(max_tokens=1, temperature=0.0)
+        for index in range(4 * size):
+            submit = Submit(request_id=f"r{index}", params=params, **prompt_fields(tuple(range(8))))
+            self.give(Tokenized(submit, array("i", range(8)), b"client"))
+
+    def answer_step(self) -> None:
+        step = self.steps.pop(0)
+        results = [SeqResult(request_id=one.request_id, attempt=0, status="ok", token=1) for one in step.seqs]
+        self.give(FromWorker(StepResult(step_id=step.step_id, results=tuple(results))))
+
+    def give(self, event: Tokenized | FromWorker) -> None:
+        commands = self.rm.handle(event, 1.0)
+        self.steps += [one.body for one in commands if isinstance(one, TellWorker) and isinstance(one.body, Step)]
 
 
 def test_with_requests_that_end_and_begin_before_a_queue() -> None:
