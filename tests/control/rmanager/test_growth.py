@@ -75,7 +75,7 @@ def test_with_many_that_begin_and_end_with_one_step() -> None:
             burst.answer_step()
         assert len(burst.rm.state.sequences) > 2 * size
         counted.append(calls(burst.answer_step) / size)
-    print(counted); assert counted[-1] <= 1.2 * counted[0], f"{counted} calls for each"
+    assert counted[-1] <= 1.2 * counted[0], f"{counted} calls for each"
 
 
 class Burst:
