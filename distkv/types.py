@@ -74,7 +74,7 @@ def _are_token_ids(ids: object, most: int) -> bool:
     return isinstance(ids, tuple) and len(ids) <= most and all(_is_int(one) and 0 <= one <= MAX_INT for one in ids)
 
 
-class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
+class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """How likely the model found one token: natural logarithms of the softmax of its raw logits, before temperature,
     penalties, bias and filters."""
 

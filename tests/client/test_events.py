@@ -10,6 +10,7 @@ from distkv.client import events
 from distkv.client.events import ConnectionLost, RequestEvents
 from distkv.types import TokenLogprobs
 from distkv.wire.messages.to_client import RequestEnded, TokenChunk
+from tests.control.parts import calls
 
 
 def chunk(index: int, text: str = "") -> TokenChunk:
@@ -114,3 +115,13 @@ async def test_who_reads_what_waits_lets_others_have_their_turn() -> None:
         taken += 1
     beside.cancel()
     assert turns == [events.MOST_IN_A_ROW * turn for turn in range(1, 4)]
+
+
+def test_taking_in_logprobs_of_many_tokens_costs_as_much_as_of_few() -> None:
+    found = TokenLogprobs(token_id=7, logprob=-1.0, rank=1, top=((7, -1.0),))
+    few, many = (
+        [TokenChunk(request_id="r", prompt_logprobs=(None, *[found] * count)) for _ in range(2)] for count in (1, 4000)
+    )
+    assert calls(lambda: RequestEvents("r").put(few[0])) == calls(lambda: RequestEvents("r").put(many[0]))
+    waiting = RequestEvents("r")
+    assert waiting.put(many[1]) and waiting._bytes > 4000 * 200
