@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import anyio.to_thread
+import pytest
+
 from tests.gateway.harness import error_of
 
 Start = Callable[..., Any]
@@ -32,3 +35,13 @@ async def test_unknown_models(start: Start) -> None:
         ("/detokenize", {"tokens": [1]}),
     ):
         assert "gpt" in error_of(await gateway.post(path, model="gpt", **body), 404, "model", "model_not_found")
+
+
+async def test_no_answer_takes_a_thread_of_the_web_framework(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first would hold the event loop for 30 ms, to import what makes threads."""
+    gateway = await start()
+    monkeypatch.delattr(anyio.to_thread, "run_sync")
+    error_of(await gateway.http.get("/nowhere"), 404, None, "not_found")
+    error_of(await gateway.post("/v1/completions", model="gpt", prompt="x"), 404, "model", "model_not_found")
+    assert (await gateway.http.get("/health")).status_code == 200
+    assert (await gateway.complete(max_tokens=1)).status_code == 200
