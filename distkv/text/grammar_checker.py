@@ -61,6 +61,9 @@ class GrammarChecker:
             self._drop()
 
     def _ask(self, output: StructuredOutput) -> None:
+        if self._process is not None and self._process.poll() is not None:
+            # When memory is short it is the first to go, also while it waits: no fault of this output.
+            self._drop()
         process = self._process
         if process is None:
             process = self._process = subprocess.Popen(

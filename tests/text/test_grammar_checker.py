@@ -53,6 +53,17 @@ def test_what_takes_a_machine_to_compile_ends_only_the_process(checker: GrammarC
     checker.check(StructuredOutput.json_object())
 
 
+def test_that_it_ended_while_it_waited_is_no_fault_of_the_next_output(checker: GrammarChecker) -> None:
+    checker.check(GOOD)
+    (process,) = children()
+    process.kill()
+    deadline_s = time.monotonic() + 10
+    while process.status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+    checker.check(StructuredOutput.json_object())
+
+
 def test_what_passed_is_not_compiled_again(checker: GrammarChecker) -> None:
     checker.check(GOOD)
     checker.close()
