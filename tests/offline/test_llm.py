@@ -229,7 +229,7 @@ def test_a_request_that_is_lost_with_its_instance_is_begun_anew(start: Start) ->
 
     def lose(instance: FakeInstance, route: bytes, submit: Submit) -> list[Any]:
         """After its first token: twice, or for ever."""
-        first = submit.prompt[0]
+        first = ids_of(submit)[0]
         tries[first] = tries.get(first, 0) + 1
         if tries[first] > (2 if first == 1 else 99):
             return echo(instance, route, submit)
