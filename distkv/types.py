@@ -17,6 +17,7 @@ ServingState = Literal["ready", "draining"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 Transport = Literal["auto", "shm", "tcp"]
 KvCacheDtype = Literal["auto", "fp8"]
+ToolCallParser = Literal["auto", "none", "hermes", "llama3_json", "mistral"]
 CpuKernels = Literal["auto", "avx512bf16", "avx512", "avx2", "portable", "torch"]
 
 MAX_STOP_STRINGS = 64

@@ -21,7 +21,7 @@ from distkv.config.groups import (
 )
 from distkv.config.values import DEFAULT_GMANAGER, check_bind, parse_address
 from distkv.errors import ConfigError
-from distkv.types import Role
+from distkv.types import Role, ToolCallParser
 
 MASKED = "(not shown)"
 """What stands for a secret where a config is printed."""
@@ -148,6 +148,10 @@ class GatewayConfig(Settings, frozen=True, kw_only=True, forbid_unknown_fields=T
     chat_template: Annotated[
         str | None, Meta(description="File with a Jinja chat template, in place of the model's own.")
     ] = None
+    tool_call_parser: Annotated[
+        ToolCallParser,
+        Meta(description="How the model writes tool calls; auto is what its chat template shows, none refuses tools."),
+    ] = "auto"
     max_model_len: Annotated[
         PositiveSuffixed | None,
         Meta(description="Longest prompt + output in tokens, where that is less than the instances take."),

@@ -143,7 +143,7 @@ class LLM:
     def _reader(self, chat_template: str | None = None) -> PromptReader:
         model = self._model
         if chat_template is not None:
-            model = replace(model, template=ChatTemplate.of_text(self._dir, chat_template))
+            model = replace(model, template=ChatTemplate.of_text(self._dir, chat_template), tool_template=None)
         most = longest_request(self._client.members())
         if not most:
             raise RequestFailed(True, "no instance is left to serve requests")

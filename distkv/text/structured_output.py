@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from llguidance import LLParserLimits, LLTokenizer
 
 _HEAD = '%llguidance {"no_forcing": true}\n'
-_WHITESPACE = r" ?|\n{1,2}[ \t]{0,40}"
+WHITESPACE = r" ?|\n{1,2}[ \t]{0,40}"
 """Where JSON may have whitespace: a model that may choose any amount of it can go on with it for ever."""
 MAX_GBNF = 16384
 """It is read by Python, which takes up to 25 µs for a character."""
@@ -100,7 +100,7 @@ def _of_schema(text: str) -> str:
     from llguidance import LLMatcher
 
     try:
-        made = LLMatcher.grammar_from_json_schema(text, defaults={"whitespace_pattern": _WHITESPACE})
+        made = LLMatcher.grammar_from_json_schema(text, defaults={"whitespace_pattern": WHITESPACE})
     except ValueError as error:
         raise InvalidParams(FIELD, f"a JSON schema that can be followed ({_shortened(str(error))})", text) from None
     (grammar,) = msgspec.json.decode(made, type=_Made).grammars

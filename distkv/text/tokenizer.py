@@ -121,6 +121,11 @@ class Tokenizer:
         """Whether `decode` leaves this token out."""
         return token_id in self._special_ids
 
+    def special_id(self, text: str) -> int | None:
+        """The token that is this text and that `decode` leaves out; None if there is none."""
+        token_id = self._backend.token_to_id(text)
+        return token_id if token_id in self._special_ids else None
+
     def token_bytes(self, token_id: int) -> bytes:
         """The UTF-8 that one token stands for, possibly part of a character; special tokens stand for their name."""
         token = self.token(token_id)

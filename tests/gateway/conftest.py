@@ -19,12 +19,29 @@ TEMPLATE = (
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )
 
+TOOL_TEMPLATE = (
+    "{% for tool in tools or [] %}{{ tool | tojson }} <tool_call>{% endfor %}"
+    "{% for message in messages %}{{ message.role }}:{{ message.content }}"
+    "{% for call in message.tool_calls or [] %}{{ call.id }} {{ call.function.name }}"
+    "({{ call.function.arguments.x }}){% endfor %}{{ message.tool_call_id }} {{ message.name }}|{% endfor %}"
+)
+
 
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny Llama with a tokenizer and a chat template."""
     path = make_checkpoint(tmp_path_factory.mktemp("gateway") / "model", vocab=320, text_for_tokenizer=TEXT)
     (path / "chat_template.jinja").write_text(TEMPLATE)
+    return path
+
+
+@pytest.fixture(scope="session")
+def calling(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with a template that shows tools, in Hermes's format."""
+    path = tmp_path_factory.mktemp("calling")
+    for file in checkpoint.glob("*.json"):
+        (path / file.name).write_bytes(file.read_bytes())
+    (path / "chat_template.jinja").write_text(TOOL_TEMPLATE)
     return path
 
 

@@ -169,6 +169,17 @@ def silence(instance: FakeInstance, route: bytes, submit: Submit) -> list[Any]:
     return []
 
 
+def says(*texts: str, finish: Any = "stop") -> Serve:
+    """An output of these texts, a token each."""
+
+    def serve(instance: FakeInstance, route: bytes, submit: Submit) -> list[Any]:
+        *before, last = texts
+        said = [chunk(submit, FIRST, text=text) for text in before]
+        return [*said, chunk(submit, FIRST, text=last, finish=finish)]
+
+    return serve
+
+
 def ends(kind: Any, reason: str, *before: str, **more: Any) -> Serve:
     """Some text, then the end of the request without its answer."""
 

@@ -24,6 +24,7 @@ VALUES = {
     "--dtype": {"half": "float16", "float": "float32"},
     "--kv-cache-dtype": {"fp8_e4m3": "fp8"},
     "--max-model-len": {"-1": "auto"},
+    "--tool-call-parser": {"llama4_json": "llama3_json"},
     "--generation-config": {"vllm": "none"},
     "--log-level": {"critical": "error", "trace": "debug"},
 }

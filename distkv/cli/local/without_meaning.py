@@ -75,6 +75,11 @@ _GROUPS: Mapping[tuple[str, str], str] = {
         --allowed-local-media-path --allowed-media-domains --interleave-mm-strings --enable-mm-embeds
         --disable-mm-preprocessor-cache --disable-chunked-mm-input --skip-mm-profiling --video-pruning-rate
         --enable-prompt-embeds --io-processor-plugin""",
+    ("tools can always be called", "say with --tool-call-parser how the model writes calls"): """
+        --enable-auto-tool-choice= --no-enable-auto-tool-choice --tool-parser-plugin --tool-server""",
+    ("llguidance follows schemas and grammars", LEAVE_OUT): """--guided-decoding-backend=auto|guidance
+        --guided-decoding-disable-fallback= --guided-decoding-disable-any-whitespace
+        --guided-decoding-disable-additional-properties --structured-outputs-config""",
     ("models generate text", LEAVE_OUT): """--task=auto|generate --runner=auto|generate --convert=auto|none
         --pooler-config --override-pooler-config""",
     ("requests are served in the order in which they came", LEAVE_OUT): """--scheduling-policy=fcfs
@@ -86,7 +91,8 @@ _GROUPS: Mapping[tuple[str, str], str] = {
         --enable-log-outputs --enable-log-deltas --disable-uvicorn-access-log --disable-access-log-for-endpoints
         --max-log-len --log-config-file --log-error-stack
         --aggregate-engine-logging --enable-logging-iteration-details""",
-    ("thoughts stay in the text of an answer", LEAVE_OUT): "--reasoning-parser --reasoning-parser-plugin",
+    ("thoughts stay in the text of an answer", LEAVE_OUT): """--reasoning-parser
+        --reasoning-parser-plugin --reasoning-config --enable-reasoning""",
     ("there is no export of traces", "scrape /metrics"): """--otlp-traces-endpoint --collect-detailed-traces
         --show-hidden-metrics-for-version --enable-server-load-tracking --kv-cache-metrics""",
     ("the gateway does not have that", "put an HTTP proxy in front of it"): """--uds --root-path --middleware

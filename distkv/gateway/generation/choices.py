@@ -22,6 +22,9 @@ from distkv.types import Chunk, SamplingParams
 MAX_AT_ONCE = 128
 MOST_ROWS = 32
 """Logprobs of so many tokens of a prompt are written in one turn of the event loop: about a millisecond."""
+MOST_TEXT = 1024
+"""So many characters are looked through for tool calls in one turn, a few microseconds each at most. There are more
+when a reader was slow."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,7 @@ class Choice:
     """One output to be made, of the prompt number `prompt_index`.
 
     fits: the user set no max_tokens, so less will do when the pool is smaller. only_prompt: the output, which must have
-    a token, is left out of the response.
+    a token, is left out of the response. has_calls: its text is looked through for tool calls.
     """
 
     index: int
@@ -38,6 +41,7 @@ class Choice:
     params: SamplingParams
     fits: bool = False
     only_prompt: bool = False
+    has_calls: bool = False
 
 
 Deliver = Callable[[Choice, Chunk], Awaitable[None]]
@@ -77,9 +81,9 @@ class Generation:
                             record.chunk(chunk)
                             if chunk.finish_reason == "abort":
                                 raise RequestFailed(True, "the cluster aborted the request")
-                            for part in _in_parts(_without_output(chunk) if choice.only_prompt else chunk):
+                            for part in _in_parts(choice, chunk):
                                 await deliver(choice, part)
-                                if part.prompt_logprobs is not None:
+                                if part.prompt_logprobs is not None or choice.has_calls:
                                     await asyncio.sleep(0)
                     return
                 except RequestRefused as refused:
@@ -90,14 +94,23 @@ class Generation:
                 params = msgspec.structs.replace(params, max_tokens=room)
 
 
-def _in_parts(chunk: Chunk) -> Iterator[Chunk]:
-    """The same with at most MOST_ROWS of the prompt in each."""
-    rows = chunk.prompt_logprobs
-    if rows is None or len(rows) <= MOST_ROWS:
+def _in_parts(choice: Choice, chunk: Chunk) -> Iterator[Chunk]:
+    """What the response has of it, at most MOST_ROWS of the prompt in each part. Where calls are looked for, at most
+    MOST_TEXT characters; tokens come with the first of them."""
+    rows, text = chunk.prompt_logprobs, chunk.text
+    if choice.only_prompt:
+        chunk = _without_output(chunk)
+    if rows is not None and len(rows) > MOST_ROWS:
+        for start in range(0, len(rows), MOST_ROWS):
+            yield msgspec.structs.replace(chunk, prompt_logprobs=rows[start : start + MOST_ROWS])
+    elif choice.has_calls and len(text) > MOST_TEXT:
+        yield msgspec.structs.replace(chunk, text=text[:MOST_TEXT], finish_reason=None)
+        last = (len(text) - 1) // MOST_TEXT * MOST_TEXT
+        for start in range(MOST_TEXT, last, MOST_TEXT):
+            yield Chunk(chunk.request_id, text=text[start : start + MOST_TEXT])
+        yield Chunk(chunk.request_id, text=text[last:], finish_reason=chunk.finish_reason)
+    else:
         yield chunk
-        return
-    for start in range(0, len(rows), MOST_ROWS):
-        yield msgspec.structs.replace(chunk, prompt_logprobs=rows[start : start + MOST_ROWS])
 
 
 def _without_output(chunk: Chunk) -> Chunk:

@@ -9,7 +9,8 @@ import msgspec
 
 from distkv.gateway.prompting.served_model import ServedModel
 from distkv.gateway.schema.errors import invalid
-from distkv.gateway.schema.requests import Message, ToolCall
+from distkv.gateway.schema.requests import Message
+from distkv.gateway.schema.tools import Tool, ToolCall
 from distkv.text.chat_template import TemplateFailed
 
 
@@ -23,13 +24,13 @@ class Conversation(Protocol):
     @property
     def chat_template_kwargs(self) -> dict[str, Any] | None: ...
     @property
-    def tools(self) -> list[dict[str, Any]] | None: ...
+    def tools(self) -> list[Tool] | list[dict[str, Any]] | None: ...
 
 
 def conversation_text(model: ServedModel, messages: Sequence[Message], how: Conversation) -> str:
     """The prompt of a conversation. Templates write their own special tokens. Raises ApiError 400."""
     model.need_tokenizer("messages")
-    template = model.template
+    template = (how.tools and model.tool_template) or model.template
     if template is None:
         raise invalid("the model has no chat template; --chat-template of the gateway gives it one", "messages")
     goes_on = bool(how.continue_final_message)
@@ -37,9 +38,12 @@ def conversation_text(model: ServedModel, messages: Sequence[Message], how: Conv
     if goes_on and opens:
         raise invalid("continue_final_message: cannot go with add_generation_prompt", "continue_final_message")
     plain = [_plain(number, message) for number, message in enumerate(messages)]
+    _name_answers(plain)
     if goes_on and not plain[-1].get("content"):
         raise invalid("continue_final_message: the last message has no content", "continue_final_message")
-    more: Mapping[str, Any] = {"tools": how.tools or None} | (how.chat_template_kwargs or {})
+    more: Mapping[str, Any] = {"tools": list(map(_plain_tool, how.tools or ())) or None} | (
+        how.chat_template_kwargs or {}
+    )
     try:
         return template.render(plain, add_generation_prompt=opens, continue_final_message=goes_on, more=more)
     except TemplateFailed as error:
@@ -64,6 +68,25 @@ def _plain(number: int, message: Message) -> dict[str, Any]:
         # Templates know it by either name.
         plain["reasoning_content"] = plain["thinking"] = message.reasoning_content
     return plain
+
+
+def _name_answers(messages: list[dict[str, Any]]) -> None:
+    """Give what tools answered the name of its function: clients send only the id of the call, and some templates want
+    the name."""
+    names: dict[str, str] = {}
+    for message in messages:
+        for call in message.get("tool_calls", ()):
+            names[call.get("id", "")] = call["function"]["name"]
+        if message["role"] == "tool" and "name" not in message and message.get("tool_call_id") in names:
+            message["name"] = names[message["tool_call_id"]]
+
+
+def _plain_tool(tool: Tool | dict[str, Any]) -> dict[str, Any]:
+    """Without what only says how calls are made."""
+    if isinstance(tool, dict):
+        return tool
+    function = msgspec.structs.replace(tool.function, strict=None)
+    return {"type": tool.type, "function": msgspec.to_builtins(function)}
 
 
 def _plain_call(call: ToolCall, param: str) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -17,11 +18,15 @@ import structlog
 
 from distkv.client.prompts import TokenIds
 from distkv.config import GatewayConfig
+from distkv.errors import InvalidParams
+from distkv.gateway.generation.structured_outputs import refused
 from distkv.gateway.prompting.reader_process import FRAME, READERS, Answer, Kind, Outcome, Refusal, Task
 from distkv.gateway.prompting.reading import ChatRead, CompletionRead, Prompt, Written
 from distkv.gateway.prompting.served_model import ServedModel
 from distkv.gateway.schema.errors import ApiError, unavailable
 from distkv.places import Places
+from distkv.structured_output import StructuredOutput
+from distkv.text.grammar_checker import GrammarChecker
 
 SHORT_BYTES = 256 * 2**10
 THREADS = 2
@@ -31,7 +36,9 @@ RETIRE_BYTES = 2**20
 """After a body over this the process ends, and gives back the memory that tokenizing took: 150 times the text."""
 PIECE_BYTES = 2**18
 """So much of a body, or of what is written, is handed over in one turn of the event loop."""
+KNOWN_CONSTRAINTS = 64
 T = TypeVar("T", bound=Outcome)
+C = TypeVar("C", CompletionRead, ChatRead)
 # Made here, for that takes ten milliseconds.
 _answers: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 
@@ -44,15 +51,19 @@ class Readers:
         self._model = model
         self._places = Places(THREADS)
         self._threads = ThreadPoolExecutor(THREADS, "read")
+        self._check_place = Places(1)
+        self._checks = ThreadPoolExecutor(1, "check")
+        self._checker = GrammarChecker()
+        self._known: OrderedDict[StructuredOutput, None] = OrderedDict()
         self._long = LongBodies(config)
 
     async def completion(self, parts: Sequence[bytes], most: int | None) -> CompletionRead:
         """See `reading.read_completion`."""
-        return await self._read("completion", parts, most, CompletionRead)
+        return await self._checked(await self._read("completion", parts, most, CompletionRead))
 
     async def chat(self, parts: Sequence[bytes], most: int | None) -> ChatRead:
         """See `reading.read_chat`."""
-        return await self._read("chat", parts, most, ChatRead)
+        return await self._checked(await self._read("chat", parts, most, ChatRead))
 
     async def tokenize(self, parts: Sequence[bytes], max_model_len: int | None) -> Written:
         """See `reading.tokenize`."""
@@ -65,7 +76,27 @@ class Readers:
     async def aclose(self) -> None:
         """End the threads, and the process, if there is one; safe to call twice."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+        self._checks.shutdown(wait=False, cancel_futures=True)
+        self._checker.close()
         await self._long.aclose()
+
+    async def _checked(self, read: C) -> C:
+        """The same if its output can be what it must be. Who sends the same again and again waits for nobody."""
+        output = read.params.structured_output
+        if output is None:
+            return read
+        if output not in self._known:
+            loop = asyncio.get_running_loop()
+            try:
+                async with self._check_place.take(len(output.text)):
+                    await loop.run_in_executor(self._checks, self._checker.check, output)
+            except InvalidParams as error:
+                raise refused(read.constraint_param, error) from None
+            self._known[output] = None
+        self._known.move_to_end(output)
+        if len(self._known) > KNOWN_CONSTRAINTS:
+            self._known.popitem(last=False)
+        return read
 
     async def _read(self, kind: Kind, parts: Sequence[bytes], most: int | None, expected: type[T]) -> T:
         if (size := sum(map(len, parts))) > SHORT_BYTES:

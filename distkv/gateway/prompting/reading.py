@@ -5,12 +5,15 @@ Pure functions of a model, a body and the longest request that may fit; `readers
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from distkv.client.prompts import TokenIds
+from distkv.gateway.generation.call_grammar import calls_or_json, schema_of_calls
 from distkv.gateway.generation.sampling import check_common, sampling_params
+from distkv.gateway.generation.structured_outputs import Constraint, constraint, constraint_of
+from distkv.gateway.generation.tool_use import ToolUse, tool_use
 from distkv.gateway.prompting.conversations import conversation_text
 from distkv.gateway.prompting.prompts import check_ids, completion_prompts, encode, truncation_of
 from distkv.gateway.prompting.served_model import ServedModel
@@ -24,15 +27,20 @@ from distkv.gateway.schema.requests import (
     CompletionRequest,
     DetokenizeRequest,
     Message,
+    SamplingRequest,
     TokenizeRequest,
 )
 from distkv.gateway.schema.responses import Detokenized, Tokenized
+from distkv.structured_output import StructuredOutput
 from distkv.types import SamplingParams
 
 DEFAULT_MAX_TOKENS = 16
 NO_PROMPT = ""
 NO_MESSAGES = [Message(role="user")]
-"""What stands in a body when its prompts were read: the rest of it is short."""
+UNCONSTRAINED: dict[str, Any] = dict.fromkeys(
+    ("response_format", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs")
+)
+"""What stands in a body when its prompts and its constraints were read: the rest of it is short."""
 S = TypeVar("S", bound=msgspec.Struct)
 
 
@@ -44,21 +52,26 @@ class Prompt(msgspec.Struct, frozen=True):
 
 
 class CompletionRead(msgspec.Struct, frozen=True, tag=True):
-    """A completion to be made. max_tokens may be 0, where only the prompt is wanted."""
+    """A completion to be made. max_tokens may be 0, where only the prompt is wanted. constraint_param: the field that
+    says what the output must be."""
 
     body: CompletionRequest
     params: SamplingParams
     max_tokens: int
     prompts: list[Prompt] = []
+    constraint_param: str = ""
 
 
 class ChatRead(msgspec.Struct, frozen=True, tag=True):
-    """A chat to be answered. max_tokens: None takes what fits, and params do not say."""
+    """A chat to be answered. max_tokens: None takes what fits, and params do not say. constraint_param: the field that
+    says what the output must be. tool_use: None if no tool may be called."""
 
     body: ChatRequest
     params: SamplingParams
     max_tokens: int | None
     prompts: list[Prompt] = []
+    constraint_param: str = ""
+    tool_use: ToolUse | None = None
 
 
 class Written(msgspec.Struct, frozen=True, tag=True):
@@ -81,13 +94,15 @@ def read_completion(model: ServedModel, raw: bytes, most: int | None) -> Complet
         logprobs=body.logprobs if max_tokens else None,
         prompt_logprobs=body.logprobs if body.echo else None,
     )
+    found = _constraint(model, body)
     prompts = []
     for ids, text in completion_prompts(model, body, max_tokens, most):
         echoed = None
         if body.echo:
             echoed = text if text is not None else _text_of(model, ids, body.skip_special_tokens is not False)
         prompts.append(Prompt(TokenIds(ids), echoed))
-    return CompletionRead(msgspec.structs.replace(body, prompt=NO_PROMPT), params, max_tokens, prompts)
+    shorn = msgspec.structs.replace(body, prompt=NO_PROMPT, **UNCONSTRAINED)
+    return CompletionRead(shorn, _constrained(params, found), max_tokens, prompts, _param(found))
 
 
 def read_chat(model: ServedModel, raw: bytes, most: int | None) -> ChatRead:
@@ -98,19 +113,22 @@ def read_chat(model: ServedModel, raw: bytes, most: int | None) -> ChatRead:
     if body.top_logprobs and not body.logprobs:
         raise invalid("top_logprobs: needs logprobs", "top_logprobs")
     logprobs = body.top_logprobs or 0 if body.logprobs else None
-    if body.tools and body.tool_choice != "none":
-        raise invalid('tools: only tool_choice "none" is supported by this server', "tools", "unsupported_parameter")
+    use = tool_use(body, model.tool_format)
     wanted = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
     least = wanted or max(1, body.min_tokens or 0)
     # Checked before the prompt is made, which takes longer.
     params = sampling_params(body, model.defaults, max_tokens=least, logprobs=logprobs)
+    found = _chat_constraint(model, body, use)
+    params = _constrained(params, found)
+    if use is not None and not use.is_required and model.marks_are_special:
+        params = msgspec.structs.replace(params, skip_special_tokens=False)
     truncation = truncation_of(body, least, most)
     text = conversation_text(model, body.messages, body)
     with_special = bool(body.add_special_tokens)
     ids = encode(model, text, "messages", least, most, truncation, add_special_tokens=with_special)
     check_ids(ids, "messages: the prompt", "messages")
-    shorn = msgspec.structs.replace(body, messages=NO_MESSAGES, chat_template_kwargs=None, tools=None)
-    return ChatRead(shorn, params, wanted, [Prompt(TokenIds(ids))])
+    shorn = msgspec.structs.replace(body, messages=NO_MESSAGES, chat_template_kwargs=None, tools=None, **UNCONSTRAINED)
+    return ChatRead(shorn, params, wanted, [Prompt(TokenIds(ids))], _param(found), use)
 
 
 def tokenize(model: ServedModel, raw: bytes, max_model_len: int | None) -> Written:
@@ -139,6 +157,41 @@ def detokenize(model: ServedModel, raw: bytes, most: int | None) -> Written:
     body = decode(raw, DetokenizeRequest, {})
     model.check_name(body.model)
     return Written([msgspec.json.encode(Detokenized(model.need_tokenizer().decode(body.tokens)))])
+
+
+def _constraint(model: ServedModel, body: SamplingRequest) -> Constraint | None:
+    """What the output must be. Raises ApiError 400."""
+    found = constraint_of(body)
+    if found is not None:
+        model.need_tokenizer(found.param)
+    return found
+
+
+def _chat_constraint(model: ServedModel, body: ChatRequest, use: ToolUse | None) -> Constraint | None:
+    """The same, where calls are a way to answer, or all of it."""
+    found, tools = _constraint(model, body), body.tools or []
+    if use is None:
+        return found
+    if found is not None and found.param != "response_format":
+        raise invalid(f'{found.param}: cannot go with tools, unless tool_choice is "none"', found.param)
+    if use.is_required:
+        model.need_tokenizer("tools")
+        return constraint("tools", lambda _: StructuredOutput.json_schema(schema_of_calls(use, tools)), tools)
+    if found is None:
+        return None
+    assert body.response_format is not None
+    schema = body.response_format.json
+    return constraint(
+        found.param, lambda _: StructuredOutput.grammar(calls_or_json(use, tools, schema, model.special_id)), schema
+    )
+
+
+def _constrained(params: SamplingParams, found: Constraint | None) -> SamplingParams:
+    return params if found is None else msgspec.structs.replace(params, structured_output=found.output)
+
+
+def _param(found: Constraint | None) -> str:
+    return "" if found is None else found.param
 
 
 def _text_of(model: ServedModel, ids: list[int], skip_special_tokens: bool) -> str:

@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from distkv.gateway.schema.output_formats import ChoiceTexts, JsonSchema, ResponseFormat, StructuredOutputs
+from distkv.gateway.schema.tools import MAX_NAME, Name, ToolCalls, ToolChoice, Tools
 from distkv.types import (
     MAX_ALLOWED_TOKEN_IDS,
     MAX_BAD_WORDS,
@@ -22,11 +24,8 @@ MAX_CHOICES = 128
 MAX_OUTPUTS = 1024
 MAX_MESSAGES = 4096
 MAX_PARTS = 4096
-MAX_TOOLS = 1024
-MAX_NAME = 256
 MAX_TEMPLATE_VALUES = 64
 
-_Name = Annotated[str, Meta(max_length=MAX_NAME)]
 _Stop = Annotated[str, Meta(max_length=MAX_STOP_BYTES)]
 _BadWord = Annotated[str, Meta(min_length=1, max_length=MAX_BAD_WORDS_BYTES)]
 _TokenKey = Annotated[str, Meta(max_length=10)]
@@ -38,15 +37,10 @@ NOTHING: tuple[Any, ...] = (False, [], {}, "")
 REFUSED: dict[str, tuple[Any, ...]] = {
     "chat_template": NOTHING,
     "documents": NOTHING,
-    "guided_choice": NOTHING,
-    "guided_grammar": NOTHING,
-    "guided_json": NOTHING,
-    "guided_regex": NOTHING,
+    "guided_whitespace_pattern": NOTHING,
     "length_penalty": (1,),
     "logits_processors": NOTHING,
     "prompt_embeds": NOTHING,
-    "response_format": ({"type": "text"},),
-    "structured_outputs": NOTHING,
     "use_beam_search": (False,),
 }
 """Fields that would change the answer, with the values that do not."""
@@ -60,7 +54,6 @@ REFUSED_CHAT: dict[str, tuple[Any, ...]] = REFUSED | {
     "functions": NOTHING,
     "modalities": (["text"],),
     "prediction": NOTHING,
-    "tool_choice": ("none",),
     "web_search_options": (),
 }
 REFUSED_TEXT: dict[str, tuple[Any, ...]] = {"chat_template": NOTHING}
@@ -76,7 +69,7 @@ class StreamOptions(msgspec.Struct, frozen=True):
 class SamplingRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What completions and chat have in common. None is the model's own default, or the API's."""
 
-    model: _Name | None = None
+    model: Name | None = None
     n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -104,6 +97,12 @@ class SamplingRequest(msgspec.Struct, frozen=True, kw_only=True):
     prompt_logprobs: _Logprobs | None = None
     add_special_tokens: bool | None = None
     return_tokens_as_token_ids: bool | None = None
+    response_format: ResponseFormat | None = None
+    guided_json: str | JsonSchema | None = None
+    guided_regex: str | None = None
+    guided_choice: ChoiceTexts | None = None
+    guided_grammar: str | None = None
+    structured_outputs: StructuredOutputs | None = None
 
 
 class CompletionRequest(SamplingRequest, frozen=True, kw_only=True):
@@ -123,34 +122,16 @@ class TextPart(msgspec.Struct, frozen=True):
     text: str
 
 
-class CalledFunction(msgspec.Struct, frozen=True):
-    """The function of a tool call. arguments: an object, or its JSON."""
-
-    name: _Name
-    arguments: str | dict[str, Any] | None = None
-
-
-class ToolCall(msgspec.Struct, frozen=True):
-    """A call of a tool that the assistant made."""
-
-    function: CalledFunction
-    id: _Name | None = None
-    type: Literal["function"] = "function"
-
-
 class Message(msgspec.Struct, frozen=True, kw_only=True):
     """One message of a conversation. Parts are joined by line ends. Templates see the other fields too. tool_calls: of
     an assistant. tool_call_id: which of them a tool answers."""
 
     role: Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
     content: str | Annotated[list[TextPart], Meta(max_length=MAX_PARTS)] | None = None
-    name: _Name | None = None
+    name: Name | None = None
     reasoning_content: str | None = None
-    tool_calls: Annotated[list[ToolCall], Meta(max_length=MAX_TOOLS)] | None = None
-    tool_call_id: _Name | None = None
-
-
-_Tools = Annotated[list[dict[str, Any]], Meta(max_length=MAX_TOOLS)]
+    tool_calls: ToolCalls | None = None
+    tool_call_id: Name | None = None
 
 
 class ChatRequest(SamplingRequest, frozen=True, kw_only=True):
@@ -163,27 +144,28 @@ class ChatRequest(SamplingRequest, frozen=True, kw_only=True):
     top_logprobs: _Logprobs | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
-    chat_template_kwargs: Annotated[dict[_Name, Any], Meta(max_length=MAX_TEMPLATE_VALUES)] | None = None
-    tools: Annotated[_Tools, Meta(description="Templates see them; no tool is called.")] | None = None
-    tool_choice: Literal["none"] | None = None
+    chat_template_kwargs: Annotated[dict[Name, Any], Meta(max_length=MAX_TEMPLATE_VALUES)] | None = None
+    tools: Tools | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
 
 
 class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Body of POST /tokenize: a prompt or messages."""
 
-    model: _Name | None = None
+    model: Name | None = None
     prompt: str | None = None
     messages: Annotated[list[Message], Meta(max_length=MAX_MESSAGES)] | None = None
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
-    chat_template_kwargs: Annotated[dict[_Name, Any], Meta(max_length=MAX_TEMPLATE_VALUES)] | None = None
-    tools: _Tools | None = None
+    chat_template_kwargs: Annotated[dict[Name, Any], Meta(max_length=MAX_TEMPLATE_VALUES)] | None = None
+    tools: Tools | None = None
 
 
 class DetokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Body of POST /detokenize."""
 
     tokens: list[_TokenId]
-    model: _Name | None = None
+    model: Name | None = None

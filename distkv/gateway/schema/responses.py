@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 from starlette.responses import Response
 
 from distkv.types import FinishReason
+
+ChatFinishReason = FinishReason | Literal["tool_calls"]
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -80,11 +84,27 @@ class ChatLogprobs(msgspec.Struct, frozen=True):
     content: list[TokenLogprob]
 
 
-class AssistantMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """What the model answers."""
+class AssistantFunction(msgspec.Struct, frozen=True):
+    """The function of a tool call. arguments: JSON as the model wrote it."""
 
-    role: str = "assistant"
-    content: str = ""
+    name: str
+    arguments: str
+
+
+class AssistantToolCall(msgspec.Struct, frozen=True):
+    """A tool that is to be called."""
+
+    id: str
+    type: str
+    function: AssistantFunction
+
+
+class AssistantMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the model answers. content: null if there are only tool calls."""
+
+    role: str
+    content: str | None
+    tool_calls: list[AssistantToolCall] | None = None
 
 
 class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,7 +113,7 @@ class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
     index: int
     message: AssistantMessage
     logprobs: ChatLogprobs | None = None
-    finish_reason: FinishReason | None = None
+    finish_reason: ChatFinishReason | None = None
 
 
 class Chat(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,11 +128,28 @@ class Chat(msgspec.Struct, frozen=True, kw_only=True):
     prompt_logprobs: PromptLogprobs | msgspec.UnsetType | None = msgspec.UNSET
 
 
+class DeltaFunction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is new of a tool call's function: its name first, then its arguments piece by piece."""
+
+    name: str | None = None
+    arguments: str | None = None
+
+
+class DeltaToolCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is new of the tool call number `index`; id and type come once, with the name."""
+
+    index: int
+    id: str | None = None
+    type: str | None = None
+    function: DeltaFunction
+
+
 class Delta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is new in an answer; the role comes once, before everything else."""
 
     role: str | None = None
     content: str | None = None
+    tool_calls: list[DeltaToolCall] | None = None
 
 
 class ChatChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,7 +158,7 @@ class ChatChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
     index: int
     delta: Delta
     logprobs: ChatLogprobs | None = None
-    finish_reason: FinishReason | None = None
+    finish_reason: ChatFinishReason | None = None
 
 
 class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):

@@ -27,6 +27,7 @@ KNOWN = {flag for param in serve.command.params for flag in (*param.opts, *param
         ("--enable-chunked-prefill --no-enable-prefix-caching m", "m"),
         ("--load-format safetensors --swap-space 0 --task generate m", "m"),
         ("m --max-model-len -1", "m --max-model-len=auto"),
+        ("m --enable-auto-tool-choice --tool-call-parser llama4_json", "m --tool-call-parser=llama3_json"),
         ("-- --seed", "-- --seed"),
         ("--modle x -", "--modle x -"),
         ("--dtype", "--dtype="),
@@ -56,6 +57,7 @@ def test_lists_may_be_json():
         ("-q awq", "--quantization: weights are not quantized"),
         ("--trust-remote-code", "no code of a checkpoint"),
         ("--num-gpu-blocks-override 99", "use --kv-tokens"),
+        ("--guided-decoding-backend outlines", "llguidance follows schemas"),
         ("--seed 1", "send the same `seed`"),
     ],
 )

@@ -155,32 +155,6 @@ async def test_a_template_of_ones_own(start: Start, tmp_path: Path, checkpoint: 
     assert prompt_of(gateway.submits()[0]) == tuple(Tokenizer.from_dir(checkpoint).encode("hello!"))
 
 
-async def test_tools_and_their_messages_reach_the_template(start: Start, tmp_path: Path, checkpoint: Path) -> None:
-    """As openai's clients send them; arguments are objects in templates, as transformers wants them."""
-    file = tmp_path / "own.jinja"
-    file.write_text(
-        "{% for tool in tools or [] %}{{ tool.function.name }};{% endfor %}"
-        "{% for message in messages %}{{ message.role }}:{{ message.content }}"
-        "{% for call in message.tool_calls or [] %}{{ call.id }} {{ call.function.name }}"
-        "({{ call.function.arguments.x }}){% endfor %}{{ message.tool_call_id }}{{ message.name }}|{% endfor %}"
-    )
-    gateway = await start(chat_template=str(file))
-    call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"x": 5}'}}
-    said = [
-        {"role": "user", "content": "hi"},
-        {"role": "assistant", "content": None, "tool_calls": [call]},
-        {"role": "tool", "content": "7", "tool_call_id": "c1"},
-        {"role": "assistant", "tool_calls": [{"function": {"name": "now"}}]},
-    ]
-    tools = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
-    body = {"messages": said, "tools": tools}
-    answer = await gateway.post("/v1/chat/completions", **body, tool_choice="none", max_tokens=1)
-    assert answer.status_code == 200, answer.text
-    expected = Tokenizer.from_dir(checkpoint).encode("add;user:hi|assistant:c1 add(5)|tool:7c1|assistant: now()|")
-    assert prompt_of(gateway.submits()[0]) == tuple(expected)
-    assert (await gateway.post("/tokenize", **body)).json()["tokens"] == expected
-
-
 async def test_a_template_that_refuses(start: Start, tmp_path: Path) -> None:
     file = tmp_path / "own.jinja"
     file.write_text(

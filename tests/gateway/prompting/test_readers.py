@@ -16,6 +16,7 @@ import pytest
 
 from distkv.gateway.prompting import readers
 from distkv.gateway.prompting.reading import CompletionRead
+from distkv.types import SamplingParams
 from tests.gateway.harness import Gateway, error_of, until
 from tests.token_ids import prompt_of
 
@@ -161,7 +162,7 @@ async def test_a_short_body_does_not_wait_for_all_the_longer_ones_before_it(monk
     def slow(_model: Any, raw: bytes, _most: int | None) -> CompletionRead:
         begun.append(len(raw))
         go_on.acquire(timeout=10)
-        return CompletionRead(nothing, nothing, 1)
+        return CompletionRead(nothing, SamplingParams(), 1)
 
     monkeypatch.setitem(readers.READERS, "completion", slow)
     made = readers.Readers(nothing, nothing)

@@ -36,9 +36,9 @@ def brief(instance: Any, route: bytes, submit: Submit) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def url(checkpoint: Path) -> Iterator[str]:
-    """A gateway beside the test's thread; the thread that reads bodies for it is there."""
+    """A gateway beside the test's thread; what reads bodies and grammars for it is there."""
     with served(checkpoint, brief) as url:
-        httpx.post(url + "/v1/completions", json={"prompt": "x"}).raise_for_status()
+        httpx.post(url + "/v1/completions", json={"prompt": "x", "guided_regex": "x"}).raise_for_status()
         yield url
 
 

@@ -1,0 +1,95 @@
+"""What outputs may be that have calls in them: a schema where calls are required, a grammar where they are one way to
+answer and JSON by a schema is the other."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from distkv.gateway.generation.tool_use import NAMED, ToolUse
+from distkv.gateway.schema.tools import FunctionDefinition, Tool
+from distkv.text.structured_output import WHITESPACE
+from distkv.text.tool_calls.formats import FORMATS
+
+NO_ARGUMENTS = {"type": "object", "properties": {}, "additionalProperties": False}
+_VALUES = ("const", "enum", "default", "examples")
+_CALLS = {
+    "hermes": """calls: call (SPACE? call)*
+call: {open} SPACE? object SPACE? "</tool_call>"
+""",
+    "llama3_json": """calls: {open}? call (";" SPACE? call)*
+call: object
+""",
+    "mistral": """calls: {open} SPACE? "[" call ("," SPACE? call)* "]"
+call: object
+""",
+}
+"""How formats write calls, after the mark that opens them."""
+
+
+def schema_of_calls(use: ToolUse, tools: Collection[Tool]) -> dict[str, Any]:
+    """What an output must be whose calls are required: the arguments of the one function, or a list of calls."""
+    functions = [tool.function for tool in tools if tool.function.name in use.names]
+    if use.kind == NAMED:
+        return _parameters(functions[0])
+    call, definitions = _call(functions, "parameters")
+    most = {"maxItems": 1} if use.only_one else {}
+    return {"type": "array", "minItems": 1, **most, "items": call, "$defs": definitions}
+
+
+def calls_or_json(
+    use: ToolUse, tools: Collection[Tool], schema: dict[str, Any], special_id: Callable[[str], int | None]
+) -> str:
+    """The grammar, in Lark, of outputs that are calls in the format of the model, or JSON that is valid by a schema.
+
+    special_id: of a mark that is a special token.
+    """
+    member = "parameters" if use.kind == "llama3_json" else "arguments"
+    call, definitions = _call([tool.function for tool in tools], member)
+    mark = FORMATS[use.kind].marks[0]
+    number = special_id(mark)
+    rules = _CALLS[use.kind].format(open=json.dumps(mark) if number is None else f"<[{number}]>")
+    if use.only_one:
+        rules = re.sub(r" \([^)]*\)\*", "", rules)
+    return (
+        f"start: json | calls\n{rules}SPACE: /[ \\n]{{1,2}}/\n"
+        f"json: %json {_spaced(schema)}\nobject: %json {_spaced(call | {'$defs': definitions})}\n"
+    )
+
+
+def _spaced(schema: dict[str, Any]) -> str:
+    """As JSON; so that what is valid has not any amount of whitespace."""
+    return json.dumps({"x-guidance": {"whitespace_pattern": WHITESPACE}} | schema)
+
+
+def _call(functions: Sequence[FunctionDefinition], member: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The schema of a call whose arguments are this member, and what it refers to."""
+    calls = [
+        {
+            "type": "object",
+            "properties": {"name": {"const": one.name}, member: {"$ref": f"#/$defs/{place}"}},
+            "required": ["name", member],
+            "additionalProperties": False,
+        }
+        for place, one in enumerate(functions)
+    ]
+    definitions = {str(place): _moved(_parameters(one), f"#/$defs/{place}") for place, one in enumerate(functions)}
+    return {"anyOf": calls}, definitions
+
+
+def _parameters(function: FunctionDefinition) -> dict[str, Any]:
+    return NO_ARGUMENTS if function.parameters is None else function.parameters
+
+
+def _moved(schema: Any, root: str) -> Any:
+    """The same below `root`: what refers to places within it refers to where they are now."""
+    if isinstance(schema, list):
+        return [_moved(one, root) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    moved = {name: one if name in _VALUES else _moved(one, root) for name, one in schema.items()}
+    if isinstance(reference := schema.get("$ref"), str) and reference.startswith("#"):
+        moved["$ref"] = root + reference.removeprefix("#")
+    return moved

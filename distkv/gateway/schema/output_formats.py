@@ -1,0 +1,49 @@
+"""What users send about the form of the output: OpenAI's way to say it, and vLLM's."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+MAX_CHOICE_TEXTS = 4096
+
+JsonSchema = dict[str, Any]
+ChoiceTexts = Annotated[list[str], Meta(min_length=1, max_length=MAX_CHOICE_TEXTS)]
+
+
+class NamedSchema(msgspec.Struct, frozen=True, kw_only=True):
+    """A JSON schema with a name for it. strict changes nothing: the output follows the schema."""
+
+    name: str | None = None
+    description: str | None = None
+    schema: JsonSchema
+    strict: bool | None = None
+
+
+class ResponseFormat(msgspec.Struct, frozen=True):
+    """What the output must be: anything, any JSON object, or JSON that is valid by a schema."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: NamedSchema | None = None
+
+    @property
+    def json(self) -> JsonSchema:
+        """The schema of the JSON that the output must be."""
+        return {"type": "object"} if self.json_schema is None else self.json_schema.schema
+
+
+class StructuredOutputs(msgspec.Struct, frozen=True, kw_only=True):
+    """What the output must be; one of the first five. json: a schema, or its text. The others are refused unless they
+    change nothing."""
+
+    json: str | JsonSchema | None = None
+    json_object: bool | None = None
+    regex: str | None = None
+    choice: ChoiceTexts | None = None
+    grammar: str | None = None
+    disable_any_whitespace: bool | None = None
+    disable_additional_properties: bool | None = None
+    whitespace_pattern: str | None = None
+    structural_tag: str | None = None
