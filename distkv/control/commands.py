@@ -64,12 +64,14 @@ class GManagerRequested(msgspec.Struct, frozen=True):
 
 
 class Tokenized(msgspec.Struct, frozen=True):
-    """A `Submit` whose prompt, and whose bad words, have become token ids; those of the prompt are the vocabulary's."""
+    """A `Submit` whose prompt, and whose bad words, have become token ids; those of the prompt are the vocabulary's.
+    The grammar of what its output must be is held for it until `ReleaseGrammar`."""
 
     submit: Submit
     token_ids: array[int]
     route: bytes
     bad_words: tuple[tuple[int, ...], ...] = ()
+    grammar_id: int | None = None
 
 
 class Tick(msgspec.Struct, frozen=True):
@@ -146,6 +148,12 @@ class Publish(msgspec.Struct, frozen=True):
     event: ClusterEvent
 
 
+class ReleaseGrammar(msgspec.Struct, frozen=True):
+    """The request that this grammar was held for needs it no more."""
+
+    grammar_id: int
+
+
 class Exit(msgspec.Struct, frozen=True):
     """Drained (code 0) or beyond help (code 1)."""
 
@@ -153,7 +161,7 @@ class Exit(msgspec.Struct, frozen=True):
     reason: str
 
 
-Command = TellWorker | TellGManager | TellPeer | Answer | Publish | Exit
+Command = TellWorker | TellGManager | TellPeer | Answer | Publish | ReleaseGrammar | Exit
 """What an rManager tells its actor."""
 GManagerCommand = Answer | Broadcast | Publish
 """What a gManager tells its actor."""

@@ -149,14 +149,16 @@ class SimCluster:
         max_tokens: int,
         *,
         bad_words: tuple[tuple[int, ...], ...] = (),
+        grammar_id: int | None = None,
         **params: Any,
     ) -> None:
-        """Send a greedy request to an instance; its client stays until it has the answer. bad_words: as token ids."""
+        """Send a greedy request to an instance; its client stays until it has the answer. bad_words: as token ids.
+        grammar_id: see `FakeWorker`."""
         sampling = SamplingParams(max_tokens=max_tokens, temperature=0.0, **params)
         ids = array("i", prompt)
         submit = tr.Submit(request_id=request_id, prompt_token_ids=memoryview(pack(ids)), params=sampling)
         self.owner[request_id] = name
-        self._processes.handle(name, c.Tokenized(submit, ids, client_route(request_id), bad_words))
+        self._processes.handle(name, c.Tokenized(submit, ids, client_route(request_id), bad_words, grammar_id))
 
     def cancel(self, request_id: str) -> None:
         """Have the client stop its request."""

@@ -3,7 +3,8 @@
 A step checks what attention would read: each position before the query must be there exactly once, local or in a live
 span of a creditor, and hold this request's token. The sampled token is a hash of all tokens before it, so one wrong,
 missing or stale rBlock anywhere changes the output or fails the assertion; instead of one that may not be chosen comes
-the next that may. A history must be what attention reads, and logprobs are hashes of a position and its token.
+the next that may. Grammar n is complete after n tokens. A history must be what attention reads, and logprobs are
+hashes of a position and its token.
 """
 
 from __future__ import annotations
@@ -187,8 +188,10 @@ class FakeWorker:
             return fw.SeqResult(request_id=name, attempt=attempt, status="lost", lost=tuple(sorted(lost)))
         assert sorted(context) == list(range(seq.end)), f"{name}: positions {sorted(context)} for [0, {seq.end})"
         token = logprobs = None
+        complete = False
         if seq.sample is not None:
             token = self._sample(seq, seq.sample, [context[position] for position in range(seq.end)])
+            complete = seq.end + 1 - seq.sample.prompt_tokens == seq.sample.grammar_id
             if seq.sample.logprobs is not None:
                 logprobs = logprobs_at(seq.end, token, seq.sample.logprobs)
         return fw.SeqResult(
@@ -198,6 +201,7 @@ class FakeWorker:
             token=token,
             logprobs=logprobs,
             prompt_logprobs=self._prompt_logprobs(seq),
+            complete=complete,
         )
 
     def _tokens(self, seq: tw.SeqStep) -> list[int]:

@@ -17,7 +17,8 @@ from distkv.wire.messages.to_rmanager import Members
 class Node:
     """alive: false once its process is gone. frozen: stopped, as by SIGSTOP; its connections stay.
     exited: how it ended by itself. route: of its own connections. joined: whether a gManager listed it.
-    deadline: when it next needs a Tick. num_events: that it handled."""
+    released: grammars that its requests need no more. deadline: when it next needs a Tick. num_events: that
+    it handled."""
 
     def __init__(self, settings: RManagerSettings, entropy: Random) -> None:
         self.settings = settings
@@ -26,6 +27,7 @@ class Node:
         self.exited: c.Exit | None = None
         self.route = f"peer:{settings.instance_id}:{settings.incarnation}".encode()
         self.joined = False
+        self.released: list[int] = []
         self.deadline = self.rm.next_deadline()
         self.num_events = 0
         self.member = Member(

@@ -136,6 +136,8 @@ class Processes:
                     self._answer(name, command)
                 case c.Publish():
                     self.events.append((name, command.event))
+                case c.ReleaseGrammar():
+                    self.nodes[name].released.append(command.grammar_id)
                 case c.Exit():
                     self.nodes[name].exited = command
                     self.ended.append(name)

@@ -17,7 +17,9 @@ from distkv.errors import InvalidParams
 from distkv.structured_output import FIELD, StructuredOutput
 
 if TYPE_CHECKING:
-    from llguidance import LLParserLimits, LLTokenizer
+    from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+
+    from distkv.text.tokenizer import Tokenizer
 
 _HEAD = '%llguidance {"no_forcing": true}\n'
 WHITESPACE = r" ?|\n{1,2}[ \t]{0,40}"
@@ -64,12 +66,61 @@ def refuse(output: StructuredOutput, words: str) -> None:
         raise InvalidParams(FIELD, f"a {output.kind} that can be followed ({_shortened(words)})", output.text)
 
 
+class Vocabulary:
+    """What one model's tokens stand for, as llguidance needs it. Made once, for a large one takes a second.
+
+    not_first: tokens whose text changes at the beginning of one, where the tokenizer drops a space.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, size: int) -> None:
+        """size: of the model, which may have more tokens than the tokenizer, or fewer. Raises InvalidParams for a
+        tokenizer whose tokens do not each stand for their own text."""
+        from llguidance import LLTokenizer, TokenizerWrapper
+
+        if not tokenizer.is_literal:
+            raise InvalidParams(FIELD, "a model with byte-level BPE or SentencePiece tokens", "another tokenizer")
+        tokens = [tokenizer.token_bytes(index) if tokenizer.token(index) else b"" for index in range(size)]
+        special = [index for index in range(size) if tokenizer.is_special(index)]
+        spaced = [index for index, token in enumerate(tokens) if token.startswith(b" ")]
+        drops = any(tokenizer.decode([index], skip_special_tokens=False)[:1] != " " for index in spaced[:1])
+        self.not_first = spaced if drops else []
+        self.tokenizer = LLTokenizer(TokenizerWrapper(_Tokens(tokenizer, tokens, special)))
+
+
+class _Tokens:
+    """As llguidance reads them. It puts the end of a text behind them, as one more token."""
+
+    eos_token_id = bos_token_id = None
+
+    def __init__(self, tokenizer: Tokenizer, tokens: list[bytes], special_token_ids: list[int]) -> None:
+        self._tokenizer = tokenizer
+        self.tokens, self.special_token_ids = tokens, special_token_ids
+
+    def __call__(self, text: str) -> list[int]:
+        return self._tokenizer.encode(text, add_special_tokens=False)
+
+
+def compiled(output: StructuredOutput, vocabulary: Vocabulary) -> LLMatcher:
+    """A matcher that has seen no token. Raises InvalidParams. Lets other threads run."""
+    from llguidance import LLMatcher
+
+    made = LLMatcher(vocabulary.tokenizer, grammar_of(output), log_level=0, limits=limits())
+    refuse(output, made.get_error())
+    return made
+
+
 @cache
 def limits() -> LLParserLimits:
-    """Of what compiling a grammar, and each mask of it, may cost."""
+    """Of what compiling a grammar, and each mask of it, may cost: some tens of milliseconds for the costliest mask, and
+    100 MiB for the states of a lexer."""
     from llguidance import LLParserLimits
 
-    return LLParserLimits(initial_lexer_fuel=500_000, max_grammar_size=200_000, verbose_errors=False)
+    return LLParserLimits(
+        initial_lexer_fuel=500_000,
+        max_grammar_size=200_000,
+        max_lexer_states=50_000,
+        verbose_errors=False,
+    )
 
 
 def grammar_of(output: StructuredOutput) -> str:

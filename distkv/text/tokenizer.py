@@ -24,6 +24,8 @@ from distkv.text.token_sizes import most_bytes_per_token
 
 _OTHER_FORMATS = ("tokenizer.model", "spiece.model", "tekken.json", "vocab.json", "vocab.txt")
 Side = Literal["left", "right"]
+_JOINS = {"Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"}
+"""What decoders of SentencePiece vocabularies consist of."""
 _FEW = 1000
 """So few ids are decoded in a third of a millisecond."""
 
@@ -116,6 +118,12 @@ class Tokenizer:
     def token(self, token_id: int) -> str:
         """How the tokenizer writes one token; "" for an id it does not have."""
         return self._backend.id_to_token(token_id) or ""
+
+    @property
+    def is_literal(self) -> bool:
+        """Whether a text is that of its tokens, each by itself (`token_bytes`), but for a space at its beginning."""
+        kinds = self._decoder_kinds
+        return kinds == ["ByteLevel"] or (bool(kinds) and _JOINS.issuperset(kinds))
 
     def is_special(self, token_id: int) -> bool:
         """Whether `decode` leaves this token out."""

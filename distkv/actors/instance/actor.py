@@ -13,6 +13,7 @@ from distkv import events
 from distkv.actors.alarm import Alarm
 from distkv.actors.event_lines import EventLines
 from distkv.actors.instance.connections import GManagerConnections, PeerConnections
+from distkv.actors.instance.grammars import Grammars
 from distkv.actors.instance.prompt_intake import PromptIntake
 from distkv.actors.instance.status_responder import StatusResponder
 from distkv.actors.instance.step_chunks import StepChunks
@@ -75,8 +76,15 @@ class InstanceActor:
         self._tasks = tasks
         self._log = structlog.get_logger()
         self._peers = PeerConnections(envelopes, tasks, self.on_peer, self.on_peer_lost)
+        self._grammars = Grammars(worker.send)
         self._intake = PromptIntake(
-            tokenizer, tasks, self._handle, self._answer, lambda: core.most_tokens, core.state.settings.vocab_size
+            tokenizer,
+            tasks,
+            self._handle,
+            self._answer,
+            lambda: core.most_tokens,
+            core.state.settings.vocab_size,
+            self._grammars,
         )
         self._status = StatusResponder(core, member, worker, self._malformed, self._answer)
         self._follow_ups: list[c.Event] = []
@@ -102,6 +110,7 @@ class InstanceActor:
         """Disconnect from peers; what was sent gets a moment to leave."""
         self._lines.close()
         self._peers.close()
+        self._grammars.close()
 
     def introduce(self) -> None:
         """Say who we are, to the gManager if one is connected; `joined` is set when it has sent that to all."""
@@ -162,6 +171,8 @@ class InstanceActor:
                 raise InstanceGone(f"the engine worker failed: {reason}")
             case fw.WorkerStats():
                 self._status.on_stats(message)
+            case fw.Compiled():
+                self._grammars.compiled(message)
             case fw.StepResult() | fw.Checksummed() | fw.Pulled() | fw.Linked() | fw.Revoked():
                 if isinstance(message, fw.StepResult):
                     self._status.worker_counters = message.counters
@@ -258,6 +269,8 @@ class InstanceActor:
                     self._lines.publish(command.event, cause)
                     if isinstance(command.event, events.PeerLost):
                         self._peers.keep_only(members)
+                case c.ReleaseGrammar():
+                    self._grammars.release(command.grammar_id)
                 case c.Exit():
                     self._log.info("exiting", reason=command.reason)
                     if not self._end.done():

@@ -1,5 +1,5 @@
 """Prompts on their way in: text, also that of bad words, becomes token ids in a thread, so that a long one delays no
-heartbeat.
+heartbeat; what an output must be becomes a grammar that the worker has compiled.
 
 Tokenizing lets the event loop run meanwhile; what is too long for the cluster is refused by its size, or by the number
 of its tokens, before there is a list of them. Token ids, whosever, are compared with the vocabulary here, once; very
@@ -13,10 +13,12 @@ from array import array
 from collections.abc import Callable
 from typing import Literal
 
+import msgspec
 import numpy as np
 
+from distkv.actors.instance.grammars import Grammars, TooManyGrammars
 from distkv.control import commands as c
-from distkv.errors import InvalidParams, context_length_exceeded
+from distkv.errors import ConfigError, InvalidParams, context_length_exceeded
 from distkv.places import Places
 from distkv.text.bad_words import bad_word_ids
 from distkv.text.tokenizer import TextTooLong, Tokenizer
@@ -43,7 +45,9 @@ class PromptIntake:
         answer: Callable[[c.Answer, str], None],
         most_tokens: Callable[[], int],
         vocab_size: int,
+        grammars: Grammars,
     ) -> None:
+        self._grammars = grammars
         self._vocab_size = vocab_size
         self._tokenizer = tokenizer
         self._group = tasks
@@ -68,7 +72,8 @@ class PromptIntake:
         elif self._closed:
             self._refuse(key, self._closed, cause, retryable=True)
         elif self._tokenizer is None and _has_text(submit):
-            self._refuse(key, "the model has no tokenizer: send the prompt as token ids, without bad_words", cause)
+            reason = "the model has no tokenizer: send the prompt as token ids, without bad_words and structured_output"
+            self._refuse(key, reason, cause)
         elif key in self._reading:
             self._refuse(key, f"a request with the id {submit.request_id!r} is running already", cause)
         elif len(self._reading) >= MAX_READING:
@@ -105,13 +110,18 @@ class PromptIntake:
             room = max(0, most - max_tokens)
             given = None if submit.prompt_token_ids is None else await _unpacked(submit.prompt_token_ids, room)
             event = await self._tokenize(submit, given, route, room)
+            if submit.params.structured_output is not None:
+                grammar_id = await self._grammars.hold(submit.params.structured_output, cause)
+                event = msgspec.structs.replace(event, grammar_id=grammar_id)
             for start in range(0, len(event.token_ids), MAX_CHECKED):
                 if reason := self._outside(event.token_ids[start : start + MAX_CHECKED]):
                     refusal = RequestEnded(request_id=submit.request_id, kind="refused", reason=reason)
                     break
                 await asyncio.sleep(0)
-        except InvalidParams as error:
+        except (InvalidParams, ConfigError) as error:
             refusal = RequestEnded(request_id=submit.request_id, kind="refused", reason=str(error))
+        except TooManyGrammars as error:
+            refusal = RequestEnded(request_id=submit.request_id, kind="failed", reason=str(error), retryable=True)
         except TextTooLong as error:
             refusal = RequestEnded(
                 request_id=submit.request_id,
@@ -129,6 +139,8 @@ class PromptIntake:
             self._waiting_bytes -= _size(submit)
             is_cancelled = key in self._cancelled
             self._cancelled.discard(key)
+        if event is not None and event.grammar_id is not None and (is_handed_back or refusal is not None):
+            self._grammars.release(event.grammar_id)
         if is_handed_back:
             return
         if refusal is not None:
@@ -183,10 +195,12 @@ async def _unpacked(packed: memoryview, most: int) -> array[int]:
 
 def _has_text(submit: Submit) -> bool:
     """Whether anything of it is to be tokenized."""
-    return submit.prompt_token_ids is None or bool(submit.params.bad_words)
+    params = submit.params
+    return submit.prompt_token_ids is None or bool(params.bad_words) or params.structured_output is not None
 
 
 def _size(submit: Submit) -> int:
     """About how many bytes are to be read."""
-    ids = submit.prompt_token_ids
-    return sum(map(len, submit.params.bad_words)) + len(submit.prompt if ids is None else ids)
+    ids, grammar = submit.prompt_token_ids, submit.params.structured_output
+    size = sum(map(len, submit.params.bad_words)) + (len(grammar.text) if grammar else 0)
+    return size + len(submit.prompt if ids is None else ids)

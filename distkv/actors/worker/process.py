@@ -2,6 +2,7 @@
 
     main thread      reads commands; grants, revokes, member lists and counters are done on the spot
     step thread      Steps, in order
+    grammar thread   Compiles, in order
     transfer thread  Checksums in order; sends the ends of Pulls, Links and revocations
     source threads   Pulls, one thread for each peer that is pulled from
     link threads     one for each attempt to link to a creditor
@@ -26,6 +27,7 @@ import msgspec
 import structlog
 
 from distkv.actors.worker import device_setup
+from distkv.actors.worker.grammars import Grammars
 from distkv.actors.worker.link_server import LinkServer
 from distkv.actors.worker.peer_links import PeerLinks
 from distkv.actors.worker.pool_size import kv_dtype, make_pool
@@ -119,9 +121,12 @@ class Worker:
         listener = listen(spec.data_address, self._identity, self._memory, insecure=spec.insecure)
         self._serving = LinkServer(listener, self._server, self._memory)
         self._transfers = Transfers(spec.pipe_address, self._peers, self._registry, self._memory, data.attend_timeout_s)
+        self._grammars = Grammars(spec.pipe_address, spec.engine.model, self._runner.constraints, config.vocab_size)
+        self._grammars.prepare()
         self._start("listener", self._serving.run)
         self._start("transfers", self._transfers.run)
         self._start("steps", self._run_steps)
+        self._start("grammars", self._grammars.run)
         self._results.send(
             fw.WorkerReady(
                 pid=os.getpid(),
@@ -147,6 +152,8 @@ class Worker:
         match command:
             case tw.Step() | tw.Forget():
                 self._steps.put(envelope)
+            case tw.Compile():
+                self._grammars.put(command, envelope.id)
             case tw.Checksum() | tw.Pull() | tw.Link():
                 self._transfers.put(envelope)
             case tw.Grant():
@@ -171,7 +178,7 @@ class Worker:
                 envelope = self._steps.get()
                 command = envelope.body
                 if isinstance(command, tw.Forget):
-                    self._runner.forget(command.request_ids)
+                    self._runner.forget(command.request_ids, command.grammar_ids)
                     continue
                 assert isinstance(command, tw.Step)
                 with about(cause=envelope.id):

@@ -15,11 +15,12 @@ import msgspec
 from distkv.cli.options import address_option
 from distkv.cli.param_types import CountType, LogitBiasType
 from distkv.cli.signals import signals_interrupt
+from distkv.cli.structured_flags import structured_flags, structured_output
 from distkv.client.blocking import Client
 from distkv.types import RequestOutput, SamplingParams, TokenLogprobs
 
 MOST_ANSWERS = 128
-MADE = ("logit_bias", "allowed_token_ids")
+MADE = ("logit_bias", "allowed_token_ids", "structured_output")
 """Parameters that are not just what the command line says."""
 HELP = """Send a prompt to a cluster and stream the answer. The prompt is the argument, a file, or standard input; - is
 standard input too. Ctrl-C cancels the request.
@@ -31,6 +32,7 @@ Examples:
   distkv generate "The gate code is 48213. Question: What is the gate code? Answer:" --temperature 0
   distkv generate --file book.txt --temperature 0 --max-tokens 4K --json
   cat book.txt | distkv generate --address tcp://127.0.0.1:7171
+  distkv generate "Is 7 a prime? Answer:" --choice yes --choice no --temperature 0
   distkv generate "Heads or tails?" -n 3 --seed 1 --min-p 0.05 --logit-bias 42=-100
 """
 
@@ -43,6 +45,7 @@ def _command(prompt: str | None, **options: Any) -> int:
         stop_token_ids=options["stop_token_id"],
         logit_bias=dict(options["logit_bias"]),
         allowed_token_ids=options["allowed_token_ids"] or None,
+        structured_output=structured_output(options),
         **{name: options[name] for name in SamplingParams.__struct_fields__ if name in options and name not in MADE},
     )
     count = options["n"]
@@ -180,6 +183,7 @@ command = click.Command(
             multiple=True,
             help="Choose no other tokens; may be repeated.",
         ),
+        *structured_flags(),
         click.Option(["--ignore-eos"], is_flag=True, help="Go on after the model's end token."),
         click.Option(
             ["-n", "--n"],

@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 from distkv import events
-from distkv.control.commands import Answer, TellWorker, Tokenized
+from distkv.control.commands import Answer, ReleaseGrammar, TellWorker, Tokenized
 from distkv.control.loan.debts import DebtBook
 from distkv.control.request.output import MakeDecoder, OutputText
 from distkv.control.request.pace import Pace
@@ -16,7 +16,6 @@ from distkv.control.request.sequence import SeqState, Sequence
 from distkv.control.rmanager.state import RManagerState
 from distkv.control.schedule.scheduler import InFlight, Planned
 from distkv.errors import context_length_exceeded
-from distkv.types import TokenLogprobs
 from distkv.wire.messages.from_worker import SeqResult, StepResult
 from distkv.wire.messages.to_client import RequestEnded, TokenChunk
 from distkv.wire.messages.to_worker import Forget
@@ -53,6 +52,7 @@ class RequestLifecycle:
         refusal = self.refuse_at_once(submit.request_id) or self._refusal(event)
         if refusal is not None:
             self._state.emit(Answer(route, refusal))
+            self._release_grammar(event.grammar_id)
             return
         settings, params = self._state.settings, submit.params
         request = Request(
@@ -66,6 +66,7 @@ class RequestLifecycle:
             deadline=None if submit.timeout_s is None else now + submit.timeout_s,
             bad_words=event.bad_words,
             ends=[one for one in settings.eos_token_ids.union(params.stop_token_ids) if one < settings.vocab_size],
+            grammar_id=event.grammar_id,
         )
         output = OutputText(self._make_decoder(params.skip_special_tokens), params, settings.eos_token_ids)
         # Steps of an ended request of the same name may be in flight; none of their outcomes is this one's.
@@ -152,8 +153,10 @@ class RequestLifecycle:
         report = seq.request.report
         if report is not None and (news := report.take(part.prompt_logprobs, result.prompt_logprobs)):
             self._send(seq, prompt_logprobs=news)
-        if part.sampled and result.token is not None:
-            self._append(seq, result.token, result.logprobs, now)
+        if result.problem:
+            self.fail(seq, result.problem, now, retryable=False)
+        elif part.sampled and result.token is not None:
+            self._append(seq, result.token, result, now)
 
     def _is_current(self, part: Planned) -> bool:
         return self._state.sequences.get(part.seq.request_id) is part.seq and part.attempt == part.seq.attempt
@@ -165,19 +168,19 @@ class RequestLifecycle:
             part.seq.not_computed(part.start, part.end)
             self._on_lost(part.seq, creditor_ids)
 
-    def _append(self, seq: Sequence, token_id: int, logprobs: TokenLogprobs | None, now: float) -> None:
+    def _append(self, seq: Sequence, token_id: int, result: SeqResult, now: float) -> None:
         request = seq.request
         is_first = len(request.tokens) == request.prompt_tokens
         seq.append(token_id)
         self._state.counters.generation_tokens += 1
-        text, finish = seq.output.push(token_id)
+        text, finish = seq.output.push(token_id, is_complete=result.complete)
         self._send(
             seq,
             token_ids=(token_id,),
             text=text,
             finish_reason=finish,
             stop_reason=seq.output.stop_reason,
-            logprobs=None if logprobs is None else (logprobs,),
+            logprobs=None if result.logprobs is None else (result.logprobs,),
             queue_s=request.began - request.arrival if is_first and request.began is not None else None,
         )
         if finish is not None:
@@ -218,6 +221,7 @@ class RequestLifecycle:
     def _forget(self, seq: Sequence) -> None:
         """The last step that names it is answered: the worker forgets it, unless its name is in use again."""
         name = seq.request_id
+        self._release_grammar(seq.request.grammar_id)
         if self._ending.get(name) == seq.attempt:
             del self._ending[name]
             if name not in self._state.sequences:
@@ -228,6 +232,10 @@ class RequestLifecycle:
         if self._forgotten:
             self._state.emit(TellWorker(Forget(request_ids=tuple(self._forgotten))))
             self._forgotten.clear()
+
+    def _release_grammar(self, grammar_id: int | None) -> None:
+        if grammar_id is not None:
+            self._state.emit(ReleaseGrammar(grammar_id))
 
     # --- time
 

@@ -45,6 +45,7 @@ class OutputText:
     def __init__(self, decoder: Decoder, params: SamplingParams, eos_token_ids: frozenset[int]) -> None:
         self._decoder = decoder
         self._params = params
+        self._eos_token_ids = eos_token_ids
         self._own_ends = frozenset() if params.ignore_eos else eos_token_ids
         self._ends = self._own_ends.union(params.stop_token_ids)
         self.stop_reason: int | str | None = None
@@ -52,19 +53,23 @@ class OutputText:
         self._held = ""
         self._count = 0
 
-    def push(self, token_id: int) -> tuple[str, FinishReason | None]:
-        """Take one token; returns the text to send and whether the request ends with it."""
+    def push(self, token_id: int, is_complete: bool = False) -> tuple[str, FinishReason | None]:
+        """Take one token; returns the text to send and whether the request ends with it. is_complete: nothing can
+        follow it, whatever else the request says of its end."""
         params = self._params
         self._count += 1
         is_end = token_id in self._ends and self._count >= params.min_tokens
+        is_end = is_end or (is_complete and token_id in self._eos_token_ids)
         text = self._decoder.push((token_id,)) if not is_end or params.include_stop_str_in_output else ""
         if is_end:
             text, is_cut = self._flush(text)
-            if not is_cut and token_id not in self._own_ends:
+            if not is_cut and not is_complete and token_id not in self._own_ends:
                 self.stop_reason = token_id
             return text, "stop"
         if (cut := self._hold(text)) is not None:
             return self._take(cut), "stop"
+        if is_complete:
+            return self._flush()[0], "stop"
         if self._count >= params.max_tokens:
             text, is_cut = self._flush()
             return text, "stop" if is_cut else "length"

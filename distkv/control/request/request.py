@@ -20,8 +20,8 @@ class Request:
     tokens: prompt and what was sampled and seen, in four bytes each, for thousands of requests may wait. arrival,
     deadline, began: on the clock of the instance that owns it; began is when the first step that computes anything for
     it was sent. bad_words: the tokens of each of `params.bad_words`. ends: ids of tokens that may not come among the
-    first `params.min_tokens`. has_history: whether sampling looks at the tokens before. report: of the logprobs of its
-    prompt, if they are wanted.
+    first `params.min_tokens`. grammar_id: of what its output must be. has_history: whether sampling looks at the tokens
+    before. report: of the logprobs of its prompt, if they are wanted.
     """
 
     request_id: str
@@ -35,6 +35,7 @@ class Request:
     began: float | None = None
     bad_words: Sequence[tuple[int, ...]] = ()
     ends: Sequence[int] = ()
+    grammar_id: int | None = None
     report: PromptReport | None = field(init=False, default=None)
     has_history: bool = field(init=False)
     _sampling: Sampling = field(init=False)
@@ -59,6 +60,7 @@ class Request:
             allowed_token_ids=params.allowed_token_ids or (),
             forbidden_token_ids=tuple(sorted(forbidden)),
             bad_words=longer,
+            grammar_id=self.grammar_id,
         )
         self._early_sampling = structs.replace(
             self._sampling, forbidden_token_ids=tuple(sorted(forbidden.union(self.ends)))

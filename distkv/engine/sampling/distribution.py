@@ -76,7 +76,8 @@ def _penalize(logits: Tensor, sampling: Sampling, history: Tensor | None) -> Ten
     scores, history = logits.double(), history.to(logits.device)
     if repetition != 1:
         seen = scores[history]
-        seen = torch.where(seen < 0, seen * repetition, seen / repetition).clamp(-_HUGE, _HUGE)
+        changed = torch.where(seen < 0, seen * repetition, seen / repetition).clamp(-_HUGE, _HUGE)
+        seen = torch.where(seen == -torch.inf, seen, changed)  # what no grammar allows stays out
         scores = scores.index_put((history,), seen)
     if frequency != 0 or presence != 0:
         counts = history[sampling.prompt_tokens :].bincount(minlength=len(scores))

@@ -1,4 +1,7 @@
-"""How likely tokens were: natural logarithms of the softmax of raw logits, before penalties, temperature, filters."""
+"""How likely tokens were: natural logarithms of the softmax of raw logits, before penalties, temperature, filters.
+
+Where an output follows a grammar, what it cannot have is masked out of these logits, as vLLM does, and is not told of.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,9 @@ def logprobs_of(logits: Tensor, token_ids: Sequence[int], top: int) -> tuple[Tok
     ranks = (logits > logits.gather(1, chosen)).sum(-1) + 1
     best = logits.topk(min(top, logits.shape[-1]), dim=-1).indices
     return tuple(
-        TokenLogprobs(token_id, logprob, rank, tuple(zip(ids, values, strict=True)))
+        TokenLogprobs(
+            token_id, logprob, rank, tuple(pair for pair in zip(ids, values, strict=True) if pair[1] > -torch.inf)
+        )
         for token_id, logprob, rank, ids, values in zip(
             token_ids,
             every.gather(1, chosen)[:, 0].tolist(),

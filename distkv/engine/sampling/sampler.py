@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from distkv.engine.model.decoder import Model
+from distkv.engine.sampling.constraints import Constraints, Masks
 from distkv.engine.sampling.distribution import argmax, is_greedy, sample
 from distkv.engine.sampling.history import Histories
 from distkv.engine.sampling.logprobs import logprobs_in_slices, logprobs_of
@@ -27,30 +28,38 @@ class SequenceOutput:
     token: int | None = None
     logprobs: TokenLogprobs | None = None
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    complete: bool = False
+    problem: str = ""
 
 
 class Sampler:
     """Tokens are chosen where the logits lie, all of a step at once, and the host waits for them once."""
 
-    def __init__(self, model: Model, histories: Histories) -> None:
-        self._model, self._histories = model, histories
+    def __init__(self, model: Model, histories: Histories, constraints: Constraints) -> None:
+        self._model, self._histories, self._constraints = model, histories, constraints
 
     def __call__(
-        self, batches: Sequence[Batch], hidden: Sequence[Tensor], counters: Counters
+        self, batches: Sequence[Batch], hidden: Sequence[Tensor], masks: Masks, counters: Counters
     ) -> dict[str, SequenceOutput]:
-        """By request id. hidden: of the wanted rows of each batch, [M, hidden]. Counts model_s."""
+        """By request id. hidden: of the wanted rows of each batch, [M, hidden]. masks: of those that have a grammar.
+        Counts model_s."""
         outputs = {seq.step.request_id: SequenceOutput() for batch in batches for seq in batch.seqs}
         if not batches:
             return outputs
         counts = [sum(seq.step.sample is not None for seq in batch.seqs) for batch in batches]
         next_rows = [rows[:count] for rows, count in zip(hidden, counts, strict=True)]
-        self._sample_tokens(batches, next_rows, outputs, counters)
+        self._sample_tokens(batches, next_rows, masks, outputs, counters)
         for batch, rows, count in zip(batches, hidden, counts, strict=True):
             self._score_prompts(batch, rows[count:], outputs)
         return outputs
 
     def _sample_tokens(
-        self, batches: Sequence[Batch], hidden: list[Tensor], outputs: dict[str, SequenceOutput], counters: Counters
+        self,
+        batches: Sequence[Batch],
+        hidden: list[Tensor],
+        masks: Masks,
+        outputs: dict[str, SequenceOutput],
+        counters: Counters,
     ) -> None:
         """hidden: of the rows that predict the next token of a sequence."""
         wanted = [(seq, seq.step.sample) for batch in batches for seq in batch.seqs if seq.step.sample is not None]
@@ -59,11 +68,16 @@ class Sampler:
         started_s = time.perf_counter()
         logits = self._model.logits(hidden[0] if len(hidden) == 1 else torch.cat(hidden))
         ended_s = time.perf_counter()
+        masks.apply(logits, {seq.step.request_id: row for row, (seq, _) in enumerate(wanted)})
         tokens, rows = device.to_host(self._choose(wanted, logits), _rows(logits, scored)).wait()
         # An asynchronous device has computed the model by now, the host had when the logits came.
         counters.model_s += (time.perf_counter() if device.is_async else ended_s) - started_s
-        for (seq, _), token in zip(wanted, tokens.tolist(), strict=True):
-            outputs[seq.step.request_id].token = token
+        for (seq, sampling), token in zip(wanted, tokens.tolist(), strict=True):
+            output = outputs[seq.step.request_id]
+            output.token = token
+            if sampling.grammar_id is not None and not seq.lost:
+                constraint = self._constraints.sampled(seq.step.request_id, token)
+                output.complete, output.problem = constraint.is_complete, constraint.problem
         for index, row in enumerate(scored):
             seq, sampling = wanted[row]
             output = outputs[seq.step.request_id]

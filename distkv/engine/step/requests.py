@@ -10,6 +10,7 @@ from distkv.engine.sampling.sampler import SequenceOutput
 from distkv.engine.step.batch import PlannedSeq
 from distkv.errors import MalformedMessage
 from distkv.token_ids import unpack
+from distkv.wire.messages.common import clipped
 from distkv.wire.messages.from_worker import SeqResult
 from distkv.wire.messages.to_worker import SeqStep, Step
 
@@ -82,4 +83,6 @@ class Requests:
             token=output.token,
             logprobs=output.logprobs,
             prompt_logprobs=output.prompt_logprobs,
+            complete=output.complete,
+            problem=clipped(output.problem),
         )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 
 from distkv.engine.attention.creditor_link import Peers
 from distkv.engine.device.pool import KvPool
 from distkv.engine.model.decoder import Model
+from distkv.engine.sampling.constraints import Constraints
 from distkv.engine.sampling.history import Histories
 from distkv.engine.sampling.sampler import Sampler
 from distkv.engine.step.batch import Batch, PlannedSeq
@@ -22,7 +23,8 @@ from distkv.wire.messages.to_worker import Step
 
 
 class StepRunner:
-    """One model over one pool. Used by one thread. counters: steps, model_s and attend_wait_s."""
+    """One model over one pool. Used by one thread. counters: steps, model_s, mask_s and
+    attend_wait_s. constraints: the grammars that its Steps may name."""
 
     def __init__(self, model: Model, pool: KvPool, peers: Peers, num_microbatches: int | None = None) -> None:
         """num_microbatches: 2 cuts steps with keys on peers in two, 1 never does, None where it pays."""
@@ -31,9 +33,10 @@ class StepRunner:
         self._device = model.device
         self._stream = self._device.stream()
         histories = Histories()
+        self.constraints = Constraints(model.config.vocab_size, model.config.eos_token_ids)
         self._requests = Requests(histories)
         self._forward = Forward(model, pool)
-        self._sample = Sampler(model, histories)
+        self._sample = Sampler(model, histories, self.constraints)
 
     @torch.inference_mode()
     def run(self, step: Step) -> tuple[SeqResult, ...]:
@@ -43,17 +46,19 @@ class StepRunner:
         MalformedMessage when the step contradicts itself, the pool or the steps before.
         """
         planned = self._requests.plan(step)
+        masks = self.constraints.begin(planned, self.counters)
         with self._stream:
             batches = self._prepare(step, planned)
             hidden = self._forward(batches, self.counters)
-            outputs = self._sample(batches, hidden, self.counters)
+            outputs = self._sample(batches, hidden, masks, self.counters)
             self._device.synchronize()
         self.counters.steps += 1
         return self._requests.commit(step, planned, outputs)
 
-    def forget(self, request_ids: Iterable[str]) -> None:
-        """Drop what is remembered of these requests."""
+    def forget(self, request_ids: Collection[str], grammar_ids: Collection[int] = ()) -> None:
+        """Drop what is remembered of these requests and grammars."""
         self._requests.forget(request_ids)
+        self.constraints.forget(request_ids, grammar_ids)
 
     def _prepare(self, step: Step, planned: Sequence[PlannedSeq]) -> list[Batch]:
         """The microbatches that have rows."""

@@ -61,6 +61,10 @@ class Counters(msgspec.Struct, gc=False):
             "to sampled tokens"
         ),
     ] = 0.0
+    mask_s: Annotated[
+        Seconds,
+        _counter("time of making masks of the tokens that structured outputs can have, mostly beside the model"),
+    ] = 0.0
 
 
 class Counter(NamedTuple):

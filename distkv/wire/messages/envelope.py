@@ -52,6 +52,7 @@ ToClient = (
 """What may come by a client's connection, to a gManager or an rManager."""
 ToWorker = (
     to_worker.Step
+    | to_worker.Compile
     | to_worker.Forget
     | to_worker.Checksum
     | to_worker.Grant
@@ -66,6 +67,7 @@ ToWorker = (
 FromWorker = (
     from_worker.WorkerReady
     | from_worker.StepResult
+    | from_worker.Compiled
     | from_worker.Checksummed
     | from_worker.Pulled
     | from_worker.Linked

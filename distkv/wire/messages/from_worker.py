@@ -47,6 +47,9 @@ class SeqResult(Value, frozen=True, omit_defaults=True):
     lost: tuple[InstanceId, ...] = ()  #: creditors whose partials were missing
     logprobs: TokenLogprobs | None = None  #: those of `token`, if `sample.logprobs` was set
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()  #: those that the Step requested, in order
+    complete: bool = False  #: with `token` the output is what its grammar wants, and nothing can follow
+    #: why the request cannot go on: its grammar leaves no token, or costs too much to follow; `token` is void
+    problem: Reason = ""
 
 
 class StepResult(Message, frozen=True):
@@ -56,6 +59,13 @@ class StepResult(Message, frozen=True):
     results: tuple[SeqResult, ...]  #: one per sequence, in the order of the Step
     compute_s: Seconds = 0.0  #: seconds from the start to the end of the Step in the worker
     counters: Counters = msgspec.field(default_factory=Counters)  #: what the worker counted so far
+
+
+class Compiled(Message, frozen=True):
+    """Answer to `Compile`: Steps can name the grammar, or `problem` says why not."""
+
+    grammar_id: Count  #: as in `Compile`
+    problem: Reason = ""  #: why there is no such grammar; empty if there is one
 
 
 class Checksummed(Message, frozen=True):

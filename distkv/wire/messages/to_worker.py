@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from distkv.structured_output import StructuredOutput
 from distkv.token_ids import ID_BYTES
 from distkv.wire.messages.common import Count, InstanceId, Member, Message, PackedIds, RequestId, Run, SpanRef, Value
 
@@ -34,6 +35,7 @@ class Sampling(Value, frozen=True, omit_defaults=True):
     forbidden_token_ids: tuple[int, ...] = ()
     #: `bad_words` of several tokens: the last one is not chosen where the output ends with the others
     bad_words: tuple[tuple[int, ...], ...] = ()
+    grammar_id: Count | None = None  #: a compiled grammar: no token is chosen that the output cannot have next
 
 
 class PromptLogprobs(Value, frozen=True):
@@ -86,10 +88,18 @@ class Step(Message, frozen=True):
     seqs: tuple[SeqStep, ...]  #: the sequences; queries of each see the keys at positions up to their own
 
 
-class Forget(Message, frozen=True):
-    """Drop what is kept of these requests; no later Step names them in the same attempt."""
+class Compile(Message, frozen=True):
+    """Compile what outputs must be, beside Steps; answered by `Compiled`, before any Step names the grammar."""
 
-    request_ids: tuple[RequestId, ...]  #: requests to forget
+    grammar_id: Count  #: names the grammar; never used again
+    output: StructuredOutput  #: what it is made of
+
+
+class Forget(Message, frozen=True):
+    """Drop what is kept of these requests and grammars; no later Step names them in the same attempt."""
+
+    request_ids: tuple[RequestId, ...] = ()  #: requests to forget
+    grammar_ids: tuple[Count, ...] = ()  #: grammars to forget
 
 
 class Checksum(Message, frozen=True):

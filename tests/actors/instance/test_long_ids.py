@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from random import Random
 
+from distkv.actors.instance.grammars import Grammars
 from distkv.actors.instance.prompt_intake import MAX_CHECKED, PromptIntake
 from distkv.control import commands as c
 from distkv.control.request.output import NoText
@@ -52,7 +53,9 @@ async def test_many_ids_cost_less_than_looking_at_each(tasks: asyncio.TaskGroup)
         commands = cores.pop().handle(event, 1.0)
         steps.extend(one.body for one in commands if isinstance(one, c.TellWorker) and isinstance(one.body, Step))
 
-    intake = PromptIntake(None, tasks, handle, lambda answer, cause: None, lambda: 2 * len(ids), VOCAB)
+    intake = PromptIntake(
+        None, tasks, handle, lambda answer, cause: None, lambda: 2 * len(ids), VOCAB, Grammars(lambda body, cause: None)
+    )
 
     def take() -> None:
         message = RMANAGER_PORT.decode(frame).body

@@ -4,12 +4,15 @@ import io
 import json
 import sys
 
+import click
 import pytest
 
 from distkv.cli.commands import generate
 from distkv.cli.exit_codes import run
 from distkv.cli.main import command
+from distkv.cli.structured_flags import structured_output
 from distkv.client.prompts import MAX_PROMPT_BYTES
+from distkv.structured_output import StructuredOutput
 from distkv.types import SamplingParams, TokenLogprobs
 from distkv.wire.messages.to_client import TokenChunk
 from distkv.wire.messages.to_rmanager import Submit
@@ -143,3 +146,27 @@ def test_what_is_no_prompt(tmp_path, monkeypatch, capsys, content, told):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
     assert distkv_command("generate") == 2
     assert told.replace("prompt.txt", "standard input") in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (["--json-object"], StructuredOutput.json_object()),
+        (["--regex", "a+"], StructuredOutput.regex("a+")),
+        (["--choice", "yes", "--choice", "no"], StructuredOutput.choice(["yes", "no"])),
+        (["--json-schema", "FILE"], StructuredOutput.json_schema("of the file")),
+        (["--grammar", "FILE"], StructuredOutput.grammar("of the file")),
+    ],
+)
+def test_flags_say_what_an_answer_must_be(tmp_path, flags, expected):
+    file = tmp_path / "file"
+    file.write_text("of the file")
+    arguments = ["x", *(str(file) if flag == "FILE" else flag for flag in flags)]
+    assert structured_output(generate.command.make_context("generate", arguments).params) == expected
+
+
+def test_one_flag_says_what_an_answer_must_be():
+    options = generate.command.make_context("generate", ["x", "--json-object", "--regex", "a"]).params
+    with pytest.raises(click.UsageError, match="--json-object and --regex are given; give one of them"):
+        structured_output(options)
+    assert structured_output(generate.command.make_context("generate", ["x"]).params) is None

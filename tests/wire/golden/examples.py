@@ -6,6 +6,7 @@ changes.
 
 from __future__ import annotations
 
+from distkv.structured_output import StructuredOutput
 from distkv.types import SamplingParams, TokenLogprobs
 from distkv.wire.messages import data, from_worker, to_client, to_gmanager, to_rmanager, to_worker
 from distkv.wire.messages.common import ANY_EPOCH, Run, SpanRef
@@ -233,6 +234,7 @@ _BODIES: dict[str, tuple[str, Control]] = {
                         allowed_token_ids=(17, 300, 70000),
                         forbidden_token_ids=(2,),
                         bad_words=((17, 300),),
+                        grammar_id=6,
                     ),
                     history=True,
                     prompt_logprobs=PromptLogprobs(first=161, token_ids=packed(300), top=1),
@@ -240,7 +242,8 @@ _BODIES: dict[str, tuple[str, Control]] = {
             ),
         ),
     ),
-    "Forget": ("i0", to_worker.Forget(request_ids=("req-1",))),
+    "Compile": ("i0", to_worker.Compile(grammar_id=6, output=StructuredOutput.regex("[a-z]+"))),
+    "Forget": ("i0", to_worker.Forget(request_ids=("req-1",), grammar_ids=(5,))),
     "Checksum": ("i0", to_worker.Checksum(checksum_id=3, slots=(4, 5))),
     "Grant": ("i1", to_worker.Grant(span=SPAN, slots=(20, 21, 22, 23, 40, 41, 42, 43))),
     "Revoke": ("i1", to_worker.Revoke(span=SPAN, positions=(4, 5, 9))),
@@ -287,13 +290,16 @@ _BODIES: dict[str, tuple[str, Control]] = {
                     token=41,
                     logprobs=TokenLogprobs(token_id=41, logprob=-0.5, rank=1, top=((41, -0.5),)),
                     prompt_logprobs=(TokenLogprobs(token_id=300, logprob=-2.5, rank=3, top=((41, -0.5),)),),
+                    complete=True,
                 ),
+                SeqResult(request_id="req-2", attempt=1, status="ok", token=3, problem="its grammar leaves no token"),
                 SeqResult(request_id="req-3", attempt=2, status="lost", lost=("i2",)),
             ),
             compute_s=0.0125,
             counters=COUNTERS,
         ),
     ),
+    "Compiled": ("worker", from_worker.Compiled(grammar_id=6, problem="the model has no tokenizer.json")),
     "Checksummed": ("worker", from_worker.Checksummed(checksum_id=3, checksums=CHECKSUMS)),
     "Linked": (
         "worker",

@@ -70,6 +70,7 @@ COUNTERS = Counters(
     attend_wait_s=0.75,
     steps=512,
     model_s=6.5,
+    mask_s=0.25,
 )
 STATUS = InstanceStatus(
     instance_id="i0",

@@ -1,0 +1,200 @@
+"""Outputs that follow a grammar: which tokens they can have next.
+
+A mask needs the token before it, so it is made when a Step begins, in a thread beside the model, all of a Step in one
+call that lets other threads run. What was sampled moves its matcher on at once; a Step of a new attempt, or of a new
+request of the same name, that samples an earlier position moves it back.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from threading import Lock, Thread
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from distkv.engine.step.batch import PlannedSeq
+from distkv.errors import MalformedMessage
+from distkv.wire.messages.counters import Counters
+from distkv.wire.messages.to_worker import Sampling
+
+if TYPE_CHECKING:
+    from llguidance import LLExecutor, LLMatcher
+
+Words = np.ndarray[tuple[int, int], np.dtype[np.int32]]
+_WORD_BITS = 32
+_MOST_THREADS = 4
+
+
+class Grammar(NamedTuple):
+    """matcher: one that has seen no token. not_first: tokens that do not begin an output where others can."""
+
+    matcher: LLMatcher
+    not_first: list[int]
+
+
+class Constraint:
+    """The output of one request, and how far its matcher has followed it.
+
+    The token behind the vocabulary, which no model has, is the end for the matcher. problem: why no token can come.
+    """
+
+    def __init__(self, grammar_id: int, grammar: Grammar, eos_token_ids: Sequence[int]) -> None:
+        self.grammar_id = grammar_id
+        self.matcher = grammar.matcher.deep_copy()
+        self._not_first = grammar.not_first
+        self.problem = ""
+        self._eos_token_ids = frozenset(eos_token_ids)
+        self._length = 0
+        self._has_end = False
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing can follow what was sampled."""
+        return self._has_end or (self._length > 0 and self.matcher.is_stopped())
+
+    def rewind(self, length: int) -> None:
+        """The output has so many tokens, which were sampled before. Raises MalformedMessage if they were not."""
+        back = self._length - length
+        # A Step that was sent ahead of the end of the output is in vain, and so is what it samples.
+        if back < 0 and not self.problem and not self.is_complete:
+            raise MalformedMessage(f"a grammar that followed {self._length} tokens is to go on behind {length}")
+        if back > 0:
+            if not self.matcher.rollback(back - self._has_end):
+                self.problem = self._error()
+            self._length, self._has_end = length, False
+
+    def allow(self, allowed: np.ndarray[tuple[int], np.dtype[np.bool_]], sampling: Sampling) -> None:
+        """From the matcher's mask, one for each token and its end, to that of the model, in place."""
+        if self.matcher.is_error():
+            self.problem = self._error()
+        elif allowed[-1]:
+            allowed[list(self._eos_token_ids)] = True
+        if not self._length and self._not_first:
+            others = allowed.copy()
+            others[self._not_first] = False
+            if others.any():
+                allowed[:] = others
+        chosen_from = allowed[list(sampling.allowed_token_ids)] if sampling.allowed_token_ids else allowed[:-1]
+        if not self.problem and not chosen_from.any():
+            limits = " and allowed_token_ids leave" if sampling.allowed_token_ids else " leaves"
+            self.problem = f"the grammar of the output{limits} no token of this model"
+
+    def append(self, token: int) -> None:
+        """This token was sampled. Whatever it is, the matcher does not fail of one that its mask allows."""
+        if self.problem or self.is_complete:
+            return
+        if token in self._eos_token_ids and self.matcher.is_accepting():
+            self._has_end = True
+        elif not self.matcher.consume_token(token):
+            self.problem = self._error()
+        self._length += 1
+
+    def _error(self) -> str:
+        return f"the grammar of the output cannot be followed further: {self.matcher.get_error().splitlines()[0]}"
+
+
+class Masks:
+    """Those of one Step, being made."""
+
+    def __init__(self, wanted: Sequence[tuple[str, Constraint, Sampling]], made: Future[Words] | None) -> None:
+        self._wanted, self._made = wanted, made
+
+    def apply(self, logits: Tensor, row_of: Mapping[str, int]) -> None:
+        """-inf for tokens that cannot come next, in place, in float32 [N, vocab]. row_of: the row of each request."""
+        if self._made is None:
+            return
+        words = self._made.result()
+        vocab = logits.shape[-1]
+        bits = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little")[:, : vocab + 1].astype(np.bool_)
+        for mask, (_, constraint, sampling) in zip(bits, self._wanted, strict=True):
+            if not constraint.is_complete:
+                constraint.allow(mask, sampling)
+            if constraint.is_complete or constraint.problem:
+                mask[:] = True
+        found = [index for index, (name, *_) in enumerate(self._wanted) if name in row_of]
+        rows = [row_of[self._wanted[index][0]] for index in found]
+        barred = torch.from_numpy(~bits[found, :vocab]).to(logits.device)
+        logits[rows] = logits[rows].masked_fill(barred, -torch.inf)
+
+
+class Constraints:
+    """All that a worker follows. `add` is for any thread, everything else for the thread of Steps.
+
+    eos_token_ids: of the model, whose vocabulary has `vocab_size` tokens.
+    """
+
+    def __init__(self, vocab_size: int, eos_token_ids: Sequence[int]) -> None:
+        self._vocab_size = vocab_size
+        self._eos_token_ids = [one for one in eos_token_ids if one < vocab_size]
+        self._lock = Lock()
+        self._grammars: dict[int, Grammar] = {}
+        self._of_request: dict[str, Constraint] = {}
+        self._executor: LLExecutor | None = None
+
+    def add(self, grammar_id: int, grammar: Grammar) -> None:
+        """Steps may name this grammar from now on."""
+        with self._lock:
+            self._grammars[grammar_id] = grammar
+
+    def forget(self, request_ids: Iterable[str], grammar_ids: Iterable[int]) -> None:
+        """Drop what is kept of these."""
+        for request_id in request_ids:
+            self._of_request.pop(request_id, None)
+        with self._lock:
+            for grammar_id in grammar_ids:
+                self._grammars.pop(grammar_id, None)
+
+    def begin(self, planned: Sequence[PlannedSeq], counters: Counters) -> Masks:
+        """Begin to make the masks for the tokens that the sequences sample. Counts mask_s. Raises MalformedMessage for
+        a grammar that is not there."""
+        wanted = [
+            (one.step.request_id, self._constraint(one, one.step.sample), one.step.sample)
+            for one in planned
+            if one.step.sample is not None and one.step.sample.grammar_id is not None
+        ]
+        if not wanted:
+            return Masks(wanted, None)
+        made: Future[Words] = Future()
+        matchers = [(one.matcher, row) for row, (_, one, _) in enumerate(wanted)]
+        Thread(target=self._make, args=(matchers, made, counters), name="masks", daemon=True).start()
+        return Masks(wanted, made)
+
+    def sampled(self, request_id: str, token: int) -> Constraint:
+        """A token was sampled for a sequence that has a grammar."""
+        constraint = self._of_request[request_id]
+        constraint.append(token)
+        return constraint
+
+    def _constraint(self, one: PlannedSeq, sampling: Sampling) -> Constraint:
+        name, grammar_id = one.step.request_id, sampling.grammar_id
+        assert grammar_id is not None
+        found = self._of_request.get(name)
+        if found is None or found.grammar_id != grammar_id:
+            with self._lock:
+                grammar = self._grammars.get(grammar_id)
+            if grammar is None:
+                raise MalformedMessage(f"{name}: there is no grammar {grammar_id}")
+            found = self._of_request[name] = Constraint(grammar_id, grammar, self._eos_token_ids)
+        found.rewind(one.step.end - sampling.prompt_tokens)
+        return found
+
+    def _make(self, matchers: list[tuple[LLMatcher, int]], made: Future[Words], counters: Counters) -> None:
+        started_s = time.perf_counter()
+        try:
+            from llguidance import LLExecutor
+            from llguidance.numpy import fill_next_token_bitmask_par
+
+            if self._executor is None:
+                self._executor = LLExecutor(_MOST_THREADS)
+            words = np.zeros((len(matchers), -(-(self._vocab_size + 1) // _WORD_BITS)), np.int32)
+            fill_next_token_bitmask_par(self._executor, matchers, words)
+        except BaseException as error:
+            made.set_exception(error)
+        else:
+            made.set_result(words)
+        counters.mask_s += time.perf_counter() - started_s
