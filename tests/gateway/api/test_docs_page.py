@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from distkv import LocalCluster
@@ -20,6 +21,7 @@ from distkv.gateway.schema.requests import (
     ChatRequest,
     CompletionRequest,
 )
+from tests.conftest import LASTING
 from tests.gateway.operations.test_metrics import Start, scrape
 
 ROOT = Path(__file__).parents[3]
@@ -60,13 +62,21 @@ def here(text: str, cluster: LocalCluster) -> str:
     return text.replace("http://127.0.0.1:8000", cluster.http_url).replace('"demo"', '"tiny"')
 
 
-def test_the_python_example_runs(lasting: LocalCluster) -> None:
-    code, *_ = [text for language, text in BLOCKS if language == "python"]
-    done = subprocess.run(
-        [sys.executable, "-c", here(code, lasting)], capture_output=True, text=True, timeout=60, check=False
-    )
+def test_the_python_examples_run(lasting: LocalCluster) -> None:
+    first, calls, outputs = (text for language, text in BLOCKS if language == "python")
+    assert re.search(r"\d+ tokens\n\[None, -", ran(first, lasting))
+    assert re.match(r"get_weather \{'city': .*\}", ran(calls, lasting))
+    assert re.fullmatch(r"code='\d{5}'\n(yes|no)\n", ran(outputs, lasting))
+    # What checks grammars for them stays as long as the cluster.
+    LASTING.update(child.pid for one in psutil.Process().children() for child in one.children())
+
+
+def ran(code: str, cluster: LocalCluster) -> str:
+    """What an example prints."""
+    command = [sys.executable, "-c", here(code, cluster)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
-    assert re.search(r"\d+ tokens\n\[None, -", done.stdout)
+    return done.stdout
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
