@@ -75,6 +75,21 @@ async def test_a_creditor_dies_and_the_output_is_the_same(four, checkpoint):
         await driver.settled()
 
 
+async def test_requests_that_preempt_each_other_have_the_outputs_that_they_have_alone(start):
+    cluster = start(1, 256)
+    output = StructuredOutput.regex("([a-z]{3,7} ){12,18}[0-9]{2}[.]")
+    prompts = [prompt_ids(20, seed=index) for index in range(8)]
+    params = SamplingParams(max_tokens=200, temperature=0.8, seed=5, structured_output=output)
+    # Short ones first, so that the instance expects the others to be as short and takes in too many of them.
+    cluster.generate(prompts * 4, SamplingParams(max_tokens=1))
+    together = cluster.generate(prompts, params)
+    async with driving(cluster) as driver:
+        assert (await driver.statuses())["i0"].instance.counters.preemptions > 0
+    one_by_one = [cluster.generate([prompt], params)[0] for prompt in prompts]
+    assert [out.token_ids for out in together] == [out.token_ids for out in one_by_one]
+    assert all(out.finish_reason == "stop" and re.fullmatch(output.text, out.text) for out in together)
+
+
 def test_outputs_fit_whatever_else_the_request_says(three):
     output = StructuredOutput.json_schema(SCHEMA)
     params = SamplingParams(max_tokens=200, temperature=1.0, seed=1, structured_output=output, logprobs=2)

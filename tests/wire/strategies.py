@@ -19,6 +19,9 @@ from distkv.wire.messages.to_rmanager import Submit
 CONTROL_TYPES: tuple[type[msgspec.Struct], ...] = get_args(Control)
 DATA_TYPES: tuple[type[msgspec.Struct], ...] = get_args(DataMessage)
 
+_structured_output = st.just(StructuredOutput("json_object")) | st.builds(
+    StructuredOutput, kind=st.sampled_from(["json_schema", "regex", "choice", "grammar"]), text=st.text(min_size=1)
+)
 _sampling_params = st.builds(
     SamplingParams,
     max_tokens=st.integers(1, 2**31 - 1),
@@ -41,11 +44,7 @@ _sampling_params = st.builds(
     allowed_token_ids=st.none() | st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=3).map(tuple),
     skip_special_tokens=st.booleans(),
     include_stop_str_in_output=st.booleans(),
-    structured_output=st.none()
-    | st.just(StructuredOutput("json_object"))
-    | st.builds(
-        StructuredOutput, kind=st.sampled_from(["json_schema", "regex", "choice", "grammar"]), text=st.text(min_size=1)
-    ),
+    structured_output=st.none() | _structured_output,
 )
 
 
@@ -66,6 +65,8 @@ def _of(info: mi.Type) -> st.SearchStrategy[Any]:
     match info:
         case mi.StructType(cls=cls) if cls is SamplingParams:
             return _sampling_params
+        case mi.StructType(cls=cls) if cls is StructuredOutput:
+            return _structured_output
         case mi.StructType(cls=cls, fields=fields) if cls is Submit:
             drawn = {field.name: _of(field.type) for field in fields}
             either = st.sampled_from([{"prompt": st.just("")}, {"prompt_token_ids": st.none()}])
