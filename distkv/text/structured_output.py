@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from distkv.text.tokenizer import Tokenizer
 
 _HEAD = '%llguidance {"no_forcing": true}\n'
-WHITESPACE = r" ?|\n{1,2}[ \t]{0,40}"
+WHITESPACE = r" ?|\n[ \t]{0,20}"
 """Where JSON may have whitespace: a model that may choose any amount of it can go on with it for ever."""
 MAX_GBNF = 16384
 """It is read by Python, which takes up to 25 µs for a character."""

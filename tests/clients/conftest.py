@@ -13,6 +13,7 @@ import torch
 from distkv import LocalCluster
 from distkv.config import DEMO_MODEL, model_dir
 from tests.clients.environment import ROOT, Installation
+from tests.conftest import LASTING
 
 PROGRAMS = Path(__file__).with_name("programs")
 PROGRAM_S = 120
@@ -33,6 +34,9 @@ def demo(installation: Installation) -> Iterator[LocalCluster]:
     """The model of the pages, by its name, on two instances; it starts while the clients are installed."""
     torch.set_num_threads(1)
     with LocalCluster(instances=2, kv_tokens=1024, dtype="float32", threads=1, validate_state=True) as cluster:
+        # They start a process that checks grammars when the first one comes.
+        assert cluster.gateway is not None
+        LASTING.update(one.pid for one in (cluster.gateway, *cluster.instances))
         yield cluster
 
 

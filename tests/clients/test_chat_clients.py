@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import openai
@@ -23,6 +24,7 @@ def test_the_official_client(demo: LocalCluster, ask: Ask, run: Run, checkpoint:
     found = with_openai.found(demo.http_url)
     assert found["chat"].strip() == "48213" and found["chat_ended"] == "stop"
     assert found["chat_streamed"] == found["chat"] and found["async"] == [found["chat"]] * 2
+    assert re.fullmatch("[0-9]{5}", found["chat_parsed"])
     assert found["chat_usage"] == found["chat_streamed_usage"]
     # The end token has logprobs too, and counts.
     assert found["chat_usage"][1] == len(found["chat_logprobs"])
@@ -49,6 +51,7 @@ def test_litellm(ask: Ask, run: Run, checkpoint: Path) -> None:
     for chat in found["chats"]:
         assert chat["text"].strip() == "Greta Holm" and chat["ended"] == "stop"
         assert chat["streamed"] == chat["text"] and chat["choices"] == [chat["text"]] * 2
+        assert chat["shaped"] in ("Greta Holm", "nobody")
         assert chat["streamed_usage"] == chat["usage"]
         assert chat["too_long"] == "ContextWindowExceededError"
     assert found["plain"].strip() == "Greta Holm"
@@ -64,6 +67,9 @@ def test_langchain(ask: Ask, run: Run) -> None:
     assert found["streamed_usage"] == found["usage"]
     assert found["usage"]["output_tokens"] == len(found["logprobs"]) > 1
     assert all(-math.inf < logprob <= 0 for logprob in found["logprobs"])
+    assert set(found["shaped"]) <= {"48213", "77120"} and len(found["shaped"]) == 2
+    ((name, arguments),) = found["called"]
+    assert name == "look_up" and arguments["place"] in ("the gate", "the mill")
     assert "ContextOverflowError" in found["too_long"]
     assert found["completion"].strip() == "48213"
     assert "48213" in run("python", "-", text=block("docs/usage.md", "python", "import langchain_openai"))

@@ -5,8 +5,9 @@ import json
 import operator
 import sys
 from functools import reduce
-from typing import Any
+from typing import Any, Literal
 
+import pydantic
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI, OpenAI
@@ -15,15 +16,23 @@ FACT, QUESTION = "The access code of the gate is 48213.", "What is the access co
 PROMPTS = [f"{FACT}\n{QUESTION}", "The keeper of the old mill is Greta Holm.\nWhat is the keeper of the old mill?"]
 
 
-@tool
-def look_up(place: str) -> str:
+class Code(pydantic.BaseModel, extra="forbid"):
     """The access code of a place."""
-    raise AssertionError("the model is told not to")
+
+    code: Literal["48213", "77120"]
+
+
+@tool
+def look_up(place: Literal["the gate", "the mill"]) -> str:
+    """The access code of a place."""
+    raise AssertionError("nobody runs it")
 
 
 def found(url: str) -> dict[str, Any]:
     to_server: dict[str, Any] = {"model": "demo", "base_url": f"{url}/v1", "api_key": "none", "temperature": 0}
-    chat = ChatOpenAI(**to_server, max_tokens=16, max_retries=0)
+    chat = ChatOpenAI(**to_server, max_tokens=256, max_retries=0)
+    shapes = [chat.with_structured_output(Code, method=method) for method in ("json_schema", "function_calling")]
+    called = chat.bind_tools([look_up], tool_choice="look_up", strict=True).invoke(PROMPTS[0])
     history = [
         HumanMessage(QUESTION),
         AIMessage("", tool_calls=[{"name": "look_up", "args": {"place": "the gate"}, "id": "call-1"}]),
@@ -47,6 +56,8 @@ def found(url: str) -> dict[str, Any]:
         "async": asyncio.run(chat.ainvoke(PROMPTS[0])).content,
         "after_tools": chat.bind_tools([look_up], tool_choice="none").invoke(history).content,
         "logprobs": [one["logprob"] for one in with_logprobs.response_metadata["logprobs"]["content"]],
+        "shaped": [shape.invoke(PROMPTS[0]).code for shape in shapes],
+        "called": [[call["name"], call["args"]] for call in called.tool_calls],
         "too_long": too_long,
         "completion": OpenAI(**to_server).invoke(f"{FACT}\nQuestion: {QUESTION}\nAnswer:"),
     }

@@ -4,13 +4,18 @@ import asyncio
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import litellm
+import pydantic
 
 FACT, QUESTION = "The keeper of the old mill is Greta Holm.", "What is the keeper of the old mill?"
 PROMPT = f"{FACT}\nQuestion: {QUESTION}\nAnswer:"
 MESSAGES = [{"role": "user", "content": f"{FACT}\n{QUESTION}"}]
+
+
+class Keeper(pydantic.BaseModel):
+    keeper: Literal["Greta Holm", "nobody"]
 
 
 def found(url: str, tokenizer: Path) -> dict[str, Any]:
@@ -36,6 +41,7 @@ def chat(provider: dict[str, Any]) -> dict[str, Any]:
     events = list(litellm.completion(**asked, stream=True, stream_options={"include_usage": True}))
     built = litellm.stream_chunk_builder(events, messages=MESSAGES)
     later = asyncio.run(litellm.acompletion(**asked, n=2))
+    shaped = litellm.completion(**asked | {"max_tokens": 256}, response_format=Keeper)
     try:
         litellm.completion(**asked | {"messages": [{"role": "user", "content": PROMPT * 500}]})
         too_long = "nothing"
@@ -47,6 +53,7 @@ def chat(provider: dict[str, Any]) -> dict[str, Any]:
         "usage": usage_of(whole),
         "streamed": "".join(event.choices[0].delta.content or "" for event in events if event.choices),
         "streamed_usage": usage_of(built),
+        "shaped": Keeper.model_validate_json(shaped.choices[0].message.content).keeper,
         "choices": [choice.message.content for choice in later.choices],
         "too_long": too_long,
     }

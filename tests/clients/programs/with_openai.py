@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 import openai
+import pydantic
 
 FACT, QUESTION = "The access code of the gate is 48213.", "What is the access code of the gate?"
 PROMPT = f"{FACT}\nQuestion: {QUESTION}\nAnswer:"
@@ -15,6 +16,10 @@ CHAT: dict[str, Any] = {
     "temperature": 0,
     "max_completion_tokens": 16,
 }
+
+
+class Code(pydantic.BaseModel):
+    code: str = pydantic.Field(pattern="^[0-9]{5}$")
 
 
 def found(url: str) -> dict[str, Any]:
@@ -40,6 +45,7 @@ def completions(client: openai.OpenAI) -> dict[str, Any]:
 def chats(client: openai.OpenAI) -> dict[str, Any]:
     answer = client.chat.completions.create(**CHAT, logprobs=True, top_logprobs=2)
     *events, last = client.chat.completions.create(**CHAT, stream=True, stream_options={"include_usage": True})
+    parsed = client.chat.completions.parse(**CHAT | {"max_completion_tokens": 256}, response_format=Code)
     logprobs = answer.choices[0].logprobs
     assert answer.usage is not None and last.usage is not None and logprobs is not None
     return {
@@ -47,6 +53,7 @@ def chats(client: openai.OpenAI) -> dict[str, Any]:
         "chat_ended": answer.choices[0].finish_reason,
         "chat_usage": [answer.usage.prompt_tokens, answer.usage.completion_tokens],
         "chat_logprobs": [[one.token, one.logprob, len(one.top_logprobs)] for one in logprobs.content or []],
+        "chat_parsed": parsed.choices[0].message.parsed and parsed.choices[0].message.parsed.code,
         "chat_streamed": "".join(event.choices[0].delta.content or "" for event in events),
         "chat_streamed_usage": [last.usage.prompt_tokens, last.usage.completion_tokens],
     }
