@@ -115,6 +115,7 @@ class Levels:
         }
         process = await asyncio.create_subprocess_exec(
             sys.executable,
+            "-P",
             "-m",
             "distkv.bench.workloads.http_load",
             urlsplit(self._cluster.http_url).netloc,

@@ -67,7 +67,7 @@ class GrammarChecker:
         process = self._process
         if process is None:
             process = self._process = subprocess.Popen(
-                [sys.executable, "-m", __name__],
+                [sys.executable, "-P", "-m", __name__],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,

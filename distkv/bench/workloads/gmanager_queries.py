@@ -57,6 +57,7 @@ class QueryProcess:
         self._answer_s = answer_s
         command = [
             sys.executable,
+            "-P",
             "-m",
             "distkv.bench.workloads.gmanager_queries",
             address,
