@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
+from distkv.structured_output import StructuredOutput
 from distkv.types import SamplingParams
 from distkv.wire import messages
 from distkv.wire.messages import data
@@ -101,6 +102,8 @@ class _Guess:
             return msgspec.structs.replace(self.about, address=FORGED_ADDRESS, state="dead")
         if kind is SamplingParams:
             return SamplingParams(max_tokens=2)
+        if kind is StructuredOutput:
+            return StructuredOutput.regex("forged")
         return kind(**{field.name: self.value(field.name, field.type) for field in _fields(kind)})
 
     def value(self, name: str, info: inspect.Type) -> Any:
