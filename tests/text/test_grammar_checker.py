@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import psutil
 import pytest
@@ -30,7 +31,12 @@ def checker() -> Iterator[GrammarChecker]:
 
 
 def children() -> list[psutil.Process]:
-    return [one for one in psutil.Process().children() if "distkv.text.grammar_checker" in one.cmdline()]
+    found = []
+    for one in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess):  # orphans of other tests may have ended
+            if "distkv.text.grammar_checker" in one.cmdline():
+                found.append(one)
+    return found
 
 
 def test_no_process_before_the_first_check_and_none_behind_the_end(checker: GrammarChecker) -> None:
