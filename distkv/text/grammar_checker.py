@@ -38,6 +38,14 @@ class GrammarChecker:
         self._passed: OrderedDict[StructuredOutput, None] = OrderedDict()
         self._turn = Lock()
 
+    def has_passed(self, output: StructuredOutput) -> bool:
+        """Whether `check` would return at once. Never blocks."""
+        try:
+            self._passed.move_to_end(output)
+        except KeyError:
+            return False
+        return True
+
     def check(self, output: StructuredOutput) -> None:
         """As `structured_output.check`, within CPU_S and MEMORY_BYTES: raises InvalidParams, or ConfigError where
         llguidance cannot be used.
@@ -46,12 +54,11 @@ class GrammarChecker:
         interpreter of.
         """
         with self._turn:
-            if output not in self._passed:
+            if not self.has_passed(output):
                 self._ask(output)
                 self._passed[output] = None
                 if len(self._passed) > REMEMBERED:
                     self._passed.popitem(last=False)
-            self._passed.move_to_end(output)
 
     def close(self) -> None:
         """End the process, if there is one; what it checks at this moment fails. Safe to call twice."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -25,7 +24,6 @@ from distkv.gateway.prompting.reading import ChatRead, CompletionRead, Prompt, W
 from distkv.gateway.prompting.served_model import ServedModel
 from distkv.gateway.schema.errors import ApiError, unavailable
 from distkv.places import Places
-from distkv.structured_output import StructuredOutput
 from distkv.text.grammar_checker import GrammarChecker
 
 SHORT_BYTES = 256 * 2**10
@@ -36,7 +34,6 @@ RETIRE_BYTES = 2**20
 """After a body over this the process ends, and gives back the memory that tokenizing took: 150 times the text."""
 PIECE_BYTES = 2**18
 """So much of a body, or of what is written, is handed over in one turn of the event loop."""
-KNOWN_CONSTRAINTS = 64
 T = TypeVar("T", bound=Outcome)
 C = TypeVar("C", CompletionRead, ChatRead)
 # Made here, for that takes ten milliseconds.
@@ -54,7 +51,6 @@ class Readers:
         self._check_place = Places(1)
         self._checks = ThreadPoolExecutor(1, "check")
         self._checker = GrammarChecker()
-        self._known: OrderedDict[StructuredOutput, None] = OrderedDict()
         self._long = LongBodies(config)
 
     async def completion(self, parts: Sequence[bytes], most: int | None) -> CompletionRead:
@@ -83,19 +79,14 @@ class Readers:
     async def _checked(self, read: C) -> C:
         """The same if its output can be what it must be. Who sends the same again and again waits for nobody."""
         output = read.params.structured_output
-        if output is None:
+        if output is None or self._checker.has_passed(output):
             return read
-        if output not in self._known:
-            loop = asyncio.get_running_loop()
-            try:
-                async with self._check_place.take(len(output.text)):
-                    await loop.run_in_executor(self._checks, self._checker.check, output)
-            except InvalidParams as error:
-                raise refused(read.constraint_param, error) from None
-            self._known[output] = None
-        self._known.move_to_end(output)
-        if len(self._known) > KNOWN_CONSTRAINTS:
-            self._known.popitem(last=False)
+        loop = asyncio.get_running_loop()
+        try:
+            async with self._check_place.take(len(output.text)):
+                await loop.run_in_executor(self._checks, self._checker.check, output)
+        except InvalidParams as error:
+            raise refused(read.constraint_param, error) from None
         return read
 
     async def _read(self, kind: Kind, parts: Sequence[bytes], most: int | None, expected: type[T]) -> T:

@@ -11,6 +11,7 @@ import pytest
 
 from distkv.gateway.prompting import readers
 from distkv.structured_output import MAX_BYTES, StructuredOutput
+from distkv.text import grammar_checker
 from distkv.text.grammar_checker import GrammarChecker
 from tests.gateway.harness import error_of, says
 
@@ -103,8 +104,8 @@ async def test_a_model_without_a_tokenizer_has_no_text(start: Start, bare: Path)
 
 async def test_what_was_found_right_is_not_looked_at_again(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     looked_at: list[StructuredOutput] = []
-    monkeypatch.setattr(GrammarChecker, "check", lambda checker, output: looked_at.append(output))
-    monkeypatch.setattr(readers, "KNOWN_CONSTRAINTS", 2)
+    monkeypatch.setattr(GrammarChecker, "_ask", lambda checker, output: looked_at.append(output))
+    monkeypatch.setattr(grammar_checker, "REMEMBERED", 2)
     gateway = await start(says("a"))
     for pattern in ("a", "b", "a", "c", "a", "b"):
         assert (await gateway.complete(guided_regex=pattern)).status_code == 200
