@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         RequestError,
         RequestFailed,
         RequestRefused,
+        RequestUnknown,
         StartupFailed,
     )
     from distkv.offline.llm import LLM
@@ -46,6 +47,7 @@ _HOME = {
     "RequestFailed": "distkv.errors",
     "RequestOutput": "distkv.types",
     "RequestRefused": "distkv.errors",
+    "RequestUnknown": "distkv.errors",
     "SamplingParams": "distkv.types",
     "StartupFailed": "distkv.errors",
     "StructuredOutput": "distkv.structured_output",
@@ -68,6 +70,7 @@ __all__ = [
     "RequestFailed",
     "RequestOutput",
     "RequestRefused",
+    "RequestUnknown",
     "SamplingParams",
     "StartupFailed",
     "StructuredOutput",

@@ -13,7 +13,8 @@
     │   └── LinkTimeout
     ├── ClusterError           a cluster could not start, or none answers
     │   ├── StartupFailed
-    │   └── ClusterUnreachable
+    │   ├── ClusterUnreachable
+    │   └── RequestUnknown     no instance knows of a request that is to be explained
     └── RequestError           one request ended without its answer
         ├── RequestRefused     it can never be served here
         └── RequestFailed      it was accepted, then lost; `retryable` says whether to try again
@@ -125,6 +126,18 @@ class ClusterUnreachable(ClusterError):
     def __init__(self, address: str, why: str) -> None:
         super().__init__(f"no distkv cluster answers at {address}: {why}")
         self.address, self.why = address, why
+
+
+class RequestUnknown(ClusterError):
+    """No instance knows of a request: it never came, or ended long ago."""
+
+    def __init__(self, request_id: str, num_asked: int, num_silent: int) -> None:
+        silent = f"; {num_silent} of them did not answer" if num_silent else ""
+        super().__init__(
+            f"no request {_short.repr(request_id)} is known: {num_asked} instances were asked{silent}; each remembers "
+            "those it serves and the newest that ended"
+        )
+        self.request_id, self.num_asked, self.num_silent = request_id, num_asked, num_silent
 
 
 def context_length_exceeded(most: int, prompt_tokens: int, max_tokens: int, *, is_exact: bool = True) -> str:

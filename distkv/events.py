@@ -74,12 +74,55 @@ class Left(ClusterEvent, frozen=True, tag="left"):
 
 
 class MovePlanned(ClusterEvent, frozen=True, tag="move_planned"):
-    """The policy would have `blocks` of a request go from its debtor to a creditor."""
+    """`blocks` of a request should go from its debtor to `destination`, or home if that is the debtor; both are
+    expected to generate so much more."""
 
     request_id: str
     debtor: str
-    creditor: str
+    destination: str
     blocks: int
+    gain_tokens_per_s: float
+
+
+class MoveJudged(ClusterEvent, frozen=True, tag="move_judged"):
+    """Some seconds after a move was planned: what both instances were expected to generate more, and what they do, by
+    their heartbeats and whatever else happened there."""
+
+    request_id: str
+    debtor: str
+    destination: str
+    blocks: int
+    predicted_tokens_per_s: float
+    achieved_tokens_per_s: float
+
+
+class MoveDropped(ClusterEvent, frozen=True, tag="move_dropped"):
+    """A move that was planned was not carried out; it is not judged, and may be planned again."""
+
+    request_id: str
+    debtor: str
+    destination: str
+    blocks: int
+    why: str
+
+
+class DgfmBegun(ClusterEvent, frozen=True, tag="dgfm_begun"):
+    """A cycle of debts is to be swapped: each of `members` owes the next, and the last one the first. Together they
+    would bring home `blocks`. run: counts those of this gManager."""
+
+    run: int
+    members: str
+    blocks: int
+
+
+class DgfmEnded(ClusterEvent, frozen=True, tag="dgfm_ended"):
+    """A run is over: members brought home `blocks` of the `predicted` ones. why: it came to nothing; else empty."""
+
+    run: int
+    members: str
+    predicted: int
+    blocks: int
+    why: str
 
 
 # --- seen by an rManager: requests it owns
@@ -111,6 +154,14 @@ class Failed(ClusterEvent, frozen=True, tag="failed"):
 
     request_id: str
     reason: str
+
+
+class Redispatched(ClusterEvent, frozen=True, tag="redispatched"):
+    """A request that waited for memory goes to another instance, which has it. waited_s: how long it did."""
+
+    request_id: str
+    instance: str
+    waited_s: float
 
 
 class Preempted(ClusterEvent, frozen=True, tag="preempted"):
@@ -146,12 +197,22 @@ class MoveFailed(ClusterEvent, frozen=True, tag="move_failed"):
     problem: str
 
 
+class MoveBegun(ClusterEvent, frozen=True, tag="move_begun"):
+    """As debtor: as planned, up to `blocks` of a request go to `destination`, or come home if that is the debtor."""
+
+    request_id: str
+    destination: str
+    blocks: int
+    gain_tokens_per_s: float
+
+
 class Reclaimed(ClusterEvent, frozen=True, tag="reclaimed"):
-    """As creditor: own requests are short, and a debtor is to give `blocks` of a request back."""
+    """As creditor: a debtor is to give `blocks` of a request back."""
 
     request_id: str
     debtor: str
     blocks: int
+    why: str
 
 
 class SpanLost(ClusterEvent, frozen=True, tag="span_lost"):

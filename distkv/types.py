@@ -16,8 +16,11 @@ InstanceState = Literal["starting", "ready", "draining", "unreachable", "dead", 
 ServingState = Literal["ready", "draining"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 Transport = Literal["auto", "shm", "tcp"]
+PrefillKv = Literal["auto", "ship", "fetch"]
 KvCacheDtype = Literal["auto", "fp8"]
 ToolCallParser = Literal["auto", "none", "hermes", "llama3_json", "mistral"]
+PolicyName = Literal["contract", "greedy", "none"]
+DispatchName = Literal["predicted", "least-loaded", "random"]
 CpuKernels = Literal["auto", "avx512bf16", "avx512", "avx2", "portable", "torch"]
 
 MAX_STOP_STRINGS = 64

@@ -17,6 +17,7 @@ import psutil
 import pytest
 import pytest_asyncio
 import torch
+from hypothesis import HealthCheck, settings
 
 if not torch.cuda.is_available():
     # Read when Triton is imported: without a GPU its interpreter runs the kernels.
@@ -27,6 +28,10 @@ else:
     # Triton 3.9 warns where it is left to its default, and warnings are errors.
     os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
 
+# On a busy machine everything takes longer, and that is no failure. What is set in CI besides stays as it is.
+settings.register_profile("any-load", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any-load")
+
 END_WITHIN_S = 5.0
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -34,10 +39,43 @@ LASTING: set[int] = set()
 """Processes that a test started on behalf of a fixture of wider scope, which ends them."""
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """For `-n auto`: a worker that starts processes and one beside it; none where paths were named."""
+    return 2 if config.args_source is pytest.Config.ArgsSource.TESTPATHS else 0
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    from tests import parallel
+
+    return parallel.Sharing(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):
+        from tests import parallel
+
+        items.sort(key=lambda item: parallel.rank_of(item.nodeid))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if hasattr(item.config, "workerinput"):
+        from tests import parallel
+
+        parallel.yield_to_processes(item.nodeid)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def adopt_orphans() -> None:
     """Processes whose parent was killed become children of the test run, so that they are seen and ended too."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_torch_thread() -> None:
+    """Models of the tests are small, and clusters and other tests share the processors."""
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)
@@ -76,6 +114,13 @@ async def no_tasks_left() -> AsyncIterator[None]:
 
 
 def _processes() -> set[psutil.Process]:
+    with contextlib.suppress(ChildProcessError):
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        return _living()
+    return set()  # as in most tests: to look at every process of the machine takes milliseconds
+
+
+def _living() -> set[psutil.Process]:
     found = set()
     for child in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):

@@ -24,7 +24,16 @@ from distkv.events import ClusterEvent
 from distkv.wire.messages.common import PROTOCOL_VERSION
 from distkv.wire.messages.counters import COUNTERS
 from distkv.wire.messages.envelope import Envelope
-from distkv.wire.messages.to_client import InstanceStatus, RequestStatus, SlotCounts, SpanStatus
+from distkv.wire.messages.to_client import (
+    ClusterState,
+    DebtEdge,
+    DgfmRunStatus,
+    InstanceStatus,
+    PlanStatus,
+    RequestStatus,
+    SlotCounts,
+    SpanStatus,
+)
 from tests.wire.golden.field_tables import TABLE, meanings, message_types, table_of
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -165,8 +174,16 @@ def test_status_example_has_every_field() -> None:
         assert set(status["blocks"]) == set(SlotCounts.__struct_fields__)
         assert list(status["counters"]) == [one.name for one in COUNTERS if one.in_status]
     for request in example["requests"]:
-        assert set(request) == set(RequestStatus.__struct_fields__)
+        assert set(request) == {*RequestStatus.__struct_fields__, "remote_share"}
         assert all(set(span) == set(SpanStatus.__struct_fields__) for span in request["spans"])
+
+
+def test_status_example_has_the_whole_cluster() -> None:
+    (example,) = (json.loads(block) for block in blocks(ROOT / "docs/operations.md", "json"))
+    assert set(example["cluster"]) == set(ClusterState.__struct_fields__) - {"retry_after_s"}
+    assert all(set(plan) == set(PlanStatus.__struct_fields__) for plan in example["cluster"]["plans"])
+    assert all(set(run) == set(DgfmRunStatus.__struct_fields__) for run in example["cluster"]["runs"])
+    assert all(set(debt) == set(DebtEdge.__struct_fields__) for debt in example["cluster"]["debts"])
 
 
 def logged_events() -> Iterator[tuple[str, str]]:

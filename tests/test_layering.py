@@ -1,4 +1,7 @@
-"""Imports point one way: cli, offline, gateway, client, bench, demo → actors → engine, control, text, wire → leaves."""
+"""Imports point one way: cli, offline, gateway, client, bench, demo → actors → engine, control, text, wire → leaves.
+
+bench and cli use sim too, which is made of control.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,7 @@ LEAVES = {
     "printable",
     "line_limit",
     "structured_output",
+    "process_priority",
     "places",
     "token_ids",
 }
@@ -40,26 +44,36 @@ ALLOWED = {
     "actors": ACTORS_AND_BELOW,
     "sim": LOW | {"control", "sim"},
     "client": LOW | {"wire", "client"},
-    "bench": ACTORS_AND_BELOW | {"client", "demo", "bench"},
+    "bench": ACTORS_AND_BELOW | {"client", "demo", "sim", "bench"},
     "demo": ACTORS_AND_BELOW | {"client", "demo"},
     "gateway": LOW | {"wire", "text", "client", "gateway"},
     # It reads prompts as the gateway does.
     "offline": LOW | {"text", "client", "gateway", "offline"},
-    "cli": ACTORS_AND_BELOW | {"client", "gateway", "bench", "demo", "cli"},
+    "cli": ACTORS_AND_BELOW | {"client", "gateway", "bench", "demo", "sim", "cli"},
     # The package itself only names what users import.
     "": {"client", "offline", "errors", "structured_output", "types"},
 }
 ROOMS: dict[str, dict[str, set[str]]] = {
     "actors": {"gmanager": set(), "worker": set(), "instance": {"worker"}},
-    "cli": {"live": set(), "daemons": set(), "local": {"live"}, "commands": {"live", "local"}},
+    "cli": {
+        "live": set(),
+        "daemons": set(),
+        "local": {"live"},
+        "commands": {"live", "local", "simulated"},
+        "simulated": set(),
+    },
     "client": {"local": set()},
-    # One state machine in four rooms, which share its state; the gManager's stands apart.
+    # One state machine in several rooms, which share its state; the gManager's stands apart.
     "control": {
         "request": {"loan", "schedule", "rmanager"},
-        "loan": {"request", "rmanager"},
-        "schedule": {"request", "loan", "rmanager"},
-        "rmanager": {"request", "loan", "schedule"},
-        "cluster": set(),
+        "loan": {"request", "rmanager", "serving", "performance"},
+        "schedule": {"request", "loan", "rmanager", "performance"},
+        "rmanager": {"request", "loan", "schedule", "plan", "serving", "performance"},
+        "serving": {"loan", "rmanager"},
+        "plan": {"request", "loan", "schedule", "rmanager", "performance"},
+        "cluster": {"performance"},
+        "performance": set(),
+        "recording": {"rmanager"},
     },
     "demo": {"corpus": set(), "run": {"corpus"}, "train": {"corpus"}},
     "engine": {
@@ -138,7 +152,7 @@ def test_imports_point_one_way(path: Path) -> None:
         if top == "distkv":
             layer = package_of(rest)
             if layer not in ALLOWED[package] and not (
-                layer == "" and package in {"client", "gateway", "offline", "cli", "bench", "demo"}
+                layer == "" and package in {"actors", "client", "gateway", "offline", "cli", "bench", "demo"}
             ):
                 wrong.append(f"line {line}: {package or 'distkv'} may not import distkv.{rest}")
         elif top in FORBIDDEN.get(package, set()) | ANYWHERE_FORBIDDEN:

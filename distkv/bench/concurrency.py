@@ -8,7 +8,6 @@ process.
 from __future__ import annotations
 
 import asyncio
-import resource
 import statistics
 import sys
 import tempfile
@@ -25,7 +24,7 @@ import msgspec
 from distkv.actors.task_scope import task_scope
 from distkv.bench.harness.alternate import Samples, alternate, paired_ratio
 from distkv.bench.harness.command import Measured, Say, benchmark
-from distkv.bench.harness.machine import machine_facts, versions_of
+from distkv.bench.harness.machine import machine_facts, raise_descriptor_limit, versions_of
 from distkv.bench.harness.processes import cpu_seconds
 from distkv.bench.harness.report import Goal, Report, at_least, results
 from distkv.bench.workloads.http_load import LoadResult
@@ -153,7 +152,7 @@ def measure(say: Say, *, quick: bool, levels: Sequence[int], rounds: int | None)
     levels = sorted(levels) or (QUICK_LEVELS if quick else LEVELS)
     rounds = rounds or 1
     facts = machine_facts()
-    descriptors = _raise_descriptor_limit()
+    descriptors = raise_descriptor_limit()
     fitting = [level for level in levels if level + SPARE_DESCRIPTORS <= descriptors]
     least = QUICK_REQUESTS if quick else LEAST_REQUESTS
     with tempfile.TemporaryDirectory(prefix="distkv-bench-") as scratch:
@@ -207,13 +206,6 @@ def _goals(levels: Sequence[int], samples: Samples, seen: Levels, descriptors: i
         measured = ", ".join(f"{count} at {level:,}" for level, count in counts.items())
         goals.append(Goal(what, "none", measured, not any(counts.values())))
     return tuple(goals)
-
-
-def _raise_descriptor_limit() -> int:
-    """As far as it goes, for this process and those it starts; returns it."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    return most
 
 
 main = benchmark(

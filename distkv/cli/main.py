@@ -17,13 +17,19 @@ COMMANDS = {
     "serve": "The same with the flags of vllm serve.",
     "generate": "Send a prompt to a cluster and stream the answer.",
     "status": "Show the instances of a cluster and where KV lies.",
+    "explain": "Say why a request's KV lies where it lies.",
     "top": "Watch a cluster: memory, loans, requests, throughput.",
     "demo": "See several instances serve one prompt, and check it.",
+    "profile": "Measure what this machine does with a model, to plan by.",
     "bench": "Run a benchmark.",
+    "sim": "Play a trace to a cluster in simulated time.",
+    "sim-paper": "Make figures of the papers again.",
+    "sim-trace": "Draw a dataset of the papers as a trace.",
+    "sim-replay": "Decide once more what a trace file has recorded.",
     "wire": "Look at captured messages.",
     "completion": "Print the shell completion of all programs.",
 }
-"""The commands and what they do, known without loading them."""
+"""The commands and what they do, known without loading them. One with a hyphen may be written in two words."""
 HELP = """Serve large language models from one pool of KV memory that many instances share.
 
 \b
@@ -37,6 +43,11 @@ Examples:
 """
 
 
+def module_of(name: str) -> str:
+    """The module that has a command."""
+    return f"distkv.cli.commands.{name.replace('-', '_')}"
+
+
 class _Commands(click.Group):
     """Loads a command's module when it is asked for."""
 
@@ -46,12 +57,14 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = importlib.import_module(f"distkv.cli.commands.{cmd_name}").command
+        command: click.Command = importlib.import_module(module_of(cmd_name)).command
         return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        if "-".join(args[:2]) in COMMANDS:
+            args = ["-".join(args[:2]), *args[2:]]
         if args[0] not in COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
             # Only a mistake has to wait for the settings to be loaded.
             from distkv.config import nearest

@@ -34,7 +34,7 @@ CONFIG_PATH = "distkv.config"
 
 # What shells complete as a path.
 _PATHS = {"model": "dir", "log_dir": "dir"} | dict.fromkeys(
-    ("trace_file", "chat_template", "ssl_certfile", "ssl_keyfile"), "file"
+    ("trace_file", "profile", "chat_template", "ssl_certfile", "ssl_keyfile"), "file"
 )
 
 UNITS = {"_s": "SECONDS", "_bytes": "BYTES", "_tokens": "TOKENS", "_blocks": "BLOCKS"}

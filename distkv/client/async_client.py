@@ -13,8 +13,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from distkv.client.cluster_status import StatusCollector, as_dict
-from distkv.client.directory import Directory
+from distkv.client.directory import ANSWER_S, Directory
 from distkv.client.dispatch import Dispatch
+from distkv.client.events import ConnectionLost
+from distkv.client.explaining import Explanation, explain
 from distkv.client.owned_tasks import gather_limited
 from distkv.client.prompts import check_n, check_params, check_prompt, check_request_id, check_timeout
 from distkv.config import DEFAULT_GMANAGER, parse_address
@@ -22,7 +24,7 @@ from distkv.errors import InvalidParams, RequestFailed
 from distkv.types import Chunk, RequestOutput, SamplingParams, TokenLogprobs
 from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.messages.common import Member
-from distkv.wire.messages.to_client import Status
+from distkv.wire.messages.to_client import ClusterState, Status
 from distkv.wire.messages.to_rmanager import Submit
 
 # Of the prompts of one call; more would only wait in the instances' queues, where waiting has a limit.
@@ -192,9 +194,28 @@ class AsyncClient:
         directory = self._open()
         return await self._statuses.collect(directory, await directory.members())
 
+    async def cluster(self) -> ClusterState | None:
+        """What the gManager knows of the whole cluster: who owes whom; None where `address` is an instance's, or does
+        not answer."""
+        directory = self._open()
+        await directory.members()
+        if not directory.bootstrap_answers:
+            return None
+        try:
+            state = await directory.connection(directory.address).cluster(ANSWER_S)
+        except ConnectionLost:
+            return None
+        return state if state.policy else None
+
     async def status(self) -> dict[str, Any]:
-        """The dict of `distkv status --json`: `{"instances": [...], "requests": [...]}`."""
-        return as_dict(await self.statuses())
+        """The dict of `distkv status --json`: `{"instances": [...], "requests": [...], "cluster": {...}}`."""
+        statuses = await self.statuses()
+        return as_dict(statuses, await self.cluster())
+
+    async def explain(self, request_id: str) -> Explanation:
+        """Why the rBlocks of a request lie where they lie; its `sentences` say it in words. Raises RequestUnknown."""
+        name, directory = check_request_id(request_id), self._open()
+        return await explain(directory, await directory.members(), name)
 
     def _open(self) -> Directory:
         if self._directory is None:

@@ -9,10 +9,11 @@ from typing import Any, Self
 
 from distkv.client.async_client import MAX_AT_ONCE, AsyncClient
 from distkv.client.background import BackgroundLoop
+from distkv.client.explaining import Explanation
 from distkv.config import DEFAULT_GMANAGER
 from distkv.types import Chunk, RequestOutput, SamplingParams
 from distkv.wire.messages.common import Member
-from distkv.wire.messages.to_client import Status
+from distkv.wire.messages.to_client import ClusterState, Status
 
 
 class Client:
@@ -95,6 +96,15 @@ class Client:
         those that were drained have "left"."""
         return self._loop.call(self._client.statuses())
 
+    def cluster(self) -> ClusterState | None:
+        """What the gManager knows of the whole cluster: who owes whom; None where `address` is an instance's, or does
+        not answer."""
+        return self._loop.call(self._client.cluster())
+
     def status(self) -> dict[str, Any]:
-        """The dict of `distkv status --json`: `{"instances": [...], "requests": [...]}`."""
+        """The dict of `distkv status --json`: `{"instances": [...], "requests": [...], "cluster": {...}}`."""
         return self._loop.call(self._client.status())
+
+    def explain(self, request_id: str) -> Explanation:
+        """Why the rBlocks of a request lie where they lie; its `sentences` say it in words. Raises RequestUnknown."""
+        return self._loop.call(self._client.explain(request_id))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -13,7 +13,7 @@ from distkv.client.events import ConnectionLost
 from distkv.client.owned_tasks import gather_limited
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.counters import COUNTERS
-from distkv.wire.messages.to_client import InstanceStatus, SlotCounts, Status
+from distkv.wire.messages.to_client import ClusterState, InstanceStatus, RequestStatus, SlotCounts, Status
 
 MAX_AT_ONCE = 256
 
@@ -59,8 +59,32 @@ class StatusCollector:
         )
 
 
-def as_dict(statuses: Iterable[Status]) -> dict[str, Any]:
-    """The documented shape of a cluster's status, ready for JSON."""
+def remote_share(request: RequestStatus) -> float:
+    """Of the tokens whose KV lies anywhere, how many lie at creditors; attention reads all of them for each token."""
+    total = sum(span.num_tokens for span in request.spans)
+    remote = sum(span.num_tokens for span in request.spans if span.instance_id != request.instance_id)
+    return remote / total if total else 0.0
+
+
+class Gains(NamedTuple):
+    """Of planned moves, on average: tokens per second more that were expected, and that there were."""
+
+    predicted: float
+    achieved: float
+
+
+def mean_gains(cluster: ClusterState) -> Gains | None:
+    """Of the newest plans that are judged; None if none is."""
+    judged = [
+        (plan.predicted_tokens_per_s, plan.achieved_tokens_per_s)
+        for plan in cluster.plans
+        if plan.achieved_tokens_per_s is not None
+    ]
+    return Gains(*(sum(gains) / len(judged) for gains in zip(*judged, strict=True))) if judged else None
+
+
+def as_dict(statuses: Iterable[Status], cluster: ClusterState | None = None) -> dict[str, Any]:
+    """The documented shape of a cluster's status, ready for JSON. cluster: what a gManager says, if one does."""
     instances: list[dict[str, Any]] = []
     requests: list[dict[str, Any]] = []
     for status in statuses:
@@ -69,5 +93,14 @@ def as_dict(statuses: Iterable[Status]) -> dict[str, Any]:
         instances.append(instance)
         for request in status.requests:
             spans = [msgspec.to_builtins(span) for span in request.spans]
-            requests.append(msgspec.to_builtins(request) | {"spans": spans})
-    return {"instances": instances, "requests": requests}
+            share = {"remote_share": round(remote_share(request), 4)}
+            requests.append(msgspec.to_builtins(request) | share | {"spans": spans})
+    return {"instances": instances, "requests": requests, "cluster": None if cluster is None else _cluster(cluster)}
+
+
+def _cluster(cluster: ClusterState) -> dict[str, Any]:
+    shown: dict[str, Any] = msgspec.to_builtins(cluster)
+    del shown["type"], shown["retry_after_s"]  # which are about the answer, not the cluster
+    shown["debts"] = [msgspec.structs.asdict(debt) for debt in cluster.debts]  # which are arrays in messages
+    shown["plans"], shown["runs"] = list(shown["plans"]), list(shown["runs"])
+    return shown

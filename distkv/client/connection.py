@@ -4,6 +4,7 @@ query that waits for it."""
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from typing import TypeVar, assert_never
 
@@ -17,17 +18,31 @@ from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.inboxes import CLIENT_CONNECTION
 from distkv.wire.messages.common import clipped
 from distkv.wire.messages.envelope import ClientRequest, Envelope, ToClient
-from distkv.wire.messages.to_client import Located, Rejected, RequestEnded, Status, TokenChunk, TokenChunks
-from distkv.wire.messages.to_gmanager import Locate, MembersQuery
+from distkv.wire.messages.to_client import (
+    ClusterState,
+    Dispatched,
+    Explained,
+    Located,
+    Rejected,
+    RequestEnded,
+    Status,
+    TokenChunk,
+    TokenChunks,
+)
+from distkv.wire.messages.to_gmanager import ClusterQuery, ExplainQuery, Locate, MembersQuery
 from distkv.wire.messages.to_rmanager import Cancel, KeepAlive, Members, StatusQuery, Submit
 
 SILENCE_S = 10.0
+MOST_WOKEN = 8
+"""So many are given what came for them before others have a turn of the event loop: to pass it on may take a reader a
+millisecond, and one message may be for hundreds of them."""
 LONGEST_GAP_S = 2.0
 """So much counts as silence at most between two looks. Beyond that it was this process that was stopped or busy, and
 what the other end said meanwhile waits to be read."""
-T = TypeVar("T", Members, Status, Located)
+T = TypeVar("T", Members, Status, Located, Explained, Dispatched, ClusterState)
+Bounded = TypeVar("Bounded", Explained, Dispatched, ClusterState)
 
-Answer = Members | Status | Located | ConnectionLost
+Answer = Members | Status | Located | Explained | Dispatched | ClusterState | ConnectionLost
 
 
 class Connection:
@@ -54,6 +69,8 @@ class Connection:
         self._requests: dict[str, RequestEvents] = {}
         self._submitted: dict[str, str] = {}
         self._waiting: dict[str, list[asyncio.Future[Answer]]] = {}
+        self._untaken: deque[TokenChunk | RequestEnded] = deque()
+        self._woken = 0
         self._silent_s = 0.0
         self._looked_s = self._loop.time()
         self._channel = ClientChannel.connect(address, CLIENT_CONNECTION, on_disconnected=self._on_disconnected)
@@ -84,6 +101,18 @@ class Connection:
     async def locate(self, query: Locate, timeout_s: float) -> Located:
         """Query where a request should go. Raises as `members`."""
         return await self._query(query, Located, "locate " + query.request_id, timeout_s)
+
+    async def cluster(self, timeout_s: float) -> ClusterState:
+        """Query what a gManager knows of the whole cluster. Raises as `members`."""
+        return await self._query_again(ClusterQuery(), ClusterState, "cluster", timeout_s)
+
+    async def explained(self, query: ExplainQuery, timeout_s: float) -> Explained:
+        """Query what an rManager knows of a request. Raises as `members`."""
+        return await self._query_again(query, Explained, "explained " + query.request_id, timeout_s)
+
+    async def dispatched(self, query: ExplainQuery, timeout_s: float) -> Dispatched:
+        """Query what a gManager knows of a request. Raises as `members`."""
+        return await self._query_again(query, Dispatched, "dispatched " + query.request_id, timeout_s)
 
     def send(self, body: ClientRequest) -> bool:
         """Queue a message; False when that is not possible any more. Raises FrameTooLarge."""
@@ -143,6 +172,17 @@ class Connection:
             self.send(Cancel(request_id=request_id))
         self._lose(ConnectionLost("closed by this client"))
 
+    async def _query_again(self, body: ClientRequest, kind: type[Bounded], key: str, timeout_s: float) -> Bounded:
+        """As `_query`, and once more whenever too many such queries came, while there is time."""
+        deadline_s = self._loop.time() + timeout_s
+        while True:
+            got = await self._query(body, kind, key, deadline_s - self._loop.time())
+            if not got.retry_after_s:
+                return got
+            if self._loop.time() + got.retry_after_s >= deadline_s:
+                raise ConnectionLost(f"too many such queries; it answers again in {got.retry_after_s:.2g} s")
+            await asyncio.sleep(got.retry_after_s)
+
     async def _query(self, body: ClientRequest, kind: type[T], key: str, timeout_s: float) -> T:
         if self.lost is not None:
             raise self.lost
@@ -175,23 +215,38 @@ class Connection:
             except LinkClosed:
                 return
             self._receive(envelope)
+            await self._woke_one()
+            while self._untaken:
+                self._take(self._untaken.popleft())
+                await self._woke_one()
+
+    async def _woke_one(self) -> None:
+        self._woken += 1
+        if self._woken >= MOST_WOKEN:
+            self._woken = 0
+            await asyncio.sleep(0)
 
     def _receive(self, envelope: Envelope[ToClient]) -> None:
         self._silent_s = 0.0
         match envelope.body:
             case TokenChunk() as chunk:
-                self._take(chunk)
+                self._untaken.append(chunk)
             case TokenChunks() as several:
-                for chunk in several.chunks:
-                    self._take(chunk)
+                self._untaken.extend(several.chunks)
             case RequestEnded() as ended:
-                self._take(msgspec.structs.replace(ended, reason=clipped(ended.reason)))
+                self._untaken.append(msgspec.structs.replace(ended, reason=clipped(ended.reason)))
             case Members() as members:
                 self._on_members(self.address, members)
                 if not members.more:
                     self._answer("members", members)
             case Status() as status:
                 self._answer("status", status)
+            case Explained() as explained:
+                self._answer("explained " + explained.query, explained)
+            case Dispatched() as dispatched:
+                self._answer("dispatched " + dispatched.query, dispatched)
+            case ClusterState() as cluster:
+                self._answer("cluster", cluster)
             case Located() as located:
                 located = msgspec.structs.replace(located, reason=clipped(located.reason))
                 self._answer("locate " + located.request_id, located)
@@ -199,6 +254,10 @@ class Connection:
                 self._rejected(envelope.cause, rejected)
             case _:
                 assert_never(envelope.body)
+
+    def _take_all(self) -> None:
+        while self._untaken:
+            self._take(self._untaken.popleft())
 
     def _take(self, event: TokenChunk | RequestEnded) -> None:
         events = self._requests.get(event.request_id)
@@ -230,6 +289,7 @@ class Connection:
     def _on_disconnected(self) -> None:
         """The last words of a process that ended may be here unread."""
         while self.lost is None:
+            self._take_all()
             try:
                 envelope = self._channel.recv_now()
             except WireError as error:
@@ -245,6 +305,7 @@ class Connection:
             return
         self.lost = lost
         self._channel.close()
+        self._take_all()
         for events in self._requests.values():
             events.put(lost)
         for key in list(self._waiting):

@@ -144,6 +144,13 @@ class Directory:
             raise RequestFailed(True, "no instance is ready to serve the request" + (f": {reason}" if reason else ""))
         return Target(best.instance_id, best.address)
 
+    def target(self, instance_id: str) -> Target | None:
+        """A ready instance by its name; None if the member list has none, or it was just lost here."""
+        member = (self._members or {}).get(instance_id)
+        if member is None or member.state != "ready" or self._suspected(instance_id):
+            return None
+        return Target(member.instance_id, member.address)
+
     async def is_ready(self, instance_id: str) -> bool:
         """Whether the cluster calls an instance ready now; True if nobody answers."""
         try:

@@ -20,6 +20,7 @@ from distkv.wire.messages.to_gmanager import Locate
 from distkv.wire.messages.to_rmanager import Submit
 
 MAX_DISPATCHES = 4
+MAX_MOVES = 3
 # An instance that says no so soon did not try: it drains, or is too full even to queue.
 AT_ONCE_S = 1.0
 
@@ -38,6 +39,7 @@ class Dispatch:
 
     A request that fails before its first output because its instance died, cannot be reached or drains is sent to
     another one, MAX_DISPATCHES times in all, while its `timeout_s` has not run out: each try gets what is left of it.
+    One that waits where memory is short goes where its instance says that there is some, MAX_MOVES times.
     """
 
     def __init__(self, directory: Directory, submit: Submit) -> None:
@@ -46,6 +48,7 @@ class Dispatch:
         self._excluded: tuple[str, ...] = ()
         self._failure: RequestFailed | None = None
         self._has_output = self._ended = False
+        self._go_to, self._moves = "", 0
         timeout_s = math.inf if submit.timeout_s is None else submit.timeout_s
         self._deadline_s = asyncio.get_running_loop().time() + timeout_s
 
@@ -71,9 +74,16 @@ class Dispatch:
                         self._ended = True
                         self._detach()
                     return chunk
+                case RequestEnded(kind="refused") as refused if self._moves:
+                    # Another instance had taken it in: this one does not decide for the cluster.
+                    self._detach()
+                    self._exclude(submission.target, RequestFailed(True, refused.reason))
                 case RequestEnded(kind="refused") as refused:
                     self._detach()
                     raise RequestRefused(refused.needed_tokens, refused.pool_tokens, refused.reason)
+                case RequestEnded(go_to=elsewhere) if elsewhere and not self._has_output:
+                    self._detach()
+                    self._go_to, self._moves = elsewhere, self._moves + 1
                 case RequestEnded() as failed:
                     self._detach()
                     await self._on_failed(submission, failed)
@@ -88,14 +98,9 @@ class Dispatch:
         if self._failure is not None and (tried == MAX_DISPATCHES or self._is_late()):
             raise self._failure
         # The first instance may still know the id, so another one gets its own, which nobody else can choose.
-        name = self._submit.request_id if not tried else f"{self._submit.request_id}~{secrets.token_hex(8)}"
-        num_tokens = estimate_tokens(self._submit)
-        try:
-            target = await self._directory.locate(
-                Locate(request_id=name, num_tokens=num_tokens, exclude=self._excluded)
-            )
-        except RequestFailed as nowhere:
-            raise self._failure or nowhere from None
+        is_first = not tried and not self._moves
+        name = self._submit.request_id if is_first else f"{self._submit.request_id}~{secrets.token_hex(8)}"
+        target = await self._target(name)
         try:
             connection = self._directory.connection(target.address)
         except ConnectionLost as lost:
@@ -108,7 +113,7 @@ class Dispatch:
         try:
             await connection.established(ANSWER_S)
             async with self._directory.encoding(self._submit):
-                if not connection.submit(self._submit_as(name), submission.events):
+                if not connection.submit(self._submit_as(name, target), submission.events):
                     raise ConnectionLost("its queue is full")
         except ConnectionLost as lost:
             submission.events.put(lost)
@@ -117,12 +122,27 @@ class Dispatch:
             raise RequestRefused(0, 0, f"the request does not fit a message: {too_large}") from None
         return submission
 
-    def _submit_as(self, name: str) -> Submit:
-        """What an instance gets: the request by this name, with what is left of its time."""
-        if self._submit.timeout_s is None:
-            return msgspec.structs.replace(self._submit, request_id=name)
-        left_s = max(0.0, self._deadline_s - asyncio.get_running_loop().time())
-        return msgspec.structs.replace(self._submit, request_id=name, timeout_s=left_s)
+    async def _target(self, name: str) -> Target:
+        """Where the request was told to go, else where the directory says."""
+        go_to, self._go_to = self._go_to, ""
+        if go_to not in self._excluded and (target := self._directory.target(go_to)) is not None:
+            return target
+        prompt_tokens = estimate_tokens(self._submit)
+        num_tokens = prompt_tokens + self._submit.params.max_tokens
+        query = Locate(request_id=name, num_tokens=num_tokens, prompt_tokens=prompt_tokens, exclude=self._excluded)
+        try:
+            return await self._directory.locate(query)
+        except RequestFailed as nowhere:
+            raise self._failure or nowhere from None
+
+    def _submit_as(self, name: str, target: Target) -> Submit:
+        """What an instance gets: the request by this name, with what is left of its time. It stays at an instance whose
+        own address the user gave."""
+        timeout_s = self._submit.timeout_s
+        if timeout_s is not None:
+            timeout_s = max(0.0, self._deadline_s - asyncio.get_running_loop().time())
+        can_move = self._moves < MAX_MOVES and target.address != self._directory.address
+        return msgspec.structs.replace(self._submit, request_id=name, timeout_s=timeout_s, can_move=can_move)
 
     async def _on_failed(self, submission: _Submission, failed: RequestEnded) -> None:
         """Exclude an instance that could not take the request. Raises RequestFailed when it did begin."""

@@ -132,6 +132,6 @@ def check_n(n: object) -> int:
 
 
 def estimate_tokens(submit: Submit) -> int:
-    """About how many tokens of KV a request needs: text is counted as four characters per token."""
+    """About how many tokens a prompt has: text is counted as four characters per token."""
     ids = submit.prompt_token_ids
-    return (len(submit.prompt) // 4 + 1 if ids is None else len(ids) // ID_BYTES) + submit.params.max_tokens
+    return len(submit.prompt) // 4 + 1 if ids is None else len(ids) // ID_BYTES

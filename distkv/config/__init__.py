@@ -4,7 +4,14 @@ Precedence is command line > environment (`DISTKV_<NAME>`) > `--config` file > d
 and `groups` are the only list of settings; `distkv.cli.options` makes the flags from them and resolves them.
 """
 
-from distkv.config.groups import ControlSettings, DataPlaneSettings, EngineSettings, LogSettings, MembershipSettings
+from distkv.config.groups import (
+    AdviceSettings,
+    ControlSettings,
+    DataPlaneSettings,
+    EngineSettings,
+    LogSettings,
+    MembershipSettings,
+)
 from distkv.config.resolving import resolve_auto
 from distkv.config.schema import MASKED, GatewayConfig, GManagerConfig, InstanceConfig, Settings, UpConfig
 from distkv.config.sources import SECTIONS, TABLES, build, check_environment, load_file, load_table, nearest
@@ -26,6 +33,7 @@ __all__ = [
     "MASKED",
     "SECTIONS",
     "TABLES",
+    "AdviceSettings",
     "ControlSettings",
     "DataPlaneSettings",
     "EngineSettings",

@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from distkv.config.values import check_device, parse_cores
 from distkv.errors import ConfigError
-from distkv.types import CpuKernels, KvCacheDtype, LogLevel, Transport
+from distkv.types import CpuKernels, DispatchName, KvCacheDtype, LogLevel, PolicyName, PrefillKv, Transport
 
 _SUFFIXED = {"suffixed": True}
 
@@ -46,6 +46,38 @@ class MembershipSettings(Group, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.dead_after_s <= self.heartbeat_s:
             raise ConfigError("dead_after_s", f"must exceed heartbeat_s ({self.heartbeat_s}), got {self.dead_after_s}")
+
+
+class AdviceSettings(Group, frozen=True, kw_only=True):
+    """What a gManager advises instances and clients by."""
+
+    policy: Annotated[
+        PolicyName,
+        Meta(
+            description="How KV memory is shared: contract, by debtors that borrow on demand; greedy, planned by the "
+            "profiles of the instances; none, not at all."
+        ),
+    ] = "contract"
+    greedy_debtor_batch: Annotated[
+        Positive | None,
+        Meta(description="greedy: largest batch of an instance that lets blocks leave; auto is where steps saturate."),
+    ] = None
+    greedy_creditor_utilization: Annotated[
+        Annotated[float, Meta(gt=0, le=1)],
+        Meta(description="greedy: largest share of an instance's pool in use, for it to get blocks of others."),
+    ] = 0.9
+    greedy_min_gain: Annotated[
+        Annotated[float, Meta(ge=0, le=1e3)],
+        Meta(description="greedy: smallest predicted gain of a move, as a share of what both instances generate."),
+    ] = 0.05
+    dgfm_min_blocks: Annotated[
+        Annotated[int, Meta(ge=0)],
+        Meta(description="Fewest rBlocks for which a cycle of loans is cancelled, per instance; 0 is never."),
+    ] = 4
+    dispatch: Annotated[
+        DispatchName,
+        Meta(description="Where requests go: predicted, the shortest time; least-loaded, the fewest; or random."),
+    ] = "predicted"
 
 
 class EngineSettings(Group, frozen=True, kw_only=True):
@@ -122,6 +154,16 @@ class DataPlaneSettings(Group, frozen=True, kw_only=True):
         Seconds,
         Meta(description="Seconds that a step waits for partials at most; far less if a creditor is usually fast."),
     ] = 5.0
+    prefill_kv: Annotated[
+        PrefillKv,
+        Meta(
+            description="Prefill over KV of peers: ship its queries, fetch the KV, or auto: what was seen to be faster."
+        ),
+    ] = "auto"
+    fetch_bytes: Annotated[
+        PositiveSuffixed,
+        Meta(description="Scratch memory for KV that prefill fetches over a socket or to a GPU."),
+    ] = 64 * 2**20
 
 
 class ControlSettings(Group, frozen=True, kw_only=True):
@@ -159,6 +201,14 @@ class ControlSettings(Group, frozen=True, kw_only=True):
         Seconds, Meta(description="Seconds a debtor has to give reclaimed rBlocks back, before its lease ends.")
     ] = 2.0
     reclaim_blocks: Annotated[Positive, Meta(description="Most lent rBlocks that are being reclaimed at a time.")] = 64
+    max_serve_fraction: Annotated[
+        Annotated[float, Meta(gt=0, le=1)],
+        Meta(description="Most of the time of own steps that serving peers may take; 1 is no limit."),
+    ] = 0.5
+    max_tpot_s: Annotated[
+        Seconds | None,
+        Meta(description="Longest time per output token of own requests while memory is lent; no limit if not set."),
+    ] = None
     request_timeout_s: Annotated[
         Seconds, Meta(description="Seconds a request waits for memory the live instances do not have, before it fails.")
     ] = 60.0

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from distkv.config.groups import (
+    AdviceSettings,
     ControlSettings,
     DataPlaneSettings,
     EngineSettings,
@@ -29,6 +30,10 @@ WILDCARDS = ("0.0.0.0", "::", "*")
 
 GManagers = Annotated[tuple[str, ...], Meta(min_length=1, description="gManager addresses, separated by commas.")]
 ValidateState = Annotated[bool, Meta(description="Check every invariant after every event; for debugging.")]
+TraceFile = Annotated[
+    str | None,
+    Meta(description="Record every event and what was decided in this file, one JSON object each line."),
+]
 ShutdownTimeout = Annotated[
     Annotated[float, Meta(ge=0, le=86400)],
     Meta(description="Seconds to finish running requests after SIGTERM.", extra={"flag": "--shutdown-timeout"}),
@@ -75,7 +80,9 @@ class GManagerConfig(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
 
     port: Annotated[Port, Meta(description="TCP port; 0 takes a free one.")] = 7070
     membership: MembershipSettings = MembershipSettings()
+    advice: AdviceSettings = AdviceSettings()
     validate_state: ValidateState = False
+    trace_file: TraceFile = None
 
 
 class InstanceConfig(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -94,7 +101,10 @@ class InstanceConfig(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     control: ControlSettings = ControlSettings()
     shutdown_timeout_s: ShutdownTimeout = 30.0
     validate_state: ValidateState = False
-    trace_file: Annotated[str | None, Meta(description="Write trace events to this file, one JSON each line.")] = None
+    profile: Annotated[
+        str | None, Meta(description="File of distkv profile: what this hardware does with this model, to plan by.")
+    ] = None
+    trace_file: TraceFile = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -58,7 +58,11 @@ class BlockPool:
         """Take exactly `num_slots` free slots into `state`, in as few runs as possible, ascending; None if too few."""
         if num_slots > self.num_free:
             return None
-        taken: list[int] = []
+        if num_slots == 1:
+            taken = [self._take_first()]
+            self._move(taken, SlotState.FREE, state)
+            return taken
+        taken = []
         while (missing := num_slots - len(taken)) > 0:
             first, length = self._choose_run(missing)
             self._drop_run(first)
@@ -137,6 +141,17 @@ class BlockPool:
             at = bisect_left(self._runs, (self._runs[-1][0], 0))
         length, first = self._runs[at]
         return first, length
+
+    def _take_first(self) -> int:
+        """The first slot of the smallest run, which stays the smallest."""
+        length, first = self._runs[0]
+        del self._run_length[first]
+        if length > 1:
+            self._runs[0] = length - 1, first + 1
+            self._run_length[first + 1], self._run_start[first + length] = length - 1, first + 1
+        else:
+            del self._runs[0], self._run_start[first + 1]
+        return first
 
     def _free_run(self, first: int, length: int) -> None:
         """Slots [first, first + length) are free; one run with their free neighbours."""

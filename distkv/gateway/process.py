@@ -36,7 +36,9 @@ async def run(config: GatewayConfig, ready: Callable[[dict[str, Any]], None], st
     with listen(config.host, config.port) as listener:
         async with Cluster([AsyncClient(address) for address in config.gmanager], config.wait_for) as cluster:
             metrics = Metrics(model.names[0])
-            metrics.registry.register(ClusterCollector(model.names[0], lambda: cluster.last_statuses))
+            metrics.registry.register(
+                ClusterCollector(model.names[0], lambda: cluster.last_statuses, lambda: cluster.last_state)
+            )
             limit, bodies = ConcurrencyLimit(config.max_concurrent_requests), Bodies(config.max_body_bytes)
             readers = Readers(config, model)
             service = Service(config, model, cluster, limit, bodies, readers, metrics)

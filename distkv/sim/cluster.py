@@ -12,13 +12,17 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
+import msgspec
+
 from distkv.clock import ManualClock
+from distkv.config import AdviceSettings
 from distkv.control import commands as c
 from distkv.control.cluster.gmanager import GManager
 from distkv.control.rmanager.state import RManagerSettings
+from distkv.sim.drawn import Drawn
 from distkv.sim.fake_worker import VOCAB, FakeWorker
 from distkv.sim.node import Node
-from distkv.sim.processes import Processes, client_route
+from distkv.sim.processes import client_route
 from distkv.sim.progress import ProgressWatch
 from distkv.token_ids import pack
 from distkv.types import SamplingParams
@@ -34,7 +38,8 @@ GMANAGER = "gmanager"
 
 
 class SimCluster:
-    """gManagers and instances i0, i1, ... with `pools` slots each; `settings` are those of all rManagers.
+    """gManagers and instances i0, i1, ... with `pools` slots each; `settings` are those of all rManagers,
+    `advice` those of the gManagers.
 
     Every invariant is checked after every event: of the instance or gManager that handled it, and between all. In
     a cluster of 100 members and more the machines' own are checked more rarely.
@@ -43,22 +48,29 @@ class SimCluster:
     """
 
     def __init__(
-        self, pools: Sequence[int], seed: int = 0, gmanagers: Sequence[str] = (GMANAGER,), **settings: Any
+        self,
+        pools: Sequence[int],
+        seed: int = 0,
+        gmanagers: Sequence[str] = (GMANAGER,),
+        advice: AdviceSettings | None = None,
+        **settings: Any,
     ) -> None:
         self.clock = ManualClock(100.0)
         self.random = Random(seed)
-        self._processes = Processes(gmanagers, self.clock, self.random)
+        self._drawn = Drawn(gmanagers, self.clock, self.random, advice or AdviceSettings())
+        self._processes = self._drawn.processes
         self.nodes = self._processes.nodes
         self.gmanagers = self._processes.gmanagers
-        self.network = self._processes.network
-        self.outcomes = self._processes.outcomes
-        self.events = self._processes.events
+        self.network = self._drawn.network
+        self.outcomes = self._drawn.outcomes
+        self.events = self._drawn.events
         self.loans = self._processes.loans
         self.owner: dict[str, str] = {}
         self.progress = ProgressWatch(self.nodes, self.owner, self.outcomes)
         self._settings = settings
         self._keep_alive_at = 0.0
         self._workers: dict[str, FakeWorker] = {}
+        self._submitted: dict[str, c.Tokenized] = {}
         for index, slots in enumerate(pools):
             self.start(f"i{index}", slots)
         self.run(1.0)
@@ -68,13 +80,11 @@ class SimCluster:
     def start(self, name: str, slots: int, incarnation: int = 1, **settings: Any) -> None:
         """A new instance, or a new incarnation of one that is dead."""
         usual = {"vocab_size": VOCAB, "block_tokens": BLOCK, "max_num_batched_tokens": 64} | self._settings
-        node = Node(
-            RManagerSettings(instance_id=name, incarnation=incarnation, num_blocks=slots, **usual | settings),
-            Random(self.random.random()),
-        )
-        self.nodes[name] = node
-        self._workers[name] = node.worker
-        node.worker.peers = self._workers
+        chosen = RManagerSettings(instance_id=name, incarnation=incarnation, num_blocks=slots, **usual | settings)
+        worker = FakeWorker(name, incarnation, slots, chosen.block_tokens)
+        self.nodes[name] = Node(chosen, Random(self.random.random()), worker)
+        self._workers[name] = worker
+        worker.peers = self._workers
         self._processes.introduce(name)
 
     def kill(self, name: str) -> None:
@@ -136,7 +146,7 @@ class SimCluster:
     def stall_gmanager(self, name: str = GMANAGER, stalled: bool = True) -> None:
         """The gManager stands still: what is sent to it waits, and comes before anything else when it goes on."""
         self.gmanagers[name].stalled = stalled
-        while not stalled and self._processes.deliver(name):
+        while not stalled and self._drawn.deliver(name):
             pass
 
     # --- clients
@@ -150,15 +160,19 @@ class SimCluster:
         *,
         bad_words: tuple[tuple[int, ...], ...] = (),
         grammar_id: int | None = None,
+        can_move: bool = False,
         **params: Any,
     ) -> None:
         """Send a greedy request to an instance; its client stays until it has the answer. bad_words: as token ids.
-        grammar_id: see `FakeWorker`."""
+        grammar_id: see `FakeWorker`. can_move: its client sends it elsewhere once, if it is told to."""
         sampling = SamplingParams(max_tokens=max_tokens, temperature=0.0, **params)
         ids = array("i", prompt)
-        submit = tr.Submit(request_id=request_id, prompt_token_ids=memoryview(pack(ids)), params=sampling)
+        submit = tr.Submit(
+            request_id=request_id, prompt_token_ids=memoryview(pack(ids)), params=sampling, can_move=can_move
+        )
         self.owner[request_id] = name
-        self._processes.handle(name, c.Tokenized(submit, ids, client_route(request_id), bad_words, grammar_id))
+        self._submitted[request_id] = c.Tokenized(submit, ids, client_route(request_id), bad_words, grammar_id)
+        self._processes.handle(name, self._submitted[request_id])
 
     def cancel(self, request_id: str) -> None:
         """Have the client stop its request."""
@@ -207,10 +221,11 @@ class SimCluster:
     def tick(self) -> None:
         """A moment passes; who needs it gets a Tick, and clients say now and then that they are there."""
         now = self.clock.advance(TICK_S)
-        while self._processes.ended:
-            name = self._processes.ended.pop()
-            self._processes.deliver_all_of(name)
+        while self._drawn.ended:
+            name = self._drawn.ended.pop()
+            self._drawn.deliver_all_of(name)
             self.kill(name)
+        self._send_elsewhere()
         for name, node in list(self.nodes.items()):
             if node.runs and node.deadline <= now:
                 self._processes.handle(name, c.Tick())
@@ -222,6 +237,16 @@ class SimCluster:
                 self._processes.handle_gmanager(gmanager, c.Tick())
         self.progress.validate(now)
 
+    def _send_elsewhere(self) -> None:
+        """What clients were told to send to another instance; to any that runs, if that one does not."""
+        running = [name for name, node in self.nodes.items() if node.runs]
+        while running and self._drawn.moved:
+            request_id, name = self._drawn.moved.pop()
+            self.owner[request_id] = name if name in running else running[0]
+            first = self._submitted[request_id]
+            again = msgspec.structs.replace(first, submit=msgspec.structs.replace(first.submit, can_move=False))
+            self._processes.handle(self.owner[request_id], again)
+
     def _keep_alive(self) -> None:
         for request_id, name in list(self.owner.items()):
             if self.nodes[name].runs and not self.outcomes[request_id].done:
@@ -229,7 +254,7 @@ class SimCluster:
 
     def deliver(self) -> bool:
         """Let one message arrive; false if none can."""
-        return self._processes.deliver()
+        return self._drawn.deliver()
 
     # --- checks
 

@@ -10,6 +10,7 @@ hashes of a position and its token.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from typing import Literal
 
@@ -17,6 +18,7 @@ from distkv.token_ids import unpack
 from distkv.types import TokenLogprobs
 from distkv.wire.messages import from_worker as fw
 from distkv.wire.messages import to_worker as tw
+from distkv.wire.messages.counters import Counters, total
 from distkv.wire.messages.envelope import ToWorker
 
 VOCAB = 1000
@@ -71,6 +73,9 @@ class FakeWorker:
     cut_from: instances that it reads nothing from, though they are there. pulls_fail: whatever it pulls.
     listed: incarnations of the peers that it may read from, None before it was told.
     stalled: its steps stand still, as on a device that hangs; peers still read.
+    step_s, serve_s: what it says that a step takes, and that serving one block for a peer's step adds to its own next
+    one; each lent block counts once in that. costs: what it says that a step took besides, and of that waited for
+    partials, in seconds.
     """
 
     def __init__(self, instance_id: str, incarnation: int, num_slots: int, block_tokens: int) -> None:
@@ -85,6 +90,11 @@ class FakeWorker:
         self.cut_from: set[str] = set()
         self.pulls_fail = False
         self.stalled = False
+        self.step_s = 0.0
+        self.serve_s = 0.0
+        self.costs: Callable[[tw.Step], tuple[float, float]] = lambda _: (0.0, 0.0)
+        self.counters = Counters()
+        self._served_blocks = 0
         self.peers: dict[str, FakeWorker] = {}
         self.listed: dict[str, int] | None = None
         self.last_token: dict[str, int] = {}
@@ -120,7 +130,17 @@ class FakeWorker:
         match message:
             case tw.Step():
                 results = tuple(self._run(seq) for seq in message.seqs)
-                return [fw.StepResult(step_id=message.step_id, results=results)]
+                served_s = self._take_served_s()
+                compute_s, waited_s = self.costs(message)
+                self.counters.attend_wait_s += waited_s
+                return [
+                    fw.StepResult(
+                        step_id=message.step_id,
+                        results=results,
+                        compute_s=self.step_s + served_s + compute_s,
+                        counters=total(self.counters),
+                    )
+                ]
             case tw.Checksum():
                 return [
                     fw.Checksummed(
@@ -150,6 +170,13 @@ class FakeWorker:
                     self.last_token.pop(request_id, None)
                     self.histories.pop(request_id, None)
         return []
+
+    def _take_served_s(self) -> float:
+        """What serving peers since its last step adds to this one."""
+        num_lent = sum(len(grant.slots) for grant in self.spans.values())
+        served_s, self._served_blocks = self.serve_s * min(self._served_blocks, num_lent), 0
+        self.counters.step_serve_s += served_s
+        return served_s
 
     def _source(self, instance_id: str) -> FakeWorker | None:
         """The worker of an instance, if something can be read from it."""
@@ -237,6 +264,7 @@ class FakeWorker:
             if peer is None or grant is None or grant.span != remote.span or peer.has_closed(remote):
                 lost.add(remote.instance_id)
                 continue
+            peer._served_blocks += remote.num_blocks
             for i in range(remote.num_blocks):
                 self._read(peer.pool[grant.slots[remote.index + i]], remote.first_block + i, seq, context)
         return context, lost

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from distkv.config import MembershipSettings
+from distkv.config import AdviceSettings, MembershipSettings
 from distkv.control import commands as c
 from distkv.control.cluster.gmanager import GManager
 from distkv.sim.checking import is_checked
 
 
 class SimGManager:
-    """One gManager: `machine` is None while its process is gone. stalled: it stands still; its connections stay."""
+    """One gManager: `machine` is None while its process is gone. stalled: it stands still; its connections stay.
+    advice: settings of its next process."""
 
-    def __init__(self, name: str, number: int) -> None:
+    def __init__(
+        self, name: str, number: int, advice: AdviceSettings, membership: MembershipSettings, *, checks: bool
+    ) -> None:
         """number: tells its incarnations from those of the others."""
         self.name = name
+        self.advice = advice
+        self._membership, self._checks = membership, checks
         self._incarnation = 1000 * (number + 1)
         self.machine: GManager | None = None
         self.stalled = False
@@ -35,7 +40,7 @@ class SimGManager:
     def start(self) -> None:
         """A process that knows nothing."""
         self._incarnation += 1
-        self.machine = GManager(MembershipSettings(), incarnation=self._incarnation)
+        self.machine = GManager(self._membership, self.advice, incarnation=self._incarnation)
         self.stalled, self._version = False, 0
 
     def kill(self) -> None:
@@ -47,7 +52,7 @@ class SimGManager:
         assert self.machine is not None
         commands = self.machine.handle(event, now)
         self._num_events += 1
-        if is_checked(self._num_events, len(self.machine.ledger.entries)):
+        if self._checks and is_checked(self._num_events, len(self.machine.ledger.entries)):
             self.machine.validate()
         assert self.machine.version >= self._version, "the version of the member list went back"
         self._version = self.machine.version
@@ -57,8 +62,19 @@ class SimGManager:
 class GManagers:
     """All of them by name, in the order in which instances try them."""
 
-    def __init__(self, names: Sequence[str]) -> None:
-        self.by_name = {name: SimGManager(name, number) for number, name in enumerate(names)}
+    def __init__(
+        self,
+        names: Sequence[str],
+        advice: AdviceSettings,
+        membership: MembershipSettings | None = None,
+        *,
+        checks: bool = True,
+    ) -> None:
+        """checks: whether their invariants are checked as they go."""
+        settings = membership or MembershipSettings()
+        self.by_name = {
+            name: SimGManager(name, number, advice, settings, checks=checks) for number, name in enumerate(names)
+        }
 
     def __contains__(self, name: str) -> bool:
         return name in self.by_name

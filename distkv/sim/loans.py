@@ -16,6 +16,7 @@ loan without a debt is no contradiction: a grant may be on its way to its debtor
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from distkv.control.loan.lending import Loan
 from distkv.control.request.block import Debt
@@ -25,7 +26,7 @@ from distkv.sim.node import Node
 class LoanCheck:
     """Compares the books of all instances. Nodes are by instance id, the newest incarnation of each."""
 
-    def __init__(self, nodes: Mapping[str, Node]) -> None:
+    def __init__(self, nodes: Mapping[str, Node[Any]]) -> None:
         self._nodes = nodes
         self._debtors: dict[str, set[str]] = {}
 

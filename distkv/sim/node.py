@@ -3,27 +3,47 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Generic, Protocol, TypeVar
 
 from distkv.control import commands as c
 from distkv.control.request.output import NoText
 from distkv.control.rmanager.state import RManagerSettings
 from distkv.control.rmanager.state_machine import RManager
 from distkv.sim.checking import is_checked
-from distkv.sim.fake_worker import FakeWorker
 from distkv.wire.messages.common import DataEndpoint, Member
 from distkv.wire.messages.to_rmanager import Members
 
 
-class Node:
+class Worker(Protocol):
+    """What stands for the engine worker. alive, frozen: as its process is, which is the instance's here."""
+
+    alive: bool
+    frozen: bool
+
+
+W = TypeVar("W", bound=Worker)
+
+
+class Node(Generic[W]):
     """alive: false once its process is gone. frozen: stopped, as by SIGSTOP; its connections stay.
     exited: how it ended by itself. route: of its own connections. joined: whether a gManager listed it.
     released: grammars that its requests need no more. deadline: when it next needs a Tick. num_events: that
     it handled."""
 
-    def __init__(self, settings: RManagerSettings, entropy: Random) -> None:
+    def __init__(
+        self,
+        settings: RManagerSettings,
+        entropy: Random,
+        worker: W,
+        *,
+        host_key: str = "",
+        checks: bool = True,
+    ) -> None:
+        """host_key: those with the same one are on one host. checks: whether its invariants are checked as it goes."""
         self.settings = settings
         self.rm = RManager(settings, NoText, entropy)
-        self.worker = FakeWorker(settings.instance_id, settings.incarnation, settings.num_blocks, settings.block_tokens)
+        self.worker = worker
+        self._checks = checks
         self.exited: c.Exit | None = None
         self.route = f"peer:{settings.instance_id}:{settings.incarnation}".encode()
         self.joined = False
@@ -38,7 +58,7 @@ class Node:
             block_tokens=settings.block_tokens,
             total_blocks=settings.num_blocks,
             lendable_blocks=settings.lendable_blocks,
-            data=DataEndpoint(address=f"sim-data://{settings.instance_id}"),
+            data=DataEndpoint(address=f"sim-data://{settings.instance_id}", host_key=host_key),
         )
 
     @property
@@ -54,14 +74,14 @@ class Node:
         """Whether it handles events."""
         return self.alive and not self.frozen
 
-    def handle(self, event: c.Event, now: float) -> list[c.Command]:
+    def handle(self, event: c.Event | c.Decoded, now: float) -> list[c.Command]:
         """The rManager's answer to an event; every invariant of the instance holds after it, see `is_checked`."""
         if isinstance(event, c.FromGManager) and isinstance(event.message, Members):
             own = self.member.instance_id, self.member.incarnation
             self.joined = self.joined or own in {(m.instance_id, m.incarnation) for m in event.message.members}
         commands = self.rm.handle(event, now)
         self.num_events += 1
-        if is_checked(self.num_events, len(self.rm.members)):
+        if self._checks and is_checked(self.num_events, len(self.rm.members)):
             self.rm.validate()
         self.deadline = self.rm.next_deadline()
         return commands

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from distkv.control.request.sequence import SeqState, Sequence
 from distkv.sim.client import Outcome
+from distkv.sim.fake_worker import FakeWorker
 from distkv.sim.node import Node
 
 MOST_S = 15.0
@@ -15,7 +16,9 @@ MOST_S = 15.0
 class ProgressWatch:
     """Looks at the requests of all instances, again and again; nodes and outcomes are those of the cluster."""
 
-    def __init__(self, nodes: Mapping[str, Node], owner: Mapping[str, str], outcomes: Mapping[str, Outcome]) -> None:
+    def __init__(
+        self, nodes: Mapping[str, Node[FakeWorker]], owner: Mapping[str, str], outcomes: Mapping[str, Outcome]
+    ) -> None:
         self._nodes = nodes
         self._owner = owner
         self._outcomes = outcomes
@@ -40,7 +43,7 @@ class ProgressWatch:
             )
         self._since = watched
 
-    def could_go_on(self, node: Node, seq: Sequence) -> bool:
+    def could_go_on(self, node: Node[FakeWorker], seq: Sequence) -> bool:
         """Whether its instance computes, it is its turn, and there is memory for all of it that lies nowhere sound."""
         state = node.rm.state
         if not node.runs or node.worker.stalled:
@@ -54,7 +57,7 @@ class ProgressWatch:
         has_slot = seq.placement.num_local_slots > 0 or state.pool.num_free > len(others)
         return has_slot and needed + len(others) + 1 <= self._available(node, seq)
 
-    def _available(self, node: Node, seq: Sequence) -> int:
+    def _available(self, node: Node[FakeWorker], seq: Sequence) -> int:
         """Blocks it holds where they are sound, and those that it could have there and here."""
         sound = {name for name, other in self._nodes.items() if other is not node and self.is_sound(node, other)}
         held = sum(debt.capacity for debt in seq.placement.debts if debt.creditor_id in sound)
@@ -62,7 +65,7 @@ class ProgressWatch:
         return seq.placement.num_local_slots + node.rm.state.pool.num_free + held + free
 
     @staticmethod
-    def is_sound(debtor: Node, creditor: Node) -> bool:
+    def is_sound(debtor: Node[FakeWorker], creditor: Node[FakeWorker]) -> bool:
         """Whether one could lend to the other: it is there, both know each other, and blocks get through."""
         ours, theirs = debtor.settings.instance_id, creditor.settings.instance_id
         return (

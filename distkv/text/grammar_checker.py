@@ -13,13 +13,13 @@ import struct
 import subprocess
 import sys
 from collections import OrderedDict
-from pathlib import Path
 from threading import Lock
 from typing import IO
 
 import msgspec
 
 from distkv.errors import ConfigError, InvalidParams
+from distkv.process_priority import begin_helper
 from distkv.structured_output import FIELD, StructuredOutput
 from distkv.text.structured_output import check
 
@@ -122,10 +122,7 @@ def _read(stream: IO[bytes]) -> bytes | None:
 
 def main() -> None:
     """Answer what is to be checked with what is wrong with it, until standard input ends."""
-    # Whoever interrupts the owner leaves this process to it; and when memory is short, this process goes first.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("1000")
+    begin_helper()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     while (frame := _read(sys.stdin.buffer)) is not None:

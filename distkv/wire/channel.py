@@ -124,24 +124,18 @@ class ServerChannel(Generic[Body]):
         closed.
         """
         while True:
-            frames = await self._socket.recv()
-            route = bytes(frames.pop(0))
-            now_s = time.monotonic()
-            if not self._guard.admits(route, sum(map(len, frames)), now_s):
-                self._stop_flood(route, now_s)
-                continue
-            self._socket.traces_source = self._guard.has_flooding
-            if self._rejections.is_shut_out(route):
-                continue
-            try:
-                if len(frames) != 1:
-                    raise MalformedMessage(f"a message has 1 frame, this one has {len(frames)}")
-                envelope = self._inbox.decode(frames[0], self._max_message_bytes)
-            except WireError as e:
-                self._reject(route, str(e), envelope_id(frames[0]) if len(frames) == 1 else "")
-            else:
-                self._rejections.good(route)
-                return route, envelope
+            if (message := self._read(await self._socket.recv())) is not None:
+                return message
+
+    async def deliver(self, take: Callable[[bytes, Envelope[Body]], None], rest: Callable[[], None]) -> None:
+        """As `recv` again and again, until cancelled: call `take` with each route and envelope, and `rest` whenever
+        none is left or other tasks have their turn. For who is sent very many. Raises what they raise."""
+
+        def read(frames: list[bytes | memoryview]) -> None:
+            if (message := self._read(frames)) is not None:
+                take(*message)
+
+        await self._socket.deliver(read, rest)
 
     def send(self, route: bytes, envelope: Envelope[Control]) -> bool:
         """Queue an envelope; never blocks. False when the client is gone, or reads so slowly that its queue is full, or
@@ -152,12 +146,15 @@ class ServerChannel(Generic[Body]):
         frame = encode_envelope(envelope, self._max_message_bytes)
         return self._answers.admits(route, len(frame), time.monotonic()) and self._socket.send((route, frame))
 
-    def send_each(self, messages: Iterable[tuple[bytes, Envelope[Control]]]) -> None:
-        """As `send`, one envelope to each route after the other; what cannot be sent is left out."""
-        now_s = time.monotonic()
-        frames = ((route, encode_envelope(envelope, self._max_message_bytes)) for route, envelope in messages)
-        admitted = (one for one in frames if self._answers.admits(one[0], len(one[1]), now_s))
-        self._socket.send_each(admitted)
+    def encoded_for(self, route: bytes, envelope: Envelope[Control]) -> bytes | None:
+        """An envelope for `send_each`; None if its route is answered more than MAX_ANSWER_BYTES in a second. Raises as
+        `send`."""
+        frame = encode_envelope(envelope, self._max_message_bytes)
+        return frame if self._answers.admits(route, len(frame), time.monotonic()) else None
+
+    def send_each(self, messages: Iterable[tuple[bytes, bytes]]) -> None:
+        """Queue each frame for its route, one after the other; what cannot be sent is left out."""
+        self._socket.send_each(messages)
 
     def encoded(self, envelope: Envelope[Control]) -> zmq.Frame:
         """An envelope for `send_to_all`. Raises as `send`."""
@@ -189,6 +186,27 @@ class ServerChannel(Generic[Body]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close() if kind is None else self.abort()
+
+    def _read(self, frames: list[bytes | memoryview]) -> tuple[bytes, Envelope[Body]] | None:
+        """A message as it came; None if it is not to be taken."""
+        route, now_s = bytes(frames[0]), time.monotonic()
+        content = frames[1:]
+        if not self._guard.admits(route, sum(map(len, content)), now_s):
+            self._stop_flood(route, now_s)
+            return None
+        if self._socket.traces_source:
+            self._socket.traces_source = self._guard.has_flooding
+        if self._rejections.is_shut_out(route):
+            return None
+        try:
+            if len(content) != 1:
+                raise MalformedMessage(f"a message has 1 frame, this one has {len(content)}")
+            envelope = self._inbox.decode(content[0], self._max_message_bytes)
+        except WireError as e:
+            self._reject(route, str(e), envelope_id(content[0]) if len(content) == 1 else "")
+            return None
+        self._rejections.good(route)
+        return route, envelope
 
     def _reject(self, route: bytes, reason: str, cause: str) -> None:
         self.malformed += 1

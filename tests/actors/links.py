@@ -9,6 +9,7 @@ import secrets
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -20,8 +21,7 @@ from distkv.engine.device.cpu import CpuDevice
 from distkv.engine.device.pool import KvPool, slot_bytes
 from distkv.engine.model.config import ModelConfig
 from distkv.errors import LinkClosed
-from distkv.wire.links import LinkIdentity, PoolMemory
-from distkv.wire.links.transports.inproc import InprocListener
+from distkv.wire.links import LinkIdentity, PoolMemory, listen
 from distkv.wire.messages.common import Epoch, Member, SpanRef
 from tests.checkpoints import variant
 
@@ -49,7 +49,8 @@ def model_config(path: Path) -> ModelConfig:
 class Worker:
     """A worker's memory and serving side under a name."""
 
-    def __init__(self, name: str, config: ModelConfig, incarnation: int = 1) -> None:
+    def __init__(self, name: str, config: ModelConfig, incarnation: int = 1, *, address: str | None = None) -> None:
+        """address: to listen at; within this process by default."""
         self.name, self.config, self.incarnation = name, config, incarnation
         self.memory = PoolMemory(slot_bytes(config, BLOCK, torch.float32), NUM_SLOTS)
         self.registry = SpanRegistry()
@@ -58,8 +59,8 @@ class Worker:
             for half in (self.pool.layer(layer).k, self.pool.layer(layer).v):
                 half.normal_(generator=torch.Generator().manual_seed(layer))
         server = AttendServer(self.pool, self.registry, config, torch.float32, CpuDevice())
-        address = f"inproc://actors-{os.getpid()}-{next(_names)}"
-        self.listener = InprocListener(address, identity(name, incarnation), self.memory)
+        address = address or f"inproc://actors-{os.getpid()}-{next(_names)}"
+        self.listener: Any = listen(address, identity(name, incarnation), self.memory)
         self.serving = LinkServer(self.listener, server, self.memory)
 
     @property

@@ -9,7 +9,7 @@ import pytest
 
 import distkv
 from distkv.cli.exit_codes import run
-from distkv.cli.main import COMMANDS, command
+from distkv.cli.main import COMMANDS, command, module_of
 from distkv.client.local.launch import MODULES
 from tests.client.fakes import count_up
 from tests.test_torch_free import loaded_by
@@ -33,7 +33,7 @@ def test_every_command_has_a_module_and_is_listed(capsys):
     assert distkv_command() == 0
     out = capsys.readouterr().out
     for name, text in COMMANDS.items():
-        assert importlib.import_module(f"distkv.cli.commands.{name}").command.name == name
+        assert importlib.import_module(module_of(name)).command.name == name
         assert f"  {name} " in out and text in out
 
 

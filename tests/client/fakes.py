@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from distkv.client.background import BackgroundLoop
 from distkv.errors import LinkClosed
 from distkv.wire.channel import ServerChannel
@@ -15,8 +17,15 @@ from distkv.wire.messages.common import Member
 from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.envelope import Control
 from distkv.wire.messages.to_client import (
+    ClusterState,
+    DebtEdge,
+    DebtStatus,
+    Dispatched,
+    Explained,
+    HistoryEntry,
     InstanceStatus,
     Located,
+    PlanStatus,
     RequestEnded,
     RequestStatus,
     SlotCounts,
@@ -24,7 +33,7 @@ from distkv.wire.messages.to_client import (
     Status,
     TokenChunk,
 )
-from distkv.wire.messages.to_gmanager import Locate, MembersQuery
+from distkv.wire.messages.to_gmanager import ClusterQuery, ExplainQuery, Locate, MembersQuery
 from distkv.wire.messages.to_rmanager import Cancel, KeepAlive, Members, StatusQuery, Submit
 from tests.token_ids import prompt_of
 
@@ -91,6 +100,21 @@ class FakeGManager(FakeServer):
                     if one.state == "ready" and one.instance_id not in exclude:
                         return [Located(request_id=name, instance_id=one.instance_id, address=one.address)]
                 return [Located(request_id=name, reason="no instance is ready")]
+            case ClusterQuery():
+                debts = (DebtEdge("i0", "i1", 5),)
+                plan = PlanStatus(
+                    request_id="i0-r",
+                    debtor_id="i0",
+                    destination="i1",
+                    num_blocks=3,
+                    ago_s=6.0,
+                    predicted_tokens_per_s=12.5,
+                    achieved_tokens_per_s=-1.5,
+                )
+                state = ClusterState(policy="greedy", num_ready=2, debts=debts, num_debts=1, lent_blocks=5)
+                return [msgspec.structs.replace(state, plans=(plan,), num_plans=7)]
+            case ExplainQuery(request_id=name):
+                return [Dispatched(query=name, request_id=name, instance_id="i0", load=3, num_ready=2)]
         return []
 
 
@@ -156,11 +180,36 @@ class FakeInstance(FakeServer):
                 return [Located(request_id=name, instance_id=self.name, address=self.address)]
             case StatusQuery():
                 return [self.status()]
+            case ClusterQuery():
+                return [ClusterState()]
+            case ExplainQuery(request_id=name) if name == f"{self.name}-r":
+                return [self.explained(name)]
+            case ExplainQuery(request_id=name):
+                return [Explained(query=name, instance_id=self.name)]
             case Submit():
                 return self.serve(self, route, body)
             case KeepAlive() | Cancel():
                 return []
         return []
+
+    def explained(self, name: str) -> Explained:
+        return Explained(
+            query=name,
+            instance_id=self.name,
+            request_id=name,
+            state="running",
+            came_ago_s=3.0,
+            prompt_tokens=30,
+            num_tokens=32,
+            max_tokens=8,
+            block_tokens=16,
+            local_blocks=1,
+            debts=(DebtStatus(instance_id="other", num_blocks=1),),
+            growth_blocks=1,
+            room_blocks=3,
+            num_creditors=1,
+            history=(HistoryEntry(happened="borrowed", ago_s=2.5, instance_id="other", why="place", num_blocks=1),),
+        )
 
     def status(self) -> Status:
         return Status(

@@ -20,6 +20,7 @@ INSTANCE_KEYS = {
     "running",
     "waiting",
     "counters",
+    "serve_fraction",
 }
 COUNTER_KEYS = {"attend_queries", "query_bytes", "kv_bytes", "recomputed_tokens"}
 
@@ -29,7 +30,8 @@ async def test_the_shape_of_status(start_fakes):
     async with AsyncClient(cluster.address) as client:
         status = await client.status()
     assert json.loads(json.dumps(status)) == status
-    assert set(status) == {"instances", "requests"}
+    assert set(status) == {"instances", "requests", "cluster"}
+    assert status["cluster"]["debts"] == [{"debtor_id": "i0", "creditor_id": "i1", "num_blocks": 5}]
     assert [one["instance_id"] for one in status["instances"]] == ["i0", "i1"]
     for one in status["instances"]:
         assert set(one) == INSTANCE_KEYS
@@ -40,6 +42,7 @@ async def test_the_shape_of_status(start_fakes):
         "request_id": "i1-r",
         "instance_id": "i1",
         "num_tokens": 32,
+        "remote_share": 0.0,
         "spans": [{"instance_id": "i1", "first_token": 0, "num_tokens": 32}],
     }
 

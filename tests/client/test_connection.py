@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 
 import pytest
 import zmq
 
-from distkv.client.connection import LONGEST_GAP_S, SILENCE_S, Connection
+from distkv.client.connection import LONGEST_GAP_S, MOST_WOKEN, SILENCE_S, Connection
 from distkv.client.events import ConnectionLost, RequestEvents
 from distkv.client.owned_tasks import OwnedTasks
 from distkv.types import SamplingParams
@@ -105,6 +107,39 @@ async def test_chunks_of_several_requests_in_one_message_reach_each_of_them(link
     link.say(last)
     assert [await one.get(), await one.get()] == [first, last]
     assert await other.get() == second
+
+
+async def test_a_message_for_hundreds_lets_others_run_between_them(link: Link) -> None:
+    """Each may take a millisecond to pass on what came for it."""
+    names = [f"r{index}" for index in range(200)]
+    streams = await link.submit(*names)
+    turn = 0
+    read_in: list[int] = []
+
+    async def read(events: RequestEvents) -> None:
+        await events.get()
+        read_in.append(turn)
+
+    async with asyncio.TaskGroup() as tasks:
+        readers = [tasks.create_task(read(events)) for events in streams]
+        await asyncio.sleep(0)
+        link.say(TokenChunks(chunks=tuple(TokenChunk(request_id=name, token_ids=(1,)) for name in names)))
+        while not all(reader.done() for reader in readers):
+            turn += 1
+            await asyncio.sleep(0)
+    assert max(Counter(read_in).values()) <= MOST_WOKEN and len(read_in) == len(names)
+
+
+async def test_what_waits_to_be_given_out_comes_before_the_end_of_the_connection(link: Link) -> None:
+    names = [f"r{index}" for index in range(3 * MOST_WOKEN)]
+    streams = await link.submit(*names)
+    chunks = {name: TokenChunk(request_id=name, token_ids=(1,), finish_reason="length") for name in names}
+    link.say(TokenChunks(chunks=tuple(chunks.values())))
+    assert await streams[0].get() == chunks["r0"]
+    assert link.connection._untaken, "others wait their turn"
+    link.connection.close()
+    for events in streams[1:]:
+        assert await events.get() == chunks[events.request_id]
 
 
 async def test_time_in_which_this_process_stood_still_is_no_silence_of_the_other_end(link: Link) -> None:

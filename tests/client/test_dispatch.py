@@ -12,13 +12,12 @@ from distkv import AsyncClient, RequestFailed, RequestRefused, SamplingParams
 from distkv.client import dispatch
 from distkv.client.connection import Connection
 from distkv.client.directory import LONG_PROMPT_BYTES
-from distkv.client.owned_tasks import OwnedTasks
 from distkv.client.prompts import TokenIds, check_prompt
 from distkv.wire.codec import MAX_MESSAGE_BYTES
 from distkv.wire.messages.common import MAX_REASON
 from distkv.wire.messages.to_client import RequestEnded, TokenChunk
 from distkv.wire.messages.to_rmanager import Cancel, Submit
-from tests.client.fakes import count_up, first_only
+from tests.client.fakes import count_up, first_only, refuse
 
 FOUR = SamplingParams(max_tokens=4)
 
@@ -61,6 +60,57 @@ async def test_the_id_of_another_try_is_nobody_elses(start_fakes):
         assert len(set(names)) == 3
         await stream.aclose()
         await others.aclose()
+
+
+def moving_to(name):
+    def serve(instance, route, submit):
+        if not submit.can_move:
+            return count_up(instance, route, submit)
+        ended = RequestEnded(request_id=submit.request_id, kind="failed", reason="memory", retryable=True, go_to=name)
+        return [ended]
+
+    return serve
+
+
+async def test_a_request_goes_where_its_instance_says_that_there_is_memory(start_fakes):
+    cluster = start_fakes(moving_to("i2"), count_up, count_up)
+    async with AsyncClient(cluster.address) as client:
+        output = await client.submit("x", FOUR, request_id="mine")
+    assert output.token_ids == [0, 1, 2, 3] and output.request_id == "mine"
+    first, second, third = ([one.request_id for one in instance.of(Submit)] for instance in cluster.instances)
+    assert first == ["mine"] and not second
+    assert len(third) == 1 and third[0].startswith("mine~"), "a name that nobody else has there"
+
+
+async def test_an_instance_that_refuses_what_it_was_sent_does_not_decide_for_the_others(start_fakes):
+    cluster = start_fakes(moving_to("i1"), refuse, count_up)
+    async with AsyncClient(cluster.address) as client:
+        assert (await client.submit("x", FOUR)).token_ids == [0, 1, 2, 3]
+    assert len(cluster.instances[1].of(Submit)) == 1
+
+
+async def test_instances_that_send_each_other_a_request_keep_it_in_the_end(start_fakes):
+    cluster = start_fakes(moving_to("i1"), moving_to("i0"))
+    async with AsyncClient(cluster.address) as client:
+        output = await client.submit("x", FOUR)
+    assert output.token_ids == [0, 1, 2, 3]
+    sent = sum(len(one.of(Submit)) for one in cluster.instances)
+    assert sent == dispatch.MAX_MOVES + 1
+
+
+async def test_a_request_that_is_to_go_to_an_unknown_instance_is_dispatched_again(start_fakes):
+    cluster = start_fakes(moving_to("i9"), count_up)
+    async with AsyncClient(cluster.address) as client:
+        output = await client.submit("x", FOUR)
+    assert output.token_ids == [0, 1, 2, 3]
+
+
+async def test_a_request_stays_at_the_instance_that_the_user_named(start_fakes):
+    cluster = start_fakes(moving_to("i1"), count_up)
+    async with AsyncClient(cluster.instances[0].address) as client:
+        output = await client.submit("x", FOUR)
+    assert output.token_ids == [0, 1, 2, 3]
+    assert [len(one.of(Submit)) for one in cluster.instances] == [1, 0]
 
 
 async def test_all_tries_together_have_the_time_that_was_given(start_fakes):
@@ -215,28 +265,27 @@ async def test_chunks_of_a_request_that_was_left_reach_nobody(start_fakes):
 
 async def test_long_prompts_are_encoded_one_in_a_turn_of_the_event_loop(start_fakes, monkeypatch):
     """Those of the choices of one request are located together; encoding each takes milliseconds."""
-    turn = 0
-    turns: list[int] = []
+    loop = asyncio.get_running_loop()
+    together, most_together, sent = 0, 0, 0
     submit = Connection.submit
 
+    def end_turn():
+        nonlocal together
+        together = 0
+
     def noting(self: Connection, *what):
-        turns.append(turn)
+        nonlocal together, most_together, sent
+        together, sent = together + 1, sent + 1
+        most_together = max(most_together, together)
+        loop.call_soon(end_turn)  # in the next turn, before whatever this one makes ready later
         return submit(self, *what)
 
-    async def count():
-        nonlocal turn
-        while True:
-            turn += 1
-            await asyncio.sleep(0)
-
-    monkeypatch.setattr(Connection, "submit", noting)
     cluster = start_fakes(count_up)
-    async with AsyncClient(cluster.address) as client, OwnedTasks() as tasks:
+    async with AsyncClient(cluster.address) as client:
         await client.submit("x", FOUR)
-        tasks.start(count(), name="turns")
-        turns.clear()
+        monkeypatch.setattr(Connection, "submit", noting)
         await asyncio.gather(*(client.submit(TokenIds([1] * LONG_PROMPT_BYTES), FOUR) for _ in range(16)))
-    assert len(turns) == len(set(turns)) == 16
+    assert (sent, most_together) == (16, 1)
 
 
 def test_ids_that_were_checked_are_taken_as_they_are():

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from distkv import LocalCluster
 from distkv.config import DEMO_MODEL, model_dir
@@ -32,7 +31,6 @@ def installation() -> Iterator[Installation]:
 @pytest.fixture(scope="session")
 def demo(installation: Installation) -> Iterator[LocalCluster]:
     """The model of the pages, by its name, on two instances; it starts while the clients are installed."""
-    torch.set_num_threads(1)
     with LocalCluster(instances=2, kv_tokens=1024, dtype="float32", threads=1, validate_state=True) as cluster:
         # They start a process that checks grammars when the first one comes.
         assert cluster.gateway is not None

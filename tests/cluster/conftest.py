@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from distkv import LocalCluster
 from distkv.demo.random_checkpoint import make_checkpoint
@@ -14,15 +13,6 @@ from tests.checkpoints import TEXT, reference_greedy, reference_logits
 from tests.cluster.driving import heal
 
 NEAR_TIE = 1e-4
-
-
-@pytest.fixture(scope="session", autouse=True)
-def one_thread() -> Iterator[None]:
-    """The reference model shares the machine with the cluster under test."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="session")

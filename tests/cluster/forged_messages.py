@@ -21,7 +21,9 @@ from distkv.types import SamplingParams
 from distkv.wire import messages
 from distkv.wire.messages import data
 from distkv.wire.messages.common import Epoch, Member, Message
+from distkv.wire.messages.profile import Profile
 from tests.token_ids import packed
+from tests.wire.golden.values import PROFILE
 
 EPOCHS_TRIED = 8
 FORGED_ADDRESS = "tcp://127.0.0.1:9"
@@ -37,6 +39,14 @@ def message_types() -> tuple[list[type[Message]], list[type[Message]]]:
     return [kind for kind in kinds if kind not in of_links], of_links
 
 
+def _named(value: Any) -> Iterator[tuple[str, Any]]:
+    """What stands under which name, at any depth."""
+    if isinstance(value, dict):
+        yield from value.items()
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _named(inner)
+
+
 @dataclass(frozen=True)
 class Known:
     """What there is to know about one running request: who runs it, who lends for it, and every id in the traces."""
@@ -49,8 +59,8 @@ class Known:
     @classmethod
     def of(cls, request_id: str, debtor: Member, creditor: Member, traces: list[Path]) -> Known:
         ids: dict[str, list[Any]] = {}
-        for line in (line for trace in traces for line in trace.read_bytes().splitlines()):
-            for name, value in json.loads(line).items():
+        for line in (line for trace in traces for line in trace.read_bytes().splitlines() if line):
+            for name, value in _named(json.loads(line)):
                 if (name == "seq" or name.endswith("_id")) and value not in ids.setdefault(name, []):
                     ids[name].append(value)
         return cls(request_id, debtor, creditor, ids)
@@ -102,6 +112,8 @@ class _Guess:
             return msgspec.structs.replace(self.about, address=FORGED_ADDRESS, state="dead")
         if kind is SamplingParams:
             return SamplingParams(max_tokens=2)
+        if kind is Profile:
+            return PROFILE
         if kind is StructuredOutput:
             return StructuredOutput.regex("forged")
         return kind(**{field.name: self.value(field.name, field.type) for field in _fields(kind)})

@@ -6,23 +6,34 @@ import os
 import signal
 
 from tests.checkpoints import prompt_ids
-from tests.cluster.driving import driving, exit_of
+from tests.cluster.driving import Driver, driving, eventually, exit_of
 
 
 async def test_requests_that_wait_at_a_draining_instance_are_served_by_another(start, expect):
-    """At once, and not at the drain's deadline."""
-    cluster = start(2, 512, max_num_seqs=1, shutdown_timeout_s=60.0)
+    """At once, and not when what runs there has ended."""
+    cluster = start(2, 2048, max_num_seqs=1, shutdown_timeout_s=60.0)
     async with driving(cluster) as driver:
-        runs = [await driver.start(prompt_ids(100 + index, seed=index), 350) for index in range(6)]
-        for run in runs[:2]:
+        long = [await driver.start(prompt_ids(100 + index, seed=index), 800) for index in range(2)]
+        for run in long:
             await run.reached(1)
-        waiting = {name: status.instance.waiting for name, status in (await driver.statuses()).items()}
-        owner = max(waiting, key=waiting.__getitem__)
-        assert waiting[owner] >= 2
+        short = [await driver.start(prompt_ids(100 + index, seed=index), 50) for index in range(2, 6)]
+        before = await eventually(lambda: _waiting(driver, 4), 10, "four wait")
+        owner = max(before, key=before.__getitem__)
+        other = next(name for name in before if name != owner)
         os.kill(driver.instance(owner).pid, signal.SIGTERM)
+        await eventually(lambda: _all_wait_at(driver, other), 30, f"all that wait, wait at {other}")
+        assert driver.instance(owner).alive, "it ended before what runs there had"
         assert await exit_of(driver.instance(owner), 30) == 0
-        other = next(name for name in waiting if name != owner)
-        assert (await driver.statuses())[other].instance.waiting >= 2, "it went before those that waited were served"
-        for run in runs:
-            expect(run.prompt, await run.finished(), 350)
+        for run in (*long, *short):
+            expect(run.prompt, await run.finished(), run.params.max_tokens)
         await driver.settled()
+
+
+async def _waiting(driver: Driver, count: int) -> dict[str, int]:
+    """How many wait at each instance, once `count` do in all."""
+    waiting = {name: status.instance.waiting for name, status in (await driver.statuses()).items()}
+    return waiting if sum(waiting.values()) == count else {}
+
+
+async def _all_wait_at(driver: Driver, instance_id: str) -> bool:
+    return (await driver.statuses())[instance_id].instance.waiting == 4

@@ -33,7 +33,7 @@ CONTROL, OF_LINKS = message_types()
 PROMPT_TOKENS, MAX_TOKENS = 700, 500
 ANSWERS_S = 5.0
 # What an inbox takes and does not answer: they change nothing, or are refused as claims and noted in the log.
-UNANSWERED = {"KeepAlive", "Cancel", "Leave", "Heartbeat", "Join"}
+UNANSWERED = {"KeepAlive", "Cancel", "Leave", "Heartbeat", "Join", "RedispatchQuery", "Frozen", "Swapped"}
 
 
 @dataclass

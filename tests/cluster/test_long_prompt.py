@@ -23,6 +23,11 @@ async def test_three_times_512_tokens_serve_1400_and_64(three, expect):
         spans = await driver.spans(run)
         assert set(spans) == NAMES
         assert sum(spans.values()) >= 1400
+        explanation = await (await driver.client()).explain(run.request_id)
+        one, sent = explanation.explained, explanation.dispatched
+        borrowed = [entry for entry in one.history if entry.happened == "borrowed"]
+        assert {one.instance_id, *(entry.instance_id for entry in borrowed)} == NAMES, explanation.sentences()
+        assert sent is not None and sent.instance_id == one.instance_id and sent.num_ready == 3
         expect(prompt, await run.finished(), 64)
         assert run.finish_reason == "length"
         await driver.settled()
@@ -32,7 +37,7 @@ async def test_decode_ships_queries_and_no_kv(three, expect):
     """What travels per token and creditor is the same however much lies remote."""
     per_token, remote = {}, {}
     async with driving(three) as driver:
-        for length in (392, 632):
+        for length in (392, 900):
             # It leaves when the other is placed: then there is room to grow, and no more spans are borrowed.
             passing = await driver.start(prompt_ids(225), 300, at="i0")
             await passing.reached(1)
@@ -42,7 +47,7 @@ async def test_decode_ships_queries_and_no_kv(three, expect):
             await passing.cancel()
             await run.reached(10)
             before = await driver.statuses()
-            remote[length] = length - (await driver.spans(run))["i0"]
+            remote[length] = length - (await driver.spans(run)).get("i0", 0)
             await run.reached(40)
             after = await driver.statuses()
             expect(prompt, await run.finished(), 150)
@@ -55,10 +60,12 @@ async def test_decode_ships_queries_and_no_kv(three, expect):
             for name in NAMES:
                 was, now = before[name].instance.counters, after[name].instance.counters
                 assert now.kv_bytes == was.kv_bytes
+                assert (now.serve_s > was.serve_s) == (name in creditors)
+                assert now.step_serve_s <= now.serve_s
                 assert (now.attend_queries > was.attend_queries) == (name in creditors)
             await driver.settled()
-    assert remote[632] > 1.5 * remote[392] > 0
-    assert per_token[632] == pytest.approx(per_token[392], rel=0.1)
+    assert remote[900] > 1.5 * remote[392] > 0
+    assert per_token[900] == pytest.approx(per_token[392], rel=0.1)
 
 
 async def test_counts_add_up_at_every_moment(three, expect):

@@ -34,27 +34,6 @@ async def test_sixteen_mixed_requests_each_as_if_alone(three, expect):
         await driver.settled()
 
 
-async def test_two_lend_to_each_other_while_both_decode(start, expect):
-    async with driving(start(2, 1024, heartbeat_s=0.1)) as driver:
-        passing = await driver.start(prompt_ids(500, seed=1), 500, at="i1")
-        await passing.reached(1)
-        b = await driver.start(prompt_ids(600, seed=2), 350, at="i1")  # beside the one passing, so it must borrow
-        await b.reached(1)
-        await passing.cancel()  # now there is memory at i1 for what i0 cannot hold beside its guest
-        a = await driver.start(prompt_ids(950, seed=3), 40, at="i0")
-
-        async def both_lend() -> bool:
-            return all(lent and borrowed for lent, borrowed in (await lends(driver)).values())
-
-        await eventually(both_lend, 10, "each lends to the other")
-        await a.reached(1)
-        for run in (a, b):
-            await run.reached(min(len(run.tokens) + 10, run.params.max_tokens))
-        for run in (a, b):
-            expect(run.prompt, await run.finished(), run.params.max_tokens)
-        await driver.settled()
-
-
 async def test_several_creditors_and_several_debtors_at_once(four, expect):
     async with driving(four) as driver:
         first = await driver.start(prompt_ids(1100, seed=1), 200, at="i0")

@@ -10,7 +10,7 @@ from distkv.wire.codec import MAX_MESSAGE_BYTES
 from tests.checkpoints import prompt_ids
 from tests.cluster.driving import driving
 
-STREAMS, MAX_TOKENS = 8, 60
+STREAMS, MAX_TOKENS = 8, 110
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 from tests.checkpoints import prompt_ids
@@ -17,7 +18,7 @@ async def test_a_trace_shows_what_runs_beside_what(three, traces, expect):
         prompt = prompt_ids(1400, seed=2)
         expect(prompt, await driver.generate(prompt, 24, at="i0"), 24)
         await driver.settled()
-    traced = [json.loads(line) for line in traces[0].read_bytes()[before:].splitlines()]
+    traced = [event for line in traces[0].read_bytes()[before:].splitlines() for event in _messages(json.loads(line))]
     steps = _steps(traced)
     results = {e["step_id"]: e["t_s"] for e in traced if e["type"] == "StepResult"}
 
@@ -27,22 +28,31 @@ async def test_a_trace_shows_what_runs_beside_what(three, traces, expect):
 
     # A chunk's rBlocks are on their way to a creditor, from BlocksReady to Complete, while a later chunk is computed.
     exposed = {
-        (e["span_id"], e["index"]): e["t_s"] for e in traced if e["type"] == "BlocksReady" and e["event"] == "sent"
+        (e["span"]["span_id"], e["index"]): e["t_s"] for e in traced if e["type"] == "BlocksReady" and e["is_sent"]
     }
     moves = [
-        (exposed[e["span_id"], e["index"]], e["t_s"])
+        (exposed[e["span"]["span_id"], e["index"]], e["t_s"])
         for e in traced
-        if e["type"] == "Complete" and e["event"] == "received"
+        if e["type"] == "Complete" and not e["is_sent"]
     ]
     assert len(moves) >= 2
     computing = []
     for e in traced:
         if e["type"] == "StepResult":
-            start, end = next(iter(steps[e["step_id"]]["ranges"].values()))
-            if end - start > 1:  # a chunk of the prompt
+            seq = steps[e["step_id"]]["seqs"][0]
+            if seq["end"] - seq["start"] > 1:  # a chunk of the prompt
                 computing.append((e["t_s"] - e["compute_s"], e["t_s"]))
     overlapping = [move for move in moves if any(_overlap(move, chunk) for chunk in computing)]
     assert len(overlapping) >= len(moves) // 2, f"{len(overlapping)} of {len(moves)} moves ran beside a chunk"
+
+
+def _messages(record: Event) -> Iterator[Event]:
+    """What came in by an event, and what was sent because of it."""
+    if "message" in record["event"]:
+        yield record["event"]["message"] | {"t_s": record["t_s"], "is_sent": False}
+    for command in record["commands"]:
+        if "body" in command:
+            yield command["body"] | {"t_s": record["t_s"], "is_sent": True}
 
 
 def _steps(events: list[Event]) -> dict[int, Event]:

@@ -12,6 +12,9 @@ from torch import Tensor
 
 from distkv.engine.attention.answer_times import AnswerTimes
 from distkv.engine.attention.creditor_link import CreditorLink
+from distkv.engine.attention.fetch.costs import Costs
+from distkv.engine.attention.fetch.fetching import FETCH_BYTES
+from distkv.engine.attention.fetch.link import FetchLink
 from distkv.engine.attention.serving import AttendServer, ServedPlan, SpanRegistry
 from distkv.engine.device.device import Device
 from distkv.engine.device.pool import KvPool, slot_bytes
@@ -22,9 +25,10 @@ from distkv.engine.step.prepare import prepare
 from distkv.engine.step.runner import StepRunner
 from distkv.errors import LinkClosed
 from distkv.token_ids import unpack
+from distkv.types import PrefillKv
 from distkv.wire.messages.common import Epoch, Run, SpanRef
 from distkv.wire.messages.counters import Counters
-from distkv.wire.messages.data import Attend, AttendPlan, DataMessage
+from distkv.wire.messages.data import Attend, AttendPlan, DataMessage, SlotsQuery
 from distkv.wire.messages.from_worker import SeqResult
 from distkv.wire.messages.to_worker import RemoteSpan, Sampling, SeqStep, Step
 from tests.token_ids import packed
@@ -82,10 +86,54 @@ class Frames:
         return partials, b"".join((out, lse))
 
 
+class Blocks:
+    """Reads from a creditor's pool, of one microbatch of steps. Its calls are "slots", "check" and "read"."""
+
+    def __init__(self, creditor: Creditor, microbatch: int, is_mapped: bool) -> None:
+        self._creditor, self._microbatch, self._is_mapped = creditor, microbatch, is_mapped
+        self._query: SlotsQuery | None = None
+        self.aborted = False
+
+    @property
+    def mapped(self) -> memoryview | None:
+        return self._memory.toreadonly() if self._is_mapped else None
+
+    @property
+    def _memory(self) -> memoryview:
+        view: memoryview = self._creditor.engine.pool._slots.view(-1).numpy().data
+        return view
+
+    def send(self, header: DataMessage, *buffers: memoryview, timeout_s: float) -> None:
+        assert isinstance(header, SlotsQuery) and self._query is None
+        self._creditor.call(self._microbatch, "slots" if header.with_slots else "check", 0)
+        self._query = header
+
+    def recv(self, timeout_s: float) -> tuple[DataMessage, bytes | bytearray | memoryview]:
+        assert self._query is not None
+        query, self._query = self._query, None
+        return self._creditor.server.slots(query)
+
+    def read(self, slots: Sequence[int], into: Sequence[memoryview], timeout_s: float, part: Any = None) -> None:
+        self._creditor.call(self._microbatch, "read", 0)
+        first, size = part
+        (target,) = into
+        for place, slot in enumerate(slots):
+            start = slot * self._creditor.engine.pool.slot_bytes + first
+            target[place * size : (place + 1) * size] = self._memory[start : start + size]
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
 class FakePeers:
+    """maps: whether creditors' pools are memory of this process. costs: of each creditor, as it becomes known."""
+
     def __init__(self) -> None:
         self.creditors: dict[str, Creditor] = {}
+        self.maps = True
+        self.costs: dict[str, Costs] = {}
         self._links: dict[tuple[str, int], CreditorLink] = {}
+        self.fetch_links: dict[tuple[str, int], FetchLink] = {}
 
     def creditor(self, instance_id: str, microbatch: int = 0) -> CreditorLink:
         if instance_id not in self.creditors:
@@ -93,8 +141,17 @@ class FakePeers:
         link = self._links.get((instance_id, microbatch))
         if link is None or link.broken:
             frames = Frames(self.creditors[instance_id], microbatch)
-            link = CreditorLink(frames, instance_id, AnswerTimes(1.0), Counters())
+            costs = self.costs.setdefault(instance_id, Costs())
+            link = CreditorLink(frames, instance_id, AnswerTimes(1.0), Counters(), costs=costs)
             self._links[instance_id, microbatch] = link
+        return link
+
+    def fetch_link(self, instance_id: str, microbatch: int = 0) -> FetchLink | None:
+        link = self.fetch_links.get((instance_id, microbatch))
+        if link is None or link.broken:
+            blocks = Blocks(self.creditors[instance_id], microbatch, self.maps)
+            link = FetchLink(blocks, instance_id, AnswerTimes(1.0), self.costs.setdefault(instance_id, Costs()))
+            self.fetch_links[instance_id, microbatch] = link
         return link
 
 
@@ -112,6 +169,8 @@ class Engine:
         device: Device | None = None,
         kv_dtype: torch.dtype | None = None,
         microbatches: int | None = None,
+        prefill_kv: PrefillKv = "ship",
+        fetch_bytes: int = FETCH_BYTES,
     ) -> None:
         self.model = model or Model.load(path, dtype, device)
         config, device, layout = self.model.config, self.model.device, self.model.device.backend.layout
@@ -120,7 +179,8 @@ class Engine:
         memory = torch.full((size,), 0xFF, dtype=torch.uint8, device=device.place)
         self.pool = KvPool(config, num_slots, block_tokens, kv_dtype, memory, layout)
         self.peers = FakePeers()
-        self.runner = StepRunner(self.model, self.pool, self.peers, microbatches)
+        self.runner = StepRunner(self.model, self.pool, self.peers, microbatches, prefill_kv, fetch_bytes)
+        self.fetching = self.runner.fetching
         self._forward = Forward(self.model, self.pool)
         self._stream = device.stream()
         _settle()
@@ -146,9 +206,20 @@ class Engine:
         device = self.model.device
         with self._stream:
             planned = [PlannedSeq(seq, unpack(seq.tokens)) for seq in seqs]
-            batch = prepare(next(self._step_ids), planned, self.pool, self.model.config, self.peers, device)
+            if self.fetching is not None:
+                self.fetching.begin_step()
+            batch = prepare(
+                next(self._step_ids),
+                planned,
+                self.pool,
+                self.model.config,
+                self.peers,
+                device,
+                fetching=self.fetching,
+            )
             (batch.wanted,) = device.to_device(torch.arange(len(batch.tokens)))
-            (hidden,) = self._forward([batch], Counters())
+            (hidden,) = self._forward([batch], self.runner.counters)
+            assert not any(seq.lost for seq in planned)
             return self.model.logits(hidden).cpu()
 
     def chunked_logits(self, ids: Sequence[int], chunks: Sequence[int], table: tuple[Run, ...]) -> Tensor:

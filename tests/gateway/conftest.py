@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from distkv import LocalCluster
 from distkv.demo.random_checkpoint import make_checkpoint
@@ -54,7 +53,6 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def lasting(checkpoint: Path) -> Iterator[LocalCluster]:
     """Two instances of 512 tokens and a gateway."""
-    torch.set_num_threads(1)
     options = {"served_model_name": MODEL}
     with LocalCluster(
         checkpoint, 2, 512, dtype="float32", threads=1, validate_state=True, gateway_options=options

@@ -10,11 +10,26 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
+from distkv.config import AdviceSettings
+from distkv.control.commands import FromGManager
 from distkv.sim.client import Outcome
-from distkv.sim.cluster import SimCluster
+from distkv.sim.cluster import BLOCK, SimCluster
 from distkv.sim.fake_worker import expected_output, logprobs_at
+from distkv.types import PolicyName
+from distkv.wire.messages.profile import Point
+from distkv.wire.messages.to_rmanager import MoveKvcache, PlanEpoch
+from tests.control.performance.profiles import HOST, make_profile
 from tests.sim.parts import prompt
 
+STEP_S = 0.02
+PROFILE = make_profile(
+    block_tokens=BLOCK,
+    step=(Point(1, 10e-3), Point(64, 20e-3)),
+    attention=(Point(1000, 200e-3),),
+    serving=(Point(1000, 200e-3),),
+    links={"host": HOST, "network": HOST},
+)
+"""Long keys and short links, so that moves pay."""
 POOLS = [12, 20, 28, 16]
 GMANAGERS = ("gmanager", "gmanager-2")
 NAMES = [f"i{index}" for index in range(len(POOLS))]
@@ -54,10 +69,19 @@ ACTIONS: list[tuple[int, str, Callable[[Random], tuple[Any, ...]]]] = [
 """How often an action is drawn, its name, and what draws its arguments."""
 
 
-def actions_of(seed: int) -> list[Action]:
+PLANNED: list[tuple[int, str, Callable[[Random], tuple[Any, ...]]]] = [
+    (10, "submit", lambda r: (r.choice(NAMES), r.randint(8, 60), r.randint(60, 150))),
+    (20, "plan", lambda r: (r.randint(0, 30), r.choice([*NAMES, "home", "home"]), r.randint(1, 8), r.randint(0, 5))),
+    (10, "run", lambda r: (r.uniform(0.05, 0.15),)),
+]
+"""What happens besides under `greedy`: whatever plan of whatever age."""
+
+
+def actions_of(seed: int, policy: PolicyName = "contract") -> list[Action]:
     """What happens in the history of this seed, in order."""
     random = Random(f"actions of {seed}")
-    weights, kinds = [weight for weight, *_ in ACTIONS], [(name, draw) for _, name, draw in ACTIONS]
+    known = ACTIONS + PLANNED if policy == "greedy" else ACTIONS
+    weights, kinds = [weight for weight, *_ in known], [(name, draw) for _, name, draw in known]
     chosen = random.choices(kinds, weights, k=random.randint(3, 25))
     return [(name, *draw(random)) for name, draw in chosen]
 
@@ -65,15 +89,21 @@ def actions_of(seed: int) -> list[Action]:
 class History:
     """Carries out actions on a cluster and knows what each request should bring."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, policy: PolicyName = "contract") -> None:
+        """policy: of the gManagers; `greedy` has profiles to plan by."""
         random = Random(f"cluster of {seed}")
-        self.cluster = SimCluster([], seed, GMANAGERS[: random.choice([1, 1, 2])], request_timeout_s=5.0)
+        gmanagers = GMANAGERS[: random.choice([1, 1, 2])]
+        profile = PROFILE if policy == "greedy" else None
+        self._step_s = STEP_S if policy == "greedy" else 0.0
+        advice = AdviceSettings(policy=policy, greedy_min_gain=0.0, dgfm_min_blocks=1)
+        self.cluster = SimCluster([], seed, gmanagers, advice, request_timeout_s=5.0, profile=profile)
         for name, slots in zip(NAMES, POOLS, strict=True):
-            self.cluster.start(name, slots, **{key: random.choice(values) for key, values in SETTINGS.items()})
+            self._start(name, slots, 1, {key: random.choice(values) for key, values in SETTINGS.items()})
         self.cluster.run(1.0)
         self.cluster.network.loss = random.choice([0.0, 0.0, 0.0, 0.02, 0.1])
         self.cluster.network.duplication = random.choice([0.0, 0.0, 0.0, 0.02, 0.2])
         self.wanted: dict[str, tuple[list[int], int]] = {}
+        self._plans = 0
         self._mending: list[tuple[float, Callable[[], None]]] = []
 
     def act(self, kind: str, *args: Any) -> None:
@@ -89,7 +119,7 @@ class History:
             self.wanted[request_id] = (prompt(length, len(self.wanted)), max_tokens)
             # Every second one has penalties, so that the worker keeps its tokens, and asks for logprobs.
             params = {"presence_penalty": 0.5, "logprobs": 0, "prompt_logprobs": 1} if length % 2 else {}
-            self.cluster.submit(name, request_id, *self.wanted[request_id], **params)
+            self.cluster.submit(name, request_id, *self.wanted[request_id], can_move=length % 3 > 0, **params)
 
     def cancel(self, number: int) -> None:
         if self.is_running(f"r{number}"):
@@ -106,6 +136,25 @@ class History:
             self.cluster.submit(
                 self.cluster.owner[request_id], request_id, *self.wanted[request_id], repetition_penalty=1.5
             )
+
+    def plan(self, number: int, destination: str, num_blocks: int, age: int) -> None:
+        """A plan arrives, sometimes twice or late, whether it makes sense or not. age: in heartbeats."""
+        running = [request_id for request_id in self.wanted if self.is_running(request_id)]
+        if not running:
+            return
+        request_id = running[number % len(running)]
+        owner = self.cluster.owner[request_id]
+        node = self.cluster.nodes[owner]
+        self._plans += age != 1
+        move = MoveKvcache(
+            request_id=request_id,
+            num_blocks=num_blocks,
+            destination=owner if destination == "home" else destination,
+            epoch=PlanEpoch(1, self._plans),
+            debtor_incarnation=node.settings.incarnation,
+            seq=max(0, node.rm.newest_seq - age),
+        )
+        self.cluster.handle(owner, FromGManager(move))
 
     def run(self, seconds: float) -> None:
         """Let time pass; what is due is mended on the way."""
@@ -129,7 +178,11 @@ class History:
             if comes_back:
                 self.run(seconds)
                 settings = {key: getattr(node.settings, key) for key in SETTINGS}
-                self.cluster.start(name, node.settings.num_blocks, node.settings.incarnation + 1, **settings)
+                self._start(name, node.settings.num_blocks, node.settings.incarnation + 1, settings)
+
+    def _start(self, name: str, slots: int, incarnation: int, settings: dict[str, Any]) -> None:
+        self.cluster.start(name, slots, incarnation, **settings)
+        self.cluster.nodes[name].worker.step_s = self._step_s
 
     def freeze(self, name: str, seconds: float) -> None:
         if self.cluster.nodes[name].runs:
@@ -204,29 +257,31 @@ class History:
             assert outcome.logprobs == [logprobs_at(start + i, token, 0) for i, token in enumerate(outcome.tokens)]
 
 
-def live(seed: int, actions: Sequence[Action] | None = None) -> None:
+def live(seed: int, actions: Sequence[Action] | None = None, policy: PolicyName = "contract") -> History:
     """Live the history of a seed, or other actions on its cluster. Whatever fails says how to live it again."""
     try:
-        history = History(seed)
-        for action in actions_of(seed) if actions is None else actions:
+        history = History(seed, policy)
+        for action in actions_of(seed, policy) if actions is None else actions:
             history.act(*action)
         history.check()
     except Exception as error:
-        error.add_note(f"live it again: python -m tests.sim {seed}")
+        how = "" if policy == "contract" else f" --policy {policy}"
+        error.add_note(f"live it again: python -m tests.sim {seed}{how}")
         raise
+    return history
 
 
-def shrunk(seed: int) -> list[Action]:
+def shrunk(seed: int, policy: PolicyName = "contract") -> list[Action]:
     """Fewer actions on the seed's cluster that fail with an error of the same type; [] if its history does not fail."""
 
     def failure(actions: Sequence[Action]) -> type[Exception] | None:
         try:
-            live(seed, actions)
+            live(seed, actions, policy)
         except Exception as error:
             return type(error)
         return None
 
-    actions = actions_of(seed)
+    actions = actions_of(seed, policy)
     kind = failure(actions)
     if kind is None:
         return []

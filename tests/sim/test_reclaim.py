@@ -43,6 +43,7 @@ def test_the_guest_goes_home_and_loses_nothing(seed: int) -> None:
     """The own request neither waits until the guest ends, nor after all has come home."""
     guest_out = 230
     cluster = guest_at_i1(seed, 90, guest_out)
+    cluster.run(0.2)  # i1 hears with a renewal that the guest has room at i0 now
     assert submit_own(cluster) <= 0.4 and not cluster.outcomes["guest"].done and reclaims(cluster)
     cluster.finish()
     check(cluster, "guest", GUEST, guest_out)

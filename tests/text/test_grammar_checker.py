@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from distkv.errors import ConfigError, InvalidParams
+from distkv.process_priority import STEP
 from distkv.structured_output import StructuredOutput
 from distkv.text import grammar_checker
 from distkv.text.grammar_checker import REMEMBERED, GrammarChecker
@@ -45,6 +46,7 @@ def test_no_process_before_the_first_check_and_none_behind_the_end(checker: Gram
     with pytest.raises(InvalidParams, match="unclosed group"):
         checker.check(StructuredOutput.regex("(a"))
     (process,) = children()
+    assert process.nice() == min(19, psutil.Process().nice() + 2 * STEP), "event loops go before it"
     checker.close()
     assert not process.is_running()
 

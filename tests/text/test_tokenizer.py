@@ -344,10 +344,10 @@ def test_a_text_that_is_too_long_is_refused_before_it_is_tokenized() -> None:
     with pytest.raises(TextTooLong) as caught:
         tokenizer.encode("a b c", most=len(ids) - 1)
     assert (caught.value.num_tokens, caught.value.is_exact) == (len(ids), True)
-    started_s = time.perf_counter()
+    started_s = time.process_time()
     with pytest.raises(TextTooLong) as caught:
         tokenizer.encode("hello wor" * 10**6, most=1000)
-    assert not caught.value.is_exact and time.perf_counter() - started_s < 0.5
+    assert not caught.value.is_exact and time.process_time() - started_s < 0.5
 
 
 @pytest.mark.parametrize("work", ["encode", "decode"])

@@ -14,8 +14,30 @@ from distkv.token_ids import pack
 from distkv.types import SamplingParams
 from distkv.wire.messages.data import DataMessage
 from distkv.wire.messages.envelope import Control, Envelope
+from distkv.wire.messages.profile import CURVES, LinkKind, LinkProfile, Point, Profile
 from distkv.wire.messages.to_rmanager import Submit
 
+
+def _ascending(sizes: set[int], seconds: list[float]) -> tuple[Point, ...]:
+    return tuple(Point(size, one) for size, one in zip(sorted(sizes), sorted(seconds), strict=False))
+
+
+curves = st.builds(
+    _ascending, st.sets(st.integers(1, 2**30), min_size=1, max_size=6), st.lists(st.floats(1e-9, 1e6), min_size=6)
+)
+"""Measured tables."""
+_rates = st.floats(1e-3, 1e15)
+_links = st.dictionaries(
+    st.sampled_from(get_args(LinkKind)),
+    st.builds(
+        LinkProfile,
+        round_trip_s=st.floats(0, 10),
+        bytes_per_s=_rates,
+        read_bytes_per_s=_rates,
+        busy_round_trip_s=st.floats(0, 10),
+    ),
+    min_size=1,
+)
 CONTROL_TYPES: tuple[type[msgspec.Struct], ...] = get_args(Control)
 DATA_TYPES: tuple[type[msgspec.Struct], ...] = get_args(DataMessage)
 
@@ -67,6 +89,11 @@ def _of(info: mi.Type) -> st.SearchStrategy[Any]:
             return _sampling_params
         case mi.StructType(cls=cls) if cls is StructuredOutput:
             return _structured_output
+        case mi.StructType(cls=cls, fields=fields) if cls is Profile:
+            drawn = {
+                field.name: _of(field.type) for field in fields if field.name not in CURVES and field.name != "links"
+            }
+            return st.builds(cls, links=_links, **drawn, **{name: curves for name in CURVES})
         case mi.StructType(cls=cls, fields=fields) if cls is Submit:
             drawn = {field.name: _of(field.type) for field in fields}
             either = st.sampled_from([{"prompt": st.just("")}, {"prompt_token_ids": st.none()}])

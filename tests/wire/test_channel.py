@@ -21,6 +21,7 @@ from distkv.wire.messages.envelope import Control, Envelope
 from distkv.wire.messages.to_client import TokenChunk
 from distkv.wire.messages.to_gmanager import MembersQuery
 from distkv.wire.messages.to_rmanager import Cancel, KeepAlive
+from distkv.wire.sockets.options import CUT_OFF_S
 from tests.waiting import DEADLINE_S, soon, until
 from tests.wire.strangers import stranger_at
 
@@ -194,8 +195,8 @@ async def test_a_killed_server_is_noticed_at_once_and_met_again(envelopes: Envel
         assert (await soon(client.recv())).body == MembersQuery()
     assert [await soon(told.get()), await soon(told.get())] == ["up", "down"]
     client.close()
-    # Usually a few milliseconds; the rest is patience with a busy machine.
-    assert noticed_s < 1.0
+    # Usually a few milliseconds; the rest is patience with a busy machine. A server that says nothing takes longer.
+    assert noticed_s < CUT_OFF_S / 2
 
 
 @pytest.mark.parametrize(

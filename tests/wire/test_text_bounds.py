@@ -15,8 +15,8 @@ from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.inboxes import GMANAGER_PORT
 from distkv.wire.messages.common import DataEndpoint, Member
 from distkv.wire.messages.data import Hello
-from distkv.wire.messages.to_gmanager import MAX_NAMES, BorrowQuery, Heartbeat, Join, Leave, Locate
-from distkv.wire.messages.to_rmanager import Creditors, JoinRefused, Refused, Renew
+from distkv.wire.messages.to_gmanager import MAX_NAMES, BorrowQuery, Heartbeat, Join, Leave, Locate, RedispatchQuery
+from distkv.wire.messages.to_rmanager import Creditors, JoinRefused, Redispatch, Refused, Renew
 
 BOUNDED = (
     Member,
@@ -26,6 +26,8 @@ BOUNDED = (
     Heartbeat,
     BorrowQuery,
     Locate,
+    RedispatchQuery,
+    Redispatch,
     Creditors,
     JoinRefused,
     Refused,
@@ -67,7 +69,9 @@ def endless(info: mi.Type, path: str) -> Iterator[str]:
                 yield from endless(field.type, f"{path}.{field.name}")
 
 
-@pytest.mark.parametrize("kind", [Join, Leave, Heartbeat, BorrowQuery, Locate], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(
+    "kind", [Join, Leave, Heartbeat, BorrowQuery, RedispatchQuery, Locate], ids=lambda kind: kind.__name__
+)
 def test_every_list_that_a_gmanager_reads_has_a_limit(kind: type[Any]) -> None:
     assert list(endless(mi.type_info(kind), kind.__name__)) == []
 

@@ -27,19 +27,25 @@ class Acks:
         self._server = server
         self._envelopes = envelopes
         self._loop = asyncio.get_running_loop()
-        self._waiting: dict[bytes, list[tuple[HeartbeatAck, str]]] = {}
+        self._waiting: dict[bytes, list[bytes]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def put(self, route: bytes, ack: HeartbeatAck, cause: str) -> None:
         """Send it within ACK_WAIT_S, in order."""
-        self._waiting.setdefault(route, []).append((ack, cause))
+        frame = self._server.encoded_for(route, self._envelopes.wrap(ack, cause))
+        if frame is None:
+            return
+        if (waiting := self._waiting.get(route)) is None:
+            self._waiting[route] = [frame]
+        else:
+            waiting.append(frame)
         if self._timer is None:
             self._timer = self._loop.call_later(ACK_WAIT_S, self._send_all)
 
     def send_now(self, route: bytes) -> None:
         """Send those that wait for this route."""
-        if route in self._waiting:
-            self._send({route: self._waiting.pop(route)})
+        if (frames := self._waiting.pop(route, None)) is not None:
+            self._server.send_each((route, frame) for frame in frames)
 
     def close(self) -> None:
         """Send no more; they may be lost."""
@@ -50,8 +56,4 @@ class Acks:
     def _send_all(self) -> None:
         self._timer = None
         waiting, self._waiting = self._waiting, {}
-        self._send(waiting)
-
-    def _send(self, waiting: dict[bytes, list[tuple[HeartbeatAck, str]]]) -> None:
-        wrap = self._envelopes.wrap
-        self._server.send_each((route, wrap(ack, cause)) for route, acks in waiting.items() for ack, cause in acks)
+        self._server.send_each((route, frame) for route, frames in waiting.items() for frame in frames)

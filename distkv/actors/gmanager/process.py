@@ -16,6 +16,7 @@ from distkv.actors.alarm import Alarm
 from distkv.actors.gmanager.acks import Acks
 from distkv.actors.gmanager.outbox import Outbox
 from distkv.actors.task_scope import task_scope
+from distkv.actors.trace import Trace
 from distkv.clock import Clock, MonotonicClock
 from distkv.config import GManagerConfig, parse_address
 from distkv.control.cluster.gmanager import GManager
@@ -27,7 +28,7 @@ from distkv.wire.channel import ServerChannel
 from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.inboxes import GMANAGER_PORT
 from distkv.wire.messages.common import Member
-from distkv.wire.messages.envelope import ToGManager
+from distkv.wire.messages.envelope import Envelope, ToGManager
 from distkv.wire.messages.to_gmanager import Join
 from distkv.wire.messages.to_rmanager import HeartbeatAck, JoinRefused
 from distkv.wire.sockets.options import read_when_others_rest
@@ -42,28 +43,31 @@ class GManagerActor:
     """Feeds messages and time to `control.GManager` and sends what it answers."""
 
     def __init__(
-        self, config: GManagerConfig, server: ServerChannel[ToGManager], clock: Clock, incarnation: int = 1
+        self,
+        config: GManagerConfig,
+        server: ServerChannel[ToGManager],
+        clock: Clock,
+        incarnation: int = 1,
+        trace: Trace | None = None,
     ) -> None:
-        """incarnation: grows with every start of this gManager, > 0. Created under the running loop."""
+        """incarnation: grows with every start of this gManager, > 0. trace: the caller's, of this gManager. Created
+        under the running loop."""
         self._server = server
         self._clock = clock
         self._envelopes = EnvelopeFactory("gmanager")
         self._outbox = Outbox(server, self._envelopes)
         self._acks = Acks(server, self._envelopes)
         self._log = structlog.get_logger()
-        self._core = GManager(config.membership, incarnation=incarnation)
+        self._core = GManager(config.membership, config.advice, incarnation=incarnation)
+        self._trace = trace or Trace(None, "gmanager")
+        self._trace.gmanager_begins(config, incarnation)
         self._validates = config.validate_state
         self._no_addresses = LineLimit()
         self._alarm = Alarm(clock, self._core.next_deadline, self.tick, TICK_REST_S)
 
     async def serve(self) -> None:
         """Answer messages until cancelled."""
-        while True:
-            route, envelope = await self._server.recv()
-            if isinstance(envelope.body, Join) and (reason := self._bad_member(envelope.body.member)):
-                self._refuse(route, envelope.body.member.instance_id, reason, envelope.id)
-                continue
-            self._handle(GManagerRequested(envelope.sender, route, envelope.body), envelope.id)
+        await self._server.deliver(self._take, self._alarm.check)
 
     async def ticking(self) -> None:
         """Let time pass for the state machine whenever it needs it, until cancelled."""
@@ -73,11 +77,19 @@ class GManagerActor:
         """Time has come for something, unless messages wait to be read: then they are first."""
         if not self._server.has_waiting():
             self._handle(Tick(), "")
+            self._alarm.check()
 
     def close(self) -> None:
         """Send no more."""
         self._outbox.close()
         self._acks.close()
+
+    def _take(self, route: bytes, envelope: Envelope[ToGManager]) -> None:
+        body = envelope.body
+        if isinstance(body, Join) and (reason := self._bad_member(body.member)):
+            self._refuse(route, body.member.instance_id, reason, envelope.id)
+        else:
+            self._handle(GManagerRequested(envelope.sender, route, body), envelope.id)
 
     @staticmethod
     def _bad_member(member: Member) -> str:
@@ -98,11 +110,16 @@ class GManagerActor:
         self._carry_out(commands, cause)
 
     def _handle(self, event: GManagerRequested | Tick, cause: str) -> None:
-        commands = self._core.handle(event, self._clock.now())
+        now = self._clock.now()
+        try:
+            commands = self._core.handle(event, now)
+        except Exception:
+            self._trace.decided(event, now, None)
+            raise
+        self._trace.decided(event, now, commands)
         if self._validates:
             self._core.validate()
         self._carry_out(commands, cause)
-        self._alarm.check()
 
     def _carry_out(self, commands: Iterable[GManagerCommand], cause: str) -> None:
         for command in commands:
@@ -122,17 +139,18 @@ async def run(config: GManagerConfig, ready: Callable[[dict[str, Any]], None], s
     """Serve until `stop`; returns the exit code. Raises ConfigError when the address cannot be used."""
     address = f"tcp://{join_host_port(config.host, config.port)}"
     read_when_others_rest()
-    async with (
-        ServerChannel.bind(address, GMANAGER_PORT, name="gmanager", insecure=config.insecure) as server,
-        task_scope() as tasks,
-    ):
-        actor = GManagerActor(config, server, MonotonicClock(), time.time_ns())
-        try:
-            tasks.create_task(actor.serve(), name="serve")
-            tasks.create_task(actor.ticking(), name="ticking")
-            ready({"address": server.address, "pid": os.getpid()})
-            await stop.wait()
-        finally:
-            actor.close()
+    with Trace(config.trace_file, "gmanager") as trace:
+        async with (
+            ServerChannel.bind(address, GMANAGER_PORT, name="gmanager", insecure=config.insecure) as server,
+            task_scope() as tasks,
+        ):
+            actor = GManagerActor(config, server, MonotonicClock(), time.time_ns(), trace)
+            try:
+                tasks.create_task(actor.serve(), name="serve")
+                tasks.create_task(actor.ticking(), name="ticking")
+                ready({"address": server.address, "pid": os.getpid()})
+                await stop.wait()
+            finally:
+                actor.close()
     structlog.get_logger().info("stopped")
     return 0

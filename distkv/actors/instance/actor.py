@@ -17,12 +17,13 @@ from distkv.actors.instance.grammars import Grammars
 from distkv.actors.instance.prompt_intake import PromptIntake
 from distkv.actors.instance.status_responder import StatusResponder
 from distkv.actors.instance.step_chunks import StepChunks
-from distkv.actors.instance.trace import Trace
 from distkv.actors.instance.worker_group import WorkerGroup
 from distkv.actors.overlong import OverlongMessages
+from distkv.actors.trace import Trace
 from distkv.clock import Clock, MonotonicClock
 from distkv.config import InstanceConfig
 from distkv.control import commands as c
+from distkv.control.recording.records import Introduced
 from distkv.control.rmanager.state_machine import RManager
 from distkv.errors import ClusterError, FrameTooLarge
 from distkv.text.tokenizer import Tokenizer
@@ -33,7 +34,7 @@ from distkv.wire.messages import to_client as tc
 from distkv.wire.messages import to_gmanager as tg
 from distkv.wire.messages import to_rmanager as tr
 from distkv.wire.messages.common import Member
-from distkv.wire.messages.envelope import Control, FromWorker, GManagerAnswer, PeerAnswer, ToRManager
+from distkv.wire.messages.envelope import FromWorker, GManagerAnswer, PeerAnswer, ToRManager
 
 TICKS_BETWEEN_CHECKS = 20
 REFUSED_FOR_S = 5.0
@@ -114,7 +115,9 @@ class InstanceActor:
 
     def introduce(self) -> None:
         """Say who we are, to the gManager if one is connected; `joined` is set when it has sent that to all."""
-        self._carry_out(self._core.introduce(self._member, self._compat), "")
+        commands = self._core.introduce(self._member, self._compat)
+        self._trace.decided(Introduced(self._member, self._compat), self._clock.now(), commands)
+        self._carry_out(commands, "")
 
     def drain(self) -> None:
         """Stop taking requests; `ended` returns when everything is finished or given back, or time is up."""
@@ -157,10 +160,10 @@ class InstanceActor:
                 self._alarm.check()
             case tr.Cancel() if self._intake.cancel(message.request_id, route):
                 pass
-            case tr.Cancel() | tr.KeepAlive() | tg.MembersQuery() | tg.Locate():
-                self._receive(claimed_sender, message, c.ClientRequested(route, message), cause)
+            case tr.Cancel() | tr.KeepAlive() | tg.MembersQuery() | tg.Locate() | tg.ExplainQuery() | tg.ClusterQuery():
+                self._handle(c.ClientRequested(route, message), cause)
             case tr.TryMoveKvcache() | tr.BlocksReady() | tr.Renew() | tr.Release():
-                self._receive(claimed_sender, message, c.PeerRequested(claimed_sender, route, message), cause)
+                self._handle(c.PeerRequested(claimed_sender, route, message), cause)
             case _:
                 assert_never(message)
 
@@ -176,7 +179,7 @@ class InstanceActor:
             case fw.StepResult() | fw.Checksummed() | fw.Pulled() | fw.Linked() | fw.Revoked():
                 if isinstance(message, fw.StepResult):
                     self._status.worker_counters = message.counters
-                self._receive("worker", message, c.FromWorker(message), cause)
+                self._handle(c.FromWorker(message), cause)
             case fw.WorkerReady():
                 raise InstanceGone("the engine worker is ready for a second time")
             case _:
@@ -187,7 +190,7 @@ class InstanceActor:
         if isinstance(message, tr.JoinRefused):
             self._join_refused(message)
             return
-        self._receive("gmanager", message, c.FromGManager(message), cause)
+        self._handle(c.FromGManager(message), cause)
         if isinstance(message, tr.Members):
             self._peers.keep_only(self._core.members)
         if isinstance(message, tr.Members) and any(
@@ -217,15 +220,11 @@ class InstanceActor:
 
     def on_peer(self, peer_id: str, message: PeerAnswer, cause: str) -> None:
         """By an own connection to a peer."""
-        self._receive(peer_id, message, c.PeerAnswered(peer_id, message), cause)
+        self._handle(c.PeerAnswered(peer_id, message), cause)
 
     def on_peer_lost(self, instance_id: str) -> None:
         """The connection to a peer broke."""
         self._handle(c.PeerDisconnected(instance_id), "")
-
-    def _receive(self, sender: str, message: Control, event: c.Event, cause: str) -> None:
-        self._trace.received(sender, message)
-        self._handle(event, cause)
 
     def _malformed(self) -> int:
         return self._server.malformed + self._gmanagers.malformed + self._peers.malformed
@@ -244,16 +243,20 @@ class InstanceActor:
         return min(self._core.next_deadline(), self._status.next_deadline())
 
     def _decide(self, event: c.Event, cause: str) -> None:
-        started_s = time.perf_counter()
-        commands = self._core.handle(event, self._clock.now())
+        now, started_s = self._clock.now(), time.perf_counter()
+        try:
+            commands = self._core.handle(event, now)
+        except Exception:
+            self._trace.decided(event, now, None)
+            raise
         self._status.counters.plan_s += time.perf_counter() - started_s
+        self._trace.decided(event, now, commands)
         self._carry_out(commands, cause)
 
     def _carry_out(self, commands: Iterable[c.Command], cause: str) -> None:
         members = self._core.members
         chunks = StepChunks()
         for command in commands:
-            self._trace.sent(command)
             match command:
                 case c.TellWorker():
                     self._worker.send(command.body, cause)

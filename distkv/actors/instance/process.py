@@ -7,7 +7,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable
-from random import SystemRandom
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -16,13 +16,14 @@ import structlog
 from distkv.actors.instance.actor import InstanceActor
 from distkv.actors.instance.connections import GManagerConnections
 from distkv.actors.instance.starting_responder import StartingResponder
-from distkv.actors.instance.trace import Trace
 from distkv.actors.instance.worker_group import WorkerGroup
 from distkv.actors.task_scope import every, first_of, task_scope
+from distkv.actors.trace import Trace
 from distkv.config import InstanceConfig
 from distkv.control.request.output import MakeDecoder, NoText
 from distkv.control.rmanager.state import RManagerSettings
 from distkv.control.rmanager.state_machine import RManager
+from distkv.errors import ConfigError
 from distkv.text.tokenizer import Tokenizer
 from distkv.text.tokenizer_conversion import convert_tokenizer
 from distkv.wire.address import join_host_port
@@ -31,6 +32,8 @@ from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.inboxes import RMANAGER_PORT
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.from_worker import WorkerReady
+from distkv.wire.messages.profile import Profile
+from distkv.wire.profile_file import load_profile
 
 JOIN_PATIENCE_S = 5.0
 
@@ -41,6 +44,7 @@ async def run(config: InstanceConfig, ready: Callable[[dict[str, Any]], None], s
     The worker ends with this process and this process ends with the worker.
     """
     incarnation = time.time_ns()
+    profile = profile_of(config)
     envelopes = EnvelopeFactory(config.instance_id)
     address = f"tcp://{join_host_port(config.host, config.port)}"
     async with contextlib.AsyncExitStack() as stack:
@@ -59,9 +63,10 @@ async def run(config: InstanceConfig, ready: Callable[[dict[str, Any]], None], s
         if loaded is None:
             return 0
         tokenizer = await loading
-        settings = settings_of(config, incarnation, loaded)
+        settings = settings_of(config, incarnation, loaded, profile)
         member = member_of(config, settings, server.address, worker.pid, loaded)
-        core = RManager(settings, _decoders(tokenizer), SystemRandom())
+        core = RManager(settings, _decoders(tokenizer), trace.entropy)
+        trace.rmanager_begins(settings)
         actor = InstanceActor(
             config, core, member, loaded.compat, server, gmanagers, worker, tokenizer, trace, envelopes, tasks
         )
@@ -102,9 +107,20 @@ async def _drain(actor: InstanceActor, stop: asyncio.Event) -> None:
     actor.drain()
 
 
-def settings_of(config: InstanceConfig, incarnation: int, loaded: WorkerReady) -> RManagerSettings:
+def profile_of(config: InstanceConfig) -> Profile | None:
+    """What was measured of this hardware, if the user says where that is. Raises ConfigError."""
+    return None if config.profile is None else load_profile(Path(config.profile).expanduser())
+
+
+def settings_of(
+    config: InstanceConfig, incarnation: int, loaded: WorkerReady, profile: Profile | None = None
+) -> RManagerSettings:
     """What the rManager decides by. Requests may be as long as the model was made for, unless the user says otherwise;
-    longer ones are logged as a warning."""
+    longer ones are logged as a warning. Raises ConfigError for a profile of another model."""
+    if profile is not None and (differing := profile.differences(loaded.serves)):
+        raise ConfigError(
+            "profile", f"{config.profile} was measured of {differing}", "measure this one with distkv profile"
+        )
     control = config.control
     if control.max_model_len is not None and control.max_model_len > loaded.max_positions:
         structlog.get_logger().warning(
@@ -120,6 +136,7 @@ def settings_of(config: InstanceConfig, incarnation: int, loaded: WorkerReady) -
         vocab_size=loaded.vocab_size,
         eos_token_ids=frozenset(loaded.eos_token_ids),
         serves=loaded.serves,
+        profile=profile,
         **msgspec.structs.asdict(control) | {"max_model_len": control.max_model_len or loaded.max_positions},
     )
 

@@ -10,8 +10,8 @@ from distkv.wire.channel import ServerChannel
 from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.envelope import ToClient, ToRManager
-from distkv.wire.messages.to_client import InstanceStatus, Located, RequestEnded, Status
-from distkv.wire.messages.to_gmanager import Join, Locate, MembersQuery
+from distkv.wire.messages.to_client import ClusterState, Explained, InstanceStatus, Located, RequestEnded, Status
+from distkv.wire.messages.to_gmanager import ClusterQuery, ExplainQuery, Join, Locate, MembersQuery
 from distkv.wire.messages.to_rmanager import Members, StatusQuery, Submit
 
 
@@ -61,6 +61,10 @@ class StartingResponder:
         match message:
             case StatusQuery():
                 return Status(instance=InstanceStatus.of(member, state="starting"))
+            case ExplainQuery(request_id=request_id):
+                return Explained(query=request_id, instance_id=member.instance_id)
+            case ClusterQuery():
+                return ClusterState()
             case MembersQuery():
                 return Members(version=0, members=(member,))
             case Locate(request_id=request_id):

@@ -133,6 +133,7 @@ def _spec(config: InstanceConfig, incarnation: int, pipe_address: str) -> Worker
         engine=config.engine,
         data=config.data,
         logging=config.logging,
+        profile=config.profile,
     )
 
 

@@ -1,4 +1,4 @@
-"""The step thread's links to creditors: opened beside it, one for each creditor and microbatch.
+"""The step thread's links to creditors: opened beside it, one of a kind for each creditor and microbatch.
 
 A step never connects. It waits a moment for a link that is being opened for the first time, and for none that failed
 before: to a black hole an attempt takes its whole timeout, and whoever else is in the batch would wait with it.
@@ -10,13 +10,11 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
 
-from distkv.engine.attention.answer_times import AnswerTimes
-from distkv.engine.attention.creditor_link import CreditorLink
 from distkv.errors import LinkClosed, LinkError
 from distkv.wire.links import TensorLink
 from distkv.wire.messages.common import Member
-from distkv.wire.messages.counters import Counters
 
 LINK_WAIT_S = 0.1
 FIRST_PAUSE_S = 1.0
@@ -30,13 +28,23 @@ Report = Callable[[str], None]
 """Takes the end of an attempt: why there is no link, or an empty text."""
 
 
+class Usable(Protocol):
+    """What a step does with a link: asks by it, or reads blocks."""
+
+    @property
+    def broken(self) -> bool: ...
+
+
+Use = TypeVar("Use", bound=Usable)
+
+
 @dataclass(slots=True)
-class Opened:
+class Opened(Generic[Use]):
     """A link, and the incarnation of the creditor that it leads to."""
 
     incarnation: int
     link: TensorLink
-    creditor: CreditorLink
+    creditor: Use
 
 
 @dataclass(slots=True)
@@ -50,23 +58,34 @@ class Attempt:
     retry_at: float = 0.0
 
 
-class CreditorLinks:
-    """Used by the step thread; `prepare` and `keep_only` by any.
+class CreditorLinks(Generic[Use]):
+    """Links of one kind. Used by the step thread; `prepare` and `keep_only` by any.
 
-    open_link(member): blocks until there is a link. Raises LinkError. counters: for the links.
+    open_link(member): blocks until there is a link. Raises LinkError. make(link, instance_id, on_silent): what a step
+    does with a link; it calls on_silent when it has waited in vain.
     """
 
-    def __init__(self, open_link: Callable[[Member], TensorLink], attend_timeout_s: float, counters: Counters) -> None:
-        self._open_link = open_link
-        self._attend_timeout_s = attend_timeout_s
-        self._counters = counters
+    def __init__(
+        self,
+        open_link: Callable[[Member], TensorLink],
+        make: Callable[[TensorLink, str, Callable[[], None]], Use],
+    ) -> None:
+        self._open_link, self._make = open_link, make
         self._lock = threading.Lock()
-        self._opened: dict[Key, Opened] = {}
+        self._opened: dict[Key, Opened[Use]] = {}
         self._attempts: dict[Key, Attempt] = {}
         self._pauses_s: dict[str, float] = {}
-        self._times: dict[str, AnswerTimes] = {}
 
-    def get(self, member: Member, microbatch: int) -> CreditorLink:
+    def find(self, member: Member, microbatch: int) -> Use | None:
+        """A usable link; None while there is none. Waits for nothing, and begins to open one."""
+        key = member.instance_id, microbatch
+        with self._lock:
+            opened = self._usable(key, member)
+            if opened is None:
+                self._attempt(key, member, time.monotonic())
+            return None if opened is None else opened.creditor
+
+    def get(self, member: Member, microbatch: int) -> Use:
         """A usable link. Raises LinkClosed when there is none yet, or none can be had."""
         key = member.instance_id, microbatch
         with self._lock:
@@ -103,13 +122,11 @@ class CreditorLinks:
         with self._lock:
             for instance_id in [i for i in self._pauses_s if i not in members]:
                 del self._pauses_s[instance_id]
-            for instance_id in [i for i in self._times if i not in members]:
-                del self._times[instance_id]
             for key in [key for key in self._attempts if key[0] not in members]:
                 del self._attempts[key]
             self._end([key for key, one in self._opened.items() if not _leads_to(members.get(key[0]), one)])
 
-    def _usable(self, key: Key, member: Member) -> Opened | None:
+    def _usable(self, key: Key, member: Member) -> Opened[Use] | None:
         """With the lock held. A link that failed, or leads to another incarnation, ends here."""
         opened = self._opened.get(key)
         if opened is None:
@@ -146,8 +163,7 @@ class CreditorLinks:
                 attempt.why = attempt.why or "the member list changed"
             elif link is not None:
                 self._pauses_s.pop(instance_id, None)
-                times = self._times.setdefault(instance_id, AnswerTimes(self._attend_timeout_s))
-                creditor = CreditorLink(link, instance_id, times, self._counters, lambda: self._silent(instance_id))
+                creditor = self._make(link, instance_id, lambda: self._silent(instance_id))
                 self._opened[key], link = Opened(incarnation, link, creditor), None
                 del self._attempts[key]
             else:
@@ -173,5 +189,5 @@ class CreditorLinks:
             self._opened.pop(key).link.abort()
 
 
-def _leads_to(member: Member | None, opened: Opened) -> bool:
+def _leads_to(member: Member | None, opened: Opened[Use]) -> bool:
     return member is not None and member.incarnation == opened.incarnation

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from distkv.engine.device.device import Device, ThreadStreams
 from distkv.errors import ConfigError
+from distkv.wire.links import Part
 
 STAGING_BYTES = 64 * 2**20
 
@@ -36,11 +37,13 @@ class DevicePool:
         self._slots: Tensor = self.memory.view(num_slots, slot_bytes)
 
     @contextmanager
-    def reading(self, slots: Sequence[int]) -> Iterator[list[memoryview]]:
+    def reading(self, slots: Sequence[int], part: Part | None = None) -> Iterator[list[memoryview]]:
         """See Pool: a copy."""
+        first_byte, num_bytes = part or (0, self.slot_bytes)
+        rows = self._slots[:, first_byte : first_byte + num_bytes]
         with self._streams.current():
             (index,) = self._device.to_device(torch.tensor(slots, dtype=torch.int64))
-            (host,) = self._device.to_host(self._device.backend.gather_blocks(self._slots, index)).wait()
+            (host,) = self._device.to_host(self._device.backend.gather_blocks(rows, index)).wait()
         yield [host.view(-1).numpy().data]
 
     @contextmanager

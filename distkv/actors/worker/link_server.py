@@ -14,7 +14,7 @@ from distkv.engine.attention.serving import AttendServer, ServedPlan
 from distkv.errors import LinkClosed, LinkError, LinkTimeout, MalformedMessage, WireError
 from distkv.wire.links import LinkListener, Pool, TensorLink, deny, serve_read
 from distkv.wire.messages.counters import Counters, total
-from distkv.wire.messages.data import Attend, AttendPlan, ReadBlocks
+from distkv.wire.messages.data import Attend, AttendPlan, ReadBlocks, SlotsQuery
 
 ACCEPT_S = 1.0
 IDLE_S = 60.0
@@ -82,6 +82,13 @@ class LinkServer:
                 return plan
             case ReadBlocks():
                 serve_read(link, header, self._memory)
+                return plan
+            case SlotsQuery():
+                try:
+                    found, slots = self._server.slots(header)
+                except MalformedMessage as error:
+                    raise deny(link, "parts", "those of its spans", error.problem) from None
+                link.send(found, slots)
                 return plan
             case _:
                 raise deny(link, "frame", "a plan, queries after a plan, or a read", type(header).__name__)

@@ -5,6 +5,7 @@
     grammar thread   Compiles, in order
     transfer thread  Checksums in order; sends the ends of Pulls, Links and revocations
     source threads   Pulls, one thread for each peer that is pulled from
+    fetch threads    read keys for the step thread, one for each fetch over a socket
     link threads     one for each attempt to link to a creditor
     listener thread  accepts tensor links; each has a thread of its own that serves its peer
 
@@ -27,6 +28,7 @@ import msgspec
 import structlog
 
 from distkv.actors.worker import device_setup
+from distkv.actors.worker.fetch_model import cost_models_of
 from distkv.actors.worker.grammars import Grammars
 from distkv.actors.worker.link_server import LinkServer
 from distkv.actors.worker.peer_links import PeerLinks
@@ -104,11 +106,17 @@ class Worker:
         self._identity = LinkIdentity(
             instance_id=spec.instance_id, incarnation=spec.incarnation, compat=self._compat.hash
         )
-        self._peers = PeerLinks(self._identity, self._memory.slot_bytes, data.attend_timeout_s, data.tensor_transport)
-        self._runner = StepRunner(self._model, self._pool, self._peers, engine.microbatches)
+        models = cost_models_of(spec.profile, engine.block_size)
+        self._peers = PeerLinks(
+            self._identity, self._memory.slot_bytes, data.attend_timeout_s, data.tensor_transport, models
+        )
+        self._runner = StepRunner(
+            self._model, self._pool, self._peers, engine.microbatches, data.prefill_kv, data.fetch_bytes
+        )
         warm_up(self._runner, self._pool, device)
         self._steps: queue.SimpleQueue[Envelope[ToWorker]] = queue.SimpleQueue()
         self._failure: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
+        self._step_counters = Counters()
         self._log.info(
             "loaded", model=config.model_type, dtype=str(dtype), kv_dtype=str(kv),
             linears=device.backend.linear_name(dtype), device=str(device.place), blocks=self._pool.num_slots,
@@ -182,8 +190,9 @@ class Worker:
                     continue
                 assert isinstance(command, tw.Step)
                 with about(cause=envelope.id):
-                    started = time.perf_counter()
+                    started, served_s = time.perf_counter(), self._server.served_s()
                     outcome = self._runner.run(command)
+                    self._step_counters.step_serve_s += self._server.served_s() - served_s
                     result = fw.StepResult(
                         step_id=command.step_id,
                         results=outcome,
@@ -194,7 +203,7 @@ class Worker:
 
     def _counters(self) -> Counters:
         parts = (self._runner, self._peers, self._server, self._serving, self._transfers)
-        return total(*(part.counters for part in parts))
+        return total(self._step_counters, *(part.counters for part in parts))
 
     def _start(self, name: str, target: Callable[[], None]) -> None:
         def guarded() -> None:

@@ -10,7 +10,8 @@ SPEC_VARIABLE = "DISTKV_WORKER_SPEC"
 
 
 class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """pipe_address: of the private channel back. data_address: to listen on for tensors. The groups are resolved."""
+    """pipe_address: of the private channel back. data_address: to listen on for tensors. The groups are resolved.
+    profile: file of what this hardware was measured to do, if there is one."""
 
     pipe_address: str
     instance_id: str
@@ -20,3 +21,4 @@ class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
     engine: EngineSettings
     data: DataPlaneSettings
     logging: LogSettings
+    profile: str | None = None

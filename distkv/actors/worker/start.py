@@ -6,12 +6,15 @@ import gc
 import os
 import sys
 
+from distkv.process_priority import begin_worker
+
 
 def main() -> int:
     """Load the worker, most of which is torch, and run it; returns its exit code.
 
     What is loaded stays, so no garbage is looked for meanwhile, nor in it ever again.
     """
+    begin_worker()
     gc.disable()
     from distkv.actors.worker.process import main as run
 

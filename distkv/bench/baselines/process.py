@@ -87,7 +87,7 @@ class BaselineProcess:
         with contextlib.suppress(BrokenPipeError):
             process.stdin.close()
         # Not reaped yet, so that its process group keeps its number.
-        _wait_for_exit(process.pid, stop_s)
+        wait_for_exit(process.pid, stop_s)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -108,10 +108,16 @@ class BaselineProcess:
         return next((line.strip() for line in reversed(lines) if line.strip()), "it wrote nothing")
 
 
-def _wait_for_exit(pid: int, patience_s: float) -> None:
+def wait_for_exit(pid: int, patience_s: float) -> None:
+    """Return when the child has ended, or patience has; it is not reaped."""
     deadline_s = time.monotonic() + patience_s
-    while time.monotonic() < deadline_s and not os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+    while time.monotonic() < deadline_s and not has_ended(pid):
         time.sleep(0.02)
+
+
+def has_ended(pid: int) -> bool:
+    """Whether a child has, that is not reaped."""
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def cpu_s(roots: Sequence[int]) -> float:

@@ -36,17 +36,28 @@ def alternate(
 
     A variant returns the value of each case it measured. report: hears of every round.
     """
-    samples: Samples = keep({}, by_turns=True)
-    names = list(variants)
+    turns = Turns()
     for index in range(-warmups, rounds):
         if report is not None:
             report("warming up" if index < 0 else f"round {index + 1} of {rounds}")
+        turns.take(variants, index)
+    return turns.samples
+
+
+class Turns:
+    """Rounds of variants that take turns. samples: what they measured."""
+
+    def __init__(self) -> None:
+        self.samples: Samples = keep({}, by_turns=True)
+
+    def take(self, variants: Mapping[str, Measure], index: int) -> None:
+        """Call each once, every other round in the reverse order; nothing counts before round 0."""
+        names = list(variants)
         for name in names if index % 2 == 0 else reversed(names):
             measured = variants[name]()
             if index >= 0:
                 for case, value in measured.items():
-                    samples.setdefault(case, {}).setdefault(name, []).append(value)
-    return samples
+                    self.samples.setdefault(case, {}).setdefault(name, []).append(value)
 
 
 def paired_ratio(ours: Sequence[float], theirs: Sequence[float], *, seed: int = 0) -> Ratio:

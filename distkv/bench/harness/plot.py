@@ -15,6 +15,7 @@ from distkv.bench.harness.report import Report, Result
 from distkv.bench.harness.units import better
 
 BARS = "bar: median of all rounds; whiskers: least and most; number: the first bar's median divided by this one's"
+LINES = "point: median of all rounds; whiskers: least and most"
 CURVES = "point: median of all rounds; whiskers: least and most; number: this median divided by the first one"
 
 
@@ -56,6 +57,35 @@ def write_curves(report: Report, path: Path, along: str) -> None:
         for count, row in zip(counts[1:], variants[1:], strict=True):
             _number(axes, count, row.max, row.median, variants[0].median)
         _describe(axes, case, variants[0].unit)
+    figure.savefig(path, dpi=120)
+
+
+def write_lines(report: Report, path: Path, along: str) -> None:
+    """One panel per measure of cases that are called "MEASURE, NUMBER/UNIT", over the number: a line per variant."""
+    lines: dict[str, dict[str, list[tuple[float, Result]]]] = {}
+    for row in report.results:
+        measure, _, at = row.case.rpartition(", ")
+        point = float(at.partition("/")[0]), row
+        lines.setdefault(measure, {}).setdefault(row.variant, []).append(point)
+    variants = list(dict.fromkeys(row.variant for row in report.results))
+    figure, rows, columns = _figure(report, len(lines), LINES)
+    for index, (measure, by_variant) in enumerate(lines.items()):
+        axes = figure.add_subplot(rows, columns, index + 1)
+        for variant, points in by_variant.items():
+            xs, found = zip(*sorted(points, key=lambda one: one[0]), strict=True)
+            medians, colour = [row.median for row in found], f"C{variants.index(variant)}"
+            axes.errorbar(
+                xs, medians, yerr=_whiskers(found), marker="o", markersize=4, capsize=3, color=colour, label=variant
+            )
+        axes.set_xscale("log")
+        places = sorted({x for points in by_variant.values() for x, _ in points})
+        axes.set_xticks(places, [f"{x:g}" for x in places])
+        axes.minorticks_off()
+        axes.set_xlabel(along)
+        _describe(axes, measure, found[0].unit)
+    labelled = [zip(*axes.get_legend_handles_labels(), strict=True) for axes in figure.axes]
+    handles = {name: handle for pairs in labelled for handle, name in pairs}
+    figure.legend([handles[name] for name in variants], variants, loc="outside right upper")
     figure.savefig(path, dpi=120)
 
 

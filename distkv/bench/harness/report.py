@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping
 from pathlib import Path
@@ -59,6 +60,21 @@ def at_least(goal: str, ratio: Ratio, least: float) -> Goal:
     return Goal(goal, f"at least {least:g}", str(ratio), ratio.value >= least)
 
 
+def judged(goal: str, ratio: Ratio | None, *, least: float = 0.0, most: float = math.inf) -> Goal:
+    """Met when the whole interval lies within [least, most], not met when all of it lies outside; else unresolved, as
+    where there is nothing to compare."""
+    target = f"at least {least:g}" if least else f"at most {most:g}"
+    if ratio is None:
+        return Goal(goal, target, "not measured", None, "there is nothing to compare with")
+    if ratio.low == ratio.high:
+        return Goal(goal, target, str(ratio), None, "one round has no interval")
+    if least <= ratio.low and ratio.high <= most:
+        return Goal(goal, target, str(ratio), True)
+    if ratio.high < least or ratio.low > most:
+        return Goal(goal, target, str(ratio), False)
+    return Goal(goal, target, str(ratio), None, "the 95 % interval includes the target")
+
+
 def write_json(report: Report, path: Path) -> None:
     """Write the report as indented JSON."""
     path.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
@@ -73,11 +89,35 @@ def show(report: Report, samples: Samples, console: Console) -> None:
         for row in report.results:
             if row.case == case:
                 ours, theirs = variants[first], variants[row.variant]
-                paired = row.variant != first and len(ours) == len(theirs)
+                paired = row.variant != first and len(ours) == len(theirs) and min(*ours, *theirs) > 0
                 beside = str(paired_ratio(ours, theirs)) if paired else ""
                 table.add_row(row.variant, *map(_number, (row.median, row.min, row.max)), row.unit, beside)
         console.print(table)
     console.print("ratio: of the first variant to this one, mean over rounds with its 95 % interval", style="dim")
+    _show_end(report, console)
+
+
+def show_lines(report: Report, samples: Samples, console: Console) -> None:
+    """A table per measure of cases that are called "MEASURE, AT": medians, a row for each AT, a column per variant."""
+    console.print(f"distkv bench {report.benchmark}", style="bold")
+    variants = list(dict.fromkeys(row.variant for row in report.results))
+    medians: dict[str, dict[str, dict[str, float]]] = {}
+    for row in report.results:
+        measure, _, at = row.case.rpartition(", ")
+        medians.setdefault(f"{measure}, {row.unit}", {}).setdefault(at, {})[row.variant] = row.median
+    for measure, rows in medians.items():
+        table = _titled(measure)
+        table.min_width = len(measure)
+        for variant in ("", *variants):
+            table.add_column(variant, justify="right")
+        for at, found in rows.items():
+            table.add_row(at, *(_number(found[name]) if name in found else "" for name in variants))
+        console.print(table)
+    _show_end(report, console)
+
+
+def _show_end(report: Report, console: Console) -> None:
+    """Goals and facts."""
     for goal in report.goals:
         met = {True: "met", False: "NOT met", None: "unresolved"}[goal.met]
         why = f"; {goal.why}" if goal.why else ""
@@ -86,8 +126,12 @@ def show(report: Report, samples: Samples, console: Console) -> None:
         console.print(_in_one_line(facts), style="dim", soft_wrap=True)
 
 
+def _titled(case: str) -> Table:
+    return Table(title=case, title_justify="left", title_style="", box=None, padding=(0, 1, 0, 0))
+
+
 def _table(case: str) -> Table:
-    table = Table(title=case, title_justify="left", title_style="", box=None, padding=(0, 1, 0, 0))
+    table = _titled(case)
     table.add_column("", width=18, overflow="fold")
     for name in ("median", "min", "max"):
         table.add_column(name, width=9, justify="right")

@@ -26,6 +26,8 @@ class NoPeers:
         """Nobody asks for one."""
         raise AssertionError(f"{instance_id} is no peer")
 
+    fetch_link = creditor
+
 
 class DecodeSteps:
     """`batch` sequences behind `context` tokens each, whose keys and values are all alike; up to `steps` steps."""

@@ -169,7 +169,7 @@ class Fleet:
             data=data,
             heartbeat_s=self._period_s,
         )
-        self._send(number, Join(member=member, compat="model"))
+        self._send(number, Join(member=member, compat="model", swaps=True))
         if number == len(self._seqs):
             self._seqs.append(0)
             self._frames.add(instance_name(number))

@@ -28,7 +28,8 @@ def _number_at(frame: bytearray, mark: int) -> int:
 
 
 class HeartbeatFrames:
-    """The heartbeats of one instance after the other; each has one changed placement and other free blocks."""
+    """The heartbeats of one instance after the other, as by default: each has one changed placement and other free
+    blocks."""
 
     def __init__(self) -> None:
         self._heads: list[bytearray] = []
@@ -60,6 +61,7 @@ class HeartbeatFrames:
     @staticmethod
     def _parts(name: str, free: int, draw: random.Random) -> tuple[bytes, bytes]:
         """What is before its state, and its state."""
+        running, waiting = draw.randrange(1, 33), max(0, draw.randrange(10) - 8)
         placed = RequestPlacementEntry(req_id="request-0", inst_id=name, num_blocks=_BLOCKS, local=True)
         beat = Heartbeat(
             instance_id=name,
@@ -71,9 +73,17 @@ class HeartbeatFrames:
             total_blocks=BLOCKS,
             free_blocks=free,
             lendable_blocks=max(0, free - 8),
-            running=draw.randrange(1, 33),
-            waiting=max(0, draw.randrange(10) - 8),
+            running=running,
+            waiting=waiting,
             step_s=0.02,
+            context_tokens=16 * (BLOCKS - free),
+            prefill_tokens=draw.randrange(4096),
+            borrowed_blocks=draw.randrange(256),
+            lent_blocks=draw.randrange(256),
+            decode_base_s=0.012,
+            decode_row_s=0.0005,
+            prompt_token_s=0.0005,
+            output_tokens=draw.randrange(1, 512),
         )
         frame = encode_envelope(Envelope(id=f"{name}-00000000", sender=name, body=beat))
         at = frame.index(_STATE_KEY)

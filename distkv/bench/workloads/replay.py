@@ -1,102 +1,81 @@
-"""A trace played to a cluster: each request is sent when it arrives, through the Python client, and streamed."""
+"""A trace played to who serves it: each request is sent when it arrives, and streamed."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
-import statistics
 import time
-from collections.abc import Sequence
-
-import msgspec
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from distkv.actors.task_scope import task_scope
-from distkv.bench.workloads.trace import TraceRequest
 from distkv.client.async_client import AsyncClient
 from distkv.errors import DistKVError
+from distkv.sim.outcome import DEADLINE, Outcome, Unloaded
+from distkv.sim.trace import TraceRequest
 from distkv.types import SamplingParams
 
-
-class Outcome(msgspec.Struct):
-    """What became of a request. times_s: when each token came, from when it was due. failed: why it did not end."""
-
-    request: TraceRequest
-    times_s: list[float]
-    failed: str = ""
-
-    @property
-    def first_s(self) -> float:
-        """Time to first token."""
-        return self.times_s[0]
-
-    @property
-    def per_token_s(self) -> float | None:
-        """Mean time between its tokens; None if there is one at most."""
-        if len(self.times_s) < 2:
-            return None
-        return (self.times_s[-1] - self.times_s[0]) / (len(self.times_s) - 1)
+Generate = Callable[[list[int], int], AsyncIterator[int]]
+"""A prompt and how many tokens to generate, end tokens ignored; yields how many came, whenever some do. Raises
+DistKVError when it will not or cannot."""
 
 
-class Unloaded(msgspec.Struct, frozen=True):
-    """What requests take that are alone: the time to first token as a line over the prompt, the time per token."""
-
-    first_s: float
-    first_s_per_token: float
-    per_token_s: float
-
-    def serves(self, outcome: Outcome) -> bool:
-        """Whether a request was served as goodput wants: first token within five times the time alone and a second,
-        each further one within twice the time alone."""
-        if outcome.failed or not outcome.times_s:
-            return False
-        alone_s = self.first_s + self.first_s_per_token * outcome.request.prompt_tokens
-        in_time = outcome.first_s <= 5 * alone_s + 1.0
-        return in_time and (outcome.per_token_s or 0.0) <= 2 * self.per_token_s
-
-
-async def replay(address: str, requests: Sequence[TraceRequest], vocab: int, deadline_s: float) -> list[Outcome]:
-    """All of them, each for `deadline_s` at most from when it is due; in the order of `requests`."""
-    async with AsyncClient(address) as client, task_scope() as tasks:
+@contextlib.asynccontextmanager
+async def through_client(address: str) -> AsyncIterator[Generate]:
+    """Of a cluster of distkv, through the Python client."""
+    async with AsyncClient(address) as client:
         await client.members()
+
+        async def generate(prompt: list[int], max_tokens: int) -> AsyncIterator[int]:
+            params = SamplingParams(max_tokens=max_tokens, temperature=0.0, ignore_eos=True)
+            async for chunk in client.stream(prompt, params):
+                yield len(chunk.token_ids)
+
+        yield generate
+
+
+async def replay(
+    generate: Generate, requests: Sequence[TraceRequest], vocab: int, deadline_s: float, seed: str
+) -> list[Outcome]:
+    """All of them, each for `deadline_s` at most from when it is due; in the order of `requests`. seed: another one
+    gives other prompts, so that nobody knows them from before."""
+    prompts = [_prompt(one, vocab, f"{seed} {index}") for index, one in enumerate(requests)]
+    async with task_scope() as tasks:
         begun_s = time.perf_counter()
         running = [
-            tasks.create_task(_serve(client, one, seed, vocab, begun_s + one.arrival_s, deadline_s))
-            for seed, one in enumerate(requests)
+            tasks.create_task(_serve(generate, one, prompt, begun_s + one.arrival_s, deadline_s))
+            for one, prompt in zip(requests, prompts, strict=True)
         ]
         return [await task for task in running]
 
 
-async def alone(address: str, requests: Sequence[TraceRequest], vocab: int) -> Unloaded:
+async def alone(generate: Generate, requests: Sequence[TraceRequest], vocab: int) -> Unloaded:
     """What requests take one after the other."""
     outcomes: list[Outcome] = []
-    async with AsyncClient(address) as client:
-        await client.members()
-        for seed, one in enumerate(requests):
-            outcomes.append(await _serve(client, one, seed, vocab, time.perf_counter(), None))
-            if outcomes[-1].failed:
-                raise DistKVError(f"a request of {one.num_tokens:,} tokens alone: {outcomes[-1].failed}")
-    lengths = [float(one.prompt_tokens) for one in requests]
-    slope, first_s = 0.0, statistics.fmean(one.first_s for one in outcomes)
-    if len(set(lengths)) > 1:
-        slope, first_s = statistics.linear_regression(lengths, [one.first_s for one in outcomes])
-    per_token_s = statistics.median(one.per_token_s for one in outcomes if one.per_token_s is not None)
-    return Unloaded(max(0.0, first_s), max(0.0, slope), per_token_s)
+    for index, one in enumerate(requests):
+        prompt = _prompt(one, vocab, f"alone {index}")
+        outcomes.append(await _serve(generate, one, prompt, time.perf_counter(), None))
+        if outcomes[-1].failed:
+            raise DistKVError(f"a request of {one.num_tokens:,} tokens alone: {outcomes[-1].failed}")
+    return Unloaded.of(outcomes)
+
+
+def _prompt(request: TraceRequest, vocab: int, seed: str) -> list[int]:
+    draw = random.Random(seed)
+    return [draw.randrange(1, vocab) for _ in range(request.prompt_tokens)]
 
 
 async def _serve(
-    client: AsyncClient, request: TraceRequest, seed: int, vocab: int, due_s: float, deadline_s: float | None
+    generate: Generate, request: TraceRequest, prompt: list[int], due_s: float, deadline_s: float | None
 ) -> Outcome:
     outcome = Outcome(request, [])
-    draw = random.Random(seed)
-    prompt = [draw.randrange(1, vocab) for _ in range(request.prompt_tokens)]
-    params = SamplingParams(max_tokens=request.output_tokens, temperature=0.0, ignore_eos=True)
     await asyncio.sleep(due_s - time.perf_counter())
     try:
         async with asyncio.timeout(deadline_s):
-            async for chunk in client.stream(prompt, params):
-                outcome.times_s.extend([time.perf_counter() - due_s] * len(chunk.token_ids))
+            async for count in generate(prompt, request.output_tokens):
+                outcome.times_s.extend([time.perf_counter() - due_s] * count)
     except DistKVError as error:
         outcome.failed = type(error).__name__
     except TimeoutError:
-        outcome.failed = "deadline"
+        outcome.failed = DEADLINE
     return outcome

@@ -1,89 +1,75 @@
-"""Requests of a trace: when each arrives, how long its prompt is and how much it generates."""
+"""Traces that are played: read from a file, or drawn."""
 
 from __future__ import annotations
 
-import csv
-import math
 import random
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-import msgspec
+from typing import Literal, get_args
 
 from distkv.errors import ConfigError
+from distkv.sim.trace import TraceRequest, parse_trace
 
-COLUMNS = ("arrival_s", "prompt_tokens", "output_tokens")
-
-
-class TraceRequest(msgspec.Struct, frozen=True):
-    """One request. arrival_s: from the beginning of the trace."""
-
-    arrival_s: float
-    prompt_tokens: int
-    output_tokens: int
-
-    @property
-    def num_tokens(self) -> int:
-        """Prompt and output."""
-        return self.prompt_tokens + self.output_tokens
+Drawn = Literal["variance", "long", "even"]
+DRAWN: tuple[Drawn, ...] = get_args(Drawn)
+SPREAD, MOST = 0.5, 2.5
+"""Of lognormal lengths around a median: sigma, and the longest in medians."""
+SHORT_OUTPUT, LONG_OUTPUT = 4 / 3, 16
+"""Medians of outputs, in medians of the prompt."""
+LONG_OUTPUTS, LONG_PROMPTS = 0.2, 0.1
+LONG_OF_LARGEST = 1.8
+POOL_OF_LARGEST: Mapping[Drawn, float] = {"variance": 1.5, "long": 1.5 / LONG_OF_LARGEST, "even": 8.0}
+"""What a pool holds, in sizes of the trace's largest request."""
+HIGH_VARIATION = 1.0
 
 
-def read_trace(path: Path, count: int) -> list[TraceRequest]:
-    """The first `count` requests of a CSV file with a head line that names COLUMNS, among others.
+def read_trace(path: Path, count: int | None = None) -> list[TraceRequest]:
+    """The first `count` requests of a CSV file, or all, as `parse_trace` has them.
 
     Raises ConfigError for a file that cannot be read, or a line that is none.
     """
-    requests: list[TraceRequest] = []
     try:
         with path.open(newline="", encoding="utf-8") as file:
-            rows = csv.DictReader(file)
-            if missing := [name for name in COLUMNS if name not in (rows.fieldnames or ())]:
-                raise ConfigError("trace", f"{path}: expected the columns {', '.join(COLUMNS)}, no {missing[0]}")
-            for row in rows:
-                requests.append(_request(row, f"{path}:{rows.line_num}"))
-                if len(requests) == count:
-                    break
-    except (OSError, UnicodeError, csv.Error) as error:
+            return parse_trace(file, str(path), count)
+    except (OSError, UnicodeError) as error:
         raise ConfigError("trace", f"{path} cannot be read: {error}") from None
-    if not requests:
-        raise ConfigError("trace", f"{path} has no requests")
-    return sorted(requests, key=lambda one: one.arrival_s)
 
 
-def drawn_trace(count: int, median_tokens: int, seed: int = 0) -> list[TraceRequest]:
-    """Requests that arrive at random, one a second on average, with lengths of high variance: lognormal, prompts of a
-    median of `median_tokens` and outputs of half of that, the longest some twenty times the median."""
+def drawn_trace(kind: Drawn, count: int, median_tokens: int, seed: int = 0) -> list[TraceRequest]:
+    """Requests that arrive at random, one a second on average, with prompts of a median of `median_tokens`; the same
+    for the same arguments.
+
+    variance: decode-heavy, so that memory limits the batch and not prefill; one output in five is twelve times as long
+    as the others, as where some requests think before they answer, and nobody knows which. long: the same with one
+    prompt in ten that makes its request 1.8 times as large as the largest of the others. even: all alike.
+    """
     draw = random.Random(seed)
-    requests, now_s = [], 0.0
+    arrivals_s, now_s = list[float](), 0.0
     for _ in range(count):
-        prompt, output = (
-            max(1, round(min(20.0, draw.lognormvariate(0.0, 1.2)) * median))
-            for median in (median_tokens, median_tokens / 2)
-        )
-        requests.append(TraceRequest(now_s, prompt, output))
+        arrivals_s.append(now_s)
         now_s += draw.expovariate(1.0)
+    if kind == "even":
+        return [TraceRequest(at_s, median_tokens, 4 * median_tokens) for at_s in arrivals_s]
+    requests = [_unlike(draw, at_s, median_tokens) for at_s in arrivals_s]
+    if kind == "long":
+        largest = round(LONG_OF_LARGEST * max(one.num_tokens for one in requests))
+        for index in draw.sample(range(count), max(1, round(LONG_PROMPTS * count))):
+            one = requests[index]
+            requests[index] = TraceRequest(one.arrival_s, largest - one.output_tokens, one.output_tokens)
     return requests
 
 
-def scaled(requests: Sequence[TraceRequest], *, tokens: float, per_s: float | None = None) -> list[TraceRequest]:
-    """The same with lengths times `tokens`, arriving `per_s` times a second on average, in the same rhythm."""
-    span_s = requests[-1].arrival_s - requests[0].arrival_s
-    stretch = 1.0 if per_s is None or not span_s else (len(requests) - 1) / per_s / span_s
-    return [
-        TraceRequest(
-            (one.arrival_s - requests[0].arrival_s) * stretch,
-            max(1, round(one.prompt_tokens * tokens)),
-            max(1, round(one.output_tokens * tokens)),
-        )
-        for one in requests
-    ]
+def varies_much(requests: Sequence[TraceRequest]) -> bool:
+    """Whether the standard deviation of their sizes is at least their mean."""
+    sizes = [one.num_tokens for one in requests]
+    return statistics.pstdev(sizes) >= HIGH_VARIATION * statistics.fmean(sizes)
 
 
-def _request(row: Mapping[str, str | None], where: str) -> TraceRequest:
-    try:
-        arrival_s, prompt, output = (float(row[name] or "") for name in COLUMNS)
-    except ValueError:
-        raise ConfigError("trace", f"{where}: expected numbers in {', '.join(COLUMNS)}") from None
-    if not (math.isfinite(arrival_s) and arrival_s >= 0 and prompt >= 1 and output >= 1):
-        raise ConfigError("trace", f"{where}: expected an arrival of at least 0 s and at least 1 token each way")
-    return TraceRequest(arrival_s, int(prompt), int(output))
+def _unlike(draw: random.Random, arrival_s: float, median_tokens: int) -> TraceRequest:
+    thinks = draw.random() < LONG_OUTPUTS
+    prompt, output = (
+        max(1, round(min(MOST, draw.lognormvariate(0.0, SPREAD)) * median))
+        for median in (median_tokens, median_tokens * (LONG_OUTPUT if thinks else SHORT_OUTPUT))
+    )
+    return TraceRequest(arrival_s, prompt, output)

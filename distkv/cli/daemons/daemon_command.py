@@ -14,6 +14,7 @@ from distkv.cli.daemons.daemon import Ready, daemon_options, serve
 from distkv.cli.options import resolve, setting_options
 from distkv.config import Settings, values_of
 from distkv.log import configure
+from distkv.process_priority import begin_loop
 
 S = TypeVar("S", bound=Settings)
 
@@ -38,6 +39,7 @@ def daemon_command(name: str, schema: type[S], help: str, prepare: Callable[[S],
         daemon = prepare(resolve(ctx, schema, params))
         configure(daemon.process, daemon.instance_id, daemon.config.logging.log_level, daemon.config.logging.log_json)
         structlog.get_logger().info("configured", **values_of(daemon.config))
+        begin_loop(computes=daemon.instance_id is not None)
         return serve(
             lambda ready, stop: daemon.run(daemon.config, ready, stop),
             drain_s=daemon.drain_s,

@@ -11,8 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from distkv.cli.live.samples import Loan, Sample, loans, rates
+from distkv.client.cluster_status import mean_gains, remote_share
 from distkv.printable import printable
-from distkv.wire.messages.to_client import InstanceStatus, RequestStatus, SlotCounts
+from distkv.wire.messages.to_client import ClusterState, InstanceStatus, RequestStatus, SlotCounts
 
 STATE_STYLE = {
     "ready": "green",
@@ -37,12 +38,14 @@ T = TypeVar("T")
 
 
 class View(msgspec.Struct, frozen=True):
-    """What a live view shows. before: an earlier sample, for throughput. notes: sentences about what is wrong."""
+    """What a live view shows. before: an earlier sample, for throughput. notes: sentences about what is wrong.
+    cluster: what the gManager says, if one does."""
 
     title: str
     now: Sample
     before: Sample | None = None
     notes: tuple[str, ...] = ()
+    cluster: ClusterState | None = None
 
 
 def render(view: View, *, width: int, height: int | None = None, ascii_only: bool = False) -> Group:
@@ -69,7 +72,7 @@ def render(view: View, *, width: int, height: int | None = None, ascii_only: boo
         parts.append(_legend(style))
         left -= 1
     left = section(instances, max(1, min(left - 2, left // 2)), _instances)
-    left = section(loans(view.now.statuses), max(1, (left - 4) // 3), _loans)
+    left = section(loans(view.now.statuses, view.cluster), max(1, (left - 4) // 3), _loans)
     left = section(requests, left - 2, _requests)
     return Group(*parts)
 
@@ -102,7 +105,19 @@ def _totals(view: View) -> list[str]:
     rate = rates(view.before, view.now) if view.before is not None else None
     speed = "-, generated -" if rate is None else f"{rate.prompt:,.0f}, generated {rate.generated:,.1f}"
     running, waiting = sum(one.running for one in instances), sum(one.waiting for one in instances)
-    return [f"tokens/s: prompt {speed}", f"requests: {running} running, {waiting} waiting"]
+    return [f"tokens/s: prompt {speed}", f"requests: {running} running, {waiting} waiting", *_planned(view.cluster)]
+
+
+def _planned(cluster: ClusterState | None) -> list[str]:
+    """How many moves were planned, and what the newest were to bring and brought on average."""
+    lines: list[str] = []
+    if cluster is not None and cluster.num_plans:
+        gains = mean_gains(cluster)
+        told = f" ({gains.predicted:+.1f} tokens/s each predicted, {gains.achieved:+.1f} achieved)" if gains else ""
+        lines.append(f"moves planned: {cluster.num_plans}{told}")
+    if cluster is not None and cluster.num_runs:
+        lines.append(f"cycles of debts swapped: {cluster.num_runs}")
+    return lines
 
 
 def _instances(instances: Sequence[InstanceStatus], style: Style) -> list[RenderableType]:
@@ -169,9 +184,12 @@ def _requests(requests: Sequence[RequestStatus], style: Style) -> list[Renderabl
     table.add_column("request", no_wrap=True, overflow=style.overflow, max_width=max(8, style.width // 4))
     table.add_column("at", no_wrap=True, overflow=style.overflow, max_width=ID_CELLS)
     table.add_column("tokens", justify="right", no_wrap=True)
+    if style.width >= MEDIUM:
+        table.add_column("remote", justify="right", no_wrap=True)
     table.add_column("KV lies at (tokens)", no_wrap=True, overflow=style.overflow)
     for request in requests:
         spans = ", ".join(f"{span.instance_id} {span.num_tokens:,}" for span in request.spans) or "nowhere yet"
-        names = (request.request_id, request.instance_id, f"{request.num_tokens:,}", spans)
+        share = [f"{remote_share(request):.0%}"] if style.width >= MEDIUM else []
+        names = (request.request_id, request.instance_id, f"{request.num_tokens:,}", *share, spans)
         table.add_row(*(Text(printable(name)) for name in names))
     return [table]

@@ -9,6 +9,7 @@ from distkv.cli.live.dashboard import View
 from distkv.cli.live.samples import Sample
 from distkv.client.blocking import Client
 from distkv.errors import ClusterUnreachable
+from distkv.wire.messages.to_client import ClusterState
 
 PERIOD_S = 0.5
 WINDOW_S = 5.0
@@ -25,8 +26,10 @@ class Poller:
     def poll(self) -> View:
         """The cluster now, within about a second. That it never answered is a note in the view."""
         notes: tuple[str, ...] = ()
+        cluster: ClusterState | None = None
         try:
             statuses = self._client.statuses()
+            cluster = self._client.cluster()
         except ClusterUnreachable as error:
             statuses, notes = (), (str(error),)
         else:
@@ -37,4 +40,4 @@ class Poller:
         while now.taken_s - self._samples[0].taken_s > WINDOW_S and len(self._samples) > 2:
             self._samples.popleft()
         before = self._samples[0] if len(self._samples) > 1 else None
-        return View(self._title, now, before, notes)
+        return View(self._title, now, before, notes, cluster)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from distkv.wire.messages.counters import Counters
-from distkv.wire.messages.to_client import Status
+from distkv.wire.messages.to_client import ClusterState, Status
 
 SILENT = ("unreachable", "dead", "left")
 
@@ -61,8 +61,9 @@ def _counters(sample: Sample) -> Mapping[str, Counters]:
     return {one.instance_id: one.counters for one in instances if one.state not in SILENT}
 
 
-def loans(statuses: Iterable[Status]) -> list[Loan]:
-    """Who lends to whom, by creditor and debtor, as the debtors' requests say."""
+def loans(statuses: Iterable[Status], cluster: ClusterState | None = None) -> list[Loan]:
+    """Who lends to whom, by creditor and debtor, as the debtors' requests say; how many rBlocks, as the gManager says
+    if there is one: that counts what is granted and not filled yet, and what the requests shown do not hold."""
     found: dict[tuple[str, str], Loan] = {}
     for status in statuses:
         block_tokens = max(1, status.instance.block_tokens)
@@ -80,4 +81,8 @@ def loans(statuses: Iterable[Status]) -> list[Loan]:
                     requests=known.requests + (span.instance_id not in counted),
                 )
                 counted.add(span.instance_id)
+    for debt in () if cluster is None else cluster.debts:
+        pair = debt.creditor_id, debt.debtor_id
+        known = found.get(pair, Loan(*pair, tokens=0, blocks=0, requests=0))
+        found[pair] = msgspec.structs.replace(known, blocks=debt.num_blocks)
     return [found[pair] for pair in sorted(found)]

@@ -8,17 +8,22 @@ commands = gm.handle(event, now)
 from __future__ import annotations
 
 import math
+from random import Random
 from typing import assert_never
 
 import msgspec
 
 from distkv import events
-from distkv.config import MembershipSettings
+from distkv.config import AdviceSettings, MembershipSettings
 from distkv.control.cluster.advice import Advice
+from distkv.control.cluster.debts.dgfm import Dgfm
+from distkv.control.cluster.decisions import Decisions
+from distkv.control.cluster.dispatch.registry import dispatcher_named
 from distkv.control.cluster.joining import LiveInstances
 from distkv.control.cluster.ledger import Entry, Ledger
 from distkv.control.cluster.member_feed import MemberFeed
-from distkv.control.cluster.policy.registry import policy_named
+from distkv.control.cluster.overview import Overview
+from distkv.control.cluster.policy.registry import make_policy
 from distkv.control.cluster.silence import (
     AttentiveTime,
     Deadlines,
@@ -27,11 +32,13 @@ from distkv.control.cluster.silence import (
     unreachable_after_s,
 )
 from distkv.control.commands import Answer, GManagerCommand, GManagerRequested, Publish, Tick
+from distkv.control.query_limit import QueryLimit
 from distkv.line_limit import LineLimit
 from distkv.types import InstanceState
 from distkv.wire.messages import to_gmanager as tg
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.envelope import ToGManager
+from distkv.wire.messages.to_client import ClusterState, Dispatched
 from distkv.wire.messages.to_rmanager import HeartbeatAck, JoinRefused
 
 FORGET_DEAD_S = 300.0
@@ -41,20 +48,31 @@ MOST_JUDGED = 64
 
 class GManager:
     """State machine of the gManager. Every event but `validate` costs O(log n) in instances; a change of the member
-    list goes to all of them."""
+    list goes to all of them, and `ExplainQuery` looks at all, so often at most as `QueryLimit` lets it."""
 
-    def __init__(self, settings: MembershipSettings, policy: str = "contract", incarnation: int = 1) -> None:
-        """policy: name of one in `policy/registry.py`. incarnation: > 0, of this gManager; member lists of another are
-        not comparable. Raises ConfigError for an unknown policy."""
+    def __init__(
+        self, settings: MembershipSettings, policy: AdviceSettings | None = None, incarnation: int = 1
+    ) -> None:
+        """policy: what it decides by. incarnation: > 0, of this gManager; member lists of another are not
+        comparable."""
         self._settings = settings
-        decided_by = policy_named(policy)
-        self.ledger = Ledger()
-        self._advice = Advice(self.ledger, decided_by)
-        self._feed = MemberFeed(incarnation)
+        advice = policy or AdviceSettings()
+        self._policy_name = advice.policy
+        decided_by = make_policy(advice)
+        self._shares_memory = decided_by.shares_memory
+        self.ledger = Ledger(max(1, advice.dgfm_min_blocks), has_balance=decided_by.plans)
+        dispatcher = dispatcher_named(advice.dispatch, Random(incarnation), shares_memory=self._shares_memory)
+        self._advice = Advice(self.ledger, decided_by, dispatcher, incarnation)
+        self._dgfm = Dgfm(self.ledger, incarnation, advice.dgfm_min_blocks, settings.heartbeat_s)
+        self._feed = MemberFeed(incarnation, self._policy_name)
         self._live = LiveInstances()
+        self._overview = Overview(self._policy_name)
+        self._decisions = Decisions()
         self._time = AttentiveTime()
         self._deadlines = Deadlines()
         self._refusals, self._claims = LineLimit(), LineLimit()
+        self._queries = QueryLimit()
+        self._swaps = decided_by.swaps and advice.dgfm_min_blocks > 0
         self._next_plan = 0.0 if decided_by.plans else math.inf
         self._commands: list[GManagerCommand] = []
 
@@ -73,19 +91,27 @@ class GManager:
             self._requested(event.route, event.message, now)
         else:
             self._judge()
-        if now >= self._next_plan:
-            self._next_plan = now + self._settings.heartbeat_s
-            self._commands += [Publish(move) for move in self._advice.planned()]
+            if now >= self._next_plan:  # by all heartbeats that have come
+                self._next_plan = now + self._settings.heartbeat_s
+                self._commands += self._advice.planned(now)
+            if self._swaps:
+                self._dgfm.advance(now)
+        if self._dgfm.has_commands:
+            self._commands += self._dgfm.take_commands()
         if not self._feed.is_quiet:
             self._commands += self._feed.flush(now, self._subscribers)
         issued, self._commands = self._commands, []
+        for command in issued:
+            if isinstance(command, Publish):
+                self._decisions.note(command.event, now)
         return issued
 
     def next_deadline(self) -> float:
         """When the next `Tick` is needed, on the clock of `now`; `math.inf` if never."""
         silence_s = self._deadlines.next_s()
         silence = math.inf if silence_s == math.inf else self._time.when(silence_s)
-        return min(silence, self._feed.next_deadline(), self._next_plan)
+        swaps = self._dgfm.next_deadline() if self._swaps else math.inf
+        return min(silence, self._feed.next_deadline(), self._next_plan, swaps)
 
     def members(self) -> list[Member]:
         """The member list, by name."""
@@ -97,14 +123,26 @@ class GManager:
                 self._heartbeat(body, route, now)
             case tg.BorrowQuery():
                 self._recommend(body, route, now)
+            case tg.RedispatchQuery():
+                self._redispatch(body, route, now)
             case tg.Locate():
-                self._commands.append(Answer(route, self._advice.dispatch(body)))
+                self._commands.append(Answer(route, self._advice.dispatch(body, self._overview.num_ready, now)))
             case tg.Join():
                 self._join(body, route, now)
             case tg.Leave():
                 self._leave(body, route, now)
             case tg.MembersQuery():
                 self._feed.ask(route, body)
+            case tg.Frozen() | tg.Swapped():
+                self._on_swap(body, route, now)
+            case tg.ExplainQuery():
+                wait_s = self._queries.wait_s(route, now)
+                refused = Dispatched(query=body.request_id, retry_after_s=wait_s)
+                self._commands.append(Answer(route, refused if wait_s else self._advice.dispatched(body, now)))
+            case tg.ClusterQuery():
+                wait_s = self._queries.wait_s(route, now)
+                state = ClusterState(retry_after_s=wait_s) if wait_s else self._overview.state(self._decisions, now)
+                self._commands.append(Answer(route, state))
             case _:
                 assert_never(body)
 
@@ -143,6 +181,8 @@ class GManager:
             as_before = msgspec.structs.replace(member, free_blocks=entry.member.free_blocks)
             is_changed = (as_before, join.compat) != (entry.member, entry.compat)
         entry.member, entry.heard_s, entry.compat, entry.serves = member, self._time.now_s, join.compat, join.serves
+        entry.predict_by(join.profile)
+        self.ledger.debt_graph.leave_out(member.instance_id, is_left_out=not join.swaps)
         if entry.heartbeat is None:
             entry.lendable = min(member.lendable_blocks, member.total_blocks)
             entry.held = min(entry.held, entry.lendable // 2)
@@ -183,6 +223,8 @@ class GManager:
             want_join=want_join,
             incarnation=self._feed.incarnation,
             version=self._feed.sent_version,
+            policy=self._policy_name,
+            room_tokens=self._advice.room_tokens(heartbeat.instance_id) if heartbeat.waiting else 0,
         )
         self._commands.append(Answer(route, ack))
 
@@ -234,8 +276,12 @@ class GManager:
             self._publish(events.InstanceStateChanged(instance=instance_id, state=state))
         if state != before or is_changed:
             self._live.file(entry)
-            self._feed.log.put(entry.as_member())
+            self._feed.log.put(entry.as_member(lends=self._shares_memory))
         self.ledger.file(entry)
+        if state != before or is_new:
+            self._overview.file(entry)
+        else:
+            self._overview.file_debts(entry)
 
     def _watch(self, entry: Entry) -> None:
         """Look at it when it may have become silent, or is to be forgotten."""
@@ -258,6 +304,7 @@ class GManager:
     def _remove(self, instance_id: str) -> None:
         self.ledger.remove(instance_id)
         self._live.drop(instance_id)
+        self._overview.drop(instance_id)
         self._deadlines.drop(instance_id)
         self._feed.log.remove(instance_id)
 
@@ -274,10 +321,30 @@ class GManager:
                 self.ledger.refused(refusal.instance_id, refusal.free_blocks)
         self._commands.append(Answer(route, self._advice.recommend(query, is_own=is_own)))
 
+    def _redispatch(self, query: tg.RedispatchQuery, route: bytes, now: float) -> None:
+        """Only for an instance that is known: what is promised elsewhere comes from there."""
+        entry = self.ledger.entries.get(query.instance_id)
+        if entry is not None and self._is_own(entry, route, query, now):
+            self._commands.append(Answer(route, self._advice.redispatch(query)))
+
+    def _on_swap(self, answer: tg.Frozen | tg.Swapped, route: bytes, now: float) -> None:
+        """A member of a run says how far it is."""
+        member = self.ledger.entries.get(answer.instance_id)
+        if member is None or not self._is_own(member, route, answer, now):
+            return
+        if isinstance(answer, tg.Frozen):
+            self._dgfm.on_frozen(answer, now)
+        else:
+            self._dgfm.on_swapped(answer, now)
+
     # --- helpers
 
     def _is_own(
-        self, entry: Entry, route: bytes, message: tg.Join | tg.Leave | tg.Heartbeat | tg.BorrowQuery, now: float
+        self,
+        entry: Entry,
+        route: bytes,
+        message: tg.Join | tg.Leave | tg.Heartbeat | tg.BorrowQuery | tg.RedispatchQuery | tg.Frozen | tg.Swapped,
+        now: float,
     ) -> bool:
         """Whether a message in an instance's name comes by the connection that this incarnation joined by; it keeps
         its route for as long as it runs. Several may share one. An authenticated identity will stand here."""
@@ -297,6 +364,7 @@ class GManager:
         """Every invariant."""
         self.ledger.validate(self._time.now_s)
         self._feed.validate()
+        self._dgfm.validate()
         entries = self.ledger.entries
         self._live.validate(entries)
         listed = {member.instance_id: member for member in self._feed.log.all()}
@@ -307,3 +375,4 @@ class GManager:
             assert (told.incarnation, told.state) == (entry.member.incarnation, entry.state), (
                 f"{instance_id} is not {told.state} any more"
             )
+        self._overview.validate(entries, self.ledger.debts())

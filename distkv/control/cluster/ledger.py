@@ -7,23 +7,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import cast, get_args
+from typing import get_args
 
 import msgspec
 
 from distkv.control.cluster.availability import Availability, Standing
+from distkv.control.cluster.debts.debt_graph import DebtGraph
+from distkv.control.cluster.planning.balance import NOWHERE, BalanceIndex, place_of
 from distkv.control.cluster.policy.interface import MOST_LOAD, InstanceView
+from distkv.control.performance.model import PerformanceModel
 from distkv.types import InstanceState
 from distkv.wire.messages.common import Member
-from distkv.wire.messages.to_gmanager import Heartbeat, RequestPlacementEntry
+from distkv.wire.messages.profile import Profile
+from distkv.wire.messages.to_gmanager import MAX_WAITING_SIZES, Heartbeat, RequestPlacementEntry
 
-STATES = frozenset(get_args(InstanceState))
+STATES: dict[str, InstanceState] = {state: state for state in get_args(InstanceState)}
 
 
 @dataclass(slots=True)
 class Entry:
     """What is known of one instance. `promised_…` counts requests sent there since its last heartbeat, `held` rBlocks
-    that debtors were recommended since then.
+    that debtors were recommended since then, and `held_for` how many of them to whom. sent_on: tokens of requests that
+    waited there and were sent elsewhere since then.
 
     heard_s: when it was last heard, in attentive time. route: the connection it joined by. challenge: the route by
     which another process asked for its name, and when; that one gets it when this one is silent. state: as told last.
@@ -35,13 +40,25 @@ class Entry:
     challenge: tuple[bytes, float] | None = None
     compat: str = ""
     serves: str = ""
+    model: PerformanceModel | None = None
     state: InstanceState = "starting"
     heartbeat: Heartbeat | None = None
     lendable: int = 0
     promised_blocks: int = 0
     promised_requests: int = 0
+    promised_prompt_tokens: int = 0
     held: int = 0
+    held_for: dict[str, int] = field(default_factory=dict)
+    sent_on: list[int] = field(default_factory=list)
     placement: dict[tuple[str, bool], RequestPlacementEntry] = field(default_factory=dict)
+    _lent: dict[str, int] | None = None
+
+    def predict_by(self, profile: Profile | None) -> None:
+        """Its hardware does what this says."""
+        if profile is None:
+            self.model = None
+        elif self.model is None or self.model.profile != profile:
+            self.model = PerformanceModel(profile)
 
     @property
     def reported_free_blocks(self) -> int:
@@ -50,8 +67,8 @@ class Entry:
         return min(known, self.member.total_blocks)
 
     @property
-    def free_blocks(self) -> int:
-        """Free blocks less those promised to requests on their way."""
+    def room_blocks(self) -> int:
+        """Free blocks less those promised to requests on their way; below 0 if these are more."""
         return self.reported_free_blocks - self.promised_blocks
 
     @property
@@ -75,7 +92,7 @@ class Entry:
         if self.member.state == "dead":
             return "dead"
         reported = self.member.state if self.heartbeat is None else self.heartbeat.state
-        return cast(InstanceState, reported) if reported in STATES else "starting"  # of a later version
+        return STATES.get(reported, "starting")  # that is one of a later version
 
     @property
     def is_empty(self) -> bool:
@@ -85,16 +102,52 @@ class Entry:
 
     def view(self) -> InstanceView:
         """What policies see."""
+        beat = self.heartbeat
+        if beat is None:
+            beat = Heartbeat(instance_id=self.member.instance_id, incarnation=0, seq=0, base=0, full=True)
+        sizes, tokens = self._still_waiting(beat)
         return InstanceView(
             instance_id=self.member.instance_id,
             state=self.state,
             host_key="" if self.member.data is None else self.member.data.host_key,
             block_tokens=self.member.block_tokens,
-            free_blocks=self.free_blocks,
+            free_blocks=max(0, self.room_blocks),
+            overdrawn_blocks=max(0, -self.room_blocks),
             lendable_blocks=self.lendable - self.held,
             waiting=self.waiting,
             load=self.load,
+            profile=None if self.model is None else self.model.profile,
+            model=self.model,
+            total_blocks=self.member.total_blocks,
+            running=beat.running,
+            waiting_blocks=beat.waiting_blocks,
+            step_s=beat.step_s,
+            context_tokens=beat.context_tokens,
+            prefill_tokens=beat.prefill_tokens + self.promised_prompt_tokens,
+            borrowed_blocks=beat.borrowed_blocks,
+            lent_blocks=beat.lent_blocks,
+            decode_base_s=beat.decode_base_s,
+            decode_row_s=beat.decode_row_s,
+            prompt_token_s=beat.prompt_token_s,
+            output_tokens=beat.output_tokens,
+            waiting_sizes=sizes,
+            waiting_tokens=tokens,
+            longest=beat.longest,
+            growing_blocks=beat.growing_blocks,
+            max_num_seqs=beat.max_num_seqs,
         )
+
+    def _still_waiting(self, beat: Heartbeat) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """`waiting_sizes` and `waiting_tokens` of a heartbeat, without those that were sent on since it."""
+        if not self.sent_on:
+            return beat.waiting_sizes, beat.waiting_tokens
+        gone, staying = list(self.sent_on), []
+        for size, tokens in zip(beat.waiting_sizes, beat.waiting_tokens, strict=False):
+            if tokens in gone:
+                gone.remove(tokens)
+            else:
+                staying.append((size, tokens))
+        return tuple(size for size, _ in staying), tuple(tokens for _, tokens in staying)
 
     def standing(self) -> Standing | None:
         """Where it stands among those that can be recommended; None if it is not ready. It says of `view` what `view`
@@ -111,9 +164,25 @@ class Entry:
         host_key = "" if member.data is None else member.data.host_key
         return host_key, waits, load if load < MOST_LOAD else MOST_LOAD, minus_room, self.held - self.lendable
 
-    def as_member(self) -> Member:
-        """Its line in the member list."""
-        return msgspec.structs.replace(self.member, state=self.state, free_blocks=self.reported_free_blocks)
+    def lent_to(self, debtor_id: str) -> int:
+        """rBlocks that it lends to a debtor, with what it was recommended for since its last heartbeat."""
+        if self._lent is None:
+            beat = self.heartbeat
+            self._lent = {} if beat is None else {one.instance_id: one.num_blocks for one in beat.debtors}
+        return self._lent.get(debtor_id, 0) + self.held_for.get(debtor_id, 0)
+
+    def start_anew(self) -> None:
+        """It has just told how it is, or is dead: nothing is known to be on its way."""
+        self.promised_blocks = self.promised_requests = self.promised_prompt_tokens = self.held = 0
+        self.held_for.clear()
+        self.sent_on.clear()
+        self._lent = None
+
+    def as_member(self, *, lends: bool = True) -> Member:
+        """Its line in the member list. lends: whether instances lend to each other at all."""
+        member, free = self.member, self.reported_free_blocks
+        lendable = member.lendable_blocks if lends else 0
+        return msgspec.structs.replace(member, state=self.state, free_blocks=free, lendable_blocks=lendable)
 
     def validate(self, instance_id: str, now_s: float) -> None:
         """What is known is of this instance, in this incarnation, and nothing is placed that no heartbeat reported.
@@ -122,8 +191,9 @@ class Entry:
         """
         assert self.member.instance_id == instance_id, f"{self.member.instance_id} is filed as {instance_id}"
         assert self.heard_s <= now_s, f"{instance_id} was heard in the future"
-        counts = self.lendable, self.promised_blocks, self.promised_requests, self.held
+        counts = self.lendable, self.promised_blocks, self.promised_requests, self.promised_prompt_tokens, self.held
         assert min(counts) >= 0, f"{instance_id}: a count below 0"
+        assert min(self.held_for.values(), default=0) >= 0, f"{instance_id}: less than nothing is held"
         assert self.held <= self.lendable // 2, f"{instance_id}: more is held back than half of what it lends"
         assert self.state != "dead" or self.is_empty, f"{instance_id} is dead and holds something"
         beat = self.heartbeat
@@ -139,25 +209,37 @@ class Entry:
 
 
 class Ledger:
-    """All instances by id, and those that can be recommended by what they have. Whoever changes an entry files it."""
+    """All instances by id, those that can be recommended by what they have, and who owes whom. Whoever changes an entry
+    files it."""
 
-    def __init__(self) -> None:
+    def __init__(self, least_swap_blocks: int = 1, *, has_balance: bool = False) -> None:
+        """least_swap_blocks: see DebtGraph. has_balance: whether `balance` is kept, which a policy that plans nothing
+        does not need."""
         self.entries: dict[str, Entry] = {}
-        self.available = Availability(self._view, self._views)
+        self.debt_graph = DebtGraph(least_swap_blocks)
+        self.available = Availability(self._view, self._views, self._lent)
+        self.balance = BalanceIndex(self._view, self.debt_graph.creditors_of)
+        self._has_balance = has_balance
 
     def file(self, entry: Entry) -> None:
         """An entry has changed. O(log n)."""
         self.available.put(entry.member.instance_id, entry.standing())
+        if self._has_balance:
+            self.balance.put(entry.member.instance_id, place_of(entry.view()))
 
     def add(self, entry: Entry) -> None:
         """An instance is new, or in a new incarnation."""
         self.entries[entry.member.instance_id] = entry
+        self.debt_graph.update(entry.member.instance_id, ())
         self.file(entry)
 
     def remove(self, instance_id: str) -> None:
         """It is not known any more."""
         del self.entries[instance_id]
+        self.debt_graph.update(instance_id, ())
+        self.debt_graph.leave_out(instance_id, is_left_out=False)
         self.available.remove(instance_id)
+        self.balance.put(instance_id, NOWHERE)
 
     def apply(self, heartbeat: Heartbeat) -> bool:
         """Take a heartbeat in; false if it builds on one that is not here, so that a full one is needed.
@@ -178,29 +260,47 @@ class Ledger:
                 entry.placement[key] = placed
             else:
                 entry.placement.pop(key, None)
+        if before is None or heartbeat.debtors != before.debtors:
+            self.debt_graph.update(heartbeat.instance_id, heartbeat.debtors)
         entry.heartbeat = heartbeat
         entry.lendable = min(heartbeat.lendable_blocks, entry.member.total_blocks)
-        entry.promised_blocks = entry.promised_requests = entry.held = 0
+        entry.start_anew()
         return True
 
     def forget(self, instance_id: str) -> None:
         """It is dead: it holds and lends nothing. Should it come back, it must send a full heartbeat."""
         entry = self.entries[instance_id]
         entry.heartbeat, entry.placement = None, {}
-        entry.lendable = entry.promised_blocks = entry.promised_requests = entry.held = 0
+        self.debt_graph.update(instance_id, ())
+        entry.lendable = 0
+        entry.start_anew()
 
-    def promise(self, instance_id: str, num_blocks: int) -> None:
-        """A request of so many blocks is on its way there."""
+    def send(self, instance_id: str, num_blocks: int, origin_id: str, num_tokens: int) -> None:
+        """A request of so many blocks was sent there for the memory that it lends: it is promised that. num_tokens: as
+        the instance had said of it that it waited at."""
+        entry = self.entries[instance_id]
+        self.refused(instance_id, max(0, entry.lendable - num_blocks))
+        self.promise(instance_id, num_blocks)
+        origin = self.entries.get(origin_id)
+        if origin is not None and origin.heartbeat is not None and num_tokens in origin.heartbeat.waiting_tokens:
+            origin.sent_on.append(num_tokens)
+            del origin.sent_on[:-MAX_WAITING_SIZES]
+            self.file(origin)
+
+    def promise(self, instance_id: str, num_blocks: int, prompt_tokens: int = 0) -> None:
+        """A request of so many blocks, and with such a prompt, is on its way there."""
         entry = self.entries[instance_id]
         entry.promised_blocks += num_blocks
+        entry.promised_prompt_tokens += prompt_tokens
         entry.promised_requests += 1
         self.file(entry)
 
-    def hold(self, instance_id: str, num_blocks: int) -> int:
+    def hold(self, instance_id: str, num_blocks: int, debtor_id: str) -> int:
         """A debtor was recommended to borrow so much there: until the next heartbeat it comes later for others. At most
         half of what it lends is held back, so that nobody can hide it. Returns how much of it it could lend."""
         entry = self.entries[instance_id]
         lends = min(num_blocks, entry.lendable - entry.held)
+        entry.held_for[debtor_id] = entry.held_for.get(debtor_id, 0) + lends
         entry.held = min(entry.held + lends, entry.lendable // 2)
         self.file(entry)
         return lends
@@ -238,10 +338,18 @@ class Ledger:
         for instance_id, entry in self.entries.items():
             entry.validate(instance_id, now_s)
         self.available.validate()
+        self.debt_graph.validate()
+        self.balance.validate(self._views() if self._has_balance else iter(()))
+        owed = {edge: n for edge, n in self.debts().items() if edge[0] != edge[1]}
+        assert self.debt_graph.debts() == owed, "the graph has other debts than the ledger"
 
     def _view(self, instance_id: str) -> InstanceView | None:
         entry = self.entries.get(instance_id)
         return None if entry is None else entry.view()
+
+    def _lent(self, creditor_id: str, debtor_id: str) -> int:
+        entry = self.entries.get(creditor_id)
+        return 0 if entry is None else entry.lent_to(debtor_id)
 
     def _views(self) -> Iterator[InstanceView]:
         return (entry.view() for entry in self.entries.values())

@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import msgspec
+
 from distkv.control.commands import Broadcast
 from distkv.wire.messages.member_versions import PART_MEMBERS, MemberLog
 from distkv.wire.messages.to_gmanager import MembersQuery
@@ -27,9 +29,9 @@ MEMBERS_AT_ONCE = 25_000
 class MemberFeed:
     """sent_version: what everybody was sent last."""
 
-    def __init__(self, incarnation: int) -> None:
+    def __init__(self, incarnation: int, policy: str = "contract") -> None:
         self.incarnation = incarnation
-        self.log = MemberLog(incarnation)
+        self.log = MemberLog(incarnation, policy)
         self.sent_version = 0
         self._asking: dict[bytes, MembersQuery] = {}
         self._joined: dict[bytes, str] = {}
@@ -66,9 +68,8 @@ class MemberFeed:
         joined, self._joined = self._joined, {}
         if len(self.log) <= PART_MEMBERS:
             return [Broadcast(tuple(joined), self.log.since(0)[0])]
-        version = self.log.version
         return [
-            Broadcast((route,), Members(version=version, incarnation=self.incarnation, base=version, members=(member,)))
+            Broadcast((route,), msgspec.structs.replace(self.log.newest(), members=(member,)))
             for route, instance_id in joined.items()
             if (member := self.log.get(instance_id)) is not None
         ]

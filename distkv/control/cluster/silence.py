@@ -7,7 +7,6 @@ counted in attentive time, which stands still in such gaps, and is judged only w
 from __future__ import annotations
 
 import heapq
-import itertools
 import math
 
 ATTENTIVE_STEP_S = 0.25
@@ -16,6 +15,7 @@ GAP_S = 1.0
 """After a gap of this length nobody is silent before all of its patience has gone by anew."""
 LEAST_PERIOD_S, MOST_PERIOD_S = 0.1, 60.0
 UNREACHABLE_PERIODS, DEAD_PERIODS = 3, 4
+STEP_S = 0.05
 _ROUNDING_S = 1e-6
 
 
@@ -49,39 +49,49 @@ class AttentiveTime:
 
 
 class Deadlines:
-    """When to look at an instance next, in attentive time; one deadline each, the last that was set."""
+    """When to look at an instance next, in attentive time; one deadline each, the last that was set. Those of one
+    STEP_S come together, at its end: most are put off before, and that costs the same however many there are."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, str]] = []
-        self._numbers: dict[str, int] = {}
-        self._counter = itertools.count()
+        self._steps: list[int] = []
+        self._names: dict[int, list[str]] = {}
+        self._step_of: dict[str, int] = {}
 
     def put(self, instance_id: str, due_s: float) -> None:
-        """Look at it then. O(log n)."""
-        number = next(self._counter)
-        self._numbers[instance_id] = number
-        heapq.heappush(self._heap, (due_s, number, instance_id))
+        """Look at it then, or up to STEP_S later."""
+        step = math.ceil(due_s / STEP_S)
+        self._step_of[instance_id] = step
+        if (names := self._names.get(step)) is None:
+            self._names[step] = [instance_id]
+            heapq.heappush(self._steps, step)
+        else:
+            names.append(instance_id)
 
     def drop(self, instance_id: str) -> None:
         """Look at it no more."""
-        self._numbers.pop(instance_id, None)
+        self._step_of.pop(instance_id, None)
 
     def pop(self, now_s: float) -> str | None:
         """The instance to look at now, if any; its deadline is gone."""
-        while self._heap and self._heap[0][0] <= now_s + _ROUNDING_S:
-            _, number, instance_id = heapq.heappop(self._heap)
-            if self._numbers.get(instance_id) == number:
-                del self._numbers[instance_id]
-                return instance_id
+        while self._steps and self.next_s() <= now_s + _ROUNDING_S:
+            step = self._steps[0]
+            names = self._names[step]
+            while names:
+                instance_id = names.pop()
+                if self._step_of.get(instance_id) == step:
+                    del self._step_of[instance_id]
+                    return instance_id
+            heapq.heappop(self._steps)
+            del self._names[step]
         return None
 
     def next_s(self) -> float:
         """When the next is due at the earliest."""
-        return self._heap[0][0] if self._heap else math.inf
+        return self._steps[0] * STEP_S if self._steps else math.inf
 
     def names(self) -> frozenset[str]:
         """Who has a deadline."""
-        return frozenset(self._numbers)
+        return frozenset(self._step_of)
 
 
 def unreachable_after_s(period_s: float) -> float:

@@ -8,16 +8,18 @@ from enum import Enum
 
 from distkv.control.request.block import Debt
 from distkv.control.request.sequence import Sequence
-from distkv.wire.messages.to_rmanager import Candidate
+from distkv.wire.messages.to_rmanager import Candidate, MoveKvcache
 
 
 class Purpose(Enum):
     """place: blocks that have no place yet; all or nothing. relieve: move blocks out to make room; any number helps.
-    reclaim: the creditor wants its memory back; any number helps."""
+    reclaim: the creditor wants its memory back; any number helps. planned: a gManager wants blocks of it to go to one
+    creditor, which alone is asked; any number helps."""
 
     PLACE = "place"
     RELIEVE = "relieve"
     RECLAIM = "reclaim"
+    PLANNED = "planned"
 
 
 @dataclass(slots=True, eq=False)
@@ -25,7 +27,9 @@ class Borrow:
     """One attempt to borrow `num_blocks` for a sequence.
 
     trying: the creditor that was asked for `span_id`, and then, `linking`, that the worker is to be linked to.
-    failed: those that did not answer, or that no path leads to; they are not asked again.
+    movable_tokens: as in `BorrowQuery`. is_avoidable: the own pool could hold the request. failed: those that did not
+    answer, that no path leads to, or that lend nothing to what is avoidable; they are not asked again. move: that a
+    gManager planned, where nothing of it is done yet.
     """
 
     borrow_id: str
@@ -33,6 +37,8 @@ class Borrow:
     purpose: Purpose
     num_blocks: int
     exclude: frozenset[str]
+    movable_tokens: int = 0
+    is_avoidable: bool = False
     grants: list[Debt] = field(default_factory=list)
     candidates: list[Candidate] = field(default_factory=list)
     refusals: dict[str, int] = field(default_factory=dict)
@@ -43,6 +49,7 @@ class Borrow:
     querying: bool = False
     linking: bool = False
     rounds: int = 0
+    move: MoveKvcache | None = None
 
     @property
     def granted(self) -> int:

@@ -8,7 +8,7 @@ worker is linked to the creditor, too: nothing is entrusted to a path that was n
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from random import Random
 
 from distkv.control.commands import Command, TellGManager, TellPeer, TellWorker
@@ -19,6 +19,7 @@ from distkv.control.loan.paths import LONGEST_UNUSED_S, Path, PathBook
 from distkv.control.request.block import Debt
 from distkv.control.request.sequence import Sequence
 from distkv.control.rmanager.member_table import MemberTable
+from distkv.control.serving.creditor_limits import CreditorLimits
 from distkv.control.timers import Timers
 from distkv.wire.messages.common import ANY_EPOCH, SpanRef
 from distkv.wire.messages.counters import Counters
@@ -51,6 +52,7 @@ class Borrower:
         paths: PathBook,
         counters: Counters,
         entropy: Random,
+        owed: Collection[str],
     ) -> None:
         self._instance_id = instance_id
         self._incarnation = incarnation
@@ -60,18 +62,35 @@ class Borrower:
         self._members = members
         self._paths = paths
         self._counters = counters
-        self._candidates = Candidates(instance_id, members, paths, entropy)
+        self._limits = CreditorLimits()
+        self._candidates = Candidates(instance_id, members, paths, self._limits, entropy, owed)
         self._last_number = 0
         self._book = BorrowBook()
         self._due: Timers[str] = Timers()
 
     def start(
-        self, seq: Sequence, purpose: Purpose, num_blocks: int, now: float, exclude: Iterable[str] = ()
+        self,
+        seq: Sequence,
+        purpose: Purpose,
+        num_blocks: int,
+        now: float,
+        exclude: Iterable[str] = (),
+        movable_tokens: int = 0,
+        is_avoidable: bool = False,
     ) -> Borrow:
-        """Begin to look for `num_blocks` ≥ 1."""
-        borrow = Borrow(self._next_id("borrow"), seq, purpose, num_blocks, frozenset(exclude))
+        """Begin to look for `num_blocks` ≥ 1. movable_tokens: as in `BorrowQuery`."""
+        borrow = Borrow(
+            self._next_id("borrow"), seq, purpose, num_blocks, frozenset(exclude), movable_tokens, is_avoidable
+        )
         self._book.begin(borrow)
         self._query(borrow, now)
+        return borrow
+
+    def start_at(self, creditor_id: str, seq: Sequence, num_blocks: int, now: float) -> Borrow:
+        """Begin to look for `num_blocks` ≥ 1 at one creditor, as planned, and at nobody else; once."""
+        borrow = Borrow(self._next_id("borrow"), seq, Purpose.PLANNED, num_blocks, frozenset())
+        self._book.begin(borrow)
+        self._consider(borrow, [Candidate(creditor_id, num_blocks)], now)
         return borrow
 
     # --- questions
@@ -89,6 +108,10 @@ class Borrower:
     def of(self, seq: Sequence, purpose: Purpose | None = None) -> Borrow | None:
         """The borrow under way for a sequence, if any."""
         return next(iter(self._book.of(seq, purpose)), None)
+
+    def all_of(self, seq: Sequence) -> list[Borrow]:
+        """The borrows under way for a sequence, whatever for."""
+        return self._book.of(seq)
 
     def is_borrowing(self, purpose: Purpose) -> bool:
         """Whether a borrow for this purpose is under way."""
@@ -108,7 +131,7 @@ class Borrower:
 
     def next_deadline(self) -> float:
         """When `tick` has something to do."""
-        return self._due.next_at()
+        return min(self._due.next_at(), self._limits.next_deadline())
 
     # --- what happens to them
 
@@ -134,6 +157,7 @@ class Borrower:
         borrow = self._book.tried(sender, message.span_id)
         if borrow is None:
             return None
+        self._limits.granted(sender, message, now)
         missing = borrow.num_blocks - borrow.granted
         slots = message.slots[:missing]
         borrow.rounds = 0
@@ -178,6 +202,9 @@ class Borrower:
         if borrow is not None:
             self._counters.refusals += 1
             borrow.refusals[sender] = message.free_blocks
+            self._limits.refused(sender, message, now)
+            if message.only_unavoidable:
+                borrow.failed.add(sender)
             self._try_next(borrow, now)
 
     def forget(self, debt: Debt) -> None:
@@ -187,6 +214,7 @@ class Borrower:
     def on_peer_lost(self, instance_id: str, now: float) -> None:
         """Ask somebody else; what this peer granted is gone."""
         self._paths.forget(instance_id)
+        self._limits.forget(instance_id)
         self._book.take_linking(instance_id)
         for borrow in self._book.all():
             self._book.forget_all(borrow, instance_id)
@@ -197,6 +225,7 @@ class Borrower:
 
     def tick(self, now: float) -> tuple[list[str], list[Debt]]:
         """Give up waiting for those who do not answer; returns creditors that did not, and grants to give back."""
+        self._limits.tick(now)
         silent, unusable = [], []
         for borrow_id in self._due.take_due(now):
             borrow = self.active.get(borrow_id)
@@ -227,6 +256,7 @@ class Borrower:
                     refusals=refusals,
                     exclude=tuple(sorted(borrow.exclude)),
                     suspects=self._candidates.suspects(borrow),
+                    movable_tokens=borrow.movable_tokens,
                 )
             )
         )
@@ -244,7 +274,7 @@ class Borrower:
         creditor_id = self._candidates.take_next(borrow) if missing > 0 else None
         if creditor_id is not None:
             self._try(borrow, creditor_id, missing, now)
-        elif missing > 0 and borrow.rounds < MAX_ROUNDS and not (borrow.purpose is not Purpose.PLACE and borrow.grants):
+        elif missing > 0 and borrow.rounds < MAX_ROUNDS and _asks_others(borrow):
             self._query(borrow, now)
         else:
             self.end(borrow)
@@ -262,6 +292,7 @@ class Borrower:
             num_blocks=missing,
             ttl_s=self._lease_s,
             waited_s=max(0.0, now - borrow.seq.request.arrival) if borrow.purpose is Purpose.PLACE else 0.0,
+            is_avoidable=borrow.is_avoidable,
         )
         self._emit(TellPeer(creditor_id, wanted))
         if not self._paths.is_linked(self._to(creditor_id)):
@@ -307,3 +338,9 @@ class Borrower:
         self._book.validate()
         assert all(borrow_id in self._due for borrow_id in self.active), "a borrow would wait for ever"
         self._due.validate()
+        self._limits.validate()
+
+
+def _asks_others(borrow: Borrow) -> bool:
+    """Whether the gManager may be asked for more creditors: not where one was planned, or any number helps."""
+    return borrow.purpose is Purpose.PLACE or (borrow.purpose is not Purpose.PLANNED and not borrow.grants)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from random import Random
 
 from distkv.control.loan.borrow import Borrow
 from distkv.control.loan.paths import Path, PathBook
 from distkv.control.rmanager.member_table import MemberTable
+from distkv.control.serving.creditor_limits import CreditorLimits
 from distkv.wire.messages.to_rmanager import Candidate
 
 MAX_SUSPECTS = 64
@@ -17,19 +18,37 @@ MAX_CACHED = 32
 
 
 class Candidates:
-    """The choice of one instance: by the member list, by what a borrow was told so far, and by the paths."""
+    """The choice of one instance: by the member list, by what a borrow was told so far, by the paths, and by what
+    creditors can serve."""
 
-    def __init__(self, instance_id: str, members: MemberTable, paths: PathBook, entropy: Random) -> None:
+    def __init__(
+        self,
+        instance_id: str,
+        members: MemberTable,
+        paths: PathBook,
+        limits: CreditorLimits,
+        entropy: Random,
+        owed: Collection[str] = (),
+    ) -> None:
+        """owed: instances that this one has borrowed from, as they are at any time."""
+        self._owed = owed
         self._instance_id = instance_id
         self._members = members
         self._paths = paths
+        self._limits = limits
         self._entropy = entropy
 
     def in_order(self, borrow: Borrow, recommended: Iterable[Candidate]) -> list[Candidate]:
-        """Those of a recommendation that may be asked; those that a path failed to come last."""
+        """Those of a recommendation that may be asked; first those that have enough and are waited for by steps here
+        anyway, later those that serve nearly as much as they may, last those that a path failed to."""
         usable = [one for one in recommended if self.may_ask(borrow, one.instance_id)]
-        usable.sort(key=lambda one: any(map(self._paths.has_failed, self._paths_to(borrow, one.instance_id))))
+        usable.sort(key=lambda one: self._rank(borrow, one))
         return usable
+
+    def _rank(self, borrow: Borrow, one: Candidate) -> tuple[bool, bool, bool]:
+        has_failed = any(map(self._paths.has_failed, self._paths_to(borrow, one.instance_id)))
+        is_waited_for = one.instance_id in self._owed and one.free_blocks >= borrow.num_blocks - borrow.granted
+        return has_failed, self._limits.is_near(one.instance_id), not is_waited_for
 
     def cached(self, borrow: Borrow) -> list[Candidate]:
         """By the member list: some that have all that is missing, drawn so that not all borrowers take the same; then
@@ -56,6 +75,7 @@ class Candidates:
             and creditor_id not in borrow.exclude
             and creditor_id not in borrow.failed
             and borrow.refusals.get(creditor_id) != 0
+            and not self._limits.is_full(creditor_id)
             and not any(map(self._paths.is_in_doubt, self._paths_to(borrow, creditor_id)))
         )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from distkv import events
 from distkv.control.commands import Answer, TellWorker
 from distkv.control.loan.lending import Loan
@@ -40,7 +42,18 @@ class Creditor:
         state = self._state
         if reason := self._why_not(sender, message, now):
             is_draining = state.instance_state == "draining"
-            refused = Refused(span_id=message.span_id, reason=reason, free_blocks=0, is_draining=is_draining)
+            refused = Refused(
+                span_id=message.span_id,
+                reason=reason,
+                free_blocks=0,
+                is_draining=is_draining,
+                retry_after_s=state.serving.retry_after_s(now),
+            )
+            state.emit(Answer(route, refused))
+            return
+        if message.is_avoidable and (reason := self._why_not_avoidable()):
+            free = state.lendable()
+            refused = Refused(span_id=message.span_id, reason=reason, free_blocks=free, only_unavoidable=True)
             state.emit(Answer(route, refused))
             return
         for loan in state.loans.of_debtor(sender):
@@ -49,6 +62,11 @@ class Creditor:
         request = sender, message.request_id
         kept = state.earmarks.kept_from(request, state.earmarks.since(message.waited_s, now), now)
         answer, is_new = state.loans.try_grant(route, message, max(0, state.lendable() - kept), now)
+        if isinstance(answer, Granted):
+            serving = state.serving
+            answer = msgspec.structs.replace(
+                answer, serve_fraction=serving.fraction, max_serve_fraction=serving.max_fraction
+            )
         granted = len(answer.slots) if isinstance(answer, Granted) else 0
         wanted = self._wanted(message.num_blocks, granted) if granted < message.num_blocks else 0
         state.earmarks.ask(request, message.waited_s, wanted, now)
@@ -80,6 +98,16 @@ class Creditor:
             return "the debtor is no member"
         if self._reclaimer.is_cooling(sender, now):
             return "memory that was lent to the debtor is needed here"
+        if state.serving.is_limited and state.loans.find(message.span_id) is None:
+            return state.serving.why()
+        return ""
+
+    def _why_not_avoidable(self) -> str:
+        """Why nothing is lent to a request that its own instance could hold; empty if it may have some."""
+        if self._state.sequences.num_waiting:
+            return "requests wait here, and the debtor's own pool could hold this one"
+        if self._state.owed:
+            return "this instance has borrowed, and the debtor's own pool could hold the request"
         return ""
 
     def on_blocks_ready(self, route: bytes, message: BlocksReady) -> None:
@@ -151,11 +179,12 @@ class Creditor:
         elif not loan.revoking:
             self._close(loan, message.positions)
 
-    def on_revoked(self, message: Revoked) -> None:
-        """Nobody uses the span, or these positions of it, any more."""
+    def on_revoked(self, message: Revoked) -> Loan | None:
+        """Nobody uses the span, or these positions of it, any more; returns the loan whose slots have come free."""
         loan = self._state.loans.revoked(message.span, message.positions)
         if loan is not None and (loan.tell_debtor or message.positions):
             self._state.emit(Answer(loan.route, Released(span=loan.span, positions=message.positions)))
+        return loan
 
     def reclaim_all(self, deadline_s: float) -> None:
         """This instance drains: ask every debtor to take its blocks elsewhere."""

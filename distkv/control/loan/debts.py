@@ -54,6 +54,11 @@ class DebtBook:
         found = self._debts.get(span.span_id)
         return found if found is not None and found[1].span == span else None
 
+    @property
+    def is_owing(self) -> bool:
+        """Whether anything is owed to anybody."""
+        return bool(self._debts)
+
     def at(self, creditor_id: str) -> list[tuple[Sequence, Debt]]:
         """What is owed to one creditor."""
         return [self._debts[span_id] for span_id in self._at.get(creditor_id, ())]
@@ -74,7 +79,9 @@ class DebtBook:
     def add(self, seq: Sequence, debt: Debt, now: float) -> None:
         """A debt begins."""
         self._debts[debt.span.span_id] = seq, debt
+        self._state.num_debts = len(self._debts)
         self._at.setdefault(debt.creditor_id, {})[debt.span.span_id] = debt
+        self._state.owed.add(debt.creditor_id)
         self._expire_at.set(debt.span.span_id, debt.valid_until)
         self._renew_at.bring_forward(debt.creditor_id, now + renewal_period_s(debt.lease_s))
 
@@ -83,11 +90,13 @@ class DebtBook:
         if (found := self._debts.get(span_id)) is None or found[1] is not debt:
             return
         del self._debts[span_id]
+        self._state.num_debts = len(self._debts)
         self._expire_at.cancel(span_id)
         held = self._at[debt.creditor_id]
         del held[span_id]
         if not held:
             del self._at[debt.creditor_id]
+            self._state.owed.discard(debt.creditor_id)
             self._renew_at.cancel(debt.creditor_id)
 
     # --- leases
@@ -265,9 +274,11 @@ class DebtBook:
         """The index has just the debts there are; each has its timers."""
         debts = self._state.all_debts()
         assert {id(debt) for _, debt in self._debts.values()} == {id(debt) for debt in debts}, "a debt is in no index"
+        assert self._state.num_debts == len(self._debts)
         for span_id, (_, debt) in self._debts.items():
             assert debt.span.span_id == span_id and self._at[debt.creditor_id][span_id] is debt
             assert span_id in self._expire_at and debt.creditor_id in self._renew_at, f"{span_id} has no timer"
         assert sum(len(held) for held in self._at.values()) == len(self._debts)
+        assert self._state.owed == self._at.keys(), "a creditor is owed nothing, or not known"
         for timers in (self._renew_at, self._expire_at, self._close_at):
             timers.validate()

@@ -34,7 +34,7 @@ class Loan:
 
     route: by which it was requested; nobody else may use, renew or release it. closing: positions on their way back;
     returned: those whose slots were freed. demand: what is reclaimed of it. debtor_room: rBlocks that its debtor said
-    it has free to bring it home.
+    it has free to bring it home. is_avoidable: as in `TryMoveKvcache`.
     """
 
     span: SpanRef
@@ -54,6 +54,7 @@ class Loan:
     returned: set[int] = field(default_factory=set)
     demand: Demand | None = None
     debtor_room: int = 0
+    is_avoidable: bool = False
 
     @property
     def num_demanded(self) -> int:
@@ -92,6 +93,7 @@ class LoanBook:
         self._incarnation = incarnation
         self._max_lease_s = max_lease_s
         self._last_number = 0
+        self._num_avoidable = 0
         self._expire_at: Timers[str] = Timers()
         self._by_debtor: dict[str, dict[str, Loan]] = {}
         self.loans: dict[str, Loan] = {}
@@ -105,6 +107,11 @@ class LoanBook:
     def num_spans(self) -> int:
         """Spans that are lent, those on their way back included."""
         return len(self.loans)
+
+    @property
+    def has_avoidable(self) -> bool:
+        """Whether anything is lent to a request that its own instance could hold."""
+        return self._num_avoidable > 0
 
     def by_request(self) -> dict[str, int]:
         """Slots granted for each request."""
@@ -153,7 +160,9 @@ class LoanBook:
             slots=tuple(slots),
             expires_at=now + ttl_s,
             granted_at=now,
+            is_avoidable=wanted.is_avoidable,
         )
+        self._num_avoidable += loan.is_avoidable
         self._by_debtor.setdefault(loan.debtor_id, {})[wanted.span_id] = loan
         self._expire_at.set(wanted.span_id, now + ttl_s)
         return Granted(span_id=wanted.span_id, epoch=span.epoch, slots=tuple(slots), ttl_s=ttl_s), True
@@ -249,6 +258,7 @@ class LoanBook:
 
     def _remove(self, loan: Loan) -> None:
         del self.loans[loan.span.span_id]
+        self._num_avoidable -= loan.is_avoidable
         of_debtor = self._by_debtor[loan.debtor_id]
         del of_debtor[loan.span.span_id]
         if not of_debtor:
@@ -290,6 +300,7 @@ class LoanBook:
         }
         assert filed == {span_id: (loan.debtor_id, loan) for span_id, loan in self.loans.items()}, "misfiled by debtor"
         assert all(self._by_debtor.values()), "a debtor without a loan is kept"
+        assert self._num_avoidable == sum(loan.is_avoidable for loan in self.loans.values())
         for loan in self.loans.values():
             assert not loan.closing & loan.returned and loan.closing | loan.returned <= set(range(len(loan.slots)))
             assert loan.revoking or loan.num_kept, f"{loan.span.span_id} is lent without a slot"

@@ -123,6 +123,7 @@ class Mover:
             return
         self._state.paths.worked(path)
         self._state.counters.moved_blocks += count
+        self._state.histories.note(seq.request_id, "left", instance_id=creditor_id, blocks=count)
         slots, left = seq.taken(debt)
         for old, positions in left.items():
             self._debts.release_positions(seq, old, positions)
@@ -131,6 +132,7 @@ class Mover:
 
     def _failed(self, seq: Sequence, debt: Debt, problem: str) -> None:
         seq.placement.refused(debt)
+        self._state.histories.note(seq.request_id, "not_moved", instance_id=debt.creditor_id, why=problem)
         self._state.publish(events.MoveFailed(request_id=seq.request_id, creditor=debt.creditor_id, problem=problem))
 
     def _path(self, debt: Debt) -> Path:

@@ -58,9 +58,12 @@ class Recaller:
         if both_drain and not self._state.has_creditors:
             return
         leaving = sum(block.moving_from is debt for block in debt.blocks)
-        coming = {block.number for one in self._pulls.values() if one.debt is debt for block, _ in one.pairs}
+        coming = self.coming(debt)
         excess = debt.capacity - message.keep_blocks - leaving - len(coming)
-        placed = [b for b in debt.blocks if b.debt is debt and b.arrived and b.number not in coming]
+        placed = [block for block in debt.placed() if block.number not in coming]
+        if excess > 0:
+            why = "it drains" if message.is_draining else ""
+            self._state.histories.note(seq.request_id, "reclaimed", instance_id=creditor_id, why=why, blocks=excess)
         if excess > 0 and not (both_drain and placed):
             excess -= self._debts.abandon(seq, debt, excess)
             self._state.sequences.touch(seq)
@@ -73,10 +76,32 @@ class Recaller:
             room = 0 if both_drain else self._state.pool.num_free - len(self._state.running())
             self._bring_home(seq, debt, placed, room, now)
 
+    def recall(self, seq: Sequence, most: int, now: float) -> int:
+        """Bring up to `most` blocks home, as far as there is room beyond what the running sequences are expected to
+        need: those at the creditor that has fewest of them first, so that Steps wait for fewer. Returns how many."""
+        state = self._state
+        if any(one.seq is seq for one in self._pulls.values()):
+            return 0
+        most = min(most, state.pool.num_free - state.growing_blocks())
+        settled = [debt for debt in seq.placement.debts if debt.filled == len(debt.blocks)]
+        coming = 0
+        for debt in sorted(settled, key=lambda debt: debt.num_lying):
+            coming += self.recall_from(seq, debt, most - coming, now)
+        return coming
+
+    def recall_from(self, seq: Sequence, debt: Debt, most: int, now: float) -> int:
+        """Bring up to `most` blocks of a span home that nothing is on its way to, the last ones; returns how many."""
+        blocks = debt.placed()[-most:] if most > 0 else []
+        slots = self._state.pool.allocate(len(blocks), SlotState.LOCAL) if blocks else None
+        if slots is None:
+            return 0
+        self.pull_back(seq, debt, blocks, slots, now)
+        return len(slots)
+
     def _bring_home(self, seq: Sequence, debt: Debt, placed: list[Block], room: int, now: float) -> None:
         slots = self._state.pool.allocate(min(len(placed), max(0, room)), SlotState.LOCAL) or []
         if slots:
-            self._pull_back(seq, debt, placed[len(placed) - len(slots) :], slots, now)
+            self.pull_back(seq, debt, placed[len(placed) - len(slots) :], slots, now)
         rest = len(placed) - len(slots)
         if rest and self._state.borrower.of(seq, Purpose.RECLAIM) is None:
             self._state.borrower.start(seq, Purpose.RECLAIM, rest, now, exclude=[debt.creditor_id])
@@ -85,16 +110,23 @@ class Recaller:
         self._debts.give_back(self._state.borrower.cancel(seq, Purpose.RECLAIM))
         self._state.scheduler.take_back(seq)
         self._debts.give_up(seq, debt, placed)
+        self._state.histories.note(
+            seq.request_id, "lost", instance_id=debt.creditor_id, why="its creditor reclaimed them", blocks=len(placed)
+        )
         lost = events.SpanLost(
             request_id=seq.request_id, creditor=debt.creditor_id, blocks=len(placed), why="its creditor reclaimed them"
         )
         self._state.publish(lost)
 
-    def on_pulled(self, message: Pulled, now: float) -> bool:
-        """A pull of ours is over; false if it was none of ours."""
+    def coming(self, debt: Debt) -> set[int]:
+        """Numbers of the blocks of this debt that are on their way back."""
+        return {block.number for one in self._pulls.values() if one.debt is debt for block, _ in one.pairs}
+
+    def on_pulled(self, message: Pulled, now: float) -> int | None:
+        """A pull is over: how many blocks are back by it; None if it was none of ours."""
         recall = self._pulls.pop(message.pull_id, None)
         if recall is None:
-            return False
+            return None
         path = Path(self._state.settings.instance_id, recall.debt.creditor_id)
         if message.problem:
             self._state.paths.failed(path, message.problem, now, now - recall.began_at, LONGEST_UNUSED_S)
@@ -113,16 +145,31 @@ class Recaller:
                 left.append(block.index)
                 recall.seq.placement.take_back(block, slot)
         self._state.pool.free(unused, SlotState.LOCAL)
+        self._state.counters.recalled_blocks += len(left)
         if left:
+            self._state.histories.note(
+                recall.seq.request_id, "came_home", instance_id=recall.debt.creditor_id, blocks=len(left)
+            )
             self._debts.release_positions(recall.seq, recall.debt, left)
         self._state.sequences.touch(recall.seq)
-        return True
+        return len(left)
+
+    @property
+    def num_coming(self) -> int:
+        """Blocks that are on their way back."""
+        return sum(len(recall.pairs) for recall in self._pulls.values())
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no block is on its way back."""
+        return not self._pulls
 
     def slots(self) -> list[int]:
         """Slots that blocks on their way back go into."""
         return [slot for recall in self._pulls.values() for _, slot in recall.pairs]
 
-    def _pull_back(self, seq: Sequence, debt: Debt, blocks: list[Block], slots: list[int], now: float) -> None:
+    def pull_back(self, seq: Sequence, debt: Debt, blocks: list[Block], slots: list[int], now: float) -> int:
+        """Read placed blocks of a debt into these slots, which are no longer the caller's; returns the pull's id."""
         member = self._state.members[debt.creditor_id]
         pull_id = self._state.next_id()
         self._pulls[pull_id] = Recall(seq, debt, list(zip(blocks, slots, strict=True)), now)
@@ -138,3 +185,4 @@ class Recaller:
                 )
             )
         )
+        return pull_id

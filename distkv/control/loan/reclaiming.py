@@ -9,26 +9,27 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class Lent:
     """One loan as the choice sees it. kept: rBlocks that are not on their way back; filled: of them, those that hold
-    something, which its debtor must bring elsewhere first."""
+    something, which its debtor must bring elsewhere first. is_avoidable: its debtor alone could hold the request."""
 
     span_id: str
     kept: int
     filled: int
     granted_at: float
+    is_avoidable: bool = False
 
 
 def choose(loans: Iterable[Lent], needed: int, most: int) -> list[tuple[str, int]]:
     """Spans to take back from, and how many rBlocks each debtor may keep: `needed` in all, and never more than `most`.
 
-    Those first whose blocks cost the fewest transfers; of these the largest, so that few requests are disturbed; of
-    these the oldest.
+    Those first that were avoidable; of these those whose blocks cost the fewest transfers; of these the largest, so
+    that few requests are disturbed; of these the oldest.
     """
     missing = min(needed, most)
 
-    def cost(loan: Lent) -> tuple[float, int, float, str]:
+    def cost(loan: Lent) -> tuple[bool, float, int, float, str]:
         given = min(loan.kept, missing)
         moved = max(0, given - (loan.kept - loan.filled))
-        return moved / given, -given, loan.granted_at, loan.span_id
+        return not loan.is_avoidable, moved / given, -given, loan.granted_at, loan.span_id
 
     chosen = []
     rest = {loan.span_id: loan for loan in loans if loan.kept}
@@ -38,4 +39,21 @@ def choose(loans: Iterable[Lent], needed: int, most: int) -> list[tuple[str, int
         given = min(loan.kept, missing)
         chosen.append((loan.span_id, loan.kept - given))
         missing -= given
+    return chosen
+
+
+def choose_served(loans: Iterable[Lent], needed: int, most: int) -> list[tuple[str, int]]:
+    """Spans to take back from because they are served, and how many rBlocks each debtor may keep: `needed` that hold
+    something, and `most` in all. What holds nothing is not served, and goes with it.
+
+    The youngest first, for before it came all was well; of equally old ones the largest.
+    """
+    chosen: list[tuple[str, int]] = []
+    for loan in sorted(loans, key=lambda loan: (-loan.granted_at, -loan.filled, loan.span_id)):
+        empty = loan.kept - loan.filled
+        given = min(empty + min(loan.filled, needed), most)
+        if needed <= 0 or given <= empty:
+            continue
+        chosen.append((loan.span_id, loan.kept - given))
+        needed, most = needed - (given - empty), most - given
     return chosen

@@ -16,6 +16,8 @@ from distkv.wire.messages.to_rmanager import BlocksReady
 Kinds = tuple[bool, bool, bool, bool, bool]
 """What `BlockCounts` counts of a block, in its order."""
 NOWHERE: Kinds = (False, True, True, False, False)
+PROMISED: Kinds = (False, False, True, False, False)
+"""Nowhere yet, but a position of a span is kept for it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -56,6 +58,16 @@ class Debt:
         """Positions, the next ones, that are kept for blocks still to come."""
         first = len(self.blocks)
         return len(self.slots) - first - sum(position >= first for position in self.given_back)
+
+    def placed(self) -> list[Block]:
+        """Blocks that lie there and go nowhere else, in order."""
+        placed = enumerate(self.blocks[: self.filled])
+        return [b for index, b in placed if b.debt is self and b.index == index and b.arrived]
+
+    @property
+    def num_lying(self) -> int:
+        """Positions that blocks lie in, those that leave it included; of a span that nothing is on its way to."""
+        return self.capacity - self.num_spare
 
     def slots_being_read(self) -> list[int]:
         """Slots of the debtor's own pool that the creditor may be reading."""
@@ -159,6 +171,10 @@ class BlockCounts:
         """Count new blocks, which lie nowhere yet."""
         self.unplaced += num_blocks
         self.awaiting_slot += num_blocks
+
+    def promise(self, num_blocks: int) -> None:
+        """Blocks that lay nowhere count as PROMISED now."""
+        self.unplaced -= num_blocks
 
     def update(self, block: Block) -> None:
         """Count a block that was changed."""

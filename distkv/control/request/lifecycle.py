@@ -67,12 +67,14 @@ class RequestLifecycle:
             bad_words=event.bad_words,
             ends=[one for one in settings.eos_token_ids.union(params.stop_token_ids) if one < settings.vocab_size],
             grammar_id=event.grammar_id,
+            can_move=submit.can_move,
         )
         output = OutputText(self._make_decoder(params.skip_special_tokens), params, settings.eos_token_ids)
         # Steps of an ended request of the same name may be in flight; none of their outcomes is this one's.
         attempt = self._ending.get(submit.request_id, -1) + 1
         seq = Sequence(request, output, settings.block_tokens, attempt)
         self._state.sequences[seq.request_id] = seq
+        self._state.histories.begin(seq.request_id, request.prompt_tokens)
         self._state.counters.prompt_tokens += seq.request.prompt_tokens
         self._state.publish(events.Accepted(request_id=seq.request_id, prompt_tokens=seq.request.prompt_tokens))
 
@@ -129,11 +131,24 @@ class RequestLifecycle:
         if step is None:
             self._state.publish(events.UnexpectedMessage(sender="worker", type="StepResult"))
             return
+        self.observe(step, message, now)
         for result in message.results:
             self._commit(step, result, now)
         for part in list(step.planned.values()):
             self._lose(part, ())
         self._state.settle()
+
+    def observe(self, step: InFlight, message: StepResult, now: float) -> None:
+        """What the result of a step like this one says besides tokens."""
+        self._state.serving.on_step(message.compute_s, message.counters.step_serve_s, step.decodes > 0, now)
+        self._state.worth.observe(
+            step.decodes,
+            has_chunks=bool(step.chunks),
+            is_remote=step.is_remote,
+            compute_s=message.compute_s,
+            attend_wait_s=message.counters.attend_wait_s,
+            now=now,
+        )
 
     def _commit(self, step: InFlight, result: SeqResult, now: float) -> None:
         part = step.planned.get(result.request_id)
@@ -147,6 +162,7 @@ class RequestLifecycle:
             self._lose(part, result.lost)
             return
         self._state.counters.recomputed_tokens += seq.computed(part.start, part.end)
+        self._count_attended(part, seq.placement.block_tokens)
         self._state.paths.attended(self._state.settings.instance_id, part.remote)
         if seq.placement.debts or seq.state is not SeqState.RUNNING:  # it may wait by now, and grow with its token
             self._state.sequences.touch(seq)
@@ -157,6 +173,11 @@ class RequestLifecycle:
             self.fail(seq, result.problem, now, retryable=False)
         elif part.sampled and result.token is not None:
             self._append(seq, result.token, result, now)
+
+    def _count_attended(self, part: Planned, block_tokens: int) -> None:
+        rows, counters = part.end - part.start, self._state.counters
+        counters.attended_tokens += rows * (part.start + part.end + 1) // 2
+        counters.remote_attended_tokens += rows * sum(span.num_blocks for span in part.remote) * block_tokens
 
     def _is_current(self, part: Planned) -> bool:
         return self._state.sequences.get(part.seq.request_id) is part.seq and part.attempt == part.seq.attempt
@@ -185,7 +206,7 @@ class RequestLifecycle:
         )
         if finish is not None:
             self._state.outputs.ended(seq.num_generated)
-            self._end(seq, now)
+            self._end(seq, now, f"its output is complete ({finish})")
             self._state.publish(events.Finished(request_id=seq.request_id, reason=finish, generated=seq.num_generated))
 
     def cancel(self, request_id: str, now: float, route: bytes | None = None) -> None:
@@ -195,23 +216,38 @@ class RequestLifecycle:
             return
         if route is not None:
             self._send(seq, finish_reason="abort")
-        self._end(seq, now)
+        self._end(seq, now, "its client stopped it or is gone")
         self._state.publish(events.Cancelled(request_id=request_id))
 
     def fail(self, seq: Sequence, reason: str, now: float, retryable: bool = True) -> None:
         """End a request without (all of) its answer."""
         ended = RequestEnded(request_id=seq.request_id, kind="failed", reason=reason, retryable=retryable)
         self._state.emit(Answer(seq.request.route, ended))
-        self._end(seq, now)
+        self._end(seq, now, reason)
         self._state.publish(events.Failed(request_id=seq.request_id, reason=reason))
+
+    def redispatch(self, seq: Sequence, instance_id: str, now: float) -> None:
+        """Hand a request that has not begun back to its client, which sends it to another instance."""
+        reason = f"instance {instance_id} has memory for it"
+        ended = RequestEnded(request_id=seq.request_id, kind="failed", reason=reason, retryable=True, go_to=instance_id)
+        self._state.emit(Answer(seq.request.route, ended))
+        self._end(seq, now, f"its client was told to send it to {instance_id}, which has memory for it")
+        self._state.counters.redispatched += 1
+        self._state.publish(
+            events.Redispatched(
+                request_id=seq.request_id, instance=instance_id, waited_s=round(now - seq.request.arrival, 3)
+            )
+        )
 
     def _send(self, seq: Sequence, **fields: Any) -> None:
         """A TokenChunk with these fields besides those that all have."""
-        chunk = TokenChunk(request_id=seq.request_id, prompt_tokens=seq.request.prompt_tokens, **fields)
-        self._state.emit(Answer(seq.request.route, chunk))
+        request = seq.request
+        chunk = TokenChunk(request_id=request.request_id, prompt_tokens=request.prompt_tokens, **fields)
+        self._state.commands.append(Answer(request.route, chunk))
 
-    def _end(self, seq: Sequence, now: float) -> None:
+    def _end(self, seq: Sequence, now: float, why: str) -> None:
         del self._state.sequences[seq.request_id]
+        self._state.histories.end(seq.request_id, why)
         self._pace.ended(now)
         self._debts.give_back(self._state.borrower.cancel(seq))
         self._debts.drop(seq, now)

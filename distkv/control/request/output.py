@@ -40,7 +40,8 @@ class NoText:
 
 class OutputText:
     """Text of one request. What could still become a stop string is held back until it cannot, unless stop strings are
-    part of the output. What came with the first `min_tokens` completes none. stop_reason: see TokenChunk."""
+    part of the output. What came with the first `min_tokens` completes none. stop_reason: see TokenChunk.
+    ends_at_length: nothing ends it but `max_tokens`."""
 
     def __init__(self, decoder: Decoder, params: SamplingParams, eos_token_ids: frozenset[int]) -> None:
         self._decoder = decoder
@@ -48,6 +49,7 @@ class OutputText:
         self._eos_token_ids = eos_token_ids
         self._own_ends = frozenset() if params.ignore_eos else eos_token_ids
         self._ends = self._own_ends.union(params.stop_token_ids)
+        self.ends_at_length = not self._ends and not params.stop
         self.stop_reason: int | str | None = None
         self._stops = StopStrings(params.stop, are_part=params.include_stop_str_in_output)
         self._held = ""
@@ -66,14 +68,19 @@ class OutputText:
             if not is_cut and not is_complete and token_id not in self._own_ends:
                 self.stop_reason = token_id
             return text, "stop"
-        if (cut := self._hold(text)) is not None:
+        if text and (cut := self._hold(text)) is not None:
             return self._take(cut), "stop"
         if is_complete:
             return self._flush()[0], "stop"
         if self._count >= params.max_tokens:
             text, is_cut = self._flush()
             return text, "stop" if is_cut else "length"
-        return self._take(len(self._held) - self._stops.begun), None
+        return (self._take(len(self._held) - self._stops.begun) if self._held else ""), None
+
+    def extend(self, token_ids: Sequence[int]) -> str:
+        """Take tokens of one that `ends_at_length`, not the last one; returns the text to send."""
+        self._count += len(token_ids)
+        return self._decoder.push(token_ids)
 
     def finish(self) -> str:
         """No token follows: the text that was held back."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 
-from distkv.control.request.block import Block, BlockCounts, Cleared, Debt
+from distkv.control.request.block import NOWHERE, PROMISED, Block, BlockCounts, Cleared, Debt
 from distkv.control.request.block_table import BlockTable
 from distkv.wire.messages.common import Run
 from distkv.wire.messages.to_rmanager import BlocksReady
@@ -42,9 +42,20 @@ class Placement:
         return self.counts.local + len(self.unassigned_slots)
 
     @property
+    def num_without_slot(self) -> int:
+        """Blocks that are still to be computed, beyond the unassigned slots there are for them."""
+        return max(0, self.counts.awaiting_slot - len(self.unassigned_slots))
+
+    @property
+    def num_remote(self) -> int:
+        """Blocks that lie, or are to lie, at creditors."""
+        counts = self.counts
+        return len(self.blocks) - counts.unplaced - counts.local + counts.outgoing
+
+    @property
     def num_spare(self) -> int:
         """Borrowed positions that are kept for blocks still to come."""
-        return sum(debt.num_spare for debt in self.debts)
+        return sum(debt.num_spare for debt in self.debts) if self.debts else 0
 
     @property
     def holds_kv(self) -> bool:
@@ -168,15 +179,25 @@ class Placement:
     # --- borrowed spans
 
     def borrow(self, debt: Debt, blocks: Iterable[Block]) -> None:
-        """Let blocks go to the next positions of a span, in order."""
+        """Let blocks go to the next positions of a span, in order.
+
+        Those of a long prompt, thousands at once, lie nowhere: they cost a tenth of others.
+        """
         if debt not in self.debts:
             self.debts.append(debt)
-        for block in blocks:
+        promised, first = 0, len(self.blocks)
+        for index, block in enumerate(blocks, len(debt.blocks)):
+            debt.blocks.append(block)
+            if block.counted == NOWHERE:
+                block.debt, block.index, block.counted = debt, index, PROMISED
+                promised, first = promised + 1, min(first, block.number)
+                continue
             if block.arrived:
                 block.moving_from, block.moving_from_index, block.arrived = block.debt, block.index, False
-            block.debt, block.index = debt, len(debt.blocks)
-            debt.blocks.append(block)
+            block.debt, block.index = debt, index
             self._changed(block)
+        self.counts.promise(promised)
+        self._table.forget_from(first)
 
     def offered(self, debt: Debt, message: BlocksReady, now: float) -> None:
         """`BlocksReady` was sent (again) for the next blocks of a span: they stay untouched until it answers."""
@@ -262,6 +283,8 @@ class Placement:
         slots = self.take_unassigned() + [b.slot for b in self.blocks if b.slot is not None and not b.is_being_read]
         being_read = [(debt, read) for debt in self.debts if (read := debt.slots_being_read())]
         debts, self.debts, self.blocks = self.debts, [], []
+        for debt in debts:
+            debt.blocks.clear()  # they name it, and nobody looks for what only names each other
         self.counts, self._table = BlockCounts(), BlockTable()
         return Cleared(slots, being_read, debts)
 

@@ -44,6 +44,9 @@ class Ranges:
         """Add [start, end)."""
         if start >= end:
             return
+        if not self._ranges:
+            self._ranges.append((start, end))
+            return
         kept = []
         for a, b in self._ranges:
             if b < start or a > end:
@@ -56,6 +59,9 @@ class Ranges:
     def remove(self, start: int, end: int) -> None:
         """Take [start, end) out, as far as it is in."""
         if start >= end:
+            return
+        if self._ranges == [(start, end)]:
+            self._ranges.clear()
             return
         kept = []
         for a, b in self._ranges:

@@ -20,8 +20,10 @@ class Request:
     tokens: prompt and what was sampled and seen, in four bytes each, for thousands of requests may wait. arrival,
     deadline, began: on the clock of the instance that owns it; began is when the first step that computes anything for
     it was sent. bad_words: the tokens of each of `params.bad_words`. ends: ids of tokens that may not come among the
-    first `params.min_tokens`. grammar_id: of what its output must be. has_history: whether sampling looks at the tokens
-    before. report: of the logprobs of its prompt, if they are wanted.
+    first `params.min_tokens`. grammar_id: of what its output must be. can_move: whether its client
+    sends it elsewhere when it is told to. has_history: whether sampling looks at the tokens
+    before. report: of the logprobs of its prompt, if they are wanted. is_plain: its tokens come with nothing
+    else, no logprobs, and no grammar can end it.
     """
 
     request_id: str
@@ -36,8 +38,10 @@ class Request:
     bad_words: Sequence[tuple[int, ...]] = ()
     ends: Sequence[int] = ()
     grammar_id: int | None = None
+    can_move: bool = False
     report: PromptReport | None = field(init=False, default=None)
     has_history: bool = field(init=False)
+    is_plain: bool = field(init=False)
     _sampling: Sampling = field(init=False)
     _early_sampling: Sampling = field(init=False)
 
@@ -67,6 +71,7 @@ class Request:
         )
         has_penalties = params.repetition_penalty != 1 or params.presence_penalty != 0 or params.frequency_penalty != 0
         self.has_history = has_penalties or bool(longer)
+        self.is_plain = params.logprobs is None and params.prompt_logprobs is None and self.grammar_id is None
         if params.prompt_logprobs is not None:
             self.report = PromptReport(self.prompt_tokens, params.prompt_logprobs)
 

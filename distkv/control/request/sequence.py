@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from collections.abc import Sequence as Seq
 from enum import Enum
 
 from distkv.control.request.block import Block, Cleared, Debt
@@ -69,12 +70,18 @@ class Sequence:
     @property
     def num_blocks(self) -> int:
         """rBlocks of its tokens, those about to be known included."""
-        return max(len(self.placement.blocks), -(-self.length // self.placement.block_tokens))
+        placement = self.placement
+        return max(len(placement.blocks), -(-self.length // placement.block_tokens))
 
     @property
     def num_computed(self) -> int:
         """Positions that are computed, or will be by a step that was sent."""
-        return self.length - sum(end - start for start, end in self.uncomputed)
+        return self.length - self.num_uncomputed
+
+    @property
+    def num_uncomputed(self) -> int:
+        """Positions that no step that was sent computes."""
+        return sum(end - start for start, end in self.uncomputed)
 
     @property
     def length(self) -> int:
@@ -88,12 +95,28 @@ class Sequence:
     @property
     def can_grow(self) -> bool:
         """Whether another token may be sampled after those on their way."""
-        return self.num_generated < self.request.params.max_tokens
+        request = self.request
+        return len(request.tokens) + self.pending - request.prompt_tokens < request.params.max_tokens
 
     @property
     def is_decoding(self) -> bool:
         """Whether only its last position is to be computed."""
-        return self.uncomputed.is_only(self.length - 1)
+        return self.uncomputed.is_only(len(self.request.tokens) + self.pending - 1)
+
+    @property
+    def num_alike(self) -> int:
+        """How many tokens may come, each followed by another one, that change nothing but how long it is."""
+        request, placement = self.request, self.placement
+        num_known = len(request.tokens) - request.prompt_tokens
+        if (
+            num_known <= 0
+            or not request.is_plain
+            or not self.output.ends_at_length
+            or placement.unassigned_slots
+            or (placement.debts and placement.has_outgoing)
+        ):
+            return 0
+        return max(0, request.params.max_tokens - num_known - self.pending - 1)
 
     def span_of(self, block: Block) -> tuple[int, int]:
         """Positions of a block, the last one clipped to the sequence."""
@@ -120,11 +143,12 @@ class Sequence:
     def planned(self, start: int, end: int) -> None:
         """A step that computes [start, end) is sent; if it samples, the new position is to be computed next."""
         self.uncomputed.remove(start, end)
-        if end == self.length:
+        request, length = self.request, self.length
+        if end == length:
             self.pending += 1
-            if self.can_grow:
-                self.uncomputed.add(self.length - 1, self.length)
-                self.placement.cover(self.length)
+            if length + 1 - request.prompt_tokens < request.params.max_tokens:
+                self.uncomputed.add(length, length + 1)
+                self.placement.cover(length + 1)
 
     def computed(self, start: int, end: int) -> int:
         """The KV of [start, end) is written; returns how many of these positions had been computed before."""
@@ -143,6 +167,13 @@ class Sequence:
         """A sampled token is back."""
         self.request.tokens.append(token_id)
         self.pending -= 1
+
+    def decoded(self, token_ids: Seq[int]) -> None:
+        """Sampled tokens are back, and steps for as many more are sent, each of which decodes it."""
+        first, steps = self.length - 1, len(token_ids)
+        self.request.tokens.extend(token_ids)
+        self.uncomputed.remove(first, first + 1)
+        self.uncomputed.add(first + steps, first + steps + 1)
 
     def void(self, ranges: Iterable[tuple[int, int]], ahead: int) -> None:
         """Nothing of the steps in flight counts: `ranges` are to be computed again, in a new attempt, and no token is

@@ -9,9 +9,17 @@ from __future__ import annotations
 from heapq import nlargest
 
 from distkv.control.blocks import SlotState
+from distkv.control.request.sequence import Sequence
 from distkv.control.rmanager.state import RManagerState
-from distkv.types import ServingState
-from distkv.wire.messages.to_gmanager import MAX_REPORTED, Heartbeat, RequestPlacementEntry
+from distkv.types import MAX_INT, ServingState
+from distkv.wire.messages.to_gmanager import (
+    MAX_LONGEST,
+    MAX_REPORTED,
+    DroppedMove,
+    Heartbeat,
+    LongRequest,
+    RequestPlacementEntry,
+)
 from distkv.wire.messages.to_rmanager import HeartbeatAck
 
 PlacementMap = dict[tuple[str, bool], int]
@@ -37,13 +45,18 @@ class Heartbeats:
         self._reported_state: ServingState = "ready"
         self._step_s = 0.0
 
+    @property
+    def newest_seq(self) -> int:
+        """Of the heartbeat that was sent last; 0 before the first."""
+        return self._seq
+
     def on_step(self, compute_s: float) -> None:
         """Remember how long steps take (exponential mean)."""
         self._step_s = compute_s if self._step_s == 0 else 0.9 * self._step_s + 0.1 * compute_s
 
     def on_lendable_reported(self) -> None:
         """A debtor got to know what can be lent, and passes it on to the gManager."""
-        self._reported_lendable = min(self._reported_lendable, self._lendable())
+        self._reported_lendable = min(self._reported_lendable, self._lasting())
 
     def due(self, now: float) -> bool:
         """Whether a period has gone by, memory has come free that others may be waiting for, or a drain has begun."""
@@ -54,13 +67,22 @@ class Heartbeats:
 
     def next_deadline(self) -> float:
         """When the next heartbeat is due, as things are now."""
-        state = self._state.instance_state
-        if state != self._reported_state or self._lendable() > self._reported_lendable:
-            return min(self._next_at, self._last_at + EARLY_S)
-        return self._next_at
+        return min(self._next_at, self._last_at + EARLY_S) if self.has_news else self._next_at
 
-    def build(self, waiting_blocks: int) -> Heartbeat:
-        """The next heartbeat."""
+    @property
+    def has_news(self) -> bool:
+        """Whether the next one is to be early."""
+        return self._state.instance_state != self._reported_state or self._lasting() > self._reported_lendable
+
+    def build(
+        self,
+        waiting_blocks: int,
+        waiting_sizes: tuple[int, ...] = (),
+        waiting_tokens: tuple[int, ...] = (),
+        dropped_moves: tuple[DroppedMove, ...] = (),
+    ) -> Heartbeat:
+        """The next heartbeat. waiting_blocks, waiting_sizes, waiting_tokens, dropped_moves: as it tells them, sizes and
+        tokens only where `is_planned`."""
         state = self._state
         self._seq += 1
         current = self._placement()
@@ -77,7 +99,7 @@ class Heartbeats:
             del changed[key]
             self._changed_in[key] = self._seq + 1  # not told yet, whatever is acknowledged
         settings = state.settings
-        self._reported_lendable, self._reported_state = self._lendable(), state.instance_state
+        self._reported_lendable, self._reported_state = self._lasting(), state.instance_state
         return Heartbeat(
             instance_id=settings.instance_id,
             incarnation=settings.incarnation,
@@ -92,11 +114,25 @@ class Heartbeats:
             state=state.instance_state,
             total_blocks=settings.num_blocks,
             free_blocks=state.pool.num_free,
-            lendable_blocks=self._reported_lendable,
+            lendable_blocks=self._lendable(),
             running=len(state.running()),
             waiting=state.sequences.num_waiting,
             waiting_blocks=waiting_blocks,
             step_s=self._step_s,
+            context_tokens=state.sequences.context_tokens,
+            prefill_tokens=state.sequences.prefill_tokens,
+            borrowed_blocks=sum(debt.capacity for debt in state.all_debts()),
+            lent_blocks=state.loans.num_blocks,
+            waiting_sizes=waiting_sizes,
+            decode_base_s=state.scheduler.times.base_s,
+            decode_row_s=state.scheduler.times.row_s,
+            prompt_token_s=state.scheduler.times.prompt_token_s,
+            output_tokens=state.outputs.still_to_come(0, MAX_INT),
+            longest=self._longest() if state.is_planned else (),
+            growing_blocks=state.growing_blocks(),
+            max_num_seqs=settings.max_num_seqs,
+            waiting_tokens=waiting_tokens,
+            dropped_moves=dropped_moves,
         )
 
     def on_ack(self, ack: HeartbeatAck) -> None:
@@ -112,6 +148,19 @@ class Heartbeats:
     def _lendable(self) -> int:
         return self._state.lendable() if self._state.instance_state == "ready" else 0
 
+    def _lasting(self) -> int:
+        return self._state.lastingly_lendable() if self._state.instance_state == "ready" else 0
+
+    def _longest(self) -> tuple[LongRequest, ...]:
+        """Those of the batch that most could leave of, by that, and up to a half of them those that have most
+        elsewhere; the older first where that is equal."""
+        running = list(self._state.running())
+        able = nlargest(MAX_LONGEST, (seq for seq in running if _movable(seq)), key=_movable)
+        away = nlargest(MAX_LONGEST // 2, (seq for seq in running if _remote(seq)), key=_remote)
+        chosen = list(dict.fromkeys([*able[: MAX_LONGEST // 2], *away, *able]))[:MAX_LONGEST]
+        chosen.sort(key=_movable, reverse=True)
+        return tuple(LongRequest(seq.request_id, _movable(seq), _remote(seq)) for seq in chosen)
+
     def _placement(self) -> PlacementMap:
         entries: PlacementMap = {}
         for seq in self._state.sequences.holding():
@@ -126,3 +175,11 @@ class Heartbeats:
         lent = sum(n for (_, local), n in self._placement().items() if not local)
         pool = self._state.pool
         assert lent == pool.count(SlotState.LENT) + pool.count(SlotState.RESERVED)
+
+
+def _movable(seq: Sequence) -> int:
+    return seq.placement.counts.movable
+
+
+def _remote(seq: Sequence) -> int:
+    return seq.placement.num_remote

@@ -42,6 +42,7 @@ class Losses:
             self._state.scheduler.take_back(seq)
             blocks = self._debts.lose(seq, debt)
             self._state.sequences.touch(seq)
+            self._state.histories.note(seq.request_id, "lost", instance_id=debt.creditor_id, why=why, blocks=blocks)
             self._state.publish(
                 events.SpanLost(request_id=seq.request_id, creditor=debt.creditor_id, blocks=blocks, why=why)
             )

@@ -69,7 +69,9 @@ class MemberTable(MutableMapping[str, Member]):
     def may_lend(self, instance_id: str) -> bool:
         """Whether this peer may be asked for memory."""
         member = self._members.get(instance_id)
-        return member is not None and member.state == "ready" and instance_id not in self.suspects
+        if member is None or member.state != "ready" or not member.lendable_blocks:
+            return False
+        return instance_id not in self.suspects
 
     @property
     def num_creditors(self) -> int:

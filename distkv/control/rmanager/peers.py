@@ -232,7 +232,8 @@ class PeerBook:
     def members_messages(self, query: MembersQuery) -> list[Members]:
         """The list, this instance included, or what changed in it since the asker's; in this order."""
         if self.own is not None:
-            self._log.put(self.own_now())
+            own, self._log.policy = self.own_now(), self._state.policy
+            self._log.put(own if self._state.shares_memory else msgspec.structs.replace(own, lendable_blocks=0))
         return self._log.answer(query)
 
     def located(self, request_id: str) -> Located:

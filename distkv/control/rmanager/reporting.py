@@ -32,6 +32,7 @@ def instance_status(state: RManagerState, member: Member, others: Counters) -> I
         running=len(state.running()),
         waiting=state.sequences.num_waiting,
         counters=total(state.counters, others),
+        serve_fraction=state.serving.fraction,
     )
 
 

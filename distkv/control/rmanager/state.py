@@ -2,7 +2,8 @@
 
 Each field has one part that changes it: the pool and what is deferred change here, which `sequences` there are in
 RequestLifecycle and their states in Admission, `members` and `suspects` in PeerBook, `instance_state` in Drain,
-`is_short` in Reclaimer; everybody else asks. `counters` grow where something is counted.
+`is_short` in Reclaimer, `num_debts` and `owed` in DebtBook, `pinned_debtor` in Swapper; everybody else asks. `counters`
+grow where something is counted.
 """
 
 from __future__ import annotations
@@ -18,17 +19,22 @@ from distkv.control.commands import Command, Publish
 from distkv.control.loan.borrowing import Borrower
 from distkv.control.loan.lending import LoanBook
 from distkv.control.loan.paths import PathBook
+from distkv.control.performance.model import PerformanceModel
 from distkv.control.request.block import Debt
+from distkv.control.request.history import Histories
 from distkv.control.request.sequence import SeqState, Sequence
 from distkv.control.rmanager.member_table import MemberTable, Suspects
 from distkv.control.schedule.age_order import AgeOrder
-from distkv.control.schedule.growth import OutputLengths, blocks_to_come
+from distkv.control.schedule.growth import OutputLengths, blocks_to_come, most_at_once
 from distkv.control.schedule.passing import Earmarks
 from distkv.control.schedule.scheduler import Scheduler
 from distkv.control.schedule.sequences import Sequences
+from distkv.control.schedule.worth import Worth
+from distkv.control.serving.limit import ServingLimit
 from distkv.events import ClusterEvent
 from distkv.types import ServingState
 from distkv.wire.messages.counters import Counters
+from distkv.wire.messages.profile import Profile
 
 
 class RManagerSettings(ControlSettings, frozen=True, kw_only=True):
@@ -41,6 +47,7 @@ class RManagerSettings(ControlSettings, frozen=True, kw_only=True):
     vocab_size: int
     eos_token_ids: frozenset[int] = frozenset()
     serves: str = ""
+    profile: Profile | None = None
 
     @property
     def lendable_blocks(self) -> int:
@@ -63,8 +70,10 @@ class Deferred:
 class RManagerState:
     """Shared state of one rManager.
 
-    counters: what control counts; the worker counts what concerns tensors. is_short: an own request waits for memory
-    that is lent.
+    performance: predictions by the profile of this instance; None without one. counters: what control counts; the
+    worker counts what concerns tensors. is_short: an own request waits for memory that is lent. policy: as a gManager
+    said last, see `Members.policy`. num_debts: spans that are owed, grants still being collected included. owed:
+    creditors of these. pinned_debtor: what is lent to it is not reclaimed now; empty is nobody.
     """
 
     settings: RManagerSettings
@@ -74,10 +83,18 @@ class RManagerState:
     paths: PathBook = field(init=False)
     borrower: Borrower = field(init=False)
     sequences: Sequences = field(init=False)
+    performance: PerformanceModel | None = field(init=False)
+    serving: ServingLimit = field(init=False)
     members: MemberTable = field(default_factory=MemberTable)
+    owed: set[str] = field(default_factory=set)
     instance_state: ServingState = "ready"
     is_short: bool = False
+    pinned_debtor: str = ""
+    policy: str = "contract"
+    num_debts: int = 0
     outputs: OutputLengths = field(default_factory=OutputLengths)
+    histories: Histories = field(default_factory=Histories)
+    worth: Worth = field(default_factory=Worth)
     earmarks: Earmarks = field(default_factory=Earmarks)
     counters: Counters = field(default_factory=Counters)
     commands: list[Command] = field(default_factory=list)
@@ -86,16 +103,24 @@ class RManagerState:
     _deferred_to: dict[Sequence, int] = field(default_factory=dict)
     _last_id: int = 0
     _growth_basis: tuple[int, int, int] = (-1, -1, -1)
-    _growing_by: dict[Sequence, int] = field(default_factory=dict)
+    _growing_by: dict[Sequence, tuple[int, int]] = field(default_factory=dict)
     _growing: int = 0
+    _due: int = 0
 
     def __post_init__(self) -> None:
         s = self.settings
+        self.performance = None if s.profile is None else PerformanceModel(s.profile)
         self.pool = BlockPool(s.num_blocks)
         self.sequences = Sequences(s.request_timeout_s)
+        self.serving = ServingLimit(s.max_serve_fraction, s.max_tpot_s, s.reclaim_after_s)
         self.loans = LoanBook(self.pool, s.incarnation, s.lease_s)
         self.scheduler = Scheduler(
-            s.block_tokens, s.max_num_seqs, s.max_num_batched_tokens, s.mixed_step_ratio, self.take_slot
+            s.block_tokens,
+            s.max_num_seqs,
+            s.max_num_batched_tokens,
+            s.mixed_step_ratio,
+            self.take_slot,
+            self.take_spare,
         )
         entropy = Random(f"{s.instance_id} {s.incarnation}")
         self.paths = PathBook(entropy)
@@ -109,7 +134,23 @@ class RManagerState:
             self.paths,
             self.counters,
             entropy,
+            self.owed,
         )
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether the instances lend to each other at all."""
+        return self.policy != "none"
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether a gManager plans where blocks should lie, for which heartbeats tell more of the requests."""
+        return self.policy == "greedy"
+
+    @property
+    def is_one_sided(self) -> bool:
+        """Whether who owes lends nothing, and who lends borrows nothing (001 §5.2)."""
+        return self.policy == "greedy"
 
     def next_id(self) -> int:
         """A number for a checksum, a pull or a renewal; never used twice."""
@@ -138,45 +179,106 @@ class RManagerState:
         slots = self.pool.allocate(1, SlotState.LOCAL)
         return slots[0] if slots else None
 
+    def take_spare(self, count: int) -> list[int]:
+        """Up to so many free slots that neither those that run are expected to grow into nor anybody waits for."""
+        if self.sequences.num_waiting:
+            return []
+        spare = self.pool.num_free - self.settings.staging_blocks - self.growing_blocks() - self._due
+        return self.pool.allocate(max(0, min(count, spare)), SlotState.LOCAL) or []
+
     def lendable(self) -> int:
         """Blocks that may be lent now: all but staging and what the running sequences are expected to grow into; none
-        while an own request waits for what is lent."""
-        if self.is_short:
+        while an own request waits for what is lent, where nobody shares memory, serving takes as much as it may, or by
+        one that owes, where that one lends nothing."""
+        if self.is_short or self.serving.is_limited or not self.shares_memory:
             return 0
-        keep = self.settings.staging_blocks + self.growing_blocks()
-        return max(0, min(self.pool.num_free - keep, self.settings.lendable_blocks - self.loans.num_blocks))
+        if self.is_one_sided and self._is_debtor:
+            return 0
+        return self._lendable_beside(self.growing_blocks())
+
+    def lastingly_lendable(self) -> int:
+        """Of these, what the next step leaves: a slot that it takes is not in `growing_blocks` any more. While all that
+        runs decodes, and nothing else happens, this does not grow."""
+        if not self.lendable():
+            return 0
+        return self._lendable_beside(self.growing_blocks() + self._due)
+
+    def _lendable_beside(self, growing: int) -> int:
+        most = self.settings.lendable_blocks - self.loans.num_blocks
+        return max(0, min(self.pool.num_free - self.settings.staging_blocks - growing, most))
 
     def growth(self, seq: Sequence) -> int:
         """rBlocks that a sequence is expected to need besides those of its tokens now."""
-        to_come = self.outputs.still_to_come(seq.num_generated, seq.request.params.max_tokens)
-        return blocks_to_come(seq.length, seq.num_blocks, to_come, self.settings.block_tokens)
+        length, request, placement = seq.length, seq.request, seq.placement
+        to_come = self.outputs.still_to_come(length - request.prompt_tokens, request.params.max_tokens)
+        return blocks_to_come(length, seq.num_blocks, to_come, placement.block_tokens)
+
+    def movable_tokens(self, seq: Sequence) -> int:
+        """Tokens that a sequence is expected to need memory for in all, if it may begin elsewhere; else 0."""
+        has_begun = seq.state is SeqState.RUNNING or seq.request.began is not None
+        if has_begun or not seq.request.can_move:
+            return 0
+        return (seq.size_blocks + self.growth(seq)) * self.settings.block_tokens
+
+    @property
+    def waits_for_partials(self) -> bool:
+        """Whether steps of the running sequences wait for partials."""
+        return bool(self.owed) and any(seq.placement.debts for seq in self.running())
+
+    def fits_at_home(self, seq: Sequence) -> bool:
+        """Whether this pool alone could hold it, with what it is expected to grow by."""
+        return seq.num_blocks + self.growth(seq) <= self.settings.num_blocks
 
     def growing_blocks(self) -> int:
-        """Slots that the running sequences are expected to need yet, besides what they keep at creditors, one at least
-        for each; looked at when a step was planned or answered, and for one that joins the batch when it does."""
+        """Slots that the running sequences are expected to need yet at once, besides what they keep at creditors;
+        looked at when a step was planned or answered, and for one that joins the batch when it does."""
+        self._look_at_growing()
+        return most_at_once(self._growing, len(self._growing_by))
+
+    def growing_with(self, seq: Sequence) -> int:
+        """How many more these are once a sequence that waits runs too."""
+        now = self.growing_blocks()
+        return max(0, most_at_once(self._growing + self.growth(seq), len(self._growing_by) + 1) - now)
+
+    def _look_at_growing(self) -> None:
         basis = self.scheduler.last_step_id, self.scheduler.last_done_id, self.outputs.changes
         changed = self.sequences.take_batch_changes()
         if self._growth_basis != basis:
             self._growth_basis, changed = basis, []
-            self._growing_by = {seq: self._slots_to_come(seq) for seq in self.running()}
-            self._growing = sum(self._growing_by.values())
+            self._growing_by.clear()
+            self._growing = self._due = 0
+            for seq in self.running():
+                self._count_growing(seq)
         for seq in changed:
-            self._growing -= self._growing_by.pop(seq, 0)
+            growing, due = self._growing_by.pop(seq, (0, 0))
+            self._growing -= growing
+            self._due -= due
             if seq in self.running():
-                self._growing_by[seq] = self._slots_to_come(seq)
-                self._growing += self._growing_by[seq]
-        return self._growing
+                self._count_growing(seq)
 
-    def _slots_to_come(self, seq: Sequence) -> int:
-        return max(1, self.growth(seq) - seq.placement.num_spare)
+    def _count_growing(self, seq: Sequence) -> None:
+        placement = seq.placement
+        growing = max(1, self.growth(seq) - placement.num_spare)
+        due = max(0, placement.counts.unplaced - len(placement.unassigned_slots))
+        self._growing_by[seq] = growing, due
+        self._growing += growing
+        self._due += due
 
     @property
     def has_creditors(self) -> bool:
-        """Whether any peer may be asked for memory that no path in doubt keeps from it."""
+        """Whether any peer may be asked for memory that no path in doubt keeps from it; none by who lends, where that
+        one borrows nothing."""
+        if self.is_one_sided and self.loans.num_blocks:
+            return False
         if self.members.num_creditors > self.paths.num_failed:
             return True
         doubted = self.paths.doubted_creditors(self.settings.instance_id)
         return self.members.num_creditors > sum(map(self.members.may_lend, doubted))
+
+    @property
+    def _is_debtor(self) -> bool:
+        """Whether this instance owes something, or looks for somebody to borrow from."""
+        return self.num_debts > 0 or bool(self.borrower.active)
 
     def cluster_blocks(self) -> int:
         """Blocks one request could have if nothing else ran: all of ours, all that live peers may lend."""
@@ -245,6 +347,7 @@ class RManagerState:
         self.paths.validate()
         self.borrower.validate()
         self.sequences.validate()
+        self.histories.validate(self.sequences)
         owned = list(closing_slots)
         for seq in self.sequences.values():
             seq.validate()

@@ -14,24 +14,32 @@ from random import Random
 from typing import Protocol, assert_never
 
 from distkv.control import commands as c
+from distkv.control.loan.borrow import Purpose
 from distkv.control.loan.creditor import Creditor
 from distkv.control.loan.debts import DebtBook
+from distkv.control.loan.homecoming import Homecoming
 from distkv.control.loan.moves import Mover
 from distkv.control.loan.recall import Recaller
 from distkv.control.loan.reclaimer import Reclaimer
+from distkv.control.plan.planned_moves import PlannedMoves
+from distkv.control.plan.redispatcher import Redispatcher
+from distkv.control.plan.swaps import Swapper
 from distkv.control.request.lifecycle import RequestLifecycle
 from distkv.control.request.output import MakeDecoder
 from distkv.control.request.sequence import Sequence
 from distkv.control.rmanager.clients import CLIENT_TIMEOUT_S, ClientBook
 from distkv.control.rmanager.drain import Drain
+from distkv.control.rmanager.explaining import Explainer
 from distkv.control.rmanager.heartbeats import Heartbeats
 from distkv.control.rmanager.losses import Losses
 from distkv.control.rmanager.peers import PeerBook
+from distkv.control.rmanager.quiet import Quiet
 from distkv.control.rmanager.reporting import instance_status, request_statuses
 from distkv.control.rmanager.state import RManagerSettings, RManagerState
 from distkv.control.schedule.admission import Admission
 from distkv.control.schedule.holdings import Holdings
 from distkv.control.schedule.making_room import MakingRoom
+from distkv.control.serving.guard import ServingGuard
 from distkv.wire.messages import from_worker as fw
 from distkv.wire.messages import to_client as tc
 from distkv.wire.messages import to_gmanager as tg
@@ -57,17 +65,25 @@ class RManager:
         self._debts = DebtBook(self.state)
         self._mover = Mover(self.state, self._debts)
         self._recaller = Recaller(self.state, self._debts)
+        self._swapper = Swapper(self.state, self._debts, self._recaller)
+        self._homecoming = Homecoming(self.state, self._debts, self._recaller)
         self._holdings = Holdings(self.state, self._debts, entropy)
         self._making_room = MakingRoom(self.state, self._holdings, entropy)
+        self._planned = PlannedMoves(self.state, self._debts, self._holdings, self._recaller, lambda: self.newest_seq)
         self._admission = Admission(self.state, self._debts, self._holdings, self._making_room)
         self._reclaimer = Reclaimer(self.state, self._admission.lacking)
+        self._serving = ServingGuard(self.state, self._reclaimer)
         self._creditor = Creditor(self.state, self._reclaimer)
         self._losses = Losses(self.state, self._debts)
         self._requests = RequestLifecycle(self.state, self._debts, make_decoder, entropy, self._losses.in_step)
+        self._redispatcher = Redispatcher(self.state, self._requests)
         self._peers = PeerBook(self.state, lambda instance_id: bool(self._debts.at(instance_id)))
         self._heartbeats = Heartbeats(self.state)
         self._clients = ClientBook()
+        self._explainer = Explainer(self.state, self._admission)
         self._drain = Drain(self.state, self._requests, self._creditor, self._debts, self._holdings)
+        idle = self._recaller, self._swapper, self._reclaimer, self._homecoming, self._admission
+        self.quiet = Quiet(self.state, self._heartbeats, self._requests.observe, idle)
         self._compat = ""
         self._timed: tuple[Timed, ...] = (
             self._peers,
@@ -75,6 +91,7 @@ class RManager:
             self.state.borrower,
             self._creditor,
             self._reclaimer,
+            self._serving,
             self._debts,
             self._admission,
             self._making_room,
@@ -82,14 +99,19 @@ class RManager:
             self._clients,
             self._mover,
             self._heartbeats,
+            self._homecoming,
             self._drain,
+            self._swapper,
         )
 
-    def handle(self, event: c.Event, now: float) -> list[c.Command]:
+    def handle(self, event: c.Event | c.Decoded, now: float) -> list[c.Command]:
         """Take one event at time `now` (s, monotonic); returns what to do, in order."""
+        self.state.histories.now = now
         match event:
             case c.FromWorker():
                 self._from_worker(event.message, now)
+            case c.Decoded():
+                self.quiet.handle(event.results, event.times)
             case c.FromGManager():
                 self._from_gmanager(event.message, now)
             case c.PeerAnswered():
@@ -135,25 +157,43 @@ class RManager:
                 self._mover.on_checksummed(message)
             case fw.Pulled():
                 if not self._creditor.on_pulled(message):
-                    self._recaller.on_pulled(message, now)
+                    num_home = self._recaller.on_pulled(message, now) or 0
+                    self._swapper.on_pulled(message.pull_id, num_home, message.problem, now)
             case fw.Linked():
                 self._debts.give_back(self.state.borrower.on_linked(message, now))
             case fw.Revoked():
-                self._creditor.on_revoked(message)
+                num_free = self.state.pool.num_free
+                if (loan := self._creditor.on_revoked(message)) is not None:
+                    self._swapper.on_returned(loan.debtor_id, self.state.pool.num_free - num_free, now)
             case _:
                 assert_never(message)
 
-    def _from_gmanager(self, message: tr.Members | tr.HeartbeatAck | tr.Creditors, now: float) -> None:
+    def _from_gmanager(self, message: c.ByGManager, now: float) -> None:
         match message:
             case tr.Members():
-                self._members(message, now)
+                self.state.policy = message.policy
+                self._losses.peers(self._peers.take(message, now), now)
             case tr.HeartbeatAck():
+                self.state.policy = message.policy
                 self._heartbeats.on_ack(message)
                 self._peers.cursor.announced(message.incarnation, message.version)
+                self._redispatcher.on_room(message.room_tokens, now)
                 if message.want_join:
                     self._join()
             case tr.Creditors():
+                self._redispatcher.on_creditors(message, now)
                 self.state.borrower.on_creditors(message, now)
+            case tr.MoveKvcache():
+                self._homecoming.on_planned(now)
+                self._planned.on_move(message, now)
+            case tr.Redispatch():
+                self._redispatcher.on_redispatch(message, now)
+            case tr.Freeze():
+                self._swapper.on_freeze(message, now)
+            case tr.Swap():
+                self._swapper.on_swap(message, now)
+            case tr.Thaw():
+                self._swapper.on_thaw(message)
             case _:
                 assert_never(message)
 
@@ -203,16 +243,24 @@ class RManager:
                     self.state.emit(c.Answer(route, part))
             case tg.Locate():
                 self.state.emit(c.Answer(route, self._peers.located(message.request_id)))
+            case tg.ExplainQuery():
+                self.state.emit(c.Answer(route, self._explainer.answer(message, route, now)))
+            case tg.ClusterQuery():
+                self.state.emit(c.Answer(route, tc.ClusterState()))
             case _:
                 assert_never(message)
 
     def _join(self) -> None:
         if self._peers.own is not None:
-            serves = self.state.settings.serves
-            self.state.emit(c.TellGManager(tg.Join(member=self._peers.own_now(), compat=self._compat, serves=serves)))
-
-    def _members(self, message: tr.Members, now: float) -> None:
-        self._losses.peers(self._peers.take(message, now), now)
+            settings = self.state.settings
+            join = tg.Join(
+                member=self._peers.own_now(),
+                compat=self._compat,
+                serves=settings.serves,
+                profile=settings.profile,
+                swaps=True,
+            )
+            self.state.emit(c.TellGManager(join))
 
     def _client_gone(self, route: bytes, now: float) -> None:
         self._clients.gone(route)
@@ -241,7 +289,10 @@ class RManager:
             self._client_silent(route, now)
         self._mover.tick(now)
         if self._heartbeats.due(now):
-            self.state.emit(c.TellGManager(self._heartbeats.build(self._admission.waiting_blocks())))
+            most = tg.MAX_WAITING_SIZES if self.state.is_planned else 0
+            sizes, tokens = self._admission.waiting_sizes(most), self._admission.waiting_tokens(most)
+            waiting_blocks, dropped = self._admission.waiting_blocks(), self._planned.dropped()
+            self.state.emit(c.TellGManager(self._heartbeats.build(waiting_blocks, sizes, tokens, dropped)))
             if self._peers.cursor.is_behind:
                 self.state.emit(c.TellGManager(self._peers.cursor.query()))
 
@@ -256,11 +307,15 @@ class RManager:
         self._peers.tell_worker()
         self._end_leases(now)  # also without a Tick: what is planned names no span past its lease
         self._requests.tick(now)
+        self._swapper.advance(now)
         touched: dict[str, Sequence] = {}
         settled = -1
         while settled != sequences.changes:
             while (borrow := state.borrower.take_finished()) is not None:
-                self._admission.on_borrowed(borrow, now)
+                if borrow.purpose is Purpose.PLANNED:
+                    self._planned.on_borrowed(borrow)
+                else:
+                    self._admission.on_borrowed(borrow, now)
             touched |= self._check_places()
             settled = sequences.changes
             self._admission.admit(now)
@@ -272,6 +327,8 @@ class RManager:
         for seq in touched.values():
             self._mover.advance(seq, now)
         self._reclaimer.advance(now)
+        self._serving.advance(now)
+        self._homecoming.advance(now)
         self._drain.advance(now)
 
     def _check_places(self) -> dict[str, Sequence]:
@@ -291,6 +348,11 @@ class RManager:
     def next_deadline(self) -> float:
         """When this needs a `Tick`, unless something happens before; a `Tick` before that changes nothing."""
         return min(part.next_deadline() for part in self._timed)
+
+    @property
+    def newest_seq(self) -> int:
+        """Of its heartbeats."""
+        return self._heartbeats.newest_seq
 
     @property
     def is_idle(self) -> bool:
@@ -322,12 +384,17 @@ class RManager:
             requests=request_statuses(self.state),
         )
 
+    def explain(self, query: tg.ExplainQuery, now: float) -> tc.Explained:
+        """Why a request lies where it lies. Looks at all that are here."""
+        return self._explainer.explain(query.request_id, now)
+
     def validate(self) -> None:
         """Every invariant of one instance."""
-        self.state.validate(self._debts.closing_slots() + self._recaller.slots())
+        self.state.validate(self._debts.closing_slots() + self._recaller.slots() + self._swapper.slots())
         self._heartbeats.validate()
         self._peers.validate()
         self._debts.validate()
         self._mover.validate()
         self._reclaimer.validate()
+        self._swapper.validate()
         assert not self.state.sequences.touched, "what changed was not looked at"

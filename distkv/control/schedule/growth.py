@@ -1,4 +1,4 @@
-"""How much longer an output is expected to get, by the outputs that have ended here."""
+"""How much longer an output is expected to get, by the outputs that have ended here, and what memory that takes."""
 
 from __future__ import annotations
 
@@ -45,3 +45,13 @@ def blocks_to_come(num_tokens: int, held_blocks: int, still_to_come: int, block_
     """rBlocks that a sequence of `num_tokens`, which has `held_blocks` now, will need besides; the KV of its last token
     is never needed."""
     return max(0, -(-(num_tokens + still_to_come - 1) // block_tokens) - held_blocks)
+
+
+def most_at_once(num_blocks: int, num_sequences: int) -> int:
+    """rBlocks that so many sequences need besides at once at most, if they are expected to need `num_blocks` in all
+    until their ends, one at least for each.
+
+    What one has grown by is there for the others once it has ended. If n sequences grow alike and end one after the
+    other at equal distances, they need (n + 1)² / 4n at once of what the last one grows by, of (n + 1) / 2 in all.
+    """
+    return max(num_sequences, -(-num_blocks * (num_sequences + 1) // max(1, 2 * num_sequences)))

@@ -43,7 +43,28 @@ class Holdings:
             spare -= keep
             seq.placement.borrow(debt, here)
             self._debts.release_unused(seq, debt, keep)
+            self._state.histories.note(
+                seq.request_id,
+                "borrowed",
+                instance_id=debt.creditor_id,
+                why=borrow.purpose.value,
+                blocks=len(here) + keep,
+            )
         self._state.sequences.touch(seq)
+
+    def use_spare(self, seq: Sequence, most: int, creditor_id: str | None = None) -> int:
+        """Have up to `most` full blocks go to what a sequence keeps at creditors, or at this one; returns how many."""
+        if not seq.placement.counts.movable:
+            return 0
+        debts = [debt for debt in seq.placement.debts if creditor_id in (None, debt.creditor_id) and debt.num_spare]
+        blocks = seq.placement.movable()[:most] if debts else []
+        count = len(blocks)
+        for debt in debts:
+            here, blocks = blocks[: debt.num_spare], blocks[debt.num_spare :]
+            seq.placement.borrow(debt, here)
+        if count:
+            self._state.sequences.touch(seq)
+        return count - len(blocks)
 
     def restart(self, seq: Sequence, now: float) -> None:
         """Take everything from a sequence; it starts over from its tokens when there is memory again."""
@@ -53,8 +74,9 @@ class Holdings:
         self._debts.drop(seq, now)
         state.sequences.wait(seq, now)
 
-    def preempt(self, seq: Sequence, now: float) -> None:
+    def preempt(self, seq: Sequence, now: float, why: str) -> None:
         """Take everything from a running sequence; others may have it first."""
+        self._state.histories.note(seq.request_id, "preempted", why=why, blocks=seq.size_blocks)
         self._state.counters.preemptions += 1
         self._state.publish(events.Preempted(request_id=seq.request_id, num_tokens=len(seq.request.tokens)))
         self.restart(seq, now)

@@ -14,7 +14,9 @@ from random import Random
 from distkv.control.loan.borrow import Borrow, Purpose
 from distkv.control.request.sequence import SeqState, Sequence
 from distkv.control.rmanager.state import RManagerState
+from distkv.control.schedule.endings import endings, steps_until, still_to_come
 from distkv.control.schedule.holdings import LONGEST_RETRY_S, Holdings
+from distkv.control.schedule.worth import Choice
 from distkv.control.timers import Timers
 
 LEAST_MOVE_BLOCKS = 4
@@ -76,13 +78,14 @@ class MakingRoom:
             return
         may_relieve = now >= self._relieve_at and state.has_creditors
         victim = self._fullest() if may_relieve else None
-        if victim is not None:
+        if victim is not None and self._is_worth_it(victim, len(stalled), now):
             wanted = min(victim.placement.counts.movable, most)
-            state.borrower.start(victim, Purpose.RELIEVE, wanted, now)
+            is_avoidable = state.fits_at_home(victim)
+            state.borrower.start(victim, Purpose.RELIEVE, wanted, now, is_avoidable=is_avoidable)
             return
         # What a sequence has in flight may fill blocks that can leave, or end a request: that comes first.
         stuck = any(not state.scheduler.has_in_flight(s) for s in stalled)
-        if stuck and not room_is_coming and (now >= self._relieve_at or not state.has_creditors):
+        if stuck and not room_is_coming:
             self._give_way(now)
 
     def on_borrowed(self, borrow: Borrow, now: float) -> None:
@@ -130,26 +133,21 @@ class MakingRoom:
         return self._state.pool.num_free < len(soon)
 
     def _starving(self) -> bool:
-        """Whether the oldest waiting request has not even the one slot that it needs to use borrowed memory."""
+        """Whether the oldest waiting request has not even the one slot that it needs to use borrowed memory, which one
+        that this instance can hold does not need."""
         state = self._state
         if state.pool.num_free > len(state.running()):
             return False
         oldest = self._state.sequences.queue.waiting.oldest
         if oldest is None or oldest.placement.unassigned_slots:
             return False
+        if not oldest.placement.holds_kv and state.worth.is_known and state.fits_at_home(oldest):
+            return False
         return self._holdings.unplaced_blocks(oldest) > 0
 
     def _use_spare(self, most: int) -> bool:
         """Have full blocks of a sequence go to what it keeps at creditors; false if none has both."""
-        for seq in self._state.running():
-            if seq.placement.counts.movable and (spare := seq.placement.num_spare):
-                blocks = seq.placement.movable()[: min(most, spare)]
-                for debt in seq.placement.debts:
-                    here, blocks = blocks[: debt.num_spare], blocks[debt.num_spare :]
-                    seq.placement.borrow(debt, here)
-                self._state.sequences.touch(seq)
-                return True
-        return False
+        return any(self._holdings.use_spare(seq, most) for seq in self._state.running())
 
     def _relieving(self) -> bool:
         return self._state.borrower.is_borrowing(Purpose.RELIEVE)
@@ -158,9 +156,24 @@ class MakingRoom:
         running = [s for s in self._state.running() if s.placement.counts.movable]
         return max(running, key=lambda s: (s.placement.counts.movable, s.age), default=None)
 
+    def _is_worth_it(self, victim: Sequence, num_stalled: int, now: float) -> bool:
+        """Whether blocks of one are to leave, so that all steps wait for partials, rather than somebody stand still
+        until another one ends. What this instance cannot hold alone has no choice."""
+        state = self._state
+        if not state.fits_at_home(victim):
+            return True
+        choice = Choice(
+            batch=len(state.running()) - max(1, num_stalled),
+            is_remote=state.waits_for_partials,
+            home_steps=steps_until(endings(state), 1),
+            life_steps=still_to_come(state, victim),
+        )
+        return state.worth.pays(choice, now)
+
     def _give_way(self, now: float) -> None:
-        """Preempt the one that costs least to do again, after a while that is the longer the more that is: of several
-        instances that stand still for each other's memory the one with the least to lose gives way."""
+        """Preempt the one that costs least to do again. Where this instance has borrowed or lent, after a while that is
+        the longer the more that is: of instances that stand still for each other's memory the one with the least
+        to lose gives way. So it is with one that reclaims what it has lent, and may not borrow before it is home."""
         victims = [
             Victim(seq.request_id, seq.age, seq.num_computed, seq.placement.num_local_slots > 0)
             for seq in self._state.running()
@@ -168,10 +181,12 @@ class MakingRoom:
         victim = cheapest(victims)
         if victim is None:
             return
-        if self._state.has_creditors and self._give_way_at == math.inf:
+        shares = bool(self._state.owed) or self._state.loans.num_blocks > 0
+        may_help = (self._state.has_creditors and shares) or (self._state.is_one_sided and self._state.is_short)
+        if may_help and self._give_way_at == math.inf:
             pause_s = min(LONGEST_RETRY_S, REDO_S * victim.redo_tokens) * (0.5 + self._entropy.random())
             self._give_way_at = now + pause_s
             self._relieve_again.set("give way", self._give_way_at)
-        elif not self._state.has_creditors or now >= self._give_way_at:
+        elif not may_help or now >= self._give_way_at:
             self._give_way_at = math.inf
-            self._holdings.preempt(self._state.sequences[victim.request_id], now)
+            self._holdings.preempt(self._state.sequences[victim.request_id], now, "a running request needed a slot")

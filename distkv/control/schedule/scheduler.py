@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from distkv.control.performance.observed import ObservedTimes
 from distkv.control.request.block import Block
 from distkv.control.request.sequence import SeqState, Sequence
 from distkv.control.schedule.chunking import Chunk, Chunking
@@ -44,19 +45,21 @@ class Planned:
 @dataclass(slots=True)
 class InFlight:
     """A step that was sent and whose result is not back. decodes, chunks: what it computes, for what that costs.
-    prompt_logprobs: how many logprobs of prompts it reports."""
+    prompt_logprobs: how many logprobs of prompts it reports. is_remote: it attends to borrowed spans."""
 
     step_id: int
     planned: dict[str, Planned] = field(default_factory=dict)
     decodes: int = 0
     chunks: list[Chunk] = field(default_factory=list)
     prompt_logprobs: int = 0
+    is_remote: bool = False
 
 
 class Scheduler:
     """Plans steps and remembers those in flight.
 
-    take_slot(): one more slot for a growing sequence, or None.
+    take_slot(): one more slot for a growing sequence, or None. take_spare(count): up to so many that nobody else is
+    expected to need. times: what steps were seen to take.
     """
 
     def __init__(
@@ -66,13 +69,16 @@ class Scheduler:
         max_num_batched_tokens: int,
         mixed_step_ratio: float,
         take_slot: Callable[[], int | None],
+        take_spare: Callable[[int], list[int]],
     ) -> None:
         self._block_tokens = block_tokens
         self._max_num_seqs = max_num_seqs
         self._max_tokens = max_num_batched_tokens
         self._chunking = Chunking(max_num_batched_tokens, mixed_step_ratio)
         self._turns = Turns()
+        self.times = ObservedTimes()
         self._take_slot = take_slot
+        self._take_spare = take_spare
         self._last_step_id = 0
         self.in_flight: deque[InFlight] = deque()
         self.stalled: list[Sequence] = []
@@ -136,8 +142,32 @@ class Scheduler:
         if not self.in_flight or self.in_flight[0].step_id != step_id:
             return None
         step = self.in_flight.popleft()
-        self._chunking.observe(step.decodes, step.chunks, compute_s)
+        self.observe(step, compute_s)
         return step
+
+    def observe(self, step: InFlight, compute_s: float) -> None:
+        """A step like this one took the worker `compute_s`."""
+        self._chunking.observe(step.decodes, step.chunks, compute_s)
+        self.times.observe(step.decodes, sum(end - start for start, end in step.chunks), compute_s)
+
+    def decodes_only(self, num_running: int) -> bool:
+        """Whether as many steps are in flight as may be, of which each decodes all that run."""
+        return len(self.in_flight) == MAX_IN_FLIGHT and all(
+            not step.chunks
+            and len(step.planned) == num_running
+            and all(part.sampled and part.attempt == part.seq.attempt for part in step.planned.values())
+            for step in self.in_flight
+        )
+
+    def repeated(self, num_steps: int) -> None:
+        """The results of so many steps are back, each of which was followed by one more, which computes the next
+        position of all."""
+        self._last_step_id += num_steps
+        for step in self.in_flight:
+            step.step_id += num_steps
+            for part in step.planned.values():
+                part.start += num_steps
+                part.end += num_steps
 
     def take_back(self, seq: Sequence) -> None:
         """Undo what the steps in flight do for a sequence: its ranges are to be computed again, in a new attempt."""
@@ -153,56 +183,69 @@ class Scheduler:
         return part
 
     def _plan_sequence(self, seq: Sequence, budget: int, step: InFlight) -> SeqStep | None:
+        request, placement = seq.request, seq.placement
         start, end = seq.uncomputed.first
-        end = min(end, start + budget, self._streaming_limit(seq, start))
-        if seq.request.report is not None:
-            end = min(end, seq.request.report.limit(start, MAX_PROMPT_LOGPROBS - step.prompt_logprobs))
+        end = min(end, start + budget)
+        if placement.has_outgoing:
+            self._widen(seq, end - start)
+            end = min(end, self._streaming_limit(seq, start))
+        if request.report is not None:
+            end = min(end, request.report.limit(start, MAX_PROMPT_LOGPROBS - step.prompt_logprobs))
             if end <= start:
                 return None
         end = self._find_room(seq, start, end)
         if end <= start:
-            if not seq.placement.has_outgoing:
+            if not placement.has_outgoing:
                 self.stalled.append(seq)
             return None
         sampled = end == seq.length
-        wanted = None if seq.request.report is None else seq.request.report.request(seq.request.tokens, start, end)
-        local, remote = seq.placement.block_table(-(-end // self._block_tokens))
+        wanted = None if request.report is None else request.report.request(request.tokens, start, end)
+        local, remote = placement.block_table(-(-end // self._block_tokens))
         part = SeqStep(
             request_id=seq.request_id,
-            version=seq.placement.version,
+            version=placement.version,
             attempt=seq.attempt,
             start=start,
             end=end,
-            tokens=pack(seq.request.tokens[start:end]),
+            tokens=pack(request.tokens[start:end]),
             local=local,
             remote=remote,
-            sample=seq.request.sampling_at(end) if sampled else None,
-            history=seq.request.has_history,
+            sample=request.sampling_at(end) if sampled else None,
+            history=request.has_history,
             prompt_logprobs=wanted,
         )
         if wanted is not None:
             step.prompt_logprobs += wanted.num_tokens * (1 + wanted.top)
+        step.is_remote = step.is_remote or bool(remote)
         step.planned[seq.request_id] = Planned(seq, seq.attempt, start, end, sampled, wanted, remote)
         seq.planned(start, end)
         return part
 
+    def _widen(self, seq: Sequence, num_tokens: int) -> None:
+        """A sequence that was admitted with few slots takes more while nobody needs them: as many as chunks of so many
+        tokens leave through. Those that no block waits for any more go back by themselves."""
+        placement = seq.placement
+        chunk = -(-num_tokens // self._block_tokens)
+        wanted = min(STREAMING_SHARE * chunk - placement.num_local_slots, placement.num_without_slot)
+        if wanted > 0:
+            placement.add_slots(self._take_spare(wanted))
+
     def _streaming_limit(self, seq: Sequence, start: int) -> int:
         """Where a chunk must end so that rBlocks can leave while the next chunk is computed."""
         first = start // self._block_tokens
-        if not seq.placement.has_outgoing:
-            return seq.length
         return (first + max(1, seq.placement.num_local_slots // STREAMING_SHARE)) * self._block_tokens
 
     def _find_room(self, seq: Sequence, start: int, end: int) -> int:
         """Give each block of [start, end) a slot; returns how far the slots reach."""
-        block_tokens = self._block_tokens
+        block_tokens, blocks = self._block_tokens, seq.placement.blocks
         for number in range(start // block_tokens, -(-end // block_tokens)):
-            block = seq.placement.blocks[number]
-            if block.slot is None and not self._give_slot(seq, block):
+            block = blocks[number]
+            if block.slot is None and not self.give_slot(seq, block):
                 return min(end, number * block_tokens)
         return end
 
-    def _give_slot(self, seq: Sequence, block: Block) -> bool:
+    def give_slot(self, seq: Sequence, block: Block) -> bool:
+        """A slot to compute a block in; false if there is none."""
         if seq.placement.put_unassigned(block):
             return True
         slot = self._take_slot() if block.debt is None else None

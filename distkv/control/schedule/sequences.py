@@ -77,6 +77,17 @@ class Sequences(MutableMapping[str, Sequence]):
         """Those that do not run."""
         return len(self._all) - len(self.running)
 
+    @property
+    def context_tokens(self) -> int:
+        """KV tokens of those that run, wherever they lie."""
+        return sum(seq.num_computed for seq in self.running)
+
+    @property
+    def prefill_tokens(self) -> int:
+        """Tokens that are to be computed before all of them decode."""
+        held = sum(seq.num_uncomputed for seq in self.holding() if not seq.is_decoding)
+        return self.queue.unplaced_tokens + held
+
     def of_route(self, route: bytes) -> list[Sequence]:
         """Those that came by this route."""
         return list(self._of_route.get(route, {}).values())

@@ -5,8 +5,10 @@ Nothing here looks at all of them: each question is answered by an index.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterator
 from dataclasses import dataclass
+from heapq import merge
 
 from distkv.control.request.sequence import Sequence
 from distkv.control.schedule.age_order import AgeOrder
@@ -19,24 +21,27 @@ AGED_S = 2.0
 
 @dataclass(slots=True)
 class Filed:
-    """How a waiting sequence is filed. size: rBlocks that all of it takes. resumes: it holds KV. ready: it may try."""
+    """How a waiting sequence is filed. size, tokens: rBlocks that all of it takes, and its tokens. resumes: it holds
+    KV. ready: it may try."""
 
     seq: Sequence
     size: int
+    tokens: int
     resumes: bool
     ready: bool
 
 
 class WaitingQueue:
     """waiting: those in that state. resuming: of them, those that hold KV: few, for memory is. aged: of all that do
-    not run, those that have not for AGED_S. unplaced_blocks: rBlocks that those that hold nothing will need."""
+    not run, those that have not for AGED_S. unplaced_blocks, unplaced_tokens: rBlocks that those that hold nothing will
+    need, and their tokens."""
 
     def __init__(self, patience_s: float) -> None:
         self.waiting = AgeOrder()
         self.resuming = AgeOrder()
         self.aged = AgeOrder()
         self.starvation = Starvation(patience_s)
-        self.unplaced_blocks = 0
+        self.unplaced_blocks = self.unplaced_tokens = 0
         self._filed: dict[str, Filed] = {}
         self._ready = AgeOrder()
         self._ready_by_size: dict[int, AgeOrder] = {}
@@ -62,13 +67,15 @@ class WaitingQueue:
 
     def add(self, seq: Sequence) -> None:
         """It waits, until its time to retry at least."""
-        filed = self._filed[seq.request_id] = Filed(seq, seq.size_blocks, seq.placement.holds_kv, False)
+        num_tokens = len(seq.request.tokens)
+        filed = self._filed[seq.request_id] = Filed(seq, seq.size_blocks, num_tokens, seq.placement.holds_kv, False)
         self.waiting.add(seq)
         self.starvation.add(seq, filed.size)
         if filed.resumes:
             self.resuming.add(seq)
         else:
             self.unplaced_blocks += filed.size
+            self.unplaced_tokens += filed.tokens
         self._resting.set(seq.request_id, seq.retry_at)
 
     def remove(self, seq: Sequence) -> None:
@@ -80,6 +87,7 @@ class WaitingQueue:
             self.resuming.remove(seq)
         else:
             self.unplaced_blocks -= filed.size
+            self.unplaced_tokens -= filed.tokens
         self._resting.cancel(seq.request_id)
         if filed.ready:
             self._unready(seq, filed.size)
@@ -125,6 +133,17 @@ class WaitingQueue:
                 best = oldest
         return best
 
+    def fitting(self, num_blocks: int) -> Iterator[Sequence]:
+        """All that hold nothing, may try, and take so many rBlocks at most, oldest first."""
+        sizes = self._ready_sizes[: bisect_right(self._ready_sizes, num_blocks)]
+        return merge(*(self._ready_by_size[size] for size in sizes), key=lambda seq: seq.age)
+
+    def next_larger(self, num_blocks: int) -> Sequence | None:
+        """The oldest that holds nothing, may try, and takes more rBlocks."""
+        sizes = self._ready_sizes[bisect_right(self._ready_sizes, num_blocks) :]
+        oldest = [seq for size in sizes if (seq := self._ready_by_size[size].oldest) is not None]
+        return min(oldest, key=lambda seq: seq.age, default=None)
+
     def is_ready(self, seq: Sequence) -> bool:
         """Whether it waits, holds nothing and may try."""
         filed = self._filed.get(seq.request_id)
@@ -148,7 +167,9 @@ class WaitingQueue:
         assert self._ready_sizes == sorted({filed.size for filed in ready})
         by_size = {size: {filed.seq for filed in ready if filed.size == size} for size in self._ready_sizes}
         assert {size: set(seqs) for size, seqs in self._ready_by_size.items()} == by_size
-        assert self.unplaced_blocks == sum(filed.size for filed in filed_all if not filed.resumes)
+        unplaced = [filed for filed in filed_all if not filed.resumes]
+        assert self.unplaced_blocks == sum(filed.size for filed in unplaced)
+        assert self.unplaced_tokens == sum(len(filed.seq.request.tokens) for filed in unplaced)
         assert all(request_id in self._ageing for request_id in self._young)
         self._resting.validate()
         self._ageing.validate()

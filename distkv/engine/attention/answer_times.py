@@ -14,7 +14,7 @@ class AnswerTimes:
 
     def __init__(self, longest_s: float) -> None:
         """longest_s: what is waited at most, and while it has not answered yet."""
-        self._longest_s = longest_s
+        self.longest_s = longest_s
         self._slowest_s: dict[int, float] = {}
 
     def took(self, work: int, seconds: float) -> None:
@@ -25,8 +25,12 @@ class AnswerTimes:
     def patience_s(self, work: int) -> float:
         """How long to wait for an answer."""
         if not self._slowest_s:
-            return self._longest_s
-        return min(self._longest_s, max(SHORTEST_S, MANY_TIMES * self._usual_s(work.bit_length())))
+            return self.longest_s
+        return self.patience_for(self._usual_s(work.bit_length()))
+
+    def patience_for(self, usual_s: float) -> float:
+        """How long to wait for what usually takes so long."""
+        return min(self.longest_s, max(SHORTEST_S, MANY_TIMES * usual_s))
 
     def _usual_s(self, size: int) -> float:
         """Of what was never asked for: as the next smaller takes, in proportion; or as the next larger."""

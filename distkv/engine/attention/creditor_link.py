@@ -12,6 +12,9 @@ from torch import Tensor
 
 from distkv.engine.attention.answer_times import AnswerTimes
 from distkv.engine.attention.bodies import body_of, tensor_of
+from distkv.engine.attention.fetch.costs import Costs
+from distkv.engine.attention.fetch.keys import work_of
+from distkv.engine.attention.fetch.link import FetchLink
 from distkv.engine.attention.merging import Rows
 from distkv.errors import LinkClosed, LinkError, LinkTimeout, WireError
 from distkv.kernels import Partial
@@ -36,11 +39,14 @@ class FrameLink(Protocol):
 
 
 class Peers(Protocol):
-    """Finds creditors."""
+    """Finds creditors. Neither method connects."""
 
     def creditor(self, instance_id: str, microbatch: int = 0) -> CreditorLink:
         """A usable link to an instance; each microbatch of a step has its own, for their queries overlap. Raises
         LinkError when there is none; does not wait for one longer than a moment."""
+
+    def fetch_link(self, instance_id: str, microbatch: int = 0) -> FetchLink | None:
+        """A usable link to read an instance's blocks by, likewise; None when there is none yet. Does not wait."""
 
 
 class CreditorLink:
@@ -59,13 +65,15 @@ class CreditorLink:
         times: AnswerTimes,
         counters: Counters,
         on_silent: Callable[[], None] = lambda: None,
+        costs: Costs | None = None,
     ) -> None:
         """times: of this creditor's answers, by which it is waited for. counters: query_bytes are added to these.
-        on_silent: called when it was waited for in vain."""
+        on_silent: called when it was waited for in vain. costs: learn what it costs a step to ask this creditor."""
         self.broken = False
         self._on_silent = on_silent
         self._link, self._creditor_id, self._times = link, creditor_id, times
-        self._counters = counters
+        self._counters, self._costs = counters, costs
+        self._busy_s, self._layers, self._own_blocks = 0.0, 0, 0
         self._plan = AttendPlan(step_id=0, num_rows=0, entries=())
         self._rows: Rows = slice(0, 0)
         self._lost: Sequence[set[str]] = ()
@@ -87,13 +95,17 @@ class CreditorLink:
         """Rows of the partials of one layer."""
         return sum(entry.num_rows for entry in self._plan.entries)
 
-    def begin(self, plan: AttendPlan, positions: Tensor, rows: Rows, lost: Sequence[set[str]]) -> None:
+    def begin(
+        self, plan: AttendPlan, positions: Tensor, rows: Rows, lost: Sequence[set[str]], own_blocks: int = 0
+    ) -> None:
         """Send the plan of a step.
 
         positions: int64 [R], of each row that travels; on the host. lost: per entry of the plan, the creditors that
-        failed its sequence: this one is added when the entry is stale or the link fails.
+        failed its sequence: this one is added when the entry is stale or the link fails. own_blocks: see Work.
         """
+        self._own_blocks = own_blocks
         self._plan, self._rows, self._lost, self._awaited_heads = plan, rows, lost, None
+        self._busy_s, self._layers = 0.0, 0
         self._work = sum(entry.num_rows * entry.num_blocks for entry in plan.entries)
         self._patience_s = self._times.patience_s(self._work)
         self._send(plan, positions)
@@ -102,6 +114,7 @@ class CreditorLink:
         """Send the queries of a layer, [R, Hq, D] in the model's dtype, on the host."""
         self._asked_s = time.monotonic()
         self._send(Attend(step_id=self._plan.step_id, layer=layer), q)
+        self._busy_s += time.monotonic() - self._asked_s
         self._awaited_heads = q.shape[1:]
 
     def collect(self, layer: int, since_s: float) -> Partial | None:
@@ -114,7 +127,8 @@ class CreditorLink:
             return None
         (heads, dim), self._awaited_heads = self._awaited_heads, None
         rows = self.partial_rows
-        left_s = since_s + self._patience_s - time.monotonic()
+        waits_s = time.monotonic()
+        left_s = since_s + self._patience_s - waits_s
         try:
             header, body = self._link.recv(min(self._patience_s, max(TURN_S, left_s)))
             stale = self._stale(layer, header)
@@ -122,11 +136,20 @@ class CreditorLink:
         except (LinkError, WireError) as error:
             self._fail(error)
             return None
-        self._times.took(self._work, time.monotonic() - self._asked_s)
+        now_s = time.monotonic()
+        self._times.took(self._work, now_s - self._asked_s)
+        self._busy_s += now_s - waits_s
+        self._layers += 1
         self._counters.query_bytes += flat.nbytes
         for entry in stale:
             self._lost[entry].add(self._creditor_id)
         return flat[: rows * heads * dim].view(rows, heads, dim), flat[rows * heads * dim :].view(rows, heads)
+
+    def finish(self) -> None:
+        """The step is over: what it cost is known."""
+        work = work_of(self._plan.entries, self._own_blocks)
+        if self._costs is not None and work is not None and self._layers and not self.broken:
+            self._costs.took("ship", work, self._busy_s / self._layers)
 
     def _send(self, header: AttendPlan | Attend, tensor: Tensor) -> None:
         if self.broken:

@@ -1,4 +1,5 @@
-"""DistAttention of one layer over a microbatch (000 §4.2). Queries travel to where keys lie, partials come back."""
+"""DistAttention of one layer over a microbatch (000 §4.2). Queries travel to where keys lie, partials come back; keys
+that are fetched instead are attended to here."""
 
 from __future__ import annotations
 
@@ -26,11 +27,14 @@ def dist_attention(
     config, device = model.config, model.device
     q = pieces.store(layer)
     queries = send_queries(layer, q, batch.links, device)
+    attends_s = time.monotonic()
     local = device.backend.attend(q, pool.layer(layer), batch.metadata, config.scale, config.windows[layer])
+    batch.attend_s += time.monotonic() - attends_s
     queries.complete()
+    fetched = [keys.attend(layer, q) for keys in batch.fetched]
     yield
     partials = collect_partials(layer, q, batch, device)
-    return batch.merge_plan.merge(local, partials, device.backend)
+    return batch.merge_plan.merge(local, [*partials, *fetched], device.backend)
 
 
 class QueriesOnTheWay:

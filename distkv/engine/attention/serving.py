@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from contextlib import ExitStack
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -17,10 +18,12 @@ from distkv.engine.device.pool import KvPool
 from distkv.engine.model.config import ModelConfig
 from distkv.errors import MalformedMessage
 from distkv.kernels import AttentionMetadata, BlockTable
-from distkv.wire.messages.counters import Counters
-from distkv.wire.messages.data import Attend, AttendEntry, AttendPlan, Partials
+from distkv.wire.messages.counters import Counters, total
+from distkv.wire.messages.data import Attend, AttendEntry, AttendPlan, Partials, Slots, SlotsQuery, SpanPart
 
 MAX_PARTIALS_BYTES = 1 << 30
+MAX_SLOTS = 1 << 20
+"""That one query may ask for."""
 MAX_POSITION = 1 << 48
 """Beyond any sequence, and far enough from the ends of int64 that kernels can count from it."""
 
@@ -36,6 +39,35 @@ class ServedPlan:
     positions: Tensor
     stale: tuple[int, ...] = ()
     metadata: AttentionMetadata | None = None
+
+
+class ServeTime:
+    """The time in which anybody is being served: however many are at once, it grows no faster than the clock."""
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._num_serving, self._since_s, self._total_s = 0, 0.0, 0.0
+
+    @contextmanager
+    def serving(self) -> Iterator[None]:
+        """Somebody is being served while this lasts."""
+        with self._lock:
+            if self._num_serving == 0:
+                self._since_s = self._clock()
+            self._num_serving += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._num_serving -= 1
+                if self._num_serving == 0:
+                    self._total_s += self._clock() - self._since_s
+
+    def total_s(self) -> float:
+        """Until now, what is still going on included."""
+        with self._lock:
+            return self._total_s + (self._clock() - self._since_s if self._num_serving else 0.0)
 
 
 class AttendServer:
@@ -55,7 +87,17 @@ class AttendServer:
         self._heads = config.heads
         self._streams = ThreadStreams(device, urgent=True)
         self._lock = threading.Lock()
-        self.counters = Counters()
+        self._time = ServeTime()
+        self._counters = Counters()
+
+    @property
+    def counters(self) -> Counters:
+        """attend_queries and serve_s."""
+        return total(self._counters, Counters(serve_s=self.served_s()))
+
+    def served_s(self) -> float:
+        """The time in which peers were served so far."""
+        return self._time.total_s()
 
     def accept(self, plan: AttendPlan, body: bytes | bytearray | memoryview) -> ServedPlan:
         """Check a plan. body: int64 [num_rows], the position of each query row. Raises MalformedMessage."""
@@ -87,6 +129,21 @@ class AttendServer:
         stale, out, lse = self.attend(served, header.layer, tensor_of(body, self._dtype, shape))
         return Partials(step_id=header.step_id, layer=header.layer, stale=stale), body_of(out), body_of(lse)
 
+    def slots(self, query: SlotsQuery) -> tuple[Slots, memoryview]:
+        """Where parts of spans lie, for a peer that reads them. Raises MalformedMessage."""
+        if sum(part.num_blocks for part in query.parts) > MAX_SLOTS:
+            raise MalformedMessage(f"a query for more than {MAX_SLOTS} slots")
+        found: list[int] = []
+        stale: list[int] = []
+        for index, part in enumerate(query.parts):
+            with self._registry.pin(part.span, part.index, part.num_blocks) as slots:
+                if slots is None:
+                    stale.append(index)
+                    continue
+                _check_within(part, slots)
+                found.extend(slots[part.index : part.index + part.num_blocks] if query.with_slots else ())
+        return Slots(stale=tuple(stale)), body_of(torch.tensor(found, dtype=torch.int64))
+
     @torch.inference_mode()
     def attend(self, served: ServedPlan, layer: int, q: Tensor) -> tuple[tuple[int, ...], Tensor, Tensor]:
         """Attend with q [R, Hq, D] to every entry's span, which is pinned only meanwhile.
@@ -97,7 +154,7 @@ class AttendServer:
         if layer >= self._config.num_layers:
             raise MalformedMessage(f"layer {layer} of a model with {self._config.num_layers} layers")
         device, backend = self._device, self._device.backend
-        with self._streams.current(), ExitStack() as pins:
+        with self._time.serving(), self._streams.current(), ExitStack() as pins:
             spans = [
                 pins.enter_context(self._registry.pin(entry.span, entry.index, entry.num_blocks))
                 for entry in served.plan.entries
@@ -113,7 +170,7 @@ class AttendServer:
             # Only what has arrived on the host was read while the spans were pinned.
             out, lse = device.to_host(*partials).wait()
         with self._lock:
-            self.counters.attend_queries += served.plan.num_rows
+            self._counters.attend_queries += served.plan.num_rows
         return stale, out, lse
 
     def _metadata(self, served: ServedPlan, spans: Sequence[tuple[int, ...] | None]) -> AttentionMetadata:
@@ -132,7 +189,7 @@ class AttendServer:
         return BlockTable(lent, tuple(range(entry.first_position, end, tokens)), end, tokens)
 
 
-def _check_within(entry: AttendEntry, slots: tuple[int, ...]) -> None:
+def _check_within(entry: AttendEntry | SpanPart, slots: tuple[int, ...]) -> None:
     if entry.index + entry.num_blocks > len(slots):
         raise MalformedMessage(
             f"rBlocks [{entry.index}, {entry.index + entry.num_blocks}) of a span of {len(slots)} rBlocks"

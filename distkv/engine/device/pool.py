@@ -43,6 +43,7 @@ class KvPool:
         flat = _flat(mmap.mmap(-1, size_bytes) if memory is None else memory)
         if flat is None or flat.nbytes < size_bytes:
             raise ValueError(f"a pool of {num_slots} slots needs {size_bytes} writable bytes")
+        self._layout, self._config = layout, config
         self._slots = flat[:size_bytes].view(num_slots, self.slot_bytes)
         blocks = self._slots.view(dtype).view(num_slots, config.num_layers, 2, config.heads.keys, -1)
         self._layers = [
@@ -53,6 +54,17 @@ class KvPool:
     def layer(self, layer: int) -> LayerKv:
         """K and V of one layer, as views."""
         return self._layers[layer]
+
+    def like_over(self, memory: Tensor) -> KvPool:
+        """A pool of rBlocks like these over other memory, as many as fit."""
+        num_slots = memory.nbytes // self.slot_bytes
+        return KvPool(self._config, num_slots, self.block_tokens, self.dtype, memory, self._layout)
+
+    def layer_over(self, memory: Tensor) -> LayerKv:
+        """K and V of a layer that was read from a pool of this shape, block after block: uint8 on any device."""
+        heads = self._config.heads
+        blocks = memory.view(self.dtype).view(-1, 2, heads.keys, self.block_tokens * heads.dim)
+        return self._layout.of(blocks[:, 0], blocks[:, 1], heads.dim, self.block_tokens)
 
     def slot(self, slot: int) -> Tensor:
         """The bytes of one rBlock, uint8, writable."""

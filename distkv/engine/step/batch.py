@@ -8,9 +8,13 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from distkv.engine.attention.creditor_link import CreditorLink
+from distkv.engine.attention.fetch.keys import FetchedKeys
 from distkv.engine.attention.merging import MergePlan
 from distkv.kernels import AttentionMetadata, BlockTable
 from distkv.wire.messages.to_worker import RemoteSpan, SeqStep
+
+_MUCH = 16
+"""Chunks' attention over keys takes most of the time when they have so many times the pairs that decodes have."""
 
 
 @dataclass(slots=True)
@@ -51,8 +55,9 @@ class Batch:
     tokens, positions: int64 [N]. slots, offsets: int64 [N], where the K and V of each row are stored. wanted: int64
     [M], rows whose last hidden states are wanted: one for each sequence that wants a token, in order, then all that
     predict prompt tokens whose logprobs are wanted. metadata: which rows read which local blocks. seqs: those that have
-    rows: who lost a creditor before has none. links: to the creditors of their spans. merge_plan: of their partials.
-    waited_s: how long its layers stood still for partials.
+    rows: who lost a creditor before has none. links: to the creditors of their spans that are asked. fetched: the keys
+    at creditors that are read here. merge_plan: of their partials, those of the links first. waited_s: how long its
+    layers stood still for partials and for keys. attend_s: how long they attended to own keys.
     """
 
     tokens: Tensor
@@ -64,4 +69,14 @@ class Batch:
     seqs: list[BatchSeq]
     links: list[CreditorLink]
     merge_plan: MergePlan
+    fetched: list[FetchedKeys] = field(default_factory=list)
     waited_s: float = 0.0
+    attend_s: float = 0.0
+
+    @property
+    def local_pairs(self) -> float:
+        """Pairs of a row and an own rBlock that it sees, of chunks; 0 if decodes are much of the batch."""
+        chunks = [seq for seq in self.seqs if len(seq.tokens) > 1]
+        decoded = sum(len(seq.local) for seq in self.seqs if len(seq.tokens) == 1)
+        pairs = sum(len(seq.tokens) * (len(seq.local) - len(seq.tokens) / seq.local.block_tokens / 2) for seq in chunks)
+        return pairs if pairs > _MUCH * decoded else 0.0

@@ -31,11 +31,12 @@ class Forward:
     def __call__(self, batches: Sequence[Batch], counters: Counters) -> list[Tensor]:
         """Last hidden states of the wanted rows of each, [M, hidden]. Counts model_s and attend_wait_s."""
         started_s = time.perf_counter()
-        if self._all_layers is not None and len(batches) == 1 and not batches[0].links:
+        if self._all_layers is not None and len(batches) == 1 and not (batches[0].links or batches[0].fetched):
             (batch,) = batches
             hidden = [self._all_layers(batch.tokens, batch.metadata, batch.slots, batch.offsets, batch.wanted)]
         else:
             hidden = self._by_turns(batches)
+            _finish(batches, counters)
         counters.model_s += time.perf_counter() - started_s
         counters.attend_wait_s += sum(batch.waited_s for batch in batches)
         return hidden
@@ -65,3 +66,13 @@ class Forward:
         if self._graphs is None:
             return EagerPieces(self._model, self._pool, batch)
         return self._graphs.pieces(batch, microbatch)
+
+
+def _finish(batches: Sequence[Batch], counters: Counters) -> None:
+    """All keys at creditors were read: sequences whose keys were not there any more are lost."""
+    for batch in batches:
+        for link in batch.links:
+            link.finish()
+        for keys in batch.fetched:
+            keys.finish(counters)
+            batch.waited_s += keys.waited_s

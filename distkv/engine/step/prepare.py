@@ -9,12 +9,14 @@ import torch
 from torch import Tensor
 
 from distkv.engine.attention.creditor_link import Peers
+from distkv.engine.attention.fetch.fetching import Fetching
+from distkv.engine.attention.fetch.keys import FetchedKeys, FetchPlan
 from distkv.engine.attention.merging import Rows, merge_plan_of
 from distkv.engine.device.device import Device
 from distkv.engine.device.pool import KvPool
 from distkv.engine.model.config import ModelConfig
 from distkv.engine.step.batch import Batch, BatchSeq, PlannedSeq
-from distkv.engine.step.queries import connect, queries_of
+from distkv.engine.step.queries import connect, find_keys, queries_of
 from distkv.errors import MalformedMessage
 from distkv.kernels import AttentionMetadata, BlockTable
 from distkv.wire.messages.to_worker import RemoteSpan, SeqStep
@@ -28,25 +30,34 @@ def prepare(
     peers: Peers,
     device: Device,
     microbatch: int = 0,
+    fetching: Fetching | None = None,
 ) -> Batch:
-    """Lay out a microbatch and send every creditor the plan of its queries.
+    """Lay out a microbatch, send every creditor the plan of its queries, and begin to read keys that are fetched.
 
-    microbatch: which one of the step it is, for each has links of its own. A creditor that cannot be reached loses the
-    sequences with spans there, no others; they get no rows. Raises MalformedMessage when a table does not cover what
-    is to be computed, or leaves the pool.
+    microbatch: which one of the step it is, for each has links of its own. fetching: chunks may fetch. A
+    creditor that cannot be reached loses the sequences with spans there, no others; they get no rows. Raises
+    MalformedMessage when a table does not cover what is to be computed, or leaves the pool.
     """
     all_seqs = [_seq(one, pool, config) for one in planned]
     links = connect(all_seqs, peers, microbatch)
     seqs = [seq for seq in all_seqs if not seq.lost]
     _number_rows(seqs)
     on_host = _row_tensors(seqs, pool)
-    queries = queries_of(step_id, links, seqs, pool.block_tokens)
+    found = find_keys(seqs, links, peers, microbatch, fetching) if links and fetching is not None else {}
+    queries = queries_of(step_id, links, seqs, pool.block_tokens, found)
     parts = [(seq.rows, seq.remote, seq.local_place) for seq in seqs if seq.remote]
-    merge_plan = merge_plan_of(parts, [query.plan for query in queries])
-    index = [*(query.rows for query in queries), *merge_plan.all_rows()]
+    merge_plan = merge_plan_of(parts, queries.plans)
+    shipped, fetched = queries.shipped, queries.fetched
+    index = [*queries.rows, *merge_plan.all_rows()]
     (tokens, positions, slots, offsets, wanted), index = _on_device(device, on_host, index)
-    for query, rows in zip(queries, index, strict=False):
-        query.link.begin(query.plan, on_host[1][query.rows], rows, query.lost)
+    for query, rows in zip(shipped, index, strict=False):
+        query.source.begin(query.plan, on_host[1][query.rows], rows, query.lost, query.own_blocks)
+    keys: list[FetchedKeys] = []
+    for one, rows in zip(fetched, index[len(shipped) :], strict=False):
+        assert fetching is not None
+        source, host_positions = one.source, on_host[1][one.rows]
+        plan = FetchPlan(one.plan, source.slots, rows, host_positions, positions[rows], one.lost, source.spent_s)
+        keys.append(fetching.keys(source, plan))
     metadata = AttentionMetadata(
         tuple(range(seq.rows.start, seq.rows.stop) for seq in seqs), tuple(seq.local for seq in seqs), positions
     )
@@ -58,8 +69,9 @@ def prepare(
         wanted=wanted,
         metadata=metadata,
         seqs=seqs,
-        links=[query.link for query in queries],
-        merge_plan=merge_plan.with_rows(*index[len(queries) :]),
+        links=[query.source for query in shipped],
+        fetched=keys,
+        merge_plan=merge_plan.with_rows(*index[len(shipped) + len(fetched) :]),
     )
 
 

@@ -1,27 +1,34 @@
-"""Which creditors a microbatch needs, and the plan of its queries for each of them."""
+"""Which creditors a microbatch needs, what is asked of each of them, and what of its keys is fetched instead."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import numpy as np
 
 from distkv.engine.attention.creditor_link import CreditorLink, Peers
+from distkv.engine.attention.fetch.fetching import Fetching, Found, Wanted
 from distkv.engine.attention.merging import Rows, rows_of
 from distkv.engine.step.batch import BatchSeq
 from distkv.errors import LinkError
-from distkv.wire.messages.data import AttendEntry, AttendPlan
+from distkv.wire.messages.data import AttendEntry, AttendPlan, SpanPart
+
+Source = TypeVar("Source")
 
 
 @dataclass(frozen=True, slots=True)
-class Queries:
-    """For one creditor. rows: of the microbatch, those that travel. lost: of the sequence of each entry of the plan."""
+class Queries(Generic[Source]):
+    """Over keys at one creditor. source: the link to ask by, or what was found of keys to fetch. rows: of the
+    microbatch, those of the plan. lost: of the sequence of each entry of the plan. own_blocks: rBlocks that a row of
+    the longest chunk would attend to here, if it attended to as much as all rows of the plan together."""
 
-    link: CreditorLink
+    source: Source
     plan: AttendPlan
     rows: Rows
     lost: list[set[str]]
+    own_blocks: int
 
 
 def connect(seqs: Sequence[BatchSeq], peers: Peers, microbatch: int) -> dict[str, CreditorLink]:
@@ -38,24 +45,80 @@ def connect(seqs: Sequence[BatchSeq], peers: Peers, microbatch: int) -> dict[str
     return links
 
 
+@dataclass(slots=True)
+class RemoteQueries:
+    """Of a microbatch, in the order of their partials: first those that are shipped, then those over fetched keys."""
+
+    shipped: list[Queries[CreditorLink]]
+    fetched: list[Queries[Found]]
+
+    @property
+    def plans(self) -> list[AttendPlan]:
+        """All."""
+        return [query.plan for query in self.shipped] + [query.plan for query in self.fetched]
+
+    @property
+    def rows(self) -> list[Rows]:
+        """Of all."""
+        return [query.rows for query in self.shipped] + [query.rows for query in self.fetched]
+
+
 def queries_of(
-    step_id: int, links: dict[str, CreditorLink], seqs: Sequence[BatchSeq], block_tokens: int
-) -> list[Queries]:
+    step_id: int,
+    links: dict[str, CreditorLink],
+    seqs: Sequence[BatchSeq],
+    block_tokens: int,
+    found: dict[str, Found],
+) -> RemoteQueries:
     """Of sequences whose rows are numbered; each learns which plan and entry its remote partials come from."""
-    queries: list[Queries] = []
+    queries = RemoteQueries([], [])
     for creditor_id, link in links.items():
-        attending = [seq for seq in seqs if any(span.instance_id == creditor_id for span in seq.spans)]
-        if attending:
-            queries.append(_queries(step_id, creditor_id, link, attending, block_tokens, len(queries)))
+        fetched = found[creditor_id].indices if creditor_id in found else ()
+        shipping = [seq for index, seq in enumerate(seqs) if index not in fetched and _has(seq, creditor_id)]
+        if shipping:
+            place = len(queries.shipped)
+            queries.shipped.append(_queries(step_id, creditor_id, link, shipping, block_tokens, place))
+    for creditor_id, one in found.items():
+        fetching = [seq for index, seq in enumerate(seqs) if index in one.indices]
+        place = len(queries.shipped) + len(queries.fetched)
+        queries.fetched.append(_queries(step_id, creditor_id, one, fetching, block_tokens, place))
+    plans = queries.plans
     for seq in seqs:
-        seq.remote.sort(key=lambda source: queries[source[0]].plan.entries[source[1]].first_position)
+        seq.remote.sort(key=lambda source: plans[source[0]].entries[source[1]].first_position)
     return queries
 
 
+def find_keys(
+    seqs: Sequence[BatchSeq], creditors: Iterable[str], peers: Peers, microbatch: int, fetching: Fetching
+) -> dict[str, Found]:
+    """What chunks fetch, by the creditor that has it. A sequence with one row ships it always."""
+    found: dict[str, Found] = {}
+    for creditor_id in creditors:
+        chunks = [
+            Wanted(index, len(seq.tokens), tuple(_parts(seq, creditor_id)), len(seq.local))
+            for index, seq in enumerate(seqs)
+            if len(seq.tokens) > 1 and _has(seq, creditor_id)
+        ]
+        one = fetching.find(peers.fetch_link(creditor_id, microbatch), chunks) if chunks else None
+        if one is not None:
+            found[creditor_id] = one
+    return found
+
+
+def _has(seq: BatchSeq, creditor_id: str) -> bool:
+    return any(span.instance_id == creditor_id for span in seq.spans)
+
+
+def _parts(seq: BatchSeq, creditor_id: str) -> Iterator[SpanPart]:
+    for span in seq.spans:
+        if span.instance_id == creditor_id:
+            yield SpanPart(span=span.span, index=span.index, num_blocks=span.num_blocks)
+
+
 def _queries(
-    step_id: int, creditor_id: str, link: CreditorLink, seqs: Sequence[BatchSeq], block_tokens: int, place: int
-) -> Queries:
-    """One plan for all sequences with spans on a creditor: each sends its rows once, and has an entry per span."""
+    step_id: int, creditor_id: str, source: Source, seqs: Sequence[BatchSeq], block_tokens: int, place: int
+) -> Queries[Source]:
+    """One plan for these sequences with spans on a creditor: each has its rows once, and an entry per span."""
     entries: list[AttendEntry] = []
     owners: list[BatchSeq] = []
     row = 0
@@ -79,4 +142,6 @@ def _queries(
         row += num_rows
     plan = AttendPlan(step_id=step_id, num_rows=row, entries=tuple(entries))
     rows = rows_of(np.concatenate([np.arange(seq.rows.start, seq.rows.stop) for seq in seqs]))
-    return Queries(link, plan, rows, [seq.lost for seq in owners])
+    own = sum(len(seq.tokens) * len(seq.local) for seq in seqs)
+    longest = max(len(seq.tokens) for seq in seqs)
+    return Queries(source, plan, rows, [seq.lost for seq in owners], round(own / longest))

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 import torch
 
 from distkv.engine.attention.creditor_link import Peers
+from distkv.engine.attention.fetch.fetching import FETCH_BYTES, Fetching
 from distkv.engine.device.pool import KvPool
 from distkv.engine.model.decoder import Model
 from distkv.engine.sampling.constraints import Constraints
@@ -17,17 +18,28 @@ from distkv.engine.step.forward import Forward
 from distkv.engine.step.microbatches import microbatches
 from distkv.engine.step.prepare import prepare
 from distkv.engine.step.requests import Requests
+from distkv.types import PrefillKv
 from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.from_worker import SeqResult
 from distkv.wire.messages.to_worker import Step
 
 
 class StepRunner:
-    """One model over one pool. Used by one thread. counters: steps, model_s, mask_s and
-    attend_wait_s. constraints: the grammars that its Steps may name."""
+    """One model over one pool. Used by one thread. counters: steps, remote_steps, model_s, mask_s, attend_wait_s,
+    fetched_blocks and fetched_bytes. constraints: the grammars that its Steps may name. fetching: which chunks fetch;
+    None if none may."""
 
-    def __init__(self, model: Model, pool: KvPool, peers: Peers, num_microbatches: int | None = None) -> None:
-        """num_microbatches: 2 cuts steps with keys on peers in two, 1 never does, None where it pays."""
+    def __init__(
+        self,
+        model: Model,
+        pool: KvPool,
+        peers: Peers,
+        num_microbatches: int | None = None,
+        prefill_kv: PrefillKv = "auto",
+        fetch_bytes: int = FETCH_BYTES,
+    ) -> None:
+        """num_microbatches: 2 cuts steps with keys on peers in two, 1 never does, None where it pays. prefill_kv:
+        whether chunks ship their queries or fetch keys. fetch_bytes: of scratch memory for keys read over links."""
         self.counters = Counters()
         self._model, self._pool, self._peers, self._num_microbatches = model, pool, peers, num_microbatches
         self._device = model.device
@@ -35,6 +47,9 @@ class StepRunner:
         histories = Histories()
         self.constraints = Constraints(model.config.vocab_size, model.config.eos_token_ids)
         self._requests = Requests(histories)
+        self.fetching = (
+            None if prefill_kv == "ship" else Fetching(pool, model.config, self._device, prefill_kv, fetch_bytes)
+        )
         self._forward = Forward(model, pool)
         self._sample = Sampler(model, histories, self.constraints)
 
@@ -50,9 +65,13 @@ class StepRunner:
         with self._stream:
             batches = self._prepare(step, planned)
             hidden = self._forward(batches, self.counters)
+            if self.fetching is not None:
+                for batch in batches:
+                    self.fetching.attended(batch.local_pairs, batch.attend_s)
             outputs = self._sample(batches, hidden, masks, self.counters)
             self._device.synchronize()
         self.counters.steps += 1
+        self.counters.remote_steps += any(batch.links or batch.fetched for batch in batches)
         return self._requests.commit(step, planned, outputs)
 
     def forget(self, request_ids: Collection[str], grammar_ids: Collection[int] = ()) -> None:
@@ -62,9 +81,11 @@ class StepRunner:
 
     def _prepare(self, step: Step, planned: Sequence[PlannedSeq]) -> list[Batch]:
         """The microbatches that have rows."""
+        if self.fetching is not None:
+            self.fetching.begin_step()
         config, pool, peers, device = self._model.config, self._pool, self._peers, self._device
         batches = [
-            prepare(step.step_id, part, pool, config, peers, device, index)
+            prepare(step.step_id, part, pool, config, peers, device, index, self.fetching)
             for index, part in enumerate(microbatches(planned, device, self._num_microbatches))
         ]
         return [batch for batch in batches if batch.seqs]

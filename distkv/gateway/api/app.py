@@ -39,6 +39,7 @@ def make_app(service: Service) -> ASGIApp:
         Route("/v1/completions", Completions(service).create, methods=["POST"]),
         Route("/v1/chat/completions", Chats(service).create, methods=["POST"]),
         *(Route(path, info.not_implemented, methods=["POST"]) for path in NOT_IMPLEMENTED),
+        Route("/explain/{request_id}", info.explain),
         Route("/tokenizer_info", info.tokenizer_info),
         Route("/tokenize", tokenizing.tokenize, methods=["POST"]),
         Route("/detokenize", tokenizing.detokenize, methods=["POST"]),

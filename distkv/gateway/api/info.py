@@ -13,7 +13,7 @@ from distkv.gateway.api.service import Service
 from distkv.gateway.operations.metrics_text import MetricsText
 from distkv.gateway.schema.errors import RETRY_AFTER_S, ApiError
 from distkv.gateway.schema.openapi import document
-from distkv.gateway.schema.responses import Health, ModelCard, ModelList, Version, json_response
+from distkv.gateway.schema.responses import Health, ModelCard, ModelList, RequestExplanation, Version, json_response
 
 
 class Info:
@@ -56,6 +56,12 @@ class Info:
         name = request.path_params["model_id"]
         self._service.model.check_name(name)
         return json_response(self._card(name))
+
+    async def explain(self, request: Request) -> Response:
+        """Why the KV of a request lies where it lies."""
+        explanation = await self._service.cluster.explain(request.path_params["request_id"])
+        one = explanation.explained
+        return json_response(RequestExplanation(one.request_id, one.instance_id, one.state, explanation.sentences()))
 
     async def metrics(self, request: Request) -> Response:
         """Prometheus text, or OpenMetrics if the scraper accepts it."""

@@ -12,12 +12,13 @@ import structlog
 
 from distkv.client.async_client import AsyncClient
 from distkv.client.capacity import capacities
+from distkv.client.explaining import Explanation
 from distkv.client.owned_tasks import OwnedTasks
 from distkv.client.prompts import TokenIds
 from distkv.errors import ClusterUnreachable, RequestFailed
 from distkv.types import Chunk, SamplingParams
 from distkv.wire.messages.common import Member
-from distkv.wire.messages.to_client import Status
+from distkv.wire.messages.to_client import ClusterState, Status
 
 REFRESH_S = 0.5
 STATUS_AGE_S = 1.0
@@ -40,6 +41,7 @@ class Cluster:
         self._client = self._clients[0]
         self._members: tuple[Member, ...] = ()
         self._statuses: tuple[Status, ...] = ()
+        self._state: ClusterState | None = None
         self._ready_s: dict[str, float] = {}
         self._polled_s = float("-inf")
         self._polling = asyncio.Lock()
@@ -70,6 +72,10 @@ class Cluster:
         if self._is_waiting:
             raise RequestFailed(True, self.unready)
         return self._client.stream(prompt, params, request_id=request_id, timeout_s=timeout_s)
+
+    async def explain(self, request_id: str) -> Explanation:
+        """Why a request lies where it lies, see `AsyncClient.explain`."""
+        return await self._client.explain(request_id)
 
     @property
     def ready(self) -> list[Member]:
@@ -116,6 +122,11 @@ class Cluster:
         """The last result of `statuses`."""
         return self._statuses
 
+    @property
+    def last_state(self) -> ClusterState | None:
+        """What a gManager said of the whole cluster when the statuses were polled; None if none did."""
+        return self._state
+
     async def statuses(self) -> tuple[Status, ...]:
         """The status of every instance, at most STATUS_AGE_S old; the last known one when nobody answers."""
         loop = asyncio.get_running_loop()
@@ -123,6 +134,7 @@ class Cluster:
             if loop.time() - self._polled_s >= STATUS_AGE_S:
                 with contextlib.suppress(ClusterUnreachable):
                     self._statuses = await self._client.statuses()
+                    self._state = await self._client.cluster()
                 self._polled_s = loop.time()
                 self._note(self._polled_s)
         return self._statuses

@@ -1,18 +1,22 @@
 """One HTTP connection: uvicorn's, within limits on its head, its pace, and how many there are.
 
 Uvicorn reads what comes, whatever its size and however slowly. Here a head has a size, a number of headers and a
-deadline, what frames a body stays in proportion to it, and a reader who takes nothing is cut off.
+deadline, what frames a body stays in proportion to it, and a reader who takes nothing is cut off. What begins, is
+complete or is lost at the same time gets its turn one after the other.
 """
 
 from __future__ import annotations
 
 import asyncio
 import resource
+from collections import deque
+from functools import partial
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from distkv.gateway.operations.paths import OPEN_PATHS
+from distkv.gateway.operations.paths import HEALTH_PATHS, OPEN_PATHS
+from distkv.gateway.operations.turns import Turns
 from distkv.gateway.schema.errors import ApiError, unavailable
 
 MAX_HEAD_BYTES = 32 * 2**10
@@ -32,7 +36,7 @@ SPARE = 64
 
 
 class Connections:
-    """All connections of a server. most: how many serve the API.
+    """All connections of a server. most: how many serve the API. turns: of their requests.
 
     One more ends the one that has been longest without a complete request, idle or half sent. When all of them are
     busy, SPARE more may ask for the OPEN_PATHS, so that health checks and metrics always get in.
@@ -40,6 +44,7 @@ class Connections:
 
     def __init__(self, most: int) -> None:
         self.most = most
+        self.turns = Turns()
         self.idle: dict[LimitedConnection, None] = {}
         self.spare: dict[LimitedConnection, None] = {}
 
@@ -85,6 +90,9 @@ class LimitedConnection(HttpToolsProtocol):
         self._in_head = True
         self._fed_bytes = self._body_bytes = self._num_headers = 0
         self._unread = bytearray()
+        self._unanswered: deque[RequestResponseCycle] = deque()
+        self._begun: RequestResponseCycle | None = None
+        """By what is being read; it cannot have been woken yet."""
         self._turn: asyncio.Handle | None = None
         self._head_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
@@ -102,6 +110,12 @@ class LimitedConnection(HttpToolsProtocol):
             if timer is not None:
                 timer.cancel()
         self._head_timer = self._write_timer = self._turn = None
+        # Uvicorn tells the last one that came, and at once; it is an earlier one that runs where requests were sent
+        # ahead, and thousands may be lost together.
+        self.cycle = None  # type: ignore[assignment]
+        for cycle in self._unanswered:
+            cycle.disconnected = True
+            self._known.turns.wake(cycle.message_event.set)
         super().connection_lost(exc)
 
     def cut_off(self) -> None:
@@ -142,6 +156,7 @@ class LimitedConnection(HttpToolsProtocol):
 
     def _read(self, data: bytes) -> None:
         self._fed_bytes += len(data)
+        self._begun = None
         super().data_received(data)
         if self.transport.is_closing():
             return
@@ -175,6 +190,8 @@ class LimitedConnection(HttpToolsProtocol):
         if self._is_spare and self.url.partition(b"?")[0].decode("latin-1") not in OPEN_PATHS:
             self._stop(unavailable("too many connections are open", "too_many_connections", close=True))
         super().on_headers_complete()
+        self._unanswered.append(self.cycle)
+        self._begun = self.cycle
         if self._is_spare:
             self.cycle.keep_alive = False
 
@@ -185,9 +202,20 @@ class LimitedConnection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._known.idle.pop(self, None)
         self._in_head, self._fed_bytes = True, 0
-        super().on_message_complete()
+        if self.cycle is self._begun:
+            super().on_message_complete()
+        else:
+            self._known.turns.wake(partial(_complete, self.cycle))
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        """When it is its turn, unless nobody wants the answer any more."""
+        start = super()._start_asgi_task
+        self._known.turns.wake(
+            lambda: None if cycle.disconnected else start(cycle, app), urgent=cycle.scope["path"] in HEALTH_PATHS
+        )
 
     def on_response_complete(self) -> None:
+        self._unanswered.popleft()
         super().on_response_complete()
         if not self.transport.is_closing() and self.cycle.response_complete:
             self._known.idle[self] = None
@@ -230,6 +258,13 @@ class LimitedConnection(HttpToolsProtocol):
         ]
         self.transport.write("\r\n".join(head).encode() + body)
         self.transport.close()
+
+
+def _complete(cycle: RequestResponseCycle) -> None:
+    """All of its body is here."""
+    if not cycle.response_complete:
+        cycle.more_body = False
+        cycle.message_event.set()
 
 
 def _head_too_large() -> ApiError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -23,6 +23,9 @@ KEEP_ALIVE_S = 75
 BACKLOG = 65_535
 """Connections that wait to be accepted; the system takes it down to its own limit, net.core.somaxconn. One beyond that
 is tried again by the client after a second."""
+ACCEPTED_IN_A_TURN = 8
+"""Connections that the event loop takes in one turn; through one descriptor it is one, and a burst of them would stand
+before everybody else's for as many turns."""
 CLOSE_S = 2
 """For responses that are on their way to slow clients when everything else has ended."""
 
@@ -81,10 +84,12 @@ async def serving(settings: uvicorn.Config, listener: socket.socket) -> AsyncIte
     """HTTP is answered within the block. uvicorn's own way to run would take over our signals."""
     server = uvicorn.Server(settings)
     server.lifespan = settings.lifespan_class(settings)
-    await server.startup(sockets=[listener])
-    try:
-        async with OwnedTasks() as tasks:
-            tasks.start(server.main_loop(), name="http")
-            yield
-    finally:
-        await server.shutdown(sockets=[listener])
+    with ExitStack() as stack:
+        copies = [stack.enter_context(listener.dup()) for _ in range(ACCEPTED_IN_A_TURN - 1)]
+        await server.startup(sockets=[listener, *copies])
+        try:
+            async with OwnedTasks() as tasks:
+                tasks.start(server.main_loop(), name="http")
+                yield
+        finally:
+            await server.shutdown(sockets=[listener, *copies])

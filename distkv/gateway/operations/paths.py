@@ -6,3 +6,5 @@ OPEN_PATHS = frozenset({"/health", "/ping", "/live", "/version", "/metrics", "/o
 """No key is needed here, no limit holds, and a gateway that drains still answers."""
 QUIET_PATHS = frozenset({"/health", "/ping", "/live", "/metrics"})
 """Requested every few seconds by machines, so their lines are for debugging."""
+HEALTH_PATHS = frozenset({"/health", "/ping", "/live"})
+"""Answered before all other requests that wait for their turn."""

@@ -8,12 +8,9 @@ to each; it ends when its gateway does.
 
 from __future__ import annotations
 
-import contextlib
-import signal
 import struct
 import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import BinaryIO, Literal
 
 import msgspec
@@ -23,6 +20,7 @@ from distkv.gateway.prompting import reading
 from distkv.gateway.prompting.reading import ChatRead, CompletionRead, Written
 from distkv.gateway.prompting.served_model import ServedModel
 from distkv.gateway.schema.errors import ApiError, ErrorFacts
+from distkv.process_priority import begin_helper
 
 Kind = Literal["completion", "chat", "tokenize", "detokenize"]
 Outcome = CompletionRead | ChatRead | Written
@@ -84,10 +82,7 @@ def read_frame(stream: BinaryIO) -> bytes | None:
 
 def main() -> None:
     """Serve until standard input ends."""
-    # Whoever interrupts the gateway leaves its end to it; and when memory is short, this process goes first.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("1000")
+    begin_helper()
     config = read_frame(sys.stdin.buffer)
     if config is None:
         return

@@ -26,7 +26,7 @@ from distkv.gateway.schema.errors import ApiError, unavailable
 from distkv.places import Places
 from distkv.text.grammar_checker import GrammarChecker
 
-SHORT_BYTES = 256 * 2**10
+SHORT_BYTES = 64 * 2**10
 THREADS = 2
 READ_S = 60.0
 """A body that takes longer to be read is refused, whatever its template does."""

@@ -13,6 +13,7 @@ from distkv.errors import (
     InvalidParams,
     RequestFailed,
     RequestRefused,
+    RequestUnknown,
     context_length_exceeded,
 )
 from distkv.types import SamplingParams
@@ -120,6 +121,8 @@ def from_cluster(error: Exception, *, draining: bool = False) -> ApiError | None
             return unavailable(_ADDRESS.sub("", error.reason), "request_failed", retry_after_s=error.retry_after_s)
         case RequestFailed():
             return ApiError(500, _ADDRESS.sub("", error.reason), code="request_failed")
+        case RequestUnknown():
+            return ApiError(404, str(error), code="not_found")
         case ClusterUnreachable():
             return unavailable("the cluster does not answer", "cluster_unreachable")
         case _:

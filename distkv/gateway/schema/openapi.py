@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +44,13 @@ OPERATIONS = (
     Operation("post", "/v1/embeddings", "Not implemented", None, errors=(401, 429, 501, 503)),
     Operation("get", "/v1/models", "Names of the model", a.ModelList, errors=(401, 429, 503)),
     Operation("get", "/v1/models/{model_id}", "One name of the model", a.ModelCard, errors=(401, 404, 429, 503)),
+    Operation(
+        "get",
+        "/explain/{request_id}",
+        "Why the KV of a request lies where it lies",
+        a.RequestExplanation,
+        errors=(400, 401, 404, 429, 503),
+    ),
     Operation("get", "/health", "200 while requests can be served", a.Health, errors=(503,), is_open=True),
     Operation("get", "/ping", "As /health", a.Health, errors=(503,), is_open=True),
     Operation("post", "/ping", "As /health", a.Health, errors=(503,), is_open=True),
@@ -54,7 +62,7 @@ _MEANINGS = {
     200: "The answer.",
     400: "The request is wrong; `param` names the field.",
     401: "The API key is missing or wrong.",
-    404: "There is no such model.",
+    404: "There is no such model, or no such request is known.",
     408: "The body did not come in time.",
     413: "The body is too large.",
     429: "Too many requests are running; see Retry-After.",
@@ -95,8 +103,10 @@ def _operation(one: Operation, asks_for_key: bool) -> dict[str, Any]:
     }
     if one.body is not None:
         made["requestBody"] = {"required": True, "content": {"application/json": {"schema": _ref(one.body)}}}
-    if "{model_id}" in one.path:
-        made["parameters"] = [{"name": "model_id", "in": "path", "required": True, "schema": {"type": "string"}}]
+    if names := re.findall(r"{(\w+)}", one.path):
+        made["parameters"] = [
+            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names
+        ]
     if asks_for_key and not one.is_open:
         made["security"] = [{"key": []}]
     return made

@@ -214,6 +214,15 @@ class TokenizerInfo(msgspec.Struct, frozen=True):
     chat_template: str | None = None
 
 
+class RequestExplanation(msgspec.Struct, frozen=True):
+    """Response of /explain. id: of the request that an instance served or serves; several may be made of one."""
+
+    id: str
+    instance_id: str
+    state: str
+    sentences: list[str]
+
+
 class Version(msgspec.Struct, frozen=True):
     """Response of /version."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from distkv.kernels.cpu.functions import DTYPES, LinearPart
@@ -26,8 +27,19 @@ def linear_kind(level: str, dtype: torch.dtype) -> LinearKind:
     return "onednn" if level == "avx512bf16" and dtype == torch.bfloat16 and _has_onednn() else "native"
 
 
+def padded_rows(rows: int) -> int:
+    """Of 17, 18, ... 32 times a power of two the least that is enough: sixteen sizes for each doubling, at most a
+    sixteenth more rows."""
+    step = 1 << max(0, (rows - 1).bit_length() - 5)
+    return -(-rows // step) * step
+
+
 class OneDnnLinear:
-    """A Linear of oneDNN, over weights in its own order."""
+    """A Linear of oneDNN, over weights in its own order.
+
+    oneDNN compiles a kernel for each number of rows, which takes longer than to multiply hundreds of them, and keeps
+    about a thousand. Chunks beside decodes have ever other numbers, so rows are added until it is one of a few.
+    """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self._weight: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), None)
@@ -35,8 +47,11 @@ class OneDnnLinear:
 
     def __call__(self, x: Tensor, /) -> Tensor:
         """See Linear."""
+        rows = x.shape[0]
+        if (padding := padded_rows(rows) - rows) > 0:
+            x = F.pad(x, (0, 0, 0, padding))
         out: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "none", [], "")
-        return out
+        return out[:rows]
 
 
 class NativeLinear:

@@ -4,12 +4,13 @@ from distkv.types import Transport
 from distkv.wire.links.base import LinkListener, TensorLink
 from distkv.wire.links.block_reads import deny, serve_read
 from distkv.wire.links.handshake import LinkIdentity, hello_to
-from distkv.wire.links.pool_memory import Pool, PoolMemory, host_key
+from distkv.wire.links.pool_memory import Part, Pool, PoolMemory, host_key
 from distkv.wire.links.transports.registry import connect, listen
 
 __all__ = [
     "LinkIdentity",
     "LinkListener",
+    "Part",
     "Pool",
     "PoolMemory",
     "TensorLink",

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from distkv.wire.links.pool_memory import Part
 from distkv.wire.messages.common import DataEndpoint
 from distkv.wire.messages.data import DataMessage
 
@@ -34,6 +35,11 @@ class TensorLink(Protocol):
     @property
     def transport(self) -> str: ...
 
+    @property
+    def mapped(self) -> memoryview | None:
+        """The peer's pool as memory of this process, read-only; None if this link does not map it. What is read there
+        without `read` counts only if the link lives afterwards."""
+
     def send(self, header: DataMessage, *buffers: Buffer, timeout_s: float = SEND_TIMEOUT_S) -> None:
         """Send one frame: the header, then the buffers' bytes back to back, uncopied. Returns when the buffers may be
         changed; the peer need not have read anything.
@@ -49,11 +55,14 @@ class TensorLink(Protocol):
         a frame that says `Denied`), and WireError for bytes that break the protocol.
         """
 
-    def read(self, slots: Sequence[int], into: Sequence[memoryview], timeout_s: float) -> None:
-        """One-sided read of whole rBlocks of the peer's pool, neighbouring slots in one operation.
+    def read(
+        self, slots: Sequence[int], into: Sequence[memoryview], timeout_s: float, part: Part | None = None
+    ) -> None:
+        """One-sided read of rBlocks of the peer's pool, neighbouring slots in one operation.
 
-        into: writable views of one or more whole rBlocks each, together as many as `slots`. The bytes are a copy of
-        what lay there at some moment during the call; only epochs and checksums show whether they are the right ones.
+        part: which bytes of every rBlock; all of them by default. into: writable views of one or more whole rBlocks, or
+        parts of them, each, together as many as `slots`. The bytes are a copy of what lay there at some moment during
+        the call; only epochs and checksums show whether they are the right ones.
         The peer was alive when the copy was complete. Not while frames are under way on this link.
 
         Raises LinkTimeout, LinkClosed and WireError (a slot outside the peer's pool: nothing was read; the link is

@@ -44,17 +44,25 @@ class PoolUnmappable(DistKVError):
         self.why = why
 
 
-class PoolView(Protocol):
-    """`num_slots` rBlocks of `slot_bytes` each, back to back in `view`."""
+Part = tuple[int, int]
+"""Which bytes of every slot: the first one, and how many."""
 
-    @property
-    def view(self) -> memoryview: ...
+
+class PoolShape(Protocol):
+    """`num_slots` rBlocks of `slot_bytes` each."""
 
     @property
     def slot_bytes(self) -> int: ...
 
     @property
     def num_slots(self) -> int: ...
+
+
+class PoolView(PoolShape, Protocol):
+    """A pool whose rBlocks lie back to back in `view`."""
+
+    @property
+    def view(self) -> memoryview: ...
 
 
 class Pool(Protocol):
@@ -79,8 +87,9 @@ class Pool(Protocol):
     @property
     def mappable(self) -> MappablePool | None: ...
 
-    def reading(self, slots: Sequence[int]) -> AbstractContextManager[list[memoryview]]:
-        """The bytes of these slots, in order, in views of whole slots; good until the block is left."""
+    def reading(self, slots: Sequence[int], part: Part | None = None) -> AbstractContextManager[list[memoryview]]:
+        """The bytes of these slots, or that part of each, in order, in views of whole slots or parts; good until the
+        block is left."""
 
     def writing(self, slots: Sequence[int]) -> AbstractContextManager[list[memoryview]]:
         """Views to fill with the bytes of these slots, likewise; they are in the pool when the block was left without
@@ -128,9 +137,14 @@ class PoolMemory:
         return self.num_slots
 
     @contextlib.contextmanager
-    def reading(self, slots: Sequence[int]) -> Iterator[list[memoryview]]:
+    def reading(self, slots: Sequence[int], part: Part | None = None) -> Iterator[list[memoryview]]:
         """See Pool: the memory itself, a view for each run of neighbouring slots, so that a run is one copy."""
         size = self.slot_bytes
+        if part is not None:
+            first_byte, num_bytes = part
+            starts = [slot * size + first_byte for slot in slots]
+            yield [self.view[start : start + num_bytes] for start in starts]
+            return
         views: list[memoryview] = []
         first = 0
         for index in range(1, len(slots) + 1):
@@ -200,13 +214,13 @@ class PeerPool:
             raise PoolUnmappable("it could shrink while it is read")
 
 
-def copy_slots(source: PoolView, slots: Sequence[int], into: Sequence[memoryview]) -> None:
-    """Copy whole slots into the views, one copy per run of neighbouring slots that meets one view.
+def copy_slots(source: PoolView, slots: Sequence[int], into: Sequence[memoryview], part: Part | None = None) -> None:
+    """Copy whole slots, or a part of each, into the views, one copy per run of neighbouring slots that meets one view.
 
-    Other threads run meanwhile. The caller has checked slots and sizes (`slots_problem`).
+    Other threads run meanwhile. The caller has checked slots and sizes (`read_problem`).
     """
-    size = source.slot_bytes
-    pool = np.frombuffer(source.view, dtype=np.uint8)
+    first_byte, size = part or (0, source.slot_bytes)
+    pool = np.frombuffer(source.view, dtype=np.uint8).reshape(-1, source.slot_bytes)[:, first_byte : first_byte + size]
     at = 0
     for view in into:
         target = np.frombuffer(view, dtype=np.uint8)
@@ -217,7 +231,7 @@ def copy_slots(source: PoolView, slots: Sequence[int], into: Sequence[memoryview
             run = 1
             while at + run < end and slots[at + run] == first + run:
                 run += 1
-            np.copyto(target[done : done + run * size], pool[first * size : (first + run) * size])
+            np.copyto(target[done : done + run * size].reshape(run, size), pool[first : first + run])
             done += run * size
             at += run
 
@@ -227,6 +241,24 @@ def slots_problem(slots: Sequence[int], num_slots: int) -> str:
     for slot in slots:
         if not 0 <= slot < num_slots:
             return f"slot {slot} is outside the pool of {num_slots} slots"
+    return ""
+
+
+def part_problem(part: Part, slot_bytes: int) -> str:
+    """What is wrong with this part of slots of `slot_bytes`, or ""."""
+    first, end = part[0], sum(part)
+    return "" if 0 <= first < end <= slot_bytes else f"bytes [{first}, {end}) of a slot of {slot_bytes} bytes"
+
+
+def read_problem(source: PoolShape, slots: Sequence[int], into: Sequence[memoryview], part: Part | None) -> str:
+    """What is wrong with a read of these slots of a peer's pool, or "". Raises ValueError when the views do not fit."""
+    problem = slots_problem(slots, source.num_slots) or (part_problem(part, source.slot_bytes) if part else "")
+    if problem:
+        return problem
+    one = part[1] if part else source.slot_bytes
+    size = sum(view.nbytes for view in into)
+    if size != len(slots) * one or any(view.nbytes % one for view in into):
+        raise ValueError(f"{len(slots)} rBlocks of {one} bytes do not fit views of {size} bytes")
     return ""
 
 

@@ -26,6 +26,7 @@ Word = Annotated[str, Meta(max_length=32)]
 Reason = Annotated[str, Meta(max_length=MAX_REASON)]
 Count = Annotated[int, Meta(ge=0)]
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]
+Share = Annotated[float, Meta(ge=0, le=1)]
 _PACKED_IDS = Meta(extra={"packed": "token ids"})
 PackedIds = Annotated[bytes, _PACKED_IDS]
 """Many token ids, as `distkv.token_ids` packs them: decoding makes no object of each."""
@@ -66,6 +67,13 @@ class SpanRef(Value, frozen=True):
     def covers(self, other: SpanRef) -> bool:
         """Whether this names `other`: the same span in the same, or in any, epoch."""
         return self.span_id == other.span_id and self.epoch in (other.epoch, ANY_EPOCH)
+
+
+class PlanEpoch(Value, frozen=True, array_like=True, order=True):
+    """Which plan is meant. Those of one gManager are in order."""
+
+    incarnation: Count  #: of the gManager
+    counter: Count  #: counts its plans, from 1
 
 
 TransportName = Annotated[str, Meta(min_length=1, max_length=32)]

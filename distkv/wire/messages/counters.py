@@ -28,6 +28,8 @@ class Counters(msgspec.Struct, gc=False):
     """
 
     attend_queries: Annotated[Count, _counter("queries (token × layer) attended for peers", in_status=True)] = 0
+    serve_s: Annotated[Seconds, _counter("time in which peers' attention was computed, by however many at once")] = 0.0
+    step_serve_s: Annotated[Seconds, _counter("of that time, what fell into own steps and made them longer")] = 0.0
     query_bytes: Annotated[
         Count,
         _counter(
@@ -36,6 +38,10 @@ class Counters(msgspec.Struct, gc=False):
         ),
     ] = 0
     kv_bytes: Annotated[Count, _counter("KV bytes pulled into this pool", in_status=True)] = 0
+    fetched_blocks: Annotated[
+        Count, _counter("rBlocks at creditors that prefill chunks read here in place of shipping their queries")
+    ] = 0
+    fetched_bytes: Annotated[Count, _counter("KV bytes of these that were read")] = 0
     recomputed_tokens: Annotated[
         Count,
         _counter("tokens whose KV was computed again after a loss or a preemption", in_status=True),
@@ -43,17 +49,37 @@ class Counters(msgspec.Struct, gc=False):
     preemptions: Annotated[
         Count, _counter("requests stopped for lack of memory, to start over", metric="num_preemptions")
     ] = 0
+    redispatched: Annotated[
+        Count, _counter("requests that waited for memory and were sent to an instance that had it")
+    ] = 0
     moved_blocks: Annotated[Count, _counter("rBlocks that left for a creditor")] = 0
+    recalled_blocks: Annotated[Count, _counter("rBlocks that came home from a creditor")] = 0
+    borrows: Annotated[Count, _counter("times a request began or went on with memory that was borrowed for it")] = 0
+    avoidable_borrows: Annotated[Count, _counter("of these, those of requests that this instance could hold")] = 0
     refusals: Annotated[Count, _counter("times a creditor refused this instance")] = 0
     lease_expiries: Annotated[Count, _counter("leases that ran out, given and taken")] = 0
     reclaimed_blocks: Annotated[Count, _counter("rBlocks that were lent and demanded back for an own request")] = 0
+    planned_moves: Annotated[Count, _counter("moves that a gManager planned and that this instance began")] = 0
+    planned_blocks: Annotated[Count, _counter("rBlocks that these were about, homeward ones included")] = 0
+    infeasible_moves: Annotated[
+        Count, _counter("moves that a gManager planned and that were stale or could not be carried out")
+    ] = 0
+    dgfm_runs: Annotated[Count, _counter("runs of DGFM in which this instance was to bring rBlocks home")] = 0
+    swapped_blocks: Annotated[Count, _counter("rBlocks that came home by DGFM")] = 0
     checksum_refusals: Annotated[Count, _counter("rBlocks whose checksum did not match")] = 0
     malformed_messages: Annotated[Count, _counter("messages and tensor links refused for what they held")] = 0
     prompt_tokens: Annotated[Count, _counter("prompt tokens of accepted requests", metric="instance_prompt_tokens")] = 0
     generation_tokens: Annotated[Count, _counter("tokens generated", metric="instance_generation_tokens")] = 0
-    attend_wait_s: Annotated[Seconds, _counter("time that steps waited for creditors' partials")] = 0.0
+    attended_tokens: Annotated[
+        Count, _counter("keys that queries of steps attended to, wherever they lay: query rows × tokens before them")
+    ] = 0
+    remote_attended_tokens: Annotated[Count, _counter("those of them that lay at creditors")] = 0
+    attend_wait_s: Annotated[
+        Seconds, _counter("time that steps waited for creditors' partials, or for keys of theirs")
+    ] = 0.0
     plan_s: Annotated[Seconds, _counter("time the rManager took to decide")] = 0.0
     steps: Annotated[Count, _counter("steps that the worker ran")] = 0
+    remote_steps: Annotated[Count, _counter("steps that attended to keys at creditors")] = 0
     model_s: Annotated[
         Seconds,
         _counter(

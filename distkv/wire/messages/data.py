@@ -79,16 +79,42 @@ class Partials(Message, frozen=True):
     stale: tuple[Count, ...] = ()
 
 
-class ReadBlocks(Message, frozen=True):
-    """Send these slots of the pool, whole. Answered by `Blocks`; stands in for a one-sided read."""
+class ReadBlocks(Message, frozen=True, omit_defaults=True):
+    """Send these slots of the pool, whole or a part of each. Answered by `Blocks`; stands in for a one-sided read."""
 
     slots: tuple[Count, ...]  #: slots of the owner's pool
+    first_byte: Count = 0  #: of every slot, where the part begins
+    num_bytes: Count = 0  #: of every slot, how long the part is; 0 stands for whole slots
 
 
 class Blocks(Message, frozen=True):
-    """Body: the slots of `ReadBlocks`, back to back."""
+    """Body: the slots of `ReadBlocks`, or that part of each, back to back."""
 
     num_blocks: Count  #: how many
 
 
-DataMessage = Hello | Welcome | Denied | AttendPlan | Attend | Partials | ReadBlocks | Blocks
+class SpanPart(Value, frozen=True, array_like=True):
+    """rBlocks [index, index + num_blocks) of a span."""
+
+    span: SpanRef  #: the span, epoch included
+    index: Count  #: position in the span of the first rBlock
+    num_blocks: Count  #: how many
+
+
+class SlotsQuery(Message, frozen=True):
+    """Do these parts of spans still exist, and where do they lie? Answered by `Slots`.
+
+    Whoever read what lay there asks again afterwards: what exists then was never overwritten before.
+    """
+
+    parts: tuple[SpanPart, ...]  #: what is to be read, or was
+    with_slots: bool = True  #: whether the slots are wanted too
+
+
+class Slots(Message, frozen=True):
+    """Body: int64, the slots of the parts that exist, one after the other; none unless they were wanted."""
+
+    stale: tuple[Count, ...] = ()  #: indices of parts that do not exist in that epoch
+
+
+DataMessage = Hello | Welcome | Denied | AttendPlan | Attend | Partials | ReadBlocks | Blocks | SlotsQuery | Slots

@@ -12,11 +12,26 @@ ToGManager = (
     | to_gmanager.Leave
     | to_gmanager.Heartbeat
     | to_gmanager.BorrowQuery
+    | to_gmanager.RedispatchQuery
+    | to_gmanager.Frozen
+    | to_gmanager.Swapped
     | to_gmanager.MembersQuery
     | to_gmanager.Locate
+    | to_gmanager.ExplainQuery
+    | to_gmanager.ClusterQuery
 )
 """What may come by a gManager's port: of rManagers and clients."""
-GManagerAnswer = to_rmanager.Members | to_rmanager.JoinRefused | to_rmanager.HeartbeatAck | to_rmanager.Creditors
+GManagerAnswer = (
+    to_rmanager.Members
+    | to_rmanager.JoinRefused
+    | to_rmanager.HeartbeatAck
+    | to_rmanager.Creditors
+    | to_rmanager.MoveKvcache
+    | to_rmanager.Redispatch
+    | to_rmanager.Freeze
+    | to_rmanager.Swap
+    | to_rmanager.Thaw
+)
 """What may come by an rManager's own connection to a gManager."""
 PeerRequest = to_rmanager.TryMoveKvcache | to_rmanager.BlocksReady | to_rmanager.Renew | to_rmanager.Release
 """What a debtor says by its own connection to a creditor's port."""
@@ -36,6 +51,8 @@ ClientRequest = (
     | to_rmanager.StatusQuery
     | to_gmanager.MembersQuery
     | to_gmanager.Locate
+    | to_gmanager.ExplainQuery
+    | to_gmanager.ClusterQuery
 )
 """What a client says by its connection to an rManager's port."""
 ToRManager = PeerRequest | ClientRequest
@@ -46,6 +63,9 @@ ToClient = (
     | to_client.TokenChunks
     | to_client.RequestEnded
     | to_client.Status
+    | to_client.Explained
+    | to_client.Dispatched
+    | to_client.ClusterState
     | to_client.Rejected
     | to_rmanager.Members
 )

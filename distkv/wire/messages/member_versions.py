@@ -19,11 +19,13 @@ KEPT_GONE = 1024
 
 
 class MemberLog:
-    """One sender's member list. version: of the newest change. Putting costs O(1), `since` what it returns."""
+    """One sender's member list. version: of the newest change. policy: told with the list. Putting costs O(1), `since`
+    what it returns."""
 
-    def __init__(self, incarnation: int) -> None:
-        """incarnation: of the sender, > 0; versions of another one are not its own."""
+    def __init__(self, incarnation: int, policy: str = "contract") -> None:
+        """incarnation: of the sender, > 0; versions of another one are not its own. policy: see `Members.policy`."""
         self.version = 0
+        self.policy = policy
         self._incarnation = incarnation
         self._members: dict[str, tuple[int, Member]] = {}  # the least recently changed first
         self._gone: dict[str, int] = {}
@@ -66,7 +68,7 @@ class MemberLog:
 
     def newest(self) -> Members:
         """No list, only which version there is."""
-        return Members(version=self.version, incarnation=self._incarnation, base=self.version)
+        return Members(version=self.version, incarnation=self._incarnation, base=self.version, policy=self.policy)
 
     def answer(self, query: MembersQuery) -> list[Members]:
         """What the asker needs to have this version, in order."""
@@ -104,6 +106,7 @@ class MemberLog:
                     gone=tuple(what for _, what in part if isinstance(what, str)),
                     more=not is_last,
                     newest=0 if is_last else self.version,
+                    policy=self.policy,
                 )
             )
             base = newest

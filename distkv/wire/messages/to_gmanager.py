@@ -11,12 +11,33 @@ from typing import Annotated
 from msgspec import Meta
 
 from distkv.types import ServingState
-from distkv.wire.messages.common import BorrowId, Compat, Count, InstanceId, Member, Message, RequestId, Seconds, Value
+from distkv.wire.messages.common import (
+    BorrowId,
+    Compat,
+    Count,
+    InstanceId,
+    Member,
+    Message,
+    PlanEpoch,
+    Reason,
+    RequestId,
+    Seconds,
+    Value,
+)
+from distkv.wire.messages.profile import Profile
 
 MAX_REPORTED = 4096
 """Most placements, and most debtors, of one heartbeat: read in about a millisecond."""
 MAX_NAMES = 1024
 """Most instances that a query may name; who has more to name gives those that it doubted or lost last."""
+MAX_WAITING_SIZES = 16
+"""Waiting requests whose needs a heartbeat tells."""
+MAX_LONGEST = 8
+"""Running requests that a heartbeat names because blocks of them could leave."""
+MAX_DROPPED = 16
+"""Planned moves that a heartbeat names because they were dropped."""
+MAX_REDISPATCHED = 16
+"""Most requests of one `RedispatchQuery`."""
 Names = Annotated[tuple[InstanceId, ...], Meta(max_length=MAX_NAMES)]
 
 
@@ -27,6 +48,8 @@ class Join(Message, frozen=True):
     compat: Compat  #: hash of model, dtype, rBlock layout and protocol version; empty while loading
     #: the same in words, `name value, name value`, so that a refusal can say what differs; empty from former versions
     serves: Compat = ""
+    profile: Profile | None = None  #: what its hardware does, measured by `distkv profile`; None if that is not known
+    swaps: bool = False  #: whether it knows `Freeze`; former versions do not
 
 
 class Leave(Message, frozen=True):
@@ -52,6 +75,21 @@ class Debtor(Value, frozen=True, array_like=True):
     num_blocks: Count  #: rBlocks granted to it, filled or not
 
 
+class LongRequest(Value, frozen=True, array_like=True):
+    """A running request, by what of it could lie elsewhere (001 §6.2)."""
+
+    request_id: RequestId  #: the request
+    movable_blocks: Count  #: its full rBlocks in the sender's pool that are to stay there
+    remote_blocks: Count  #: its rBlocks that lie, or are to lie, at creditors
+
+
+class DroppedMove(Value, frozen=True, array_like=True):
+    """A `MoveKvcache` that was not carried out."""
+
+    epoch: PlanEpoch  #: as in `MoveKvcache`
+    why: Reason = ""  #: in words
+
+
 class Heartbeat(Message, frozen=True):
     """State of one instance, every period; newest wins, all numbers are absolute (000 §4.4; 001 §6.1)."""
 
@@ -72,6 +110,27 @@ class Heartbeat(Message, frozen=True):
     waiting: Count = 0  #: requests that wait for memory
     waiting_blocks: Count = 0  #: rBlocks that the waiting requests lack
     step_s: Seconds = 0.0  #: recent time per step in seconds, exponential mean
+    context_tokens: Count = 0  #: KV tokens of the running requests, wherever they lie
+    prefill_tokens: Count = 0  #: tokens of running and waiting requests that are to be computed before they decode
+    borrowed_blocks: Count = 0  #: rBlocks granted to it by creditors, filled or not
+    lent_blocks: Count = 0  #: rBlocks granted to debtors, filled or not
+    #: where the policy plans moves: rBlocks that each of the oldest waiting requests lacks, oldest first; at most 16
+    waiting_sizes: Annotated[tuple[Count, ...], Meta(max_length=MAX_WAITING_SIZES)] = ()
+    #: recent time of a step of decodes in seconds, as far as it does not grow with the batch; 0 is unknown
+    decode_base_s: Seconds = 0.0
+    decode_row_s: Seconds = 0.0  #: and for each request in it
+    prompt_token_s: Seconds = 0.0  #: recent time per token of a prompt in seconds; 0 is unknown
+    output_tokens: Count = 0  #: what a request is expected to generate, by those that ended there; 0 is unknown
+    #: where the policy plans moves: the running requests with most movable rBlocks, most first; at most 8
+    longest: Annotated[tuple[LongRequest, ...], Meta(max_length=MAX_LONGEST)] = ()
+    #: rBlocks that the running requests are expected to need yet, besides what is kept for them at creditors
+    growing_blocks: Count = 0
+    max_num_seqs: Count = 0  #: most requests in its batch; 0 is not known
+    #: where the policy plans moves: tokens that each of those in `waiting_sizes` would need memory for at an instance
+    #: that it is sent to instead; 0 if it has begun or has to stay
+    waiting_tokens: Annotated[tuple[Count, ...], Meta(max_length=MAX_WAITING_SIZES)] = ()
+    #: planned moves that were dropped of late, each in four heartbeats; at most 16, the newest
+    dropped_moves: Annotated[tuple[DroppedMove, ...], Meta(max_length=MAX_DROPPED)] = ()
 
 
 class Refusal(Value, frozen=True, array_like=True):
@@ -91,6 +150,42 @@ class BorrowQuery(Message, frozen=True):
     refusals: Annotated[tuple[Refusal, ...], Meta(max_length=MAX_NAMES)] = ()
     exclude: Names = ()  #: instances to leave out, such as the creditor that reclaims its memory; at most 1,024
     suspects: Names = ()  #: instances that the debtor doubts: recommended when no other is left; at most 1,024
+    #: tokens that all of the request needs memory for, if it has not begun and may go elsewhere; 0 if it stays
+    movable_tokens: Count = 0
+
+
+class WaitingRequest(Value, frozen=True, array_like=True):
+    """A request that waits where it is, and of which nothing was computed yet."""
+
+    req_id: RequestId  #: the request
+    num_tokens: Count  #: what it needs memory for: its prompt, and what its output is expected to get
+
+
+class RedispatchQuery(Message, frozen=True):
+    """These requests have waited for memory here: could they begin at once elsewhere? Answered by `Redispatch`."""
+
+    instance_id: InstanceId  #: where they wait
+    #: at most 16, the one that has waited longest first
+    requests: Annotated[tuple[WaitingRequest, ...], Meta(max_length=MAX_REDISPATCHED)] = ()
+
+
+class Frozen(Message, frozen=True):
+    """Answer to `Freeze`: how much the sender could swap; may be lost."""
+
+    instance_id: InstanceId  #: the sender
+    run: PlanEpoch  #: as in `Freeze`
+    #: rBlocks that lie at the run's creditor and can come home, at most as many as `Freeze` named; 0: nothing is frozen
+    num_blocks: Count = 0
+    spare_blocks: Count = 0  #: slots that it has set aside to begin with
+    reason: Reason = ""  #: why nothing is frozen
+
+
+class Swapped(Message, frozen=True):
+    """The sender's part of a run is over; may be lost."""
+
+    instance_id: InstanceId  #: the sender
+    run: PlanEpoch  #: as in `Swap`
+    num_blocks: Count  #: rBlocks that came home
 
 
 class MembersQuery(Message, frozen=True):
@@ -106,4 +201,15 @@ class Locate(Message, frozen=True):
 
     request_id: RequestId  #: the request; repeated in the answer
     num_tokens: Count = 0  #: estimate of prompt + max_tokens; 0 is unknown
+    prompt_tokens: Count = 0  #: estimate of the prompt alone; 0 is unknown
     exclude: Names = ()  #: instances that failed this request before, or were just lost; at most 1,024
+
+
+class ExplainQuery(Message, frozen=True):
+    """Why does a request lie where it lies? Answered by `Explained` of an rManager, by `Dispatched` of a gManager."""
+
+    request_id: RequestId  #: a request, or what several were made of: an HTTP request of several choices
+
+
+class ClusterQuery(Message, frozen=True):
+    """Who owes whom, and what was decided lately? Answered by `ClusterState`."""

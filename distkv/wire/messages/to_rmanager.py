@@ -6,6 +6,10 @@ is answered or the peer is gone; leases make every one of them safe to lose.
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from msgspec import Meta
+
 from distkv.token_ids import ID_BYTES
 from distkv.types import SamplingParams
 from distkv.wire.messages.common import (
@@ -16,12 +20,15 @@ from distkv.wire.messages.common import (
     Member,
     Message,
     PackedIdsInPlace,
+    PlanEpoch,
     Reason,
     RequestId,
     Seconds,
+    Share,
     SpanId,
     SpanRef,
     Value,
+    Word,
 )
 
 # --- from a gManager
@@ -38,6 +45,7 @@ class Members(Message, frozen=True):
     gone: tuple[InstanceId, ...] = ()  #: no members any more
     more: bool = False  #: the rest follows in the next message
     newest: Count = 0  #: with `more`: the version that the last part brings
+    policy: Word = "contract"  #: who may lend to whom, see `distkv-gmanager --policy`; unknown ones are as `contract`
 
 
 class JoinRefused(Message, frozen=True):
@@ -55,6 +63,22 @@ class HeartbeatAck(Message, frozen=True):
     want_join: bool = False  #: the sender is unknown; send `Join`
     incarnation: Count = 0  #: of the gManager
     version: Count = 0  #: of the member list that it sent last; who has an older one asks with `MembersQuery`
+    policy: Word = "contract"  #: as in `Members`
+    #: to who has requests waiting: tokens that another instance where none wait has memory for, the one with most
+    room_tokens: Count = 0
+
+
+class Redispatched(Value, frozen=True, array_like=True):
+    """Where a request could begin at once."""
+
+    req_id: RequestId  #: the request
+    inst_id: InstanceId  #: an instance that has memory for all of it, and where it would begin at once
+
+
+class Redispatch(Message, frozen=True):
+    """Answer to `RedispatchQuery`: those of its requests that should go elsewhere. They are counted there already."""
+
+    requests: tuple[Redispatched, ...] = ()  #: the others stay
 
 
 class Candidate(Value, frozen=True, array_like=True):
@@ -68,8 +92,50 @@ class Creditors(Message, frozen=True):
     """Up to three candidates, best first: cheapest to reach, then most free (000 §4.4)."""
 
     borrow_id: BorrowId  #: from the query
-    #: up to three; those on the debtor's host first, then the ones with most to lend
+    #: up to three; those that are cheapest to reach first, of these the ones with most to lend
     candidates: tuple[Candidate, ...] = ()
+    #: an instance that could begin all of the request at once, which goes there instead; then nobody is to be asked
+    go_to: Annotated[str, Meta(max_length=128)] = ""
+
+
+class MoveKvcache(Message, frozen=True):
+    """The receiver is to move rBlocks of a request that it serves to another instance, or home (001, Listing 1).
+
+    Not answered: what cannot be done is dropped, and planned again by what the next heartbeats say. May be lost.
+    """
+
+    request_id: RequestId  #: a running request of the receiver
+    num_blocks: Count  #: how many rBlocks, at most: its oldest full ones that lie at the receiver
+    destination: InstanceId  #: where to; the receiver itself: so many of those at creditors come home
+    epoch: PlanEpoch  #: of this plan; one that is not newer than the newest of the same gManager is stale
+    debtor_incarnation: int  #: of the receiver, as far as the gManager knows
+    seq: Count  #: of the receiver's newest heartbeat when this was planned; after four more of them it is stale
+    gain_tokens_per_s: Annotated[float, Meta(ge=0)] = 0.0  #: what both instances are expected to generate more
+
+
+class Freeze(Message, frozen=True):
+    """Begin a run of DGFM: pin what is owed to `creditor_id` and lent to `debtor_id`, and answer `Frozen` (000 §4.5).
+
+    The next and the former member of a cycle of debts. Requests go on, and may end; the freeze ends by itself."""
+
+    run: PlanEpoch  #: the run
+    creditor_id: InstanceId  #: rBlocks that lie there are to come home
+    debtor_id: InstanceId  #: rBlocks that were lent to it are to go home
+    num_blocks: Count  #: of each, as far as the gManager knows
+    duration_s: Seconds  #: from receipt, after which the freeze is over
+
+
+class Swap(Message, frozen=True):
+    """All members have frozen: bring home `num_blocks` from the creditor of the run, and say so by `Swapped`."""
+
+    run: PlanEpoch  #: as in `Freeze`
+    num_blocks: Count  #: the smallest debt of the cycle
+
+
+class Thaw(Message, frozen=True):
+    """The run is over, whatever has come of it. Not answered."""
+
+    run: PlanEpoch  #: as in `Freeze`
 
 
 # --- from peers: contract
@@ -88,6 +154,8 @@ class TryMoveKvcache(Message, frozen=True):
     num_blocks: Count  #: rBlocks requested
     ttl_s: Seconds  #: lease requested, seconds
     waited_s: Seconds = 0.0  #: how long the request has waited for memory; one that waits for long is kept some
+    #: the debtor alone could hold the request, later: nothing is lent to it where somebody waits or that has borrowed
+    is_avoidable: bool = False
 
 
 class Granted(Message, frozen=True):
@@ -97,6 +165,9 @@ class Granted(Message, frozen=True):
     epoch: Epoch  #: of this grant
     slots: tuple[Count, ...]  #: the creditor's slots, in span order; may be fewer than requested
     ttl_s: Seconds  #: lease granted, seconds; at most the creditor's own `lease_s`
+    serve_fraction: Share = 0.0  #: of the time of the creditor's own steps, what serving its debtors takes now
+    #: its limit: above it the creditor lends nothing more and reclaims; 1 is no limit
+    max_serve_fraction: Share = 1.0
 
 
 class Refused(Message, frozen=True):
@@ -106,6 +177,9 @@ class Refused(Message, frozen=True):
     reason: Reason  #: one sentence
     free_blocks: Count  #: rBlocks that could be lent now
     is_draining: bool = False  #: the creditor drains, and lends nothing any more
+    retry_after_s: Seconds = 0.0  #: the creditor serves as much as it may: not before is it worth while to ask again
+    #: nothing is lent to a request whose borrowing is avoidable; `free_blocks` is what others could have
+    only_unavoidable: bool = False
 
 
 class ReadyBlock(Value, frozen=True, array_like=True):
@@ -203,6 +277,7 @@ class Submit(Message, frozen=True):
     #: seconds the request may take in all, waiting included; what is generated by then was sent; None is no limit
     timeout_s: Seconds | None = None
     prompt_token_ids: PackedIdsInPlace | None = None  #: the prompt as token ids, which are taken as they are
+    can_move: bool = False  #: the client sends it to another instance when `RequestEnded.go_to` says so
 
     def __post_init__(self) -> None:
         ids = self.prompt_token_ids

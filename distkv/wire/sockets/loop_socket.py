@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import zmq
@@ -28,7 +29,7 @@ _LONG_BYTES = 2**16
 
 
 class LoopSocket:
-    """Owns `socket` and its place in the running loop; one task receives at a time.
+    """Owns `socket` and its place in the running loop; one task receives at a time, or has delivered to it.
 
     on_writable: called when a socket that only sends may take messages again. traces_source: whether `source` is to be
     found, which makes receiving slower. source: the descriptor of the connection by which the last message came, as it
@@ -42,6 +43,7 @@ class LoopSocket:
         self._socket = socket
         self._on_writable = on_writable
         self._waiter: asyncio.Future[None] | None = None
+        self._delivery: _Delivery | None = None
         self._closed = False
         self._turn_ends_s = 0.0
         self._loop = asyncio.get_running_loop()
@@ -64,10 +66,21 @@ class LoopSocket:
             self._turn_ends_s = time.monotonic() + _TURN_S
         return frames
 
+    async def deliver(self, take: Callable[[list[bytes | memoryview]], None], rest: Callable[[], None]) -> None:
+        """Call `take` with each message as `recv` returns it, and `rest` whenever none is left or others have their
+        turn, until cancelled. No task is woken for it, which costs as much as several short messages. Raises what they
+        raise, and LinkClosed once closed here."""
+        delivery = self._delivery = _Delivery(take, rest, self._loop.create_future())
+        try:
+            self._hand_over()
+            await delivery.ended
+        finally:
+            self._delivery = None
+
     def recv_now(self) -> list[bytes | memoryview] | None:
         """The frames of the next message if it is here already, else None. Raises LinkClosed once closed here."""
         if self._closed:
-            raise LinkClosed(self.name, "it was closed on this side")
+            raise self._is_closed()
         try:
             return self._receive()
         except zmq.Again:
@@ -126,6 +139,9 @@ class LoopSocket:
         self._socket.close(linger=round(linger_s * 1000))
         self._wake()
 
+    def _is_closed(self) -> LinkClosed:
+        return LinkClosed(self.name, "it was closed on this side")
+
     def _receive(self) -> list[bytes | memoryview]:
         part = self._socket.recv(_NOW, copy=False)
         frames = [_content(part)]
@@ -137,9 +153,35 @@ class LoopSocket:
             self.source = int(source)
         return frames
 
+    def _hand_over(self) -> None:
+        """Deliver what is here, for no longer than a turn; the rest of it follows when others have had theirs."""
+        if (delivery := self._delivery) is None:
+            return
+        delivery.is_idle = False
+        ends_s = time.monotonic() + _TURN_S
+        try:
+            while not delivery.ended.done():
+                if self._closed:
+                    raise self._is_closed()
+                try:
+                    frames = self._receive()
+                except zmq.Again:
+                    delivery.is_idle = True
+                    break
+                delivery.take(frames)
+                if time.monotonic() >= ends_s:
+                    self._loop.call_soon(self._hand_over)
+                    break
+            delivery.rest()
+        except Exception as error:
+            if not delivery.ended.done():
+                delivery.ended.set_exception(error)
+
     def _signalled(self) -> None:
         """The descriptor is readable, until somebody asks what happened; a reader does that by reading."""
-        if self._on_writable is not None or self._waiter is None:
+        if self._delivery is not None:
+            self._hand_over()
+        elif self._on_writable is not None or self._waiter is None:
             self._check()
         else:
             self._wake()
@@ -155,12 +197,29 @@ class LoopSocket:
 
     def _check_for_reader(self) -> None:
         """After a call that may have taken away the sign that a reader waits for."""
-        if self._waiter is not None and not self._closed and int(self._socket.get(_EVENTS)) & _IN:
+        if self._is_waited_for and not self._closed and int(self._socket.get(_EVENTS)) & _IN:
             self._wake()
+
+    @property
+    def _is_waited_for(self) -> bool:
+        return self._waiter is not None or (self._delivery is not None and self._delivery.is_idle)
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+        if self._delivery is not None and self._delivery.is_idle:
+            self._delivery.is_idle = False
+            self._loop.call_soon(self._hand_over)
+
+
+@dataclass(slots=True)
+class _Delivery:
+    """Who takes messages. is_idle: there were none since the last sign."""
+
+    take: Callable[[list[bytes | memoryview]], None]
+    rest: Callable[[], None]
+    ended: asyncio.Future[None]
+    is_idle: bool = False
 
 
 def _content(part: zmq.Frame) -> bytes | memoryview:

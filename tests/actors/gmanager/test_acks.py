@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -31,17 +31,21 @@ class Server:
         self.sent: list[tuple[bytes, Any, str]] = []
         self.is_read = asyncio.Event()
 
-    async def recv(self) -> tuple[bytes, Envelope[Any]]:
-        if not self.inbox:
-            self.is_read.set()
-            await asyncio.Event().wait()
-        return ROUTE, self.inbox.pop(0)
+    async def deliver(self, take: Callable[[bytes, Envelope[Any]], None], rest: Callable[[], None]) -> None:
+        while self.inbox:
+            take(ROUTE, self.inbox.pop(0))
+        rest()
+        self.is_read.set()
+        await asyncio.Event().wait()
 
     def send(self, route: bytes, envelope: Envelope[Any]) -> bool:
         self.sent.append((route, envelope.body, envelope.cause))
         return True
 
-    def send_each(self, messages: Iterable[tuple[bytes, Envelope[Any]]]) -> None:
+    def encoded_for(self, route: bytes, envelope: Envelope[Any]) -> Any:
+        return envelope
+
+    def send_each(self, messages: Iterable[tuple[bytes, Any]]) -> None:
         for route, envelope in messages:
             self.send(route, envelope)
 

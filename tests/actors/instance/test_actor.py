@@ -16,7 +16,7 @@ from distkv import events
 from distkv.actors.event_lines import LINES_IN_A_TURN
 from distkv.actors.instance.actor import REFUSED_FOR_S, InstanceActor, InstanceGone
 from distkv.actors.instance.connections import GManagerConnections
-from distkv.actors.instance.trace import Trace
+from distkv.actors.trace import Trace
 from distkv.clock import ManualClock
 from distkv.config import InstanceConfig, build
 from distkv.control import commands as c

@@ -10,8 +10,8 @@ from typing import Any
 
 from distkv.actors.instance.actor import InstanceActor
 from distkv.actors.instance.connections import GManagerConnections
-from distkv.actors.instance.trace import Trace
 from distkv.actors.task_scope import task_scope
+from distkv.actors.trace import Trace
 from distkv.config import InstanceConfig, build
 from distkv.control.request.output import NoText
 from distkv.control.rmanager.state import RManagerSettings

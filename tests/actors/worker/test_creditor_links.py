@@ -6,7 +6,7 @@ import itertools
 import queue
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import cast
 
 import msgspec
@@ -15,6 +15,8 @@ import torch
 
 from distkv.actors.worker import creditor_links
 from distkv.actors.worker.creditor_links import LINK_WAIT_S, CreditorLinks
+from distkv.engine.attention.answer_times import AnswerTimes
+from distkv.engine.attention.creditor_link import CreditorLink
 from distkv.errors import LinkClosed, LinkTimeout
 from distkv.wire.links import TensorLink
 from distkv.wire.messages.common import DataEndpoint, Member
@@ -79,11 +81,14 @@ def network() -> Iterator[Network]:
 
 
 @pytest.fixture
-def links(network: Network) -> CreditorLinks:
-    return CreditorLinks(network.open, 0.0, Counters())
+def links(network: Network) -> CreditorLinks[CreditorLink]:
+    def make(link: TensorLink, instance_id: str, on_silent: Callable[[], None]) -> CreditorLink:
+        return CreditorLink(link, instance_id, AnswerTimes(0.0), Counters(), on_silent)
+
+    return CreditorLinks(network.open, make)
 
 
-def refused(links: CreditorLinks, microbatch: int = 0, name: str = "p") -> tuple[str, float]:
+def refused(links: CreditorLinks[CreditorLink], microbatch: int = 0, name: str = "p") -> tuple[str, float]:
     """Why there is no link, and how long a step stood still to hear it."""
     started = time.monotonic()
     with pytest.raises(LinkClosed) as error:
@@ -91,13 +96,13 @@ def refused(links: CreditorLinks, microbatch: int = 0, name: str = "p") -> tuple
     return error.value.why, time.monotonic() - started
 
 
-def prepared(links: CreditorLinks, name: str = "p") -> str:
+def prepared(links: CreditorLinks[CreditorLink], name: str = "p") -> str:
     reports: queue.SimpleQueue[str] = queue.SimpleQueue()
     links.prepare(member(name), reports.put)
     return reports.get(timeout=DEADLINE_S)
 
 
-def test_a_black_hole_is_waited_for_once_and_briefly(network: Network, links: CreditorLinks) -> None:
+def test_a_black_hole_is_waited_for_once_and_briefly(network: Network, links: CreditorLinks[CreditorLink]) -> None:
     """Else each step waits for the whole timeout of a connection, and everybody in its batch with it."""
     network.is_black_hole = True
     why, waited_s = refused(links)
@@ -107,7 +112,7 @@ def test_a_black_hole_is_waited_for_once_and_briefly(network: Network, links: Cr
     assert network.attempts.qsize() == 2, "one attempt for each microbatch"
 
 
-def test_others_are_linked_to_while_one_is_a_black_hole(network: Network, links: CreditorLinks) -> None:
+def test_others_are_linked_to_while_one_is_a_black_hole(network: Network, links: CreditorLinks[CreditorLink]) -> None:
     network.is_black_hole = True
     refused(links)
     network.is_black_hole = False
@@ -116,7 +121,7 @@ def test_others_are_linked_to_while_one_is_a_black_hole(network: Network, links:
 
 
 def test_what_failed_is_tried_again_after_pauses_that_double(
-    network: Network, links: CreditorLinks, monkeypatch: pytest.MonkeyPatch
+    network: Network, links: CreditorLinks[CreditorLink], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [100.0]
     monkeypatch.setattr(creditor_links.time, "monotonic", lambda: now[0])
@@ -138,7 +143,7 @@ def test_what_failed_is_tried_again_after_pauses_that_double(
     assert prepared(links) == "" and not links.get(member(), 0).broken
 
 
-def test_a_peer_that_is_listed_otherwise_is_tried_at_once(network: Network, links: CreditorLinks) -> None:
+def test_a_peer_that_is_listed_otherwise_is_tried_at_once(network: Network, links: CreditorLinks[CreditorLink]) -> None:
     network.refusal = "no route"
     assert refused(links)[0] == "no route"
     network.refusal = ""
@@ -147,7 +152,7 @@ def test_a_peer_that_is_listed_otherwise_is_tried_at_once(network: Network, link
     assert network.attempts.get().data != network.attempts.get().data
 
 
-def test_a_link_is_there_before_a_step_needs_it(network: Network, links: CreditorLinks) -> None:
+def test_a_link_is_there_before_a_step_needs_it(network: Network, links: CreditorLinks[CreditorLink]) -> None:
     assert prepared(links) == "" and prepared(links) == ""
     link = links.get(member(), 0)
     assert links.get(member(), 0) is link and network.attempts.qsize() == 1
@@ -156,7 +161,9 @@ def test_a_link_is_there_before_a_step_needs_it(network: Network, links: Credito
     assert network.attempts.qsize() == 3, "who prepares has its own pauses"
 
 
-def test_a_silent_creditor_is_waited_for_by_one_microbatch_only(network: Network, links: CreditorLinks) -> None:
+def test_a_silent_creditor_is_waited_for_by_one_microbatch_only(
+    network: Network, links: CreditorLinks[CreditorLink]
+) -> None:
     first, second = links.get(member(), 0), links.get(member(), 1)
     for link in (first, second):
         link.begin(
@@ -170,7 +177,7 @@ def test_a_silent_creditor_is_waited_for_by_one_microbatch_only(network: Network
     assert refused(links)[1] < AT_ONCE_S, "nor by the next step"
 
 
-def test_who_is_not_listed_any_more_is_forgotten(network: Network, links: CreditorLinks) -> None:
+def test_who_is_not_listed_any_more_is_forgotten(network: Network, links: CreditorLinks[CreditorLink]) -> None:
     links.get(member(), 0)
     network.refusal = "no route"
     refused(links, name="q")
@@ -181,7 +188,7 @@ def test_who_is_not_listed_any_more_is_forgotten(network: Network, links: Credit
     assert not links.get(member(incarnation=2), 0).broken
 
 
-def test_who_is_listed_again_is_linked_anew(network: Network, links: CreditorLinks) -> None:
+def test_who_is_listed_again_is_linked_anew(network: Network, links: CreditorLinks[CreditorLink]) -> None:
     """A gManager that is late with the news calls peers dead and live again; the link that ended is of no use."""
     before = links.get(member(), 0)
     links.keep_only({})
@@ -190,7 +197,7 @@ def test_who_is_listed_again_is_linked_anew(network: Network, links: CreditorLin
     assert [link.aborted.is_set() for link in network.links] == [True, False]
 
 
-def test_a_link_that_opens_too_late_ends(network: Network, links: CreditorLinks) -> None:
+def test_a_link_that_opens_too_late_ends(network: Network, links: CreditorLinks[CreditorLink]) -> None:
     gate, opened = threading.Event(), FakeLink()
 
     def open_late(_member: Member) -> TensorLink:

@@ -90,6 +90,8 @@ def served(pool: DevicePool) -> Iterator[Member]:
 def test_bytes_there_and_back(pool: DevicePool) -> None:
     with pool.reading((5, 0, 2)) as views:
         assert b"".join(views) == slot(pool, 5) + slot(pool, 0) + slot(pool, 2)
+    with pool.reading((5, 0), (32, 16)) as views:
+        assert b"".join(views) == slot(pool, 5)[32:48] + slot(pool, 0)[32:48]
     before = [slot(pool, number) for number in range(NUM_SLOTS)]
     with pool.writing((6, 1)) as (view,):
         view[:SLOT_BYTES], view[SLOT_BYTES:] = b"a" * SLOT_BYTES, b"b" * SLOT_BYTES

@@ -13,7 +13,18 @@ from distkv.engine.model.config import ModelConfig
 from distkv.errors import HandshakeRefused, LinkClosed
 from distkv.wire.links import TensorLink, connect, hello_to
 from distkv.wire.messages.common import SpanRef
-from distkv.wire.messages.data import Attend, AttendEntry, AttendPlan, Blocks, DataMessage, Partials, ReadBlocks
+from distkv.wire.messages.data import (
+    Attend,
+    AttendEntry,
+    AttendPlan,
+    Blocks,
+    DataMessage,
+    Partials,
+    ReadBlocks,
+    Slots,
+    SlotsQuery,
+    SpanPart,
+)
 from tests.actors.links import DEADLINE_S, Worker, identity, model_config, span
 
 POSITIONS = body_of(torch.tensor([40, 41]))
@@ -158,3 +169,29 @@ def test_a_peer_that_goes_away_is_no_error(worker: Worker, link: TensorLink) -> 
     assert other.recv(DEADLINE_S)[0] == Blocks(num_blocks=1)
     other.close()
     assert worker.serving.counters.malformed_messages == 0
+
+
+def slots_of(link: TensorLink, *parts: SpanPart, with_slots: bool = True) -> tuple[tuple[int, ...], list[int]]:
+    """The stale parts, and the slots of the others."""
+    link.send(SlotsQuery(parts=parts, with_slots=with_slots))
+    header, body = link.recv(DEADLINE_S)
+    assert isinstance(header, Slots)
+    return header.stale, tensor_of(body, torch.int64, (len(body) // 8,)).tolist()
+
+
+def test_where_spans_lie_and_whether_they_still_do(worker: Worker, link: TensorLink) -> None:
+    worker.registry.grant(span("t"), (1, 3))
+    parts = SpanPart(span=span("s"), index=1, num_blocks=2), SpanPart(span=span("t"), index=0, num_blocks=1)
+    assert slots_of(link, *parts) == ((), [2, 7, 1])
+    assert slots_of(link, *parts, with_slots=False) == ((), [])
+    worker.registry.revoke(span("s"), lambda: None, (0,))
+    assert slots_of(link, *parts) == ((), [2, 7, 1]), "another part of it is closed"
+    worker.registry.revoke(span("s"), lambda: None, (2,))
+    assert slots_of(link, *parts) == ((0,), [1])
+    assert slots_of(link, SpanPart(span=span("t", 2), index=0, num_blocks=1)) == ((0,), []), "another epoch"
+
+
+@pytest.mark.parametrize(("num_blocks", "why"), [(4, "of a span of 3 rBlocks"), (1 << 21, "more than")])
+def test_parts_beyond_a_span_are_refused(link: TensorLink, num_blocks: int, why: str) -> None:
+    link.send(SlotsQuery(parts=(SpanPart(span=span("s"), index=0, num_blocks=num_blocks),)))
+    assert why in ended(link)

@@ -13,9 +13,11 @@ import torch
 from structlog.testing import capture_logs
 
 from distkv.actors.worker.peer_links import PeerLinks
+from distkv.engine.attention.fetch.costs import Work
+from distkv.engine.attention.fetch.link import FetchLink
 from distkv.engine.model.config import ModelConfig
 from distkv.errors import LinkClosed
-from distkv.wire.messages.data import AttendEntry, AttendPlan
+from distkv.wire.messages.data import AttendEntry, AttendPlan, SpanPart
 from tests.actors.links import DEADLINE_S, Worker, close_links, model_config, peer_links, span
 from tests.wire.links.peers import in_thread
 
@@ -42,10 +44,12 @@ def links(config: ModelConfig, worker: Worker) -> Iterator[PeerLinks]:
     close_links(links)
 
 
-def plan() -> AttendPlan:
-    """One query over both blocks."""
-    entry = AttendEntry(request_id="r", span=span("s"), index=0, num_blocks=2, first_position=0, row=0, num_rows=1)
-    return AttendPlan(step_id=1, num_rows=1, entries=(entry,))
+def plan(num_rows: int = 1) -> AttendPlan:
+    """Queries over both blocks."""
+    entry = AttendEntry(
+        request_id="r", span=span("s"), index=0, num_blocks=2, first_position=0, row=0, num_rows=num_rows
+    )
+    return AttendPlan(step_id=1, num_rows=num_rows, entries=(entry,))
 
 
 def attend(links: PeerLinks, config: ModelConfig) -> torch.Tensor | None:
@@ -84,6 +88,45 @@ def test_each_microbatch_has_a_link_of_its_own(links: PeerLinks, config: ModelCo
             creditor.send(layer, torch.ones(1, config.num_heads, config.head_dim))
         one, other = (creditor.collect(layer, time.monotonic()) for creditor in (first, second))
         assert one is not None and other is not None and torch.equal(one[1], other[1])
+
+
+def fetch_link(links: PeerLinks, microbatch: int = 0) -> FetchLink:
+    """It is opened beside the steps."""
+    deadline = time.monotonic() + DEADLINE_S
+    while (link := links.fetch_link("lender", microbatch)) is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    return link
+
+
+def test_blocks_are_read_by_links_of_their_own(links: PeerLinks, worker: Worker) -> None:
+    assert links.fetch_link("lender") is None and links.fetch_link("stranger") is None
+    link = fetch_link(links)
+    assert fetch_link(links) is link and fetch_link(links, 1) is not link
+    parts = [SpanPart(span=span("s"), index=1, num_blocks=1)]
+    slots = link.slots(parts)
+    assert slots is not None and slots.tolist() == [2]
+    memory = link.memory()
+    assert memory is not None and bytes(memory.numpy()) == bytes(worker.memory.view)
+    into = bytearray(64)
+    link.read(slots.tolist(), memoryview(into), (128, 64))
+    assert into == worker.slot(2)[128:192]
+    assert link.stale(parts) == set()
+    worker.registry.revoke(span("s"), lambda: None)
+    assert link.stale(parts) == {0} and link.slots(parts) is None and not link.broken
+
+
+def test_both_kinds_of_links_learn_the_same_costs(links: PeerLinks, config: ModelConfig) -> None:
+    links.creditor("lender")
+    fetching = fetch_link(links)
+    asking = links.creditor("lender")
+    asking.begin(plan(num_rows=2), torch.tensor([20, 21]), slice(0, 2), [set()])
+    asking.send(0, torch.ones(2, config.num_heads, config.head_dim))
+    assert asking.collect(0, time.monotonic()) is not None
+    asking.finish()
+    assert (fetching.costs.estimate_s("ship", Work(2, 1)) or 0) > 0
+    links.update((), ("lender",))
+    assert fetching.slots([]) is None and fetching.broken
 
 
 def test_creditors_and_sources_have_links_of_their_own(links: PeerLinks, worker: Worker) -> None:

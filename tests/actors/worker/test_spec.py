@@ -24,6 +24,7 @@ SPEC = WorkerSpec(
     ),
     data=DataPlaneSettings(attend_timeout_s=2.5, tensor_transport="shm"),
     logging=LogSettings(log_level="warning"),
+    profile="/profiles/m.json",
 )
 
 

@@ -10,15 +10,16 @@ import click
 import pytest
 from rich.console import Console
 
-from distkv.bench import cluster, concurrency, interference, queue
+from distkv.bench import concurrency, interference, queue
 from distkv.bench.harness import command, plot
-from distkv.bench.harness.alternate import Samples, alternate, paired_ratio
+from distkv.bench.harness.alternate import Ratio, Samples, alternate, paired_ratio
 from distkv.bench.harness.command import Measured, benchmark, unit_of_name
 from distkv.bench.harness.kept import keep, keep_rows
 from distkv.bench.harness.machine import machine_facts, versions_of
-from distkv.bench.harness.report import Goal, Report, Result, results, show, write_json
+from distkv.bench.harness.report import Goal, Report, Result, judged, results, show, show_lines, write_json
 from distkv.bench.harness.units import HIGHER, LOADS, LOWER, better
 from distkv.bench.plot import main as draw
+from distkv.bench.pooling import summary
 from distkv.cli.exit_codes import run
 
 ROOT = Path(__file__).parents[3]
@@ -187,10 +188,59 @@ def test_a_plot_says_which_way_is_better_what_whiskers_are_and_the_ratios(write,
     assert over[:2] == [[number] for number in numbers]
 
 
+LINES = tuple(
+    Result(f"{measure}, {rate}/s", variant, median, median / 2, median * 2, unit)
+    for measure, unit in (("goodput", "requests/s"), ("wait, p99", "s"))
+    for rate, medians in (("0.5", (1.0, 2.0)), ("4", (3.0,)))
+    for variant, median in zip(("off", "on"), medians, strict=False)
+)
+
+
+def test_lines_run_over_the_numbers_that_cases_end_with(tmp_path, monkeypatch):
+    figures = pytest.importorskip("matplotlib.figure", reason="plots need the extra 'bench'")
+    drawn = []
+    monkeypatch.setattr(figures.Figure, "savefig", lambda self, path, dpi: drawn.append(self))
+    plot.write_lines(Report("fake", machine_facts(), {}, LINES), tmp_path / "f.png", along="rate")
+    (figure,) = drawn
+    assert [axes.get_title() for axes in figure.axes] == ["goodput", "wait, p99"]
+    assert [axes.get_xlabel() for axes in figure.axes] == ["rate", "rate"]
+    assert [one.get_text() for one in figure.axes[0].get_xticklabels()] == ["0.5", "4"]
+    (legend,) = figure.legends
+    assert [one.get_text() for one in legend.get_texts()] == ["off", "on"]
+    off, on = figure.axes[1].containers
+    assert list(off.lines[0].get_xdata()) == [0.5, 4.0] and list(off.lines[0].get_ydata()) == [1.0, 3.0]
+    assert list(on.lines[0].get_xdata()) == [0.5]
+
+
+def test_a_table_of_lines_has_a_row_for_each_point_and_a_column_for_each_variant():
+    out = io.StringIO()
+    show_lines(Report("fake", machine_facts(), {}, LINES, GOALS), {}, Console(file=out, width=100))
+    lines = [" ".join(line.split()) for line in out.getvalue().splitlines()]
+    assert lines[1:5] == ["goodput, requests/s", "off on", "0.5/s 1 2", "4/s 3"]
+    assert "wait, p99, s" in lines and "goal met: faster: 2 (target: > 1)" in lines
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "met", "why"),
+    [
+        (1.1, 1.2, True, ""),
+        (0.8, 0.9, False, ""),
+        (0.9, 1.1, None, "the 95 % interval includes the target"),
+        (1.5, 1.5, None, "one round has no interval"),
+    ],
+)
+def test_a_goal_is_judged_by_the_whole_interval(low, high, met, why):
+    goal = judged("more", Ratio((low + high) / 2, low, high), least=1.0)
+    assert (goal.met, goal.why, goal.target) == (met, why, "at least 1")
+    assert judged("more", None, least=1.0).met is None
+    less = judged("less", Ratio(low, low, high), most=1.0)
+    assert less.met == (None if met is None else not met) and less.target == "at most 1"
+
+
 def test_every_unit_that_was_ever_written_has_a_direction():
     reports = [json.loads(file.read_text()) for file in (ROOT / "docs" / "benchmarks").glob("*.json")]
     found = {row["unit"] for report in reports for row in report["results"]}
-    found |= {unit for bench in (cluster, concurrency, interference, queue) for unit in bench.UNITS.values()}
+    found |= {unit for bench in (summary, concurrency, interference, queue) for unit in bench.UNITS.values()}
     assert found == {unit for unit in found if better(unit)} | (found & LOADS)
     assert not LOWER & HIGHER and not LOADS & (LOWER | HIGHER)
 
@@ -198,7 +248,7 @@ def test_every_unit_that_was_ever_written_has_a_direction():
 def test_a_report_is_drawn_again_as_its_benchmark_draws_it(tmp_path, capsys):
     pytest.importorskip("matplotlib", reason="plots need the extra 'bench'")
     for name in ("smoke", "gmanager", "recall"):
-        (file,) = (ROOT / "docs" / "benchmarks").glob(f"{name}-*.json")
+        file = max((ROOT / "docs" / "benchmarks").glob(f"{name}-*.json"))
         copied = tmp_path / file.name
         shutil.copy(file, copied)
         assert run(draw, [str(copied)]) == 0

@@ -48,11 +48,11 @@ def test_generate_json(cluster, capsys, monkeypatch):
 
 def test_generate_hands_every_sampling_flag_on(cluster):
     flags = "--temperature 0.5 --top-p 0.9 --top-k 7 --seed 3 --stop a --stop b --stop-token-id 2 --ignore-eos"
-    assert distkv_command("generate", "x", *flags.split(), "--timeout", "9", "--address", cluster.address) == 0
+    assert distkv_command("generate", "x", *flags.split(), "--timeout", "90", "--address", cluster.address) == 0
     params = submitted(cluster).params
     assert (params.temperature, params.top_p, params.top_k, params.seed) == (0.5, 0.9, 7, 3)
     assert (params.stop, params.stop_token_ids, params.ignore_eos) == (("a", "b"), (2,), True)
-    assert 8 < submitted(cluster).timeout_s <= 9, "what is left of it"
+    assert 60 < submitted(cluster).timeout_s <= 90, "what is left of it"
 
 
 def test_generate_takes_a_file_or_standard_input(cluster, tmp_path, monkeypatch):

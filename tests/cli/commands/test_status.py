@@ -24,6 +24,7 @@ def test_status_json_and_table(background, capsys):
     assert run(command, ["status", "--address", cluster.address]) == 0
     out = capsys.readouterr().out
     assert "borrowed" in out and "i0[0..32)" in out
+    assert "+12.5 tokens/s" in out and "-1.5 tokens/s" in out and "creditor" in out
 
 
 @pytest.mark.parametrize("width", [40, 200])

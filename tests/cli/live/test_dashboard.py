@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import io
 
+import msgspec
 import pytest
 from rich.console import Console
 
 from distkv.cli.live.dashboard import View, pool_bar, render
 from distkv.cli.live.samples import Sample
-from distkv.wire.messages.to_client import SlotCounts
+from distkv.wire.messages.to_client import ClusterState, DebtEdge, PlanStatus, SlotCounts
 from tests.cli.statuses import request, status
 
 
@@ -49,8 +50,25 @@ def test_it_says_how_every_instance_is_who_lends_and_what_runs():
     assert " ".join(shown[3].split()) == "id state pool in use ·free █local ▓lent borrowed run wait"
     assert shown[4].split() == ["i0", "ready", "█████████▓▓▓▒▒····", "75%", "8", "16", "6", "6", "1", "1"]
     assert shown[6:9] == ["", "loans, from creditor → to debtor", "i0 → i1 32 rBlocks 512 tokens 1 request"]
-    assert shown[11].startswith("request") and shown[12].endswith("i0  1,512 i1 512, i0 1,000")
+    assert shown[11].startswith("request") and shown[12].endswith("i0  1,512    34% i1 512, i0 1,000")
     assert shown[12].startswith("req-i0-") and "…" in shown[12]
+
+
+def test_what_the_gmanager_says_is_shown_where_it_answers():
+    plans = tuple(
+        PlanStatus(
+            request_id="r", debtor_id="i0", destination="i1", num_blocks=2, ago_s=9.0, predicted_tokens_per_s=10.0,
+            achieved_tokens_per_s=achieved,
+        )
+        for achieved in (None, 4.0, 8.0)
+    )  # fmt: skip
+    debts = (DebtEdge("i1", "i0", 40), DebtEdge("i9", "i1", 3))
+    state = ClusterState(policy="greedy", debts=debts, num_debts=2, plans=plans, num_plans=12)
+    shown = lines(msgspec.structs.replace(busy(2, 1), cluster=state), width=140)
+    assert shown[1].endswith("moves planned: 12 (+10.0 tokens/s each predicted, +6.0 achieved)")
+    loans = [" ".join(line.split()) for line in shown]
+    assert "i0 → i1 40 rBlocks 512 tokens 1 request" in loans
+    assert "i1 → i9 3 rBlocks 0 tokens 0 requests" in loans
 
 
 def test_an_idle_cluster_has_no_loans_and_no_requests():

@@ -50,10 +50,13 @@ class Managed:
         """Time goes by, and the gManager does nothing."""
         self.clock.advance(seconds)
 
-    def join(self, name: str, compat: str = "model", serves: str = "", **fields: Any) -> list[GManagerCommand]:
+    def join(
+        self, name: str, compat: str = "model", serves: str = "", swaps: bool = True, **fields: Any
+    ) -> list[GManagerCommand]:
         """It joins, and what is to be sent to all is sent."""
         fields = {"total_blocks": 16} | fields
-        joined = self.hear(name, tg.Join(member=make_member(name, **fields), compat=compat, serves=serves))
+        member = make_member(name, **fields)
+        joined = self.hear(name, tg.Join(member=member, compat=compat, serves=serves, swaps=swaps))
         self.commands = joined + self.tick(COALESCE_S)
         return self.commands
 

@@ -38,7 +38,7 @@ def test_what_fits_nowhere_goes_where_most_is_free(managed: Managed) -> None:
 def test_where_requests_wait_no_more_are_sent_while_another_has_none_waiting(managed: Managed) -> None:
     for name, free, waiting in (("a", 8, 1), ("b", 1, 0)):
         managed.join(name)
-        managed.beat(name, free_blocks=free, waiting=waiting)
+        managed.beat(name, free_blocks=free, waiting=waiting, waiting_blocks=12 * waiting)
     assert managed.locate(num_tokens=16).instance_id == "b"
     assert managed.locate(num_tokens=16, exclude=("b",)).instance_id == "a"
 
@@ -86,7 +86,7 @@ def test_what_is_recommended_is_held_back_until_the_next_heartbeat(managed: Mana
     assert managed.candidates("a", num_blocks=3) == [("c", 8), ("d", 8), ("e", 8)]
     for _ in range(9):
         managed.candidates("a", num_blocks=10**9)
-    assert [name for name, _ in managed.candidates("a", num_blocks=1)] == ["b", "c", "d"], "half is never held back"
+    assert len(managed.candidates("a", num_blocks=1)) == 3, "half is never held back"
     managed.beat("e", lendable_blocks=8)
     assert managed.candidates("a", num_blocks=1)[0] == ("e", 8)
 

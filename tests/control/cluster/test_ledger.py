@@ -43,7 +43,7 @@ def test_an_older_one_changes_nothing(ledger: Ledger) -> None:
     ledger.apply(beat(5, full=True, placed={"r": 2}, free_blocks=7))
     assert ledger.apply(beat(4, full=True, placed={"r": 9}, free_blocks=1))
     assert ledger.apply(beat(5, full=True, placed={"r": 9}))
-    assert ledger.placement() == {"r": {"a": 2}} and ledger.entries["a"].free_blocks == 7
+    assert ledger.placement() == {"r": {"a": 2}} and ledger.entries["a"].room_blocks == 7
 
 
 @given(
@@ -110,8 +110,8 @@ def test_the_state_is_that_of_the_heartbeat_before_it_that_of_the_join(ledger: L
 
 def test_requests_on_their_way_count_until_the_next_heartbeat(ledger: Ledger) -> None:
     entry = ledger.entries["a"]
-    assert (entry.free_blocks, entry.load, entry.waiting) == (8, 0, 0)
+    assert (entry.room_blocks, entry.load, entry.waiting) == (8, 0, 0)
     entry.promised_blocks, entry.promised_requests = 5, 2
-    assert (entry.free_blocks, entry.load) == (3, 2)
+    assert (entry.room_blocks, entry.load) == (3, 2)
     ledger.apply(beat(1, full=True, free_blocks=6, running=1, waiting=3))
-    assert (entry.free_blocks, entry.load, entry.waiting) == (6, 4, 3)
+    assert (entry.room_blocks, entry.load, entry.waiting) == (6, 4, 3)

@@ -364,3 +364,19 @@ def test_more_than_asked_for_is_not_used() -> None:
     asking.candidates(borrow, ("p", 9))
     asking.grant("p", asking.asked(), 5)
     assert borrow.granted == 2
+
+
+def test_who_lends_to_nobody_that_could_wait_is_not_asked_again_and_others_learn_what_it_has() -> None:
+    asking = Asking()
+    borrow = asking.borrower.start(asking.seq, Purpose.PLACE, 2, asking.clock.now(), is_avoidable=True)
+    answer = Creditors(borrow_id=borrow.borrow_id, candidates=(Candidate("p", 8),))
+    asking.borrower.on_creditors(answer, asking.clock.now())
+    ask = asking.asked()
+    assert ask.is_avoidable
+    refused = Refused(span_id=ask.span_id, reason="requests wait", free_blocks=8, only_unavoidable=True)
+    asking.state.commands.clear()
+    asking.borrower.on_refused("p", refused, asking.clock.now())
+    query = asking.query()
+    assert query.refusals == (Refusal("p", 8),) and "p" in query.suspects
+    asking.borrower.on_creditors(answer, asking.clock.now())
+    assert borrow.borrow_id not in asking.borrower.active and not borrow.grants

@@ -10,6 +10,7 @@ from distkv.control.loan.borrow import Borrow, Purpose
 from distkv.control.loan.candidates import MAX_CACHED, Candidates
 from distkv.control.loan.paths import PathBook
 from distkv.control.rmanager.member_table import MemberTable
+from distkv.control.serving.creditor_limits import CreditorLimits
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.to_rmanager import Candidate
 from tests.control.parts import add_sequence, make_member, make_state
@@ -28,7 +29,7 @@ class CountingTable(MemberTable):
 
 def cached(table: MemberTable, num_blocks: int, seed: int = 0) -> list[Candidate]:
     borrow = Borrow("b", add_sequence(make_state()), Purpose.PLACE, num_blocks, frozenset())
-    return Candidates("me", table, PathBook(Random(0)), Random(seed)).cached(borrow)
+    return Candidates("me", table, PathBook(Random(0)), CreditorLimits(), Random(seed)).cached(borrow)
 
 
 def table_of(*free_blocks: int) -> CountingTable:
@@ -53,3 +54,11 @@ def test_it_costs_the_same_however_many_members_there_are(num_members: int) -> N
     assert len(found) == table.looked_at <= 2 * MAX_CACHED
     has_enough = [one.free_blocks >= 4 for one in found]
     assert has_enough == sorted(has_enough, reverse=True) and sum(has_enough) >= min(MAX_CACHED, num_members // 3)
+
+
+def test_who_is_waited_for_anyway_and_has_enough_is_asked_first() -> None:
+    """Each creditor costs every step a wait per layer."""
+    borrow = Borrow("b", add_sequence(make_state()), Purpose.PLACE, 4, frozenset())
+    candidates = Candidates("me", table_of(9, 6, 3), PathBook(Random(0)), CreditorLimits(), Random(0), {"i1", "i2"})
+    recommended = [Candidate("i0", 9), Candidate("i1", 6), Candidate("i2", 3)]
+    assert [one.instance_id for one in candidates.in_order(borrow, recommended)] == ["i1", "i0", "i2"]

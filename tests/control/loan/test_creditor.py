@@ -8,9 +8,10 @@ from distkv.clock import ManualClock
 from distkv.control.blocks import SlotState
 from distkv.control.commands import Answer
 from distkv.control.loan.creditor import Creditor
+from distkv.control.loan.debts import DebtBook
 from distkv.control.loan.lending import Loan
-from distkv.control.loan.reclaimer import Reclaimer
-from distkv.control.request.sequence import Sequence
+from distkv.control.loan.reclaimer import NONE_LACKS, Reclaimer
+from distkv.control.request.sequence import SeqState
 from distkv.wire.messages.common import ANY_EPOCH, SpanRef
 from distkv.wire.messages.from_worker import Pulled, Revoked
 from distkv.wire.messages.to_rmanager import (
@@ -27,7 +28,7 @@ from distkv.wire.messages.to_rmanager import (
     TryMoveKvcache,
 )
 from distkv.wire.messages.to_worker import Grant, Pull, Revoke
-from tests.control.parts import issued, make_member, make_state
+from tests.control.parts import add_sequence, issued, lend, make_member, make_state
 
 DEBTOR, STRANGER = b"the route of p", b"a stranger's route"
 
@@ -38,7 +39,7 @@ class Lending:
     def __init__(self) -> None:
         self.clock = ManualClock(10.0)
         self.state = make_state()
-        self.lacking: tuple[Sequence, int] | None = None
+        self.lacking = NONE_LACKS
         self.reclaimer = Reclaimer(self.state, lambda now: self.lacking)
         self.creditor = Creditor(self.state, self.reclaimer)
 
@@ -51,6 +52,7 @@ class Lending:
         blocks: int = 3,
         incarnation: int = 1,
         waited_s: float = 0.0,
+        is_avoidable: bool = False,
     ):
         ask = TryMoveKvcache(
             span_id=span_id,
@@ -60,6 +62,7 @@ class Lending:
             num_blocks=blocks,
             ttl_s=4.0,
             waited_s=waited_s,
+            is_avoidable=is_avoidable,
         )
         self.creditor.on_try_move(sender, route, ask, self.clock.now())
 
@@ -286,3 +289,37 @@ def test_a_stranger_that_knows_every_id_moves_nothing(lending: Lending, epoch: s
     lending.creditor.on_pulled(Pulled(pull_id=pull.pull_id))
     assert [route for route, _ in lending.answers()] == [DEBTOR], "answers go to who asked first"
     lending.check()
+
+
+def lending_where(what: str) -> Lending:
+    lending = Lending()
+    if what == "one waits":
+        add_sequence(lending.state, "own", 8, SeqState.WAITING)
+    else:
+        own = add_sequence(lending.state, "own", 8, SeqState.RUNNING)
+        lend(own, "q", 1, debts=DebtBook(lending.state))
+    return lending
+
+
+@pytest.mark.parametrize("what", ["one waits", "it has borrowed"])
+def test_who_needs_memory_lends_only_to_requests_that_need_it(what: str) -> None:
+    """Nobody is debtor and creditor at once but for a request that could not run otherwise (001 §5.2)."""
+    lending = lending_where(what)
+    lending.ask(is_avoidable=True)
+    ((_, refused),) = lending.answers()
+    assert isinstance(refused, Refused) and refused.only_unavoidable
+    assert refused.free_blocks == lending.state.lendable() > 0, "others could have that"
+    assert not lending.state.loans.loans
+    lending.ask(is_avoidable=False)
+    assert lending.state.loans.num_blocks == 3 and not lending.state.loans.has_avoidable
+
+
+def test_who_has_memory_to_spare_lends_to_who_could_wait() -> None:
+    lending = Lending()
+    lending.ask(is_avoidable=True)
+    (loan,) = lending.state.loans.held()
+    assert loan.is_avoidable and lending.state.loans.has_avoidable
+    lending.creditor.on_release(DEBTOR, Release(span=loan.span))
+    lending.creditor.on_revoked(Revoked(span=loan.span))
+    assert not lending.state.loans.has_avoidable
+    lending.state.loans.validate()

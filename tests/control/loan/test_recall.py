@@ -14,7 +14,7 @@ from distkv.wire.messages.common import Epoch, SpanRef
 from distkv.wire.messages.from_worker import Pulled
 from distkv.wire.messages.to_rmanager import Reclaim, Release
 from distkv.wire.messages.to_worker import Pull
-from tests.control.parts import add_sequence, compute, issued, lend, make_member, make_state, offer
+from tests.control.parts import add_sequence, compute, issued, lend, make_member, make_state, offer, place
 
 
 class Recalling:
@@ -218,3 +218,23 @@ def test_a_reclaim_of_something_else() -> None:
     other = SpanRef(span_id=recalling.debt.span.span_id, epoch=Epoch(9, 9))
     recalling.recaller.on_reclaim("p", Reclaim(span=other, deadline_s=1.0), 10.0)
     assert recalling.state.commands == []
+
+
+def test_a_block_that_came_home_and_went_there_again_is_read_once() -> None:
+    """It was read twice, once for each position that it has had in the span, and another one was left there."""
+    recalling = Recalling(free=8)
+    first, second, _, other = recalling.seq.placement.blocks[:4]
+    debt = lend(recalling.seq, "q", 1, at=3, debts=recalling.debts, spare=3)
+    for block in (first, second, first):
+        place(recalling.state, recalling.seq, debt)
+        slot, left, index = recalling.state.take_slot(), block.debt, block.index
+        assert slot is not None and left is not None
+        recalling.seq.placement.take_back(block, slot)
+        recalling.debts.release_positions(recalling.seq, left, [index])
+        recalling.seq.placement.borrow(debt, [block])
+    place(recalling.state, recalling.seq, debt)
+    recalling.state.commands.clear()
+    assert debt.placed() == [other, second, first]
+    recalling.recaller.on_reclaim("q", Reclaim(span=debt.span, deadline_s=5.0), 10.0)
+    assert recalling.pull().source_slots == tuple(debt.slots[index] for index in (0, 2, 3))
+    recalling.check()

@@ -9,7 +9,7 @@ import pytest
 from distkv.clock import ManualClock
 from distkv.control.commands import Answer
 from distkv.control.loan.lending import LAST_CALL_S, Loan
-from distkv.control.loan.reclaimer import REMIND_S, Reclaimer
+from distkv.control.loan.reclaimer import NONE_LACKS, REMIND_S, Lack, Reclaimer
 from distkv.control.request.sequence import SeqState, Sequence
 from distkv.wire.messages.to_rmanager import Granted, Reclaim, TryMoveKvcache
 from tests.control.parts import add_sequence, make_state
@@ -25,7 +25,9 @@ class Short:
         self.state = make_state(16, peers=(), **settings)
         self.waiting: Sequence = add_sequence(self.state, num_tokens=40, seq_state=SeqState.WAITING)
         self.lack = 4
-        self.reclaimer = Reclaimer(self.state, lambda now: (self.waiting, self.lack) if self.lack else None)
+        self.reclaimer = Reclaimer(
+            self.state, lambda now: Lack(self.waiting, self.lack, self.waiting.retries > 0) if self.lack else NONE_LACKS
+        )
         self.first, self.second = self.lend("a", 2), self.lend("b", 6)
         self.clock.advance(AFTER_S)
 
@@ -160,4 +162,14 @@ def test_what_its_debtor_has_room_for_is_reclaimed_at_once() -> None:
     short.look()
     short.state.loans.renew((short.second.span,), b"d", 4.0, short.clock.now(), room=4)
     short.clock.advance(AFTER_S)
+    assert short.look() == [("b", 2, DEADLINE_S)]
+
+
+def test_what_a_run_of_dgfm_has_pinned_is_not_reclaimed_meanwhile() -> None:
+    short = Short()
+    short.state.pinned_debtor = "d"
+    for _ in range(10):
+        assert short.look() == []
+        short.clock.advance(REMIND_S)
+    short.state.pinned_debtor = ""
     assert short.look() == [("b", 2, DEADLINE_S)]

@@ -32,3 +32,8 @@ def test_those_that_hold_nothing_then_the_largest_then_the_oldest(
     loans: list[Lent], needed: int, chosen: list[tuple[str, int]]
 ) -> None:
     assert choose(loans, needed, 64) == chosen
+
+
+def test_what_its_debtor_could_hold_goes_home_first() -> None:
+    loans = [lent("needed", 8, 0), Lent("avoidable", 2, 2, 0.0, is_avoidable=True)]
+    assert choose(loans, 3, 64) == [("avoidable", 0), ("needed", 7)]

@@ -26,9 +26,10 @@ from distkv.types import SamplingParams, TokenLogprobs
 from distkv.wire.messages.from_worker import SeqResult, StepResult
 from distkv.wire.messages.to_client import RequestEnded, TokenChunk
 from distkv.wire.messages.to_rmanager import Submit
-from distkv.wire.messages.to_worker import Forget, Step
+from distkv.wire.messages.to_worker import Forget, RemoteSpan, Step
 from tests.control.parts import issued, make_member, make_state
 from tests.token_ids import packed, prompt_fields
+from tests.wire.golden.values import SPAN
 
 CLIENT = b"client"
 
@@ -234,6 +235,18 @@ def test_a_lost_step_is_computed_again_and_its_creditors_are_named() -> None:
     assert (again.seqs[0].start, again.seqs[0].end, again.seqs[0].attempt) == (0, 3, 1)
     serving.answer(again, ok(5, attempt=1))
     assert list(seq.request.tokens) == [1, 2, 3, 5] and serving.state.counters.recomputed_tokens == 0
+
+
+def test_keys_that_queries_attended_to_are_counted_and_those_at_creditors() -> None:
+    serving = Serving()
+    serving.submit()
+    step = serving.step()
+    span = RemoteSpan(instance_id="p", span=SPAN, index=0, first_block=0, num_blocks=2)
+    serving.state.scheduler.in_flight[0].planned["r"].remote = (span,)
+    serving.answer(step, ok(5))
+    counters = serving.state.counters
+    assert counters.attended_tokens == 1 + 2 + 3
+    assert counters.remote_attended_tokens == 3 * 2 * serving.state.settings.block_tokens
 
 
 @pytest.mark.parametrize("step_id", [0, 2, 99])

@@ -15,7 +15,7 @@ from distkv.control.cluster.gmanager import GManager
 from distkv.control.commands import Answer, GManagerRequested
 from distkv.control.request.sequence import SeqState
 from distkv.control.rmanager.heartbeats import EARLY_S, KEPT_HEARTBEATS, Heartbeats
-from distkv.wire.messages.to_gmanager import Heartbeat, Join
+from distkv.wire.messages.to_gmanager import MAX_LONGEST, Heartbeat, Join, LongRequest
 from distkv.wire.messages.to_rmanager import Granted, HeartbeatAck, TryMoveKvcache
 from tests.control.parts import add_sequence, compute, lend, make_member, make_state, place
 
@@ -138,6 +138,54 @@ def test_running_and_waiting_and_the_time_of_steps() -> None:
     assert heartbeats.build(0).lendable_blocks == 0
 
 
+def test_what_is_to_be_computed_and_what_lies_where() -> None:
+    state = make_state(num_blocks=64)
+    heartbeats = Heartbeats(state)
+    decoding, prefilling = add_sequence(state, "a", 20), add_sequence(state, "b", 9)
+    compute(state, decoding)
+    decoding.planned(19, 20)  # samples the next token: one position is to be computed, and that is no prefill
+    waiting = add_sequence(state, "c", 6, SeqState.WAITING)
+    add_sequence(state, "d", 5, SeqState.ACQUIRING)
+    debt = lend(decoding, "p", 2, spare=1)
+    assert heartbeats.build(0).longest == (), "only who plans moves needs them"
+    state.policy = "greedy"
+    beat = heartbeats.build(0, (2, 2))
+    assert (beat.context_tokens, beat.prefill_tokens) == (20, 9 + 6 + 5)
+    assert (beat.borrowed_blocks, beat.lent_blocks, beat.waiting_sizes) == (3, 0, (2, 2))
+    assert beat.longest == (LongRequest("a", 3, 2),), "of b nothing could leave"
+    place(state, decoding, debt)
+    assert heartbeats.build(0).longest == (LongRequest("a", 3, 2),)
+    compute(state, prefilling)
+    assert heartbeats.build(0).longest == (LongRequest("a", 3, 2), LongRequest("b", 2, 0))
+    del state.sequences[waiting.request_id]
+    assert heartbeats.build(0).prefill_tokens == 5
+
+
+def test_no_more_requests_are_named_than_a_reader_takes() -> None:
+    state = make_state(num_blocks=64)
+    state.policy = "greedy"
+    heartbeats = Heartbeats(state)
+    for number in range(20):
+        compute(state, add_sequence(state, f"r{number:02d}", 8 + 4 * (number % 2)))
+    longest = heartbeats.build(0).longest
+    assert [one.request_id for one in longest] == [f"r{number:02d}" for number in range(1, 17, 2)]
+    assert len(longest) == MAX_LONGEST
+
+
+def test_those_that_have_most_elsewhere_are_named_beside_those_that_could_leave() -> None:
+    state = make_state(num_blocks=64)
+    state.policy = "greedy"
+    heartbeats = Heartbeats(state)
+    for number in range(10):
+        compute(state, add_sequence(state, f"r{number}", 8 + 4 * (number % 2)))
+    away = add_sequence(state, "away", 8)
+    compute(state, away)
+    place(state, away, lend(away, "p", 2))
+    longest = heartbeats.build(0).longest
+    assert len(longest) == MAX_LONGEST and LongRequest("away", 0, 2) in longest
+    assert [one.movable_blocks for one in longest] == [3, 3, 3, 3, 3, 2, 2, 0]
+
+
 def test_a_period_or_sooner_when_memory_came_free() -> None:
     clock = ManualClock(100.0)
     state = make_state(num_blocks=4, heartbeat_s=0.5)
@@ -163,6 +211,20 @@ def test_a_debtor_that_was_told_less_makes_more_news() -> None:
     heartbeats.on_lendable_reported()
     state.defer(None, [slot for slot in slots if slot is not None])
     assert heartbeats.due(clock.advance(EARLY_S)), "it told a debtor of less than there is now"
+
+
+def test_a_slot_that_the_next_step_takes_is_no_news() -> None:
+    clock = ManualClock(100.0)
+    state = make_state(num_blocks=32)
+    heartbeats = Heartbeats(state)
+    seq = add_sequence(state, "a", 8, max_tokens=64)
+    compute(state, seq)
+    seq.uncomputed.add(7, 8)
+    assert heartbeats.due(clock.now())
+    told = heartbeats.build(0).lendable_blocks
+    assert state.scheduler.plan(state.running(), clock.now()) is not None
+    assert state.lendable() == told + 1 and state.lastingly_lendable() == told, "its third rBlock has no slot yet"
+    assert not heartbeats.due(clock.advance(EARLY_S))
 
 
 def test_what_does_not_fit_one_heartbeat_comes_with_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,7 +350,7 @@ class Telling(RuleBasedStateMachine):
         assert placed == {name: {"me": blocks} for name, blocks in truth.items() if blocks}
         assert sum(self.gm.ledger.debts().values()) == self.state.loans.num_blocks
         entry = self.gm.ledger.entries["me"]
-        assert entry.heartbeat is not None and entry.free_blocks == self.state.pool.num_free
+        assert entry.heartbeat is not None and entry.reported_free_blocks == self.state.pool.num_free
 
     def teardown(self) -> None:
         self.settles()

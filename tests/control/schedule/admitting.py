@@ -73,3 +73,20 @@ class Admitting:
 
     def check(self) -> None:
         validate(self.state, self.debts)
+
+
+def slow_to_attend_elsewhere(admitting: Admitting) -> None:
+    """Steps take 10 ms and 1 ms more for each sequence; where they wait for partials, three times as long."""
+    waited_s = 0.0
+    for decodes in (1, 2, 4, 8, 4, 2, 1):
+        for is_remote in (False, True):
+            step_s = 0.010 + 0.001 * decodes
+            waited_s += 2 * step_s * is_remote
+            admitting.state.worth.observe(
+                decodes,
+                has_chunks=False,
+                is_remote=is_remote,
+                compute_s=step_s * (3 if is_remote else 1),
+                attend_wait_s=waited_s,
+                now=admitting.clock.now(),
+            )

@@ -6,14 +6,16 @@ import pytest
 
 from distkv.control.blocks import SlotState
 from distkv.control.loan.borrow import Purpose
-from distkv.control.request.sequence import Sequence
+from distkv.control.request.sequence import SeqState, Sequence
 from distkv.control.schedule.admission import FORESEEN_S, GIVE_UP_RETRIES
 from distkv.control.schedule.holdings import LONGEST_RETRY_S
 from distkv.control.schedule.waiting import AGED_S
+from distkv.wire.messages.profile import LinkProfile
 from distkv.wire.messages.to_gmanager import BorrowQuery
-from distkv.wire.messages.to_rmanager import Release
+from distkv.wire.messages.to_rmanager import Release, TryMoveKvcache
 from tests.control.parts import add_sequence, issued, lend, place
-from tests.control.schedule.admitting import ACQUIRING, RUNNING, WAITING, Admitting
+from tests.control.performance.profiles import make_profile
+from tests.control.schedule.admitting import ACQUIRING, RUNNING, WAITING, Admitting, slow_to_attend_elsewhere
 
 
 def test_what_fits_here_starts_here() -> None:
@@ -26,15 +28,34 @@ def test_what_fits_here_starts_here() -> None:
 
 
 def test_room_is_kept_for_what_runs_to_grow() -> None:
-    """Each is expected to get 8 tokens, 2 rBlocks, besides its prompt."""
+    """Each is expected to get 8 tokens, 2 rBlocks, besides its prompt; two need 3 of these 4 at once."""
     admitting = Admitting(8, peers=())
     admitting.run("a", 2)
-    late = admitting.wait("b", 3, arrival=1.0)
+    late = admitting.wait("b", 4, arrival=1.0)
     admitting.admit()
     assert late.state is WAITING and late.placement.unassigned_slots == [] and admitting.state.pool.num_free == 6
     fits = admitting.wait("c", 2, arrival=0.5)
     admitting.admit()
     assert fits.state is RUNNING and late.state is WAITING
+
+
+def test_what_the_oldest_lack_is_told_also_of_those_that_hold_some() -> None:
+    admitting = Admitting(8)
+    admitting.run("a", 2)
+    borrows = admitting.wait("b", 9, arrival=1.0)
+    admitting.admit()
+    assert borrows.state is ACQUIRING
+    for number, size in enumerate((5, 3, 4)):
+        admitting.wait(f"w{number}", size, arrival=2.0 + number)
+    lacks = 9 - len(borrows.placement.unassigned_slots)
+    assert 0 < lacks < 9 and admitting.admission.waiting_sizes(16) == (lacks, 5, 3, 4)
+    assert admitting.admission.waiting_sizes(2) == (lacks, 5)
+    assert admitting.admission.waiting_tokens(16) == (0, 0, 0, 0), "their clients would not send them elsewhere"
+    for seq in (borrows, *admitting.state.sequences.queue.waiting):
+        seq.request.can_move = True
+    assert admitting.admission.waiting_tokens(3) == (4 * (9 + 2), 4 * (5 + 2), 4 * (3 + 2)), "with what they grow by"
+    borrows.request.began = 1.0
+    assert admitting.admission.waiting_tokens(2) == (0, 28)
 
 
 def test_nobody_waits_for_room_to_grow_forever() -> None:
@@ -51,17 +72,17 @@ def test_nobody_waits_for_room_to_grow_forever() -> None:
 def test_memory_to_grow_into_is_asked_for_and_given_back() -> None:
     admitting = Admitting(8)
     admitting.run("a", 2)
-    seq = admitting.wait("r", 4, arrival=5.0)
+    seq = add_sequence(admitting.state, "r", 16, WAITING, max_tokens=16, arrival=5.0)
     admitting.admit()
     borrow = admitting.borrow()
-    assert (seq.state, borrow.num_blocks) == (ACQUIRING, 2), "4 for the prompt, 2 to grow, 4 here"
+    assert (seq.state, borrow.num_blocks) == (ACQUIRING, 3), "4 for the prompt, 3 to grow beside the other, 4 here"
     admitting.end(borrow, ("p", 1))
     assert seq.state is WAITING, "no room to grow"
     admitting.clock.advance(2.0)
     admitting.admit()
     admitting.state.commands.clear()
-    admitting.end(admitting.borrow(), ("p", 2))
-    assert seq.state is RUNNING and [debt.capacity for debt in seq.placement.debts] == [2]
+    admitting.end(admitting.borrow(), ("p", 3))
+    assert seq.state is RUNNING and [debt.capacity for debt in seq.placement.debts] == [3]
     admitting.check()
 
 
@@ -104,7 +125,7 @@ def test_one_that_waits_does_not_overtake_an_aged_one() -> None:
     old, young = admitting.wait("old", 7, arrival=1.0), admitting.wait("young", 1, arrival=2.0)
     admitting.admit()
     assert (old.state, young.state) == (WAITING, RUNNING)
-    late = admitting.wait("late", 1, arrival=3.0)
+    late = admitting.wait("late", 2, arrival=3.0)
     admitting.clock.advance(AGED_S)
     admitting.admit()
     assert late.state is WAITING, "there is memory for it, but it is not its turn"
@@ -190,7 +211,7 @@ def test_a_request_that_borrows_still_lacks_what_it_lacked() -> None:
     admitting.admit()
     assert old.state is ACQUIRING and old.placement.unassigned_slots
     assert admitting.admission.lacking(admitting.clock.now()) == before
-    assert before is not None and before[0] is old and before[1] > 0
+    assert before.seq is old and before.blocks > 0
 
 
 def test_one_that_lost_memory_needs_only_what_it_lost() -> None:
@@ -329,3 +350,82 @@ def test_who_holds_spare_slots_keeps_only_what_it_will_use() -> None:
     admitting.state.trim(seq)
     assert seq.placement.unassigned_slots == [] and admitting.state.pool.num_free == 6
     admitting.check()
+
+
+def test_who_fits_here_waits_for_memory_at_home_where_borrowing_does_not_pay() -> None:
+    admitting = Admitting(8)
+    slow_to_attend_elsewhere(admitting)
+    running = admitting.run("running", 5)
+    seq = admitting.wait("r", 4, arrival=5.0)
+    admitting.admit()
+    assert seq.state is WAITING and not seq.retries and issued(admitting.state, BorrowQuery) == []
+    small = admitting.wait("small", 1, arrival=6.0)
+    admitting.state.outputs.ended(1)
+    admitting.admit()
+    assert small.state is RUNNING, "what fits goes by"
+    for done in (running, small):
+        del admitting.state.sequences[done.request_id]
+        admitting.debts.drop(done, admitting.clock.now())
+    admitting.admit()
+    assert seq.state is RUNNING
+
+
+def test_who_is_larger_than_its_instance_borrows_whatever_it_costs_and_does_not_wait_for_who_does_not() -> None:
+    admitting = Admitting(8)
+    slow_to_attend_elsewhere(admitting)
+    admitting.run("running", 5)
+    fits, larger = admitting.wait("fits", 4, arrival=5.0), admitting.wait("larger", 12, arrival=6.0)
+    admitting.admit()
+    assert (fits.state, larger.state) == (WAITING, ACQUIRING)
+    assert not admitting.borrow().is_avoidable
+
+
+def test_who_has_lent_to_requests_that_could_wait_does_not_borrow_for_such_but_reclaims() -> None:
+    admitting = Admitting(16)
+    wanted = TryMoveKvcache(
+        span_id="s",
+        request_id="other",
+        debtor_id="p",
+        debtor_incarnation=1,
+        num_blocks=8,
+        ttl_s=4.0,
+        is_avoidable=True,
+    )
+    admitting.state.loans.try_grant(b"p", wanted, 8, admitting.clock.now())
+    admitting.run("running", 2)
+    seq = admitting.wait("r", 5, arrival=5.0)
+    admitting.admit()
+    assert seq.state is WAITING and issued(admitting.state, BorrowQuery) == []
+    lack = admitting.admission.lacking(admitting.clock.now())
+    assert lack.seq is seq and lack.blocks > 0 and lack.is_to_reclaim
+
+
+def test_while_nothing_is_known_of_what_steps_cost_who_fits_here_borrows() -> None:
+    admitting = Admitting(8)
+    admitting.run("running", 5)
+    seq = admitting.wait("r", 4, arrival=5.0)
+    admitting.admit()
+    assert seq.state is ACQUIRING and admitting.borrow().is_avoidable
+
+
+def test_who_fits_here_and_could_begin_elsewhere_waits_for_memory_in_one_place() -> None:
+    """Each borrow had all steps of its batch wait, and took memory from those who came to its creditor next."""
+    admitting = Admitting(8)
+    admitting.run("running", 5)
+    fits = add_sequence(admitting.state, "fits", 16, WAITING, arrival=5.0, can_move=True)
+    larger = add_sequence(admitting.state, "larger", 48, WAITING, arrival=6.0, can_move=True)
+    admitting.admit()
+    assert (fits.state, larger.state) == (WAITING, ACQUIRING)
+
+
+@pytest.mark.parametrize(("round_trip_s", "state"), [(0.00001, ACQUIRING), (0.1, WAITING)])
+def test_before_anybody_waited_a_profile_says_what_waiting_costs(round_trip_s: float, state: SeqState) -> None:
+    link = LinkProfile(round_trip_s=round_trip_s, bytes_per_s=1e9, read_bytes_per_s=1e9, busy_round_trip_s=round_trip_s)
+    admitting = Admitting(8, profile=make_profile(links={"host": link}))
+    admitting.state.worth.observe(
+        1, has_chunks=False, is_remote=False, compute_s=0.01, attend_wait_s=0.0, now=admitting.clock.now()
+    )
+    admitting.run("running", 5)
+    seq = admitting.wait("r", 4, arrival=5.0)
+    admitting.admit()
+    assert seq.state is state

@@ -1,10 +1,11 @@
-"""How much longer an output gets, by those that ended: a mean of the longer ones, never above its limit."""
+"""How much longer an output gets, by those that ended: a mean of the longer ones, never above its limit; and what those
+that run need at once."""
 
 from __future__ import annotations
 
 import pytest
 
-from distkv.control.schedule.growth import SEEN, UNSEEN_TOKENS, OutputLengths, blocks_to_come
+from distkv.control.schedule.growth import SEEN, UNSEEN_TOKENS, OutputLengths, blocks_to_come, most_at_once
 
 
 def test_before_anything_was_seen() -> None:
@@ -34,3 +35,16 @@ def test_the_newest_count() -> None:
 )
 def test_blocks_of_four(tokens: int, held: int, to_come: int, blocks: int) -> None:
     assert blocks_to_come(tokens, held, to_come, 4) == blocks
+
+
+@pytest.mark.parametrize("count", range(1, 40))
+def test_what_one_has_grown_by_is_there_for_the_others_once_it_has_ended(count: int) -> None:
+    """They grow by a block a tick, and one ends after each four ticks."""
+    ends = [4 * (number + 1) for number in range(count)]
+    most = max(tick * sum(end >= tick for end in ends) for tick in range(1, ends[-1] + 1))
+    assert most <= most_at_once(sum(ends), count) <= most + 1
+
+
+def test_one_block_at_least_is_kept_for_each() -> None:
+    assert most_at_once(0, 0) == 0 and most_at_once(10, 1) == 10
+    assert most_at_once(3, 3) == 3 and most_at_once(100, 50) == 51

@@ -6,7 +6,7 @@ from distkv.control.loan.borrow import Purpose
 from distkv.control.schedule.making_room import Victim, cheapest
 from distkv.wire.messages.to_rmanager import Release
 from tests.control.parts import issued, lend, place
-from tests.control.schedule.admitting import RUNNING, WAITING, Admitting
+from tests.control.schedule.admitting import RUNNING, WAITING, Admitting, slow_to_attend_elsewhere
 
 
 def test_sealed_blocks_of_the_fullest_leave_before_anybody_is_preempted() -> None:
@@ -52,6 +52,20 @@ def test_who_has_to_wait_again_keeps_no_positions_to_spare() -> None:
     released = [(release.span, release.positions) for release in issued(admitting.state, Release)]
     assert released == [(kept.span, (1, 2, 3)), (empty.span, ())]
     admitting.check()
+
+
+def test_nothing_leaves_where_waits_for_partials_cost_more_than_standing_still() -> None:
+    """Another one ends, and its slots come free."""
+    admitting = Admitting(8)
+    slow_to_attend_elsewhere(admitting)
+    admitting.run("small", 2)
+    full = admitting.run("full", 6, arrival=1.0)
+    admitting.make_room()
+    assert admitting.state.borrower.active == {}
+    full.request.tokens.extend([1] * 40)
+    assert not admitting.state.fits_at_home(full)
+    admitting.make_room()
+    assert admitting.borrow().seq is full, "what needs more than this pool has no choice"
 
 
 def test_with_room_nothing_leaves() -> None:
@@ -113,6 +127,53 @@ def test_alone_and_without_peers_the_youngest_is_preempted_at_once() -> None:
     admitting.make_room()
     assert (old.state, young.state) == (RUNNING, WAITING)
     assert admitting.state.pool.num_free == 2
+
+
+def test_who_shares_no_memory_stands_still_for_nobody() -> None:
+    """All of its batch stood still for up to a second and a half before each preemption, whoever lent."""
+    admitting = Admitting(4)
+    old, young = admitting.run("old", 2), admitting.run("young", 2, arrival=1.0)
+    old.request.tokens.append(1)
+    old.uncomputed.add(old.length - 1, old.length)
+    old.placement.cover(old.length)
+    admitting.stall()
+    admitting.make_room()
+    admitting.end(admitting.borrow())
+    assert (old.state, young.state) == (RUNNING, WAITING)
+    assert admitting.state.pool.num_free == 2
+
+
+def test_nobody_stands_still_while_a_borrow_that_failed_rests() -> None:
+    """A batch whose memory had run out stood still for up to a second and a half before each preemption, once nobody
+    had lent."""
+    admitting = Admitting(8)
+    for number in range(4):
+        seq = admitting.run(f"r{number}", 2, arrival=number)
+        seq.request.tokens.append(1)
+        seq.uncomputed.add(seq.length - 1, seq.length)
+        seq.placement.cover(seq.length)
+    admitting.stall()
+    admitting.make_room()
+    admitting.end(admitting.borrow())
+    assert admitting.state.counters.preemptions == 1
+    admitting.run("next", 2, arrival=9.0)  # takes what came free
+    admitting.stall()
+    admitting.make_room()
+    assert not admitting.state.borrower.active and admitting.making_room.next_deadline() > admitting.clock.now()
+    assert admitting.state.counters.preemptions == 2
+
+
+def test_what_leaves_though_its_request_fits_here_takes_no_memory_that_others_wait_for() -> None:
+    admitting = Admitting(8)
+    admitting.run("small", 2)
+    full = admitting.run("full", 6, arrival=1.0)
+    admitting.make_room()
+    assert admitting.borrow().is_avoidable
+    admitting.end(admitting.borrow())
+    full.request.tokens.extend([1] * 40)
+    admitting.clock.advance(2.0)
+    admitting.make_room()
+    assert not admitting.borrow().is_avoidable
 
 
 def victim(name: str, arrival: float, redo_tokens: int, frees: bool = True) -> Victim:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distkv.control.blocks import SlotState
-from distkv.control.request.sequence import Sequence
+from distkv.control.request.sequence import SeqState, Sequence
 from distkv.control.rmanager.state import RManagerState
 from distkv.control.schedule import scheduler as batching
 from distkv.control.schedule.scheduler import MAX_IN_FLIGHT, STREAMING_SHARE
@@ -171,6 +171,7 @@ def test_a_chunk_leaves_room_for_blocks_that_are_leaving() -> None:
     seq = add_sequence(state, num_tokens=40)
     seq.placement.unassigned_slots = state.pool.allocate(6, SlotState.LOCAL) or []
     lend(seq, "p", 8)
+    add_sequence(state, "w", 40, arrival=2.0, seq_state=SeqState.WAITING)
     step = plan(state)
     assert parts(step) == {"r": (0, 6 // STREAMING_SHARE * BLOCK)}
     assert parts(plan(state)) == {"r": (8, 16)}
@@ -180,6 +181,23 @@ def test_a_chunk_leaves_room_for_blocks_that_are_leaving() -> None:
     assert plan(state) is None, "all its slots are full, and blocks 0 to 7 have not left"
     assert state.scheduler.stalled == [], "it waits for what is leaving, not for the pool"
     assert state.pool.num_free == 26
+    validate(state)
+
+
+def test_a_prompt_that_leaves_has_free_memory_on_its_way_that_nobody_needs() -> None:
+    """One that was admitted with a single slot would be computed a block at a time, to its end."""
+    state = make_state(num_blocks=32)
+    seq = add_sequence(state, num_tokens=100)
+    seq.placement.unassigned_slots = state.pool.allocate(1, SlotState.LOCAL) or []
+    lend(seq, "p", 25)
+    add_sequence(state, "w", 40, arrival=2.0, seq_state=SeqState.WAITING)
+    assert parts(plan(state)) == {"r": (0, BLOCK)} and seq.placement.num_local_slots == 1
+    assert plan(state) is None, "somebody waits for what is free"
+    del state.sequences["w"]
+    step = plan(state)
+    slots = seq.placement.num_local_slots
+    assert slots == 25 and state.pool.num_free == 32 - slots, "one for each of its rBlocks"
+    assert parts(step) == {"r": (BLOCK, BLOCK + slots // STREAMING_SHARE * BLOCK)}
     validate(state)
 
 

@@ -60,7 +60,9 @@ class Setting:
         plans = [AttendPlan(step_id=1, num_rows=2, entries=(entry,))] * len(partials)
         parts = [(slice(1, 3), [(index, 0) for index in range(len(partials))], 0)]
         merge_plan = merge_plan_of(parts if partials else [], plans)
-        self.batch = SimpleNamespace(links=self.links, metadata=None, merge_plan=merge_plan, waited_s=0.0)
+        self.batch = SimpleNamespace(
+            links=self.links, fetched=[], attend_s=0.0, metadata=None, merge_plan=merge_plan, waited_s=0.0
+        )
 
     def store(self, layer: int) -> Tensor:
         self.calls.append(f"store {layer}")

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from distkv.engine.attention.bodies import body_of
-from distkv.engine.attention.serving import AttendServer
+from distkv.engine.attention.serving import AttendServer, ServeTime
 from distkv.engine.attention.spans import SpanRegistry
 from distkv.engine.device.cpu import CpuDevice
 from distkv.engine.device.pool import KvPool
@@ -243,3 +243,19 @@ def test_frames_that_do_not_fit_their_plan_are_refused(served: Server) -> None:
         served.server.serve(plan, Attend(step_id=4, layer=2), body)
     with pytest.raises(MalformedMessage, match="this one has"):
         served.server.serve(plan, Attend(step_id=4, layer=0), body[:-4])
+
+
+def test_the_time_of_serving_is_no_more_than_what_goes_by_however_many_are_served() -> None:
+    now_s = 10.0
+    time = ServeTime(lambda: now_s)
+    with time.serving():
+        now_s = 11.0
+        with time.serving():
+            now_s = 12.5
+            assert time.total_s() == 2.5
+        now_s = 13.0
+    now_s = 20.0
+    assert time.total_s() == 3.0
+    with time.serving():
+        now_s = 20.5
+    assert time.total_s() == 3.5

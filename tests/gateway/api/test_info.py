@@ -114,6 +114,17 @@ async def test_the_configuration_of_the_tokenizer(start: Start, with_defaults: C
     assert "no tokenizer" in error_of(await gateway.http.get("/tokenizer_info"), 400)
 
 
+async def test_why_a_request_lies_where_it_lies(start: Start) -> None:
+    gateway = await start(api_key="one")
+    error_of(await gateway.http.get("/explain/i0-r"), 401, None, "invalid_api_key")
+    headers = {"authorization": "Bearer one"}
+    found = (await gateway.http.get("/explain/cmpl-i0-r", headers=headers)).json()
+    assert (found["id"], found["instance_id"], found["state"]) == ("i0-r", "i0", "running")
+    assert any("it borrowed 1 rBlock from other" in sentence for sentence in found["sentences"])
+    answer = await gateway.http.get("/explain/nobody", headers=headers)
+    assert "no request 'nobody' is known" in error_of(answer, 404, None, "not_found")
+
+
 async def test_health_follows_the_instances(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("distkv.gateway.operations.cluster.SILENCE_S", 1.5)
     gateway = await start()

@@ -146,11 +146,15 @@ async def test_nonsense_gets_the_usual_error(start: Start) -> None:
 
 
 async def test_requests_in_a_row_are_bounded(start: Start) -> None:
+    """And when their connection is closed, the one that runs ends."""
     gateway = await start(silence)
     async with connected(gateway.url) as (one,):
         body = b'{"prompt": "x"}'
-        await one.send(POST + b"content-length: %d\r\n\r\n%s" % (len(body), body) + LIVE * 1000)
+        await one.send(POST + b"content-length: %d\r\n\r\n%s" % (len(body), body))
+        await gateway.fakes.instances[0].wait_for(Submit)
+        await one.send(LIVE * 1000)
         assert await one.is_closed()
+    await gateway.fakes.instances[0].wait_for(Cancel)
 
 
 @pytest.fixture

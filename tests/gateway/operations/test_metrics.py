@@ -140,6 +140,12 @@ async def test_instances_are_asked(start: Start) -> None:
         assert found["distkv:num_requests_running", only] == 1
         assert found["distkv:kv_cache_usage_perc", only] == 1 - 61 / 64
         assert found["distkv:borrowed_blocks", only] == 5
+        assert found["distkv:remote_share", only] == 0 and found["distkv:serve_fraction", only] == 0
+        assert found["distkv:debt_blocks", "creditor=i1,debtor=i0"] == 5
+        assert (found["distkv:debts", ""], found["distkv:lent_blocks", ""]) == (1, 5)
+        assert found["distkv:plans_total", ""] == 7
+        assert found["distkv:plan_gain_tokens_per_second", "gain=predicted"] == 12.5
+        assert found["distkv:plan_gain_tokens_per_second", "gain=achieved"] == -1.5
         assert found["distkv:num_preemptions_total", only] == 9
         assert found["distkv:attend_queries_total", only] == 7
         assert found["distkv:up", only] == 1

@@ -16,6 +16,7 @@ import pytest
 
 from distkv.gateway.prompting import readers
 from distkv.gateway.prompting.reading import CompletionRead
+from distkv.process_priority import STEP
 from distkv.types import SamplingParams
 from tests.gateway.harness import Gateway, error_of, until
 from tests.token_ids import prompt_of
@@ -75,6 +76,7 @@ async def test_one_process_reads_them_all_and_a_large_one_ends_it(all_are_long: 
         assert (await gateway.complete(max_tokens=1)).status_code == 200
         (process,) = reader_processes()
     assert process.is_running()
+    assert process.nice() == min(19, psutil.Process().nice() + 2 * STEP), "event loops go before it"
     error_of(await gateway.complete("x" * readers.RETIRE_BYTES), 400, None, "context_length_exceeded")
     assert not reader_processes()
     assert (await gateway.complete(max_tokens=1)).status_code == 200

@@ -13,6 +13,7 @@ import schemathesis
 from hypothesis import HealthCheck, given, settings
 from schemathesis import GenerationMode, checks
 
+from distkv.gateway.prompting.readers import SHORT_BYTES
 from distkv.gateway.schema.openapi import OPERATIONS, Operation, document
 from distkv.wire.messages.to_rmanager import Submit
 from tests.gateway.blocking_harness import served
@@ -39,6 +40,7 @@ def url(checkpoint: Path) -> Iterator[str]:
     """A gateway beside the test's thread; what reads bodies and grammars for it is there."""
     with served(checkpoint, brief) as url:
         httpx.post(url + "/v1/completions", json={"prompt": "x", "guided_regex": "x"}).raise_for_status()
+        httpx.post(url + "/tokenize", json={"prompt": "x" * SHORT_BYTES}).raise_for_status()
         yield url
 
 

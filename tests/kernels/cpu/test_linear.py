@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from distkv.kernels.cpu.dispatch import TORCH, available, backend_of, choose
-from distkv.kernels.cpu.linear import OneDnnLinear
+from distkv.kernels.cpu.linear import OneDnnLinear, padded_rows
 from distkv.kernels.linear import TorchLinear
 from distkv.types import CpuKernels
 
@@ -111,6 +111,15 @@ def test_onednn_is_right_wherever_it_runs() -> None:
     weight, bias = random(33, 64, dtype=torch.bfloat16), random(33, dtype=torch.bfloat16, seed=1)
     for some_bias in (None, bias):
         linear = OneDnnLinear(weight, some_bias)
-        for rows in (1, 5, 40):
+        for rows in (1, 5, 33, 40, 77):
             x = random(rows, 64, dtype=torch.bfloat16, seed=rows)
+            assert linear(x).is_contiguous()
             check(linear(x), x, weight, some_bias)
+
+
+def test_few_numbers_of_rows_are_compiled_for() -> None:
+    padded = {rows: padded_rows(rows) for rows in range(5000)}
+    assert all(rows <= more <= rows + max(0, rows - 1) // 16 for rows, more in padded.items())
+    assert all(more == rows for rows, more in padded.items() if rows <= 32)
+    assert len({padded[rows] for rows in range(1, 2049)}) == 32 + 6 * 16
+    assert padded_rows(257) == 272 and padded_rows(2048) == 2048

@@ -9,12 +9,19 @@ from __future__ import annotations
 from distkv.structured_output import StructuredOutput
 from distkv.types import SamplingParams, TokenLogprobs
 from distkv.wire.messages import data, from_worker, to_client, to_gmanager, to_rmanager, to_worker
-from distkv.wire.messages.common import ANY_EPOCH, Run, SpanRef
-from distkv.wire.messages.data import AttendEntry, DataMessage
+from distkv.wire.messages.common import ANY_EPOCH, PlanEpoch, Run, SpanRef
+from distkv.wire.messages.data import AttendEntry, DataMessage, SpanPart
 from distkv.wire.messages.envelope import Control, Envelope
 from distkv.wire.messages.from_worker import SeqResult
 from distkv.wire.messages.to_client import RequestStatus, SpanStatus
-from distkv.wire.messages.to_gmanager import Debtor, Refusal, RequestPlacementEntry
+from distkv.wire.messages.to_gmanager import (
+    Debtor,
+    DroppedMove,
+    LongRequest,
+    Refusal,
+    RequestPlacementEntry,
+    WaitingRequest,
+)
 from distkv.wire.messages.to_rmanager import Candidate, ReadyBlock
 from distkv.wire.messages.to_worker import PromptLogprobs, RemoteSpan, Sampling, SeqStep
 from tests.token_ids import packed
@@ -27,6 +34,7 @@ from tests.wire.golden.values import (
     ENDPOINT,
     GONE,
     PARAMS,
+    PROFILE,
     READY,
     SERVES,
     SPAN,
@@ -35,7 +43,7 @@ from tests.wire.golden.values import (
 
 _BODIES: dict[str, tuple[str, Control]] = {
     # to a gManager
-    "Join": ("i1", to_gmanager.Join(member=READY, compat=COMPAT, serves=SERVES)),
+    "Join": ("i1", to_gmanager.Join(member=READY, compat=COMPAT, serves=SERVES, profile=PROFILE, swaps=True)),
     "Leave": ("i1", to_gmanager.Leave(instance_id="i1", incarnation=BORN_1)),
     "Heartbeat": (
         "i1",
@@ -55,6 +63,20 @@ _BODIES: dict[str, tuple[str, Control]] = {
             waiting=2,
             waiting_blocks=12,
             step_s=0.0125,
+            context_tokens=900,
+            prefill_tokens=1200,
+            borrowed_blocks=3,
+            lent_blocks=8,
+            waiting_sizes=(4, 8),
+            waiting_tokens=(0, 128),
+            decode_base_s=0.0075,
+            decode_row_s=0.0025,
+            prompt_token_s=0.0005,
+            output_tokens=192,
+            longest=(LongRequest(request_id="req-7", movable_blocks=9, remote_blocks=3),),
+            growing_blocks=5,
+            max_num_seqs=64,
+            dropped_moves=(DroppedMove(epoch=PlanEpoch(incarnation=BORN_0, counter=7), why="it does not run"),),
         ),
     ),
     "BorrowQuery": (
@@ -66,26 +88,78 @@ _BODIES: dict[str, tuple[str, Control]] = {
             refusals=(Refusal(instance_id="i2", free_blocks=3),),
             exclude=("i3",),
             suspects=("i4",),
+            movable_tokens=1464,
         ),
     ),
+    "Frozen": (
+        "i0",
+        to_gmanager.Frozen(
+            instance_id="i0",
+            run=PlanEpoch(BORN_0, 4),
+            num_blocks=6,
+            spare_blocks=1,
+            reason="another run has not ended here",
+        ),
+    ),
+    "Swapped": ("i0", to_gmanager.Swapped(instance_id="i0", run=PlanEpoch(BORN_0, 4), num_blocks=6)),
     "MembersQuery": ("client-1", to_gmanager.MembersQuery(incarnation=BORN_0, version=7, changes_only=True)),
-    "Locate": ("client-1", to_gmanager.Locate(request_id="req-1", num_tokens=1464, exclude=("i2",))),
+    "RedispatchQuery": (
+        "i0",
+        to_gmanager.RedispatchQuery(instance_id="i0", requests=(WaitingRequest(req_id="req-1", num_tokens=1464),)),
+    ),
+    "Locate": (
+        "client-1",
+        to_gmanager.Locate(request_id="req-1", num_tokens=1464, prompt_tokens=1400, exclude=("i2",)),
+    ),
     # from a gManager
     "Members": (
         "gmanager",
         to_rmanager.Members(
-            version=9, members=(GONE, READY), incarnation=BORN_0, base=7, gone=("i9",), more=True, newest=12
+            version=9,
+            members=(GONE, READY),
+            incarnation=BORN_0,
+            base=7,
+            gone=("i9",),
+            more=True,
+            newest=12,
+            policy="none",
         ),
     ),
     "JoinRefused": ("gmanager", to_rmanager.JoinRefused(reason="the others serve another model", is_taken=True)),
     "HeartbeatAck": (
         "gmanager",
-        to_rmanager.HeartbeatAck(seq=42, want_full=True, want_join=True, incarnation=BORN_0, version=9),
+        to_rmanager.HeartbeatAck(
+            seq=42, want_full=True, want_join=True, incarnation=BORN_0, version=9, policy="none", room_tokens=640
+        ),
+    ),
+    "Redispatch": (
+        "gmanager",
+        to_rmanager.Redispatch(requests=(to_rmanager.Redispatched(req_id="req-1", inst_id="i1"),)),
     ),
     "Creditors": (
         "gmanager",
-        to_rmanager.Creditors(borrow_id="borrow-5", candidates=(Candidate(instance_id="i1", free_blocks=38),)),
+        to_rmanager.Creditors(
+            borrow_id="borrow-5", candidates=(Candidate(instance_id="i1", free_blocks=38),), go_to="i2"
+        ),
     ),
+    "MoveKvcache": (
+        "gmanager",
+        to_rmanager.MoveKvcache(
+            request_id="req-1",
+            num_blocks=24,
+            destination="i1",
+            epoch=PlanEpoch(BORN_0, 3),
+            debtor_incarnation=BORN_0,
+            seq=42,
+            gain_tokens_per_s=12.5,
+        ),
+    ),
+    "Freeze": (
+        "gmanager",
+        to_rmanager.Freeze(run=PlanEpoch(BORN_0, 4), creditor_id="i1", debtor_id="i2", num_blocks=8, duration_s=5.0),
+    ),
+    "Swap": ("gmanager", to_rmanager.Swap(run=PlanEpoch(BORN_0, 4), num_blocks=6)),
+    "Thaw": ("gmanager", to_rmanager.Thaw(run=PlanEpoch(BORN_0, 4))),
     # between rManagers
     "TryMoveKvcache": (
         "i0",
@@ -97,13 +171,31 @@ _BODIES: dict[str, tuple[str, Control]] = {
             num_blocks=8,
             ttl_s=4.0,
             waited_s=2.5,
+            is_avoidable=True,
         ),
     ),
     "Granted": (
         "i1",
-        to_rmanager.Granted(span_id=SPAN.span_id, epoch=SPAN.epoch, slots=(20, 21, 22, 23, 40, 41, 42, 43), ttl_s=4.0),
+        to_rmanager.Granted(
+            span_id=SPAN.span_id,
+            epoch=SPAN.epoch,
+            slots=(20, 21, 22, 23, 40, 41, 42, 43),
+            ttl_s=4.0,
+            serve_fraction=0.25,
+            max_serve_fraction=0.5,
+        ),
     ),
-    "Refused": ("i1", to_rmanager.Refused(span_id=SPAN.span_id, reason="it drains", free_blocks=0, is_draining=True)),
+    "Refused": (
+        "i1",
+        to_rmanager.Refused(
+            span_id=SPAN.span_id,
+            reason="it drains",
+            free_blocks=0,
+            is_draining=True,
+            retry_after_s=2.5,
+            only_unavoidable=True,
+        ),
+    ),
     "BlocksReady": (
         "i0",
         to_rmanager.BlocksReady(
@@ -129,7 +221,7 @@ _BODIES: dict[str, tuple[str, Control]] = {
     # from a client
     "Submit": (
         "client-1",
-        to_rmanager.Submit(request_id="req-1", prompt="Zwölf Boxkämpfer", params=PARAMS, timeout_s=60.0),
+        to_rmanager.Submit(request_id="req-1", prompt="Zwölf Boxkämpfer", params=PARAMS, timeout_s=60.0, can_move=True),
     ),
     "Submit/ids": (
         "client-1",
@@ -140,7 +232,87 @@ _BODIES: dict[str, tuple[str, Control]] = {
     "Cancel": ("client-1", to_rmanager.Cancel(request_id="req-1")),
     "KeepAlive": ("client-1", to_rmanager.KeepAlive()),
     "StatusQuery": ("client-1", to_rmanager.StatusQuery()),
+    "ExplainQuery": ("client-1", to_gmanager.ExplainQuery(request_id="req-1")),
+    "ClusterQuery": ("client-1", to_gmanager.ClusterQuery()),
     # to a client
+    "Explained": (
+        "i0",
+        to_client.Explained(
+            query="req-1",
+            instance_id="i0",
+            request_id="req-1",
+            others=("req-1-b",),
+            state="running",
+            came_ago_s=12.5,
+            prompt_tokens=1400,
+            num_tokens=1420,
+            max_tokens=64,
+            block_tokens=16,
+            local_blocks=40,
+            debts=(to_client.DebtStatus(instance_id="i1", num_blocks=46, coming_blocks=2, spare_blocks=1),),
+            lacks_blocks=1,
+            growth_blocks=3,
+            room_blocks=9,
+            num_creditors=1,
+            num_before=2,
+            retry_in_s=0.5,
+            history=(
+                to_client.HistoryEntry(
+                    happened="borrowed", ago_s=12.25, instance_id="i1", why="place", num_blocks=48, times=2
+                ),
+            ),
+            left_out=3,
+            retry_after_s=0.25,
+        ),
+    ),
+    "Dispatched": (
+        "gmanager",
+        to_client.Dispatched(
+            query="req-1",
+            request_id="req-1",
+            instance_id="i0",
+            ago_s=12.75,
+            num_tokens=1464,
+            num_ready=2,
+            load=3,
+            waiting=1,
+            free_tokens=640,
+            excluded=1,
+            serving_id="i0",
+            retry_after_s=0.25,
+        ),
+    ),
+    "ClusterState": (
+        "gmanager",
+        to_client.ClusterState(
+            policy="contract",
+            num_instances=3,
+            num_ready=2,
+            debts=(to_client.DebtEdge(debtor_id="i0", creditor_id="i1", num_blocks=48),),
+            num_debts=1,
+            lent_blocks=48,
+            plans=(
+                to_client.PlanStatus(
+                    request_id="req-1",
+                    debtor_id="i0",
+                    destination="i1",
+                    num_blocks=8,
+                    ago_s=6.5,
+                    predicted_tokens_per_s=12.5,
+                    achieved_tokens_per_s=9.25,
+                    dropped="it does not run",
+                ),
+            ),
+            num_plans=7,
+            runs=(
+                to_client.DgfmRunStatus(
+                    members="i0, i1", ago_s=40.5, predicted_blocks=16, home_blocks=0, why="i1 did not freeze"
+                ),
+            ),
+            num_runs=3,
+            retry_after_s=0.25,
+        ),
+    ),
     "Located": (
         "gmanager",
         to_client.Located(request_id="req-1", instance_id="i0", address="tcp://127.0.0.1:7081"),
@@ -181,6 +353,7 @@ _BODIES: dict[str, tuple[str, Control]] = {
             retry_after_s=2.5,
             needed_tokens=9000,
             pool_tokens=4096,
+            go_to="i1",
         ),
     ),
     "Rejected": (
@@ -338,6 +511,8 @@ HEADERS: dict[str, DataMessage] = {
     ),
     "Attend": data.Attend(step_id=512, layer=3),
     "Partials": data.Partials(step_id=512, layer=3, stale=(0,)),
-    "ReadBlocks": data.ReadBlocks(slots=(4, 5)),
+    "ReadBlocks": data.ReadBlocks(slots=(4, 5), first_byte=8192, num_bytes=4096),
     "Blocks": data.Blocks(num_blocks=2),
+    "SlotsQuery": data.SlotsQuery(parts=(SpanPart(span=SPAN, index=2, num_blocks=6),), with_slots=False),
+    "Slots": data.Slots(stale=(0,)),
 }

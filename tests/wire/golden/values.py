@@ -6,6 +6,7 @@ from distkv.structured_output import StructuredOutput
 from distkv.types import SamplingParams
 from distkv.wire.messages.common import DataEndpoint, Epoch, Member, SpanRef
 from distkv.wire.messages.counters import Counters
+from distkv.wire.messages.profile import LinkProfile, Point, Profile
 from distkv.wire.messages.to_client import InstanceStatus, SlotCounts
 
 BORN_0, BORN_1 = 1763690000000000000, 1763690001000000000
@@ -38,6 +39,34 @@ READY = Member(
     heartbeat_s=0.5,
     max_model_len=131072,
 )
+PROFILE = Profile(
+    model="Llama-3.2-1B",
+    device="cpu",
+    layers=16,
+    block_tokens=16,
+    query_bytes=4096,
+    partial_bytes=8320,
+    kv_bytes=2048,
+    step=(Point(1, 0.0625), Point(16, 0.125)),
+    attention=(Point(1024, 0.0078125), Point(32768, 0.25)),
+    prefill=(Point(16, 0.125), Point(512, 2.0)),
+    prefill_attention=(Point(16, 0.0000625), Point(512, 0.001)),
+    serving=(Point(1024, 0.0078125), Point(32768, 0.25)),
+    serving_prefill=(Point(16, 0.0000625), Point(512, 0.001)),
+    links={"host": LinkProfile(round_trip_s=0.0001, bytes_per_s=2e9, read_bytes_per_s=4e9, busy_round_trip_s=0.0005)},
+    remote_step=(Point(1, 0.07), Point(16, 0.14)),
+    remote_prefill=(Point(16, 0.13), Point(512, 2.1)),
+    serving_busy_times=1.25,
+    crowded_times=1.125,
+    serving_share=0.75,
+    serving_step_s=0.001,
+    serves=SERVES,
+    kernels="avx512bf16",
+    threads=2,
+    versions={"distkv": "0.1.0"},
+    date="2026-11-22",
+    within=0.9375,
+)
 PARAMS = SamplingParams(
     max_tokens=64,
     temperature=0.7,
@@ -63,8 +92,13 @@ PARAMS = SamplingParams(
 )
 COUNTERS = Counters(
     attend_queries=5120,
+    serve_s=1.5,
+    step_serve_s=0.5,
     query_bytes=65536,
     kv_bytes=163840,
+    fetched_blocks=96,
+    fetched_bytes=3145728,
+    redispatched=3,
     checksum_refusals=1,
     malformed_messages=2,
     attend_wait_s=0.75,
@@ -83,22 +117,36 @@ STATUS = InstanceStatus(
     borrowed_blocks=8,
     running=2,
     waiting=1,
+    serve_fraction=0.25,
     counters=Counters(
         attend_queries=5120,
+        serve_s=1.5,
+        step_serve_s=0.5,
         query_bytes=65536,
         kv_bytes=163840,
         recomputed_tokens=32,
         preemptions=1,
         moved_blocks=8,
+        recalled_blocks=2,
+        borrows=3,
+        avoidable_borrows=1,
         refusals=3,
         lease_expiries=1,
         reclaimed_blocks=7,
+        dgfm_runs=2,
+        swapped_blocks=12,
+        planned_moves=3,
+        planned_blocks=24,
+        infeasible_moves=1,
         checksum_refusals=2,
         malformed_messages=4,
         prompt_tokens=1400,
         generation_tokens=96,
+        attended_tokens=90000,
+        remote_attended_tokens=30000,
         attend_wait_s=0.75,
         steps=512,
+        remote_steps=64,
         model_s=6.5,
         plan_s=0.0625,
     ),

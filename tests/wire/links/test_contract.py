@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from distkv.errors import LinkClosed, LinkTimeout, MalformedMessage
+from distkv.wire.links import Part, serve_read
+from distkv.wire.links.block_reads import MAX_PARTS
 from distkv.wire.messages.data import Attend, Denied, Partials, ReadBlocks
 from tests.wire.links.peers import DEADLINE_S, NUM_SLOTS, SLOT_BYTES, Pair, in_thread, open_pair, random_pool
 
@@ -101,6 +103,38 @@ def test_read(pair: Pair, slots: list[int], whole: bool) -> None:
         assert got == pair.pool.view[slot * SLOT_BYTES : (slot + 1) * SLOT_BYTES]
 
 
+@pytest.mark.parametrize("slots", [[5], list(range(NUM_SLOTS)), [3, 1, 60, 7], [9, 10, 11, 4]])
+def test_read_of_a_part_of_every_block(pair: Pair, slots: list[int]) -> None:
+    part = 1024, 512
+    target = memoryview(bytearray(len(slots) * part[1]))
+    with pair.serving():
+        pair.asking.read(slots, [target[:512], target[512:]], DEADLINE_S, part)
+    starts = [slot * SLOT_BYTES + part[0] for slot in slots]
+    assert target == b"".join(pair.pool.view[start : start + part[1]] for start in starts)
+
+
+@pytest.mark.parametrize("part", [(-1, 2), (0, SLOT_BYTES + 1), (SLOT_BYTES, 1), (4, 0)])
+def test_a_part_lies_inside_a_block(pair: Pair, part: Part) -> None:
+    with pytest.raises(MalformedMessage, match=f"of a slot of {SLOT_BYTES} bytes"):
+        pair.asking.read([0], [memoryview(bytearray(max(1, part[1])))], 1.0, part)
+
+
+def test_the_serving_end_checks_parts_itself(pair: Pair) -> None:
+    pair.asking.send(ReadBlocks(slots=(0,), first_byte=SLOT_BYTES, num_bytes=1))
+    header, _body = pair.answering.recv(DEADLINE_S)
+    assert isinstance(header, ReadBlocks)
+    with pytest.raises(MalformedMessage, match="of a slot of 4096 bytes"):
+        serve_read(pair.answering, header, pair.pool)
+    with pytest.raises(LinkClosed, match="it refused: part should be within 4096 bytes"):
+        pair.asking.recv(DEADLINE_S)
+
+
+def test_only_links_that_map_a_pool_show_it(pair: Pair, transport: str) -> None:
+    mapped = pair.asking.mapped
+    assert (mapped is not None) == (transport in ("inproc", "shm"))
+    assert mapped is None or (mapped.readonly and mapped == pair.pool.view)
+
+
 def test_read_of_nothing(pair: Pair) -> None:
     with pair.serving():
         pair.asking.read([], [], DEADLINE_S)
@@ -144,14 +178,20 @@ def test_views_must_hold_whole_blocks(pair: Pair, sizes: list[int]) -> None:
 
 def test_the_serving_end_checks_slots_itself(pair: Pair) -> None:
     pair.asking.send(ReadBlocks(slots=(0, NUM_SLOTS)))
-    from distkv.wire.links import serve_read
-
     header, _body = pair.answering.recv(DEADLINE_S)
     assert isinstance(header, ReadBlocks)
     with pytest.raises(MalformedMessage, match="outside the pool"):
         serve_read(pair.answering, header, pair.pool)
     with pytest.raises(LinkClosed, match="it refused: slots should be from 0 to 63"):
         pair.asking.recv(DEADLINE_S)
+
+
+def test_parts_of_more_slots_than_an_answer_is_worth_are_denied(pair: Pair) -> None:
+    pair.asking.send(ReadBlocks(slots=(0,) * (MAX_PARTS + 1), num_bytes=1))
+    header, _body = pair.answering.recv(DEADLINE_S)
+    assert isinstance(header, ReadBlocks)
+    with pytest.raises(MalformedMessage, match=f"parts of at most {MAX_PARTS} at once"):
+        serve_read(pair.answering, header, pair.pool)
 
 
 def test_denied_ends_the_link(pair: Pair) -> None:

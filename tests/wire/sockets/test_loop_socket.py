@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import zmq
 
+from distkv.errors import LinkClosed
 from distkv.wire.sockets import loop_socket
 from distkv.wire.sockets.loop_socket import LoopSocket
 
@@ -106,3 +107,83 @@ async def test_what_many_sends_found_out_wakes_the_reader_that_waits() -> None:
             assert await asyncio.wait_for(reading, 5) == [b"theirs", b"%d" % index]
             assert (theirs.recv(), theirs.recv()) == (b"1", b"3")
         end.close(0)
+
+
+class Taker:
+    """Takes what is delivered, and says when it has come."""
+
+    def __init__(self, cost_s: float = 0.0) -> None:
+        self.taken: list[bytes] = []
+        self.rests: list[int] = []
+        self.now_s = 0.0
+        self._cost_s = cost_s
+        self._moved = asyncio.Event()
+
+    def take(self, frames: list[bytes | memoryview]) -> None:
+        self.taken.append(bytes(frames[-1]))
+        self.now_s += self._cost_s
+        self._moved.set()
+
+    def rest(self) -> None:
+        self.rests.append(len(self.taken))
+
+    async def wait_for(self, count: int) -> None:
+        async with asyncio.timeout(5):
+            while len(self.taken) < count:
+                self._moved.clear()
+                await self._moved.wait()
+
+
+async def test_who_is_delivered_to_misses_nothing_and_lets_others_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What comes alone, many at once, and while the signs are taken away by other calls."""
+    taker = Taker(COST_S)
+    monkeypatch.setattr(loop_socket, "time", SimpleNamespace(monotonic=lambda: taker.now_s))
+    with zmq.Context() as context, context.socket(zmq.PAIR) as ours, context.socket(zmq.PAIR) as theirs:
+        ours.bind("inproc://e")
+        theirs.connect("inproc://e")
+        end = LoopSocket(ours, "e")
+        for index in range(MESSAGES):
+            theirs.send(b"%d" % index)
+        delivering = asyncio.create_task(end.deliver(taker.take, taker.rest))
+        await taker.wait_for(MESSAGES)
+        most = max(after - before for before, after in zip([0, *taker.rests], taker.rests, strict=False))
+        assert most * COST_S <= 0.005
+        for index in range(MESSAGES, MESSAGES + 100):
+            await asyncio.sleep(0)
+            theirs.send(b"%d" % index)
+            if index % 3 == 0:
+                assert end.send((b"answer",))
+            elif index % 3 == 1:
+                end.has_waiting()
+            await taker.wait_for(index + 1)
+            assert not end.has_waiting()
+        assert taker.taken == [b"%d" % index for index in range(MESSAGES + 100)]
+        assert taker.rests[-1] == len(taker.taken)
+        delivering.cancel()
+        await asyncio.wait((delivering,))
+        theirs.send(b"later")
+        assert await asyncio.wait_for(end.recv(), 5) == [b"later"]
+        end.close(0)
+
+
+async def test_what_a_taker_raises_and_the_end_of_a_socket_end_its_delivery() -> None:
+    with zmq.Context() as context, context.socket(zmq.PAIR) as ours, context.socket(zmq.PAIR) as theirs:
+        ours.bind("inproc://f")
+        theirs.connect("inproc://f")
+        end = LoopSocket(ours, "f")
+
+        def refuse(_: list[bytes | memoryview]) -> None:
+            raise ValueError("not that")
+
+        delivering = asyncio.create_task(end.deliver(refuse, lambda: None))
+        await asyncio.sleep(0)
+        theirs.send(b"1")
+        with pytest.raises(ValueError, match="not that"):
+            await asyncio.wait_for(delivering, 5)
+        taker = Taker()
+        delivering = asyncio.create_task(end.deliver(taker.take, taker.rest))
+        theirs.send(b"2")
+        await taker.wait_for(1)
+        end.close(0)
+        with pytest.raises(LinkClosed):
+            await asyncio.wait_for(delivering, 5)

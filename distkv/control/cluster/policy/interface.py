@@ -6,24 +6,30 @@ sends the answers. What a policy sees may be stale, so its decisions are advice 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from random import Random
 from typing import Protocol
 
 import msgspec
 
+from distkv.control.performance.model import PerformanceModel
 from distkv.types import InstanceState
-from distkv.wire.messages.to_gmanager import BorrowQuery, Locate
+from distkv.wire.messages.profile import Profile
+from distkv.wire.messages.to_gmanager import BorrowQuery, LongRequest
 
 MOST_LOAD = 1023
 """Instances with more requests than this are equally loaded to `Instances.fitting`."""
 
 
 class InstanceView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One instance as of now. Requests sent there since its last heartbeat count in `free_blocks` and `load`, and what
-    it was recommended for since then is missing in `lendable_blocks`.
+    """One instance as of now. Requests sent there since its last heartbeat count in `free_blocks`, in `load` and, with
+    their prompts, in `prefill_tokens`; what it was recommended for since then is missing in `lendable_blocks`.
 
     host_key: equal on instances that can map each other's memory; empty if it has no tensors yet. waiting, load:
-    requests that wait there, and all of them.
+    requests that wait there, and all of them. profile, model: what its hardware does, and predictions by it; None if
+    that is not known. The others are as its last heartbeat told them, and 0 before the first; overdrawn_blocks:
+    promised to requests on their way and not free; longest: those of the running ones that most rBlocks could leave.
+    waiting_sizes, waiting_tokens: of waiting requests that were not sent on since then.
     """
 
     instance_id: str
@@ -34,11 +40,44 @@ class InstanceView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     lendable_blocks: int
     waiting: int
     load: int
+    profile: Profile | None = None
+    model: PerformanceModel | None = None
+    overdrawn_blocks: int = 0
+    total_blocks: int = 0
+    running: int = 0
+    waiting_blocks: int = 0
+    step_s: float = 0.0
+    context_tokens: int = 0
+    prefill_tokens: int = 0
+    borrowed_blocks: int = 0
+    lent_blocks: int = 0
+    decode_base_s: float = 0.0
+    decode_row_s: float = 0.0
+    prompt_token_s: float = 0.0
+    output_tokens: int = 0
+    waiting_sizes: tuple[int, ...] = ()
+    waiting_tokens: tuple[int, ...] = ()
+    longest: tuple[LongRequest, ...] = ()
+    growing_blocks: int = 0
+    max_num_seqs: int = 0
 
     @property
-    def free_tokens(self) -> int:
-        """How many tokens its free rBlocks hold."""
-        return self.free_blocks * max(1, self.block_tokens)
+    def room_tokens(self) -> int:
+        """How many tokens its free rBlocks hold; below 0 if more than is free was promised."""
+        return (self.free_blocks - self.overdrawn_blocks) * max(1, self.block_tokens)
+
+    @property
+    def waits_for_others(self) -> bool:
+        """Whether requests wait there that take more than all of its pool, on average: what is free there is of no use
+        to them until others lend, and who fits goes by them."""
+        return self.waiting_blocks > self.waiting * self.total_blocks > 0
+
+    @property
+    def begins_at_once(self) -> bool:
+        """Whether a request that fits what it can spare would: nobody waits that could use that, and there is a place
+        in the batch."""
+        is_full = 0 < self.max_num_seqs <= self.load - self.waiting
+        return not is_full and (not self.waiting or self.waits_for_others)
 
     def blocks_for(self, num_tokens: int) -> int:
         """How many rBlocks of this instance hold so many tokens."""
@@ -46,17 +85,25 @@ class InstanceView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Move(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """`num_blocks` of a request should go from its debtor to a creditor (move_kvcache of 001 §6.2)."""
+    """`num_blocks` of a request should go from its debtor to a creditor, or home if that is the debtor itself
+    (move_kvcache of 001 §6.2). gain_tokens_per_s: what both are expected to generate more."""
 
     request_id: str
     debtor_id: str
     creditor_id: str
     num_blocks: int
+    gain_tokens_per_s: float = 0.0
+
+    @property
+    def is_homeward(self) -> bool:
+        """Whether blocks come home."""
+        return self.creditor_id == self.debtor_id
 
 
 class Instances(Protocol):
     """All instances that are known, by indices: nothing but `all` looks at more of them than it returns or skips.
-    Equal ones are told apart by name."""
+    Equal ones are told apart by name. Where more than some dozens have about the same memory, within an eighth, they
+    come by turns instead of by what they have exactly."""
 
     def get(self, instance_id: str) -> InstanceView | None:
         """One of them, in any state."""
@@ -68,23 +115,69 @@ class Instances(Protocol):
     def roomiest(self, *, waiting: bool, skip: Collection[str]) -> InstanceView | None:
         """The ready instance with the most room, whatever its load."""
 
-    def lenders(self, host_key: str | None, *, skip: Collection[str]) -> Iterator[InstanceView]:
-        """Ready instances with anything to lend, those with most first; of one host, or of all."""
+    def lenders(self, host_key: str | None, *, waiting: bool, skip: Collection[str]) -> Iterator[InstanceView]:
+        """Ready instances with anything to lend, those with most first; of one host, or of all. waiting: as above."""
+
+    def lent(self, creditor_id: str, debtor_id: str) -> int:
+        """rBlocks that one instance lends to another, with what it was recommended for since its last heartbeat."""
+
+    def drawn(self, most: int, some: int, entropy: Random, *, skip: Collection[str]) -> Iterator[InstanceView]:
+        """All ready instances, if there are no more than `most`; else `some` of them are drawn, perhaps one twice."""
 
     def all(self) -> Iterator[InstanceView]:
         """Each of them, in any state, in no order that matters."""
 
 
+class Balance(Protocol):
+    """Ready instances by how much of their memory is in use and wanted, for policies that plan: by indices."""
+
+    def get(self, instance_id: str) -> InstanceView | None:
+        """One of them, or one in any other state."""
+
+    def creditors_of(self, debtor_id: str) -> Mapping[str, int]:
+        """Where an instance has borrowed, and how many rBlocks."""
+
+    def debtors(self, after: tuple[int, str] | None, *, needs: bool) -> Iterator[InstanceView]:
+        """Those of which blocks can leave and that lend nothing, by ascending batch; those behind this batch and name,
+        or all. needs: whether requests wait there, or will outgrow the pool."""
+
+    def owing(self, after: str) -> Iterator[InstanceView]:
+        """Those that have borrowed and where nobody waits, by name; those behind this one."""
+
+    def least_used(self) -> Iterator[InstanceView]:
+        """Those with anything to lend, by ascending utilisation, which is rounded to percents."""
+
+
+class RecentMoves(Protocol):
+    """What was planned lately, so that it is not undone or done twice.
+
+    went_to: the batch and name of the debtor at which the plan before ended, None if it came to the last, of those that
+    need memory and of others; came_from: the name of the last one that it looked at for moves home.
+    """
+
+    went_to: dict[bool, tuple[int, str] | None]
+    came_from: str
+
+    def may_leave(self, request_id: str) -> bool:
+        """Whether blocks of a request may be planned to leave."""
+
+    def may_come_home(self, request_id: str) -> bool:
+        """Whether blocks of a request may be planned to come home."""
+
+    def may_plan_for(self, debtor_id: str) -> bool:
+        """Whether blocks of this debtor's requests may be planned to leave."""
+
+
 class Policy(Protocol):
-    """Decides by what it sees of `instances`. plans: whether `plan` ever returns anything."""
+    """Decides by what it sees of `instances`. plans: whether `plan` ever returns anything. shares_memory: whether
+    instances lend to each other at all. swaps: whether cycles of debts may come about, and are cancelled by DGFM."""
 
     plans: bool
-
-    def dispatch(self, request: Locate, instances: Instances) -> InstanceView | None:
-        """The instance that should serve a request; None if none can."""
+    shares_memory: bool
+    swaps: bool
 
     def recommend(self, query: BorrowQuery, instances: Instances) -> Sequence[InstanceView]:
         """Whom a debtor should ask for memory, in this order."""
 
-    def plan(self, instances: Instances) -> Sequence[Move]:
+    def plan(self, balance: Balance, recent: RecentMoves) -> Sequence[Move]:
         """Moves that no debtor has requested; decided once a heartbeat period."""

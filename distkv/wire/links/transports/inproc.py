@@ -12,7 +12,7 @@ from distkv.wire.codec import decode_header, encode_header
 from distkv.wire.links.base import MAX_BODY_BYTES, SEND_TIMEOUT_S, Buffer
 from distkv.wire.links.handshake import LinkIdentity, answer_hello, check_answer
 from distkv.wire.links.iovec import byte_views
-from distkv.wire.links.pool_memory import Pool, PoolMemory, copy_slots, host_key, slots_problem
+from distkv.wire.links.pool_memory import Part, Pool, PoolMemory, copy_slots, host_key, read_problem
 from distkv.wire.links.transports.faults import Faults
 from distkv.wire.links.transports.offer import TransportUnusable
 from distkv.wire.messages.common import DataEndpoint
@@ -48,6 +48,10 @@ class InprocLink:
     @property
     def peer(self) -> str:
         return self._peer
+
+    @property
+    def mapped(self) -> memoryview | None:
+        return self._pool.view.toreadonly()
 
     def send(self, header: DataMessage, *buffers: Buffer, timeout_s: float = SEND_TIMEOUT_S) -> None:
         views, size = byte_views(buffers)
@@ -87,20 +91,18 @@ class InprocLink:
         self.faults.spoil("recv", [view])
         return header, view
 
-    def read(self, slots: Sequence[int], into: Sequence[memoryview], timeout_s: float) -> None:
-        if problem := slots_problem(slots, self._pool.num_slots):
+    def read(
+        self, slots: Sequence[int], into: Sequence[memoryview], timeout_s: float, part: Part | None = None
+    ) -> None:
+        if problem := read_problem(self._pool, slots, into, part):
             raise MalformedMessage(problem)
-        size_bytes = self._pool.slot_bytes
-        size = sum(view.nbytes for view in into)
-        if size != len(slots) * size_bytes or any(view.nbytes % size_bytes for view in into):
-            raise ValueError(f"{len(slots)} rBlocks of {size_bytes} bytes do not fit views of {size} bytes")
         try:
             self._faulty("read", time.monotonic() + timeout_s, timeout_s)
         except LinkTimeout as e:
             self._die(str(e))
             raise
         self._check_peer()
-        copy_slots(self._pool, slots, into)
+        copy_slots(self._pool, slots, into, part)
         self.faults.spoil("read", into)
         self._check_peer()
 

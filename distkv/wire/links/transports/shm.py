@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from distkv.wire.links.frames import FrameSocket
-from distkv.wire.links.pool_memory import MappablePool, PeerPool, PoolUnmappable, copy_slots, host_key
+from distkv.wire.links.pool_memory import MappablePool, Part, PeerPool, PoolUnmappable, copy_slots, host_key
 from distkv.wire.links.transports.offer import TransportUnusable, offered
 from distkv.wire.links.transports.sockets import greet, open_tcp, open_unix
 from distkv.wire.links.transports.stream_link import StreamLink
@@ -18,13 +18,15 @@ class ShmLink(StreamLink):
 
     def __init__(self, frames: FrameSocket, pool: PeerPool) -> None:
         super().__init__(frames, pool.slot_bytes, pool.num_slots, transport="shm")
-        self._pool = pool
+        self._pool, self.mapped = pool, pool.view
 
-    def read(self, slots: Sequence[int], into: Sequence[memoryview], timeout_s: float) -> None:
-        self._check_read(slots, into)
+    def read(
+        self, slots: Sequence[int], into: Sequence[memoryview], timeout_s: float, part: Part | None = None
+    ) -> None:
+        self._check_read(slots, into, part)
         self._frames.check_alive()
         try:
-            copy_slots(self._pool, slots, into)
+            copy_slots(self._pool, slots, into, part)
         except ValueError:
             # Ended by another thread meanwhile, which says so; anything else is ours.
             self._frames.check_alive()

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from distkv.errors import DistKVError, LinkTimeout, MalformedMessage
 from distkv.wire.links.base import SEND_TIMEOUT_S, Buffer
 from distkv.wire.links.frames import FrameSocket
-from distkv.wire.links.pool_memory import slots_problem
+from distkv.wire.links.pool_memory import Part, read_problem
 from distkv.wire.messages.data import Blocks, DataMessage, Denied, ReadBlocks
 
 READ_PIECE_BYTES = 4 * 2**20
@@ -17,6 +17,8 @@ _PIECES_AHEAD = 2
 
 class StreamLink:
     """A TensorLink whose frames and reads go through a socket. slot_bytes, num_slots: the peer's pool."""
+
+    mapped: memoryview | None = None
 
     def __init__(self, frames: FrameSocket, slot_bytes: int, num_slots: int, transport: str) -> None:
         self.transport = transport
@@ -35,20 +37,23 @@ class StreamLink:
         self._refuse_denied(header)
         return header, body
 
-    def read(self, slots: Sequence[int], into: Sequence[memoryview], timeout_s: float) -> None:
-        self._check_read(slots, into)
+    def read(
+        self, slots: Sequence[int], into: Sequence[memoryview], timeout_s: float, part: Part | None = None
+    ) -> None:
+        self._check_read(slots, into, part)
         deadline = time.monotonic() + timeout_s
-        pieces = _pieces(slots, max(1, READ_PIECE_BYTES // self.slot_bytes))
+        first_byte, size = part or (0, self.slot_bytes)
+        pieces = _pieces(slots, max(1, READ_PIECE_BYTES // size))
         targets = _Targets(into)
         requested: list[int] = []
         try:
             for piece in pieces:
-                self._frames.send(ReadBlocks(slots=piece), ())
+                self._frames.send(ReadBlocks(slots=piece, first_byte=first_byte, num_bytes=size if part else 0), ())
                 requested.append(len(piece))
                 if len(requested) == _PIECES_AHEAD:
-                    self._take(targets, requested.pop(0), deadline, timeout_s)
+                    self._take(targets, requested.pop(0), size, deadline)
             for num_blocks in requested:
-                self._take(targets, num_blocks, deadline, timeout_s)
+                self._take(targets, num_blocks, size, deadline)
         except DistKVError as e:
             self._frames.kill(str(e))
             if isinstance(e, LinkTimeout):
@@ -61,10 +66,10 @@ class StreamLink:
     def abort(self) -> None:
         self._frames.end(abrupt=True)
 
-    def _take(self, targets: _Targets, num_blocks: int, deadline: float, timeout_s: float) -> None:
+    def _take(self, targets: _Targets, num_blocks: int, size: int, deadline: float) -> None:
         header, body_bytes = self._frames.recv_head(deadline - time.monotonic())
         self._refuse_denied(header)
-        expected = num_blocks * self.slot_bytes
+        expected = num_blocks * size
         if not isinstance(header, Blocks) or header.num_blocks != num_blocks or body_bytes != expected:
             raise MalformedMessage(
                 f"expected {num_blocks} rBlocks ({expected} bytes), got {type(header).__name__} with {body_bytes}"
@@ -75,12 +80,9 @@ class StreamLink:
         if isinstance(header, Denied):
             raise self._frames.kill(f"it refused: {header.field} should be {header.expected}, got {header.got}")
 
-    def _check_read(self, slots: Sequence[int], into: Sequence[memoryview]) -> None:
-        if problem := slots_problem(slots, self.num_slots):
+    def _check_read(self, slots: Sequence[int], into: Sequence[memoryview], part: Part | None) -> None:
+        if problem := read_problem(self, slots, into, part):
             raise MalformedMessage(problem)
-        size = sum(view.nbytes for view in into)
-        if size != len(slots) * self.slot_bytes or any(view.nbytes % self.slot_bytes for view in into):
-            raise ValueError(f"{len(slots)} rBlocks of {self.slot_bytes} bytes do not fit views of {size} bytes")
 
 
 class _Targets:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -10,9 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distkv.control.cluster.availability import Availability, standing_of
-from distkv.control.cluster.policy.contract import MAX_CANDIDATES, ContractPolicy
+from distkv.control.cluster.dispatch.least_loaded import LeastLoaded
+from distkv.control.cluster.planning.balance import BalanceIndex
+from distkv.control.cluster.policy.contract import MAX_CANDIDATES, MAX_COMPARED, ContractPolicy
 from distkv.control.cluster.policy.interface import MOST_LOAD, InstanceView
 from distkv.wire.messages.to_gmanager import BorrowQuery, Locate
+from tests.control.cluster.policy.exhaustive import Anything
+from tests.control.performance.profiles import HOST, NETWORK, make_profile
 
 POLICY = ContractPolicy()
 
@@ -30,10 +36,11 @@ def view(name: str, **fields: Any) -> InstanceView:
     return InstanceView(instance_id=name, **usual | fields)
 
 
-def among(*views: InstanceView) -> Availability:
-    """The instances as the gManager keeps them: all were something else before."""
+def among(*views: InstanceView, lent: Mapping[tuple[str, str], int] | None = None) -> Availability:
+    """The instances as the gManager keeps them: all were something else before. lent: by creditor and debtor."""
     by_name = {one.instance_id: one for one in views}
-    instances = Availability(by_name.get, lambda: iter(by_name.values()))
+    known = Counter(lent or {})
+    instances = Availability(by_name.get, lambda: iter(by_name.values()), lambda *names: known[names])
     for one in views:
         other = msgspec.structs.replace(one, load=one.load + 1, lendable_blocks=3, waiting=1 - min(1, one.waiting))
         instances.put(one.instance_id, standing_of(other))
@@ -45,15 +52,19 @@ def among(*views: InstanceView) -> Availability:
 
 def dispatched(*views: InstanceView, num_tokens: int = 16, exclude: tuple[str, ...] = ()) -> str | None:
     request = Locate(request_id="r", num_tokens=num_tokens, exclude=exclude)
-    chosen = POLICY.dispatch(request, among(*views))
+    chosen = LeastLoaded().choose(request, among(*views))
     return None if chosen is None else chosen.instance_id
 
 
 def recommended(
-    debtor: str, *views: InstanceView, exclude: tuple[str, ...] = (), suspects: tuple[str, ...] = ()
+    debtor: str,
+    *views: InstanceView,
+    exclude: tuple[str, ...] = (),
+    suspects: tuple[str, ...] = (),
+    lent: Mapping[tuple[str, str], int] | None = None,
 ) -> list[str]:
     query = BorrowQuery(instance_id=debtor, borrow_id="b", num_blocks=3, exclude=exclude, suspects=suspects)
-    return [creditor.instance_id for creditor in POLICY.recommend(query, among(*views))]
+    return [creditor.instance_id for creditor in POLICY.recommend(query, among(*views, lent=lent))]
 
 
 # --- the same by looking at every instance
@@ -61,8 +72,8 @@ def recommended(
 
 def dispatched_by_looking_at_all(views: list[InstanceView], num_tokens: int, exclude: set[str]) -> str | None:
     def unfitness(one: InstanceView) -> tuple[bool, bool, int, int, str]:
-        fits = one.free_blocks >= one.blocks_for(num_tokens)
-        return one.waiting > 0, not fits, min(one.load, MOST_LOAD) if fits else 0, -one.free_tokens, one.instance_id
+        fits = one.free_blocks - one.overdrawn_blocks >= one.blocks_for(num_tokens)
+        return one.waiting > 0, not fits, min(one.load, MOST_LOAD) if fits else 0, -one.room_tokens, one.instance_id
 
     able = [one for one in views if one.state == "ready" and one.instance_id not in exclude]
     chosen = min(able, key=unfitness, default=None)
@@ -72,18 +83,17 @@ def dispatched_by_looking_at_all(views: list[InstanceView], num_tokens: int, exc
 def recommended_by_looking_at_all(
     debtor: str, views: list[InstanceView], exclude: set[str], suspects: set[str]
 ) -> list[str]:
+    """Nothing is lent yet, and fewer instances than are compared at once: those with most are first."""
     host = next((one.host_key for one in views if one.instance_id == debtor), "")
     able = [one for one in views if one.state == "ready" and one.lendable_blocks > 0]
     able = [one for one in able if one.instance_id not in exclude | {debtor}]
-    able.sort(
-        key=lambda one: (
-            one.instance_id in suspects,
-            not host or one.host_key != host,
-            -one.lendable_blocks,
-            one.instance_id,
-        )
-    )
-    return [one.instance_id for one in able[:MAX_CANDIDATES]]
+
+    def order(one: InstanceView) -> tuple[bool, bool, bool, int, str]:
+        is_doubted, is_far = one.instance_id in suspects, bool(host) and one.host_key != host
+        waits = not is_doubted and one.waiting > 0
+        return is_doubted, waits, is_far, -one.lendable_blocks, one.instance_id
+
+    return [one.instance_id for one in sorted(able, key=order)[:MAX_CANDIDATES]]
 
 
 def test_blocks_for_tokens_are_rounded_up() -> None:
@@ -116,6 +126,59 @@ def test_near_ones_come_first_then_those_that_lend_most() -> None:
     assert recommended("a", *views, exclude=("c",)) == ["b", "far"]
 
 
+def test_where_own_requests_wait_for_memory_comes_later_however_near() -> None:
+    views = [
+        view("a"),
+        view("b", waiting=1),
+        view("far", host_key="x", lendable_blocks=1),
+        view("c", lendable_blocks=2),
+    ]
+    assert recommended("a", *views) == ["c", "far", "b"]
+
+
+def test_what_a_link_costs_is_what_was_measured() -> None:
+    """Over these links a row and its partial take 104 µs on one host, and 540 or 104 µs by the network."""
+    views = [view("b", lendable_blocks=2), view("far", host_key="x", lendable_blocks=9)]
+    fast = msgspec.structs.replace(NETWORK, round_trip_s=100e-6, bytes_per_s=1e8)
+    faster = msgspec.structs.replace(fast, round_trip_s=10e-6)
+    for links, found in (
+        ({"host": HOST, "network": NETWORK}, ["b", "far"]),
+        ({"host": HOST, "network": fast}, ["far", "b"]),  # equally near: by memory
+        ({"host": HOST, "network": faster}, ["far", "b"]),
+        ({"host": HOST}, ["b", "far"]),
+        ({"network": NETWORK}, ["b", "far"]),
+    ):
+        assert recommended("a", view("a", profile=make_profile(links=links)), *views) == found, links
+    small = [view("b", lendable_blocks=9), view("far", host_key="x", lendable_blocks=2)]
+    assert (
+        recommended("a", view("a", profile=make_profile(links={"host": HOST, "network": faster})), *small)[0] == "far"
+    )
+
+
+def test_what_one_debtor_borrows_is_spread_by_memory() -> None:
+    lent: Counter[tuple[str, str]] = Counter()
+    sizes = {"b": 40, "c": 20, "d": 20, "e": 20}
+    for _ in range(10):
+        views = [view(name, lendable_blocks=size - lent[name, "a"]) for name, size in sizes.items()]
+        first = recommended("a", *views, lent=lent)[0]
+        lent[first, "a"] += 3
+    assert {name: lent[name, "a"] for name in sizes} == {"b": 12, "c": 6, "d": 6, "e": 6}
+
+
+def test_who_can_lend_all_comes_before_who_cannot() -> None:
+    lent = Counter({("b", "a"): 90})
+    assert recommended("a", view("b", lendable_blocks=3), view("c", lendable_blocks=2), lent=lent) == ["b", "c"]
+
+
+def test_many_on_one_host_hide_nobody_for_long() -> None:
+    """The debtor's link to others is the cheaper one, and all but one are on its own host."""
+    links = {"host": NETWORK, "network": HOST}
+    views = [view(f"i{index:03d}") for index in range(500)]
+    own = view("a", profile=make_profile(links=links))
+    assert recommended("a", own, *views, view("far", host_key="x", lendable_blocks=9))[0] == "far"
+    assert recommended("a", own, *views, view("far", host_key="x", lendable_blocks=1)) == ["i000", "i001", "i002"]
+
+
 def test_suspects_come_last_and_hide_nobody() -> None:
     views = [view(name, lendable_blocks=9 - index) for index, name in enumerate("bcde")]
     assert recommended("a", *views, suspects=("b", "c", "d")) == ["e", "b", "c"]
@@ -133,7 +196,8 @@ VIEWS = st.lists(
         NAMES,
         state=st.sampled_from(["starting", "ready", "ready", "ready", "draining", "unreachable", "dead"]),
         block_tokens=st.sampled_from([0, 4, 4, 4, 16]),
-        free_blocks=st.integers(-3, 12),
+        free_blocks=st.integers(0, 12),
+        overdrawn_blocks=st.sampled_from([0, 0, 0, 2]),
         lendable_blocks=st.integers(0, 9),
         host_key=st.sampled_from(["", "x", "y"]),
         waiting=st.sampled_from([0, 0, 3]),
@@ -171,13 +235,13 @@ def test_a_question_looks_at_no_more_instances_when_there_are_more(question: str
         for one in by_name.values():
             instances.put(one.instance_id, standing_of(one))
         if question == "dispatch":
-            POLICY.dispatch(Locate(request_id="r", num_tokens=16, exclude=("i0", "i7")), instances)
+            LeastLoaded().choose(Locate(request_id="r", num_tokens=16, exclude=("i0", "i7")), instances)
         else:
             POLICY.recommend(BorrowQuery(instance_id="i1", borrow_id="b", num_blocks=3, exclude=("i49",)), instances)
         looks.append(len(seen))
-    assert looks[1] == looks[2] <= 5
+    assert looks[1] == looks[2] <= 2 + MAX_COMPARED
 
 
-@pytest.mark.parametrize("count", [0, 1, 50])
-def test_nothing_is_planned(count: int) -> None:
-    assert not POLICY.plans and POLICY.plan(among(*(view(f"i{index}", load=index) for index in range(count)))) == ()
+def test_nothing_is_planned() -> None:
+    balance = BalanceIndex(lambda name: None, lambda name: {})
+    assert not POLICY.plans and POLICY.plan(balance, Anything()) == ()

@@ -1,0 +1,227 @@
+"""`distkv bench isolation`: what others notice while one client attacks a gateway with plain HTTP.
+
+Health checks and ordinary streams come from a process of real-time priority, attacks by turns from this one. Between
+them is a quiet span, and what is seen with nobody attacking is measured like an attack.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import click
+import msgspec
+import uvloop
+
+from distkv.bench.attacks.attacker import play
+from distkv.bench.attacks.observation import ASK_S, STREAMS, TOKENS
+from distkv.bench.attacks.observer import Observer
+from distkv.bench.attacks.requests import FULL, QUICK, Attack, attacks
+from distkv.bench.harness.alternate import Samples, alternate
+from distkv.bench.harness.command import Measured, Say, benchmark
+from distkv.bench.harness.machine import machine_facts, raise_descriptor_limit, versions_of
+from distkv.bench.harness.report import Goal, Report, results
+from distkv.client.local.cluster import LocalCluster
+from distkv.demo.random_checkpoint import make_checkpoint
+
+INSTANCES = 2
+KV_TOKENS = 65536
+SPARE_DESCRIPTORS = 512
+"""Of the attacker, for everything else."""
+WARM_S, SPAN_S, QUIET_S = 5.0, 5.0, 2.0
+"""Before the first attack; each attack is played again until SPAN_S have passed; after each attack, not measured."""
+QUICK_SHARE = 0.1
+"""Of these, in a quick run."""
+MOST_LIVE_MS = 50.0
+MOST_LATE_MS = 5.0
+"""Of the health checks at p99, for a missed goal to be the cluster's fault."""
+NOBODY = "nobody attacks"
+LOST = frozenset({"unreachable", "dead"})
+LIVE_MEDIAN, LIVE_HIGH, LIVE_MOST = "/live, median", "/live, p99", "/live, max"
+FIRST_HIGH, BETWEEN_HIGH = "time to first token of others, p99", "time between tokens of others, p99"
+UNITS = dict.fromkeys((LIVE_MEDIAN, LIVE_HIGH, LIVE_MOST, FIRST_HIGH, BETWEEN_HIGH), "ms")
+HELP = """What others notice while one client attacks a gateway: health checks, and streams that are to go on. Attacks
+are plain HTTP with default settings: long texts, very many prompts, token ids and choices, bodies that never end.
+
+\b
+Examples:
+  distkv bench isolation --json isolation.json --plot isolation.png
+  distkv bench isolation --quick
+"""
+
+
+class StateLine(msgspec.Struct, frozen=True):
+    """A line of the gManager's log: the state of an instance, if `event` says so."""
+
+    event: str
+    state: str = ""
+
+    @property
+    def is_loss(self) -> bool:
+        """An instance is unreachable or dead now."""
+        return self.event == "instance_state" and self.state in LOST
+
+
+class Losses:
+    """What the gManager's log at `path` says of instances it lost."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._read_bytes = path, 0
+        self._decoder = msgspec.json.Decoder(StateLine)
+
+    def since_last(self) -> int:
+        """How many since the last call."""
+        with self._path.open("rb") as file:
+            file.seek(self._read_bytes)
+            whole, end, _ = file.read().rpartition(b"\n")
+        self._read_bytes += len(whole) + len(end)
+        return sum(self._decoder.decode(line).is_loss for line in whole.splitlines())
+
+
+class Siege:
+    """One cluster under attacks. By attack: what the attacker was answered, and what happened to others."""
+
+    def __init__(self, cluster: LocalCluster, observer: Observer, share: float) -> None:
+        """share: of the time that each attack takes."""
+        self._address = urlsplit(cluster.http_url)
+        self._observer, self._losses, self._share = observer, Losses(cluster.log_dir / "gmanager.log"), share
+        self.answers: dict[str, Counter[str]] = {}
+        self.unanswered: dict[str, Counter[str]] = {}
+        self.failed: dict[str, Counter[str]] = {}
+        self.lost: Counter[str] = Counter()
+        self.refused: Counter[str] = Counter()
+        self.late_ms = 0.0
+
+    def measure(self, attack: Attack) -> Mapping[str, float]:
+        """Play it, again and again until its time is up, then leave the cluster alone: what streams have to wait for
+        may come only then."""
+        self._observer.cut()
+        answers = uvloop.run(self._play(attack))
+        seen = self._observer.cut()
+        time.sleep(self._share * QUIET_S)
+        after = self._observer.cut()
+        self.answers.setdefault(attack.name, Counter()).update(answers)
+        for one in (seen, after):
+            self.unanswered.setdefault(attack.name, Counter()).update(one.unanswered)
+            self.failed.setdefault(attack.name, Counter()).update(one.failed)
+            self.refused[attack.name] += one.refused
+        self.lost[attack.name] += self._losses.since_last()
+        self.late_ms = max(self.late_ms, 1e3 * _high(seen.late_s or [0.0]))
+        times_s: dict[str, tuple[Callable[[list[float]], float], list[float]]] = {
+            LIVE_MEDIAN: (statistics.median, seen.live_s),
+            LIVE_HIGH: (_high, seen.live_s),
+            LIVE_MOST: (max, seen.live_s),
+            FIRST_HIGH: (_high, seen.first_s + after.first_s),
+            BETWEEN_HIGH: (_high, seen.between_s + after.between_s),
+        }
+        return {case: 1e3 * of(values) for case, (of, values) in times_s.items() if values}
+
+    async def _play(self, attack: Attack) -> Counter[str]:
+        host, port = self._address.hostname, self._address.port
+        assert host is not None and port is not None
+        answers: Counter[str] = Counter()
+        until_s = time.monotonic() + self._share * SPAN_S
+        while time.monotonic() < until_s:
+            if attack.raw:
+                answers += await play(attack, host, port)
+            else:
+                await asyncio.sleep(until_s - time.monotonic())
+        return answers
+
+
+def measure(say: Say, *, quick: bool, rounds: int | None) -> Measured:
+    """Run it; the report and its samples."""
+    rounds = rounds or (1 if quick else 2)
+    facts = machine_facts()
+    scale, share = (QUICK, QUICK_SHARE) if quick else (FULL, 1.0)
+    played = (Attack(NOBODY, (), 0.0), *attacks(scale, raise_descriptor_limit() - SPARE_DESCRIPTORS))
+    with tempfile.TemporaryDirectory(prefix="distkv-bench-") as scratch:
+        model = make_checkpoint(Path(scratch) / "model", text_for_tokenizer=HELP)
+        say("starting instances")
+        with (
+            LocalCluster(
+                model,
+                INSTANCES,
+                KV_TOKENS,
+                threads=1,
+                gmanager_options={"log_json": True, "log_level": "info"},
+                log_level="warning",
+            ) as cluster,
+            Observer(cluster.http_url) as observer,
+        ):
+            siege = Siege(cluster, observer, share)
+            time.sleep(share * WARM_S)
+            samples = alternate(
+                {attack.name: partial(siege.measure, attack) for attack in played}, rounds, warmups=0, report=say
+            )
+    problem = observer.priority.problem
+    machine = facts | {
+        "model": "random Llama, float32, hidden 64, layers 2",
+        "command": f"distkv bench isolation --rounds {rounds}" + (" --quick" if quick else ""),
+        "cluster": f"{INSTANCES} instances of one thread and {KV_TOKENS:,} tokens of KV, a gateway, default settings",
+        "others": f"{STREAMS} streams of {TOKENS} tokens, one after the other; /live every {1e3 * ASK_S:g} ms",
+        "observer": f"of ordinary priority, may wait for a core itself ({problem})"
+        if problem
+        else "of real-time priority",
+        "observer_late_p99_ms": round(siege.late_ms, 1),
+        "answers": {name: _said(counts) for name, counts in siege.answers.items()},
+        "refused_streams": _said(siege.refused),
+    }
+    goals = _goals(samples, siege)
+    return Report("isolation", machine, versions_of(("uvicorn", "uvloop")), results(samples, UNITS), goals), samples
+
+
+def _goals(samples: Samples, siege: Siege) -> tuple[Goal, ...]:
+    goals = []
+    alone = max(samples.get(LIVE_HIGH, {}).get(NOBODY, [0.0]))
+    for name in siege.answers:
+        goal, target = f"/live p99, {name}", f"at most {MOST_LIVE_MS:g} ms"
+        if (values := samples.get(LIVE_HIGH, {}).get(name)) is None:
+            goals.append(Goal(goal, target, "no answer", False))
+            continue
+        met: bool | None = max(values) <= MOST_LIVE_MS
+        why = ""
+        if not met and siege.late_ms > MOST_LATE_MS:
+            met, why = None, f"the observer itself waited {siege.late_ms:.0f} ms for a core"
+        elif not met and name != NOBODY and alone > MOST_LIVE_MS:
+            met, why = None, f"it was {alone:.0f} ms with nobody attacking: other programs took the cores"
+        goals.append(Goal(goal, target, f"{max(values):.1f} ms", met, why))
+    for what, counts in (
+        ("health checks without an answer", _by_attack(siege.unanswered)),
+        ("streams of others that failed", _by_attack(siege.failed)),
+        ("instances called unreachable or dead", _said(siege.lost)),
+    ):
+        goals.append(Goal(what, "none", counts or "none", not counts))
+    return tuple(goals)
+
+
+def _by_attack(reasons: Mapping[str, Counter[str]]) -> str:
+    return "; ".join(f"{name}: {_said(counts)}" for name, counts in reasons.items() if counts)
+
+
+def _said(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
+
+
+def _high(values: list[float]) -> float:
+    return sorted(values)[int(0.99 * (len(values) - 1))]
+
+
+main = benchmark(
+    "isolation",
+    measure,
+    HELP,
+    [
+        click.Option(
+            ["--rounds"], type=click.IntRange(min=1), help="How often each attack is played; twice if not given."
+        )
+    ],
+    unit_of=UNITS.__getitem__,
+)

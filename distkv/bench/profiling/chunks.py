@@ -1,0 +1,119 @@
+"""Prefill chunks, and what links do with their queries. What is compared is measured one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from distkv.bench.profiling.engine import Engine, Timing, chunk, medians_of
+from distkv.bench.profiling.fitting import LEAST_S, Remote, remote_of
+from distkv.bench.profiling.plan import Budget, Sizes, widest_first
+
+Say = Callable[[str], None]
+READ_BLOCKS = 64
+FEWEST = 3
+
+
+class Chunked(msgspec.Struct, frozen=True):
+    """By tokens of a chunk, seconds of all layers: without attention; the attention of each key; as the first, of a
+    chunk that sends queries, without waiting for partials; and until these come."""
+
+    alone: Mapping[int, float]
+    each: Mapping[int, float]
+    asking: Mapping[int, float]
+    remote: Mapping[int, Remote]
+
+
+class ByNetwork(msgspec.Struct, frozen=True):
+    """How much longer than by the host's link partials come, in a layer: those of one row, and of each more."""
+
+    first_s: float
+    row_s: float
+    read_bytes_per_s: float
+
+
+class Chunks:
+    """Measures chunks of the debtor, one size after the other, and both kinds of links."""
+
+    def __init__(
+        self, debtor: Engine, creditor: Engine, sizes: Sizes, lent_blocks: int, budget: Budget, say: Say
+    ) -> None:
+        self._debtor, self._creditor, self._sizes = debtor, creditor, sizes
+        self._budget, self._say = budget, say
+        self._block_tokens = debtor.ready.block_tokens
+        self._read_blocks = min(READ_BLOCKS, lent_blocks)
+
+    async def measure(self) -> Chunked:
+        """The sizes that there is time for, at least the smallest and the largest."""
+        sizes = self._sizes
+        local, remote = widest_first(sizes.chunks), widest_first(sizes.remote_chunks)
+        needed = *local[:2], *remote[:2]
+        context = sizes.context_tokens[len(sizes.context_tokens) // 2]
+        alone, each, asking, remotes = {}, {}, {}, {}
+        for tokens in dict.fromkeys((*needed, *local, *remote)):
+            if self._budget.is_spent and tokens not in needed:
+                break
+            self._say(f"prefill chunks of {tokens:,} tokens")
+            first_s = (await self._timing(tokens, 0)).step_s
+            key_s = max(LEAST_S, ((await self._timing(tokens, context)).step_s - first_s) / context)
+            each[tokens] = key_s
+            alone[tokens] = first_s - key_s * (tokens + 1) / 2
+            if tokens in remote:
+                asking[tokens], remotes[tokens] = await self._ask(tokens, key_s)
+        return Chunked(alone, each, asking, remotes)
+
+    async def read_bytes_per_s(self) -> float:
+        """Of rBlocks over the link that there is."""
+        return await self._debtor.read(self._creditor, self._read_blocks, 0)
+
+    async def by_network(self, layers: int) -> ByNetwork:
+        """By TCP, as it is on this machine. The host's link is there before and afterwards."""
+        self._say("links by TCP")
+        rows = max(2, self._sizes.remote_chunks[-1])
+        waits = []
+        for by_network in (False, True):
+            await self._debtor.link(self._creditor, by_network=by_network)
+            waits.append([await self._wait_s(count) for count in (1, rows)])
+        read_bytes_per_s = await self.read_bytes_per_s()
+        await self._debtor.link(self._creditor, by_network=False)
+        one_s, all_s = (max(0.0, there - here) / layers for here, there in zip(*waits, strict=True))
+        row_s = max(0.0, all_s - one_s) / (rows - 1)
+        return ByNetwork(max(0.0, one_s - row_s), row_s, read_bytes_per_s)
+
+    async def _ask(self, tokens: int, key_s: float) -> tuple[float, Remote]:
+        """Of a chunk that sends queries: what it takes besides attention and waiting; and until partials come."""
+        hidden_s = key_s * (self._block_tokens + (tokens + 1) / 2)
+        asking_s, waits = 0.0, []
+        for index, blocks in enumerate(spans(self._sizes, self._block_tokens)):
+            if index > 1 and self._budget.is_spent:
+                break
+            timing = await self._timing(tokens, (blocks + 1) * self._block_tokens, blocks)
+            waits.append((blocks * self._block_tokens, timing.wait_s))
+            if index == 0:
+                asking_s = timing.own_s - hidden_s
+        return asking_s, remote_of(waits, hidden_s)
+
+    async def _wait_s(self, tokens: int) -> float:
+        """How long a chunk of so many tokens waits for partials over the smallest span that is measured."""
+        blocks = self._sizes.remote_tokens[0] // self._block_tokens
+        return (await self._timing(tokens, (blocks + 1) * self._block_tokens, blocks)).wait_s
+
+    async def _timing(self, tokens: int, context: int, remote_blocks: int = 0) -> Timing:
+        seqs = chunk(
+            tokens,
+            context,
+            self._block_tokens,
+            first_slot=0,
+            remote_blocks=remote_blocks,
+            creditor=self._creditor.name,
+        )
+        return medians_of(await self._debtor.time(seqs, self._is_enough))
+
+    def _is_enough(self, steps: int, seconds: float) -> bool:
+        return steps + 1 >= FEWEST and (seconds >= self._sizes.chunk_s or self._budget.is_spent)
+
+
+def spans(sizes: Sizes, block_tokens: int) -> tuple[int, ...]:
+    """Sizes of spans in rBlocks, one first."""
+    return tuple(tokens // block_tokens for tokens in widest_first((block_tokens, *sizes.remote_tokens)))

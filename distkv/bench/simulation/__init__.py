@@ -1,0 +1,1 @@
+"""What simulations say, in figures and pictures."""

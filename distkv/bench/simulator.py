@@ -1,0 +1,109 @@
+"""`distkv bench simulator`: how fast clusters are simulated, by their size.
+
+Every instance decodes a full batch of long outputs, so that decode is quiet and most results are handled together. One
+that is handled by itself costs what it costs a real rManager to decide, see `distkv bench control`.
+"""
+
+from __future__ import annotations
+
+import resource
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import click
+
+from distkv.bench.harness.alternate import alternate
+from distkv.bench.harness.command import Measured, Say, benchmark
+from distkv.bench.harness.machine import machine_facts, versions_of
+from distkv.bench.harness.plot import write_curves
+from distkv.bench.harness.report import Goal, Report, results
+from distkv.sim.profiles.built_in import built_in, kv_tokens
+from distkv.sim.spec import SimSpec
+from distkv.sim.timed.cluster import READY_S, TimedCluster
+from distkv.sim.trace import TraceRequest
+
+PROFILE = "a100-llama2-7b"
+SIZES, QUICK_SIZES = (1, 8, 32, 128, 1000), (1, 4)
+BATCH, QUICK_BATCH = 64, 4
+PROMPT_TOKENS = 64
+SETTLED_S = 10.0
+"""From the first arrival: all decode by then."""
+SPEED, TOKEN, MEMORY = "simulated seconds a second", "a decoded token", "memory"
+KEPT = "results handled together"
+UNITS: Mapping[str, str] = {SPEED: "of real time", TOKEN: "µs", MEMORY: "MB", KEPT: "%"}
+GOALS: Mapping[int, float] = {32: 5.0, 1000: 0.2}
+HELP = f"""How many simulated seconds pass in one second of one core, and what memory that takes: instances of
+{PROFILE} that each decode {BATCH} requests, from 1 to 1,000 of them.
+
+\b
+Examples:
+  distkv bench simulator --json simulator.json --plot simulator.png
+  distkv bench simulator --quick
+"""
+
+
+def measure(say: Say, *, quick: bool, instances: tuple[int, ...], batch: int | None) -> Measured:
+    """Run it; the report and its samples."""
+    sizes = instances or (QUICK_SIZES if quick else SIZES)
+    rows = batch or (QUICK_BATCH if quick else BATCH)
+    variants = {f"{size:,}": _player(size, rows, say) for size in sorted(sizes)}
+    samples = alternate(variants, 1, warmups=0)
+    machine = machine_facts() | {
+        "profile": PROFILE,
+        "batch": rows,
+        "command": "distkv bench simulator" + (" --quick" if quick else ""),
+        "memory": "the most that this process had by then",
+    }
+    goals = tuple(_goal(size, least, samples[SPEED]) for size, least in GOALS.items() if f"{size:,}" in samples[SPEED])
+    return Report("simulator", machine, versions_of(()), results(samples, UNITS), goals), samples
+
+
+def _player(instances: int, batch: int, say: Say) -> Callable[[], Mapping[str, float]]:
+    def play() -> Mapping[str, float]:
+        say(f"{instances:,} instances")
+        spec = SimSpec(instances=instances, kv_tokens=kv_tokens(PROFILE), profile=built_in(PROFILE))
+        cluster = TimedCluster(spec)
+        arriving = batch * instances
+        gap_s = SETTLED_S / 2 / arriving
+        longest = spec.kv_tokens // batch
+        cluster.clients.play(
+            [TraceRequest(index * gap_s, PROMPT_TOKENS, longest - PROMPT_TOKENS) for index in range(arriving)], READY_S
+        )
+        cluster.agenda.run(READY_S + SETTLED_S)
+        before = cluster.count().generation_tokens
+        results, kept = cluster.num_results, cluster.num_kept
+        simulated_s = min(10.0, 100.0 / instances)
+        begun_s = time.perf_counter()
+        cluster.agenda.run(READY_S + SETTLED_S + simulated_s)
+        took_s = time.perf_counter() - begun_s
+        tokens = cluster.count().generation_tokens - before
+        peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        share = (cluster.num_kept - kept) / max(1, cluster.num_results - results)
+        return {
+            SPEED: simulated_s / took_s,
+            TOKEN: 1e6 * took_s / max(1, tokens),
+            MEMORY: peak_mb,
+            KEPT: 100 * share,
+        }
+
+    return play
+
+
+def _goal(size: int, least: float, speeds: Mapping[str, list[float]]) -> Goal:
+    speed = statistics.median(speeds[f"{size:,}"])
+    return Goal(f"{SPEED}, {size:,} instances", f"at least {least:g}", f"{speed:.2g}", speed >= least)
+
+
+main = benchmark(
+    "simulator",
+    measure,
+    HELP,
+    [
+        click.Option(["--instances"], type=click.IntRange(min=1), multiple=True, help="How many; may be given again."),
+        click.Option(["--batch"], type=click.IntRange(min=1), help="Requests that each of them decodes."),
+    ],
+    unit_of=UNITS.__getitem__,
+    plot=partial(write_curves, along="instances"),
+)

@@ -1,0 +1,1 @@
+"""What `distkv sim` is given, and how it says what it found."""

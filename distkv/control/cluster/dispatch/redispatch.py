@@ -1,0 +1,37 @@
+"""Requests that wait at one instance while another has memory for all of them: they move whole, before they begin.
+
+That costs a message, and no KV: whatever fits elsewhere alone goes there, and lending is for what does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+from distkv.control.cluster.policy.interface import Instances, InstanceView
+from distkv.wire.messages.to_gmanager import WaitingRequest
+
+MOST_LOOKED_AT = 8
+
+
+def roomiest(instance_id: str, instances: Instances) -> InstanceView | None:
+    """The instance with most memory to spare, of those that a request could begin at."""
+    return next(_able(instance_id, instances), None)
+
+
+def redispatch(request: WaitingRequest, instance_id: str, instances: Instances) -> InstanceView | None:
+    """One that could begin all of the request at once."""
+    return next((view for view in _able(instance_id, instances) if request.num_tokens <= spare_tokens(view)), None)
+
+
+def spare_tokens(view: InstanceView) -> int:
+    """What an instance has memory for besides what its own requests will need, and those on their way to it."""
+    return min(view.lendable_blocks, view.free_blocks) * max(1, view.block_tokens)
+
+
+def _able(instance_id: str, instances: Instances) -> Iterator[InstanceView]:
+    """Of the few others that have most to lend, those where it would begin at once; first where nobody waits at all."""
+    for waiting in (False, True):
+        for view in islice(instances.lenders(None, waiting=waiting, skip={instance_id}), MOST_LOOKED_AT):
+            if view.begins_at_once:
+                yield view

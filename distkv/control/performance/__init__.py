@@ -1,0 +1,1 @@
+"""What steps, loans and transfers will take, by what was measured: the performance model of 001 §5.3."""

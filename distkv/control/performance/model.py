@@ -1,0 +1,205 @@
+"""The performance model (001 §5.3): how long a step takes, by batch, context, and where the KV cache lies.
+
+A decode step of β sequences with S tokens behind them takes T(β, S) = W(β)/f(β) + ΣS/g(S): the curves `step` and
+`attention` of a profile, of all layers. Of K tokens that lie on a creditor a debtor's step saves the attention, K/g;
+the creditor's takes that longer. What 001 leaves to overlap is counted here: in each layer queries go out, the local
+attention is computed, then partials are waited for, so that remote time costs what it exceeds local time by.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from distkv.control.performance.curve import CurveFunction
+from distkv.wire.messages.profile import LinkKind, LinkProfile, Profile
+
+MOST_SERVING = 0.95
+"""Most of its time that a creditor is predicted to serve: beyond that there is no rate that both keep."""
+
+
+class Load(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What an instance decodes. context_tokens: KV tokens of its batch, wherever they lie; remote_tokens: those of them
+    on creditors, of remote_rows sequences."""
+
+    batch: int
+    context_tokens: int
+    remote_tokens: int = 0
+    remote_rows: int = 1
+
+
+class PerformanceModel:
+    """Predictions for one instance by its profile. Pure; a call costs O(log points).
+
+    Everywhere: link is what lies between it and its creditors; busy, whether those compute steps of their own, which
+    makes own steps longer too where they share a host; creditor, their model, if it is not this one.
+    """
+
+    def __init__(self, profile: Profile) -> None:
+        self.profile = profile
+        self._step = CurveFunction(profile.step, of_work=False)
+        self._remote_step = CurveFunction(profile.remote_step or profile.step, of_work=False)
+        self._attention = CurveFunction(profile.attention, of_work=True)
+        self._prefill = CurveFunction(profile.prefill, of_work=False)
+        self._remote_prefill = CurveFunction(profile.remote_prefill or profile.prefill, of_work=False)
+        self._prefill_attention = CurveFunction(profile.prefill_attention, of_work=False)
+        self._serving = CurveFunction(profile.serving, of_work=True)
+        self._serving_prefill = CurveFunction(profile.serving_prefill, of_work=False)
+
+    # --- decode
+
+    def step_s(
+        self,
+        batch: int,
+        context_tokens: int,
+        *,
+        remote_tokens: int = 0,
+        remote_rows: int = 1,
+        served_tokens: int = 0,
+        link: LinkKind = "host",
+        busy: bool = True,
+        creditor: PerformanceModel | None = None,
+    ) -> float:
+        """Seconds of a decode step, T(β, S) (001, eq. 5 and 6).
+
+        batch: sequences, at least 1. context_tokens: KV tokens behind them, wherever they lie. remote_tokens: those of
+        them on creditors, of remote_rows sequences. served_tokens: tokens of debtors that it attends to meanwhile.
+        """
+        times = self.profile.crowded_times if busy and link == "host" else 1.0
+        local_s = times * self.attention_s(context_tokens - remote_tokens)
+        served_s = self.served_s(served_tokens)
+        if not remote_tokens:
+            return times * self._step(batch) + local_s + served_s
+        remote_s = self.remote_s(remote_tokens, remote_rows, link=link, busy=busy, creditor=creditor)
+        return times * self._remote_step(batch) + max(local_s, remote_s) + served_s
+
+    def attention_s(self, tokens: int) -> float:
+        """Seconds of a decode step's attention over so many local tokens, ΣS/g(S)."""
+        return self._attention(tokens)
+
+    def serving_s(self, tokens: int, *, busy: bool = True) -> float:
+        """Seconds that this instance computes for a debtor's decode step with so many tokens here. busy: as above, of
+        this instance."""
+        return self._serving(tokens) * (self.profile.serving_busy_times if busy else 1.0)
+
+    def served_s(self, tokens: int) -> float:
+        """By how many seconds this instance's own steps take longer for one step of a debtor with so many tokens here;
+        0 without any."""
+        if not tokens:
+            return 0.0
+        return self.profile.serving_step_s + self.profile.serving_share * self.serving_s(tokens)
+
+    def remote_s(
+        self,
+        tokens: int,
+        rows: int = 1,
+        *,
+        link: LinkKind = "host",
+        busy: bool = True,
+        creditor: PerformanceModel | None = None,
+    ) -> float:
+        """Seconds from queries to partials in all layers of a decode step, with so many tokens on a creditor: queries
+        of so many rows there, attention, partials back."""
+        there = self if creditor is None else creditor
+        return self._exchange_s(rows, link, busy) + there.serving_s(tokens, busy=busy)
+
+    def tokens_per_s(
+        self, load: Load, *, link: LinkKind = "host", busy: bool = True, creditor: PerformanceModel | None = None
+    ) -> float:
+        """Tokens that an instance with this load decodes each second (TPS of 001 §5.3); 0 without a batch."""
+        if not load.batch:
+            return 0.0
+        step_s = self.step_s(
+            load.batch,
+            load.context_tokens,
+            remote_tokens=load.remote_tokens,
+            remote_rows=load.remote_rows,
+            link=link,
+            busy=busy,
+            creditor=creditor,
+        )
+        return load.batch / step_s
+
+    # --- prefill
+
+    def prefill_s(self, num_tokens: int, context_tokens: int = 0) -> float:
+        """Seconds to prefill so many tokens behind so many others, all local."""
+        if not num_tokens:
+            return 0.0
+        keys = context_tokens + (num_tokens + 1) / 2
+        return self._prefill(num_tokens) + self._prefill_attention(num_tokens) * keys
+
+    def ship_s(
+        self,
+        num_tokens: int,
+        remote_tokens: int,
+        *,
+        local_tokens: int = 0,
+        link: LinkKind = "host",
+        busy: bool = True,
+        creditor: PerformanceModel | None = None,
+    ) -> float:
+        """Seconds that so many remote tokens add to a prefill chunk if its queries travel (000 §4.6), in all layers: to
+        the creditor, attention there, partials back, as far as that exceeds the attention over so many local ones; and
+        what a chunk with creditors takes longer in itself."""
+        if not num_tokens or not remote_tokens:
+            return 0.0
+        there = self if creditor is None else creditor
+        served_s = there._serving_prefill(num_tokens) * remote_tokens
+        if busy:
+            served_s *= there.profile.serving_busy_times
+        local_s = self._prefill_attention(num_tokens) * local_tokens
+        asking_s = max(0.0, self._remote_prefill(num_tokens) - self._prefill(num_tokens))
+        return asking_s + max(0.0, self._exchange_s(num_tokens, link, busy) + served_s - local_s)
+
+    def fetch_s(
+        self, num_tokens: int, remote_tokens: int, *, fetched_tokens: int | None = None, link: LinkKind = "host"
+    ) -> float:
+        """Seconds that they add if keys and values travel: they are read, then attended to here. fetched_tokens: how
+        many of them have to be read, where chunks before this one have read the others."""
+        if not num_tokens or not remote_tokens:
+            return 0.0
+        read = remote_tokens if fetched_tokens is None else fetched_tokens
+        known = self._link(link)
+        bytes_ = self.profile.layers * self.profile.kv_bytes * read
+        reading_s = known.round_trip_s + bytes_ / known.read_bytes_per_s if read else 0.0
+        return reading_s + self._prefill_attention(num_tokens) * remote_tokens
+
+    def carry_s(self, rows: int, link: LinkKind = "host") -> float:
+        """Seconds that queries of so many rows and their partials take on the link in all layers: whoever sends and
+        reads them does nothing else meanwhile, so that this part of shipping hides behind nothing."""
+        profile = self.profile
+        return profile.layers * rows * (profile.query_bytes + profile.partial_bytes) / self._link(link).bytes_per_s
+
+    # --- helpers
+
+    def _exchange_s(self, rows: int, link: LinkKind, busy: bool) -> float:
+        """Queries out and partials back in all layers, without any attention."""
+        known = self._link(link)
+        trip_s = max(known.round_trip_s, known.busy_round_trip_s) if busy else known.round_trip_s
+        return self.profile.layers * trip_s + self.carry_s(rows, link)
+
+    def _link(self, kind: LinkKind) -> LinkProfile:
+        """The other kind where this one was not measured."""
+        links = self.profile.links
+        return links.get(kind) or next(iter(links.values()))
+
+
+def pair_tokens_per_s(
+    debtor: tuple[PerformanceModel, Load],
+    creditor: tuple[PerformanceModel, Load],
+    *,
+    link: LinkKind = "host",
+) -> float:
+    """Tokens each second of a debtor and the creditor where its remote tokens lie, together (001, eq. 7).
+
+    Either has an empty batch, or both compute at once.
+    The creditor serves once in each step of the debtor, as often as those come: its own steps take that share of its
+    time longer. In 001 both make their steps in the same time; then it is the same.
+    """
+    debtor_model, debt = debtor
+    creditor_model, own = creditor
+    borrowing = debtor_model.tokens_per_s(debt, link=link, busy=own.batch > 0, creditor=creditor_model)
+    lending = creditor_model.tokens_per_s(own, link=link, busy=debt.batch > 0)
+    if borrowing and lending:
+        lending *= 1.0 - min(MOST_SERVING, creditor_model.served_s(debt.remote_tokens) * borrowing / debt.batch)
+    return borrowing + lending

@@ -1,0 +1,180 @@
+"""Quiet decode: all that runs decodes, nobody who waits can begin, nothing is under way, no timer is due. Then each
+result of the worker brings every sequence a token, and the next step is the one before, a position further.
+
+Nothing can be decided meanwhile, so whoever hands results to an rManager may keep some and hand them over together
+(`commands.Decoded`): it does with them what it would have done with each when it came. The simulator does that; in a
+real instance every token is its client's at once.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import Protocol
+
+from distkv.control.commands import Answer
+from distkv.control.rmanager.heartbeats import Heartbeats
+from distkv.control.rmanager.state import RManagerState
+from distkv.control.schedule.scheduler import InFlight, Planned
+from distkv.control.serving.limit import ServingLimit
+from distkv.wire.messages.from_worker import SeqResult, StepResult
+from distkv.wire.messages.to_client import TokenChunk
+
+MOST_RESULTS = 256
+"""That are kept."""
+_TOKEN = attrgetter("token")
+
+
+class MayAct(Protocol):
+    """A part that does things by itself."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it does nothing, nor would while all that runs decodes on."""
+        ...
+
+
+class QuietDecode:
+    """Results that are kept, and when each came. They are to be handed over, by `commands.Decoded`, before anything
+    else is."""
+
+    def __init__(self, most: int, until: float, serving: ServingLimit) -> None:
+        """most: results that may be kept. until: when a timer is due. serving: as it is now."""
+        self.results: list[StepResult] = []
+        self.times: list[float] = []
+        self._most = most
+        self._until = until
+        self._serving = copy.copy(serving)
+        self._seen: tuple[SeqResult, ...] = ()
+
+    def takes(self, result: StepResult, now: float) -> bool:
+        """Whether a result that comes now may be kept, as it is then. If not, it is to be handled itself, as all that
+        come after it. For each that is kept the worker is to compute the newest Step again, a position further."""
+        if len(self.results) == self._most or now >= self._until or not self._is_plain(result):
+            return False
+        self._serving.on_step(result.compute_s, result.counters.step_serve_s, True, now)
+        if not self._serving.is_well:
+            return False
+        self.results.append(result)
+        self.times.append(now)
+        return True
+
+    def _is_plain(self, result: StepResult) -> bool:
+        """Whether each sequence has a token by it, and nothing else."""
+        if result.results is not self._seen:
+            if not all(one.status == "ok" and one.token is not None and not one.problem for one in result.results):
+                return False
+            self._seen = result.results
+        return True
+
+
+class Quiet:
+    """Says when one rManager's decode is quiet, and handles what was kept meanwhile.
+
+    observe(step, result, now): the result of a step like this one has come. may_act: parts that must be idle.
+    """
+
+    def __init__(
+        self,
+        state: RManagerState,
+        heartbeats: Heartbeats,
+        observe: Callable[[InFlight, StepResult, float], None],
+        may_act: Sequence[MayAct],
+    ) -> None:
+        self._state = state
+        self._heartbeats = heartbeats
+        self._observe = observe
+        self._may_act = may_act
+
+    def begin(self, until: float) -> QuietDecode | None:
+        """What takes the next result, and those after it; None if the next one must be handled. until: the next
+        deadline of the rManager."""
+        if not self._is_quiet or not (most := min(MOST_RESULTS, self._most_steps())):
+            return None
+        return QuietDecode(most, until, self._state.serving)
+
+    def handle(self, results: Sequence[StepResult], times: Sequence[float]) -> None:
+        """Do with results that were kept what would have been done with each of them."""
+        scheduler = self._state.scheduler
+        oldest = scheduler.in_flight[0]
+        assert [one.step_id for one in results] == list(range(oldest.step_id, oldest.step_id + len(results)))
+        for result, now in zip(results, times, strict=True):
+            self._heartbeats.on_step(result.compute_s)
+            scheduler.observe(oldest, result.compute_s)
+            self._observe(oldest, result, now)
+        parts = list(oldest.planned.values())
+        columns = zip(*(result.results for result in results), strict=True)
+        self._take_slots(parts, len(results))
+        for part, column in zip(parts, columns, strict=True):
+            self._commit(part, column)
+        scheduler.repeated(len(results))
+
+    # --- whether it is quiet
+
+    @property
+    def _is_quiet(self) -> bool:
+        state, sequences = self._state, self._state.sequences
+        return (
+            len(sequences.running) > 0
+            and not state.borrower.active
+            and not state.borrower.finished
+            and not state.has_deferred
+            and not sequences.touched
+            and state.instance_state == "ready"
+            and not state.serving.is_limited
+            and state.serving.is_well
+            and not self._heartbeats.has_news
+            and all(part.is_idle for part in self._may_act)
+        )
+
+    def _most_steps(self) -> int:
+        """How many steps may follow that compute the same, with slots for all, as many left as sequences run, and one
+        for who waits."""
+        state, block_tokens = self._state, self._state.settings.block_tokens
+        running = list(state.running())
+        if not state.scheduler.decodes_only(len(running)):
+            return 0
+        most = min(seq.num_alike for seq in running)
+        keep = len(running) + (1 if state.sequences.num_waiting else 0)
+        if (spare := state.pool.num_free - keep) < 0:
+            return 0
+        begins = sorted((1 - seq.length) % block_tokens for seq in running)
+        rounds, rest = divmod(spare, len(running))
+        return min(most, rounds * block_tokens + begins[rest])
+
+    # --- what was kept
+
+    def _take_slots(self, parts: Sequence[Planned], num_steps: int) -> None:
+        """For the rBlocks that the steps begin, in the order of the steps and of the sequences in each."""
+        block_tokens = self._state.settings.block_tokens
+        due: list[tuple[int, int, int]] = []
+        for index, part in enumerate(parts):
+            first = part.seq.length - 1
+            part.seq.placement.cover(part.seq.length + num_steps)
+            begun = range(-(-first // block_tokens), (first + num_steps - 1) // block_tokens + 1)
+            due += ((number * block_tokens - first, index, number) for number in begun)
+        for _, index, number in sorted(due):
+            seq = parts[index].seq
+            given = self._state.scheduler.give_slot(seq, seq.placement.blocks[number])
+            assert given, f"{seq.request_id} finds no slot, though decode was quiet"
+
+    def _commit(self, part: Planned, column: Sequence[SeqResult]) -> None:
+        """What steps did for one sequence, the first of them as it was planned."""
+        state, seq, start, steps = self._state, part.seq, part.start, len(column)
+        token_ids: tuple[int, ...] = tuple(map(_TOKEN, column))
+        counters = state.counters
+        counters.recomputed_tokens += seq.computed(start, start + steps)
+        counters.attended_tokens += steps * (start + 1) + steps * (steps - 1) // 2
+        counters.generation_tokens += steps
+        if part.remote:
+            blocks = sum(span.num_blocks for span in part.remote)
+            counters.remote_attended_tokens += steps * blocks * seq.placement.block_tokens
+            state.paths.attended(state.settings.instance_id, part.remote)
+        seq.decoded(token_ids)
+        request = seq.request
+        text = seq.output.extend(token_ids)
+        chunk = TokenChunk(
+            request_id=seq.request_id, prompt_tokens=request.prompt_tokens, token_ids=token_ids, text=text
+        )
+        state.emit(Answer(request.route, chunk))

@@ -1,0 +1,1 @@
+"""Prefill chunks that fetch a creditor's KV and attend to it here, where that takes less time than shipping queries."""

@@ -1,0 +1,173 @@
+"""A cluster of instances that batch continuously, in simulated time: requests arrive, go where a placement says, and
+what becomes of them is noted, as in `distkv.sim.timed` with the same engines, links and messages' times."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from random import Random
+from typing import Protocol
+
+from msgspec.structs import replace
+
+from distkv.config import ControlSettings
+from distkv.sim.baselines.batching.instance import BatchingInstance, Host
+from distkv.sim.baselines.batching.served import Served
+from distkv.sim.outcome import DEADLINE, Outcome
+from distkv.sim.spec import SimSpec
+from distkv.sim.timed.agenda import Agenda
+from distkv.sim.timed.links import Links, with_links
+from distkv.sim.timed.memory import MemorySample
+from distkv.sim.timed.step_work import StepTimes
+from distkv.sim.trace import TraceRequest
+from distkv.wire.messages.counters import Counters, total
+
+TOO_LARGE = "it needs more memory than an instance has"
+Progress = Callable[[float, int, int], None]
+
+
+class Placement(Protocol):
+    """Where requests are, and where they go."""
+
+    def choose(self, one: Served) -> BatchingInstance:
+        """Where a request begins."""
+        ...
+
+    def drop(self, one: Served) -> None:
+        """A request is over before its end."""
+        ...
+
+
+class BaselineCluster:
+    """Instances by a spec. place: what says where requests go, made of the cluster. samples: of memory."""
+
+    def __init__(self, spec: SimSpec, place: Callable[[BaselineCluster], Placement]) -> None:
+        self.spec = spec
+        self.agenda = Agenda()
+        self.random = Random(spec.seed)
+        self.samples: list[MemorySample] = []
+        self.outcomes: list[Outcome] = []
+        profile = with_links(spec.profile, spec.host_link, spec.network_link)
+        self.links = Links(profile, self.agenda, network_shared=spec.network_shared)
+        self.block_bytes = profile.layers * profile.kv_bytes * profile.block_tokens
+        times, settings = StepTimes(profile), _settings(spec)
+        hosts = [Host() for _ in range(-(-spec.instances // spec.instances_per_host))]
+        said_s = spec.pipe_s + spec.message_s
+        self.instances: list[BatchingInstance] = []
+        for index, name in enumerate(spec.names):
+            number = index // spec.instances_per_host
+            self.links.place(name, f"host{number}")
+            self.instances.append(
+                BatchingInstance(
+                    name, spec.num_blocks, times, settings, self.agenda, hosts[number], said_s, self._ended
+                )
+            )
+        self._by_name = {one.name: one for one in self.instances}
+        self._placement = place(self)
+        self._open: dict[Served, None] = {}
+        self._num_to_come = 0
+
+    def __getitem__(self, name: str) -> BatchingInstance:
+        return self._by_name[name]
+
+    @property
+    def counters(self) -> Counters:
+        """Of all instances."""
+        return total(*(one.counters for one in self.instances))
+
+    def play(self, trace: Sequence[TraceRequest], progress: Progress) -> None:
+        """Serve these requests, which are in order of arrival, until all have ended or `most_s` have passed."""
+        self._num_to_come = len(trace)
+        todo = iter(enumerate(trace))
+
+        def wait_for_next() -> None:
+            if (found := next(todo, None)) is not None:
+                order, request = found
+                self.agenda.at(request.arrival_s, lambda: arrive(order, request))
+
+        def arrive(order: int, request: TraceRequest) -> None:
+            self._arrive(order, request)
+            wait_for_next()
+
+        wait_for_next()
+        self._look(len(trace), progress)
+        until = float("inf") if self.spec.most_s is None else self.spec.most_s
+        self.agenda.run(until, lambda: not self._num_to_come + len(self._open))
+
+    def stop(self, why: str) -> None:
+        """Whatever is open fails."""
+        self._settle()
+        for one in list(self._open):
+            self._over(one, why)
+
+    def send(self, one: Served, instance: BatchingInstance, messages: int) -> None:
+        """A request is on its way to an instance for so many messages' time."""
+        one.at = instance.name
+        instance.queue.expect(one)
+        self.agenda.after(messages * self.spec.message_s, lambda: instance.submit(one))
+
+    # --- a request
+
+    def _arrive(self, order: int, request: TraceRequest) -> None:
+        one = Served(Outcome(request, array("d")), request.arrival_s, order)
+        self.outcomes.append(one.outcome)
+        self._open[one] = None
+        self._num_to_come -= 1
+        if -(-request.num_tokens // self.spec.profile.block_tokens) > self.spec.num_blocks:
+            self._over(one, TOO_LARGE)
+            return
+        if self.spec.deadline_s is not None:
+            self.agenda.after(self.spec.deadline_s, lambda: self._give_up(one))
+        self.agenda.after(self.spec.message_s, lambda: self._dispatch(one))
+
+    def _dispatch(self, one: Served) -> None:
+        """What is asked where a request goes answers, and it goes there."""
+        if not one.is_over:
+            self._settle()
+            self.send(one, self._placement.choose(one), 2)
+
+    def _ended(self, one: Served) -> None:
+        if not one.is_over:
+            self._over(one, "")
+
+    def _give_up(self, one: Served) -> None:
+        if one.is_over:
+            return
+        if one.at:
+            self._by_name[one.at].settle()
+        if not one.is_over:
+            self._over(one, DEADLINE)
+            if one.at:
+                self._placement.drop(one)
+
+    def _over(self, one: Served, failed: str) -> None:
+        one.is_over = True
+        one.outcome.failed = failed
+        del self._open[one]
+
+    # --- all
+
+    def _settle(self) -> None:
+        for instance in self.instances:
+            instance.settle()
+            if self.spec.checks:
+                instance.validate()
+
+    def _look(self, num_requests: int, progress: Progress) -> None:
+        """At the memory of all, now and from time to time."""
+        self._settle()
+        self.samples.append(_sample(self.instances, self.agenda.now()))
+        progress(self.agenda.now(), num_requests - self._num_to_come - len(self._open), num_requests)
+        self.agenda.after(self.spec.sample_s, lambda: self._look(num_requests, progress))
+
+
+def _settings(spec: SimSpec) -> ControlSettings:
+    """Of an instance: those that a spec has of rManagers."""
+    known = {name: value for name, value in spec.settings.items() if name in ControlSettings.__struct_fields__}
+    return replace(ControlSettings(), **known)
+
+
+def _sample(instances: Iterable[BatchingInstance], at_s: float) -> MemorySample:
+    rows = [(one.num_blocks - one.free, 0, one.free, len(one.running), len(one.queue)) for one in instances]
+    own, lent, free, running, waiting = (array("i", column) for column in zip(*rows, strict=True))
+    return MemorySample(at_s, own, lent, free, running, waiting, ())

@@ -1,0 +1,70 @@
+"""Clusters of the papers' hardware that play traces, and what they reach."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from distkv.sim.baselines.cluster import BaselineCluster
+from distkv.sim.baselines.single import as_single, single_of
+from distkv.sim.baselines.staying import Staying
+from distkv.sim.outcome import Outcome
+from distkv.sim.profiles import built_in as named
+from distkv.sim.profiles.hardware import NetworkName
+from distkv.sim.run import UNFINISHED, simulate
+from distkv.sim.spec import SimPolicyName, SimSpec
+from distkv.sim.trace import TraceRequest
+
+SETTINGS = {"max_num_seqs": 256, "max_waiting": 1_000_000}
+"""vLLM's default of the time for what runs at once; nothing is refused for waiting, as there."""
+
+
+def cluster(
+    profile: str, instances: int, policy: SimPolicyName, *, network: NetworkName | None = None, **fields: Any
+) -> SimSpec:
+    """Instances of a built-in profile with all the memory that they have. fields: others of the spec."""
+    return SimSpec(
+        instances=instances,
+        kv_tokens=named.kv_tokens(profile),
+        profile=named.built_in(profile, network=network),
+        policy=policy,
+        single=single_of(profile, instances, network=network) if policy == "single" else None,
+        settings=SETTINGS,
+        instances_per_host=named.instances_per_host(profile),
+        network_shared=named.network_shared(profile, network=network),
+        **fields,
+    )
+
+
+class Reached(msgspec.Struct, frozen=True):
+    """What came of a trace until its last request arrived. tokens_per_s: generated. per_token_s: of requests that
+    ended, mean of the whole latency divided by the tokens of the output."""
+
+    tokens_per_s: float
+    per_token_s: float
+
+
+def reach(trace: Sequence[TraceRequest], spec: SimSpec) -> Reached:
+    """Play a trace while its requests arrive: what is left then would only show how long the last ones take."""
+    window_s = trace[-1].arrival_s
+    return _reached(simulate(trace, replace(spec, most_s=window_s)).outcomes, window_s)
+
+
+def reach_by_vllm(trace: Sequence[TraceRequest], spec: SimSpec) -> Reached:
+    """The same on instances that batch by vLLM's rules and share nothing; on one instance over all GPUs for the policy
+    `single`."""
+    window_s = trace[-1].arrival_s
+    cluster = BaselineCluster(replace(as_single(spec) if spec.policy == "single" else spec, most_s=window_s), Staying)
+    cluster.play(trace, lambda now_s, ended, of: None)
+    cluster.stop(UNFINISHED)
+    return _reached(cluster.outcomes, window_s)
+
+
+def _reached(outcomes: Sequence[Outcome], window_s: float) -> Reached:
+    ended = [one.times_s[-1] / len(one.times_s) for one in outcomes if not one.failed]
+    tokens = sum(len(one.times_s) for one in outcomes)
+    return Reached(tokens / window_s, statistics.fmean(ended) if ended else 0.0)

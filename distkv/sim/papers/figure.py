@@ -1,0 +1,94 @@
+"""A figure of a paper, made again: curves, and each ratio that the paper prints beside ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from enum import StrEnum
+from typing import TypeVar
+
+import msgspec
+
+Kind = TypeVar("Kind")
+Say = Callable[[str, float], None]
+"""What is computed, and the share of the figure that is done."""
+SINGLE_SHARE = 0.05
+"""Of a value that is printed alone: ours agrees with it within so much."""
+
+
+class Effort(StrEnum):
+    """How much is simulated: `quick` to see that it works, `full` for figures that are compared."""
+
+    QUICK = "quick"
+    FULL = "full"
+
+    def pick(self, quick: Kind, full: Kind) -> Kind:
+        """The one that belongs to it."""
+        return quick if self is Effort.QUICK else full
+
+
+class Series(msgspec.Struct, frozen=True):
+    """A curve: x rises or stays."""
+
+    label: str
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+
+    @classmethod
+    def of(cls, label: str, points: Iterable[tuple[float, float]]) -> Series:
+        """With six digits of each number."""
+        found = [(rounded(x), rounded(y)) for x, y in points]
+        return cls(label, tuple(x for x, _ in found), tuple(y for _, y in found))
+
+
+class Panel(msgspec.Struct, frozen=True, kw_only=True):
+    """One system of axes. x_label, y_label: empty where they are the figure's. x_log, y_log: logarithmic axes."""
+
+    title: str
+    series: tuple[Series, ...]
+    x_label: str = ""
+    y_label: str = ""
+    x_log: bool = False
+    y_log: bool = False
+
+
+class Ratio(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that the paper says in a number or in words. theirs: the band as printed, twice the same for one value;
+    words where no number is printed. ours_range: what it is with each part of the hardware 20 % slower or faster. note:
+    a sentence where they differ."""
+
+    what: str
+    theirs: tuple[float, float] | str
+    ours: float
+    ours_range: tuple[float, float] | None = None
+    note: str = ""
+
+    @property
+    def differs(self) -> bool:
+        """Whether ours lies outside what is printed."""
+        if isinstance(self.theirs, str):
+            return False
+        low, high = self.theirs
+        slack = SINGLE_SHARE * high if low == high else 0.0
+        return not low - slack <= self.ours <= high + slack
+
+
+class Figure(msgspec.Struct, frozen=True, kw_only=True):
+    """name: of the paper and the figure, as 001-9. effort: with which it was made; empty until it is known. notes:
+    sentences on what was assumed."""
+
+    name: str
+    title: str
+    x_label: str
+    y_label: str
+    panels: tuple[Panel, ...]
+    ratios: tuple[Ratio, ...]
+    notes: tuple[str, ...] = ()
+    effort: str = ""
+
+
+Maker = Callable[[Effort, Say], Figure]
+
+
+def rounded(value: float) -> float:
+    """With six digits."""
+    return float(f"{value:.6g}")

@@ -1,0 +1,136 @@
+"""What a Step is to an engine: decodes, chunks of prompts, and attention at creditors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from distkv.control.performance.curve import CurveFunction
+from distkv.control.performance.model import PerformanceModel
+from distkv.wire.messages.profile import Profile
+from distkv.wire.messages.to_worker import SeqStep
+
+Ships = Callable[[str, int, int, int], bool]
+"""Whether a chunk's queries travel to a creditor, rather than keys to them: creditor, rows of the chunk, tokens there,
+and its tokens that lie here."""
+
+
+@dataclass(slots=True)
+class Ask:
+    """What a step needs of one creditor. rows: queries that travel there. decode_tokens: those that decodes attend to
+    there. chunk_s: seconds of attention there for chunks. fetched_tokens: those that are read for chunks. spans: where
+    all that lies. seqs: indices of the sequences that need it."""
+
+    rows: int = 0
+    decode_tokens: int = 0
+    chunk_s: float = 0.0
+    fetched_tokens: int = 0
+    spans: dict[str, None] = field(default_factory=dict)
+    seqs: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class StepWork:
+    """decodes: sequences that compute one position. context_tokens: what they attend to here. chunk_tokens: positions
+    of chunks. chunk_attention_s: seconds of their attention here, over what they fetch too. asks: by creditor."""
+
+    decodes: int = 0
+    context_tokens: int = 0
+    chunk_tokens: int = 0
+    chunk_attention_s: float = 0.0
+    asks: dict[str, Ask] = field(default_factory=dict)
+
+    def ahead(self, positions: int) -> StepWork:
+        """The same decodes, so many positions further."""
+        if not positions:
+            return self
+        context_tokens = self.context_tokens + positions * self.decodes
+        return StepWork(self.decodes, context_tokens, self.chunk_tokens, self.chunk_attention_s, self.asks)
+
+
+class StepTimes:
+    """Seconds of an engine's work by its profile."""
+
+    def __init__(self, profile: Profile) -> None:
+        self.profile = profile
+        self.model = PerformanceModel(profile)
+        self._step = CurveFunction(profile.step, of_work=False)
+        self._remote_step = CurveFunction(profile.remote_step or profile.step, of_work=False)
+        self._prefill = CurveFunction(profile.prefill, of_work=False)
+        self._remote_prefill = CurveFunction(profile.remote_prefill or profile.prefill, of_work=False)
+        self._key = CurveFunction(profile.prefill_attention, of_work=False)
+        self._served_key = CurveFunction(profile.serving_prefill, of_work=False)
+
+    def work_of(self, seqs: Sequence[SeqStep], ships: Ships) -> StepWork:
+        """What sequences of a Step ask of the engine."""
+        work = StepWork()
+        for index, seq in enumerate(seqs):
+            if seq.end - seq.start > 1:
+                self._add_chunk(work, index, seq, ships)
+            else:
+                self._add_decode(work, index, seq)
+        return work
+
+    def base_s(self, work: StepWork) -> float:
+        """All but attention. A step with chunks reads the weights once, for decodes and chunks."""
+        step, prefill = (self._remote_step, self._remote_prefill) if work.asks else (self._step, self._prefill)
+        if not work.chunk_tokens:
+            return step(work.decodes)
+        chunks_s = prefill(work.decodes + work.chunk_tokens)
+        return max(chunks_s, step(work.decodes)) if work.decodes else chunks_s
+
+    def attention_s(self, work: StepWork) -> float:
+        """Attention here."""
+        return self.model.attention_s(work.context_tokens) + work.chunk_attention_s
+
+    def chunk_attention_s(self, start: int, end: int) -> float:
+        """Attention of a chunk of a prompt of which all keys lie here."""
+        rows = end - start
+        return self._key(rows) * (start + (rows + 1) / 2)
+
+    def serving_s(self, ask: Ask, *, busy: bool) -> float:
+        """Of a creditor with this profile, for one step of a debtor. busy: whether it computes steps of its own."""
+        chunk_s = ask.chunk_s * (self.profile.serving_busy_times if busy else 1.0)
+        return self.model.serving_s(ask.decode_tokens, busy=busy) + chunk_s
+
+    def slowing_s(self, serving_s: float) -> float:
+        """By how much a creditor's own steps take longer for a step of a debtor that it serves for so long."""
+        return self.profile.serving_step_s + self.profile.serving_share * serving_s
+
+    def _add_decode(self, work: StepWork, index: int, seq: SeqStep) -> None:
+        work.decodes += 1
+        local_tokens = seq.end
+        for creditor, tokens in self._remote(work, index, seq).items():
+            ask = work.asks[creditor]
+            ask.rows += 1
+            ask.decode_tokens += tokens
+            local_tokens -= tokens
+        work.context_tokens += local_tokens
+
+    def _add_chunk(self, work: StepWork, index: int, seq: SeqStep, ships: Ships) -> None:
+        rows = seq.end - seq.start
+        remote = self._remote(work, index, seq)
+        local_tokens = seq.start - sum(remote.values())
+        keys = local_tokens + (rows + 1) / 2
+        for creditor, tokens in remote.items():
+            ask = work.asks[creditor]
+            if ships(creditor, rows, tokens, local_tokens):
+                ask.rows += rows
+                ask.chunk_s += self._served_key(rows) * tokens
+            else:
+                ask.fetched_tokens += tokens
+                keys += tokens
+        work.chunk_tokens += rows
+        work.chunk_attention_s += self._key(rows) * keys
+
+    def _remote(self, work: StepWork, index: int, seq: SeqStep) -> dict[str, int]:
+        """Tokens by creditor."""
+        found: dict[str, int] = {}
+        for part in seq.remote:
+            tokens = part.num_blocks * self.profile.block_tokens
+            found[part.instance_id] = found.get(part.instance_id, 0) + tokens
+            ask = work.asks.setdefault(part.instance_id, Ask())
+            ask.spans[part.span.span_id] = None
+        for creditor in found:
+            work.asks[creditor].seqs.append(index)
+        return found

@@ -1,0 +1,74 @@
+"""What the simulator predicts of plays, beside what was measured."""
+
+from __future__ import annotations
+
+import pytest
+
+from distkv.bench.harness.alternate import Samples
+from distkv.bench.pooling.predicted import MOST_OFF, Play, Predictor, beside_control, compared, goals
+from distkv.bench.pooling.summary import FIRST_HIGH, TOKENS, at
+from distkv.sim.outcome import Unloaded
+from tests.sim.timed.parts import PROFILE, trace
+
+REQUESTS = trace((0.0, 100, 20), (0.1, 300, 30), (0.2, 50, 10))
+
+
+def predictor(*, has_profile: bool = True) -> Predictor:
+    return Predictor(PROFILE, 2, 1600, 60.0, has_profile=has_profile)
+
+
+def test_what_control_takes_is_learned_from_requests_alone() -> None:
+    one = predictor()
+    alone = one.alone(REQUESTS)
+    slower = Unloaded(alone.first_s, alone.first_s_per_token, alone.per_token_s + 0.005)
+    one.learn(REQUESTS, slower)
+    assert one.control_s == pytest.approx(0.005)
+    assert one.alone(REQUESTS).per_token_s == pytest.approx(slower.per_token_s, rel=0.01)
+    faster = predictor()
+    faster.learn(REQUESTS, Unloaded(0.0, 0.0, 0.0))
+    assert faster.control_s == 0.0 and faster.alone(REQUESTS) == alone
+
+
+def test_every_step_takes_longer_beside_control() -> None:
+    longer = beside_control(PROFILE, 0.01)
+    assert [point.seconds for point in longer.step] == pytest.approx([0.030, 0.040])
+    assert [point.seconds for point in longer.prefill] == pytest.approx([0.030, 0.130])
+    assert (longer.remote_step, longer.attention) == ((), PROFILE.attention)
+
+
+def test_plays_of_contenders_that_it_knows_are_predicted() -> None:
+    plays = [Play(2.0, REQUESTS), Play(4.0, REQUESTS[:2]), Play(2.0, REQUESTS)]
+    unloaded = Unloaded(0.1, 0.0, 0.05)
+    found = predictor().samples(plays, ("off", "big", "contract", "vllm"), unloaded)
+    assert found.keys() == {at(case, rate) for case in MOST_OFF for rate in (2.0, 4.0)}
+    assert all(by_name.keys() == {"off", "contract"} for by_name in found.values())
+    assert [len(found[at(TOKENS, rate)]["off"]) for rate in (2.0, 4.0)] == [2, 1]
+    assert found == predictor().samples(plays, ("off", "contract"), unloaded)
+    without = predictor(has_profile=False).samples(plays[:1], ("off",), unloaded)
+    assert without[at(FIRST_HIGH, 2.0)]["off"][0] > 0
+
+
+def samples(case: str, *by_rate: float, name: str = "off") -> Samples:
+    return {at(case, rate): {name: [value]} for rate, value in enumerate(by_rate, 1) if value}
+
+
+def test_goals_are_met_where_all_rates_are_near_enough() -> None:
+    rates = (1.0, 2.0, 3.0)
+    measured = samples(TOKENS, 100.0, 100.0, 100.0) | samples(FIRST_HIGH, 1.0, 2.0, 4.0)
+    predicted = samples(TOKENS, 114.0, 100.0, 90.0) | samples(FIRST_HIGH, 1.0, 2.0, 2.0)
+    near, far = goals(measured, predicted, rates, ("off",))
+    assert near.met is True and near.measured == "1.14 at 1/s, 1.00 at 2/s, 0.90 at 3/s"
+    assert far.met is False and far.goal == "simulated time to first token, p99 to measured, off"
+    assert far.target == "within 25% at 3 rates"
+
+
+def test_goals_are_open_where_too_little_was_played() -> None:
+    measured = samples(TOKENS, 100.0, 100.0)
+    few, none = goals(measured, samples(TOKENS, 101.0, 99.0), (1.0, 2.0), ("off",))
+    assert (few.met, few.why) == (None, "fewer than 3 rates were played")
+    assert (none.met, none.why) == (None, "there is nothing to compare with")
+
+
+def test_both_are_told_with_their_ratio() -> None:
+    told = compared(samples(TOKENS, 100.0, 0.0), samples(TOKENS, 110.0, 5.0))
+    assert told == {"off, output tokens/s, 1/s": "100 measured, 110 simulated: 1.10"}

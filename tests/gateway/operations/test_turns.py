@@ -1,0 +1,186 @@
+"""Requests that are woken together take turns: the turns themselves, and connections that make use of them."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import uvicorn
+import uvloop
+from uvicorn.server import ServerState
+
+from distkv.config import GatewayConfig
+from distkv.gateway.operations import http_server
+from distkv.gateway.operations.http_connection import Connections, LimitedConnection
+from distkv.gateway.operations.turns import Turns
+
+
+class Ticks:
+    """Counts turns of the event loop, and in which of them something happened."""
+
+    def __init__(self) -> None:
+        self.now = 0
+        self.happened: list[tuple[str, int]] = []
+
+    def note(self, what: str) -> None:
+        self.happened.append((what, self.now))
+
+    async def pass_(self, count: int) -> None:
+        for _ in range(count):
+            self.now += 1
+            await asyncio.sleep(0)
+
+    def order(self) -> list[str]:
+        return [what for what, _ in self.happened]
+
+    def most_in_a_turn(self) -> int:
+        turns = [turn for _, turn in self.happened]
+        return max(map(turns.count, turns))
+
+
+async def test_one_is_woken_in_each_turn_and_the_first_at_once() -> None:
+    turns, ticks = Turns(), Ticks()
+    for name in "abc":
+        turns.wake(lambda name=name: ticks.note(name))
+    assert ticks.happened == [("a", 0)]
+    await ticks.pass_(5)
+    assert ticks.order() == ["a", "b", "c"] and ticks.most_in_a_turn() == 1
+    turns.wake(lambda: ticks.note("d"))
+    assert ticks.happened[-1] == ("d", 5), "a turn that is free is not waited for"
+
+
+async def test_what_is_urgent_goes_before_all_that_wait() -> None:
+    turns, ticks = Turns(), Ticks()
+    for name, urgent in (("a", False), ("b", False), ("c", False), ("live", True)):
+        turns.wake(lambda name=name: ticks.note(name), urgent=urgent)
+    await ticks.pass_(5)
+    assert ticks.order() == ["a", "live", "b", "c"]
+
+
+class Wire(asyncio.Transport):
+    """The other end sends what `connection` is told it did; what goes back is lost."""
+
+    def __init__(self) -> None:
+        super().__init__({"peername": ("127.0.0.1", 1), "sockname": ("127.0.0.1", 2)})
+        self._is_closing = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Nowhere."""
+
+    def is_closing(self) -> bool:
+        return self._is_closing
+
+    def close(self) -> None:
+        self._is_closing = True
+
+    def pause_reading(self) -> None:
+        """Nothing comes by itself."""
+
+    def resume_reading(self) -> None:
+        """Nor after this."""
+
+
+class Server:
+    """Connections to an application that notes when each of its requests begins, has its body, and ends."""
+
+    def __init__(self) -> None:
+        self.ticks = Ticks()
+        self._known = Connections(100)
+        self._config = uvicorn.Config(
+            self._app, interface="asgi3", lifespan="off", log_config=None, ws="none", proxy_headers=False
+        )
+        self._config.load()
+        self._state = ServerState()
+
+    def connected(self) -> LimitedConnection:
+        one = LimitedConnection(self._known, config=self._config, server_state=self._state, app_state={})
+        one.connection_made(Wire())
+        return one
+
+    async def _app(self, scope: Any, receive: Callable[[], Any], send: Callable[[Any], Any]) -> None:
+        self.ticks.note("begin " + scope["path"])
+        message = await receive()
+        while message.get("more_body"):
+            message = await receive()
+        self.ticks.note(message["type"].removeprefix("http.") + " " + scope["path"])
+
+
+def post(path: str, body: bytes = b"x") -> bytes:
+    return b"POST %s HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % (path.encode(), len(body)) + body
+
+
+async def test_requests_that_come_together_begin_one_after_the_other_and_health_checks_first() -> None:
+    server = Server()
+    for index in range(50):
+        server.connected().data_received(post(f"/{index}"))
+    server.connected().data_received(b"GET /live HTTP/1.1\r\nhost: x\r\n\r\n")
+    await server.ticks.pass_(100)
+    begun = [what for what in server.ticks.order() if what.startswith("begin")]
+    assert begun == ["begin /0", "begin /live", *(f"begin /{index}" for index in range(1, 50))]
+    assert len(server.ticks.happened) == 2 * len(begun)
+    assert server.ticks.most_in_a_turn() == 2, "one begins, finds its body and ends"
+
+
+async def test_a_request_that_is_lost_before_its_turn_does_not_begin() -> None:
+    server = Server()
+    connections = [server.connected() for _ in range(3)]
+    for index, one in enumerate(connections):
+        one.data_received(post(f"/{index}"))
+    connections[1].connection_lost(None)
+    await server.ticks.pass_(10)
+    assert [what for what in server.ticks.order() if what.startswith("begin")] == ["begin /0", "begin /2"]
+
+
+async def test_bodies_that_end_together_go_on_one_after_the_other() -> None:
+    server = Server()
+    connections = [server.connected() for _ in range(20)]
+    for index, one in enumerate(connections):
+        one.data_received(post(f"/{index}", b"xy")[:-1])
+    await server.ticks.pass_(50)
+    server.ticks.happened.clear()
+    for one in connections:
+        one.data_received(b"y")
+    await server.ticks.pass_(50)
+    assert server.ticks.order() == [f"request /{index}" for index in range(20)]
+    assert server.ticks.most_in_a_turn() <= 2, "the second had been woken by its bytes"
+
+
+async def test_readers_that_leave_together_are_noticed_one_after_the_other() -> None:
+    server = Server()
+    connections = [server.connected() for _ in range(20)]
+    for index, one in enumerate(connections):
+        one.data_received(post(f"/{index}", b"xy")[:-1])
+    await server.ticks.pass_(50)
+    server.ticks.happened.clear()
+    for one in connections:
+        one.connection_lost(None)
+    await server.ticks.pass_(50)
+    assert server.ticks.order() == [f"disconnect /{index}" for index in range(20)]
+    assert server.ticks.most_in_a_turn() == 1
+
+
+def test_a_burst_of_connections_is_taken_several_in_a_turn(monkeypatch) -> None:
+    """By uvloop, as in a gateway."""
+    ticks = Ticks()
+
+    class Counted(LimitedConnection):
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            ticks.note("made")
+
+    async def burst() -> None:
+        monkeypatch.setattr(http_server, "LimitedConnection", Counted)
+        settings = http_server.http_settings(Server()._app, GatewayConfig(model="", gmanager=("tcp://127.0.0.1:1",)))
+        with http_server.listen("127.0.0.1", 0) as listener:
+            async with http_server.serving(settings, listener):
+                callers = [socket.create_connection(listener.getsockname()) for _ in range(64)]
+                async with asyncio.timeout(10):
+                    while len(ticks.happened) < 64:
+                        await ticks.pass_(1)
+                for one in callers:
+                    one.close()
+
+    uvloop.run(burst())
+    assert ticks.most_in_a_turn() == http_server.ACCEPTED_IN_A_TURN

@@ -1,0 +1,86 @@
+"""Requests that wait for memory go where there is some, in a cluster of state machines."""
+
+from __future__ import annotations
+
+from distkv import events
+from distkv.sim.cluster import SimCluster
+from distkv.wire.messages.counters import total
+from tests.sim.parts import check, prompt
+
+
+def redispatched(cluster: SimCluster) -> dict[str, str]:
+    found = [event for _, event in cluster.events if isinstance(event, events.Redispatched)]
+    return {event.request_id: event.instance for event in found}
+
+
+def crowd(cluster: SimCluster, count: int, *, can_move: bool) -> None:
+    """So many requests of 10 rBlocks at i0, whose pool holds one of them, two with what others lend."""
+    for index in range(count):
+        cluster.submit("i0", f"r{index}", prompt(16, index), 24, can_move=can_move)
+
+
+def test_requests_leave_an_instance_without_memory_for_one_that_has_it() -> None:
+    cluster = SimCluster([12, 60])
+    crowd(cluster, 40, can_move=True)
+    cluster.finish()
+    went = redispatched(cluster)
+    assert went and set(went.values()) == {"i1"}
+    assert all(cluster.owner[request_id] == "i1" for request_id in went)
+    for index in range(40):
+        check(cluster, f"r{index}", prompt(16, index), 24)
+    assert total(*(node.rm.state.counters for node in cluster.nodes.values())).borrows == 0, "each fits its instance"
+    cluster.settle()
+
+
+def test_requests_of_clients_that_cannot_follow_stay() -> None:
+    cluster = SimCluster([12, 60])
+    crowd(cluster, 8, can_move=False)
+    cluster.finish()
+    assert redispatched(cluster) == {}
+    cluster.settle()
+
+
+def test_nothing_goes_while_memory_is_short_everywhere() -> None:
+    cluster = SimCluster([12, 12])
+    for index in range(4):
+        cluster.submit("i1", f"s{index}", prompt(36, 50 + index), 30)
+    cluster.run(1.0)
+    crowd(cluster, 4, can_move=True)
+    assert not cluster.run(1.0, lambda: redispatched(cluster))
+    cluster.finish()
+    cluster.settle()
+
+
+def test_small_requests_do_not_wait_for_large_ones_where_others_of_these_wait_too() -> None:
+    """A large one has all of an instance and some of the other, and takes long. One client's more of its like wait at
+    both; a small one that comes to its instance goes to the other, and begins before those that it cannot hold."""
+    cluster = SimCluster([64, 64])
+    for number in range(160):
+        cluster.submit(f"i{number % 2}", f"large{number}", prompt(320, number), 100)
+
+    def full() -> list[str]:
+        return [
+            name for name, node in cluster.nodes.items() if node.rm.state.running() and not node.rm.state.lendable()
+        ]
+
+    assert cluster.run(10.0, full)
+    (name,) = full()
+    cluster.stall_steps(name)
+    for number in range(3):
+        cluster.submit(name, f"small{number}", prompt(8, number), 4, can_move=True)
+    assert cluster.run(10.0, lambda: all(cluster.outcomes[f"small{number}"].done for number in range(3)))
+    for number in range(3):
+        check(cluster, f"small{number}", prompt(8, number), 4)
+    assert set(redispatched(cluster)) == {"small0", "small1", "small2"}
+
+
+def test_an_instance_that_dies_meanwhile_costs_nothing() -> None:
+    cluster = SimCluster([12, 60, 60])
+    crowd(cluster, 40, can_move=True)
+    assert cluster.run(5.0, lambda: redispatched(cluster))
+    gone = next(iter(redispatched(cluster).values()))
+    cluster.kill(gone)
+    for request_id in [one for one, name in cluster.owner.items() if name == gone]:
+        del cluster.owner[request_id]
+    cluster.finish()
+    cluster.settle()

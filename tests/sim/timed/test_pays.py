@@ -1,0 +1,46 @@
+"""On requests that each fit one instance, some of them hardly, sharing memory costs nothing: neither throughput nor the
+wait of short ones."""
+
+from __future__ import annotations
+
+from random import Random
+from statistics import fmean
+
+from distkv.sim.run import SimResult, simulate
+from distkv.sim.trace import TraceRequest
+from distkv.types import PolicyName
+from tests.sim.timed.parts import spec
+
+PLAYS = 10
+
+
+def crowd(seed: int) -> list[TraceRequest]:
+    """Twice as many as two instances of 1,600 tokens serve; one in ten takes most of a pool."""
+    random = Random(seed)
+    at_s, requests = 0.0, []
+    for number in range(50):
+        at_s += random.expovariate(8.0)
+        is_large = number % 10 == 5
+        prompt = random.randint(1200, 1400) if is_large else random.randint(20, 400)
+        requests.append(TraceRequest(at_s, prompt, random.randint(20, 150)))
+    return requests
+
+
+def played(policy: PolicyName) -> list[SimResult]:
+    return [simulate(crowd(seed), spec(policy=policy, seed=seed, checks=False)) for seed in range(PLAYS)]
+
+
+def first_s(result: SimResult) -> float:
+    """The mean of those that are not large."""
+    return fmean(one.first_s for one in result.outcomes if one.request.prompt_tokens <= 400)
+
+
+def test_a_load_that_fits_is_served_as_by_those_who_share_nothing() -> None:
+    """No borrow of a large one makes those wait that come next."""
+    alone, sharing = played("none"), played("contract")
+    assert all(not one.failed for result in (*alone, *sharing) for one in result.outcomes)
+    ratios = [own.simulated_s / shared.simulated_s for own, shared in zip(alone, sharing, strict=True)]
+    assert fmean(ratios) >= 0.98, ratios
+    waits = [first_s(shared) / first_s(own) for own, shared in zip(alone, sharing, strict=True)]
+    assert fmean(waits) <= 1.1, waits
+    assert sum(result.counters.avoidable_borrows for result in sharing) <= 2, "but who gave way cannot go elsewhere"
