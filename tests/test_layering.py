@@ -91,6 +91,15 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "api": {"schema", "operations", "generation", "prompting"},
     },
     "kernels": {"cpu": set(), "triton": set()},
+    "sim": {
+        "machines": set(),
+        "drawn": {"machines"},
+        "timed": {"machines"},
+        "profiles": set(),
+        "datasets": set(),
+        "baselines": {"profiles", "timed"},
+        "papers": {"baselines", "datasets", "profiles", "timed"},
+    },
     "wire": {"messages": set(), "links": {"messages"}, "sockets": set()},
 }
 """Which rooms of its package a room may use, besides what stands in the package itself."""

@@ -1,4 +1,5 @@
 """A cluster in one thread: real state machines, workers without tensors, one network and one clock.
 
-`SimCluster` is the way in. Nothing here reads a clock or does I/O; a seed makes a run repeatable.
+`simulate` of `run.py` is the way in for a trace, `SimCluster` of `drawn/` for a test. Nothing here reads a clock or
+does I/O; a seed makes a run repeatable.
 """

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from distkv.sim.cluster import BLOCK, TICK_S, SimCluster
-from distkv.sim.fake_worker import FakeWorker
+from distkv.sim.drawn.cluster import BLOCK, TICK_S, SimCluster
+from distkv.sim.drawn.fake_worker import FakeWorker
 from distkv.wire.messages import to_worker as tw
 from distkv.wire.messages.envelope import ToWorker
 from tests.sim.parts import check, prompt

@@ -12,9 +12,9 @@ from typing import Any
 
 from distkv.config import AdviceSettings
 from distkv.control.commands import FromGManager
-from distkv.sim.client import Outcome
-from distkv.sim.cluster import BLOCK, SimCluster
-from distkv.sim.fake_worker import expected_output, logprobs_at
+from distkv.sim.drawn.client import Outcome
+from distkv.sim.drawn.cluster import BLOCK, SimCluster
+from distkv.sim.drawn.fake_worker import expected_output, logprobs_at
 from distkv.types import PolicyName
 from distkv.wire.messages.profile import Point
 from distkv.wire.messages.to_rmanager import MoveKvcache, PlanEpoch

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
-from distkv.sim.cluster import SimCluster
-from distkv.sim.fake_worker import VOCAB, expected_output
+from distkv.sim.drawn.cluster import SimCluster
+from distkv.sim.drawn.fake_worker import VOCAB, expected_output
 
 
 def prompt(n: int, salt: int = 0) -> list[int]:

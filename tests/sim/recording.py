@@ -17,7 +17,7 @@ from distkv.control.recording.masking import Masking, masked_settings
 from distkv.control.request.output import MakeDecoder
 from distkv.control.rmanager.state import RManagerSettings
 from distkv.control.rmanager.state_machine import RManager
-from distkv.sim import gmanagers, node
+from distkv.sim.machines import gmanagers, node
 from distkv.wire.messages.common import Member
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from distkv import events
 from distkv.control import commands as c
-from distkv.sim.cluster import SimCluster
+from distkv.sim.drawn.cluster import SimCluster
 from distkv.types import SamplingParams
 from distkv.wire.messages import from_worker as fw
 from distkv.wire.messages import to_rmanager as tr

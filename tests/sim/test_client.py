@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from distkv.sim.client import Outcome
+from distkv.sim.drawn.client import Outcome
 from distkv.types import TokenLogprobs
 from distkv.wire.messages.envelope import ToClient
 from distkv.wire.messages.to_client import Located, RequestEnded, TokenChunk

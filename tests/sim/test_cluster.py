@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from distkv.sim.cluster import BLOCK, SimCluster
-from distkv.sim.fake_worker import VOCAB, expected_output, logprobs_at
+from distkv.sim.drawn.cluster import BLOCK, SimCluster
+from distkv.sim.drawn.fake_worker import VOCAB, expected_output, logprobs_at
 from distkv.wire.messages import to_rmanager as tr
 from tests.sim.parts import check, prompt
 

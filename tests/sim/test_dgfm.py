@@ -8,7 +8,7 @@ import pytest
 
 from distkv import events
 from distkv.control import commands as c
-from distkv.sim.cluster import BLOCK, SimCluster
+from distkv.sim.drawn.cluster import BLOCK, SimCluster
 from distkv.wire.messages.common import PlanEpoch
 from distkv.wire.messages.to_rmanager import MoveKvcache
 from tests.sim.parts import check, prompt

@@ -12,8 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from distkv import events
 from distkv.config import AdviceSettings
 from distkv.control import commands as c
-from distkv.sim.cluster import GMANAGER, SimCluster
-from distkv.sim.network import Channel
+from distkv.sim.drawn.cluster import GMANAGER, SimCluster
+from distkv.sim.machines.channel import Channel
 from distkv.wire.messages.common import PlanEpoch
 from distkv.wire.messages.to_gmanager import Frozen, Swapped
 from distkv.wire.messages.to_rmanager import Freeze, MoveKvcache, Swap, Thaw

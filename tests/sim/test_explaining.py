@@ -5,7 +5,7 @@ from __future__ import annotations
 from distkv.client.explaining import Explanation
 from distkv.control import commands as c
 from distkv.control.query_limit import BURST
-from distkv.sim.cluster import SimCluster
+from distkv.sim.drawn.cluster import SimCluster
 from distkv.wire.messages.to_client import ClusterState, Dispatched, Explained
 from distkv.wire.messages.to_gmanager import ClusterQuery, ExplainQuery, Locate
 from tests.sim.parts import check, prompt

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from distkv.control.schedule.waiting import AGED_S
-from distkv.sim.cluster import BLOCK, SimCluster
+from distkv.sim.drawn.cluster import BLOCK, SimCluster
 from tests.sim.arrivals import (
     CHUNK_TOKENS,
     SATURATED_PER_S,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from distkv.sim.fake_worker import FakeWorker, expected_output, logprobs_at, next_token, thread_of
+from distkv.sim.drawn.fake_worker import FakeWorker, expected_output, logprobs_at, next_token
+from distkv.sim.machines.channel import thread_of
 from distkv.wire.messages import from_worker as fw
 from distkv.wire.messages import to_worker as tw
 from distkv.wire.messages.common import Epoch, Member, Run, SpanRef

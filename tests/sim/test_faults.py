@@ -8,7 +8,7 @@ from distkv import events
 from distkv.config import MembershipSettings
 from distkv.control import commands as c
 from distkv.control.cluster.gmanager import GManager
-from distkv.sim.cluster import GMANAGER, SimCluster
+from distkv.sim.drawn.cluster import GMANAGER, SimCluster
 from tests.sim.parts import check, prompt
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from distkv.sim.cluster import SimCluster
-from distkv.sim.fake_worker import expected_output
+from distkv.sim.drawn.cluster import SimCluster
+from distkv.sim.drawn.fake_worker import expected_output
 from tests.sim.parts import prompt
 
 

@@ -18,8 +18,8 @@ from distkv.config import AdviceSettings
 from distkv.control.cluster.planning.plans import COOL_S, JUDGE_S, UNDO_S
 from distkv.control.commands import FromGManager
 from distkv.control.plan.planned_moves import PlannedMoves
-from distkv.sim.cluster import GMANAGER, SimCluster
-from distkv.sim.fake_worker import expected_output
+from distkv.sim.drawn.cluster import GMANAGER, SimCluster
+from distkv.sim.drawn.fake_worker import expected_output
 from distkv.wire.messages.to_rmanager import HeartbeatAck, MoveKvcache, PlanEpoch
 from tests.sim.history import PROFILE, STEP_S, live
 from tests.sim.parts import check, prompt

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from distkv.sim.cluster import SimCluster
+from distkv.sim.drawn.cluster import SimCluster
 from tests.sim.parts import check, prompt
 
 REQUESTS = 6

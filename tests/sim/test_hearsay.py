@@ -7,7 +7,7 @@ import pytest
 
 from distkv import events
 from distkv.control import commands as c
-from distkv.sim.cluster import SimCluster
+from distkv.sim.drawn.cluster import SimCluster
 from distkv.wire.messages import to_rmanager as tr
 from distkv.wire.messages.common import Member
 from tests.sim.parts import check, prompt

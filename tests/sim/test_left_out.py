@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from distkv.sim.cluster import SimCluster
-from distkv.sim.fake_worker import VOCAB, choose
+from distkv.sim.drawn.cluster import SimCluster
+from distkv.sim.drawn.fake_worker import VOCAB, choose
 from distkv.wire.messages.to_worker import Sampling
 from tests.sim.parts import prompt
 

@@ -13,8 +13,8 @@ from distkv import events
 from distkv.control import commands as c
 from distkv.control.loan.lending import Loan
 from distkv.control.request.block import Debt
-from distkv.sim.cluster import SimCluster
-from distkv.sim.processes import client_route
+from distkv.sim.drawn.cluster import SimCluster
+from distkv.sim.machines.processes import client_route
 from distkv.wire.messages import to_rmanager as tr
 from distkv.wire.messages.common import Epoch
 from tests.sim.parts import check, prompt

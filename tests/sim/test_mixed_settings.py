@@ -9,7 +9,7 @@ from itertools import permutations
 import pytest
 
 from distkv import events
-from distkv.sim.cluster import SimCluster
+from distkv.sim.drawn.cluster import SimCluster
 from tests.sim.parts import check, prompt
 
 USUAL = {"lease_s": 4.0, "lease_margin_s": 0.5, "heartbeat_s": 0.5}

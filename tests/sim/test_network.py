@@ -7,7 +7,8 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distkv.sim.network import Channel, Network
+from distkv.sim.drawn.network import Network
+from distkv.sim.machines.channel import Channel
 
 A, B, SLOW = Channel("x", "y", "a"), Channel("x", "y", "b"), Channel("y", "x", "slow")
 

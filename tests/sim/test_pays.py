@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from distkv.sim.cluster import BLOCK, SimCluster
+from distkv.sim.drawn.cluster import BLOCK, SimCluster
 from distkv.wire.messages import to_worker as tw
 from distkv.wire.messages.counters import Counters, total
 from tests.sim.arrivals import one_step_per_tick

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from distkv.config import AdviceSettings
 from distkv.control import commands as c
-from distkv.sim.cluster import GMANAGER, SimCluster
+from distkv.sim.drawn.cluster import GMANAGER, SimCluster
 from distkv.wire.messages.to_rmanager import HeartbeatAck, Members
 from tests.sim.parts import check, prompt
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from distkv.sim.cluster import SimCluster
-from distkv.sim.progress import MOST_S
+from distkv.sim.drawn.cluster import SimCluster
+from distkv.sim.drawn.progress import MOST_S
 from tests.sim.parts import prompt
 
 

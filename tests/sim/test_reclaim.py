@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from distkv import events
-from distkv.sim.cluster import BLOCK, SimCluster
+from distkv.sim.drawn.cluster import BLOCK, SimCluster
 from distkv.wire.messages.to_client import RequestEnded
 from tests.sim.parts import check, prompt
 

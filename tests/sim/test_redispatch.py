@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from distkv import events
-from distkv.sim.cluster import SimCluster
+from distkv.sim.drawn.cluster import SimCluster
 from distkv.wire.messages.counters import total
 from tests.sim.parts import check, prompt
 

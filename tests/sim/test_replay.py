@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from distkv.errors import ConfigError
-from distkv.sim.cluster import SimCluster
-from distkv.sim.fake_worker import expected_output
+from distkv.sim.drawn.cluster import SimCluster
+from distkv.sim.drawn.fake_worker import expected_output
 from distkv.sim.replay import Replayed, replay
 from distkv.structured_output import StructuredOutput
 from distkv.types import PolicyName

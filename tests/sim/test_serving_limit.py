@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from distkv import events
-from distkv.sim.cluster import SimCluster
+from distkv.sim.drawn.cluster import SimCluster
 from tests.sim.parts import check, prompt
 
 GUEST, GUEST_OUT = prompt(300), 850

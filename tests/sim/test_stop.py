@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from distkv.sim.cluster import SimCluster
+from distkv.sim.drawn.cluster import SimCluster
 from tests.sim.history import History, actions_of
 from tests.sim.parts import check, prompt
 

@@ -16,9 +16,9 @@ from distkv.sim.baselines.batching.served import Served
 from distkv.sim.outcome import DEADLINE, Outcome
 from distkv.sim.spec import SimSpec
 from distkv.sim.timed.agenda import Agenda
+from distkv.sim.timed.engine.step_work import StepTimes
 from distkv.sim.timed.links import Links, with_links
 from distkv.sim.timed.memory import MemorySample
-from distkv.sim.timed.step_work import StepTimes
 from distkv.sim.trace import TraceRequest
 from distkv.wire.messages.counters import Counters, total
 

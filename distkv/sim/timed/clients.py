@@ -10,8 +10,8 @@ from functools import partial
 from typing import Protocol
 
 from distkv.control import commands as c
+from distkv.sim.machines.processes import client_route
 from distkv.sim.outcome import DEADLINE, Outcome
-from distkv.sim.processes import client_route
 from distkv.sim.timed.agenda import Action, Agenda
 from distkv.sim.trace import TraceRequest
 from distkv.token_ids import pack

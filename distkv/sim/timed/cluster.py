@@ -19,17 +19,17 @@ from distkv.control import commands as c
 from distkv.control.rmanager.quiet import QuietDecode
 from distkv.control.rmanager.state import RManagerSettings
 from distkv.events import ClusterEvent
-from distkv.sim.network import Channel
-from distkv.sim.node import Node
-from distkv.sim.processes import Delivery, Processes
+from distkv.sim.machines.channel import Channel
+from distkv.sim.machines.node import Node
+from distkv.sim.machines.processes import Delivery, Processes
 from distkv.sim.spec import GMANAGER, SimSpec
 from distkv.sim.timed import faults
 from distkv.sim.timed.agenda import Agenda, Alarm
 from distkv.sim.timed.clients import Clients
-from distkv.sim.timed.engine import VOCAB, Around, Engine, Reply
+from distkv.sim.timed.engine.engine import VOCAB, Around, Engine, Reply
+from distkv.sim.timed.engine.step_work import StepTimes
 from distkv.sim.timed.links import Links, with_links
 from distkv.sim.timed.memory import MemorySample, look
-from distkv.sim.timed.step_work import StepTimes
 from distkv.sim.trace import TraceRequest
 from distkv.wire.messages.counters import Counters, total
 from distkv.wire.messages.envelope import ToClient, ToWorker

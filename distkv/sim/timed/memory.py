@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from distkv.sim.node import Node
+from distkv.sim.machines.node import Node
 
 
 class MemorySample(msgspec.Struct, frozen=True):

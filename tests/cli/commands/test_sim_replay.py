@@ -9,7 +9,7 @@ import pytest
 
 from distkv.cli.exit_codes import run
 from distkv.cli.main import command
-from distkv.sim.cluster import SimCluster
+from distkv.sim.drawn.cluster import SimCluster
 from tests.sim.parts import prompt
 from tests.sim.recording import recording
 

@@ -8,8 +8,8 @@ from random import Random
 import pytest
 
 from distkv.control import commands as c
-from distkv.sim.cluster import SimCluster
-from distkv.sim.node import Node
+from distkv.sim.drawn.cluster import SimCluster
+from distkv.sim.machines.node import Node
 
 
 def test_an_idle_instance_ticks_for_its_heartbeat_alone() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 
 from distkv.control.request.sequence import Sequence
-from distkv.sim.cluster import SimCluster
+from distkv.sim.drawn.cluster import SimCluster
 
 
 def sequences() -> int:

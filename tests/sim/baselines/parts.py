@@ -11,7 +11,7 @@ from distkv.sim.baselines.batching.instance import BatchingInstance, Host
 from distkv.sim.baselines.batching.served import Served
 from distkv.sim.outcome import Outcome
 from distkv.sim.timed.agenda import Agenda
-from distkv.sim.timed.step_work import StepTimes
+from distkv.sim.timed.engine.step_work import StepTimes
 from distkv.sim.trace import TraceRequest
 from distkv.wire.messages.profile import Profile
 from tests.sim.timed.parts import PROFILE

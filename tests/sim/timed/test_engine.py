@@ -8,9 +8,9 @@ import pytest
 
 from distkv.control.performance.model import PerformanceModel
 from distkv.sim.timed.agenda import Agenda
-from distkv.sim.timed.engine import NO_LINK_S, Around, Engine, Reply
+from distkv.sim.timed.engine.engine import NO_LINK_S, Around, Engine, Reply
+from distkv.sim.timed.engine.step_work import StepTimes
 from distkv.sim.timed.links import Links
-from distkv.sim.timed.step_work import StepTimes
 from distkv.wire.messages import from_worker as fw
 from distkv.wire.messages import to_worker as tw
 from distkv.wire.messages.common import Epoch, SpanRef

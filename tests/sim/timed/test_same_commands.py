@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from distkv.control import commands as c
-from distkv.sim.cluster import SimCluster
-from distkv.sim.node import Node
+from distkv.sim.drawn.cluster import SimCluster
+from distkv.sim.machines.node import Node
 from distkv.sim.timed.cluster import TimedCluster
 from distkv.wire.messages import to_rmanager as tr
 from distkv.wire.messages import to_worker as tw

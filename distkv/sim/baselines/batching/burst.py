@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from distkv.control.schedule.chunking import Chunk
 from distkv.sim.baselines.batching.served import Served
-from distkv.sim.timed.step_work import StepTimes, StepWork
+from distkv.sim.timed.engine.step_work import StepTimes, StepWork
 
 MOST_STEPS = 256
 """At once. What comes in between ends a burst, and then the rest was for nothing."""

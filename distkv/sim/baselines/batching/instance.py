@@ -18,7 +18,7 @@ from distkv.sim.baselines.batching.burst import Burst, ends_of_steps, quiet_step
 from distkv.sim.baselines.batching.queue import Queue
 from distkv.sim.baselines.batching.served import Served
 from distkv.sim.timed.agenda import Action, Agenda, Entry
-from distkv.sim.timed.step_work import StepTimes
+from distkv.sim.timed.engine.step_work import StepTimes
 from distkv.wire.messages.counters import Counters
 
 WATERMARK = 0.01

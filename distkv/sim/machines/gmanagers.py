@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from distkv.config import AdviceSettings, MembershipSettings
 from distkv.control import commands as c
 from distkv.control.cluster.gmanager import GManager
-from distkv.sim.checking import is_checked
+from distkv.sim.machines.checking import is_checked
 
 
 class SimGManager:

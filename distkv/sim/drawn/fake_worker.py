@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
-from typing import Literal
 
 from distkv.token_ids import unpack
 from distkv.types import TokenLogprobs
@@ -22,18 +21,8 @@ from distkv.wire.messages.counters import Counters, total
 from distkv.wire.messages.envelope import ToWorker
 
 VOCAB = 1000
-Thread = Literal["steps", "transfers", "links", "main"]
 Reply = fw.StepResult | fw.Checksummed | fw.Pulled | fw.Linked | fw.Revoked
 Entry = tuple[str, int, int]  # request, position, token
-
-
-def thread_of(message: ToWorker) -> Thread:
-    """The thread of a real worker that carries a message out: threads overtake each other."""
-    if isinstance(message, tw.Step | tw.Forget):
-        return "steps"
-    if isinstance(message, tw.Link):
-        return "links"
-    return "transfers" if isinstance(message, tw.Checksum | tw.Pull) else "main"
 
 
 def next_token(tokens: Seq[int]) -> int:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from distkv.control.request.sequence import SeqState, Sequence
-from distkv.sim.client import Outcome
-from distkv.sim.fake_worker import FakeWorker
-from distkv.sim.node import Node
+from distkv.sim.drawn.client import Outcome
+from distkv.sim.drawn.fake_worker import FakeWorker
+from distkv.sim.machines.node import Node
 
 MOST_S = 15.0
 """How long a request may go without a token while it could have one: some leases, time-outs and retries."""

@@ -5,23 +5,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from random import Random
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
+
+from distkv.sim.machines.channel import Channel
 
 M = TypeVar("M")
-
-
-class Channel(NamedTuple):
-    """From one process to another, or between a process and one of its worker's threads; `name` is for those that
-    have the same ends."""
-
-    source: str
-    target: str
-    name: str
-
-    @property
-    def is_within(self) -> bool:
-        """Whether it does not leave its instance, so that nothing is lost on it."""
-        return self.source == self.target
 
 
 class Network(Generic[M]):

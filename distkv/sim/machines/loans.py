@@ -20,7 +20,7 @@ from typing import Any
 
 from distkv.control.loan.lending import Loan
 from distkv.control.request.block import Debt
-from distkv.sim.node import Node
+from distkv.sim.machines.node import Node
 
 
 class LoanCheck:

@@ -19,11 +19,11 @@ from distkv.config import AdviceSettings
 from distkv.control import commands as c
 from distkv.control.cluster.gmanager import GManager
 from distkv.control.rmanager.state import RManagerSettings
-from distkv.sim.drawn import Drawn
-from distkv.sim.fake_worker import VOCAB, FakeWorker
-from distkv.sim.node import Node
-from distkv.sim.processes import client_route
-from distkv.sim.progress import ProgressWatch
+from distkv.sim.drawn.fake_worker import VOCAB, FakeWorker
+from distkv.sim.drawn.progress import ProgressWatch
+from distkv.sim.drawn.surroundings import Drawn
+from distkv.sim.machines.node import Node
+from distkv.sim.machines.processes import client_route
 from distkv.token_ids import pack
 from distkv.types import SamplingParams
 from distkv.wire.messages import to_rmanager as tr

@@ -12,10 +12,11 @@ from distkv.clock import ManualClock
 from distkv.config import AdviceSettings
 from distkv.control import commands as c
 from distkv.events import ClusterEvent
-from distkv.sim.client import Outcome
-from distkv.sim.fake_worker import FakeWorker, Thread
-from distkv.sim.network import Channel, Network
-from distkv.sim.processes import Delivery, Processes
+from distkv.sim.drawn.client import Outcome
+from distkv.sim.drawn.fake_worker import FakeWorker
+from distkv.sim.drawn.network import Network
+from distkv.sim.machines.channel import Channel, Thread
+from distkv.sim.machines.processes import Delivery, Processes
 from distkv.wire.messages import to_worker as tw
 from distkv.wire.messages.envelope import ToClient, ToWorker
 from distkv.wire.messages.to_client import RequestEnded

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from distkv.sim.timed.agenda import Agenda
+from distkv.sim.timed.engine.serving import SpanBook
 from distkv.sim.timed.links import Links
-from distkv.sim.timed.serving import SpanBook
 from distkv.wire.messages.from_worker import Checksummed, Pulled
 from distkv.wire.messages.profile import Profile
 from distkv.wire.messages.to_worker import Checksum, Pull

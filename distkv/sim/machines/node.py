@@ -9,7 +9,7 @@ from distkv.control import commands as c
 from distkv.control.request.output import NoText
 from distkv.control.rmanager.state import RManagerSettings
 from distkv.control.rmanager.state_machine import RManager
-from distkv.sim.checking import is_checked
+from distkv.sim.machines.checking import is_checked
 from distkv.wire.messages.common import DataEndpoint, Member
 from distkv.wire.messages.to_rmanager import Members
 

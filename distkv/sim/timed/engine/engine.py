@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from distkv.sim.timed.agenda import Agenda
+from distkv.sim.timed.engine.serving import Server, SpanBook
+from distkv.sim.timed.engine.step_work import Ask, StepTimes, StepWork
+from distkv.sim.timed.engine.transfers import Transfers
 from distkv.sim.timed.links import Links
-from distkv.sim.timed.serving import Server, SpanBook
-from distkv.sim.timed.step_work import Ask, StepTimes, StepWork
-from distkv.sim.timed.transfers import Transfers
 from distkv.wire.messages import from_worker as fw
 from distkv.wire.messages import to_worker as tw
 from distkv.wire.messages.counters import Counters

@@ -10,11 +10,10 @@ from distkv.clock import Clock
 from distkv.config import AdviceSettings, MembershipSettings
 from distkv.control import commands as c
 from distkv.events import ClusterEvent
-from distkv.sim.fake_worker import thread_of
-from distkv.sim.gmanagers import GManagers, SimGManager
-from distkv.sim.loans import LoanCheck
-from distkv.sim.network import Channel
-from distkv.sim.node import Node, W
+from distkv.sim.machines.channel import Channel, thread_of
+from distkv.sim.machines.gmanagers import GManagers, SimGManager
+from distkv.sim.machines.loans import LoanCheck
+from distkv.sim.machines.node import Node, W
 from distkv.wire.messages import to_client as tc
 from distkv.wire.messages import to_rmanager as tr
 from distkv.wire.messages.envelope import PeerAnswer, ToClient, ToWorker
