@@ -162,10 +162,11 @@ class FakeObserver:
         return self.seen
 
 
-def goals_of(tmp_path: Path, seen: Seen, log: str = "") -> dict[str, tuple[str, bool]]:
+def goals_of(tmp_path: Path, seen: Seen, log: str = "", other_s: float = 0.0) -> dict[str, tuple[str, bool]]:
     (tmp_path / "gmanager.log").write_text("")
     cluster = SimpleNamespace(http_url="http://127.0.0.1:9", log_dir=tmp_path)
-    siege = isolation.Siege(cluster, FakeObserver(seen), share=0.001)
+    siege = isolation.Siege(cluster, FakeObserver(seen), isolation.Times(0.0, 0.01, 0.0))
+    siege._other_programs = SimpleNamespace(since_last=lambda: other_s)
     (tmp_path / "gmanager.log").write_text(log)
     measured = siege.measure(Attack("one", (), 0.0))
     goals = isolation._goals({case: {"one": [value]} for case, value in measured.items()}, siege)
@@ -173,12 +174,12 @@ def goals_of(tmp_path: Path, seen: Seen, log: str = "") -> dict[str, tuple[str, 
 
 
 def test_goals_are_met_by_what_nobody_noticed(tmp_path) -> None:
-    seen = Seen(live_s=[0.001] * 99 + [0.2], late_s=[0.0], first_s=[0.1], between_s=[0.01], finished=1)
-    assert set(goals_of(tmp_path, seen).values()) == {("1.0 ms", True), ("none", True)}
+    seen = Seen(live_s=[0.001] * 396 + [0.2] * 4, late_s=[0.0], first_s=[0.1], between_s=[0.01], finished=1)
+    assert set(goals_of(tmp_path, seen, other_s=60.0).values()) == {("1.0 ms", True), ("none", True)}
 
 
 def test_goals_are_missed_by_what_others_noticed(tmp_path) -> None:
-    seen = Seen(live_s=[0.06], late_s=[0.0], unanswered={"x": 1}, failed={"y": 2})
+    seen = Seen(live_s=[0.06] * 400, late_s=[0.0], unanswered={"x": 1}, failed={"y": 2})
     goals = goals_of(tmp_path, seen, '{"event":"instance_state","state":"dead"}\n')
     assert goals == {
         "/live p99, one": ("60.0 ms", False),
@@ -188,16 +189,23 @@ def test_goals_are_missed_by_what_others_noticed(tmp_path) -> None:
     }
 
 
-def test_no_answer_at_all_misses_and_an_observer_that_waited_itself_cannot_tell(tmp_path) -> None:
-    assert goals_of(tmp_path, Seen())["/live p99, one"] == ("no answer", False)
-    late = Seen(live_s=[0.06], late_s=[0.02])
-    assert goals_of(tmp_path, late)["/live p99, one"] == ("60.0 ms", None)
+@pytest.mark.parametrize(
+    ("seen", "other_s", "met"),
+    [
+        (Seen(), 0.0, False),
+        (Seen(live_s=[0.06] * 400, late_s=[0.02]), 0.0, None),
+        (Seen(live_s=[0.06] * 400, late_s=[0.0]), 60.0, None),
+        (Seen(live_s=[0.001] * 299, late_s=[0.0]), 0.0, None),
+        (Seen(live_s=[0.001] * 299, late_s=[0.0], unanswered={"x": 1}), 0.0, True),
+    ],
+    ids=["no answer", "the observer waited itself", "other programs took the cores", "too few", "just enough"],
+)
+def test_what_says_nothing_of_the_cluster_neither_meets_nor_misses(tmp_path, seen, other_s, met) -> None:
+    assert goals_of(tmp_path, seen, other_s=other_s)["/live p99, one"][1] is met
 
 
-def test_where_it_takes_too_long_without_an_attack_none_is_blamed() -> None:
-    siege = SimpleNamespace(answers={isolation.NOBODY: {}, "one": {}}, unanswered={}, failed={}, lost={}, late_ms=0.0)
-    goals = isolation._goals({isolation.LIVE_HIGH: {isolation.NOBODY: [55.0], "one": [60.0]}}, siege)
-    assert [goal.met for goal in goals[:2]] == [False, None] and "nobody attacking" in goals[1].why
+def test_a_quick_run_makes_enough_checks() -> None:
+    assert isolation.QUICK_TIMES.span_s / observation.ASK_S > isolation.LEAST_CHECKS
 
 
 @pytest.mark.slow
@@ -211,6 +219,7 @@ def test_a_quick_run(tmp_path: Path) -> None:
     assert {row["case"] for row in report["results"]} == set(isolation.UNITS)
     assert {row["variant"] for row in report["results"] if row["case"] == isolation.LIVE_HIGH} == attacked
     assert all(0 < row["min"] <= row["median"] <= row["max"] for row in report["results"])
+    assert all(int(checks) >= isolation.LEAST_CHECKS for checks in report["machine"]["checks"].values())
     broken = [goal for goal in report["goals"] if goal["target"] == "none" and not goal["met"]]
     assert not broken
 

@@ -3,13 +3,55 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+_PROC = Path("/proc")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-_USER, _SYSTEM = 11, 12
+_PARENT, _USER, _CHILDREN_SYSTEM = 1, 11, 14
+_USER_OF_ALL, _NICE_OF_ALL, _SYSTEM_OF_ALL, _STEAL_OF_ALL = 0, 1, 2, 7
 
 
 def cpu_seconds(pid: int) -> float:
     """Processor time of a process so far, of all its threads. Raises OSError when there is none."""
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
-    return (int(fields[_USER]) + int(fields[_SYSTEM])) / _TICKS_PER_S
+    fields = _fields(pid)
+    return (int(fields[_USER]) + int(fields[_USER + 1])) / _TICKS_PER_S
+
+
+class OtherPrograms:
+    """What is none of this process and of those it started, them and theirs."""
+
+    def __init__(self) -> None:
+        self._before_s = self._used_s()
+
+    def since_last(self) -> float:
+        """Processor time that they took since the last call, other virtual machines included."""
+        before_s, self._before_s = self._before_s, self._used_s()
+        return max(0.0, self._before_s - before_s)
+
+    def _used_s(self) -> float:
+        of_all = (_PROC / "stat").read_text(encoding="ascii").split(maxsplit=11)[1:11]
+        used = sum(int(of_all[kind]) for kind in (_USER_OF_ALL, _NICE_OF_ALL, _SYSTEM_OF_ALL, _STEAL_OF_ALL))
+        return (used - sum(_family_ticks())) / _TICKS_PER_S
+
+
+def _family_ticks() -> Iterator[int]:
+    """Of this process and all that descend from it, with those of theirs that have ended."""
+    known: dict[int, list[str]] = {}
+    children: dict[int, list[int]] = {}
+    for entry in _PROC.iterdir():
+        if entry.name.isdecimal():
+            pid = int(entry.name)
+            with suppress(OSError):  # it has ended meanwhile
+                known[pid] = fields = _fields(pid)
+                children.setdefault(int(fields[_PARENT]), []).append(pid)
+    found = [os.getpid()]
+    for pid in found:
+        yield sum(map(int, known[pid][_USER : _CHILDREN_SYSTEM + 1]))
+        found += children.get(pid, ())
+
+
+def _fields(pid: int) -> list[str]:
+    """Of its `stat`, behind its name."""
+    return (_PROC / f"{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
