@@ -128,7 +128,7 @@ def place(state: RManagerState, seq: Sequence, debt: Debt) -> None:
     """All blocks of the debt lie at the creditor."""
     offer(seq, debt)
     slots, _ = seq.taken(debt)
-    state.defer(seq, slots)
+    state.deferred.add(seq, slots)
 
 
 def issued(state: RManagerState, kind: type[M]) -> list[M]:

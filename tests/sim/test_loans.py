@@ -38,7 +38,7 @@ def pair() -> Pair:
     cluster = SimCluster([16, 16, 16], request_timeout_s=5.0)
     cluster.submit("i0", "r", prompt(150), 24)
     state = cluster.nodes["i0"].rm.state
-    assert cluster.run(60, lambda: len(cluster.outcomes["r"].tokens) >= 4 and not state.has_deferred)
+    assert cluster.run(60, lambda: len(cluster.outcomes["r"].tokens) >= 4 and not state.deferred)
     debt = max(debts_of(cluster, "i0"), key=lambda debt: debt.filled)
     assert debt.filled >= 2
     cluster.validate()

@@ -186,9 +186,9 @@ class DebtBook:
         """Give back what blocks have left, when no step in flight names it; with the last position, the span."""
         if seq.placement.close_if_empty(debt):
             self._remove(debt)
-            self._state.defer(seq, [], lambda: self._release(debt))
+            self._state.deferred.add(seq, [], lambda: self._release(debt))
         elif positions:
-            self._state.defer(seq, [], lambda: self._release_part(debt, positions))
+            self._state.deferred.add(seq, [], lambda: self._release_part(debt, positions))
 
     def lose(self, seq: Sequence, debt: Debt) -> int:
         """The creditor or the lease is gone: what was placed there is to be computed again; returns how many blocks.
@@ -219,7 +219,7 @@ class DebtBook:
             self._close_at.set(debt.span.span_id, now + max(debt.lease_s, self._state.settings.lease_s))
         for debt in cleared.debts:
             self._remove(debt)
-        self._state.defer(None, cleared.slots, lambda: self.give_back(cleared.debts))
+        self._state.deferred.add(None, cleared.slots, lambda: self.give_back(cleared.debts))
 
     def on_released(self, creditor_id: str, message: Released) -> None:
         """A creditor is done with a span, or positions of it, that we gave back."""
@@ -266,7 +266,7 @@ class DebtBook:
         closing = self._closing.pop(span_id, None)
         self._close_at.cancel(span_id)
         if closing is not None:
-            self._state.defer(None, closing.slots)
+            self._state.deferred.add(None, closing.slots)
 
     # --- itself
 

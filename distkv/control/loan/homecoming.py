@@ -85,7 +85,7 @@ class Homecoming:
 
     def _room(self) -> int:
         state = self._state
-        keep = state.growing_blocks() + len(state.running()) + LEAST_ROOM_BLOCKS + state.settings.staging_blocks
+        keep = state.growing.blocks() + len(state.running()) + LEAST_ROOM_BLOCKS + state.settings.staging_blocks
         return state.pool.num_free - keep + self._recaller.num_coming
 
     def _settled(self) -> Iterator[tuple[Sequence, Debt]]:

@@ -128,7 +128,7 @@ class Mover:
         for old, positions in left.items():
             self._debts.release_positions(seq, old, positions)
         if slots:
-            self._state.defer(seq, slots)
+            self._state.deferred.add(seq, slots)
 
     def _failed(self, seq: Sequence, debt: Debt, problem: str) -> None:
         seq.placement.refused(debt)

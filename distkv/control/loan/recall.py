@@ -82,7 +82,7 @@ class Recaller:
         state = self._state
         if any(one.seq is seq for one in self._pulls.values()):
             return 0
-        most = min(most, state.pool.num_free - state.growing_blocks())
+        most = min(most, state.pool.num_free - state.growing.blocks())
         settled = [debt for debt in seq.placement.debts if debt.filled == len(debt.blocks)]
         coming = 0
         for debt in sorted(settled, key=lambda debt: debt.num_lying):

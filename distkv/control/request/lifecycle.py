@@ -136,7 +136,7 @@ class RequestLifecycle:
             self._commit(step, result, now)
         for part in list(step.planned.values()):
             self._lose(part, ())
-        self._state.settle()
+        self._state.deferred.settle()
 
     def observe(self, step: InFlight, message: StepResult, now: float) -> None:
         """What the result of a step like this one says besides tokens."""
@@ -205,7 +205,7 @@ class RequestLifecycle:
             queue_s=request.began - request.arrival if is_first and request.began is not None else None,
         )
         if finish is not None:
-            self._state.outputs.ended(seq.num_generated)
+            self._state.growing.outputs.ended(seq.num_generated)
             self._end(seq, now, f"its output is complete ({finish})")
             self._state.publish(events.Finished(request_id=seq.request_id, reason=finish, generated=seq.num_generated))
 
@@ -252,7 +252,7 @@ class RequestLifecycle:
         self._debts.give_back(self._state.borrower.cancel(seq))
         self._debts.drop(seq, now)
         self._ending[seq.request_id] = seq.attempt
-        self._state.defer(None, [], lambda: self._forget(seq))
+        self._state.deferred.add(None, [], lambda: self._forget(seq))
 
     def _forget(self, seq: Sequence) -> None:
         """The last step that names it is answered: the worker forgets it, unless its name is in use again."""

@@ -76,7 +76,7 @@ class Drain:
             self._reclaim_at = now + REMIND_S
             self._creditor.reclaim_all(self._until - now)
         self._hand_back(now)
-        idle = not state.sequences and state.scheduler.is_idle and not state.has_deferred
+        idle = not state.sequences and state.scheduler.is_idle and not state.deferred
         if idle and not state.loans.num_spans and not self._debts.is_closing:
             reason = "drained"
         elif now >= self._until:

@@ -119,7 +119,7 @@ class Quiet:
             len(sequences.running) > 0
             and not state.borrower.active
             and not state.borrower.finished
-            and not state.has_deferred
+            and not state.deferred
             and not sequences.touched
             and state.instance_state == "ready"
             and not state.serving.is_limited

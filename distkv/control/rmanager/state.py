@@ -1,6 +1,6 @@
 """What the parts of one rManager's decisions share: settings, memory, requests, and the list of commands.
 
-Each field has one part that changes it: the pool and what is deferred change here, which `sequences` there are in
+Each field has one part that changes it: the pool changes here, which `sequences` there are in
 RequestLifecycle and their states in Admission, `members` and `suspects` in PeerBook, `instance_state` in Drain,
 `is_short` in Reclaimer, `num_debts` and `owed` in DebtBook, `pinned_debtor` in Swapper; everybody else asks. `counters`
 grow where something is counted.
@@ -8,8 +8,7 @@ grow where something is counted.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from random import Random
 
@@ -23,9 +22,10 @@ from distkv.control.performance.model import PerformanceModel
 from distkv.control.request.block import Debt
 from distkv.control.request.history import Histories
 from distkv.control.request.sequence import SeqState, Sequence
+from distkv.control.rmanager.deferred import Deferred
 from distkv.control.rmanager.member_table import MemberTable, Suspects
 from distkv.control.schedule.age_order import AgeOrder
-from distkv.control.schedule.growth import OutputLengths, blocks_to_come, most_at_once
+from distkv.control.schedule.growth import Growing
 from distkv.control.schedule.passing import Earmarks
 from distkv.control.schedule.scheduler import Scheduler
 from distkv.control.schedule.sequences import Sequences
@@ -57,16 +57,6 @@ class RManagerSettings(ControlSettings, frozen=True, kw_only=True):
 
 
 @dataclass(slots=True)
-class Deferred:
-    """Memory that steps in flight may still name: given up once step `step_id` is answered."""
-
-    step_id: int
-    seq: Sequence | None
-    slots: list[int]
-    then: Callable[[], None] | None = None
-
-
-@dataclass(slots=True)
 class RManagerState:
     """Shared state of one rManager.
 
@@ -83,6 +73,8 @@ class RManagerState:
     paths: PathBook = field(init=False)
     borrower: Borrower = field(init=False)
     sequences: Sequences = field(init=False)
+    deferred: Deferred = field(init=False)
+    growing: Growing = field(init=False)
     performance: PerformanceModel | None = field(init=False)
     serving: ServingLimit = field(init=False)
     members: MemberTable = field(default_factory=MemberTable)
@@ -92,20 +84,12 @@ class RManagerState:
     pinned_debtor: str = ""
     policy: str = "contract"
     num_debts: int = 0
-    outputs: OutputLengths = field(default_factory=OutputLengths)
     histories: Histories = field(default_factory=Histories)
     worth: Worth = field(default_factory=Worth)
     earmarks: Earmarks = field(default_factory=Earmarks)
     counters: Counters = field(default_factory=Counters)
     commands: list[Command] = field(default_factory=list)
-    _deferred: deque[Deferred] = field(default_factory=deque)
-    _deferred_slots: int = 0
-    _deferred_to: dict[Sequence, int] = field(default_factory=dict)
     _last_id: int = 0
-    _growth_basis: tuple[int, int, int] = (-1, -1, -1)
-    _growing_by: dict[Sequence, tuple[int, int]] = field(default_factory=dict)
-    _growing: int = 0
-    _due: int = 0
 
     def __post_init__(self) -> None:
         s = self.settings
@@ -122,6 +106,8 @@ class RManagerState:
             self.take_slot,
             self.take_spare,
         )
+        self.deferred = Deferred(self.pool, self.sequences, self.scheduler)
+        self.growing = Growing(self.sequences, self.scheduler)
         entropy = Random(f"{s.instance_id} {s.incarnation}")
         self.paths = PathBook(entropy)
         self.borrower = Borrower(
@@ -183,7 +169,7 @@ class RManagerState:
         """Up to so many free slots that neither those that run are expected to grow into nor anybody waits for."""
         if self.sequences.num_waiting:
             return []
-        spare = self.pool.num_free - self.settings.staging_blocks - self.growing_blocks() - self._due
+        spare = self.pool.num_free - self.settings.staging_blocks - self.growing.blocks() - self.growing.due()
         return self.pool.allocate(max(0, min(count, spare)), SlotState.LOCAL) or []
 
     def lendable(self) -> int:
@@ -194,31 +180,25 @@ class RManagerState:
             return 0
         if self.is_one_sided and self._is_debtor:
             return 0
-        return self._lendable_beside(self.growing_blocks())
+        return self._lendable_beside(self.growing.blocks())
 
     def lastingly_lendable(self) -> int:
-        """Of these, what the next step leaves: a slot that it takes is not in `growing_blocks` any more. While all that
-        runs decodes, and nothing else happens, this does not grow."""
+        """Of these, what the next step leaves: a slot that it takes is not in `growing.blocks()` any more. While all
+        that runs decodes, and nothing else happens, this does not grow."""
         if not self.lendable():
             return 0
-        return self._lendable_beside(self.growing_blocks() + self._due)
+        return self._lendable_beside(self.growing.blocks() + self.growing.due())
 
     def _lendable_beside(self, growing: int) -> int:
         most = self.settings.lendable_blocks - self.loans.num_blocks
         return max(0, min(self.pool.num_free - self.settings.staging_blocks - growing, most))
-
-    def growth(self, seq: Sequence) -> int:
-        """rBlocks that a sequence is expected to need besides those of its tokens now."""
-        length, request, placement = seq.length, seq.request, seq.placement
-        to_come = self.outputs.still_to_come(length - request.prompt_tokens, request.params.max_tokens)
-        return blocks_to_come(length, seq.num_blocks, to_come, placement.block_tokens)
 
     def movable_tokens(self, seq: Sequence) -> int:
         """Tokens that a sequence is expected to need memory for in all, if it may begin elsewhere; else 0."""
         has_begun = seq.state is SeqState.RUNNING or seq.request.began is not None
         if has_begun or not seq.request.can_move:
             return 0
-        return (seq.size_blocks + self.growth(seq)) * self.settings.block_tokens
+        return (seq.size_blocks + self.growing.growth(seq)) * self.settings.block_tokens
 
     @property
     def waits_for_partials(self) -> bool:
@@ -227,42 +207,7 @@ class RManagerState:
 
     def fits_at_home(self, seq: Sequence) -> bool:
         """Whether this pool alone could hold it, with what it is expected to grow by."""
-        return seq.num_blocks + self.growth(seq) <= self.settings.num_blocks
-
-    def growing_blocks(self) -> int:
-        """Slots that the running sequences are expected to need yet at once, besides what they keep at creditors;
-        looked at when a step was planned or answered, and for one that joins the batch when it does."""
-        self._look_at_growing()
-        return most_at_once(self._growing, len(self._growing_by))
-
-    def growing_with(self, seq: Sequence) -> int:
-        """How many more these are once a sequence that waits runs too."""
-        now = self.growing_blocks()
-        return max(0, most_at_once(self._growing + self.growth(seq), len(self._growing_by) + 1) - now)
-
-    def _look_at_growing(self) -> None:
-        basis = self.scheduler.last_step_id, self.scheduler.last_done_id, self.outputs.changes
-        changed = self.sequences.take_batch_changes()
-        if self._growth_basis != basis:
-            self._growth_basis, changed = basis, []
-            self._growing_by.clear()
-            self._growing = self._due = 0
-            for seq in self.running():
-                self._count_growing(seq)
-        for seq in changed:
-            growing, due = self._growing_by.pop(seq, (0, 0))
-            self._growing -= growing
-            self._due -= due
-            if seq in self.running():
-                self._count_growing(seq)
-
-    def _count_growing(self, seq: Sequence) -> None:
-        placement = seq.placement
-        growing = max(1, self.growth(seq) - placement.num_spare)
-        due = max(0, placement.counts.unplaced - len(placement.unassigned_slots))
-        self._growing_by[seq] = growing, due
-        self._growing += growing
-        self._due += due
+        return seq.num_blocks + self.growing.growth(seq) <= self.settings.num_blocks
 
     @property
     def has_creditors(self) -> bool:
@@ -284,60 +229,10 @@ class RManagerState:
         """Blocks one request could have if nothing else ran: all of ours, all that live peers may lend."""
         return self.settings.num_blocks + self.members.lendable_blocks
 
-    def defer(self, seq: Sequence | None, slots: Iterable[int], then: Callable[[], None] | None = None) -> None:
-        """Give slots back to their sequence, or to the pool if it has ended, when no step in flight names them."""
-        item = Deferred(self.scheduler.last_step_id, seq, list(slots), then)
-        self._deferred.append(item)
-        self._deferred_slots += len(item.slots)
-        if seq is not None and item.slots:
-            self._deferred_to[seq] = self._deferred_to.get(seq, 0) + len(item.slots)
-        self.settle()
-
-    def settle(self) -> None:
-        """Carry out what waited for steps that are answered by now."""
-        while self._deferred and self._deferred[0].step_id <= self.scheduler.last_done_id:
-            item = self._deferred.popleft()
-            seq = item.seq
-            self._undefer(item)
-            if seq is not None and self.sequences.get(seq.request_id) is seq:
-                seq.placement.add_slots(item.slots)
-                self.trim(seq)
-            else:
-                self.pool.free(item.slots, SlotState.LOCAL)
-            if item.then is not None:
-                item.then()
-
-    @property
-    def has_deferred(self) -> bool:
-        """Whether anything waits for steps in flight."""
-        return bool(self._deferred)
-
-    @property
-    def has_deferred_slots(self) -> bool:
-        """Whether slots will come free when steps in flight are answered."""
-        return self._deferred_slots > 0
-
-    def returning(self, seq: Sequence) -> int:
-        """Slots a sequence will have back when what is leaving has left."""
-        return seq.placement.counts.outgoing + self._deferred_to.get(seq, 0)
-
-    def trim(self, seq: Sequence) -> None:
-        """Give the pool back the unassigned slots that a sequence has no use for, or none before it is admitted."""
-        is_idle = seq.state is SeqState.WAITING and not seq.placement.holds_kv
-        if slots := seq.placement.take_unassigned() if is_idle else seq.placement.take_surplus():
-            self.pool.free(slots, SlotState.LOCAL)
-
     def all_debts(self) -> list[Debt]:
         """Every span this instance owes, grants still being collected included."""
         held = [debt for seq in self.sequences.holding() for debt in seq.placement.debts]
         return held + self.borrower.grants()
-
-    def _undefer(self, item: Deferred) -> None:
-        self._deferred_slots -= len(item.slots)
-        if item.seq is not None and item.slots:
-            self._deferred_to[item.seq] -= len(item.slots)
-            if not self._deferred_to[item.seq]:
-                del self._deferred_to[item.seq]
 
     def validate(self, closing_slots: Iterable[int] = ()) -> None:
         """No slot has two owners, none has none."""
@@ -348,15 +243,12 @@ class RManagerState:
         self.borrower.validate()
         self.sequences.validate()
         self.histories.validate(self.sequences)
+        self.deferred.validate()
         owned = list(closing_slots)
         for seq in self.sequences.values():
             seq.validate()
             owned.extend(seq.placement.local_slots())
-        owned.extend(slot for item in self._deferred for slot in item.slots)
-        ids = [item.step_id for item in self._deferred]
-        assert ids == sorted(ids) and all(step_id <= self.scheduler.last_step_id for step_id in ids), (
-            f"deferred to steps {ids}"
-        )
+        owned.extend(self.deferred)
         assert len(owned) == len(set(owned)), "a slot has two owners"
         assert len(owned) == self.pool.count(SlotState.LOCAL), (
             f"{self.pool.count(SlotState.LOCAL)} local slots, {len(owned)} owned"

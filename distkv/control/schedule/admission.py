@@ -139,7 +139,7 @@ class Admission:
         """Slots for who is admitted next: all free ones but those that the running ones are expected to grow into; one
         for each of them when `seq` resumes, for what it holds is of use to nobody else."""
         is_resuming = seq is not None and seq.placement.holds_kv
-        keep = len(self._state.running()) if is_resuming else self._state.growing_blocks()
+        keep = len(self._state.running()) if is_resuming else self._state.growing.blocks()
         return max(0, self._state.pool.num_free - keep)
 
     def _growth(self, seq: Sequence, now: float) -> int:
@@ -149,7 +149,7 @@ class Admission:
         is_alone = not state.running() and not state.has_creditors
         if seq.placement.holds_kv or is_alone or now - seq.request.arrival >= FORESEEN_S:
             return 0
-        return min(state.growing_with(seq), max(0, state.cluster_blocks() - seq.size_blocks))
+        return min(state.growing.blocks_with(seq), max(0, state.cluster_blocks() - seq.size_blocks))
 
     def lacking(self, now: float) -> Lack:
         """What the request lacks that waits longest, also while it borrows."""
@@ -298,7 +298,7 @@ class Admission:
 
     def _missing_staging(self, seq: Sequence) -> int:
         """1 if a full block must move out first, so that there is a slot to compute the borrowed ones in."""
-        return 0 if seq.placement.unassigned_slots or self._state.returning(seq) else 1
+        return 0 if seq.placement.unassigned_slots or self._state.deferred.returning(seq) else 1
 
     def _take_local(self, seq: Sequence, count: int) -> None:
         slots = self._state.pool.allocate(count, SlotState.LOCAL) if count else []
@@ -339,4 +339,4 @@ class Admission:
         self._state.histories.note(seq.request_id, "begins", blocks=seq.size_blocks)
         self._state.sequences.run(seq)
         seq.placement.new_version()
-        self._state.trim(seq)
+        self._state.deferred.trim(seq)

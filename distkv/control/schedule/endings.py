@@ -32,7 +32,7 @@ def steps_until(free: Iterable[Running], lacking: int) -> float:
 
 def still_to_come(state: RManagerState, seq: Sequence) -> int:
     """Tokens that a sequence is expected to generate yet, a step for each."""
-    return state.outputs.still_to_come(seq.num_generated, seq.request.params.max_tokens)
+    return state.growing.outputs.still_to_come(seq.num_generated, seq.request.params.max_tokens)
 
 
 def endings(state: RManagerState) -> list[Running]:
@@ -41,4 +41,4 @@ def endings(state: RManagerState) -> list[Running]:
 
 
 def _frees(state: RManagerState, seq: Sequence) -> int:
-    return seq.placement.num_local_slots + max(1, state.growth(seq) - seq.placement.num_spare)
+    return seq.placement.num_local_slots + max(1, state.growing.growth(seq) - seq.placement.num_spare)

@@ -6,6 +6,10 @@ from bisect import bisect_right, insort
 from collections import deque
 from itertools import accumulate
 
+from distkv.control.request.sequence import Sequence
+from distkv.control.schedule.scheduler import Scheduler
+from distkv.control.schedule.sequences import Sequences
+
 SEEN = 64
 """Outputs that are remembered, the newest ones."""
 UNSEEN_TOKENS = 128
@@ -55,3 +59,62 @@ def most_at_once(num_blocks: int, num_sequences: int) -> int:
     other at equal distances, they need (n + 1)² / 4n at once of what the last one grows by, of (n + 1) / 2 in all.
     """
     return max(num_sequences, -(-num_blocks * (num_sequences + 1) // max(1, 2 * num_sequences)))
+
+
+class Growing:
+    """Looked at when a step was planned or answered, and for one that joins the batch when it does.
+
+    outputs: the lengths that outputs had.
+    """
+
+    def __init__(self, sequences: Sequences, scheduler: Scheduler) -> None:
+        self.outputs = OutputLengths()
+        self._sequences, self._scheduler = sequences, scheduler
+        self._basis: tuple[int, int, int] = (-1, -1, -1)
+        self._by: dict[Sequence, tuple[int, int]] = {}
+        self._sum = self._due = 0
+
+    def growth(self, seq: Sequence) -> int:
+        """rBlocks that a sequence is expected to need besides those of its tokens now."""
+        length, request, placement = seq.length, seq.request, seq.placement
+        to_come = self.outputs.still_to_come(length - request.prompt_tokens, request.params.max_tokens)
+        return blocks_to_come(length, seq.num_blocks, to_come, placement.block_tokens)
+
+    def blocks(self) -> int:
+        """Slots that the running sequences are expected to need yet at once, besides what they keep at creditors."""
+        self._look()
+        return most_at_once(self._sum, len(self._by))
+
+    def blocks_with(self, seq: Sequence) -> int:
+        """How many more these are once a sequence that waits runs too."""
+        now = self.blocks()
+        return max(0, most_at_once(self._sum + self.growth(seq), len(self._by) + 1) - now)
+
+    def due(self) -> int:
+        """Slots that the next step takes."""
+        self._look()
+        return self._due
+
+    def _look(self) -> None:
+        basis = self._scheduler.last_step_id, self._scheduler.last_done_id, self.outputs.changes
+        changed = self._sequences.take_batch_changes()
+        if self._basis != basis:
+            self._basis, changed = basis, []
+            self._by.clear()
+            self._sum = self._due = 0
+            for seq in self._sequences.running:
+                self._count(seq)
+        for seq in changed:
+            growing, due = self._by.pop(seq, (0, 0))
+            self._sum -= growing
+            self._due -= due
+            if seq in self._sequences.running:
+                self._count(seq)
+
+    def _count(self, seq: Sequence) -> None:
+        placement = seq.placement
+        growing = max(1, self.growth(seq) - placement.num_spare)
+        due = max(0, placement.counts.unplaced - len(placement.unassigned_slots))
+        self._by[seq] = growing, due
+        self._sum += growing
+        self._due += due

@@ -28,7 +28,7 @@ class Holdings:
         """Blocks it needs a place for before it can go on, beyond the slots it holds or will soon have back."""
         seq.placement.cover(len(seq.request.tokens))
         wanted = seq.placement.counts.unplaced + seq.placement.ends_in_transit
-        return max(0, wanted - len(seq.placement.unassigned_slots) - self._state.returning(seq))
+        return max(0, wanted - len(seq.placement.unassigned_slots) - self._state.deferred.returning(seq))
 
     def hand_over(self, seq: Sequence, borrow: Borrow, blocks: list[Block], spare: int = 0) -> None:
         """Let blocks go to the granted spans, in order, and keep so many positions for blocks still to come; what is
@@ -86,16 +86,16 @@ class Holdings:
         """After a loss: no more steps for a sequence whose lost blocks have no place, until they do; and one that waits
         with nothing left keeps no slots from others."""
         if seq.state is SeqState.WAITING and not seq.placement.holds_kv:
-            self._state.trim(seq)
+            self._state.deferred.trim(seq)
         if seq.state is not SeqState.RUNNING or not seq.placement.take_unsettled():
             return
         if not self._state.scheduler.has_in_flight(seq) and (slots := seq.vacate()):
-            self._state.defer(seq, slots)
+            self._state.deferred.add(seq, slots)
         if self.unplaced_blocks(seq):
             for debt in list(seq.placement.debts):
                 self._debts.release_unused(seq, debt)
             self._state.sequences.wait(seq, 0.0)
-            self._state.trim(seq)
+            self._state.deferred.trim(seq)
 
     def backoff(self, retries: int) -> float:
         """Doubling, with jitter, so that instances that compete for the same blocks do not do so for ever."""

@@ -70,7 +70,7 @@ class MakingRoom:
             self._give_way_at = math.inf
         if not (stalled or self._short_soon() or self._starving()) or self._relieving():
             return
-        room_is_coming = state.has_deferred_slots or any(s.placement.has_outgoing for s in state.running())
+        room_is_coming = state.deferred.has_slots or any(s.placement.has_outgoing for s in state.running())
         if room_is_coming and not stalled:
             return
         most = max(LEAST_MOVE_BLOCKS, len(state.running()))
@@ -107,7 +107,7 @@ class MakingRoom:
         state = self._state
         if state.pool.num_free:
             return []
-        return [s for s in state.scheduler.stalled if s.state is SeqState.RUNNING and not state.returning(s)]
+        return [s for s in state.scheduler.stalled if s.state is SeqState.RUNNING and not state.deferred.returning(s)]
 
     def _short_soon(self) -> bool:
         """Whether fewer slots are free than running sequences need within a few tokens; looked at when a step was

@@ -62,7 +62,7 @@ class LoanCheck:
         assert loan is not None, f"{what}: a live debt without a loan"
         assert (loan.debtor_id, loan.debtor_incarnation) == (debtor_id, incarnation), f"{what} is lent to another"
         assert loan.slots == debt.slots, f"{what}: {debt.slots} are owed, {loan.slots} are lent"
-        self._positions_agree(what, debt, loan, self._nodes[debtor_id].rm.state.has_deferred)
+        self._positions_agree(what, debt, loan, bool(self._nodes[debtor_id].rm.state.deferred))
         assert debt.filled <= loan.filled, f"{what}: {debt.filled} blocks are placed, {loan.filled} were taken over"
         assert debt.valid_until <= loan.expires_at, (
             f"{what} is used until {debt.valid_until:.3f} and lent until {loan.expires_at:.3f}"

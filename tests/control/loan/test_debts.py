@@ -60,7 +60,7 @@ def fly(state: RManagerState) -> int:
 
 def land(state: RManagerState, step_id: int) -> None:
     state.scheduler.finished(step_id)
-    state.settle()
+    state.deferred.settle()
 
 
 def test_a_renewal_counts_from_its_sending(

@@ -91,7 +91,7 @@ def test_what_they_leave_is_free_after_the_last_step_that_names_it() -> None:
     assert moving.state.pool.num_free == 5
     moving.check()
     moving.state.scheduler.finished(step.step_id)
-    moving.state.settle()
+    moving.state.deferred.settle()
     assert moving.state.pool.num_free == 7
     moving.check()
 

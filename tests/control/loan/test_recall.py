@@ -30,7 +30,7 @@ class Recalling:
         self.debt: Debt = lend(self.seq, "p", 3 + spare, debts=self.debts)
         offer(self.seq, self.debt, 3)
         slots, _ = self.seq.taken(self.debt)
-        self.state.defer(self.seq, slots)
+        self.state.deferred.add(self.seq, slots)
         while self.state.pool.num_free > free:
             other = add_sequence(self.state, f"x{self.state.pool.num_free}", 1)
             compute(self.state, other)

@@ -227,7 +227,7 @@ def test_blocks_come_home_from_where_fewest_lie_as_far_as_there_is_room() -> Non
     few = lend(planned.seq, "q", 1, at=3, debts=planned.debts)
     place(planned.state, planned.seq, many)
     place(planned.state, planned.seq, few)
-    planned.state.trim(planned.seq)
+    planned.state.deferred.trim(planned.seq)
     planned.state.commands.clear()
     planned.plan(destination="me", num_blocks=2)
     pulls = issued(planned.state, Pull)
@@ -244,14 +244,14 @@ def test_nothing_comes_home_into_room_that_is_needed() -> None:
     planned = Planned()
     debt = lend(planned.seq, "p", 3, debts=planned.debts)
     place(planned.state, planned.seq, debt)
-    planned.state.trim(planned.seq)
+    planned.state.deferred.trim(planned.seq)
     waiting = add_sequence(planned.state, "w", 4)
     planned.state.sequences.wait(waiting, 0.0)
     planned.plan(destination="me")
     assert planned.counts == (0, 0, 1), "somebody waits for memory"
     planned.state.sequences.run(waiting)
     free = planned.state.pool.num_free
-    room = free - planned.state.growing_blocks()
+    room = free - planned.state.growing.blocks()
     assert 0 < room < 100
     planned.plan(destination="me", num_blocks=100, epoch=PlanEpoch(5, 2))
     (pull,) = issued(planned.state, Pull)

@@ -81,7 +81,7 @@ def test_blocks_that_must_wait_for_lost_ones_lend_no_slots_to_nothing(state: RMa
     slot = tail.slot
     assert seq.vacate() == [slot] and tail.slot is None
     assert seq.uncomputed.covers(*seq.span_of(tail))
-    state.defer(seq, [slot] if slot is not None else [])
+    state.deferred.add(seq, [slot] if slot is not None else [])
     state.validate()
 
 

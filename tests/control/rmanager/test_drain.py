@@ -18,7 +18,7 @@ def ends(bodies: list[object]) -> list[tuple[str, bool]]:
 def preempt(running: Running) -> None:
     """Its request is to wait for memory, for long."""
     sequences = running.rm.state.sequences
-    running.rm._holdings.restart(sequences["r"], running.now)
+    running.rm._parts.holdings.restart(sequences["r"], running.now)
     sequences.wait(sequences["r"], retry_at=running.now + 1000.0)
 
 

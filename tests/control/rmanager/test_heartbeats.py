@@ -50,7 +50,7 @@ def test_what_changed_back_is_told_as_the_gmanager_may_know_more_than_it_acknowl
     compute(state, add_sequence(state, "short-lived", 4))
     assert entries(heartbeats.build(0)) == {("short-lived", True): 1}
     slots = state.sequences.pop("short-lived").placement.local_slots()
-    state.defer(None, slots)
+    state.deferred.add(None, slots)
     assert entries(heartbeats.build(0)) == {("short-lived", True): 0}
 
 
@@ -99,7 +99,7 @@ def test_after_many_unanswered_ones_it_starts_over_and_remembers_no_more_than_it
     for index in range(3 * KEPT_HEARTBEATS):
         compute(state, add_sequence(state, f"r{index}", 4))
         last = heartbeats.build(0)
-        state.defer(None, state.sequences.pop(f"r{index}").placement.local_slots())
+        state.deferred.add(None, state.sequences.pop(f"r{index}").placement.local_slots())
     assert last.full and len(heartbeats._changed_in) <= 2 * KEPT_HEARTBEATS
     heartbeats.on_ack(HeartbeatAck(seq=last.seq - KEPT_HEARTBEATS - 1))
     assert heartbeats.build(0).full, "what changed since then is forgotten"
@@ -196,7 +196,7 @@ def test_a_period_or_sooner_when_memory_came_free() -> None:
     assert not heartbeats.due(clock.advance(0.4))
     assert heartbeats.due(clock.advance(0.2))
     heartbeats.build(0)
-    state.defer(None, state.sequences.pop("a").placement.local_slots())
+    state.deferred.add(None, state.sequences.pop("a").placement.local_slots())
     assert not heartbeats.due(clock.advance(EARLY_S / 2))
     assert heartbeats.due(clock.advance(EARLY_S))
 
@@ -209,7 +209,7 @@ def test_a_debtor_that_was_told_less_makes_more_news() -> None:
     heartbeats.build(0)
     slots = [state.take_slot() for _ in range(4)]
     heartbeats.on_lendable_reported()
-    state.defer(None, [slot for slot in slots if slot is not None])
+    state.deferred.add(None, [slot for slot in slots if slot is not None])
     assert heartbeats.due(clock.advance(EARLY_S)), "it told a debtor of less than there is now"
 
 
@@ -275,7 +275,7 @@ class Telling(RuleBasedStateMachine):
     def ended(self, name: str) -> None:
         seq = self.state.sequences.pop(name, None)
         if seq is not None:
-            self.state.defer(None, seq.placement.local_slots())
+            self.state.deferred.add(None, seq.placement.local_slots())
 
     @rule(span=st.sampled_from("stu"), name=st.sampled_from("xy"), blocks=st.integers(1, 3))
     def lent(self, span: str, name: str, blocks: int) -> None:

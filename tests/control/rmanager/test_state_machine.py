@@ -261,8 +261,8 @@ def test_what_is_deferred_waits_in_the_order_of_steps(how: str) -> None:
     running = Running()
     running.submit()
     state = running.rm.state
-    state.defer(None, [])
-    state.defer(None, [])
+    state.deferred.add(None, [])
+    state.deferred.add(None, [])
     first, second = state._deferred
     if how == "order":
         second.step_id = first.step_id - 1
@@ -280,6 +280,6 @@ def test_a_slot_with_two_owners_or_none_is_found() -> None:
         running.rm.validate()
     running.rm.state.sequences["r"].placement.add_slots([slot])
     running.rm.validate()
-    running.rm.state.defer(None, [slot])
+    running.rm.state.deferred.add(None, [slot])
     with pytest.raises(AssertionError, match="two owners"):
         running.rm.validate()

@@ -53,7 +53,7 @@ class Admitting:
             seq.uncomputed.add(seq.length, seq.length)
         while (step := self.state.scheduler.plan(self.state.running(), self.clock.now())) is not None:
             self.state.scheduler.finished(step.step_id)
-        self.state.settle()
+        self.state.deferred.settle()
 
     def borrow(self) -> Borrow:
         (borrow,) = self.state.borrower.active.values()

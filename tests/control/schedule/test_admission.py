@@ -95,7 +95,7 @@ def test_what_is_borrowed_to_grow_into_is_kept_for_that() -> None:
     admitting.end(admitting.borrow(), ("p", 4), ("q", 5))
     assert seq.state is RUNNING
     assert [(len(debt.blocks), debt.num_spare) for debt in seq.placement.debts] == [(2, 2), (0, 5)]
-    assert admitting.state.growing_blocks() == 10 - 7, "slots are kept here for the others"
+    assert admitting.state.growing.blocks() == 10 - 7, "slots are kept here for the others"
 
 
 def test_all_or_nothing_with_borrowed_memory() -> None:
@@ -234,7 +234,7 @@ def test_a_loss_without_slots_waits_for_them_and_borrows() -> None:
     seq = admitting.run("r", 8)
     gone = lend(seq, "p", 6, debts=admitting.debts)
     place(admitting.state, seq, gone)
-    admitting.state.trim(seq)
+    admitting.state.deferred.trim(seq)
     admitting.run("other", 5, arrival=1.0)
     admitting.debts.lose(seq, gone)
     admitting.holdings.check_places(seq)
@@ -254,7 +254,7 @@ def test_two_that_hold_what_the_other_lacks_do_not_wait_for_ever(holds: str) -> 
         place(admitting.state, seq, lend(seq, "q", 4, debts=admitting.debts))
     gone = lend(seq, "p", 2, at=4, debts=admitting.debts)
     place(admitting.state, seq, gone)
-    admitting.state.trim(seq)
+    admitting.state.deferred.trim(seq)
     others = admitting.run("other", admitting.state.pool.num_free, arrival=1.0)
     admitting.debts.lose(seq, gone)
     admitting.holdings.check_places(seq)
@@ -347,7 +347,7 @@ def test_who_holds_spare_slots_keeps_only_what_it_will_use() -> None:
     admitting = Admitting(8)
     seq = admitting.run("r", 2)
     seq.placement.unassigned_slots = admitting.state.pool.allocate(3, SlotState.LOCAL) or []
-    admitting.state.trim(seq)
+    admitting.state.deferred.trim(seq)
     assert seq.placement.unassigned_slots == [] and admitting.state.pool.num_free == 6
     admitting.check()
 
@@ -360,7 +360,7 @@ def test_who_fits_here_waits_for_memory_at_home_where_borrowing_does_not_pay() -
     admitting.admit()
     assert seq.state is WAITING and not seq.retries and issued(admitting.state, BorrowQuery) == []
     small = admitting.wait("small", 1, arrival=6.0)
-    admitting.state.outputs.ended(1)
+    admitting.state.growing.outputs.ended(1)
     admitting.admit()
     assert small.state is RUNNING, "what fits goes by"
     for done in (running, small):

@@ -29,7 +29,7 @@ def test_full_blocks_leave_for_what_is_kept_before_anything_is_borrowed() -> Non
     first = lend(full, "p", 1, debts=admitting.debts, spare=2)
     second = lend(full, "q", 0, debts=admitting.debts, spare=5)
     place(admitting.state, full, first)
-    admitting.state.trim(full)
+    admitting.state.deferred.trim(full)
     admitting.run("filler", 1, arrival=2.0)
     admitting.make_room()
     assert admitting.state.borrower.active == {}
@@ -80,7 +80,7 @@ def test_when_nobody_lends_who_costs_least_is_preempted_but_the_oldest_and_all_o
     old = admitting.run("old", 4)
     young = admitting.run("young", 4, arrival=1.0)
     place(admitting.state, young, lend(young, "p", 2, debts=admitting.debts))
-    admitting.state.trim(young)
+    admitting.state.deferred.trim(young)
     filler = admitting.run("filler", 2, arrival=-1.0)
     for seq in (old, young, filler):
         seq.request.tokens.append(1)

@@ -37,7 +37,7 @@ def answer(state: RManagerState, step: Step, token: int = 5) -> None:
             if part.sampled:
                 seq.request.tokens.append(token)
                 seq.pending -= 1
-    state.settle()
+    state.deferred.settle()
 
 
 def test_oldest_first_within_the_budget() -> None:
