@@ -1,130 +1,25 @@
-"""RequestLifecycle: what is taken in, what a step's result becomes, and every way a request ends."""
+"""RequestLifecycle: what a step's result becomes, and every way a request ends."""
 
 from __future__ import annotations
 
 import math
-import sys
 from array import array
-from collections.abc import Sequence as Seq
-from random import Random
 
 import pytest
 
 from distkv import events
-from distkv.clock import ManualClock
-from distkv.control.commands import Answer, Publish, Tokenized
-from distkv.control.loan.debts import DebtBook
-from distkv.control.request.lifecycle import RequestLifecycle
-from distkv.control.request.output import MakeDecoder, NoText
-from distkv.control.request.pace import LONGEST_S
-from distkv.control.request.sequence import SeqState, Sequence
+from distkv.control.commands import Publish, Tokenized
+from distkv.control.request.sequence import SeqState
 from distkv.control.rmanager.member_table import GONE
-from distkv.control.schedule.admission import Admission
-from distkv.control.schedule.holdings import Holdings
-from distkv.control.schedule.making_room import MakingRoom
 from distkv.types import SamplingParams, TokenLogprobs
 from distkv.wire.messages.from_worker import SeqResult, StepResult
 from distkv.wire.messages.to_client import RequestEnded, TokenChunk
 from distkv.wire.messages.to_rmanager import Submit
-from distkv.wire.messages.to_worker import Forget, RemoteSpan, Step
-from tests.control.parts import issued, make_member, make_state
+from distkv.wire.messages.to_worker import Forget, RemoteSpan
+from tests.control.parts import issued, make_member
+from tests.control.request.serving import CLIENT, Letters, Serving, ok
 from tests.token_ids import packed, prompt_fields
 from tests.wire.golden.values import SPAN
-
-CLIENT = b"client"
-
-
-class Letters:
-    """A decoder of tokens that are letters, capitals being special."""
-
-    def __init__(self, skip_special_tokens: bool = True) -> None:
-        self.skip_special_tokens = skip_special_tokens
-
-    def push(self, token_ids: Seq[int]) -> str:
-        text = "".join(map(chr, token_ids))
-        return "".join(letter for letter in text if not (self.skip_special_tokens and letter.isupper()))
-
-    def finish(self) -> str:
-        return ""
-
-
-class Serving:
-    """One instance's requests, without a network: steps are planned and answered by hand."""
-
-    def __init__(self, num_blocks: int = 16, decoder: MakeDecoder = NoText, **settings: object) -> None:
-        self.clock = ManualClock(10.0)
-        self.state = make_state(num_blocks, (), **settings)
-        debts = DebtBook(self.state)
-        holdings = Holdings(self.state, debts, Random(1))
-        self.admission = Admission(self.state, debts, holdings, MakingRoom(self.state, holdings, Random(1)))
-        self.lost: list[tuple[Sequence, tuple[str, ...]]] = []
-        self.requests = RequestLifecycle(
-            self.state,
-            debts,
-            decoder,
-            Random(1),
-            lambda seq, creditors: self.lost.append((seq, creditors)),
-        )
-
-    def submit(
-        self, name: str = "r", prompt: tuple[int, ...] = (1, 2, 3), timeout_s: float | None = None, **params: object
-    ):
-        sampling = SamplingParams(**{"max_tokens": 4, "temperature": 0.0} | params)  # type: ignore[arg-type]
-        submit = Submit(request_id=name, params=sampling, timeout_s=timeout_s, **prompt_fields(prompt))
-        self.requests.submit(Tokenized(submit, array("i", prompt), CLIENT), self.clock.now())
-
-    def step(self) -> Step:
-        self.admission.admit(self.clock.now())
-        step = self.state.scheduler.plan(self.state.running(), self.clock.now())
-        assert step is not None
-        return step
-
-    def answer(self, step: Step, *results: SeqResult) -> None:
-        self.requests.on_result(StepResult(step_id=step.step_id, results=results), self.clock.now())
-        self.state.validate()
-
-    def answers(self) -> list[object]:
-        found = [command.body for command in self.state.commands if isinstance(command, Answer)]
-        self.state.commands.clear()
-        return found
-
-    def refusal(self) -> RequestEnded:
-        (ended,) = self.answers()
-        assert isinstance(ended, RequestEnded)
-        return ended
-
-
-def ok(token: int | None, attempt: int = 0, name: str = "r", **fields: object) -> SeqResult:
-    return SeqResult(request_id=name, attempt=attempt, status="ok", token=token, **fields)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("prompt", "params", "settings", "why"),
-    [
-        ((), {}, {}, "no tokens"),
-        ((1,), {"logit_bias": {1000: 1.0}}, {}, "logit_bias"),
-        (
-            (1, 2),
-            {"max_tokens": 9},
-            {"max_model_len": 10},
-            "maximum context length is 10 tokens. However, you requested 9 output tokens and your prompt contains 2",
-        ),
-    ],
-)
-def test_what_can_never_be_served_is_refused(prompt, params, settings, why) -> None:
-    serving = Serving(**settings)
-    serving.submit("r", prompt, **params)
-    ended = serving.refusal()
-    assert ended.kind == "refused" and why in ended.reason and not serving.state.sequences
-
-
-def test_more_than_all_memory_together_is_refused_with_the_numbers() -> None:
-    serving = Serving(num_blocks=2)
-    serving.submit("r", (1, 2), max_tokens=8)
-    ended = serving.refusal()
-    assert (ended.kind, ended.needed_tokens, ended.pool_tokens) == ("refused", 10, 8)
-    serving.submit("r", (1, 2), max_tokens=7)
-    assert "r" in serving.state.sequences, "the last token needs no KV"
 
 
 @pytest.mark.parametrize("skip", [True, False])
@@ -171,17 +66,6 @@ def test_what_ends_a_request_may_not_come_before_its_least_number_of_tokens() ->
     assert {one.bad_words for one in samples if one is not None} == {((6, 8),)}
     chunks = [answer for answer in serving.answers() if isinstance(answer, TokenChunk)]
     assert [chunk.finish_reason for chunk in chunks] == [None, None, None, "stop"]
-
-
-def test_a_name_in_use_and_an_instance_that_leaves() -> None:
-    serving = Serving()
-    serving.submit("r")
-    serving.submit("r")
-    assert "running already" in serving.refusal().reason
-    serving.state.instance_state = "draining"
-    serving.submit("s")
-    ended = serving.refusal()
-    assert (ended.kind, ended.retryable) == ("failed", True) and "draining" in ended.reason
 
 
 def test_tokens_reach_the_client_until_the_last_one_says_so() -> None:
@@ -376,27 +260,6 @@ def test_text_that_was_held_back_comes_before_the_end() -> None:
     assert isinstance(ended, RequestEnded)
 
 
-def test_a_full_queue_sends_away_at_once_and_says_when_to_come_again() -> None:
-    serving = Serving(num_blocks=2, max_waiting=20)
-    serving.submit("holder", (1, 2, 3), max_tokens=2)
-    step = serving.step()
-    for index in range(20):
-        serving.submit(f"r{index}", tuple(range(8)), max_tokens=1)
-    serving.submit("late", (1,), max_tokens=1)
-    ended = serving.refusal()
-    assert (ended.request_id, ended.kind, ended.retryable) == ("late", "failed", True)
-    assert ended.reason == "20 requests are waiting already" and ended.retry_after_s == LONGEST_S
-    serving.answer(step, ok(5))
-    serving.answer(serving.step(), ok(6))
-    for index in range(5):
-        serving.clock.advance(1.5)
-        serving.requests.cancel(f"r{index}", serving.clock.now())
-        serving.submit(f"r{20 + index}", tuple(range(8)), max_tokens=1)
-    serving.answers()
-    serving.submit("late", (1,), max_tokens=1)
-    assert serving.refusal().retry_after_s == pytest.approx(0.1 * 20 * 1.5), "when a tenth of them has gone on"
-
-
 def test_a_token_that_comes_while_its_request_waits_again_makes_it_larger() -> None:
     """A request that lost memory waits while a step is under way that computed for it."""
     serving = Serving()
@@ -407,17 +270,3 @@ def test_a_token_that_comes_while_its_request_waits_again_makes_it_larger() -> N
     serving.requests.on_result(StepResult(step_id=step.step_id, results=(ok(5),)), serving.clock.now())
     assert seq.size_blocks == 2 and serving.state.sequences.take_touched()
     serving.state.validate()
-
-
-def test_a_waiting_prompt_takes_four_bytes_a_token() -> None:
-    serving = Serving(num_blocks=1024)
-    serving.submit(prompt=(17,) * 4000)
-    assert sys.getsizeof(serving.state.sequences["r"].request.tokens) < 17_000
-
-
-@pytest.mark.parametrize("settings", [{}, {"max_model_len": 30}])
-def test_a_prompt_that_is_too_long_is_refused_by_its_length(settings: dict[str, object]) -> None:
-    serving = Serving(num_blocks=4, **settings)
-    serving.submit(prompt=(17,) * 4000)
-    refusal = serving.refusal()
-    assert (refusal.kind, refusal.needed_tokens) == ("refused", 4004)

@@ -263,7 +263,7 @@ def test_what_is_deferred_waits_in_the_order_of_steps(how: str) -> None:
     state = running.rm.state
     state.deferred.add(None, [])
     state.deferred.add(None, [])
-    first, second = state._deferred
+    first, second = state.deferred._items
     if how == "order":
         second.step_id = first.step_id - 1
     else:

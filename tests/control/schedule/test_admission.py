@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
-
 from distkv.control.blocks import SlotState
 from distkv.control.loan.borrow import Purpose
-from distkv.control.request.sequence import SeqState, Sequence
-from distkv.control.schedule.admission import FORESEEN_S, GIVE_UP_RETRIES
+from distkv.control.schedule.admission import FORESEEN_S
 from distkv.control.schedule.holdings import LONGEST_RETRY_S
 from distkv.control.schedule.waiting import AGED_S
-from distkv.wire.messages.profile import LinkProfile
 from distkv.wire.messages.to_gmanager import BorrowQuery
-from distkv.wire.messages.to_rmanager import Release, TryMoveKvcache
+from distkv.wire.messages.to_rmanager import Release
 from tests.control.parts import add_sequence, issued, lend, place
-from tests.control.performance.profiles import make_profile
-from tests.control.schedule.admitting import ACQUIRING, RUNNING, WAITING, Admitting, slow_to_attend_elsewhere
+from tests.control.schedule.admitting import ACQUIRING, RUNNING, WAITING, Admitting
 
 
 def test_what_fits_here_starts_here() -> None:
@@ -214,108 +209,6 @@ def test_a_request_that_borrows_still_lacks_what_it_lacked() -> None:
     assert before.seq is old and before.blocks > 0
 
 
-def test_one_that_lost_memory_needs_only_what_it_lost() -> None:
-    admitting = Admitting(8)
-    seq = admitting.run("r", 7)
-    gone = lend(seq, "p", 3, debts=admitting.debts)
-    place(admitting.state, seq, gone)
-    admitting.holdings.check_places(seq)
-    assert seq.state is RUNNING
-    admitting.debts.lose(seq, gone)
-    admitting.holdings.check_places(seq)
-    assert seq.state is WAITING and admitting.holdings.unplaced_blocks(seq) == 3
-    admitting.admit()
-    assert seq.state is RUNNING and len(seq.placement.unassigned_slots) == 3
-    assert list(seq.uncomputed) == [(0, 12)]
-
-
-def test_a_loss_without_slots_waits_for_them_and_borrows() -> None:
-    admitting = Admitting(8)
-    seq = admitting.run("r", 8)
-    gone = lend(seq, "p", 6, debts=admitting.debts)
-    place(admitting.state, seq, gone)
-    admitting.state.deferred.trim(seq)
-    admitting.run("other", 5, arrival=1.0)
-    admitting.debts.lose(seq, gone)
-    admitting.holdings.check_places(seq)
-    assert seq.state is WAITING and admitting.holdings.unplaced_blocks(seq) == 6
-    admitting.admit()
-    assert seq.state is ACQUIRING
-    assert admitting.borrow().num_blocks == 7, "one of its two full local blocks leaves for a slot to compute in"
-    admitting.end(admitting.borrow(), ("q", 7))
-    assert seq.state is RUNNING and [block.number for block in seq.placement.debts[0].blocks] == [6, 0, 1, 2, 3, 4, 5]
-
-
-@pytest.mark.parametrize("holds", ["slots", "debts"])
-def test_two_that_hold_what_the_other_lacks_do_not_wait_for_ever(holds: str) -> None:
-    admitting = Admitting(8)
-    seq = admitting.run("r", 6)
-    if holds == "debts":
-        place(admitting.state, seq, lend(seq, "q", 4, debts=admitting.debts))
-    gone = lend(seq, "p", 2, at=4, debts=admitting.debts)
-    place(admitting.state, seq, gone)
-    admitting.state.deferred.trim(seq)
-    others = admitting.run("other", admitting.state.pool.num_free, arrival=1.0)
-    admitting.debts.lose(seq, gone)
-    admitting.holdings.check_places(seq)
-    assert others.state is RUNNING and seq.state is WAITING
-    for _ in range(GIVE_UP_RETRIES):
-        assert seq.placement.blocks and (seq.placement.debts or seq.placement.num_local_slots)
-        admitting.state.sequences.acquire(seq)
-        borrow = admitting.state.borrower.start(seq, Purpose.PLACE, 3, admitting.clock.now())
-        admitting.end(borrow)
-    assert seq.placement.debts == [] and seq.placement.local_slots() == [] and list(seq.uncomputed) == [(0, 24)]
-
-
-def broken(admitting: Admitting, name: str, arrival: float) -> Sequence:
-    """A request that lost what it had borrowed, waits, and holds all slots that are free."""
-    count = admitting.state.pool.num_free
-    seq = admitting.run(name, count, arrival)
-    gone = lend(seq, "p", 2, debts=admitting.debts)
-    place(admitting.state, seq, gone)
-    slots = admitting.state.pool.allocate(2, SlotState.LOCAL) or []
-    other = add_sequence(admitting.state, f"{name}'s neighbour", 8, RUNNING, arrival=0.5)
-    for block, slot in zip(other.placement.blocks, slots, strict=True):
-        other.placement.put(block, slot)
-    admitting.debts.lose(seq, gone)
-    admitting.holdings.check_places(seq)
-    assert seq.state is WAITING and seq.placement.holds_kv
-    return seq
-
-
-def test_what_holds_memory_is_resumed_before_an_older_request_begins() -> None:
-    admitting = Admitting(8)
-    old = admitting.wait("old", 20, arrival=1.0)
-    holder = broken(admitting, "holder", arrival=2.0)
-    admitting.admit()
-    assert (old.state, holder.state) == (WAITING, ACQUIRING)
-
-
-def test_what_holds_memory_and_cannot_go_on_makes_way_for_an_aged_older_request() -> None:
-    """Each would wait for the other for ever."""
-    admitting = Admitting(8, peers=())
-    old = admitting.wait("old", 4, arrival=1.0)
-    holder = broken(admitting, "holder", arrival=2.0)
-    admitting.admit()
-    assert (old.state, holder.state) == (WAITING, WAITING) and holder.placement.holds_kv
-    admitting.clock.advance(AGED_S)
-    admitting.admit()
-    assert holder.state is WAITING and holder.placement.blocks == [] and list(holder.uncomputed) == [(0, 32)]
-    admitting.admit()
-    assert old.state is RUNNING
-    assert admitting.state.counters.preemptions == 1
-
-
-def test_a_younger_request_makes_no_older_one_give_up() -> None:
-    admitting = Admitting(8, peers=())
-    holder = broken(admitting, "holder", arrival=1.0)
-    young = admitting.wait("young", 4, arrival=2.0)
-    admitting.admit()
-    admitting.clock.advance(AGED_S)
-    admitting.admit()
-    assert holder.placement.holds_kv and young.state is WAITING
-
-
 def test_a_borrow_of_a_request_that_ended_goes_back() -> None:
     for purpose in Purpose:
         admitting = Admitting(8)
@@ -350,82 +243,3 @@ def test_who_holds_spare_slots_keeps_only_what_it_will_use() -> None:
     admitting.state.deferred.trim(seq)
     assert seq.placement.unassigned_slots == [] and admitting.state.pool.num_free == 6
     admitting.check()
-
-
-def test_who_fits_here_waits_for_memory_at_home_where_borrowing_does_not_pay() -> None:
-    admitting = Admitting(8)
-    slow_to_attend_elsewhere(admitting)
-    running = admitting.run("running", 5)
-    seq = admitting.wait("r", 4, arrival=5.0)
-    admitting.admit()
-    assert seq.state is WAITING and not seq.retries and issued(admitting.state, BorrowQuery) == []
-    small = admitting.wait("small", 1, arrival=6.0)
-    admitting.state.growing.outputs.ended(1)
-    admitting.admit()
-    assert small.state is RUNNING, "what fits goes by"
-    for done in (running, small):
-        del admitting.state.sequences[done.request_id]
-        admitting.debts.drop(done, admitting.clock.now())
-    admitting.admit()
-    assert seq.state is RUNNING
-
-
-def test_who_is_larger_than_its_instance_borrows_whatever_it_costs_and_does_not_wait_for_who_does_not() -> None:
-    admitting = Admitting(8)
-    slow_to_attend_elsewhere(admitting)
-    admitting.run("running", 5)
-    fits, larger = admitting.wait("fits", 4, arrival=5.0), admitting.wait("larger", 12, arrival=6.0)
-    admitting.admit()
-    assert (fits.state, larger.state) == (WAITING, ACQUIRING)
-    assert not admitting.borrow().is_avoidable
-
-
-def test_who_has_lent_to_requests_that_could_wait_does_not_borrow_for_such_but_reclaims() -> None:
-    admitting = Admitting(16)
-    wanted = TryMoveKvcache(
-        span_id="s",
-        request_id="other",
-        debtor_id="p",
-        debtor_incarnation=1,
-        num_blocks=8,
-        ttl_s=4.0,
-        is_avoidable=True,
-    )
-    admitting.state.loans.try_grant(b"p", wanted, 8, admitting.clock.now())
-    admitting.run("running", 2)
-    seq = admitting.wait("r", 5, arrival=5.0)
-    admitting.admit()
-    assert seq.state is WAITING and issued(admitting.state, BorrowQuery) == []
-    lack = admitting.admission.lacking(admitting.clock.now())
-    assert lack.seq is seq and lack.blocks > 0 and lack.is_to_reclaim
-
-
-def test_while_nothing_is_known_of_what_steps_cost_who_fits_here_borrows() -> None:
-    admitting = Admitting(8)
-    admitting.run("running", 5)
-    seq = admitting.wait("r", 4, arrival=5.0)
-    admitting.admit()
-    assert seq.state is ACQUIRING and admitting.borrow().is_avoidable
-
-
-def test_who_fits_here_and_could_begin_elsewhere_waits_for_memory_in_one_place() -> None:
-    """Each borrow had all steps of its batch wait, and took memory from those who came to its creditor next."""
-    admitting = Admitting(8)
-    admitting.run("running", 5)
-    fits = add_sequence(admitting.state, "fits", 16, WAITING, arrival=5.0, can_move=True)
-    larger = add_sequence(admitting.state, "larger", 48, WAITING, arrival=6.0, can_move=True)
-    admitting.admit()
-    assert (fits.state, larger.state) == (WAITING, ACQUIRING)
-
-
-@pytest.mark.parametrize(("round_trip_s", "state"), [(0.00001, ACQUIRING), (0.1, WAITING)])
-def test_before_anybody_waited_a_profile_says_what_waiting_costs(round_trip_s: float, state: SeqState) -> None:
-    link = LinkProfile(round_trip_s=round_trip_s, bytes_per_s=1e9, read_bytes_per_s=1e9, busy_round_trip_s=round_trip_s)
-    admitting = Admitting(8, profile=make_profile(links={"host": link}))
-    admitting.state.worth.observe(
-        1, has_chunks=False, is_remote=False, compute_s=0.01, attend_wait_s=0.0, now=admitting.clock.now()
-    )
-    admitting.run("running", 5)
-    seq = admitting.wait("r", 4, arrival=5.0)
-    admitting.admit()
-    assert seq.state is state

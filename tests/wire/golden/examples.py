@@ -6,14 +6,10 @@ changes.
 
 from __future__ import annotations
 
-from distkv.structured_output import StructuredOutput
-from distkv.types import SamplingParams, TokenLogprobs
-from distkv.wire.messages import data, from_worker, to_client, to_gmanager, to_rmanager, to_worker
-from distkv.wire.messages.common import ANY_EPOCH, PlanEpoch, Run, SpanRef
+from distkv.wire.messages import data, to_gmanager, to_rmanager
+from distkv.wire.messages.common import ANY_EPOCH, PlanEpoch, SpanRef
 from distkv.wire.messages.data import AttendEntry, DataMessage, SpanPart
 from distkv.wire.messages.envelope import Control, Envelope
-from distkv.wire.messages.from_worker import SeqResult
-from distkv.wire.messages.to_client import RequestStatus, SpanStatus
 from distkv.wire.messages.to_gmanager import (
     Debtor,
     DroppedMove,
@@ -23,23 +19,19 @@ from distkv.wire.messages.to_gmanager import (
     WaitingRequest,
 )
 from distkv.wire.messages.to_rmanager import Candidate, ReadyBlock
-from distkv.wire.messages.to_worker import PromptLogprobs, RemoteSpan, Sampling, SeqStep
-from tests.token_ids import packed
+from tests.wire.golden.client_examples import CLIENT_BODIES
 from tests.wire.golden.values import (
     BORN_0,
     BORN_1,
     CHECKSUMS,
     COMPAT,
-    COUNTERS,
-    ENDPOINT,
     GONE,
-    PARAMS,
     PROFILE,
     READY,
     SERVES,
     SPAN,
-    STATUS,
 )
+from tests.wire.golden.worker_examples import WORKER_BODIES
 
 _BODIES: dict[str, tuple[str, Control]] = {
     # to a gManager
@@ -218,270 +210,8 @@ _BODIES: dict[str, tuple[str, Control]] = {
     "Release/any": ("i0", to_rmanager.Release(span=SpanRef(span_id=SPAN.span_id, epoch=ANY_EPOCH))),
     "Released": ("i1", to_rmanager.Released(span=SPAN, positions=(4, 5, 9))),
     "Reclaim": ("i1", to_rmanager.Reclaim(span=SPAN, deadline_s=29.5, keep_blocks=3, is_draining=True)),
-    # from a client
-    "Submit": (
-        "client-1",
-        to_rmanager.Submit(request_id="req-1", prompt="Zwölf Boxkämpfer", params=PARAMS, timeout_s=60.0, can_move=True),
-    ),
-    "Submit/ids": (
-        "client-1",
-        to_rmanager.Submit(
-            request_id="req-2", prompt_token_ids=memoryview(packed(1, 300, 70000)), params=SamplingParams()
-        ),
-    ),
-    "Cancel": ("client-1", to_rmanager.Cancel(request_id="req-1")),
-    "KeepAlive": ("client-1", to_rmanager.KeepAlive()),
-    "StatusQuery": ("client-1", to_rmanager.StatusQuery()),
-    "ExplainQuery": ("client-1", to_gmanager.ExplainQuery(request_id="req-1")),
-    "ClusterQuery": ("client-1", to_gmanager.ClusterQuery()),
-    # to a client
-    "Explained": (
-        "i0",
-        to_client.Explained(
-            query="req-1",
-            instance_id="i0",
-            request_id="req-1",
-            others=("req-1-b",),
-            state="running",
-            came_ago_s=12.5,
-            prompt_tokens=1400,
-            num_tokens=1420,
-            max_tokens=64,
-            block_tokens=16,
-            local_blocks=40,
-            debts=(to_client.DebtStatus(instance_id="i1", num_blocks=46, coming_blocks=2, spare_blocks=1),),
-            lacks_blocks=1,
-            growth_blocks=3,
-            room_blocks=9,
-            num_creditors=1,
-            num_before=2,
-            retry_in_s=0.5,
-            history=(
-                to_client.HistoryEntry(
-                    happened="borrowed", ago_s=12.25, instance_id="i1", why="place", num_blocks=48, times=2
-                ),
-            ),
-            left_out=3,
-            retry_after_s=0.25,
-        ),
-    ),
-    "Dispatched": (
-        "gmanager",
-        to_client.Dispatched(
-            query="req-1",
-            request_id="req-1",
-            instance_id="i0",
-            ago_s=12.75,
-            num_tokens=1464,
-            num_ready=2,
-            load=3,
-            waiting=1,
-            free_tokens=640,
-            excluded=1,
-            serving_id="i0",
-            retry_after_s=0.25,
-        ),
-    ),
-    "ClusterState": (
-        "gmanager",
-        to_client.ClusterState(
-            policy="contract",
-            num_instances=3,
-            num_ready=2,
-            debts=(to_client.DebtEdge(debtor_id="i0", creditor_id="i1", num_blocks=48),),
-            num_debts=1,
-            lent_blocks=48,
-            plans=(
-                to_client.PlanStatus(
-                    request_id="req-1",
-                    debtor_id="i0",
-                    destination="i1",
-                    num_blocks=8,
-                    ago_s=6.5,
-                    predicted_tokens_per_s=12.5,
-                    achieved_tokens_per_s=9.25,
-                    dropped="it does not run",
-                ),
-            ),
-            num_plans=7,
-            runs=(
-                to_client.DgfmRunStatus(
-                    members="i0, i1", ago_s=40.5, predicted_blocks=16, home_blocks=0, why="i1 did not freeze"
-                ),
-            ),
-            num_runs=3,
-            retry_after_s=0.25,
-        ),
-    ),
-    "Located": (
-        "gmanager",
-        to_client.Located(request_id="req-1", instance_id="i0", address="tcp://127.0.0.1:7081"),
-    ),
-    "Located/nowhere": ("gmanager", to_client.Located(request_id="req-1", reason="no instance is ready")),
-    "TokenChunk": (
-        "i0",
-        to_client.TokenChunk(
-            request_id="req-1",
-            token_ids=(17, 300),
-            text=" jagen",
-            finish_reason="length",
-            prompt_tokens=1400,
-            logprobs=(
-                TokenLogprobs(token_id=17, logprob=-0.25, rank=1, top=((17, -0.25),)),
-                TokenLogprobs(token_id=300, logprob=-2.5, rank=3, top=((41, -0.5),)),
-            ),
-            prompt_logprobs=(None, TokenLogprobs(token_id=90, logprob=-1.5, rank=2)),
-            queue_s=0.125,
-        ),
-    ),
-    "TokenChunks": (
-        "i0",
-        to_client.TokenChunks(
-            chunks=(
-                to_client.TokenChunk(request_id="req-1", token_ids=(17,), text=" ja"),
-                to_client.TokenChunk(request_id="req-2", token_ids=(300,), finish_reason="stop", stop_reason=300),
-            )
-        ),
-    ),
-    "RequestEnded": (
-        "i0",
-        to_client.RequestEnded(
-            request_id="req-1",
-            kind="refused",
-            reason="",
-            retryable=True,
-            retry_after_s=2.5,
-            needed_tokens=9000,
-            pool_tokens=4096,
-            go_to="i1",
-        ),
-    ),
-    "Rejected": (
-        "i0",
-        to_client.Rejected(reason="malformed message: Invalid value 'Nope' - at `$.body.type`", closed=False),
-    ),
-    "Status": (
-        "i0",
-        to_client.Status(
-            instance=STATUS,
-            requests=(
-                RequestStatus(
-                    request_id="req-1",
-                    instance_id="i0",
-                    num_tokens=1420,
-                    spans=(
-                        SpanStatus(instance_id="i1", first_token=0, num_tokens=128),
-                        SpanStatus(instance_id="i0", first_token=128, num_tokens=1292),
-                    ),
-                ),
-            ),
-        ),
-    ),
-    # to a worker
-    "Step": (
-        "i0",
-        to_worker.Step(
-            step_id=512,
-            seqs=(
-                SeqStep(
-                    request_id="req-1",
-                    version=6,
-                    attempt=1,
-                    start=160,
-                    end=162,
-                    tokens=packed(17, 300),
-                    local=(Run(first_block=8, first_slot=4, num_blocks=3),),
-                    remote=(RemoteSpan(instance_id="i1", span=SPAN, index=0, first_block=0, num_blocks=8),),
-                    sample=Sampling(
-                        temperature=0.7,
-                        top_k=40,
-                        top_p=0.95,
-                        seed=7,
-                        min_p=0.05,
-                        repetition_penalty=1.1,
-                        presence_penalty=0.5,
-                        frequency_penalty=-0.25,
-                        logit_bias={17: 2.5, 70000: -100.0},
-                        prompt_tokens=162,
-                        logprobs=1,
-                        allowed_token_ids=(17, 300, 70000),
-                        forbidden_token_ids=(2,),
-                        bad_words=((17, 300),),
-                        grammar_id=6,
-                    ),
-                    history=True,
-                    prompt_logprobs=PromptLogprobs(first=161, token_ids=packed(300), top=1),
-                ),
-            ),
-        ),
-    ),
-    "Compile": ("i0", to_worker.Compile(grammar_id=6, output=StructuredOutput.regex("[a-z]+"))),
-    "Forget": ("i0", to_worker.Forget(request_ids=("req-1",), grammar_ids=(5,))),
-    "Checksum": ("i0", to_worker.Checksum(checksum_id=3, slots=(4, 5))),
-    "Grant": ("i1", to_worker.Grant(span=SPAN, slots=(20, 21, 22, 23, 40, 41, 42, 43))),
-    "Revoke": ("i1", to_worker.Revoke(span=SPAN, positions=(4, 5, 9))),
-    "Link": ("i0", to_worker.Link(instance_id="i1", incarnation=SPAN.epoch.incarnation)),
-    "Pull": (
-        "i1",
-        to_worker.Pull(
-            pull_id=8,
-            source_id="i0",
-            source_incarnation=BORN_0,
-            source_slots=(4, 5),
-            slots=(20, 21),
-            checksums=CHECKSUMS,
-            span=SPAN,
-        ),
-    ),
-    "Peers": ("i0", to_worker.Peers(members=(READY,), gone=("i3",))),
-    "StatsQuery": ("i0", to_worker.StatsQuery(query_id=2)),
-    "Shutdown": ("i0", to_worker.Shutdown()),
-    # from a worker
-    "WorkerReady": (
-        "worker",
-        from_worker.WorkerReady(
-            pid=4714,
-            compat=COMPAT,
-            data=ENDPOINT,
-            block_tokens=16,
-            num_slots=64,
-            eos_token_ids=(2,),
-            vocab_size=320,
-            max_positions=131072,
-            serves=SERVES,
-        ),
-    ),
-    "StepResult": (
-        "worker",
-        from_worker.StepResult(
-            step_id=512,
-            results=(
-                SeqResult(
-                    request_id="req-1",
-                    attempt=1,
-                    status="ok",
-                    token=41,
-                    logprobs=TokenLogprobs(token_id=41, logprob=-0.5, rank=1, top=((41, -0.5),)),
-                    prompt_logprobs=(TokenLogprobs(token_id=300, logprob=-2.5, rank=3, top=((41, -0.5),)),),
-                    complete=True,
-                ),
-                SeqResult(request_id="req-2", attempt=1, status="ok", token=3, problem="its grammar leaves no token"),
-                SeqResult(request_id="req-3", attempt=2, status="lost", lost=("i2",)),
-            ),
-            compute_s=0.0125,
-            counters=COUNTERS,
-        ),
-    ),
-    "Compiled": ("worker", from_worker.Compiled(grammar_id=6, problem="the model has no tokenizer.json")),
-    "Checksummed": ("worker", from_worker.Checksummed(checksum_id=3, checksums=CHECKSUMS)),
-    "Linked": (
-        "worker",
-        from_worker.Linked(instance_id="i1", incarnation=SPAN.epoch.incarnation, problem="no answer within 1.000 s"),
-    ),
-    "Pulled": ("worker", from_worker.Pulled(pull_id=8, problem="block 1: its checksum does not match")),
-    "Revoked": ("worker", from_worker.Revoked(span=SPAN, positions=(4, 5, 9))),
-    "WorkerStats": ("worker", from_worker.WorkerStats(query_id=2, counters=COUNTERS)),
-    "WorkerFailed": ("worker", from_worker.WorkerFailed(reason="no memory for a pool of 1048576 bytes")),
+    **CLIENT_BODIES,
+    **WORKER_BODIES,
 }
 
 ENVELOPES: dict[str, Envelope] = {
