@@ -112,8 +112,8 @@ def test_memory_that_does_not_come_back_is_seen() -> None:
 def test_state_of_the_gmanager_is_checked_after_every_event() -> None:
     cluster = SimCluster([8, 8])
     assert cluster.gm is not None
-    cluster.gm.ledger.promise("i0", -1)
-    with pytest.raises(AssertionError, match="a count below 0"):
+    cluster.gm.ledger.promise("i0", "r", -1)
+    with pytest.raises(AssertionError, match="a promise below 0"):
         cluster.gmanagers[GMANAGER].handle(c.Tick(), cluster.clock.now())
 
 

@@ -39,7 +39,8 @@ class Advice:
             return Located(request_id=locate.request_id, reason=f"no instance is ready ({self._states()})")
         self._dispatches.note(locate, chosen, num_ready, now)
         num_blocks = chosen.blocks_for(expected_tokens(locate, chosen))
-        self._ledger.promise(chosen.instance_id, num_blocks, locate.prompt_tokens or locate.num_tokens)
+        prompt_tokens = locate.prompt_tokens or locate.num_tokens
+        self._ledger.promise(chosen.instance_id, locate.request_id, num_blocks, prompt_tokens)
         address = self._ledger.entries[chosen.instance_id].member.address
         return Located(request_id=locate.request_id, instance_id=chosen.instance_id, address=address)
 
@@ -54,7 +55,7 @@ class Advice:
         """Whom a debtor should ask. is_own: it is the debtor itself that asks: what it will borrow is held back there,
         as far as the candidates before leave it wanting."""
         if is_own and query.movable_tokens:
-            request = WaitingRequest(query.borrow_id, query.movable_tokens)
+            request = WaitingRequest(query.request_id, query.movable_tokens)
             if (chosen := self._redispatch(request, query.instance_id)) is not None:
                 return Creditors(borrow_id=query.borrow_id, go_to=chosen.instance_id)
         creditors = self._policy.recommend(query, self._ledger.available)
@@ -83,7 +84,7 @@ class Advice:
             chosen = redispatch(request, instance_id, self._ledger.available)
         if chosen is not None:
             num_blocks = chosen.blocks_for(request.num_tokens)
-            self._ledger.send(chosen.instance_id, num_blocks, instance_id, request.num_tokens)
+            self._ledger.send(chosen.instance_id, request, num_blocks, instance_id)
         return chosen
 
     def planned(self, now: float) -> list[GManagerCommand]:

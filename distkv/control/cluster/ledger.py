@@ -15,20 +15,21 @@ from distkv.control.cluster.availability import Availability, Standing
 from distkv.control.cluster.debts.debt_graph import DebtGraph
 from distkv.control.cluster.planning.balance import NOWHERE, BalanceIndex, place_of
 from distkv.control.cluster.policy.interface import MOST_LOAD, InstanceView
+from distkv.control.cluster.promises import Promises
 from distkv.control.performance.model import PerformanceModel
 from distkv.types import InstanceState
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.profile import Profile
-from distkv.wire.messages.to_gmanager import MAX_WAITING_SIZES, Heartbeat, RequestPlacementEntry
+from distkv.wire.messages.to_gmanager import MAX_WAITING_SIZES, Heartbeat, RequestPlacementEntry, WaitingRequest
 
 STATES: dict[str, InstanceState] = {state: state for state in get_args(InstanceState)}
 
 
 @dataclass(slots=True)
 class Entry:
-    """What is known of one instance. `promised_…` counts requests sent there since its last heartbeat, `held` rBlocks
-    that debtors were recommended since then, and `held_for` how many of them to whom. sent_on: tokens of requests that
-    waited there and were sent elsewhere since then.
+    """What is known of one instance. promises: requests sent there that its heartbeats do not know. `held` are rBlocks
+    that debtors were recommended since the last one, and `held_for` how many of them to whom. sent_on: tokens of
+    requests that waited there and were sent elsewhere since then.
 
     heard_s: when it was last heard, in attentive time. route: the connection it joined by. challenge: the route by
     which another process asked for its name, and when; that one gets it when this one is silent. state: as told last.
@@ -44,9 +45,7 @@ class Entry:
     state: InstanceState = "starting"
     heartbeat: Heartbeat | None = None
     lendable: int = 0
-    promised_blocks: int = 0
-    promised_requests: int = 0
-    promised_prompt_tokens: int = 0
+    promises: Promises = field(default_factory=Promises)
     held: int = 0
     held_for: dict[str, int] = field(default_factory=dict)
     sent_on: list[int] = field(default_factory=list)
@@ -69,13 +68,13 @@ class Entry:
     @property
     def room_blocks(self) -> int:
         """Free blocks less those promised to requests on their way; below 0 if these are more."""
-        return self.reported_free_blocks - self.promised_blocks
+        return self.reported_free_blocks - self.promises.num_blocks
 
     @property
     def load(self) -> int:
         """Requests there and on their way."""
         known = 0 if self.heartbeat is None else self.heartbeat.running + self.heartbeat.waiting
-        return known + self.promised_requests
+        return known + len(self.promises)
 
     @property
     def waiting(self) -> int:
@@ -97,7 +96,7 @@ class Entry:
     @property
     def is_empty(self) -> bool:
         """Whether nothing is known to lie there, to be lendable, or to be on its way."""
-        counts = self.lendable, self.promised_blocks, self.promised_requests, self.held
+        counts = self.lendable, len(self.promises), self.held
         return self.heartbeat is None and not self.placement and not any(counts)
 
     def view(self) -> InstanceView:
@@ -123,7 +122,7 @@ class Entry:
             waiting_blocks=beat.waiting_blocks,
             step_s=beat.step_s,
             context_tokens=beat.context_tokens,
-            prefill_tokens=beat.prefill_tokens + self.promised_prompt_tokens,
+            prefill_tokens=beat.prefill_tokens + self.promises.prompt_tokens,
             borrowed_blocks=beat.borrowed_blocks,
             lent_blocks=beat.lent_blocks,
             decode_base_s=beat.decode_base_s,
@@ -155,12 +154,12 @@ class Entry:
         if self.state != "ready":
             return None
         member, beat = self.member, self.heartbeat
-        free, load, waits = member.free_blocks, self.promised_requests, False
+        free, load, waits = member.free_blocks, len(self.promises), False
         if beat is not None:
             free, load, waits = beat.free_blocks, load + beat.running + beat.waiting, beat.waiting > 0
         if free > member.total_blocks:
             free = member.total_blocks
-        minus_room = (self.promised_blocks - free) * (member.block_tokens or 1)
+        minus_room = (self.promises.num_blocks - free) * (member.block_tokens or 1)
         host_key = "" if member.data is None else member.data.host_key
         return host_key, waits, load if load < MOST_LOAD else MOST_LOAD, minus_room, self.held - self.lendable
 
@@ -172,8 +171,8 @@ class Entry:
         return self._lent.get(debtor_id, 0) + self.held_for.get(debtor_id, 0)
 
     def start_anew(self) -> None:
-        """It has just told how it is, or is dead: nothing is known to be on its way."""
-        self.promised_blocks = self.promised_requests = self.promised_prompt_tokens = self.held = 0
+        """It has just told how it is, or is dead: nothing is held back there."""
+        self.held = 0
         self.held_for.clear()
         self.sent_on.clear()
         self._lent = None
@@ -191,8 +190,8 @@ class Entry:
         """
         assert self.member.instance_id == instance_id, f"{self.member.instance_id} is filed as {instance_id}"
         assert self.heard_s <= now_s, f"{instance_id} was heard in the future"
-        counts = self.lendable, self.promised_blocks, self.promised_requests, self.promised_prompt_tokens, self.held
-        assert min(counts) >= 0, f"{instance_id}: a count below 0"
+        assert min(self.lendable, self.held) >= 0, f"{instance_id}: a count below 0"
+        self.promises.validate()
         assert min(self.held_for.values(), default=0) >= 0, f"{instance_id}: less than nothing is held"
         assert self.held <= self.lendable // 2, f"{instance_id}: more is held back than half of what it lends"
         assert self.state != "dead" or self.is_empty, f"{instance_id} is dead and holds something"
@@ -264,6 +263,7 @@ class Ledger:
             self.debt_graph.update(heartbeat.instance_id, heartbeat.debtors)
         entry.heartbeat = heartbeat
         entry.lendable = min(heartbeat.lendable_blocks, entry.member.total_blocks)
+        entry.promises.heartbeat(heartbeat.arrived)
         entry.start_anew()
         return True
 
@@ -273,26 +273,26 @@ class Ledger:
         entry.heartbeat, entry.placement = None, {}
         self.debt_graph.update(instance_id, ())
         entry.lendable = 0
+        entry.promises.clear()
         entry.start_anew()
 
-    def send(self, instance_id: str, num_blocks: int, origin_id: str, num_tokens: int) -> None:
-        """A request of so many blocks was sent there for the memory that it lends: it is promised that. num_tokens: as
-        the instance had said of it that it waited at."""
+    def send(self, instance_id: str, request: WaitingRequest, num_blocks: int, origin_id: str) -> None:
+        """A request of so many blocks was sent there for the memory that it lends: it is promised that. origin_id: the
+        instance that it waited at, and that told of it."""
         entry = self.entries[instance_id]
         self.refused(instance_id, max(0, entry.lendable - num_blocks))
-        self.promise(instance_id, num_blocks)
+        self.promise(instance_id, request.req_id, num_blocks)
+        num_tokens = request.num_tokens
         origin = self.entries.get(origin_id)
         if origin is not None and origin.heartbeat is not None and num_tokens in origin.heartbeat.waiting_tokens:
             origin.sent_on.append(num_tokens)
             del origin.sent_on[:-MAX_WAITING_SIZES]
             self.file(origin)
 
-    def promise(self, instance_id: str, num_blocks: int, prompt_tokens: int = 0) -> None:
+    def promise(self, instance_id: str, request_id: str, num_blocks: int, prompt_tokens: int = 0) -> None:
         """A request of so many blocks, and with such a prompt, is on its way there."""
         entry = self.entries[instance_id]
-        entry.promised_blocks += num_blocks
-        entry.promised_prompt_tokens += prompt_tokens
-        entry.promised_requests += 1
+        entry.promises.add(request_id, num_blocks, prompt_tokens)
         self.file(entry)
 
     def hold(self, instance_id: str, num_blocks: int, debtor_id: str) -> int:

@@ -257,6 +257,7 @@ class Borrower:
                     exclude=tuple(sorted(borrow.exclude)),
                     suspects=self._candidates.suspects(borrow),
                     movable_tokens=borrow.movable_tokens,
+                    request_id=borrow.seq.request_id if borrow.movable_tokens else "",
                 )
             )
         )

@@ -6,6 +6,7 @@ than it acknowledged: all that changed since then is sent, also what has changed
 
 from __future__ import annotations
 
+from collections import deque
 from heapq import nlargest
 
 from distkv.control.blocks import SlotState
@@ -13,6 +14,7 @@ from distkv.control.request.sequence import Sequence
 from distkv.control.rmanager.state import RManagerState
 from distkv.types import MAX_INT, ServingState
 from distkv.wire.messages.to_gmanager import (
+    MAX_ARRIVED,
     MAX_LONGEST,
     MAX_REPORTED,
     DroppedMove,
@@ -44,6 +46,7 @@ class Heartbeats:
         self._reported_lendable = 0
         self._reported_state: ServingState = "ready"
         self._step_s = 0.0
+        self._arrived: deque[str] = deque(maxlen=MAX_ARRIVED)
 
     @property
     def newest_seq(self) -> int:
@@ -53,6 +56,10 @@ class Heartbeats:
     def on_step(self, compute_s: float) -> None:
         """Remember how long steps take (exponential mean)."""
         self._step_s = compute_s if self._step_s == 0 else 0.9 * self._step_s + 0.1 * compute_s
+
+    def on_submitted(self, request_id: str) -> None:
+        """A request has come: the next heartbeat knows of it."""
+        self._arrived.append(request_id)
 
     def on_lendable_reported(self) -> None:
         """A debtor got to know what can be lent, and passes it on to the gManager."""
@@ -100,6 +107,8 @@ class Heartbeats:
             self._changed_in[key] = self._seq + 1  # not told yet, whatever is acknowledged
         settings = state.settings
         self._reported_lendable, self._reported_state = self._lasting(), state.instance_state
+        arrived = tuple(self._arrived)
+        self._arrived.clear()
         return Heartbeat(
             instance_id=settings.instance_id,
             incarnation=settings.incarnation,
@@ -133,6 +142,7 @@ class Heartbeats:
             max_num_seqs=settings.max_num_seqs,
             waiting_tokens=waiting_tokens,
             dropped_moves=dropped_moves,
+            arrived=arrived,
         )
 
     def on_ack(self, ack: HeartbeatAck) -> None:

@@ -55,6 +55,7 @@ class RManager:
                 self._inboxes.client_requested(event, now)
             case c.Tokenized():
                 self._parts.clients.submitted(event.route, now)
+                self._parts.heartbeats.on_submitted(event.submit.request_id)
                 self._parts.requests.submit(event, now)
             case c.Tick():
                 self._tick(now)

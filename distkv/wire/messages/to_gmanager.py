@@ -36,6 +36,8 @@ MAX_LONGEST = 8
 """Running requests that a heartbeat names because blocks of them could leave."""
 MAX_DROPPED = 16
 """Planned moves that a heartbeat names because they were dropped."""
+MAX_ARRIVED = 256
+"""Requests that a heartbeat names because they have come."""
 MAX_REDISPATCHED = 16
 """Most requests of one `RedispatchQuery`."""
 Names = Annotated[tuple[InstanceId, ...], Meta(max_length=MAX_NAMES)]
@@ -131,6 +133,8 @@ class Heartbeat(Message, frozen=True):
     waiting_tokens: Annotated[tuple[Count, ...], Meta(max_length=MAX_WAITING_SIZES)] = ()
     #: planned moves that were dropped of late, each in four heartbeats; at most 16, the newest
     dropped_moves: Annotated[tuple[DroppedMove, ...], Meta(max_length=MAX_DROPPED)] = ()
+    #: requests that have come since the heartbeat before, whatever became of them; at most 256, the newest
+    arrived: Annotated[tuple[RequestId, ...], Meta(max_length=MAX_ARRIVED)] = ()
 
 
 class Refusal(Value, frozen=True, array_like=True):
@@ -152,6 +156,7 @@ class BorrowQuery(Message, frozen=True):
     suspects: Names = ()  #: instances that the debtor doubts: recommended when no other is left; at most 1,024
     #: tokens that all of the request needs memory for, if it has not begun and may go elsewhere; 0 if it stays
     movable_tokens: Count = 0
+    request_id: Annotated[str, Meta(max_length=256)] = ""  #: that request; empty if it stays
 
 
 class WaitingRequest(Value, frozen=True, array_like=True):

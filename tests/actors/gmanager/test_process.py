@@ -33,7 +33,7 @@ class SpeakingActor(GManagerActor):
     """With a door to its state machine, to do damage behind its back."""
 
     def damage(self) -> None:
-        self._core.ledger.promise("a", -1)
+        self._core.ledger.promise("a", "r", -1)
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ async def test_a_contradiction_ends_it_with_validate_state(server: ServerChannel
         await serve_one(actor, client, JOIN)
     actor.damage()
     if validates:
-        with pytest.raises(AssertionError, match="a count below 0"):
+        with pytest.raises(AssertionError, match="a promise below 0"):
             actor.tick()
     else:
         actor.tick()

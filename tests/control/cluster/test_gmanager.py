@@ -23,7 +23,7 @@ def test_it_goes_where_it_fits_and_fewest_requests_are(managed: Managed) -> None
         managed.beat(name, free_blocks=free, running=running)
     assert managed.locate(num_tokens=16).instance_id == "b"
     assert managed.locate(num_tokens=16).instance_id == "a", "b's memory is promised already"
-    managed.beat("b", free_blocks=4, running=1)
+    managed.beat("b", free_blocks=4, running=1, arrived=("r",))
     located = managed.locate(num_tokens=16)
     assert (located.instance_id, located.address) == ("b", "sim://b")
 

@@ -108,10 +108,13 @@ def test_the_state_is_that_of_the_heartbeat_before_it_that_of_the_join(ledger: L
     assert entry.reported_state == "dead"
 
 
-def test_requests_on_their_way_count_until_the_next_heartbeat(ledger: Ledger) -> None:
+def test_requests_on_their_way_count_until_a_heartbeat_names_them(ledger: Ledger) -> None:
     entry = ledger.entries["a"]
     assert (entry.room_blocks, entry.load, entry.waiting) == (8, 0, 0)
-    entry.promised_blocks, entry.promised_requests = 5, 2
+    ledger.promise("a", "r1", 4)
+    ledger.promise("a", "r2", 1)
     assert (entry.room_blocks, entry.load) == (3, 2)
-    ledger.apply(beat(1, full=True, free_blocks=6, running=1, waiting=3))
+    ledger.apply(beat(1, full=True, free_blocks=8))
+    assert (entry.room_blocks, entry.load) == (3, 2), "it was on its way before them"
+    ledger.apply(beat(2, full=True, free_blocks=6, running=1, waiting=3, arrived=("r1", "r2~1")))
     assert (entry.room_blocks, entry.load, entry.waiting) == (6, 4, 3)

@@ -21,7 +21,8 @@ AMOUNT = st.integers(0, 2 * TOTAL)
 
 class Hearing(RuleBasedStateMachine):
     """Three instances that tell what they have, or lie. What the ledger shows is never below nothing, and never more
-    than an instance joined with; what was promised and held since the newest heartbeat is missing in it."""
+    than an instance joined with; what was promised and has not arrived, or is held
+    since the newest heartbeat, is missing in it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,6 +46,7 @@ class Hearing(RuleBasedStateMachine):
             lendable_blocks=lendable,
             waiting=waiting,
             prefill_tokens=free,
+            arrived=("r",) * waiting,
             debtors=(tg.Debtor("c", lendable),) if waiting else (),
         )
         self.sent.append(beat)
@@ -71,9 +73,9 @@ class Hearing(RuleBasedStateMachine):
     @rule(num_tokens=st.integers(0, 200))
     def locate(self, num_tokens: int) -> None:
         ledger = self.managed.gm.ledger
-        before = {name: entry.promised_requests for name, entry in ledger.entries.items()}
+        before = {name: len(entry.promises) for name, entry in ledger.entries.items()}
         chosen = self.managed.locate(num_tokens).instance_id
-        after = {name: entry.promised_requests for name, entry in ledger.entries.items()}
+        after = {name: len(entry.promises) for name, entry in ledger.entries.items()}
         assert after == before | ({chosen: before[chosen] + 1} if chosen else {})
 
     @rule(name=NAME)
@@ -90,8 +92,8 @@ class Hearing(RuleBasedStateMachine):
             assert 0 <= view.free_blocks <= TOTAL and 0 <= view.lendable_blocks <= TOTAL
             assert view.overdrawn_blocks >= 0 and not (view.overdrawn_blocks and view.free_blocks)
             entry = self.managed.gm.ledger.entries[view.instance_id]
-            assert view.free_blocks + entry.promised_blocks - view.overdrawn_blocks <= TOTAL
-            assert view.prefill_tokens >= entry.promised_prompt_tokens >= 0
+            assert view.free_blocks + entry.promises.num_blocks - view.overdrawn_blocks <= TOTAL
+            assert view.prefill_tokens >= entry.promises.prompt_tokens >= 0
             for debtor in NAMES:
                 assert self.managed.gm.ledger.available.lent(view.instance_id, debtor) >= 0
 

@@ -42,7 +42,7 @@ def hear_in_the_future(gm: GManager) -> None:
 
 
 def promise_less_than_nothing(gm: GManager) -> None:
-    gm.ledger.promise("a", -1)
+    gm.ledger.promise("a", "r", -1)
 
 
 def lend_less_than_nothing(gm: GManager) -> None:
@@ -58,7 +58,7 @@ def leave_unfiled(gm: GManager) -> None:
 
 
 def leave_load_unfiled(gm: GManager) -> None:
-    gm.ledger.entries["a"].promised_requests = 1
+    gm.ledger.entries["a"].promises.add("r", 0, 0)
 
 
 def move_unfiled(gm: GManager) -> None:
@@ -117,7 +117,7 @@ def send_a_version_that_is_not_there(gm: GManager) -> None:
     [
         (rename, "c is filed as a"),
         (hear_in_the_future, "a was heard in the future"),
-        (promise_less_than_nothing, "a: a count below 0"),
+        (promise_less_than_nothing, "a promise below 0"),
         (lend_less_than_nothing, "a: a count below 0"),
         (place_without_heartbeat, "a holds blocks without a heartbeat"),
         (change_incarnation, "a has the heartbeat of another"),

@@ -15,7 +15,7 @@ from distkv.control.cluster.gmanager import GManager
 from distkv.control.commands import Answer, GManagerRequested
 from distkv.control.request.sequence import SeqState
 from distkv.control.rmanager.heartbeats import EARLY_S, KEPT_HEARTBEATS, Heartbeats
-from distkv.wire.messages.to_gmanager import MAX_LONGEST, Heartbeat, Join, LongRequest
+from distkv.wire.messages.to_gmanager import MAX_ARRIVED, MAX_LONGEST, Heartbeat, Join, LongRequest
 from distkv.wire.messages.to_rmanager import Granted, HeartbeatAck, TryMoveKvcache
 from tests.control.parts import add_sequence, compute, lend, make_member, make_state, place
 
@@ -52,6 +52,17 @@ def test_what_changed_back_is_told_as_the_gmanager_may_know_more_than_it_acknowl
     slots = state.sequences.pop("short-lived").placement.local_slots()
     state.deferred.add(None, slots)
     assert entries(heartbeats.build(0)) == {("short-lived", True): 0}
+
+
+def test_what_has_come_is_named_once_whatever_became_of_it() -> None:
+    heartbeats = Heartbeats(make_state())
+    heartbeats.on_submitted("a")
+    heartbeats.on_submitted("b")
+    assert heartbeats.build(0).arrived == ("a", "b")
+    assert heartbeats.build(0).arrived == ()
+    for number in range(MAX_ARRIVED + 1):
+        heartbeats.on_submitted(f"r{number}")
+    assert heartbeats.build(0).arrived == tuple(f"r{number}" for number in range(1, MAX_ARRIVED + 1)), "the newest"
 
 
 def test_that_it_drains_is_said_early_and_once() -> None:

@@ -69,6 +69,7 @@ _BODIES: dict[str, tuple[str, Control]] = {
             growing_blocks=5,
             max_num_seqs=64,
             dropped_moves=(DroppedMove(epoch=PlanEpoch(incarnation=BORN_0, counter=7), why="it does not run"),),
+            arrived=("req-8", "req-9~5e1f"),
         ),
     ),
     "BorrowQuery": (
@@ -81,6 +82,7 @@ _BODIES: dict[str, tuple[str, Control]] = {
             exclude=("i3",),
             suspects=("i4",),
             movable_tokens=1464,
+            request_id="req-5",
         ),
     ),
     "Frozen": (

@@ -22,8 +22,9 @@ MOST_LOAD = 1023
 
 
 class InstanceView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One instance as of now. Requests sent there since its last heartbeat count in `free_blocks`, in `load` and, with
-    their prompts, in `prefill_tokens`; what it was recommended for since then is missing in `lendable_blocks`.
+    """One instance as of now. Requests sent there that its heartbeats do not know yet count in `free_blocks`, in `load`
+    and, with their prompts, in `prefill_tokens`; what it was recommended for since the last one is missing in
+    `lendable_blocks`.
 
     host_key: equal on instances that can map each other's memory; empty if it has no tensors yet. waiting, load:
     requests that wait there, and all of them. profile, model: what its hardware does, and predictions by it; None if
