@@ -28,19 +28,28 @@ class Terminal:
     def __init__(self, process: subprocess.Popen[bytes], fd: int) -> None:
         self.process = process
         self._fd = fd
-        self._unread = ""
+        self._written = b""
+        self._taken = 0
 
     def wait_for(self, words: str, timeout_s: float = 30.0) -> str:
-        """What came up to and with these words, since the last call; colours, cursor movements and the width of
-        columns do not matter."""
+        """What came up to and with these words, since those of the last call; colours, cursor movements and the width
+        of columns do not matter."""
         deadline_s = time.monotonic() + timeout_s
-        while words not in plain(self._unread):
+        while (at := self._plain().find(words, self._taken)) < 0:
             left_s = deadline_s - time.monotonic()
-            assert left_s > 0, f"no {words!r} in {plain(self._unread)[-4000:]!r}"
+            assert left_s > 0, f"no {words!r} in {self._plain()[self._taken :][-4000:]!r}"
             if select.select([self._fd], [], [], left_s)[0]:
-                self._unread += os.read(self._fd, 65536).decode(errors="replace")
-        taken, self._unread = self._unread, ""
-        return taken
+                self._written += os.read(self._fd, 65536)
+        before, self._taken = self._taken, at + len(words)
+        return self._plain()[before : self._taken]
+
+    @property
+    def written(self) -> str:
+        """All that came so far, as the program wrote it."""
+        return self._written.decode(errors="replace")
+
+    def _plain(self) -> str:
+        return plain(self.written)
 
     def press(self, keys: str) -> None:
         os.write(self._fd, keys.encode())

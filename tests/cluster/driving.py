@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -22,7 +23,8 @@ from tests.conftest import LASTING
 
 BLOCK_TOKENS = 16
 POLL_S = 0.02
-LEASE_S = 4.0
+SETTLED_S = 20.0
+"""Some leases: blocks must come back however late everybody is. How soon they do, `SimCluster.settle` shows."""
 
 Prompt = str | list[int]
 
@@ -170,7 +172,26 @@ class Driver:
                     return max(remote, key=lambda span: span.num_tokens).instance_id
         raise AssertionError(f"nobody runs {run.request_id}")
 
-    async def settled(self, timeout_s: float = LEASE_S + 2.0) -> None:
+    async def places(self, run: Running) -> set[str]:
+        """Its owner and whom that has borrowed from for it, now or before; also when it has ended."""
+        explained = (await (await self.client()).explain(run.request_id)).explained
+        return {explained.instance_id} | {one.instance_id for one in explained.history if one.happened == "borrowed"}
+
+    @asynccontextmanager
+    async def frozen(self, *instance_ids: str) -> AsyncIterator[None]:
+        """The workers of these instances stand still while the block looks at what runs there, so that it does not end
+        meanwhile. The block must be short: an instance ends whose worker does not answer for 10 s."""
+        workers = [worker_pid(self.instance(name)) for name in instance_ids]
+        for pid in workers:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid in workers:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+
+    async def settled(self, timeout_s: float = SETTLED_S) -> None:
         """Return when every block of every live instance is free and no request is left."""
         last: list[str] = []
 
@@ -241,7 +262,7 @@ def heal(cluster: LocalCluster) -> None:
 
 
 def _wait_known(cluster: LocalCluster, pids: set[int]) -> None:
-    deadline_s = time.monotonic() + 10.0
+    deadline_s = time.monotonic() + 30.0
     with Client(cluster.address) as client:
         while not pids <= {member.pid for member in client.members() if member.state == "ready"}:
             assert time.monotonic() < deadline_s, f"the gManager does not call all of {pids} ready"
@@ -276,5 +297,6 @@ def signal_instance(handle: InstanceHandle, signum: int) -> None:
 
 
 def worker_pid(handle: InstanceHandle) -> int:
-    (worker,) = psutil.Process(handle.pid).children()
+    children = psutil.Process(handle.pid).children()
+    (worker,) = (child for child in children if "distkv.actors.worker.start" in child.cmdline())
     return worker.pid

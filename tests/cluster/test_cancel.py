@@ -1,10 +1,8 @@
-"""A request is cancelled at any moment: every block is back within one lease, and nothing hangs."""
+"""A request is cancelled at any moment: every block comes back, and nothing hangs."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -13,9 +11,10 @@ from random import Random
 import pytest
 
 from tests.checkpoints import prompt_ids
-from tests.cluster.driving import LEASE_S, Driver, driving, failure_of, worker_pid
+from tests.cluster.driving import Driver, driving, failure_of
 
-CLIENT_TIMEOUT_S = 10.0
+GONE = "nothing was heard of its client for 10 s"
+FROZEN_S = 8.5
 
 CLIENT = """
 import sys
@@ -40,7 +39,7 @@ async def test_one_after_another_from_the_queue_to_decode(three, expect):
             await cancel_after(driver, 1200, step, 0.02 * step)
         again = prompt_ids(1300, seed=4)
         expect(again, await driver.generate(again, 8), 8)
-        await driver.settled(LEASE_S)
+        await driver.settled()
 
 
 async def test_many_at_once_while_others_go_on(three, expect):
@@ -55,7 +54,7 @@ async def test_many_at_once_while_others_go_on(three, expect):
         )
         for run in staying:
             expect(run.prompt, await run.finished(), 60)
-        await driver.settled(LEASE_S)
+        await driver.settled()
 
 
 async def test_a_client_killed_mid_stream_leaves_nothing(three):
@@ -66,28 +65,30 @@ async def test_a_client_killed_mid_stream_leaves_nothing(three):
         )
         try:
             assert client.stdout is not None
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 assert await client.stdout.readline() == b"token\n"
         finally:
             client.kill()
             await client.communicate()
-        await driver.settled(LEASE_S)
+        await driver.settled()
 
 
 @pytest.mark.slow
 async def test_a_client_too_busy_to_say_that_it_is_there_is_told(three):
     """Its loop stands still for longer than an instance waits; the request is gone then, and it hears so."""
     async with driving(three) as driver:
+        instance = driver.instance("i0")
+        said = instance.log_path.stat().st_size
         run = await driver.start(prompt_ids(100, seed=1), 1390, at="i0")
         await run.reached(1)
-        worker = worker_pid(driver.instance("i0"))
-        os.kill(worker, signal.SIGSTOP)  # for most of the time: a fast machine would end the request before
-        try:
-            time.sleep(CLIENT_TIMEOUT_S - 1)  # noqa: ASYNC251 - blocking the loop is the point
-        finally:
-            os.kill(worker, signal.SIGCONT)
-        time.sleep(1.5)  # noqa: ASYNC251
-        failed = await failure_of(run, 10)
+        # The worker stands still for most of the time, and so does not end the request before.
+        async with driver.frozen("i0"):
+            time.sleep(FROZEN_S)  # noqa: ASYNC251 - blocking the loop is the point
+        deadline_s = time.monotonic() + 30.0
+        while GONE.encode() not in instance.log_path.read_bytes()[said:]:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.01)  # noqa: ASYNC251
+        failed = await failure_of(run, 30)
         assert failed.retryable
-        assert "nothing was heard of its client for 10 s" in failed.reason
+        assert GONE in failed.reason
         await driver.settled()

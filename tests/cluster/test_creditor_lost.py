@@ -54,8 +54,9 @@ async def test_exactly_the_lost_span_is_rebuilt(four, expect, lose: Callable[[In
         run = await driver.start(prompt_ids(1200, seed=3), MAX_TOKENS, at="i0")
         before = (await driver.statuses())["i0"].instance.counters.recomputed_tokens
         await run.reached(10)
-        victim = await driver.creditor(run)
-        spans = await driver.spans(run)
+        async with driver.frozen("i0"):
+            victim = await driver.creditor(run)
+            spans = await driver.spans(run)
         assert len(spans) >= 3
         lose(driver.instance(victim))
         expect(run.prompt, await run.finished(), MAX_TOKENS)
@@ -90,21 +91,23 @@ async def test_two_creditors_lost_one_after_the_other(four, expect):
         run = await driver.start(prompt_ids(600, seed=5), 320, at="i0")
         for reached in (10, 20):
             await run.reached(reached)
-            driver.instance(await driver.creditor(run)).kill()
+            async with driver.frozen("i0"):
+                victim = await driver.creditor(run)
+            driver.instance(victim).kill()
         expect(run.prompt, await run.finished(), 320)
         await driver.settled()
 
 
 async def test_a_creditor_lost_during_prefill(four, expect):
     async with driving(four) as driver:
-        run = await driver.start(prompt_ids(1200, seed=6), 16, at="i0")
+        run = await driver.start(prompt_ids(1200, seed=6), MAX_TOKENS, at="i0")
 
         async def creditors() -> set[str]:
             return set(await driver.spans(run)) - {"i0"}
 
         (victim, *_) = await eventually(creditors, 10, "a block lies at a creditor")
         driver.instance(victim).kill()
-        expect(run.prompt, await run.finished(), 16)
+        expect(run.prompt, await run.finished(), MAX_TOKENS)
         await driver.settled()
 
 

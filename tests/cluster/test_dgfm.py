@@ -74,7 +74,7 @@ async def test_what_two_instances_owe_each_other_comes_home(start, expect):
     cluster = start(2, 2048)
     cluster.gmanager.kill()
     async with planning(cluster.address) as planner, driving(cluster) as driver:
-        await eventually(lambda: planner.hears("i0", "i1"), 20, "both have joined")
+        await eventually(lambda: planner.hears("i0", "i1"), 60, "both have joined")
         runs = {
             name: await driver.start(prompt_ids(700, seed=n), TOKENS, at=name) for n, name in enumerate(("i0", "i1"))
         }

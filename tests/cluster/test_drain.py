@@ -16,14 +16,15 @@ async def test_requests_that_wait_at_a_draining_instance_are_served_by_another(s
         long = [await driver.start(prompt_ids(100 + index, seed=index), 800) for index in range(2)]
         for run in long:
             await run.reached(1)
-        short = [await driver.start(prompt_ids(100 + index, seed=index), 50) for index in range(2, 6)]
-        before = await eventually(lambda: _waiting(driver, 4), 10, "four wait")
-        owner = max(before, key=before.__getitem__)
-        other = next(name for name in before if name != owner)
-        os.kill(driver.instance(owner).pid, signal.SIGTERM)
-        await eventually(lambda: _all_wait_at(driver, other), 30, f"all that wait, wait at {other}")
-        assert driver.instance(owner).alive, "it ended before what runs there had"
-        assert await exit_of(driver.instance(owner), 30) == 0
+        async with driver.frozen("i0", "i1"):  # what runs does not end meanwhile
+            short = [await driver.start(prompt_ids(100 + index, seed=index), 50) for index in range(2, 6)]
+            before = await eventually(lambda: _waiting(driver, 4), 8, "four wait")
+            owner = max(before, key=before.__getitem__)
+            other = next(name for name in before if name != owner)
+            os.kill(driver.instance(owner).pid, signal.SIGTERM)
+            await eventually(lambda: _all_wait_at(driver, other), 8, f"all that wait, wait at {other}")
+            assert driver.instance(owner).alive, "it ended before what runs there had"
+        assert await exit_of(driver.instance(owner)) == 0
         for run in (*long, *short):
             expect(run.prompt, await run.finished(), run.params.max_tokens)
         await driver.settled()

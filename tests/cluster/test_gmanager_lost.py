@@ -33,7 +33,7 @@ async def test_running_and_new_requests_outlive_it_and_its_ledger_is_rebuilt(thr
             status = await driver.statuses()
             return len(status) == 3 and all(one.instance.state == "ready" for one in status.values())
 
-        await eventually(complete, 5, "the gManager knows all instances again")
+        await eventually(complete, 30, "the gManager knows all instances again")
         expect(small, tokens, 8)
         expect(large, await late.finished(), 8)
         expect(running.prompt, await running.finished(), 600)
@@ -59,7 +59,7 @@ async def test_one_that_is_stopped_delays_and_ends_nothing(three, expect):
         async def all_ready() -> bool:
             return all(status.instance.state == "ready" for status in (await driver.statuses()).values())
 
-        await eventually(all_ready, 10, "the gManager calls all ready again")
+        await eventually(all_ready, 30, "the gManager calls all ready again")
         await driver.settled()
 
 

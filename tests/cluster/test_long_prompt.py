@@ -20,10 +20,11 @@ async def test_three_times_512_tokens_serve_1400_and_64(three, expect):
     async with driving(three) as driver:
         run = await driver.start(prompt, 64)
         await run.reached(2)
-        spans = await driver.spans(run)
+        async with driver.frozen(*NAMES):
+            spans = await driver.spans(run)
+            explanation = await (await driver.client()).explain(run.request_id)
         assert set(spans) == NAMES
         assert sum(spans.values()) >= 1400
-        explanation = await (await driver.client()).explain(run.request_id)
         one, sent = explanation.explained, explanation.dispatched
         borrowed = [entry for entry in one.history if entry.happened == "borrowed"]
         assert {one.instance_id, *(entry.instance_id for entry in borrowed)} == NAMES, explanation.sentences()
@@ -46,10 +47,12 @@ async def test_decode_ships_queries_and_no_kv(three, expect):
             await run.reached(1)
             await passing.cancel()
             await run.reached(10)
-            before = await driver.statuses()
-            remote[length] = length - (await driver.spans(run)).get("i0", 0)
+            async with driver.frozen("i0"):
+                before = await driver.statuses()
+                remote[length] = length - (await driver.spans(run)).get("i0", 0)
             await run.reached(40)
-            after = await driver.statuses()
+            async with driver.frozen("i0"):
+                after = await driver.statuses()
             expect(prompt, await run.finished(), 150)
             sent = after["i0"].instance.counters.query_bytes - before["i0"].instance.counters.query_bytes
             tokens = after["i0"].requests[0].num_tokens - before["i0"].requests[0].num_tokens
@@ -87,9 +90,8 @@ async def test_uneven_pools_serve_95_percent_of_their_sum(uneven, expect, owner)
     prompt = prompt_ids(1702 - 24, seed=7)
     async with driving(uneven) as driver:
         run = await driver.start(prompt, 24, at=owner)
-        await run.reached(1)
-        assert set(await driver.spans(run)) == NAMES
         expect(prompt, await run.finished(), 24)
+        assert await driver.places(run) == NAMES
         await driver.settled()
 
 

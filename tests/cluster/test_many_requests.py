@@ -38,15 +38,17 @@ async def test_several_creditors_and_several_debtors_at_once(four, expect):
     async with driving(four) as driver:
         first = await driver.start(prompt_ids(1100, seed=1), 200, at="i0")
         await first.reached(1)
-        spans = await driver.spans(first)
+        async with driver.frozen("i0"):
+            spans = await driver.spans(first)
         assert len(spans) >= 3
         half_full = min(spans, key=lambda name: spans[name])
         second = await driver.start(prompt_ids(450, seed=2), 100, at=half_full)
         await second.reached(1)
-        now = await lends(driver)
+        async with driver.frozen("i0", half_full):
+            now = await lends(driver)
+            assert not first.task.done() and not second.task.done()
         assert sum(lent > 0 for lent, _ in now.values()) >= 3, now
         assert {name for name, (_, borrowed) in now.items() if borrowed} == {"i0", half_full}
-        assert not first.task.done() and not second.task.done()
         for run in (first, second):
             expect(run.prompt, await run.finished(), run.params.max_tokens)
         await driver.settled()

@@ -38,7 +38,7 @@ async def test_one_that_was_replaced_while_it_stood_still_ends_when_it_wakes(sta
             async def is_dead() -> bool:
                 return (await driver.statuses())["i1"].instance.state == "dead"
 
-            await eventually(is_dead, 15, "it is known to stand still")
+            await eventually(is_dead, 30, "it is known to stand still")
             handle = await started_beside(cluster, tmp_path / "log", model=str(checkpoint), instance_id="i1")
             signal_instance(first, signal.SIGCONT)
             assert await exit_of(first, 30) == 1

@@ -140,7 +140,7 @@ def test_it_works_from_standard_input(checkpoint):
         env=os.environ | {"MODEL": str(checkpoint)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=100,
     )
     assert done.stdout == "['length', 'length'] 2\n", done.stderr
     assert done.returncode == 0

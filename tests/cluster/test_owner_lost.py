@@ -12,7 +12,7 @@ import pytest
 
 from distkv import RequestRefused
 from tests.checkpoints import prompt_ids
-from tests.cluster.driving import LEASE_S, driving, eventually, exit_of, failure_of
+from tests.cluster.driving import driving, eventually, exit_of, failure_of
 
 
 async def test_started_streams_fail_as_retryable_and_creditors_get_their_memory_back(four, expect):
@@ -23,25 +23,25 @@ async def test_started_streams_fail_as_retryable_and_creditors_get_their_memory_
         await other.reached(1)
         driver.instance("i0").kill()
         for run in owned:
-            assert (await failure_of(run, 10)).retryable
+            assert (await failure_of(run)).retryable
         expect(other.prompt, await other.finished(), 200)
-        await driver.settled(LEASE_S + 1.0)
+        await driver.settled()
 
 
 async def test_a_request_without_output_goes_elsewhere(four, expect):
     """Sent through the gManager, it is sent again when its instance dies before the first token."""
     async with driving(four) as driver:
-        run = await driver.start(prompt_ids(900, seed=1), 16)
+        async with driver.frozen(*(handle.instance_id for handle in four.instances)):  # so that it has no output
+            run = await driver.start(prompt_ids(900, seed=1), 16)
 
-        async def owner() -> str:
-            for name, status in (await driver.statuses()).items():
-                if any(request.request_id == run.request_id for request in status.requests):
-                    return name
-            return ""
+            async def owner() -> str:
+                for name, status in (await driver.statuses()).items():
+                    if any(request.request_id == run.request_id for request in status.requests):
+                        return name
+                return ""
 
-        name = await eventually(owner, 10, "somebody owns it")
+            driver.instance(await eventually(owner, 8, "somebody owns it")).kill()
         assert not run.tokens
-        driver.instance(name).kill()
         expect(run.prompt, await run.finished(), 16)
         await driver.settled()
 
@@ -60,15 +60,16 @@ async def test_sigterm_of_an_owner_lets_its_requests_finish(four, expect):
 
 async def test_sigterm_of_a_creditor_moves_what_it_holds(four, expect):
     async with driving(four) as driver:
-        run = await driver.start(prompt_ids(900, seed=1), 250, at="i0")
+        run = await driver.start(prompt_ids(900, seed=1), 500, at="i0")
         await run.reached(3)
-        creditor = await driver.creditor(run)
+        async with driver.frozen("i0"):
+            creditor = await driver.creditor(run)
         before = (await driver.statuses())["i0"].instance.counters.recomputed_tokens
         os.kill(driver.instance(creditor).pid, signal.SIGTERM)
         assert await exit_of(driver.instance(creditor)) == 0
         assert not run.task.done()
         assert creditor not in await driver.spans(run)
-        expect(run.prompt, await run.finished(), 250)
+        expect(run.prompt, await run.finished(), 500)
         assert (await driver.statuses())["i0"].instance.counters.recomputed_tokens == before
         await driver.settled()
 
@@ -80,7 +81,7 @@ async def test_sigterm_of_a_creditor_when_nobody_has_room(start, expect):
         run = await driver.start(prompt_ids(900, seed=1), 100, at="i0")
         await run.reached(3)
         os.kill(driver.instance("i1").pid, signal.SIGTERM)
-        assert await exit_of(driver.instance("i1"), 10) == 0
+        assert await exit_of(driver.instance("i1")) == 0
         if len(run.tokens) < 100:
             assert (await failure_of(run)).retryable
         await driver.settled()
@@ -90,7 +91,7 @@ async def test_what_can_never_fit_is_refused_with_the_numbers(three):
     async with driving(three) as driver:
         run = await driver.start(prompt_ids(1500, seed=1), 100)
         with pytest.raises(RequestRefused) as refused:
-            await run.finished(10)
+            await run.finished()
         assert refused.value.needed_tokens == 1600
         assert refused.value.pool_tokens == 512 + 2 * (512 - 16)
         await driver.settled()
@@ -117,5 +118,5 @@ def test_a_cluster_ends_with_the_process_that_owns_it(checkpoint, tmp_path):
     assert len(processes) == 5
     owner.kill()
     owner.wait()
-    _gone, left = psutil.wait_procs(processes, timeout=10)
+    _gone, left = psutil.wait_procs(processes, timeout=30)
     assert not [p for p in left if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]

@@ -60,8 +60,9 @@ async def test_a_stalled_gmanager_costs_no_token(three, expect):
                 expect(prompt, await driver.generate(prompt, 100, at="i0"), 100)
             run = await driver.start(prompt_ids(700, seed=2), 700, at="i0")
             await run.reached(20)
-            assert await driver.creditor(run)
-        await eventually(lambda: all_ready(driver), 10, "the gManager calls all ready again")
+            async with driver.frozen("i0"):
+                assert await driver.creditor(run)
+        await eventually(lambda: all_ready(driver), 30, "the gManager calls all ready again")
         expect(run.prompt, await run.finished(), 700)
         assert await recomputed(driver) == before and spans_lost(three.log_dir) == lost
         await driver.settled()
@@ -73,12 +74,13 @@ async def test_a_stalled_owner_or_creditor_ends_no_request(four, expect):
         for index, name in enumerate(("i0", "a creditor")):
             run = await driver.start(prompt_ids(1000, seed=index), 400, at="i0")
             await run.reached(5)
-            who = await driver.creditor(run) if name == "a creditor" else name
+            async with driver.frozen("i0"):
+                who = await driver.creditor(run) if name == "a creditor" else name
             async with stalled(lambda signum, who=who: signal_instance(driver.instance(who), signum)):
                 pass
             expect(run.prompt, await run.finished(), 400)
-            await eventually(lambda: all_ready(driver), 10, "the gManager calls all ready again")
-            await driver.settled(10.0)
+            await eventually(lambda: all_ready(driver), 30, "the gManager calls all ready again")
+            await driver.settled()
 
 
 async def test_a_stalled_gateway_loses_no_stream(start):

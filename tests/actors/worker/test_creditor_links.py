@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from distkv.actors.worker import creditor_links
-from distkv.actors.worker.creditor_links import LINK_WAIT_S, CreditorLinks
+from distkv.actors.worker.creditor_links import LINK_WAIT_S, Attempt, CreditorLinks
 from distkv.engine.attention.answer_times import AnswerTimes
 from distkv.engine.attention.creditor_link import CreditorLink
 from distkv.errors import LinkClosed, LinkTimeout
@@ -24,8 +24,6 @@ from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.data import AttendPlan, DataMessage
 
 DEADLINE_S = 10.0
-AT_ONCE_S = LINK_WAIT_S / 2
-"""Less than a step waits for a link that is being opened."""
 
 
 class FakeLink:
@@ -58,8 +56,9 @@ class Network:
         self.links: list[FakeLink] = []
 
     def open(self, member: Member) -> TensorLink:
+        is_black_hole = self.is_black_hole
         self.attempts.put(member)
-        if self.is_black_hole:
+        if is_black_hole:
             assert self.released.wait(DEADLINE_S)
             raise LinkTimeout(member.instance_id, 1.0)
         if self.refusal:
@@ -80,20 +79,43 @@ def network() -> Iterator[Network]:
     network.released.set()
 
 
+class Waited(threading.Event):
+    """The end of an attempt: whoever waits for it is noted, and waits until it has come, but for a black hole."""
+
+    def __init__(self, network: Network, waits: list[float]) -> None:
+        super().__init__()
+        self._network, self._waits = network, waits
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self._waits.append(timeout)
+        return False if self._network.is_black_hole else super().wait(DEADLINE_S)
+
+
 @pytest.fixture
-def links(network: Network) -> CreditorLinks[CreditorLink]:
+def waits() -> list[float]:
+    """How long steps would have waited for links, each time one did."""
+    return []
+
+
+@pytest.fixture
+def links(network: Network, waits: list[float], monkeypatch: pytest.MonkeyPatch) -> CreditorLinks[CreditorLink]:
+    def attempt(to: Member) -> Attempt:
+        return Attempt(to, done=Waited(network, waits))
+
+    monkeypatch.setattr(creditor_links, "Attempt", attempt)
+
     def make(link: TensorLink, instance_id: str, on_silent: Callable[[], None]) -> CreditorLink:
         return CreditorLink(link, instance_id, AnswerTimes(0.0), Counters(), on_silent)
 
     return CreditorLinks(network.open, make)
 
 
-def refused(links: CreditorLinks[CreditorLink], microbatch: int = 0, name: str = "p") -> tuple[str, float]:
-    """Why there is no link, and how long a step stood still to hear it."""
-    started = time.monotonic()
+def refused(links: CreditorLinks[CreditorLink], microbatch: int = 0, name: str = "p") -> str:
+    """Why there is no link."""
     with pytest.raises(LinkClosed) as error:
         links.get(member(name), microbatch)
-    return error.value.why, time.monotonic() - started
+    return error.value.why
 
 
 def prepared(links: CreditorLinks[CreditorLink], name: str = "p") -> str:
@@ -102,22 +124,30 @@ def prepared(links: CreditorLinks[CreditorLink], name: str = "p") -> str:
     return reports.get(timeout=DEADLINE_S)
 
 
-def test_a_black_hole_is_waited_for_once_and_briefly(network: Network, links: CreditorLinks[CreditorLink]) -> None:
+def test_a_black_hole_is_waited_for_once_and_briefly(
+    network: Network, links: CreditorLinks[CreditorLink], waits: list[float]
+) -> None:
     """Else each step waits for the whole timeout of a connection, and everybody in its batch with it."""
     network.is_black_hole = True
-    why, waited_s = refused(links)
-    assert "not linked yet" in why and waited_s < 5 * LINK_WAIT_S
+    assert "not linked yet" in refused(links) and waits == [LINK_WAIT_S]
     for microbatch in (0, 1, 0, 1):
-        assert refused(links, microbatch)[1] < AT_ONCE_S
-    assert network.attempts.qsize() == 2, "one attempt for each microbatch"
+        refused(links, microbatch)
+    assert len(waits) == 1
+    for _ in range(2):
+        network.attempts.get(timeout=DEADLINE_S)
+    assert network.attempts.empty(), "one attempt for each microbatch"
 
 
-def test_others_are_linked_to_while_one_is_a_black_hole(network: Network, links: CreditorLinks[CreditorLink]) -> None:
+def test_others_are_linked_to_while_one_is_a_black_hole(
+    network: Network, links: CreditorLinks[CreditorLink], waits: list[float]
+) -> None:
     network.is_black_hole = True
     refused(links)
+    assert network.attempts.get(timeout=DEADLINE_S).instance_id == "p"
     network.is_black_hole = False
     assert not links.get(member("q"), 0).broken
-    assert refused(links)[1] < AT_ONCE_S
+    before = len(waits)
+    assert "not linked yet" in refused(links) and len(waits) == before
 
 
 def test_what_failed_is_tried_again_after_pauses_that_double(
@@ -145,7 +175,7 @@ def test_what_failed_is_tried_again_after_pauses_that_double(
 
 def test_a_peer_that_is_listed_otherwise_is_tried_at_once(network: Network, links: CreditorLinks[CreditorLink]) -> None:
     network.refusal = "no route"
-    assert refused(links)[0] == "no route"
+    assert refused(links) == "no route"
     network.refusal = ""
     moved = msgspec.structs.replace(member(), data=DataEndpoint(address="p:2"))
     links.prepare(moved, lambda _: None)
@@ -162,7 +192,7 @@ def test_a_link_is_there_before_a_step_needs_it(network: Network, links: Credito
 
 
 def test_a_silent_creditor_is_waited_for_by_one_microbatch_only(
-    network: Network, links: CreditorLinks[CreditorLink]
+    network: Network, links: CreditorLinks[CreditorLink], waits: list[float]
 ) -> None:
     first, second = links.get(member(), 0), links.get(member(), 1)
     for link in (first, second):
@@ -174,7 +204,8 @@ def test_a_silent_creditor_is_waited_for_by_one_microbatch_only(
     assert all(link.aborted.is_set() for link in network.links)
     assert second.collect(0, time.monotonic()) is None and second.broken
     network.is_black_hole = True
-    assert refused(links)[1] < AT_ONCE_S, "nor by the next step"
+    before = len(waits)
+    assert "not linked yet" in refused(links) and len(waits) == before, "nor by the next step"
 
 
 def test_who_is_not_listed_any_more_is_forgotten(network: Network, links: CreditorLinks[CreditorLink]) -> None:

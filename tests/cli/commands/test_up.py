@@ -182,8 +182,8 @@ def test_up_shows_the_cluster_on_a_terminal(tmp_path):
     arguments = ["--model", str(tmp_path), "--kv-tokens", "160", "--port", "0", "--no-gateway"]
     with on_terminal([sys.executable, "-c", PROGRAM, *arguments]) as terminal:
         terminal.wait_for("ready at tcp://127.0.0.1:")
-        shown = terminal.wait_for("tokens/s: prompt")
-        assert "\x1b" in shown
+        terminal.wait_for("tokens/s: prompt")
+        assert "\x1b" in terminal.written
         terminal.wait_for("borrowed")
         os.kill(terminal.process.pid, signal.SIGINT)
         terminal.wait_for("stopping; Ctrl-C again ends everything at once")
