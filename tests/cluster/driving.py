@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -294,6 +295,11 @@ def signal_instance(handle: InstanceHandle, signum: int) -> None:
     """Signal the rManager and its worker: SIGSTOP and SIGCONT are what a frozen machine looks like to others."""
     for process in (psutil.Process(handle.pid), *psutil.Process(handle.pid).children(recursive=True)):
         os.kill(process.pid, signum)
+
+
+def traced(file: Path) -> list[bytes]:
+    """The records of a trace that are written; the last line may still be under way."""
+    return [line for line in file.read_bytes().split(b"\n")[:-1] if line]
 
 
 def worker_pid(handle: InstanceHandle) -> int:

@@ -22,6 +22,7 @@ from distkv.wire import messages
 from distkv.wire.messages import data
 from distkv.wire.messages.common import Epoch, Member, Message
 from distkv.wire.messages.profile import Profile
+from tests.cluster.driving import traced
 from tests.token_ids import packed
 from tests.wire.golden.values import PROFILE
 
@@ -59,7 +60,7 @@ class Known:
     @classmethod
     def of(cls, request_id: str, debtor: Member, creditor: Member, traces: list[Path]) -> Known:
         ids: dict[str, list[Any]] = {}
-        for line in (line for trace in traces for line in trace.read_bytes().splitlines() if line):
+        for line in (line for trace in traces for line in traced(trace)):
             for name, value in _named(json.loads(line)):
                 if (name == "seq" or name.endswith("_id")) and value not in ids.setdefault(name, []):
                     ids[name].append(value)

@@ -24,6 +24,10 @@ def workers(cluster: LocalCluster) -> dict[str, int]:
     return {one["instance_id"]: one["worker_pid"] for one in cluster.status()["instances"]}
 
 
+def processes_of(cluster: LocalCluster) -> set[psutil.Process]:
+    return {psutil.Process(pid) for pid in (*(one.pid for one in cluster.processes), *workers(cluster).values())}
+
+
 def comes_back(supervisor: Supervisor) -> tuple[str, str]:
     """The process that died, and the one that is ready again."""
     changes: list[Died | Restarted] = []
@@ -45,11 +49,11 @@ def test_each_kind_of_process_comes_back_under_a_stream(checkpoint: Path, expect
     with LocalCluster(checkpoint, 2, 1024, dtype="float32", threads=1) as cluster:
         supervisor = Supervisor(cluster, Restarts(2), start_timeout_s=BACK_S)
         places = cluster.address, cluster.http_url
-        pids: set[int] = set()
+        seen: set[psutil.Process] = set()
         for victim in ("gManager", "gateway", "worker of instance i0", "instance i1"):
             name = victim.removeprefix("worker of ")
             (process,) = (one for one in cluster.processes if one.name == name)
-            pids |= {one.pid for one in cluster.processes} | set(workers(cluster).values())
+            seen |= processes_of(cluster)
             stream = cluster.stream(prompt, greedy)
             tokens = list(next(stream).token_ids)
             os.kill(_pid(cluster, victim, process), signal.SIGKILL)
@@ -72,8 +76,9 @@ def test_each_kind_of_process_comes_back_under_a_stream(checkpoint: Path, expect
         while not cluster.gateway.serves():
             assert time.monotonic() < deadline_s
             time.sleep(0.05)
-        pids |= {one.pid for one in cluster.processes} | set(workers(cluster).values())
-    assert not [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE]
+        seen |= processes_of(cluster)
+    _gone, left = psutil.wait_procs(seen, timeout=BACK_S)
+    assert not [one for one in left if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
 
 
 def _pid(cluster: LocalCluster, victim: str, process: Child) -> int:

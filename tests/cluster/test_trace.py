@@ -7,20 +7,20 @@ from collections.abc import Iterator
 from typing import Any
 
 from tests.checkpoints import prompt_ids
-from tests.cluster.driving import driving
+from tests.cluster.driving import driving, traced
 
 Event = dict[str, Any]
 
 
 async def test_a_trace_shows_what_runs_beside_what(three, traces, expect):
-    before = traces[0].stat().st_size
+    before = len(traced(traces[0]))
     async with driving(three) as driver:
         prompt = prompt_ids(1400, seed=2)
         expect(prompt, await driver.generate(prompt, 24, at="i0"), 24)
         await driver.settled()
-    traced = [event for line in traces[0].read_bytes()[before:].splitlines() for event in _messages(json.loads(line))]
-    steps = _steps(traced)
-    results = {e["step_id"]: e["t_s"] for e in traced if e["type"] == "StepResult"}
+    events = [event for line in traced(traces[0])[before:] for event in _messages(json.loads(line))]
+    steps = _steps(events)
+    results = {e["step_id"]: e["t_s"] for e in events if e["type"] == "StepResult"}
 
     # Step n+1 is sent before the result of n is back.
     ahead = [n for n in results if n + 1 in steps and steps[n + 1]["t_s"] < results[n]]
@@ -28,16 +28,16 @@ async def test_a_trace_shows_what_runs_beside_what(three, traces, expect):
 
     # A chunk's rBlocks are on their way to a creditor, from BlocksReady to Complete, while a later chunk is computed.
     exposed = {
-        (e["span"]["span_id"], e["index"]): e["t_s"] for e in traced if e["type"] == "BlocksReady" and e["is_sent"]
+        (e["span"]["span_id"], e["index"]): e["t_s"] for e in events if e["type"] == "BlocksReady" and e["is_sent"]
     }
     moves = [
         (exposed[e["span"]["span_id"], e["index"]], e["t_s"])
-        for e in traced
+        for e in events
         if e["type"] == "Complete" and not e["is_sent"]
     ]
     assert len(moves) >= 2
     computing = []
-    for e in traced:
+    for e in events:
         if e["type"] == "StepResult":
             seq = steps[e["step_id"]]["seqs"][0]
             if seq["end"] - seq["start"] > 1:  # a chunk of the prompt

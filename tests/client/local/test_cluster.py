@@ -41,13 +41,22 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Pa
     return make
 
 
-def gone(pids: list[int]) -> bool:
-    _, left = psutil.wait_procs([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], timeout=15)
-    return not [one for one in left if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+def gone(processes: list[psutil.Process]) -> bool:
+    _, left = psutil.wait_procs(processes, timeout=30)
+    return not [one for one in left if is_there(one)]
 
 
-def pids(cluster: LocalCluster) -> list[int]:
-    return [cluster.gmanager.pid, *(one.pid for one in cluster.instances), *workers(cluster)]
+def is_there(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def processes_of(cluster: LocalCluster) -> list[psutil.Process]:
+    """All of them, while they live; a number alone may come to name another process."""
+    pids = [*(one.pid for one in cluster.processes), *workers(cluster)]
+    return [psutil.Process(pid) for pid in pids]
 
 
 def workers(cluster: LocalCluster) -> list[int]:
@@ -62,9 +71,9 @@ def test_it_serves_and_leaves_nothing_behind(model):
         assert [one["instance_id"] for one in cluster.status()["instances"]] == ["i0", "i1"]
         assert {one.instance_id: one.total_blocks for one in cluster.client().members()} == {"i0": 10, "i1": 20}
         assert cluster.address == cluster.gmanager.address
-        log_dir, all_pids = cluster.log_dir, pids(cluster)
+        log_dir, processes = cluster.log_dir, processes_of(cluster)
         assert log_dir.is_dir()
-    assert gone(all_pids)
+    assert gone(processes)
     assert not log_dir.exists()
     with pytest.raises(RuntimeError, match="closed"):
         cluster.status()
@@ -75,14 +84,14 @@ def test_nobody_waits_for_a_gmanager_whose_port_is_known(model):
     started: list[int] = []
 
     def on_ready(name: str) -> None:
-        started.append(len(psutil.Process().children()))
+        started.append(len(set(psutil.Process().children()) - before))
 
-    before = len(psutil.Process().children())
+    before = set(psutil.Process().children())
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with without_gateway(model("x"), instances=2, kv_tokens=160, port=port, on_ready=on_ready) as cluster:
         assert cluster.address == f"tcp://127.0.0.1:{port}"
-        assert started == [before + 3] * 3
+        assert started == [3] * 3
         assert cluster.generate(["a"], TWO)[0].text == "0 1 "
 
 
@@ -94,7 +103,7 @@ async def test_it_works_while_a_loop_runs_in_the_calling_thread(model):
 
 def test_the_death_of_an_instance_ends_nothing_else(model):
     with without_gateway(model("x"), instances=2, kv_tokens=160) as cluster:
-        worker = workers(cluster)[0]
+        worker = psutil.Process(workers(cluster)[0])
         cluster.instances[0].kill()
         assert cluster.instances[0].exit_code == -signal.SIGKILL
         assert gone([worker])
@@ -104,7 +113,7 @@ def test_the_death_of_an_instance_ends_nothing_else(model):
 
 def test_the_worker_of_an_instance_killed_by_others_ends_too(model):
     with without_gateway(model("x"), kv_tokens=160) as cluster:
-        (worker,) = workers(cluster)
+        (worker,) = map(psutil.Process, workers(cluster))
         os.kill(cluster.instances[0].pid, signal.SIGKILL)
         os.waitid(os.P_PID, cluster.instances[0].pid, os.WEXITED | os.WNOWAIT)
         assert not cluster.instances[0].alive
@@ -123,17 +132,17 @@ def test_requests_outlive_the_gmanager_and_it_can_come_back(model):
 
 def test_a_stopped_process_is_killed_in_the_end(model):
     cluster = without_gateway(model("x"), kv_tokens=160, stop_timeout_s=0.2)
-    all_pids = pids(cluster)
+    processes = processes_of(cluster)
     os.kill(cluster.instances[0].pid, signal.SIGSTOP)
     cluster.close()
-    assert gone(all_pids)
+    assert gone(processes)
 
 
 def test_one_that_ignores_its_stop_event_is_ended(model):
     cluster = without_gateway(model("stays"), kv_tokens=160, shutdown_timeout_s=0.1)
-    all_pids = pids(cluster)
+    processes = processes_of(cluster)
     cluster.close()
-    assert gone(all_pids)
+    assert gone(processes)
     assert cluster.instances[0].process.returncode == 1
 
 
@@ -155,8 +164,8 @@ def test_a_gateway_serves_http_beside_the_instances(model, tmp_path):
             assert answer.status == 200
         report = cluster.gateway.report
         assert (report["gmanager"], report["keys"]) == (cluster.address, 2)
-        all_pids = [*pids(cluster), cluster.gateway.pid]
-    assert gone(all_pids)
+        processes = processes_of(cluster)
+    assert gone(processes)
     assert cluster.gateway.process.returncode == 0
     assert sorted(path.name for path in (tmp_path / "logs").iterdir()) == ["gateway.log", "gmanager.log", "i0.log"]
 
@@ -267,10 +276,11 @@ def test_children_end_when_their_parent_is_killed(model):
     parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     with parent.stdout:
-        log_dir, *children = parent.stdout.readline().split()
+        log_dir, *pids = parent.stdout.readline().split()
+    children = [psutil.Process(int(pid)) for pid in pids]
     parent.kill()
     parent.wait()
-    assert gone([int(pid) for pid in children])
+    assert gone(children)
     for worker in psutil.Process().children():
         worker.kill()
     for file in Path(log_dir).iterdir():

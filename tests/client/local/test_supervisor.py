@@ -47,7 +47,7 @@ def test_each_kind_of_process_comes_back_where_it_was(model):
     with LocalCluster(model, instances=2, kv_tokens=[160, 320]) as cluster:
         supervisor = Supervisor(cluster, Restarts(2), start_timeout_s=1e6)
         address, url = cluster.address, cluster.http_url
-        pids = [one.pid for one in cluster.processes]
+        processes = [psutil.Process(one.pid) for one in cluster.processes]
         for name in ("instance i1", "gateway", "gManager"):
             (before,) = (one for one in cluster.processes if one.name == name)
             os.kill(before.pid, signal.SIGKILL)
@@ -61,7 +61,7 @@ def test_each_kind_of_process_comes_back_where_it_was(model):
             )
             (after,) = (one for one in cluster.processes if one.name == name)
             assert after.pid == restarted.pid != before.pid and not before.alive
-            pids.append(after.pid)
+            processes.append(psutil.Process(after.pid))
         assert (cluster.address, cluster.http_url) == (address, url)
         assert [one.instance_id for one in cluster.instances] == ["i0", "i1"]
         assert cluster.generate(["a"], TWO)[0].text == "0 1 "
@@ -70,7 +70,7 @@ def test_each_kind_of_process_comes_back_where_it_was(model):
         # The fake's health check passes from the second time on.
         assert [cluster.gateway.serves() for _ in range(2)] == [False, True]
         assert not supervisor.is_over and len(cluster.processes) == 4
-    assert gone(pids)
+    assert gone(processes)
 
 
 def test_one_that_dies_again_and_again_stays_down(model):
