@@ -32,7 +32,7 @@ else:
 settings.register_profile("any-load", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any-load")
 
-END_WITHIN_S = 5.0
+END_WITHIN_S = 20.0
 _PR_SET_CHILD_SUBREAPER = 36
 
 LASTING: set[int] = set()

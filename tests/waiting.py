@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-DEADLINE_S = 10.0
+DEADLINE_S = 30.0
 T = TypeVar("T")
 
 

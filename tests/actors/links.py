@@ -26,7 +26,7 @@ from distkv.wire.messages.common import Epoch, Member, SpanRef
 from tests.checkpoints import variant
 
 BLOCK, NUM_SLOTS = 4, 8
-DEADLINE_S = 10.0
+DEADLINE_S = 30.0
 _names = itertools.count()
 
 

@@ -31,7 +31,7 @@ class Waiting:
 async def test_it_rings_when_the_deadline_has_come_and_once() -> None:
     waiting = Waiting(MonotonicClock().now() + 0.05)
     due = waiting.deadline
-    async with asyncio.timeout(10.0), task_scope() as tasks:
+    async with asyncio.timeout(30.0), task_scope() as tasks:
         tasks.create_task(waiting.alarm.run())
         await waiting.rang.wait()
         for _ in range(20):
@@ -41,17 +41,17 @@ async def test_it_rings_when_the_deadline_has_come_and_once() -> None:
 
 async def test_what_is_needed_earlier_wakes_it_and_what_is_needed_later_does_not_ring() -> None:
     waiting = Waiting(math.inf)
-    async with asyncio.timeout(10.0), task_scope() as tasks:
+    async with asyncio.timeout(30.0), task_scope() as tasks:
         tasks.create_task(waiting.alarm.run())
         await asyncio.sleep(0)
         waiting.deadline = waiting.clock.now()
         waiting.alarm.check()
         await waiting.rang.wait()
         waiting.rang.clear()
-        waiting.deadline = waiting.clock.now() + 0.02
+        waiting.deadline = waiting.clock.now() + 0.3
         waiting.alarm.check()
         await asyncio.sleep(0)
-        waiting.deadline = later = waiting.clock.now() + 0.1
+        waiting.deadline = later = waiting.clock.now() + 0.4
         waiting.alarm.check()
         await waiting.rang.wait()
     assert len(waiting.rang_at) == 2 and waiting.rang_at[1] >= later
@@ -76,7 +76,7 @@ async def test_one_that_is_always_due_lets_others_run() -> None:
         if len(rings) == 3:
             third.set()
 
-    async with asyncio.timeout(10.0), task_scope() as tasks:
+    async with asyncio.timeout(30.0), task_scope() as tasks:
         tasks.create_task(Alarm(MonotonicClock(), lambda: 0.0, ring).run())
         await third.wait()
 
@@ -111,7 +111,7 @@ async def test_a_process_that_was_stopped_reads_before_it_lets_time_pass() -> No
         clock.stopped_s = 3600.0
         asyncio.get_running_loop().call_later(READING_S / 2, read)
 
-    async with asyncio.timeout(10.0), task_scope() as tasks:
+    async with asyncio.timeout(30.0), task_scope() as tasks:
         alarm = Alarm(clock, lambda: deadline, ring)
         tasks.create_task(alarm.run())
         asyncio.get_running_loop().call_later(0.01, go_on)

@@ -76,7 +76,7 @@ async def test_health_checks_and_streams_are_seen() -> None:
     [(b"", "the connection was lost"), (b"HTTP/1.1 503 No\r\n\r\n", "another status than 200"), (None, "in time")],
 )
 async def test_a_health_check_without_an_answer_is_counted_by_its_reason(live, told, monkeypatch) -> None:
-    monkeypatch.setattr(observation, "ANSWER_S", 0.05)
+    monkeypatch.setattr(observation, "ANSWER_S", 0.05 if live is None else 10.0)
     seen = await seen_of(Gateway(live), lambda seen: seen.unanswered)
     assert [told in reason for reason in seen.unanswered] == [True] and not seen.live_s
 
@@ -91,7 +91,7 @@ async def test_a_health_check_without_an_answer_is_counted_by_its_reason(live, t
     ],
 )
 async def test_a_stream_that_fails_is_counted_by_its_reason(completion, told, monkeypatch) -> None:
-    monkeypatch.setattr(observation, "SILENCE_S", 0.05)
+    monkeypatch.setattr(observation, "SILENCE_S", 0.05 if completion is None else 10.0)
     seen = await seen_of(Gateway(completion=completion), lambda seen: seen.failed)
     assert [told in reason for reason in seen.failed] == [True] and not seen.finished
 

@@ -38,9 +38,9 @@ async def test_decode_ships_queries_and_no_kv(three, expect):
     """What travels per token and creditor is the same however much lies remote."""
     per_token, remote = {}, {}
     async with driving(three) as driver:
-        for length in (392, 900):
+        for length in (250, 800):
             # It leaves when the other is placed: then there is room to grow, and no more spans are borrowed.
-            passing = await driver.start(prompt_ids(225), 300, at="i0")
+            passing = await driver.start(prompt_ids(400), 300, at="i0")
             await passing.reached(1)
             prompt = prompt_ids(length, seed=length)
             run = await driver.start(prompt, 150, at="i0")
@@ -67,8 +67,8 @@ async def test_decode_ships_queries_and_no_kv(three, expect):
                 assert now.step_serve_s <= now.serve_s
                 assert (now.attend_queries > was.attend_queries) == (name in creditors)
             await driver.settled()
-    assert remote[900] > 1.5 * remote[392] > 0
-    assert per_token[900] == pytest.approx(per_token[392], rel=0.1)
+    assert remote[800] > 1.5 * remote[250] > 0
+    assert per_token[800] == pytest.approx(per_token[250], rel=0.1)
 
 
 async def test_counts_add_up_at_every_moment(three, expect):

@@ -17,7 +17,7 @@ from distkv.wire.messages.from_worker import Checksummed, StepResult, WorkerFail
 from distkv.wire.messages.to_worker import Checksum, Shutdown, Step
 from distkv.wire.worker_pipe import CommandReader, ResultWriter, WorkerPipe
 
-DEADLINE_S = 10.0
+DEADLINE_S = 30.0
 ENVELOPES = EnvelopeFactory("a")
 
 

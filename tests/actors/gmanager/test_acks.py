@@ -19,7 +19,7 @@ from distkv.wire.messages.envelope import Envelope, ToGManager
 from distkv.wire.messages.to_rmanager import HeartbeatAck
 from tests.control.parts import make_member
 
-DEADLINE_S = 10.0
+DEADLINE_S = 30.0
 ROUTE, OTHER = b"route", b"other"
 
 

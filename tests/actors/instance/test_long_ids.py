@@ -30,13 +30,15 @@ VOCAB = 100_000
 TRIES = 7
 
 
-def least_s(act: Callable[[], object]) -> float:
-    took = []
+def least_s(*acts: Callable[[], object]) -> list[float]:
+    """What each takes at best, by turns."""
+    took: list[list[float]] = [[] for _ in acts]
     for _ in range(TRIES):
-        began_s = time.thread_time()
-        act()
-        took.append(time.thread_time() - began_s)
-    return min(took)
+        for act, times in zip(acts, took, strict=True):
+            began_s = time.thread_time()
+            act()
+            times.append(time.thread_time() - began_s)
+    return [min(times) for times in took]
 
 
 async def test_many_ids_cost_less_than_looking_at_each(tasks: asyncio.TaskGroup) -> None:
@@ -62,6 +64,7 @@ async def test_many_ids_cost_less_than_looking_at_each(tasks: asyncio.TaskGroup)
         assert isinstance(message, Submit)
         intake.submit(message, b"route", "")
 
-    took_s = least_s(take)
+    took_s, looked_s = least_s(take, lambda: deque(ids, maxlen=0))
     assert len(steps) == 2 * TRIES and steps[0].seqs[0].tokens == pack(ids[: steps[0].seqs[0].end])
-    assert took_s < 0.5 * least_s(lambda: deque(ids, maxlen=0)), f"{took_s * 1e3:.1f} ms for {len(ids)} ids"
+    # Another look at each would pass it; half of it is what is usual.
+    assert took_s < looked_s, f"{took_s * 1e3:.1f} ms for {len(ids)} ids"

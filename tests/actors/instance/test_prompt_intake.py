@@ -19,7 +19,7 @@ from distkv.wire.messages.to_client import RequestEnded
 from distkv.wire.messages.to_rmanager import Cancel, Submit
 from tests.token_ids import prompt_fields
 
-DEADLINE_S = 10.0
+DEADLINE_S = 30.0
 MOST = 10_000
 FEW = 1000
 VOCAB = 1 << 14

@@ -23,7 +23,7 @@ from distkv.wire.messages.common import DataEndpoint, Member
 from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.data import AttendPlan, DataMessage
 
-DEADLINE_S = 10.0
+DEADLINE_S = 30.0
 
 
 class FakeLink:

@@ -10,7 +10,7 @@ import pytest
 from distkv.actors.worker import source_threads
 from distkv.actors.worker.source_threads import SourceThreads
 
-DEADLINE_S = 10.0
+DEADLINE_S = 30.0
 
 
 @pytest.fixture(autouse=True)

@@ -59,7 +59,7 @@ async def test_what_a_send_found_out_wakes_the_reader_that_waits() -> None:
             await asyncio.sleep(0)
             theirs.send(b"%d" % index)
             assert end.send((b"answer", b"of two frames"))
-            assert await asyncio.wait_for(reading, 5) == [b"%d" % index]
+            assert await asyncio.wait_for(reading, 20) == [b"%d" % index]
             assert theirs.recv_multipart() == [b"answer", b"of two frames"]
         end.close(0)
 
@@ -76,14 +76,14 @@ async def test_a_reader_that_asks_seldom_misses_nothing() -> None:
             sending.send(b"1")
             cancelled.cancel()
             await asyncio.wait((cancelled,))
-            assert await asyncio.wait_for(end.recv(), 5) == [b"1"]
+            assert await asyncio.wait_for(end.recv(), 20) == [b"1"]
             waiting = asyncio.create_task(end.recv())
             await asyncio.sleep(0)
             await asyncio.sleep(0)
             sending.send(b"2")
             sending.send(b"3")
             assert end.recv_now() == [b"2"]
-            assert await asyncio.wait_for(waiting, 5) == [b"3"]
+            assert await asyncio.wait_for(waiting, 20) == [b"3"]
             assert not end.has_waiting()
         end.close(0)
 
@@ -97,14 +97,14 @@ async def test_what_many_sends_found_out_wakes_the_reader_that_waits() -> None:
         theirs.connect("inproc://d")
         end = LoopSocket(ours, "d")
         theirs.send(b"hello")
-        assert await asyncio.wait_for(end.recv(), 5) == [b"theirs", b"hello"]
+        assert await asyncio.wait_for(end.recv(), 20) == [b"theirs", b"hello"]
         for index in range(100):
             reading = asyncio.create_task(end.recv())
             await asyncio.sleep(0)
             await asyncio.sleep(0)
             theirs.send(b"%d" % index)
             end.send_each([(b"theirs", b"1"), (b"nobody", b"2"), (b"theirs", zmq.Frame(b"3"))])
-            assert await asyncio.wait_for(reading, 5) == [b"theirs", b"%d" % index]
+            assert await asyncio.wait_for(reading, 20) == [b"theirs", b"%d" % index]
             assert (theirs.recv(), theirs.recv()) == (b"1", b"3")
         end.close(0)
 
@@ -128,7 +128,7 @@ class Taker:
         self.rests.append(len(self.taken))
 
     async def wait_for(self, count: int) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while len(self.taken) < count:
                 self._moved.clear()
                 await self._moved.wait()
@@ -162,7 +162,7 @@ async def test_who_is_delivered_to_misses_nothing_and_lets_others_run(monkeypatc
         delivering.cancel()
         await asyncio.wait((delivering,))
         theirs.send(b"later")
-        assert await asyncio.wait_for(end.recv(), 5) == [b"later"]
+        assert await asyncio.wait_for(end.recv(), 20) == [b"later"]
         end.close(0)
 
 
@@ -179,11 +179,11 @@ async def test_what_a_taker_raises_and_the_end_of_a_socket_end_its_delivery() ->
         await asyncio.sleep(0)
         theirs.send(b"1")
         with pytest.raises(ValueError, match="not that"):
-            await asyncio.wait_for(delivering, 5)
+            await asyncio.wait_for(delivering, 20)
         taker = Taker()
         delivering = asyncio.create_task(end.deliver(taker.take, taker.rest))
         theirs.send(b"2")
         await taker.wait_for(1)
         end.close(0)
         with pytest.raises(LinkClosed):
-            await asyncio.wait_for(delivering, 5)
+            await asyncio.wait_for(delivering, 20)
