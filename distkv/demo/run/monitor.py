@@ -25,9 +25,10 @@ class Traffic(msgspec.Struct, frozen=True):
 
 
 class RequestMonitor:
-    """`with RequestMonitor(client, request_id) as monitor`: `placement` and `traffic` are the newest known.
+    """`with RequestMonitor(client, request_id) as monitor`: `traffic` is the newest known, `placement` the fullest.
 
-    placement stays as it was last seen when the request has ended. The client stays the caller's.
+    placement: when most KV of the request was seen to lie somewhere; of equal ones the newest. It stays when the
+    request has ended, and is None if nobody looked before that. The client stays the caller's.
     """
 
     def __init__(self, client: Client, request_id: str) -> None:
@@ -35,6 +36,7 @@ class RequestMonitor:
         self.traffic = Traffic()
         self._client = client
         self._request_id = request_id
+        self._polling = threading.Lock()
         self._leave = threading.Event()
         self._thread = threading.Thread(target=self._run, name="demo monitor", daemon=True)
 
@@ -49,10 +51,13 @@ class RequestMonitor:
         self._thread.join()
 
     def poll(self) -> None:
-        """Read the statuses now."""
-        statuses = self._client.statuses()
-        self.traffic = _traffic([one.instance.counters for one in statuses])
-        self.placement = find(statuses, self._request_id) or self.placement
+        """Read the statuses now. Any thread may."""
+        with self._polling:  # else what one thread read before another may be noted after it
+            statuses = self._client.statuses()
+            self.traffic = _traffic([one.instance.counters for one in statuses])
+            found = find(statuses, self._request_id)
+            if found is not None and (self.placement is None or found.num_tokens >= self.placement.num_tokens):
+                self.placement = found
 
     def _run(self) -> None:
         while not self._leave.wait(PERIOD_S):

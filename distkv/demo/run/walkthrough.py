@@ -174,7 +174,9 @@ def _report(prompt: QuestionPrompt, answer: Answer, monitor: RequestMonitor, dis
             display.say("  right", "bold green")
         else:
             display.say(f"  WRONG: the document says {prompt.expected!r}", "bold red")
-    if monitor.placement is not None:
+    if monitor.placement is None:
+        display.say("  it was answered before its KV had been looked for")
+    else:
         for line in draw(monitor.placement):
             display.say(line)
     before, after = answer.traffic_before, answer.traffic_at_first

@@ -101,8 +101,10 @@ def test_it_answers_from_what_no_instance_could_hold_as_transformers_does(start,
     assert re.search(r"tokens equal: all \d+ are those of transformers", out)
     assert re.search(r"that is 2\.[3-9]\d times the KV pool of one instance", out)
     assert out.count("\n  right\n") == 4 and "\n not mentioned\n" in out
-    for line in ("spans in order  i", "queries and partials ", "first token after ", "tokens/s"):
-        assert out.count(line) == 4
+    assert out.count("queries and partials ") == 4
+    # An answer may come all at once, and end before anybody looks.
+    assert len(re.findall(r"first token after \d+\.\d\d s(?:, then [\d.]+ tokens/s)?\n", out)) == 4
+    assert out.count("spans in order  i") + out.count("answered before its KV had been looked for") == 4
     assert {name for name in ("i0", "i1", "i2") if f"  {name}  █" in out} == {"i0", "i1", "i2"}
     assert out.endswith("everything is stopped; nothing is left behind\n")
     assert "Traceback" not in out and "\x1b" not in out
