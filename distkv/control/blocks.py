@@ -73,6 +73,12 @@ class BlockPool:
         self._move(taken, SlotState.FREE, state)
         return sorted(taken)
 
+    def allocate_singly(self, num_slots: int, state: SlotState) -> list[int]:
+        """Take free slots as if one was allocated after the other, in this order; there must be so many."""
+        taken = [self._take_first() for _ in range(num_slots)]
+        self._move(taken, SlotState.FREE, state)
+        return taken
+
     def change(self, slots: Iterable[int], old: SlotState, new: SlotState) -> None:
         """Move slots from state `old` to `new`, neither of them FREE."""
         assert SlotState.FREE not in (old, new)

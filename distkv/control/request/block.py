@@ -136,14 +136,11 @@ class Block(msgspec.Struct, eq=False):
 
     def kinds(self) -> Kinds:
         """What it counts as, in the order of `BlockCounts`."""
-        here = self.slot is not None
-        return (
-            here,
-            not self.has_place,
-            not here and self.moving_from is None and not self.arrived,
-            here and self.debt is not None,
-            self.movable,
-        )
+        is_bound = self.debt is not None
+        if self.slot is not None:
+            return True, False, False, is_bound, self.full and not is_bound
+        leaves = self.moving_from is not None
+        return False, not is_bound and not leaves, not leaves and not self.arrived, False, False
 
     def validate(self) -> None:
         """One live place at most; what lies elsewhere is full and checksummed; debts name it where it says."""

@@ -40,6 +40,11 @@ class Ranges:
         """Whether this position is in, and no other."""
         return self._ranges == [(position, position + 1)]
 
+    def advance(self, position: int, by: int) -> None:
+        """In place of the only position there is comes the one that is so many further."""
+        assert self.is_only(position), f"{position} is not all of {self._ranges}"
+        self._ranges[0] = position + by, position + by + 1
+
     def add(self, start: int, end: int) -> None:
         """Add [start, end)."""
         if start >= end:

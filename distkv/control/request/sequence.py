@@ -170,10 +170,8 @@ class Sequence:
 
     def decoded(self, token_ids: Seq[int]) -> None:
         """Sampled tokens are back, and steps for as many more are sent, each of which decodes it."""
-        first, steps = self.length - 1, len(token_ids)
+        self.uncomputed.advance(self.length - 1, len(token_ids))
         self.request.tokens.extend(token_ids)
-        self.uncomputed.remove(first, first + 1)
-        self.uncomputed.add(first + steps, first + steps + 1)
 
     def void(self, ranges: Iterable[tuple[int, int]], ahead: int) -> None:
         """Nothing of the steps in flight counts: `ranges` are to be computed again, in a new attempt, and no token is

@@ -13,17 +13,24 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Protocol
 
-from distkv.control.commands import Answer
+from distkv.control.blocks import SlotState
+from distkv.control.commands import Answer, ClientRequested, Event
 from distkv.control.rmanager.heartbeats import Heartbeats
 from distkv.control.rmanager.state import RManagerState
 from distkv.control.schedule.scheduler import InFlight, Planned
 from distkv.control.serving.limit import ServingLimit
 from distkv.wire.messages.from_worker import SeqResult, StepResult
 from distkv.wire.messages.to_client import TokenChunk
+from distkv.wire.messages.to_rmanager import KeepAlive
 
 MOST_RESULTS = 256
 """That are kept."""
 _TOKEN = attrgetter("token")
+
+
+def is_apart(event: Event) -> bool:
+    """Whether an event is nothing to decode, so that results that are kept need not be handed over before it."""
+    return isinstance(event, ClientRequested) and isinstance(event.message, KeepAlive)
 
 
 class MayAct(Protocol):
@@ -37,7 +44,7 @@ class MayAct(Protocol):
 
 class QuietDecode:
     """Results that are kept, and when each came. They are to be handed over, by `commands.Decoded`, before anything
-    else is."""
+    else is that is not `is_apart`."""
 
     def __init__(self, most: int, until: float, serving: ServingLimit) -> None:
         """most: results that may be kept. until: when a timer is due. serving: as it is now."""
@@ -151,13 +158,13 @@ class Quiet:
         due: list[tuple[int, int, int]] = []
         for index, part in enumerate(parts):
             first = part.seq.length - 1
-            part.seq.placement.cover(part.seq.length + num_steps)
+            part.seq.placement.cover(first + 1 + num_steps)
             begun = range(-(-first // block_tokens), (first + num_steps - 1) // block_tokens + 1)
             due += ((number * block_tokens - first, index, number) for number in begun)
-        for _, index, number in sorted(due):
-            seq = parts[index].seq
-            given = self._state.scheduler.give_slot(seq, seq.placement.blocks[number])
-            assert given, f"{seq.request_id} finds no slot, though decode was quiet"
+        slots = self._state.pool.allocate_singly(len(due), SlotState.LOCAL)
+        for (_, index, number), slot in zip(sorted(due), slots, strict=True):
+            placement = parts[index].seq.placement
+            placement.put(placement.blocks[number], slot)
 
     def _commit(self, part: Planned, column: Sequence[SeqResult]) -> None:
         """What steps did for one sequence, the first of them as it was planned."""

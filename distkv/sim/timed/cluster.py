@@ -16,7 +16,7 @@ import msgspec
 
 from distkv.config import MembershipSettings
 from distkv.control import commands as c
-from distkv.control.rmanager.quiet import QuietDecode
+from distkv.control.rmanager.quiet import QuietDecode, is_apart
 from distkv.control.rmanager.state import RManagerSettings
 from distkv.events import ClusterEvent
 from distkv.sim.machines.channel import Channel
@@ -281,7 +281,8 @@ class TimedCluster:
     def _handle(self, node: Node[Engine], event: c.Event) -> None:
         if node.alive:
             name = node.settings.instance_id
-            self._catch_up(name)
+            if not is_apart(event):
+                self._catch_up(name)
             self.processes.handle(name, event)
             self._alarms[name].check()
 
