@@ -18,6 +18,10 @@ Kinds = tuple[bool, bool, bool, bool, bool]
 NOWHERE: Kinds = (False, True, True, False, False)
 PROMISED: Kinds = (False, False, True, False, False)
 """Nowhere yet, but a position of a span is kept for it."""
+ELSEWHERE: Kinds = (False, False, False, False, False)
+HERE: Kinds = (True, False, False, False, False)
+MOVABLE: Kinds = (True, False, False, False, True)
+OUTGOING: Kinds = (True, False, False, True, False)
 
 
 @dataclass(slots=True, eq=False)
@@ -138,9 +142,10 @@ class Block(msgspec.Struct, eq=False):
         """What it counts as, in the order of `BlockCounts`."""
         is_bound = self.debt is not None
         if self.slot is not None:
-            return True, False, False, is_bound, self.full and not is_bound
-        leaves = self.moving_from is not None
-        return False, not is_bound and not leaves, not leaves and not self.arrived, False, False
+            return OUTGOING if is_bound else MOVABLE if self.full else HERE
+        if self.moving_from is not None or self.arrived:
+            return ELSEWHERE
+        return PROMISED if is_bound else NOWHERE
 
     def validate(self) -> None:
         """One live place at most; what lies elsewhere is full and checksummed; debts name it where it says."""
