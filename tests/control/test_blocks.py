@@ -186,3 +186,14 @@ def test_taking_and_freeing_slots_costs_the_same_in_a_large_pool_in_fragments() 
         counted.append(calls(take_and_free))
         pool.validate()
     assert counted[0] == counted[1] == counted[2], counted
+
+
+def test_several_taken_singly_are_those_that_one_after_the_other_gives() -> None:
+    together, one_by_one = BlockPool(12), BlockPool(12)
+    for pool in (together, one_by_one):
+        taken = pool.allocate(12, SlotState.LOCAL) or []
+        pool.free([taken[1], taken[4], taken[5], taken[9]], SlotState.LOCAL)
+    expected = [slot for _ in range(4) for slot in one_by_one.allocate(1, SlotState.LOCAL) or []]
+    assert together.allocate_singly(4, SlotState.LOCAL) == expected
+    together.validate()
+    assert together.num_free == 0

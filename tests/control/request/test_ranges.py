@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -42,3 +43,12 @@ def test_touching_ranges_are_one() -> None:
     assert list(Ranges([(4, 6), (0, 2), (2, 4)])) == [(0, 6)]
     assert Ranges([(3, 3)]) == Ranges()
     assert repr(Ranges([(1, 2)])) == "Ranges([(1, 2)])"
+
+
+def test_the_only_position_advances() -> None:
+    ranges = Ranges([(7, 8)])
+    ranges.advance(7, 20)
+    assert list(ranges) == [(27, 28)]
+    for wrong in (Ranges([(7, 9)]), Ranges([(7, 8), (9, 10)]), Ranges()):
+        with pytest.raises(AssertionError, match="is not all of"):
+            wrong.advance(7, 1)

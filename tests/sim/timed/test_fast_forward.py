@@ -21,21 +21,26 @@ Recorded = list[tuple[float, str, c.Command]]
 
 
 class Recording(TimedCluster):
-    """Keeps what all rManagers issue but Steps and tokens, and how many events they handle."""
+    """Keeps what all rManagers issue but Steps and tokens, how many events they handle, and what it was that came behind
+    results that had been kept."""
 
     def __init__(self, run: SimSpec) -> None:
         self.recorded: Recorded = []
         self.num_events = 0
+        self.interrupting: set[str] = set()
         super().__init__(run)
 
     def start(self, name: str) -> None:
         super().start(name)
         node = self.processes.nodes[name]
-        handle = node.handle
+        handle, has_caught_up = node.handle, [False]
 
         def note(event: c.Event | c.Decoded, now: float) -> list[c.Command]:
             commands = handle(event, now)
             self.num_events += 1
+            if has_caught_up.pop() and not isinstance(event, c.Decoded):
+                self.interrupting.add(type(getattr(event, "message", event)).__name__)
+            has_caught_up.append(isinstance(event, c.Decoded))
             self.recorded += [(now, name, command) for command in commands if is_decided(command)]
             return commands
 
@@ -114,3 +119,8 @@ def test_the_same_is_decided_where_instances_slow_each_other() -> None:
 def test_most_results_of_quiet_decode_are_not_handled_alone() -> None:
     slow, fast = both(trace((0.0, 100, 400), (0.1, 100, 400), (0.2, 100, 400)), spec(instances=1))
     assert fast.num_events < slow.num_events / 4
+
+
+def test_clients_that_say_that_they_are_there_interrupt_nothing() -> None:
+    _, fast = both(trace((0.0, 100, 400), (0.1, 100, 400)), spec(instances=1))
+    assert "Tick" in fast.interrupting and "KeepAlive" not in fast.interrupting
