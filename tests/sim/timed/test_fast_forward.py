@@ -21,7 +21,7 @@ Recorded = list[tuple[float, str, c.Command]]
 
 
 class Recording(TimedCluster):
-    """Keeps what all rManagers issue but Steps and tokens, how many events they handle, and what it was that came behind
+    """Keeps what all rManagers issue but Steps and tokens, how many events they handle, and what they handled behind
     results that had been kept."""
 
     def __init__(self, run: SimSpec) -> None:
