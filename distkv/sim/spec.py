@@ -14,8 +14,6 @@ from distkv.wire.messages.profile import LinkProfile, Profile
 
 SimPolicyName = Literal[PolicyName, "single", "migrate", "prefill-decode"]
 """Policies of a gManager, and what they are compared with."""
-BATCHING: frozenset[SimPolicyName] = frozenset({"migrate", "prefill-decode"})
-"""Those whose instances are no state machines of distkv, but `baselines.batching`."""
 GMANAGER = "gmanager"
 MOST_FAILURES_PER_HOUR = 100_000
 
@@ -99,8 +97,6 @@ class SimSpec(msgspec.Struct, frozen=True, kw_only=True):
             )
         if self.policy == "single" and self.single is None:
             raise ConfigError("single", "a profile of N instances does not say what one over all their GPUs does")
-        if self.policy in BATCHING and (self.faults or self.failures_per_hour):
-            raise ConfigError("faults", f"instances of policy {self.policy} are not made to fail")
         if not 0 <= self.failures_per_hour <= MOST_FAILURES_PER_HOUR:
             raise ConfigError(
                 "failures_per_hour", f"expected 0 to {MOST_FAILURES_PER_HOUR:,}, got {self.failures_per_hour:g}"

@@ -13,8 +13,10 @@ from msgspec.structs import replace
 from distkv.config import ControlSettings
 from distkv.sim.baselines.batching.instance import BatchingInstance, Host
 from distkv.sim.baselines.batching.served import Served
+from distkv.sim.baselines.dispatch import dispatched, fewest_requests
 from distkv.sim.outcome import DEADLINE, Outcome
 from distkv.sim.spec import SimSpec
+from distkv.sim.timed import faults
 from distkv.sim.timed.agenda import Agenda
 from distkv.sim.timed.engine.step_work import StepTimes
 from distkv.sim.timed.links import Links, with_links
@@ -23,14 +25,22 @@ from distkv.sim.trace import TraceRequest
 from distkv.wire.messages.counters import Counters, total
 
 TOO_LARGE = "it needs more memory than an instance has"
+NO_INSTANCE = "no instance is ready to serve the request"
+LOST = "its instance was lost"
+MOST_TRIES = 4
+"""As clients of distkv try (`client.dispatch`)."""
 Progress = Callable[[float, int, int], None]
 
 
 class Placement(Protocol):
     """Where requests are, and where they go."""
 
-    def choose(self, one: Served) -> BatchingInstance:
-        """Where a request begins."""
+    def choose(self, one: Served) -> BatchingInstance | None:
+        """Where a request begins; None if nobody is there that could take it."""
+        ...
+
+    def lost(self, instance: BatchingInstance, held: Sequence[Served]) -> Iterable[Served]:
+        """An instance has died that had these: what was under way to or from it ends. Returns who is lost with it."""
         ...
 
     def drop(self, one: Served) -> None:
@@ -39,7 +49,8 @@ class Placement(Protocol):
 
 
 class BaselineCluster:
-    """Instances by a spec. place: what says where requests go, made of the cluster. samples: of memory."""
+    """Instances by a spec. place: what says where requests go, made of the cluster. samples: of memory.
+    has_gmanager: whether one is there that knows of all where there is room."""
 
     def __init__(self, spec: SimSpec, place: Callable[[BaselineCluster], Placement]) -> None:
         self.spec = spec
@@ -62,10 +73,12 @@ class BaselineCluster:
                     name, spec.num_blocks, times, settings, self.agenda, hosts[number], said_s, self._ended
                 )
             )
+        self.has_gmanager = True
         self._by_name = {one.name: one for one in self.instances}
         self._placement = place(self)
         self._open: dict[Served, None] = {}
         self._num_to_come = 0
+        faults.schedule(spec, self.agenda, self, 0.0)
 
     def __getitem__(self, name: str) -> BatchingInstance:
         return self._by_name[name]
@@ -98,13 +111,66 @@ class BaselineCluster:
         """Whatever is open fails."""
         self._settle()
         for one in list(self._open):
-            self._over(one, why)
+            self.end(one, why)
 
     def send(self, one: Served, instance: BatchingInstance, messages: int) -> None:
         """A request is on its way to an instance for so many messages' time."""
         one.at = instance.name
         instance.queue.expect(one)
         self.agenda.after(messages * self.spec.message_s, lambda: instance.submit(one))
+
+    def dispatched(self, one: Served, among: Iterable[BatchingInstance]) -> BatchingInstance | None:
+        """Where a request goes, of those that are there: as the spec says, or without a gManager where its client has
+        the fewest; None if nobody is."""
+        living = [instance for instance in among if instance.alive]
+        if not living:
+            return None
+        if not self.has_gmanager:
+            return fewest_requests(living)
+        return dispatched(one, living, self.spec.advice.dispatch, self.random)
+
+    @property
+    def ready(self) -> list[BatchingInstance]:
+        """Those that are there."""
+        return [one for one in self.instances if one.alive]
+
+    # --- faults
+
+    def kill(self, name: str) -> None:
+        """The process of an instance dies. Who got tokens there fails; who waited there is sent to another."""
+        instance = self._by_name[name]
+        if instance.alive:
+            for one in self._placement.lost(instance, instance.die()):
+                self._lose(one)
+
+    def restart(self, name: str) -> None:
+        """An instance is started again if it is dead."""
+        self._by_name[name].restart()
+
+    def slow_down(self, name: str, factor: float) -> None:
+        """An instance takes so many times as long; 1 is as ever."""
+        self._by_name[name].slow_down(factor)
+
+    def kill_gmanager(self) -> None:
+        """Nobody knows where there is room: clients go where they have the fewest requests, and nothing is paired."""
+        self.has_gmanager = False
+
+    def restart_gmanager(self) -> None:
+        """It is started again."""
+        self.has_gmanager = True
+
+    def living(self) -> list[str]:
+        """The instances that are not dead, by name."""
+        return [one.name for one in self.ready]
+
+    def _lose(self, one: Served) -> None:
+        if one.is_over:
+            return
+        one.at, one.computed = "", 0
+        if one.outcome.times_s:
+            self.end(one, LOST)
+        else:  # its client hears of it, and asks again
+            self.agenda.after(2 * self.spec.message_s, lambda: self._dispatch(one))
 
     # --- a request
 
@@ -114,7 +180,7 @@ class BaselineCluster:
         self._open[one] = None
         self._num_to_come -= 1
         if -(-request.num_tokens // self.spec.profile.block_tokens) > self.spec.num_blocks:
-            self._over(one, TOO_LARGE)
+            self.end(one, TOO_LARGE)
             return
         if self.spec.deadline_s is not None:
             self.agenda.after(self.spec.deadline_s, lambda: self._give_up(one))
@@ -122,13 +188,19 @@ class BaselineCluster:
 
     def _dispatch(self, one: Served) -> None:
         """What is asked where a request goes answers, and it goes there."""
-        if not one.is_over:
-            self._settle()
-            self.send(one, self._placement.choose(one), 2)
+        if one.is_over:
+            return
+        self._settle()
+        one.tries += 1
+        instance = self._placement.choose(one) if one.tries <= MOST_TRIES else None
+        if instance is None:
+            self.end(one, NO_INSTANCE if one.tries <= MOST_TRIES else LOST)
+        else:
+            self.send(one, instance, 2)
 
     def _ended(self, one: Served) -> None:
         if not one.is_over:
-            self._over(one, "")
+            self.end(one, "")
 
     def _give_up(self, one: Served) -> None:
         if one.is_over:
@@ -136,11 +208,12 @@ class BaselineCluster:
         if one.at:
             self._by_name[one.at].settle()
         if not one.is_over:
-            self._over(one, DEADLINE)
+            self.end(one, DEADLINE)
             if one.at:
                 self._placement.drop(one)
 
-    def _over(self, one: Served, failed: str) -> None:
+    def end(self, one: Served, failed: str) -> None:
+        """Nothing more becomes of a request; `failed` says why, and is empty if it has all its tokens."""
         one.is_over = True
         one.outcome.failed = failed
         del self._open[one]
@@ -168,6 +241,9 @@ def _settings(spec: SimSpec) -> ControlSettings:
 
 
 def _sample(instances: Iterable[BatchingInstance], at_s: float) -> MemorySample:
-    rows = [(one.num_blocks - one.free, 0, one.free, len(one.running), len(one.queue)) for one in instances]
+    rows = [
+        (one.num_blocks - one.free, 0, one.free if one.alive else 0, len(one.running), len(one.queue))
+        for one in instances
+    ]
     own, lent, free, running, waiting = (array("i", column) for column in zip(*rows, strict=True))
     return MemorySample(at_s, own, lent, free, running, waiting, ())

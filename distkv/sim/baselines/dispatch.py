@@ -27,6 +27,11 @@ def dispatched(
             assert_never(dispatch)
 
 
+def fewest_requests(instances: Sequence[BatchingInstance]) -> BatchingInstance:
+    """What clients know of themselves: where they go while no gManager answers."""
+    return min(instances, key=lambda one: len(one.running) + len(one.coming) + len(one.queue) + one.queue.num_on_way)
+
+
 def room_for_each(instance: BatchingInstance) -> float:
     """rBlocks that are left for each request when all that wait, and are on their way, have what they need."""
     queue = instance.queue

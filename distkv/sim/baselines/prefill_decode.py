@@ -7,13 +7,14 @@ they fill memory where they came from. Who is preempted there is computed again 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from distkv.sim.baselines.batching.instance import BatchingInstance
 from distkv.sim.baselines.batching.served import Served
-from distkv.sim.baselines.cluster import BaselineCluster
-from distkv.sim.baselines.dispatch import dispatched
+from distkv.sim.baselines.cluster import NO_INSTANCE, BaselineCluster
+from distkv.sim.baselines.dispatch import fewest_requests
 
 SHARES = (1 / 8, 1 / 4, 1 / 2, 3 / 4)
 """Of the instances, that compute prompts: what is tried when nobody says how many."""
@@ -22,6 +23,14 @@ SHARES = (1 / 8, 1 / 4, 1 / 2, 3 / 4)
 def splits(instances: int) -> list[int]:
     """How many instances might compute prompts; at least one does, and one decodes."""
     return sorted({max(1, min(instances - 1, round(share * instances))) for share in SHARES})
+
+
+@dataclass(slots=True, eq=False)
+class Read:
+    """Of the keys and values of one request, under way."""
+
+    source: BatchingInstance
+    target: BatchingInstance
 
 
 class PrefillDecode:
@@ -37,12 +46,41 @@ class PrefillDecode:
         self.decoding = [one for one in instances if one not in self.prefilling]
         self._cluster = cluster
         self._left_at: dict[Served, BatchingInstance] = {}
+        self._reads: dict[Served, Read] = {}
         for instance in self.prefilling:
             instance.prefilled = partial(self._prefilled, instance)
 
-    def choose(self, one: Served) -> BatchingInstance:
-        """The one with the fewest tokens of prompts to compute."""
-        return min(self.prefilling, key=_tokens_to_compute)
+    def choose(self, one: Served) -> BatchingInstance | None:
+        """The one with the fewest tokens of prompts to compute; without a gManager, with the fewest requests."""
+        living = [instance for instance in self.prefilling if instance.alive]
+        if not living:
+            return None
+        return min(living, key=_tokens_to_compute) if self._cluster.has_gmanager else fewest_requests(living)
+
+    def lost(self, instance: BatchingInstance, held: Sequence[Served]) -> Iterable[Served]:
+        """Who had nothing elsewhere. What is still where its prompt was computed is read by another instance; what was
+        there and nowhere else is computed again where it is to decode."""
+        for one in [one for one, source in self._left_at.items() if source is instance]:
+            del self._left_at[one]
+            one.computed = 0
+            self._cluster[one.at].elsewhere.pop(one, None)
+        for one, read in [(one, read) for one, read in self._reads.items() if instance in (read.source, read.target)]:
+            del self._reads[one]
+            self._interrupted(one, read)
+        kept = [one for one in held if one in self._left_at]
+        for one in kept:
+            self._send_on(one, self._left_at[one])
+        return [one for one in held if one not in kept]
+
+    def _interrupted(self, one: Served, read: Read) -> None:
+        if read.source.alive:
+            self._send_on(one, read.source)
+        else:
+            one.computed = 0
+            read.target.release(one)
+            if not one.is_over:
+                read.target.queue.put_back(one)
+                read.target.wake()
 
     def drop(self, one: Served) -> None:
         """A request is over before its end; one that is being read is over when it arrives."""
@@ -55,25 +93,39 @@ class PrefillDecode:
         if one.is_over:
             return
         source.take_out(one)
-        self._left_at[one] = source
-        cluster, spec = self._cluster, self._cluster.spec
+        self._send_on(one, source)
+
+    def _send_on(self, one: Served, source: BatchingInstance) -> None:
+        """To an instance that decodes, which reads it from where it lies."""
         for instance in self.decoding:
             instance.settle()
-        target = dispatched(one, self._near(source), spec.advice.dispatch, cluster.random)
+        target = self._cluster.dispatched(one, self._near(source))
+        if one.is_over or target is None:
+            self._left_at.pop(one, None)
+            source.release(one)
+            if not one.is_over:
+                self._cluster.end(one, NO_INSTANCE)
+            return
+        self._left_at[one] = source
         target.elsewhere[one] = partial(self._read, one, source, target)
-        cluster.send(one, target, 2)
+        self._cluster.send(one, target, 2)
 
     def _near(self, source: BatchingInstance) -> Sequence[BatchingInstance]:
         """Instances that decode on the same host, if there are any: links there are faster."""
         kind = self._cluster.links.kind
-        return [one for one in self.decoding if kind(source.name, one.name) == "host"] or self.decoding
+        living = [one for one in self.decoding if one.alive]
+        return [one for one in living if kind(source.name, one.name) == "host"] or living
 
     def _read(self, one: Served, source: BatchingInstance, target: BatchingInstance) -> None:
         del self._left_at[one]
         cluster, blocks = self._cluster, source.blocks_for(one.computed)
         num_bytes = blocks * cluster.block_bytes
+        read = self._reads[one] = Read(source, target)
 
         def arrived() -> None:
+            if self._reads.get(one) is not read:
+                return  # one of the two has died
+            del self._reads[one]
             target.counters.moved_blocks += blocks
             target.counters.kv_bytes += num_bytes
             target.arrived(one)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 from distkv.sim.baselines.batching.instance import BatchingInstance
 from distkv.sim.baselines.batching.served import Served
 from distkv.sim.baselines.cluster import BaselineCluster
-from distkv.sim.baselines.dispatch import dispatched
 
 
 class Staying:
@@ -14,10 +15,13 @@ class Staying:
     def __init__(self, cluster: BaselineCluster) -> None:
         self._cluster = cluster
 
-    def choose(self, one: Served) -> BatchingInstance:
+    def choose(self, one: Served) -> BatchingInstance | None:
         """Where a request begins, and ends."""
-        cluster = self._cluster
-        return dispatched(one, cluster.instances, cluster.spec.advice.dispatch, cluster.random)
+        return self._cluster.dispatched(one, self._cluster.instances)
+
+    def lost(self, instance: BatchingInstance, held: Sequence[Served]) -> Iterable[Served]:
+        """All that it had."""
+        return held
 
     def drop(self, one: Served) -> None:
         """A request is over before its end."""

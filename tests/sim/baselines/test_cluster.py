@@ -10,13 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distkv.config import AdviceSettings
-from distkv.errors import ConfigError
 from distkv.sim.baselines.cluster import TOO_LARGE, BaselineCluster
 from distkv.sim.baselines.migration import placement
 from distkv.sim.baselines.staying import Staying
 from distkv.sim.outcome import DEADLINE
 from distkv.sim.run import UNFINISHED, simulate
-from distkv.sim.spec import Kill
 from distkv.sim.trace import TraceRequest
 from tests.sim.baselines.parts import loaded
 from tests.sim.timed.parts import spec, trace
@@ -116,11 +114,6 @@ def test_progress_is_told() -> None:
     told: list[tuple[float, int, int]] = []
     simulate(trace((0.0, 100, 10), (1.5, 100, 10)), spec(policy="migrate"), lambda *now: told.append(now))
     assert told == [(0.0, 0, 2), (1.0, 1, 2)]
-
-
-def test_instances_are_not_made_to_fail() -> None:
-    with pytest.raises(ConfigError, match="faults: instances of policy migrate are not made to fail"):
-        spec(policy="migrate", faults=(Kill(1.0, "i0"),))
 
 
 @pytest.mark.parametrize(("instances", "per_s", "within"), [(1, 1.0, 0.01), (4, 4.0, 0.02), (1, 4.0, 0.1)])

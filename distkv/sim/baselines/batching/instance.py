@@ -34,11 +34,11 @@ class Host:
 
 
 class BatchingInstance:
-    """free: rBlocks. running: in order of arrival. queue: those that are to begin. coming, leaving: rBlocks that are
-    kept for requests that do not run here, for they are still to arrive or were left behind. elsewhere: those that have
-    their keys and values at another instance, and what reads them from there when there is memory here; `arrived` says
-    that it has. ended: takes who has got its last token. prefilled: takes who has got its first, and more to come, if
-    anybody wants to know."""
+    """alive: whether its process is. free: rBlocks. running: in order of arrival. queue: those that are to begin.
+    coming, leaving: rBlocks that are kept for requests that do not run here, for they are still to arrive or were left
+    behind. elsewhere: those that have their keys and values at another instance, and what reads them from there when
+    there is memory here; `arrived` says that it has. ended: takes who has got its last token. prefilled: takes who has
+    got its first, and more to come, if anybody wants to know."""
 
     def __init__(
         self,
@@ -53,6 +53,7 @@ class BatchingInstance:
     ) -> None:
         """said_s: how long a token is on its way from the engine to its client."""
         self.name = name
+        self.alive = True
         self.num_blocks = self.free = num_blocks
         self.block_tokens = times.profile.block_tokens
         self.watermark_blocks = int(WATERMARK * num_blocks)
@@ -74,6 +75,7 @@ class BatchingInstance:
         self._entry: Entry | None = None
         self._then: list[Action] = []
         self._is_woken = False
+        self._slow = 1.0
         host.instances.append(self)
 
     # --- what others do with it
@@ -106,7 +108,7 @@ class BatchingInstance:
             self.settle()
             if self._can_begin():
                 self.cut()
-        elif not self._is_woken:
+        elif not self._is_woken and self.alive:
             self._is_woken = True
             self._agenda.at(self._agenda.now(), self._awake)
 
@@ -137,7 +139,10 @@ class BatchingInstance:
 
     def arrived(self, one: Served) -> None:
         """It is here, with what was kept for it, and runs from the next step on; or it is over."""
-        one.blocks = self.coming.pop(one)
+        self._join(one, self.coming.pop(one))
+
+    def _join(self, one: Served, blocks: int) -> None:
+        one.blocks = blocks
         if one.is_over:
             self._give_back(one)
         else:
@@ -151,6 +156,10 @@ class BatchingInstance:
         self.leaving[one] = one.blocks
         one.blocks = 0
 
+    def take_in_again(self, one: Served) -> None:
+        """Who was taken out runs here after all, with what it left behind; or it is over."""
+        self._join(one, self.leaving.pop(one))
+
     def release(self, one: Served) -> None:
         """What was kept for it, or left behind, is free."""
         self.free += self.coming.pop(one, 0) + self.leaving.pop(one, 0)
@@ -161,6 +170,34 @@ class BatchingInstance:
         self.elsewhere.pop(one, None)
         if not self.queue.remove(one) and one in self.running:
             self.between_steps(lambda: self._end_early(one))
+
+    # --- faults
+
+    def slow_down(self, factor: float) -> None:
+        """From the next step on everything takes so many times as long as the profile says."""
+        self._slow = factor
+        self.cut()
+
+    def die(self) -> list[Served]:
+        """The process ends, and its memory with it; returns who ran, waited or was on the way here."""
+        self.settle()
+        self.alive = False
+        if self._entry is not None:
+            self._entry.cancel()
+        self._burst = self._entry = None
+        self._then.clear()
+        self._computes(False)
+        found = [*self.running, *self.queue.clear()]
+        for one in self.running:
+            one.blocks = 0
+        for held in (self.running, self.coming, self.leaving, self.elsewhere):
+            held.clear()
+        self.free = self.num_blocks
+        return found
+
+    def restart(self) -> None:
+        """A new process, with an empty pool."""
+        self.alive = True
 
     def validate(self) -> None:
         """Every rBlock is free or somebody's."""
@@ -173,7 +210,7 @@ class BatchingInstance:
 
     def _awake(self) -> None:
         self._is_woken = False
-        if self._burst is None:
+        if self._burst is None and self.alive:
             self._begin()
 
     def _begin(self) -> None:
@@ -191,9 +228,9 @@ class BatchingInstance:
         self._computes(True)
         is_quiet = not chunks and len(decodes) == len(self.running) and not self._can_begin()
         steps = quiet_steps(decodes, self.block_tokens, self.free) if is_quiet else 1
-        crowded = self._times.profile.crowded_times if len(self._host.computing) > 1 else 1.0
+        factor = self._slow * (self._times.profile.crowded_times if len(self._host.computing) > 1 else 1.0)
         now, work = self._agenda.now(), step_work(self._times, decodes, chunks)
-        self._burst = Burst(now, ends_of_steps(self._times, now, work, steps, crowded), decodes, chunks)
+        self._burst = Burst(now, ends_of_steps(self._times, now, work, steps, factor), decodes, chunks)
         self._await_end(self._burst)
 
     def _await_end(self, burst: Burst) -> None:

@@ -71,6 +71,14 @@ class Queue:
         self._count(one, -1)
         return True
 
+    def clear(self) -> list[Served]:
+        """Nobody waits any more, nor is on the way; returns who did, and was."""
+        found = [*self._on_way, *self._waiting]
+        self._on_way.clear()
+        self._waiting.clear()
+        self.blocks = self.tokens = 0
+        return found
+
     def validate(self) -> None:
         """What is counted is what there is."""
         all_ = [*self._on_way, *self._waiting]

@@ -12,8 +12,8 @@ from distkv.sim.outcome import Outcome
 class Served:
     """outcome: what becomes of it. due_s: when it arrived. order: its place among all by that. computed: its tokens
     whose keys and values are in memory. generated: tokens that it got. blocks: rBlocks that it has where it runs.
-    lives: how many times its keys and values were dropped. at: the instance where it is, by name. is_over: whether
-    nothing more becomes of it."""
+    lives: how many times its keys and values were dropped. tries: how many times it was sent to an instance to begin.
+    at: the instance where it is, by name; empty while it is nowhere. is_over: whether nothing more becomes of it."""
 
     outcome: Outcome
     due_s: float
@@ -22,6 +22,7 @@ class Served:
     generated: int = 0
     blocks: int = 0
     lives: int = 0
+    tries: int = 0
     at: str = ""
     is_over: bool = False
 

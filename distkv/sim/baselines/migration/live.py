@@ -42,9 +42,12 @@ class Migration:
         self._over = over
         self._life = one.lives
         self._copies = 0
+        self._is_stopped = self._is_aborted = False
 
     def begin(self) -> None:
         """The next copy, or the last."""
+        if self._is_aborted:
+            return
         self.source.settle()
         if not self._is_there:
             self._end()
@@ -64,11 +67,14 @@ class Migration:
 
     def _stop(self) -> None:
         """Between two steps: it leaves the batch, and what is left is copied."""
+        if self._is_aborted:
+            return
         rest = self.source.blocks_for(self.one.computed) - self.blocks
         if not self._is_there or not self.target.reserve(self.one, rest):
             self._end()
             return
         self.source.take_out(self.one)
+        self._is_stopped = True
         self.blocks += rest
         self._copy(self.source, self.target, rest, self._arrive)
 
@@ -79,7 +85,18 @@ class Migration:
         self.blocks += blocks
         self._copy(self.source, self.target, blocks, then)
 
+    def abort(self) -> bool:
+        """One of the instances has died. Where the target did, the request stays; returns whether it had stopped and
+        is lost with the source, which has it in its batch no more."""
+        self._is_aborted = True
+        if self._is_stopped and self.source.alive:
+            self.source.take_in_again(self.one)
+        self._end()
+        return self._is_stopped and not self.source.alive
+
     def _arrive(self) -> None:
+        if self._is_aborted:
+            return
         self.moved = True
         self.one.at = self.target.name
         self.target.arrived(self.one)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 from distkv.sim.baselines.batching.instance import BatchingInstance
 from distkv.sim.baselines.batching.served import Served
 from distkv.sim.baselines.cluster import BaselineCluster
-from distkv.sim.baselines.dispatch import dispatched
 from distkv.sim.baselines.migration.live import Migration
 from distkv.sim.baselines.migration.pairing import Load, pairs
 from distkv.sim.timed.agenda import Action
@@ -24,10 +25,16 @@ class Migrating:
         if len(cluster.instances) > 1:
             cluster.agenda.after(PERIOD_S, self._pair)
 
-    def choose(self, one: Served) -> BatchingInstance:
+    def choose(self, one: Served) -> BatchingInstance | None:
         """Where a request begins."""
-        cluster = self._cluster
-        return dispatched(one, cluster.instances, cluster.spec.advice.dispatch, cluster.random)
+        return self._cluster.dispatched(one, self._cluster.instances)
+
+    def lost(self, instance: BatchingInstance, held: Sequence[Served]) -> Iterable[Served]:
+        """All that it had, and who had stopped to leave it. Who was on the way to it goes on where it was."""
+        self._pairs = {source: to for source, to in self._pairs.items() if instance not in (source, to)}
+        under_way = [one for one in self.migrations.values() if instance in (one.source, one.target)]
+        stopped = [migration.one for migration in under_way if migration.abort()]
+        return [*held, *stopped]
 
     def drop(self, one: Served) -> None:
         """A request is over before its end; one that is migrating is over when it arrives."""
@@ -35,7 +42,8 @@ class Migrating:
 
     def _pair(self) -> None:
         """Who is short of memory sends requests away until it is no longer paired."""
-        instances = self._cluster.instances
+        self._cluster.agenda.after(PERIOD_S, self._pair)
+        instances = self._cluster.ready if self._cluster.has_gmanager else []
         for instance in instances:
             instance.settle()
         self._pairs = {
@@ -45,7 +53,6 @@ class Migrating:
         for source in self._pairs:
             if source not in self.migrations:
                 self._migrate(source)
-        self._cluster.agenda.after(PERIOD_S, self._pair)
 
     def _migrate(self, source: BatchingInstance) -> None:
         """The shortest of its requests goes next."""
