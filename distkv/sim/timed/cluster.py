@@ -26,7 +26,8 @@ from distkv.sim.spec import GMANAGER, SimSpec
 from distkv.sim.timed import faults
 from distkv.sim.timed.agenda import Agenda, Alarm
 from distkv.sim.timed.clients import Clients
-from distkv.sim.timed.engine.engine import VOCAB, Around, Engine, Reply
+from distkv.sim.timed.engine.around import Around
+from distkv.sim.timed.engine.engine import VOCAB, Engine, Reply
 from distkv.sim.timed.engine.step_work import StepTimes
 from distkv.sim.timed.links import Links, with_links
 from distkv.sim.timed.memory import MemorySample, look

@@ -8,7 +8,8 @@ import pytest
 
 from distkv.control.performance.model import PerformanceModel
 from distkv.sim.timed.agenda import Agenda
-from distkv.sim.timed.engine.engine import NO_LINK_S, Around, Engine, Reply
+from distkv.sim.timed.engine.around import Around
+from distkv.sim.timed.engine.engine import NO_LINK_S, Engine, Reply
 from distkv.sim.timed.engine.step_work import StepTimes
 from distkv.sim.timed.links import Links
 from distkv.wire.messages import from_worker as fw

@@ -8,7 +8,8 @@ from functools import partial
 import msgspec
 
 from distkv.sim.timed.agenda import Agenda
-from distkv.sim.timed.engine.engine import Around, Engine, Reply
+from distkv.sim.timed.engine.around import Around
+from distkv.sim.timed.engine.engine import Engine, Reply
 from distkv.sim.timed.engine.step_work import StepTimes
 from distkv.sim.timed.links import Links
 from distkv.wire.messages import from_worker as fw

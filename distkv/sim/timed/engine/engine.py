@@ -1,82 +1,28 @@
-"""An engine worker that computes nothing and takes the time for it that a profile says.
-
-A step reads what it fetches, then computes all but attention, then attends: here, and at creditors meanwhile, whose
-partials it waits for. In a real step these alternate layer by layer; the sum is the same (`performance.model`).
-"""
+"""One instance's worker: it carries out what its rManager wants, and serves debtors."""
 
 from __future__ import annotations
 
 import copy
-from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 
-from distkv.sim.timed.agenda import Agenda
+from distkv.sim.timed.engine.around import Around
+from distkv.sim.timed.engine.own_steps import OwnSteps
 from distkv.sim.timed.engine.serving import Server, SpanBook
-from distkv.sim.timed.engine.step_work import Ask, StepTimes, StepWork
+from distkv.sim.timed.engine.step_work import Ask, StepTimes
 from distkv.sim.timed.engine.transfers import Transfers
-from distkv.sim.timed.links import Links
 from distkv.wire.messages import from_worker as fw
 from distkv.wire.messages import to_worker as tw
 from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.envelope import ToWorker
 
 VOCAB = 2
-TOKEN = 1
-"""What is sampled, always."""
 NO_LINK_S = 1.0
 """After so long it is said that a peer cannot be linked to."""
 Reply = fw.StepResult | fw.Checksummed | fw.Pulled | fw.Linked | fw.Revoked
 
 
-@dataclass(slots=True)
-class Around:
-    """What engines share. engines: of the newest incarnations, by instance. computing: those that compute a step, by
-    host."""
-
-    agenda: Agenda
-    links: Links
-    engines: dict[str, Engine] = field(default_factory=dict)
-    computing: dict[str, int] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class Todo:
-    """A Step, so many positions further than it says."""
-
-    step: tw.Step
-    ahead: int = 0
-
-
-@dataclass(slots=True)
-class Known:
-    """What a Step asks of the engine, and what is answered if nothing of it is lost."""
-
-    step: tw.Step
-    seqs: list[tw.SeqStep]
-    work: StepWork
-    results: tuple[fw.SeqResult, ...] = ()
-
-
-@dataclass(slots=True, eq=False)
-class Running:
-    """A step under way. factor: how many times as long it takes as the profile says. owed_s: what it takes longer for
-    debtors. parts: what is still to come before it ends. own_end_s: when attention here ends. lost: by sequence."""
-
-    todo: Todo
-    known: Known
-    work: StepWork
-    began_s: float
-    factor: float
-    owed_s: float
-    parts: int = 0
-    own_end_s: float = 0.0
-    lost: dict[int, set[str]] = field(default_factory=dict)
-
-
 class Engine:
-    """One instance's worker. slow: how many times as long everything takes as its profile says. reply: takes what it
-    answers."""
+    """One instance's worker. reply: takes what it answers."""
 
     def __init__(
         self,
@@ -91,9 +37,7 @@ class Engine:
         self.incarnation = incarnation
         self.alive = True
         self.frozen = False
-        self.slow = 1.0
         self.spans = SpanBook(reply)
-        self._host = host
         self._times = times
         self._around = around
         self._agenda = around.agenda
@@ -101,11 +45,9 @@ class Engine:
         self._server = Server(around.agenda, self.spans)
         self._transfers = Transfers(self, times.profile, around.agenda, around.links, around.engines, reply)
         self._counters = Counters()
-        self._steps: deque[Todo] = deque()
-        self._newest = Todo(tw.Step(step_id=0, seqs=()))
-        self._known = Known(self._newest.step, [], StepWork())
-        self._running: Running | None = None
-        self._lost_attempt: dict[str, int] = {}
+        self._steps = OwnSteps(
+            instance_id, host, times, around, self._server, self._counters, lambda: self.counters, reply
+        )
         around.engines[instance_id] = self
 
     @property
@@ -120,10 +62,9 @@ class Engine:
         """Carry a command out, or begin to."""
         match message:
             case tw.Step():
-                self._do(Todo(message))
+                self._steps.add(message)
             case tw.Forget():
-                for request_id in message.request_ids:
-                    self._lost_attempt.pop(request_id, None)
+                self._steps.forget(message.request_ids)
             case tw.Grant():
                 self.spans.grant(message)
             case tw.Revoke():
@@ -141,12 +82,12 @@ class Engine:
 
     def repeat(self) -> None:
         """Compute the newest Step once more, a position further, as the next."""
-        self._do(Todo(self._newest.step, self._newest.ahead + 1))
+        self._steps.repeat()
 
     @property
     def is_computing(self) -> bool:
         """Whether a step of its own is under way."""
-        return self._running is not None
+        return self._steps.is_computing
 
     def is_there(self, incarnation: int) -> bool:
         """Whether this process lives, and is the one that is meant."""
@@ -154,196 +95,24 @@ class Engine:
 
     def slow_down(self, factor: float) -> None:
         """From the next step on everything takes so many times as long; 1 mends it."""
-        self.slow = factor
+        self._steps.slow = factor
         self._server.slow_down(factor)
 
     def kill(self) -> None:
         """The process ends; whoever waits for its partials hears of that."""
         self.alive = False
-        if self._running is not None:
-            self._around.computing[self._host] -= 1
-            self._running = None
+        self._steps.stop()
         self._server.die()
-
-    # --- own steps
-
-    def _do(self, todo: Todo) -> None:
-        self._newest = todo
-        self._steps.append(todo)
-        self._begin_step()
-
-    def _begin_step(self) -> None:
-        if self._running is not None or not self._steps:
-            return
-        todo = self._steps.popleft()
-        known = self._look_at(todo.step)
-        seqs, work = known.seqs, known.work.ahead(todo.ahead)
-        computing = self._around.computing.get(self._host, 0)
-        self._around.computing[self._host] = computing + 1
-        factor = self.slow * (self._times.profile.crowded_times if computing else 1.0)
-        now, owed_s = self._agenda.now(), self._server.take_slowing_s()
-        self._counters.step_serve_s += owed_s
-        running = self._running = Running(todo, known, work, now, factor, owed_s)
-        if not work.asks:
-            compute_s = factor * (self._times.base_s(work) + self._times.attention_s(work)) if seqs else 0.0
-            self._agenda.after(compute_s, lambda: self._finish(running))
-            return
-        self._counters.remote_steps += 1
-        self._fetch(running)
-
-    def _look_at(self, step: tw.Step) -> Known:
-        """What is lost changes what a Step asks for; else it is looked at once, however often it is computed."""
-        if self._known.step is not step or self._lost_attempt:
-            seqs = [seq for seq in step.seqs if self._lost_attempt.get(seq.request_id, -1) < seq.attempt]
-            self._known = Known(step, seqs, self._times.work_of(seqs, self._ships))
-        return self._known
-
-    def _fetch(self, running: Running) -> None:
-        """Read what chunks attend to here though it lies at creditors, over all links at once."""
-        running.parts = 1
-        began_s = self._agenda.now()
-
-        def arrived() -> None:
-            running.parts -= 1
-            if not running.parts and self._running is running:
-                self._counters.attend_wait_s += self._agenda.now() - began_s
-                base_s = running.factor * self._times.base_s(running.work)
-                self._agenda.after(base_s, lambda: self._attend(running))
-
-        profile, links = self._times.profile, self._around.links
-        for creditor, ask in running.work.asks.items():
-            if ask.fetched_tokens and creditor in self._around.engines:
-                self._counters.fetched_blocks += ask.fetched_tokens // profile.block_tokens
-                if not self._is_mapped(creditor):
-                    running.parts += 1
-                    num_bytes = profile.layers * profile.kv_bytes * ask.fetched_tokens
-                    self._counters.fetched_bytes += num_bytes
-                    links.read(self.instance_id, creditor, num_bytes, arrived)
-        arrived()
-
-    def _attend(self, running: Running) -> None:
-        """Attention here, and at creditors meanwhile."""
-        if self._running is not running:
-            return
-        own_s = running.factor * self._times.attention_s(running.work)
-        running.own_end_s = self._agenda.now() + own_s
-        running.parts = 1
-        self._find_lost(running)
-        for creditor_id, ask in running.work.asks.items():
-            if ask.rows and any(index not in running.lost for index in ask.seqs):
-                self._ask(running, creditor_id, ask)
-        self._agenda.after(own_s, lambda: self._part_done(running))
-
-    def _ask(self, running: Running, creditor_id: str, ask: Ask) -> None:
-        creditor = self._around.engines[creditor_id]
-        busy = creditor.is_computing
-        exchange_s = self._around.links.exchange_s(self.instance_id, creditor_id, ask.rows, busy=busy)
-        profile = self._times.profile
-        row_bytes = profile.layers * (profile.query_bytes + profile.partial_bytes)
-        self._counters.query_bytes += ask.rows * row_bytes
-        running.parts += 1
-
-        def lost() -> None:
-            for index in ask.seqs:
-                running.lost.setdefault(index, set()).add(creditor_id)
-            self._part_done(running)
-
-        def asked() -> None:
-            if creditor.alive:
-                creditor.serve(ask, lambda: self._part_done(running), lost)
-            else:
-                lost()
-
-        self._agenda.after(exchange_s, asked)
-
-    def _part_done(self, running: Running) -> None:
-        running.parts -= 1
-        if not running.parts and self._running is running:
-            self._counters.attend_wait_s += max(0.0, self._agenda.now() - running.own_end_s)
-            self._finish(running)
-
-    def _finish(self, running: Running) -> None:
-        if self._running is not running:
-            return
-        if running.owed_s:
-            owed_s, running.owed_s = running.owed_s, 0.0
-            self._agenda.after(owed_s, lambda: self._finish(running))
-            return
-        self._running = None
-        self._around.computing[self._host] -= 1
-        self._counters.steps += 1
-        self._counters.model_s += self._agenda.now() - running.began_s
-        results = self._results(running)
-        self._reply(
-            fw.StepResult(
-                step_id=running.todo.step.step_id + running.todo.ahead,
-                results=results,
-                compute_s=self._agenda.now() - running.began_s,
-                counters=self.counters,
-            )
-        )
-        self._begin_step()
-
-    def _results(self, running: Running) -> tuple[fw.SeqResult, ...]:
-        known = running.known
-        if running.lost or self._lost_attempt:
-            lost = {known.seqs[index].request_id: names for index, names in running.lost.items()}
-            return tuple(self._result(seq, lost) for seq in known.step.seqs)
-        if not known.results:
-            known.results = tuple(self._result(seq, {}) for seq in known.step.seqs)
-        return known.results
-
-    def _result(self, seq: tw.SeqStep, lost: Mapping[str, set[str]]) -> fw.SeqResult:
-        name, attempt = seq.request_id, seq.attempt
-        if self._lost_attempt.get(name, -1) >= attempt:
-            return fw.SeqResult(request_id=name, attempt=attempt, status="void")
-        if name in lost:
-            self._lost_attempt[name] = attempt
-            return fw.SeqResult(request_id=name, attempt=attempt, status="lost", lost=tuple(sorted(lost[name])))
-        token = None if seq.sample is None else TOKEN
-        return fw.SeqResult(request_id=name, attempt=attempt, status="ok", token=token)
-
-    def _find_lost(self, running: Running) -> None:
-        """Sequences of which something lies where it cannot be read."""
-        engines = self._around.engines
-        for creditor_id, ask in running.work.asks.items():
-            creditor = engines.get(creditor_id)
-            for index in ask.seqs:
-                for part in running.known.seqs[index].remote:
-                    if part.instance_id == creditor_id and (
-                        creditor is None
-                        or not creditor.is_there(part.span.epoch.incarnation)
-                        or not creditor.spans.is_readable(part)
-                    ):
-                        running.lost.setdefault(index, set()).add(creditor_id)
 
     # --- for others
 
     def serve(self, ask: Ask, done: Callable[[], None], lost: Callable[[], None]) -> None:
         """Attend to lent blocks for a step of a debtor. What computes here meanwhile takes longer for it, once."""
-        busy = self._running is not None
+        busy = self._steps.is_computing
         serving_s = self._times.serving_s(ask, busy=busy)
         self._counters.attend_queries += ask.rows * self._times.profile.layers
         self._server.serve(serving_s, self._times.slowing_s(serving_s), ask.spans, done, lost)
-        if self._running is not None:
-            slowing_s = self._server.take_slowing_s()
-            self._running.owed_s += slowing_s
-            self._counters.step_serve_s += slowing_s
-
-    def _ships(self, creditor: str, rows: int, tokens: int, local_tokens: int) -> bool:
-        """Whether a chunk's queries travel, by what both ways take (000, Fig. 12)."""
-        engine = self._around.engines.get(creditor)
-        if engine is None:
-            return True
-        model, link = self._times.model, self._around.links.kind(self.instance_id, creditor)
-        busy = engine.is_computing
-        fetched = 0 if self._is_mapped(creditor) else None
-        ship_s = model.ship_s(rows, tokens, local_tokens=local_tokens, link=link, busy=busy)
-        return ship_s <= model.fetch_s(rows, tokens, fetched_tokens=fetched, link=link)
-
-    def _is_mapped(self, creditor: str) -> bool:
-        """Whether its pool can be read in place: instances of one host that compute on CPUs map each other's."""
-        return self._times.profile.threads > 0 and self._around.links.kind(self.instance_id, creditor) == "host"
+        self._steps.served()
 
     def _link(self, link: tw.Link) -> None:
         peer = self._around.engines.get(link.instance_id)

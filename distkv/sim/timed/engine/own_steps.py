@@ -1,0 +1,279 @@
+"""The Steps of a modelled engine, one after the other.
+
+A step reads what it fetches, then computes all but attention, then attends: here, and at creditors meanwhile, whose
+partials it waits for. In a real step these alternate layer by layer; the sum is the same (`performance.model`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from distkv.sim.timed.engine.around import Around
+from distkv.sim.timed.engine.serving import Server
+from distkv.sim.timed.engine.step_work import Ask, StepTimes, StepWork
+from distkv.wire.messages import from_worker as fw
+from distkv.wire.messages import to_worker as tw
+from distkv.wire.messages.counters import Counters
+
+TOKEN = 1
+"""What is sampled, always."""
+
+
+@dataclass(slots=True)
+class Todo:
+    """A Step, so many positions further than it says."""
+
+    step: tw.Step
+    ahead: int = 0
+
+
+@dataclass(slots=True)
+class Known:
+    """What a Step asks of the engine, and what is answered if nothing of it is lost."""
+
+    step: tw.Step
+    seqs: list[tw.SeqStep]
+    work: StepWork
+    results: tuple[fw.SeqResult, ...] = ()
+
+
+@dataclass(slots=True, eq=False)
+class Running:
+    """A step under way. factor: how many times as long it takes as the profile says. owed_s: what it takes longer for
+    debtors. parts: what is still to come before it ends. own_end_s: when attention here ends. lost: by sequence."""
+
+    todo: Todo
+    known: Known
+    work: StepWork
+    began_s: float
+    factor: float
+    owed_s: float
+    parts: int = 0
+    own_end_s: float = 0.0
+    lost: dict[int, set[str]] = field(default_factory=dict)
+
+
+class OwnSteps:
+    """slow: how many times as long they take as their profile says. Each is answered by `reply`."""
+
+    def __init__(
+        self,
+        name: str,
+        host: str,
+        times: StepTimes,
+        around: Around,
+        server: Server,
+        counters: Counters,
+        count: Callable[[], Counters],
+        reply: Callable[[fw.StepResult], None],
+    ) -> None:
+        """name: of the instance. server: whose work for debtors makes steps longer. counters: to count in. count: all
+        that the engine has counted, for the answer."""
+        self.slow = 1.0
+        self._name, self._host = name, host
+        self._times, self._around, self._agenda = times, around, around.agenda
+        self._server, self._counters = server, counters
+        self._count, self._reply = count, reply
+        self._todo: deque[Todo] = deque()
+        self._newest = Todo(tw.Step(step_id=0, seqs=()))
+        self._known = Known(self._newest.step, [], StepWork())
+        self._running: Running | None = None
+        self._lost_attempt: dict[str, int] = {}
+
+    @property
+    def is_computing(self) -> bool:
+        """Whether one is under way."""
+        return self._running is not None
+
+    def add(self, step: tw.Step) -> None:
+        """Compute it, behind those that came before."""
+        self._do(Todo(step))
+
+    def repeat(self) -> None:
+        """Compute the newest once more, a position further, as the next."""
+        self._do(Todo(self._newest.step, self._newest.ahead + 1))
+
+    def forget(self, request_ids: Iterable[str]) -> None:
+        """What was lost of these does not matter any more."""
+        for request_id in request_ids:
+            self._lost_attempt.pop(request_id, None)
+
+    def served(self) -> None:
+        """A debtor came: what computes here meanwhile takes longer for it, once."""
+        if self._running is not None:
+            slowing_s = self._server.take_slowing_s()
+            self._running.owed_s += slowing_s
+            self._counters.step_serve_s += slowing_s
+
+    def stop(self) -> None:
+        """The process has ended."""
+        if self._running is not None:
+            self._around.computing[self._host] -= 1
+            self._running = None
+
+    def _do(self, todo: Todo) -> None:
+        self._newest = todo
+        self._todo.append(todo)
+        self._begin_step()
+
+    def _begin_step(self) -> None:
+        if self._running is not None or not self._todo:
+            return
+        todo = self._todo.popleft()
+        known = self._look_at(todo.step)
+        seqs, work = known.seqs, known.work.ahead(todo.ahead)
+        computing = self._around.computing.get(self._host, 0)
+        self._around.computing[self._host] = computing + 1
+        factor = self.slow * (self._times.profile.crowded_times if computing else 1.0)
+        now, owed_s = self._agenda.now(), self._server.take_slowing_s()
+        self._counters.step_serve_s += owed_s
+        running = self._running = Running(todo, known, work, now, factor, owed_s)
+        if not work.asks:
+            compute_s = factor * (self._times.base_s(work) + self._times.attention_s(work)) if seqs else 0.0
+            self._agenda.after(compute_s, lambda: self._finish(running))
+            return
+        self._counters.remote_steps += 1
+        self._fetch(running)
+
+    def _look_at(self, step: tw.Step) -> Known:
+        """What is lost changes what a Step asks for; else it is looked at once, however often it is computed."""
+        if self._known.step is not step or self._lost_attempt:
+            seqs = [seq for seq in step.seqs if self._lost_attempt.get(seq.request_id, -1) < seq.attempt]
+            self._known = Known(step, seqs, self._times.work_of(seqs, self._ships))
+        return self._known
+
+    def _fetch(self, running: Running) -> None:
+        """Read what chunks attend to here though it lies at creditors, over all links at once."""
+        running.parts = 1
+        began_s = self._agenda.now()
+
+        def arrived() -> None:
+            running.parts -= 1
+            if not running.parts and self._running is running:
+                self._counters.attend_wait_s += self._agenda.now() - began_s
+                base_s = running.factor * self._times.base_s(running.work)
+                self._agenda.after(base_s, lambda: self._attend(running))
+
+        profile, links = self._times.profile, self._around.links
+        for creditor, ask in running.work.asks.items():
+            if ask.fetched_tokens and creditor in self._around.engines:
+                self._counters.fetched_blocks += ask.fetched_tokens // profile.block_tokens
+                if not self._is_mapped(creditor):
+                    running.parts += 1
+                    num_bytes = profile.layers * profile.kv_bytes * ask.fetched_tokens
+                    self._counters.fetched_bytes += num_bytes
+                    links.read(self._name, creditor, num_bytes, arrived)
+        arrived()
+
+    def _attend(self, running: Running) -> None:
+        """Attention here, and at creditors meanwhile."""
+        if self._running is not running:
+            return
+        own_s = running.factor * self._times.attention_s(running.work)
+        running.own_end_s = self._agenda.now() + own_s
+        running.parts = 1
+        self._find_lost(running)
+        for creditor_id, ask in running.work.asks.items():
+            if ask.rows and any(index not in running.lost for index in ask.seqs):
+                self._ask(running, creditor_id, ask)
+        self._agenda.after(own_s, lambda: self._part_done(running))
+
+    def _ask(self, running: Running, creditor_id: str, ask: Ask) -> None:
+        creditor = self._around.engines[creditor_id]
+        busy = creditor.is_computing
+        exchange_s = self._around.links.exchange_s(self._name, creditor_id, ask.rows, busy=busy)
+        profile = self._times.profile
+        row_bytes = profile.layers * (profile.query_bytes + profile.partial_bytes)
+        self._counters.query_bytes += ask.rows * row_bytes
+        running.parts += 1
+
+        def lost() -> None:
+            for index in ask.seqs:
+                running.lost.setdefault(index, set()).add(creditor_id)
+            self._part_done(running)
+
+        def asked() -> None:
+            if creditor.alive:
+                creditor.serve(ask, lambda: self._part_done(running), lost)
+            else:
+                lost()
+
+        self._agenda.after(exchange_s, asked)
+
+    def _part_done(self, running: Running) -> None:
+        running.parts -= 1
+        if not running.parts and self._running is running:
+            self._counters.attend_wait_s += max(0.0, self._agenda.now() - running.own_end_s)
+            self._finish(running)
+
+    def _finish(self, running: Running) -> None:
+        if self._running is not running:
+            return
+        if running.owed_s:
+            owed_s, running.owed_s = running.owed_s, 0.0
+            self._agenda.after(owed_s, lambda: self._finish(running))
+            return
+        self._running = None
+        self._around.computing[self._host] -= 1
+        self._counters.steps += 1
+        self._counters.model_s += self._agenda.now() - running.began_s
+        results = self._results(running)
+        self._reply(
+            fw.StepResult(
+                step_id=running.todo.step.step_id + running.todo.ahead,
+                results=results,
+                compute_s=self._agenda.now() - running.began_s,
+                counters=self._count(),
+            )
+        )
+        self._begin_step()
+
+    def _results(self, running: Running) -> tuple[fw.SeqResult, ...]:
+        known = running.known
+        if running.lost or self._lost_attempt:
+            lost = {known.seqs[index].request_id: names for index, names in running.lost.items()}
+            return tuple(self._result(seq, lost) for seq in known.step.seqs)
+        if not known.results:
+            known.results = tuple(self._result(seq, {}) for seq in known.step.seqs)
+        return known.results
+
+    def _result(self, seq: tw.SeqStep, lost: Mapping[str, set[str]]) -> fw.SeqResult:
+        name, attempt = seq.request_id, seq.attempt
+        if self._lost_attempt.get(name, -1) >= attempt:
+            return fw.SeqResult(request_id=name, attempt=attempt, status="void")
+        if name in lost:
+            self._lost_attempt[name] = attempt
+            return fw.SeqResult(request_id=name, attempt=attempt, status="lost", lost=tuple(sorted(lost[name])))
+        token = None if seq.sample is None else TOKEN
+        return fw.SeqResult(request_id=name, attempt=attempt, status="ok", token=token)
+
+    def _find_lost(self, running: Running) -> None:
+        """Sequences of which something lies where it cannot be read."""
+        engines = self._around.engines
+        for creditor_id, ask in running.work.asks.items():
+            creditor = engines.get(creditor_id)
+            for index in ask.seqs:
+                for part in running.known.seqs[index].remote:
+                    if part.instance_id == creditor_id and (
+                        creditor is None
+                        or not creditor.is_there(part.span.epoch.incarnation)
+                        or not creditor.spans.is_readable(part)
+                    ):
+                        running.lost.setdefault(index, set()).add(creditor_id)
+
+    def _ships(self, creditor: str, rows: int, tokens: int, local_tokens: int) -> bool:
+        """Whether a chunk's queries travel, by what both ways take (000, Fig. 12)."""
+        engine = self._around.engines.get(creditor)
+        if engine is None:
+            return True
+        model, link = self._times.model, self._around.links.kind(self._name, creditor)
+        busy = engine.is_computing
+        fetched = 0 if self._is_mapped(creditor) else None
+        ship_s = model.ship_s(rows, tokens, local_tokens=local_tokens, link=link, busy=busy)
+        return ship_s <= model.fetch_s(rows, tokens, fetched_tokens=fetched, link=link)
+
+    def _is_mapped(self, creditor: str) -> bool:
+        """Whether its pool can be read in place: instances of one host that compute on CPUs map each other's."""
+        return self._times.profile.threads > 0 and self._around.links.kind(self._name, creditor) == "host"
