@@ -21,7 +21,10 @@ class Ranges:
 
     def __len__(self) -> int:
         """Number of positions, not of ranges."""
-        return sum(end - start for start, end in self._ranges)
+        total = 0
+        for start, end in self._ranges:
+            total += end - start
+        return total
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Ranges) and self._ranges == other._ranges

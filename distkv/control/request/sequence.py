@@ -81,7 +81,7 @@ class Sequence:
     @property
     def num_uncomputed(self) -> int:
         """Positions that no step that was sent computes."""
-        return sum(end - start for start, end in self.uncomputed)
+        return len(self.uncomputed)
 
     @property
     def length(self) -> int:

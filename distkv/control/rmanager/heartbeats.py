@@ -93,9 +93,10 @@ class Heartbeats:
         state = self._state
         self._seq += 1
         current = self._placement()
-        for key in current.keys() | self._reported.keys():
-            if current.get(key) != self._reported.get(key):
-                self._changed_in[key] = self._seq
+        if current != self._reported:
+            for key in current.keys() | self._reported.keys():
+                if current.get(key) != self._reported.get(key):
+                    self._changed_in[key] = self._seq
         self._reported = current
         oldest = self._seq - KEPT_HEARTBEATS
         if self._base < oldest:

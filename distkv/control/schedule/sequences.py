@@ -80,7 +80,7 @@ class Sequences(MutableMapping[str, Sequence]):
     @property
     def context_tokens(self) -> int:
         """KV tokens of those that run, wherever they lie."""
-        return sum(seq.num_computed for seq in self.running)
+        return sum(seq.length - len(seq.uncomputed) for seq in self.running)
 
     @property
     def prefill_tokens(self) -> int:
