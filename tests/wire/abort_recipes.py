@@ -56,33 +56,43 @@ def block(seconds: float) -> None:
 
 async def flood(server: Server, at_once: int) -> None:
     """Floods and disconnects while the server reads nothing; then it reads."""
+    flood_and_leave(server.address, at_once)
+    block(HEARTBEAT_S)
+    drain(server, at_once * MESSAGES, SETTLE_S)
+
+
+def flood_and_leave(address: str, at_once: int, frame: bytes = FRAME) -> None:
+    """Connections that send more than a reader's queue would take, and are gone before it is read."""
     with zmq.Context() as context:
         dealers = [context.socket(zmq.DEALER) for _ in range(at_once)]
         for dealer in dealers:
             dealer.linger, dealer.sndhwm, dealer.heartbeat_ivl = 0, 0, 100
-            dealer.connect(server.address)
+            dealer.connect(address)
             for _ in range(MESSAGES):
-                dealer.send(FRAME)
+                dealer.send(frame)
         block(0.2)
         for dealer in dealers:
             dealer.close()
-        block(HEARTBEAT_S)
-    drain(server, at_once * MESSAGES, SETTLE_S)
 
 
 async def ping(server: Server, at_once: int) -> None:
     """A PING behind what is too much, and a reset: answering it writes to a connection that has failed."""
-    port = int(server.address.rsplit(":", 1)[1])
+    ping_and_reset(server.address, at_once)
+    block(SETTLE_S)
+    drain(server, at_once * MESSAGES, SETTLE_S)
+
+
+def ping_and_reset(address: str, at_once: int, frame: bytes = FRAME) -> None:
+    """One connection after the other that sends more than a reader's queue would take, then PINGs, then a reset."""
+    port = int(address.rsplit(":", 1)[1])
     for _ in range(at_once):
         with handshaken(port) as stranger:
-            one, with_ping = zmtp(LAST_FRAME, FRAME), zmtp(LAST_FRAME, FRAME) + zmtp(COMMAND, b"\x04PING\0\0")
+            one, with_ping = zmtp(LAST_FRAME, frame), zmtp(LAST_FRAME, frame) + zmtp(COMMAND, b"\x04PING\0\0")
             stranger.settimeout(1.0)
-            with contextlib.suppress(TimeoutError):  # where nobody reads any more
+            with contextlib.suppress(OSError):  # where nobody reads any more, or it is shut
                 stranger.sendall(one * 9_990 + with_ping * (MESSAGES - 9_990))
             block(SETTLE_S)
             stranger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    block(SETTLE_S)
-    drain(server, at_once * MESSAGES, SETTLE_S)
 
 
 def handshaken(port: int) -> socket.socket:
