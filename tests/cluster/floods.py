@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from distkv.wire.messages.to_rmanager import StatusQuery
 from tests.checkpoints import TEXT
 from tests.client.fakes import FakeGManager, FakeInstance
 from tests.cluster.conftest import started
+from tests.cluster.driving import eventually
 from tests.cluster.standstill import main_thread_stands_still
 from tests.wire.abort_recipes import ENVELOPES, FRAME, MESSAGES, flood_and_leave, ping_and_reset
 
@@ -40,8 +42,6 @@ INSTANCES = 25
 """That flood a gateway at the same time."""
 STANDS_STILL_S = 6.0
 SERVES_S = 60.0
-STATUS_AGE_S = 1.1
-"""A gateway asks instances for their statuses once a second at most."""
 
 
 async def flood_by_strangers(cluster: LocalCluster, daemon: Child, address: str, frame: bytes, tries: int) -> None:
@@ -54,8 +54,12 @@ async def flood_by_strangers(cluster: LocalCluster, daemon: Child, address: str,
             await asyncio.gather(*(asyncio.to_thread(flood, address, at_once, frame) for flood in floods))
             await still
         assert daemon.alive, f"{daemon.name} ended with {daemon.exit_code}\n{daemon.last_log()}"
-        async with asyncio.timeout(SERVES_S), AsyncClient(cluster.address) as client:
-            assert {status.instance.state for status in await client.statuses()} == {"ready"}
+        async with AsyncClient(cluster.address) as client:
+            await eventually(lambda: are_ready(client), SERVES_S, "all are ready again")
+
+
+async def are_ready(client: AsyncClient) -> bool:
+    return {status.instance.state for status in await client.statuses()} == {"ready"}
 
 
 async def flood_gmanager(model: Path, tries: int) -> None:
@@ -80,13 +84,12 @@ class FloodingInstance(FakeInstance):
         return super().answers(route, body)
 
     def flood(self) -> None:
-        assert self.asker, f"nobody asked {self.name}"
         for _ in range(MESSAGES):
             self.say(self.asker, OF_NOBODY)
 
 
 async def flood_gateway(model: Path, tries: int) -> None:
-    """It has asked every instance for its status, so each knows a route to it."""
+    """It asks every instance for its status now and then, so each knows a route to it."""
     instances = [FloodingInstance(f"i{index}") for index in range(INSTANCES)]
     gmanager = FakeGManager([one.member() for one in instances])
     settings = {"model": str(model), "gmanager": gmanager.address, "port": 0}
@@ -98,15 +101,14 @@ async def flood_gateway(model: Path, tries: int) -> None:
             for done in range(0, tries, INSTANCES):
                 for one in instances:
                     one.asker = b""
-                assert (await http.get("/metrics")).status_code == 200
+                await eventually(lambda: all(one.asker for one in instances), SERVES_S, "it asks all of them")
                 with main_thread_stands_still(gateway.pid):
                     for one in instances[: tries - done]:
                         one.flood()
                     await asyncio.sleep(STANDS_STILL_S)
-                answer = await http.post("/v1/completions", json={"prompt": [5], "max_tokens": 2})
+                with suppress(httpx.TransportError):
+                    assert (await http.post("/v1/completions", json={"prompt": [5], "max_tokens": 2})).is_success
                 assert gateway.alive, f"it ended with {gateway.exit_code}\n{gateway.last_log()}"
-                assert answer.status_code == 200, answer.text
-                await asyncio.sleep(STATUS_AGE_S)
     finally:
         gateway.close()
         for server in (gmanager, *instances):
