@@ -123,14 +123,14 @@ async def test_all_tries_together_have_the_time_that_was_given(start_fakes):
 
 async def test_a_request_whose_time_is_over_is_not_tried_again(start_fakes):
     def late(instance, route, submit):
-        time.sleep(0.05)
+        time.sleep(0.5)
         return overloaded(instance, route, submit)
 
     cluster = start_fakes(late, count_up)
     async with AsyncClient(cluster.address) as client:
         await client.members()
         with pytest.raises(RequestFailed, match="i0: too full"):
-            await client.submit("x", FOUR, timeout_s=0.05)
+            await client.submit("x", FOUR, timeout_s=0.5)
     assert cluster.instances[1].of(Submit) == []
 
 

@@ -145,7 +145,7 @@ class HalfHeardGManager(FakeGManager):
 
 
 async def test_no_instance_is_missing_while_a_list_comes_in_parts(start_fakes, monkeypatch):
-    monkeypatch.setattr(directory, "ANSWER_S", 0.05)
+    monkeypatch.setattr(directory, "ANSWER_S", 0.5)
     gmanager = HalfHeardGManager([one.member() for one in start_fakes(count_up, count_up).instances])
     async with AsyncClient(gmanager.address) as client:
         assert len(await client.members()) == 2
@@ -192,11 +192,11 @@ async def test_live_requests_are_kept_alive(start_fakes, monkeypatch):
 
 async def test_a_silent_instance_is_given_up(start_fakes, monkeypatch):
     monkeypatch.setattr(directory, "REFRESH_S", 0.02)
-    monkeypatch.setattr(connection, "SILENCE_S", 0.1)
     cluster = start_fakes(first_only)
     async with AsyncClient(cluster.address) as client:
         stream = client.stream("x", FOUR)
         await anext(stream)
+        monkeypatch.setattr(connection, "SILENCE_S", 0.1)
         cluster.instances[0].answers = lambda route, body: []
         with pytest.raises(RequestFailed, match="silent"):
             await anext(stream)

@@ -30,7 +30,7 @@ async def test_requests_that_run_are_finished(start: Start, checkpoint: Path) ->
         submits.append((instance, route, submit))
         return [chunk(submit, 40, text="a ")]
 
-    async with started(checkpoint, later, drain_wait_s=0.2) as gateway:
+    async with started(checkpoint, later, drain_wait_s=1.5) as gateway:
         async with gateway.http.stream("POST", "/v1/completions", json={"prompt": "x", "stream": True}) as answer:
             lines = answer.aiter_lines()
             assert "a " in await anext(lines)

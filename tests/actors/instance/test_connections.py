@@ -168,7 +168,7 @@ async def test_a_gmanager_that_does_not_answer_is_left_for_one_that_does(
     tasks: asyncio.TaskGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stopped or stuck: its host keeps the connection up."""
-    monkeypatch.setattr(connections, "SILENT_S", 0.05)
+    monkeypatch.setattr(connections, "SILENT_S", 0.5)
     heard: asyncio.Queue[Any] = asyncio.Queue()
     query = tg.MembersQuery()
     async with (

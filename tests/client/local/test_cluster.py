@@ -273,6 +273,7 @@ def test_children_end_when_their_parent_is_killed(model):
         "print(cluster.log_dir, cluster.gmanager.pid, *(one.pid for one in cluster.instances), flush=True)\n"
         "time.sleep(100)\n"
     )
+    before = set(psutil.Process().children())
     parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     with parent.stdout:
@@ -281,7 +282,7 @@ def test_children_end_when_their_parent_is_killed(model):
     parent.kill()
     parent.wait()
     assert gone(children)
-    for worker in psutil.Process().children():
+    for worker in set(psutil.Process().children()) - before:
         worker.kill()
     for file in Path(log_dir).iterdir():
         file.unlink()

@@ -126,7 +126,7 @@ async def test_what_comes_at_once_is_read_in_parts(start: Start, monkeypatch: py
 
 
 async def test_heads_that_do_not_end(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "HEAD_S", 0.1)
+    monkeypatch.setattr(module, "HEAD_S", 0.5)
     gateway = await start()
     async with connected(gateway.url, 3) as (empty, half, second):
         await half.send(b"GET /live HTTP/1.1\r\nx: y")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import sys
 import termios
@@ -32,8 +33,12 @@ def all_are_long(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def reader_processes() -> list[psutil.Process]:
-    living = [one for one in psutil.Process().children() if one.status() != psutil.STATUS_ZOMBIE]
-    return [one for one in living if "reader_process" in " ".join(one.cmdline())]
+    found = []
+    for one in psutil.Process().children():
+        with contextlib.suppress(psutil.NoSuchProcess):  # also of those that have just ended
+            if "reader_process" in " ".join(one.cmdline()):
+                found.append(one)
+    return found
 
 
 async def answers(gateway: Gateway) -> list[Any]:

@@ -191,7 +191,7 @@ def test_garbage_is_dropped_and_counted(kind: str) -> None:
 
 def test_slow_and_silent_strangers_delay_nobody() -> None:
     with random_pool() as pool:
-        listener = SocketListener("127.0.0.1:0", PEER, pool, handshake_timeout_s=0.2)
+        listener = SocketListener("127.0.0.1:0", PEER, pool, handshake_timeout_s=1.5)
         with accepting(listener, []), stranger(listener, b"") as silent, stranger(listener, b"D1K") as slow:
             connect_by("tcp", listener.endpoint).abort()
             assert dropped(silent)
