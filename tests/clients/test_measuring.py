@@ -114,7 +114,7 @@ def test_lm_eval(ask: Ask, run: Run, checkpoint: Path, tmp_path: Path) -> None:
 def counters(url: str) -> dict[str, float]:
     values = {
         sample.name: sample.value
-        for family in plain_families(httpx.get(f"{url}/metrics").text)
+        for family in plain_families(httpx.get(f"{url}/metrics", timeout=60).text)
         for sample in family.samples
         if sample.labels.get("finished_reason") in (None, "length")
     }
@@ -140,8 +140,9 @@ def test_aiperf(demo: LocalCluster, run: Run, tmp_path: Path) -> None:
 
 
 def test_metrics_are_read_in_both_formats(demo: LocalCluster) -> None:
-    plain = httpx.get(f"{demo.http_url}/metrics")
-    opened = httpx.get(f"{demo.http_url}/metrics", headers={"accept": "application/openmetrics-text"})
+    plain = httpx.get(f"{demo.http_url}/metrics", timeout=60)
+    accept = {"accept": "application/openmetrics-text"}
+    opened = httpx.get(f"{demo.http_url}/metrics", headers=accept, timeout=60)
     assert opened.headers["content-type"].startswith("application/openmetrics-text")
     names = {family.name for family in open_families(opened.text)}
     assert {"distkv:up", "distkv:prompt_tokens", "distkv:time_to_first_token_seconds"} <= names

@@ -7,6 +7,7 @@ import asyncio
 import http.client
 import socket
 import struct
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,6 +48,7 @@ class Attack:
     known: Known
     context: zmq.Context[zmq.Socket[bytes]]
     sockets: dict[tuple[str, str], zmq.Socket[bytes]] = field(default_factory=dict)
+    sent: Counter[tuple[str, str]] = field(default_factory=Counter)
     answers: dict[tuple[str, str], list[Any]] = field(default_factory=dict)
 
     def send_all(self) -> None:
@@ -63,20 +65,23 @@ class Attack:
                 for number, body in enumerate(forged[kind]):
                     envelope = Envelope(id=f"forged-{number}", sender=sender, body=body)
                     dealer.send(encode_envelope(envelope))  # type: ignore[arg-type]
+                    self.sent[kind.__name__, sender] += 1
 
     def take_answers(self, inbox: Any) -> None:
-        """Wait until every connection that must be answered is, and read what has come by all."""
+        """Read what comes until every connection that must be answered is, and each message is that must be refused."""
         poller = zmq.Poller()
-        silent = {key for key in self.sockets if not (key[0] in UNANSWERED and key[0] in names(inbox))}
+        taken = names(inbox)
+        must_come = {key: sent for key, sent in self.sent.items() if key[0] not in taken & UNANSWERED}
+        missing = Counter({key: 1 if key[0] in taken else sent for key, sent in must_come.items()})
         for dealer in self.sockets.values():
             poller.register(dealer, zmq.POLLIN)
         keys = {dealer: key for key, dealer in self.sockets.items()}
-        while ready := poller.poll(ANSWERS_S * 1000 if silent else 100):
+        while ready := poller.poll(ANSWERS_S * 1000 if missing else 100):
             for dealer, _event in ready:
                 answer = CAPTURE.decode(dealer.recv()).body
                 self.answers.setdefault(keys[dealer], []).append(answer)
-                silent.discard(keys[dealer])
-        assert not silent, f"{self.address} neither answered nor refused {sorted(silent)}"
+                missing -= Counter((keys[dealer],))
+        assert not missing, f"{self.address} neither answered nor refused {missing}"
 
     def close(self) -> None:
         for dealer in self.sockets.values():

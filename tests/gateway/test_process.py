@@ -120,7 +120,7 @@ async def test_tls(start: Start, certificate: tuple[Path, Path]) -> None:
     gateway = await start(ssl_certfile=str(cert), ssl_keyfile=str(key))
     assert gateway.url.startswith("https://")
     trusted = ssl.create_default_context(cafile=cert)
-    async with httpx.AsyncClient(base_url=gateway.url, verify=trusted) as http:
+    async with httpx.AsyncClient(base_url=gateway.url, verify=trusted, timeout=60) as http:
         answer = await http.post(
             "/v1/completions", content=json.dumps({"prompt": "x", "stream": True, "max_tokens": 1})
         )

@@ -55,7 +55,7 @@ def client(cluster: LocalCluster) -> Iterator[openai.OpenAI]:
 async def aclient(cluster: LocalCluster) -> AsyncIterator[openai.AsyncOpenAI]:
     limits = httpx.Limits(max_connections=100)
     async with (
-        httpx.AsyncClient(limits=limits) as http,
+        httpx.AsyncClient(limits=limits, timeout=60) as http,
         openai.AsyncOpenAI(
             base_url=cluster.http_url + "/v1", api_key="none", max_retries=0, http_client=http
         ) as client,
@@ -170,7 +170,7 @@ def test_errors(client: openai.OpenAI) -> None:
 def test_a_client_that_leaves_frees_the_memory(cluster: LocalCluster, stream: bool) -> None:
     body = {"prompt": [1] * 400, "max_tokens": 500, "ignore_eos": True, "stream": stream}
     if stream:
-        with httpx.stream("POST", cluster.http_url + "/v1/completions", json=body) as answer:
+        with httpx.stream("POST", cluster.http_url + "/v1/completions", json=body, timeout=60) as answer:
             next(answer.iter_lines())
     else:
         with contextlib.suppress(httpx.ReadTimeout):
@@ -192,7 +192,7 @@ async def test_many_streams_at_once(cluster: LocalCluster, aclient: openai.Async
 
     found = await asyncio.gather(*(one(number) for number in range(64)))
     assert all(found[number] == found[number % 4] for number in range(64)) and found[0][1] == 6
-    async with httpx.AsyncClient(base_url=cluster.http_url) as http:
+    async with httpx.AsyncClient(base_url=cluster.http_url, timeout=60) as http:
         accept = {"accept": "application/openmetrics-text"}
         text = (await http.get("/metrics", headers=accept)).text
     values = {
@@ -216,7 +216,7 @@ def test_an_instance_that_is_killed_in_the_middle(checkpoint: Path) -> None:
         with pytest.raises(openai.APIError, match="i0"):
             for _ in stream:
                 pass
-        assert httpx.get(cluster.http_url + "/live").status_code == 200
+        assert httpx.get(cluster.http_url + "/live", timeout=60).status_code == 200
         with pytest.raises(openai.InternalServerError) as unavailable:
             client.completions.create(**asked)
         assert unavailable.value.status_code == 503 and unavailable.value.response.headers["retry-after"] == "1"

@@ -39,13 +39,13 @@ def brief(instance: Any, route: bytes, submit: Submit) -> list[Any]:
 def url(checkpoint: Path) -> Iterator[str]:
     """A gateway beside the test's thread; what reads bodies and grammars for it is there."""
     with served(checkpoint, brief) as url:
-        httpx.post(url + "/v1/completions", json={"prompt": "x", "guided_regex": "x"}).raise_for_status()
-        httpx.post(url + "/tokenize", json={"prompt": "x" * SHORT_BYTES}).raise_for_status()
+        httpx.post(url + "/v1/completions", json={"prompt": "x", "guided_regex": "x"}, timeout=60).raise_for_status()
+        httpx.post(url + "/tokenize", json={"prompt": "x" * SHORT_BYTES}, timeout=60).raise_for_status()
         yield url
 
 
 def test_the_document_is_served(url: str) -> None:
-    assert httpx.get(url + "/openapi.json").json() == document(asks_for_key=False)
+    assert httpx.get(url + "/openapi.json", timeout=60).json() == document(asks_for_key=False)
 
 
 def test_keys_are_told() -> None:
