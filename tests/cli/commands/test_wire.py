@@ -17,6 +17,7 @@ from distkv.cli.main import command
 from distkv.wire.channel import ClientChannel, ServerChannel
 from distkv.wire.inboxes import CLIENT_CONNECTION, RMANAGER_PORT
 from distkv.wire.links.frames import MAGIC
+from tests.waiting import soon
 from tests.wire.golden import CURRENT, load
 from tests.wire.golden.examples import ENVELOPES
 
@@ -110,7 +111,7 @@ def test_one_hex_per_line_and_frames_one_after_the_other(decode):
 
 
 async def test_a_recorded_zeromq_stream(decode):
-    recorded = bytearray()
+    recorded, relayed = bytearray(), asyncio.Event()
 
     async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, into: bytearray | None) -> None:
         while given := await reader.read(65536):
@@ -121,15 +122,20 @@ async def test_a_recorded_zeromq_stream(decode):
 
     async def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there, back = await asyncio.open_connection("127.0.0.1", int(server.address.rpartition(":")[2]))
-        await asyncio.gather(relay(reader, back, recorded), relay(there, writer, None))
+        try:
+            await asyncio.gather(relay(reader, back, recorded), relay(there, writer, None))
+        finally:
+            relayed.set()
 
     async with ServerChannel.bind("tcp://127.0.0.1:0", RMANAGER_PORT) as server:
         middle = await asyncio.start_server(accepted, "127.0.0.1", 0)
         address = f"tcp://127.0.0.1:{middle.sockets[0].getsockname()[1]}"
-        async with middle, ClientChannel.connect(address, CLIENT_CONNECTION) as client:
-            for name in ("Cancel", "Submit", "KeepAlive"):
-                client.send(ENVELOPES[name])
-                assert (await server.recv())[1] == ENVELOPES[name]
+        async with middle:
+            async with ClientChannel.connect(address, CLIENT_CONNECTION) as client:
+                for name in ("Cancel", "Submit", "KeepAlive"):
+                    client.send(ENVELOPES[name])
+                    assert (await server.recv())[1] == ENVELOPES[name]
+            await soon(relayed.wait())
     stream = bytes(recorded)
     assert stream[0] == 0xFF and len(SUBMIT) > 255, "there is a greeting, and a long frame"
     assert [one["type"] for one in decode(stream)] == ["Cancel", "Submit", "KeepAlive"]
