@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from random import Random
 
-from distkv.control.loan.borrow import Borrow
+from distkv.control.loan.borrow import Borrow, Purpose
 from distkv.control.loan.paths import Path, PathBook
 from distkv.control.rmanager.member_table import MemberTable
 from distkv.control.serving.creditor_limits import CreditorLimits
@@ -40,8 +40,14 @@ class Candidates:
 
     def in_order(self, borrow: Borrow, recommended: Iterable[Candidate]) -> list[Candidate]:
         """Those of a recommendation that may be asked; first those that have enough and are waited for by steps here
-        anyway, later those that serve nearly as much as they may, last those that a path failed to."""
-        usable = [one for one in recommended if self.may_ask(borrow, one.instance_id)]
+        anyway, later those that serve nearly as much as they may, last those that a path failed to. What a request that
+        its pool cannot hold grows by, its creditors may lend though they lend nobody else: they are asked too."""
+        every = list(recommended)
+        if borrow.purpose is Purpose.RELIEVE and not borrow.is_avoidable:
+            known = {one.instance_id for one in every}
+            owed = {debt.creditor_id for debt in borrow.seq.placement.debts}
+            every += [Candidate(creditor_id, 0) for creditor_id in sorted(owed - known)]
+        usable = [one for one in every if self.may_ask(borrow, one.instance_id)]
         usable.sort(key=lambda one: self._rank(borrow, one))
         return usable
 

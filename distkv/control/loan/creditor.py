@@ -61,7 +61,7 @@ class Creditor:
                 self._revoke(loan, tell_debtor=False)
         request = sender, message.request_id
         kept = state.earmarks.kept_from(request, state.earmarks.since(message.waited_s, now), now)
-        answer, is_new = state.loans.try_grant(route, message, max(0, state.lendable() - kept), now)
+        answer, is_new = state.loans.try_grant(route, message, max(0, state.lendable_to(*request) - kept), now)
         if isinstance(answer, Granted):
             serving = state.serving
             answer = msgspec.structs.replace(

@@ -120,6 +120,11 @@ class LoanBook:
             held[loan.request_id] = held.get(loan.request_id, 0) + loan.num_blocks
         return held
 
+    def has_lent_for(self, debtor_id: str, request_id: str) -> bool:
+        """Whether a debtor has borrowed for this request, and is to give nothing of that back."""
+        loans = [loan for loan in self._by_debtor.get(debtor_id, {}).values() if loan.request_id == request_id]
+        return bool(loans) and not any(loan.demand or loan.revoking for loan in loans)
+
     def held(self) -> list[Loan]:
         """Loans that are not being revoked."""
         return [loan for loan in self.loans.values() if not loan.revoking]

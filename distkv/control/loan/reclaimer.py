@@ -130,6 +130,7 @@ class Reclaimer:
         """What the oldest own request lacks and loans could bring home."""
         state = self._state
         lack = self._lacking(now)
+        state.lacks_more = lack.blocks > state.loans.num_blocks
         if state.is_one_sided:
             lack = self._before_borrowing(lack)
         if not 0 < lack.blocks <= state.loans.num_blocks or state.instance_state != "ready":

@@ -61,8 +61,8 @@ class RManagerState:
     """Shared state of one rManager.
 
     performance: predictions by the profile of this instance; None without one. counters: what control counts; the
-    worker counts what concerns tensors. is_short: an own request waits for memory that is lent. policy: as a gManager
-    said last, see `Members.policy`. num_debts: spans that are owed, grants still being collected included. owed:
+    worker counts what concerns tensors. is_short: an own request waits for memory that is lent; lacks_more: that it lacks
+    more than is lent. policy: as a gManager said last, see `Members.policy`. num_debts: spans that are owed, grants still being collected included. owed:
     creditors of these. pinned_debtor: what is lent to it is not reclaimed now; empty is nobody.
     """
 
@@ -81,6 +81,7 @@ class RManagerState:
     owed: set[str] = field(default_factory=set)
     instance_state: ServingState = "ready"
     is_short: bool = False
+    lacks_more: bool = False
     pinned_debtor: str = ""
     policy: str = "contract"
     num_debts: int = 0
@@ -180,6 +181,15 @@ class RManagerState:
             return 0
         if self.is_one_sided and self._is_debtor:
             return 0
+        return self._lendable_beside(self.growing.blocks())
+
+    def lendable_to(self, debtor_id: str, request_id: str) -> int:
+        """The same for one request. One that has borrowed here may grow where the own request that waits lacks more
+        than is lent: that would not begin if this one stopped, and all that this one has computed would be lost."""
+        may_grow = self.is_short and self.lacks_more and self.loans.has_lent_for(debtor_id, request_id)
+        is_debtor = self.is_one_sided and self._is_debtor
+        if not may_grow or self.serving.is_limited or is_debtor:
+            return self.lendable()
         return self._lendable_beside(self.growing.blocks())
 
     def lastingly_lendable(self) -> int:
