@@ -147,7 +147,9 @@ class DebtBook:
             del self._renewals[number]
         renewal, spans = self._state.next_id(), tuple(debt.span for debt in debts)
         self._renewals[renewal] = Renewal(now, creditor_id, frozenset(span.span_id for span in spans))
-        room = max(0, self._state.pool.num_free - len(self._state.running()))
+        state = self._state
+        keep = max(len(state.running()), state.growing.blocks())  # what came home into it would have to leave again
+        room = max(0, state.pool.num_free - keep)
         renew = Renew(renewal=renewal, spans=spans, ttl_s=self._state.settings.lease_s, room_blocks=room)
         self._state.emit(TellPeer(creditor_id, renew))
         for debt in debts:

@@ -8,7 +8,8 @@ reclaiming do not chase each other, nothing is lent while such a request waits, 
 that was reclaimed from is lent nothing for twice the time that it had to give back.
 
 Under a policy by which no instance borrows while it lends (`greedy`), it also reclaims what those that run will need
-next, and for a request that all its loans are too few for: when they are home, it may borrow.
+next, and for a request that all its loans are too few for: when they are home, it may borrow. For such a request nobody
+is to preempt: only what debtors have room for is reclaimed, and a request that has borrowed here goes on to grow.
 
 What serving its debtors takes too much of an instance's time is reclaimed in the same way (`take_back`).
 """
@@ -155,7 +156,7 @@ class Reclaimer:
         missing = lack - demanded - sum(loan.num_returning for loan in self._state.loans.loans.values())
         most = self._state.settings.reclaim_blocks - demanded
         has_waited = now >= self._short_since + self._state.settings.reclaim_after_s + self.patience_s
-        loans = self._reclaimable(now, min(missing, most), has_waited)
+        loans = self._reclaimable(now, min(missing, most), has_waited and not self._state.lacks_more)
         for span_id, keep in choose(loans, missing, most):
             self._demand(self._state.loans.loans[span_id], keep, now, "an own request lacks memory")
 

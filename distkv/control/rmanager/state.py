@@ -2,8 +2,8 @@
 
 Each field has one part that changes it: the pool changes here, which `sequences` there are in
 RequestLifecycle and their states in Admission, `members` and `suspects` in PeerBook, `instance_state` in Drain,
-`is_short` in Reclaimer, `num_debts` and `owed` in DebtBook, `pinned_debtor` in Swapper; everybody else asks. `counters`
-grow where something is counted.
+`is_short` and `lacks_more` in Reclaimer, `num_debts` and `owed` in DebtBook, `pinned_debtor` in Swapper; everybody else
+asks. `counters` grow where something is counted.
 """
 
 from __future__ import annotations
@@ -61,9 +61,10 @@ class RManagerState:
     """Shared state of one rManager.
 
     performance: predictions by the profile of this instance; None without one. counters: what control counts; the
-    worker counts what concerns tensors. is_short: an own request waits for memory that is lent; lacks_more: that it lacks
-    more than is lent. policy: as a gManager said last, see `Members.policy`. num_debts: spans that are owed, grants still being collected included. owed:
-    creditors of these. pinned_debtor: what is lent to it is not reclaimed now; empty is nobody.
+    worker counts what concerns tensors. is_short: an own request waits for memory that is lent; lacks_more: it lacks
+    more than is lent. policy: as a gManager said last, see `Members.policy`. num_debts: spans that are owed, grants
+    still being collected included. owed: creditors of these. pinned_debtor: what is lent to it is not reclaimed now;
+    empty is nobody.
     """
 
     settings: RManagerSettings

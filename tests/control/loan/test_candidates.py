@@ -13,7 +13,7 @@ from distkv.control.rmanager.member_table import MemberTable
 from distkv.control.serving.creditor_limits import CreditorLimits
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.to_rmanager import Candidate
-from tests.control.parts import add_sequence, make_member, make_state
+from tests.control.parts import add_sequence, lend, make_member, make_state
 
 
 class CountingTable(MemberTable):
@@ -62,3 +62,23 @@ def test_who_is_waited_for_anyway_and_has_enough_is_asked_first() -> None:
     candidates = Candidates("me", table_of(9, 6, 3), PathBook(Random(0)), CreditorLimits(), Random(0), {"i1", "i2"})
     recommended = [Candidate("i0", 9), Candidate("i1", 6), Candidate("i2", 3)]
     assert [one.instance_id for one in candidates.in_order(borrow, recommended)] == ["i1", "i0", "i2"]
+
+
+@pytest.mark.parametrize(
+    ("purpose", "is_avoidable", "asked"),
+    [
+        (Purpose.RELIEVE, False, ["i0", "i1"]),
+        (Purpose.RELIEVE, True, ["i0"]),
+        (Purpose.PLACE, False, ["i0"]),
+    ],
+)
+def test_what_only_others_can_hold_also_asks_its_creditors_for_what_it_grows_by(
+    purpose: Purpose, is_avoidable: bool, asked: list[str]
+) -> None:
+    """They lend it that though they lend nothing to anybody else, so no gManager recommends them."""
+    seq = add_sequence(make_state(), num_tokens=40)
+    seq.placement.cover(40)
+    lend(seq, "i1", 2)
+    borrow = Borrow("b", seq, purpose, 4, frozenset(), is_avoidable=is_avoidable)
+    candidates = Candidates("me", table_of(9, 6, 3), PathBook(Random(0)), CreditorLimits(), Random(0), {"i1"})
+    assert [one.instance_id for one in candidates.in_order(borrow, [Candidate("i0", 9)])] == asked

@@ -165,6 +165,29 @@ def test_what_its_debtor_has_room_for_is_reclaimed_at_once() -> None:
     assert short.look() == [("b", 2, DEADLINE_S)]
 
 
+def test_for_a_request_that_all_loans_are_too_few_for_nobody_is_to_preempt() -> None:
+    """Where none borrows while it lends: those that have borrowed would lose what they have computed, and it would
+    not begin. They go on to grow, and nobody else is lent anything."""
+    short = Short()
+    short.state.policy, short.lack = "greedy", 9
+    for loan in (short.first, short.second):
+        loan.filled = len(loan.slots)
+    short.look()
+    short.clock.advance(AFTER_S + 2 * DEADLINE_S + 2 * short.state.settings.lease_s)
+    short.state.loans.renew((short.first.span, short.second.span), b"d", 4.0, short.clock.now(), room=1)
+    assert short.look() == []
+    assert short.state.is_short and short.state.lendable() == 0
+    assert short.state.lendable_to("d", "another") == short.state.lendable_to("e", "r") == 0
+    assert short.state.lendable_to("d", "r") > 0
+    short.state.loans.renew((short.second.span,), b"d", 4.0, short.clock.now(), room=6)
+    short.clock.advance(REMIND_S)
+    assert short.look() == [("b", 0, DEADLINE_S)], "there is room for it at home"
+    assert short.state.lendable_to("d", "r") == 0
+    short.lack = 8
+    short.look()
+    assert short.state.lendable_to("d", "r") == 0, "it would begin"
+
+
 def test_what_a_run_of_dgfm_has_pinned_is_not_reclaimed_meanwhile() -> None:
     short = Short()
     short.state.pinned_debtor = "d"
