@@ -221,7 +221,8 @@ class Renew(Message, frozen=True):
     renewal: Count  #: names this renewal; repeated in the answer
     spans: tuple[SpanRef, ...]  #: spans to keep
     ttl_s: Seconds  #: for how long from receipt, seconds
-    room_blocks: Count = 0  #: rBlocks that the debtor has free to bring home what it borrowed
+    #: rBlocks that the debtor has free to bring home what it borrowed, and that its requests are not about to grow into
+    room_blocks: Count = 0
 
 
 class Renewed(Message, frozen=True):
