@@ -16,7 +16,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from distkv.gateway.operations.paths import HEALTH_PATHS, OPEN_PATHS
-from distkv.gateway.operations.turns import Turns
+from distkv.gateway.operations.turns import Portions, Turns
 from distkv.gateway.schema.errors import ApiError, unavailable
 
 MAX_HEAD_BYTES = 32 * 2**10
@@ -26,8 +26,10 @@ HEAD_S = 10.0
 WRITE_S = 60.0
 """A reader who leaves 64 KiB untaken for so long is cut off."""
 MAX_PIPELINED = 16
-PART_BYTES = 48 * 2**10
-"""So much is read in one turn of the event loop: in chunks of a byte it takes the parser 4 ms."""
+PART_BYTES = 4 * 2**10
+"""So much is read at a time: in chunks of a byte it takes the parser a millisecond where cores are busy."""
+SHORT_BYTES = 2 * 2**10
+"""What begins a request and is no longer is read at once: health checks wait for nobody."""
 FRAMING = 8
 """Bytes of framing for each byte of a body: chunks of one byte are the worst of what is not meant to hurt."""
 KEPT_DESCRIPTORS = 256
@@ -36,7 +38,7 @@ SPARE = 64
 
 
 class Connections:
-    """All connections of a server. most: how many serve the API. turns: of their requests.
+    """All connections of a server. most: how many serve the API. turns: of their requests. portions: of what they read.
 
     One more ends the one that has been longest without a complete request, idle or half sent. When all of them are
     busy, SPARE more may ask for the OPEN_PATHS, so that health checks and metrics always get in.
@@ -45,6 +47,7 @@ class Connections:
     def __init__(self, most: int) -> None:
         self.most = most
         self.turns = Turns()
+        self.portions = Portions(PART_BYTES)
         self.idle: dict[LimitedConnection, None] = {}
         self.spare: dict[LimitedConnection, None] = {}
 
@@ -90,10 +93,10 @@ class LimitedConnection(HttpToolsProtocol):
         self._in_head = True
         self._fed_bytes = self._body_bytes = self._num_headers = 0
         self._unread = bytearray()
+        self._waits_to_read = False
         self._unanswered: deque[RequestResponseCycle] = deque()
         self._begun: RequestResponseCycle | None = None
         """By what is being read; it cannot have been woken yet."""
-        self._turn: asyncio.Handle | None = None
         self._head_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
 
@@ -106,10 +109,10 @@ class LimitedConnection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._known.forget(self)
-        for timer in (self._head_timer, self._write_timer, self._turn):
+        for timer in (self._head_timer, self._write_timer):
             if timer is not None:
                 timer.cancel()
-        self._head_timer = self._write_timer = self._turn = None
+        self._head_timer = self._write_timer = None
         # Uvicorn tells the last one that came, and at once; it is an earlier one that runs where requests were sent
         # ahead, and thousands may be lost together.
         self.cycle = None  # type: ignore[assignment]
@@ -132,17 +135,23 @@ class LimitedConnection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
             return
-        if not self._unread and len(data) <= PART_BYTES:
-            self._read(data)
-            return
+        if not self._unread:
+            is_short = self._in_head and len(data) <= SHORT_BYTES
+            if is_short or self._known.portions.take(len(data)):
+                self._read(data)
+                return
         self._unread += data
         self.transport.pause_reading()
-        if self._turn is None:
-            self._read_some()
+        self._read_on()
+
+    def _read_on(self) -> None:
+        if not self._waits_to_read:
+            self._waits_to_read = True
+            self._known.portions.wait(self._read_some)
 
     def _read_some(self) -> None:
         """Read a part of what came; meanwhile no more comes."""
-        self._turn = None
+        self._waits_to_read = False
         if not self.transport.is_closing():
             part = bytes(self._unread[:PART_BYTES])
             del self._unread[:PART_BYTES]
@@ -150,7 +159,7 @@ class LimitedConnection(HttpToolsProtocol):
         if self.transport.is_closing():
             self._unread.clear()
         elif self._unread:
-            self._turn = self.loop.call_soon(self._read_some)
+            self._read_on()
         elif not self.flow.read_paused:
             self.transport.resume_reading()
 

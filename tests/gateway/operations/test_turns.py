@@ -9,12 +9,14 @@ from typing import Any
 
 import uvicorn
 import uvloop
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from distkv.config import GatewayConfig
 from distkv.gateway.operations import http_server
-from distkv.gateway.operations.http_connection import Connections, LimitedConnection
-from distkv.gateway.operations.turns import Turns
+from distkv.gateway.operations import turns as turns_module
+from distkv.gateway.operations.http_connection import PART_BYTES, Connections, LimitedConnection
+from distkv.gateway.operations.turns import Portions, Turns
 
 
 class Ticks:
@@ -57,6 +59,29 @@ async def test_what_is_urgent_goes_before_all_that_wait() -> None:
         turns.wake(lambda name=name: ticks.note(name), urgent=urgent)
     await ticks.pass_(5)
     assert ticks.order() == ["a", "live", "b", "c"]
+
+
+async def test_a_turn_has_one_portion_for_all(monkeypatch) -> None:
+    monkeypatch.setattr(turns_module, "TURN_S", 0.0)
+    portions, ticks = Portions(10), Ticks()
+    assert [portions.take(size) for size in (6, 5, 4, 1)] == [True, False, True, False]
+    for name in "abc":
+        portions.wait(lambda name=name: ticks.note(name))
+    assert not portions.take(0), "others have waited for longer"
+    await ticks.pass_(5)
+    assert ticks.happened == [("a", 1), ("b", 2), ("c", 3)]
+    assert portions.take(10) and not portions.take(1)
+    await ticks.pass_(1)
+    assert portions.take(10)
+
+
+async def test_portions_that_take_no_time_share_a_turn(monkeypatch) -> None:
+    monkeypatch.setattr(turns_module, "TURN_S", 60.0)
+    portions, ticks = Portions(10), Ticks()
+    for name in "abc":
+        portions.wait(lambda name=name: ticks.note(name))
+    await ticks.pass_(3)
+    assert ticks.happened == [("a", 1), ("b", 1), ("c", 1)]
 
 
 class Wire(asyncio.Transport):
@@ -121,6 +146,47 @@ async def test_requests_that_come_together_begin_one_after_the_other_and_health_
     assert begun == ["begin /0", "begin /live", *(f"begin /{index}" for index in range(1, 50))]
     assert len(server.ticks.happened) == 2 * len(begun)
     assert server.ticks.most_in_a_turn() == 2, "one begins, finds its body and ends"
+
+
+async def test_what_many_send_is_read_a_portion_in_a_turn_and_health_checks_at_once(monkeypatch) -> None:
+    """Bodies in chunks of one byte held the loop for 10 ms for each connection that sent one."""
+    server, read_bytes = Server(), [0]
+    read = HttpToolsProtocol.data_received
+
+    def count(self: HttpToolsProtocol, data: bytes) -> None:
+        read_bytes[-1] += len(data)
+        read(self, data)
+
+    monkeypatch.setattr(HttpToolsProtocol, "data_received", count)
+    monkeypatch.setattr(turns_module, "TURN_S", 0.0)
+    head = b"POST /long HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+    long = head + b"1\r\nx\r\n" * PART_BYTES + b"0\r\n\r\n"
+    for _ in range(10):
+        server.connected().data_received(long)
+    live = b"GET /live HTTP/1.1\r\nhost: x\r\n\r\n"
+    server.connected().data_received(live)
+    assert read_bytes == [len(live)]
+    turns = 0
+    while sum(read_bytes) < 10 * len(long) + len(live):
+        turns += 1
+        assert turns < 1000
+        read_bytes.append(0)
+        await server.ticks.pass_(1)
+    assert max(read_bytes) <= PART_BYTES
+    await server.ticks.pass_(20)
+    assert server.ticks.order().count("request /live") == 1 and server.ticks.order().count("request /long") == 10
+
+
+async def test_a_connection_that_is_lost_while_it_waits_to_be_read_costs_the_others_nothing() -> None:
+    server = Server()
+    long = post("/long", b"x" * 3 * PART_BYTES)
+    lost, stays = server.connected(), server.connected()
+    lost.data_received(long)
+    stays.data_received(long)
+    lost.transport.close()
+    lost.connection_lost(None)
+    await server.ticks.pass_(20)
+    assert server.ticks.order() == ["begin /long", "request /long"]
 
 
 async def test_a_request_that_is_lost_before_its_turn_does_not_begin() -> None:
