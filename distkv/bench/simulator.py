@@ -19,6 +19,7 @@ from distkv.bench.harness.command import Measured, Say, benchmark
 from distkv.bench.harness.machine import machine_facts, versions_of
 from distkv.bench.harness.plot import write_curves
 from distkv.bench.harness.report import Goal, Report, results
+from distkv.sim.collecting import rarely_collected
 from distkv.sim.profiles.built_in import built_in, kv_tokens
 from distkv.sim.spec import SimSpec
 from distkv.sim.timed.cluster import READY_S, TimedCluster
@@ -57,7 +58,8 @@ def measure(say: Say, *, quick: bool, instances: tuple[int, ...], batch: int | N
     sizes = instances or (QUICK_SIZES if quick else SIZES)
     rows = batch or (QUICK_BATCH if quick else BATCH)
     variants = {f"{size:,}": _player(size, rows, say) for size in sorted(sizes)}
-    samples = alternate(variants, 1, warmups=0)
+    with rarely_collected():
+        samples = alternate(variants, 1, warmups=0)
     machine = machine_facts() | {
         "profile": PROFILE,
         "batch": rows,

@@ -12,6 +12,7 @@ from distkv.sim.baselines.cluster import BaselineCluster
 from distkv.sim.baselines.migration.placement import Migrating
 from distkv.sim.baselines.prefill_decode import PrefillDecode, splits
 from distkv.sim.baselines.single import as_single
+from distkv.sim.collecting import rarely_collected
 from distkv.sim.outcome import Outcome
 from distkv.sim.spec import SimSpec
 from distkv.sim.timed.cluster import READY_S, Progress, TimedCluster
@@ -50,6 +51,11 @@ def simulate(
 
     progress: called with the simulated seconds, how many requests have ended, and of how many.
     """
+    with rarely_collected():
+        return _simulated(trace, spec, progress)
+
+
+def _simulated(trace: Sequence[TraceRequest], spec: SimSpec, progress: Progress) -> SimResult:
     if spec.policy == "migrate":
         return _of_baseline(trace, BaselineCluster(spec, Migrating), progress)
     if spec.policy == "prefill-decode":
