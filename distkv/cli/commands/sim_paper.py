@@ -18,7 +18,7 @@ from distkv.config import nearest
 from distkv.errors import ConfigError
 from distkv.sim.papers import FIGURES, make
 from distkv.sim.papers.figure import Effort, Figure
-from distkv.sim.papers.tables import ours_range, printed, theirs, with_tables
+from distkv.sim.papers.tables import ours_draws, ours_range, printed, theirs, with_tables
 
 HELP = """Make figures of the papers again, all if none is named: the control code that also serves, in simulated time
 on the hardware of the papers by cited data. Each ratio that a paper prints stands beside ours, with what it becomes if
@@ -101,10 +101,10 @@ def _progress() -> Progress:
 
 def _table(figure: Figure) -> Table:
     table = Table(
-        "", "theirs", "ours", "± 20 %", title=f"{figure.name}: {figure.title}", box=None, title_justify="left"
+        "", "theirs", "ours", "95 %", "± 20 %", title=f"{figure.name}: {figure.title}", box=None, title_justify="left"
     )
     for one in figure.ratios:
-        table.add_row(one.what, theirs(one), printed(one.ours), ours_range(one))
+        table.add_row(one.what, theirs(one), printed(one.ours), ours_draws(one), ours_range(one))
     return table
 
 

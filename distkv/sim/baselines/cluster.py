@@ -11,6 +11,8 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from distkv.config import ControlSettings
+from distkv.control.schedule.chunking import Chunking
+from distkv.sim.baselines.batching.filling import Filling
 from distkv.sim.baselines.batching.instance import BatchingInstance, Host
 from distkv.sim.baselines.batching.served import Served
 from distkv.sim.baselines.dispatch import dispatched, fewest_requests
@@ -49,10 +51,11 @@ class Placement(Protocol):
 
 
 class BaselineCluster:
-    """Instances by a spec. place: what says where requests go, made of the cluster. samples: of memory.
-    has_gmanager: whether one is there that knows of all where there is room."""
+    """Instances by a spec. place: what says where requests go, made of the cluster. fills: whether chunks of prompts
+    fill steps, as vLLM's do, or are sized by distkv's own scheduler. samples: of memory. has_gmanager: whether one is
+    there that knows of all where there is room."""
 
-    def __init__(self, spec: SimSpec, place: Callable[[BaselineCluster], Placement]) -> None:
+    def __init__(self, spec: SimSpec, place: Callable[[BaselineCluster], Placement], *, fills: bool = False) -> None:
         self.spec = spec
         self.agenda = Agenda()
         self.random = Random(spec.seed)
@@ -70,7 +73,15 @@ class BaselineCluster:
             self.links.place(name, f"host{number}")
             self.instances.append(
                 BatchingInstance(
-                    name, spec.num_blocks, times, settings, self.agenda, hosts[number], said_s, self._ended
+                    name,
+                    spec.num_blocks,
+                    times,
+                    settings,
+                    self.agenda,
+                    hosts[number],
+                    said_s,
+                    self._ended,
+                    _chunking(settings, fills=fills),
                 )
             )
         self.has_gmanager = True
@@ -238,6 +249,11 @@ def _settings(spec: SimSpec) -> ControlSettings:
     """Of an instance: those that a spec has of rManagers."""
     known = {name: value for name, value in spec.settings.items() if name in ControlSettings.__struct_fields__}
     return replace(ControlSettings(), **known)
+
+
+def _chunking(settings: ControlSettings, *, fills: bool) -> Chunking:
+    most = settings.max_num_batched_tokens
+    return Filling(most) if fills else Chunking(most, settings.mixed_step_ratio)
 
 
 def _sample(instances: Iterable[BatchingInstance], at_s: float) -> MemorySample:

@@ -34,6 +34,7 @@ FIGURES: Mapping[str, Maker] = {
     "001-7": pair.figure_7,
     "001-9": infinite_context.figure_9,
     "001-10a": serving.figure_10a,
+    "001-10b": serving.figure_10b,
     "001-11": infinite_attention.figure_11,
     "001-12": movement.figure_12,
     "beyond-context": beyond_context.figure_context,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -56,12 +56,20 @@ def reach(trace: Sequence[TraceRequest], spec: SimSpec) -> Reached:
 
 def reach_by_vllm(trace: Sequence[TraceRequest], spec: SimSpec) -> Reached:
     """The same on instances that batch by vLLM's rules and share nothing; on one instance over all GPUs for the policy
-    `single`."""
+    `single`. Of the ways to size chunks, the one that generates most."""
     window_s = trace[-1].arrival_s
-    cluster = BaselineCluster(replace(as_single(spec) if spec.policy == "single" else spec, most_s=window_s), Staying)
-    cluster.play(trace, lambda now_s, ended, of: None)
-    cluster.stop(UNFINISHED)
-    return _reached(cluster.outcomes, window_s)
+    played = by_vllm(trace, replace(spec, most_s=window_s))
+    return max((_reached(outcomes, window_s) for outcomes in played), key=lambda one: one.tokens_per_s)
+
+
+def by_vllm(trace: Sequence[TraceRequest], spec: SimSpec) -> Iterator[Sequence[Outcome]]:
+    """What comes of a trace on instances that batch by vLLM's rules: with chunks of prompts that fill steps, and with
+    chunks so small that decodes go on beside them."""
+    for fills in (True, False):
+        cluster = BaselineCluster(as_single(spec) if spec.policy == "single" else spec, Staying, fills=fills)
+        cluster.play(trace, lambda now_s, ended, of: None)
+        cluster.stop(UNFINISHED)
+        yield cluster.outcomes
 
 
 def _reached(outcomes: Sequence[Outcome], window_s: float) -> Reached:

@@ -53,12 +53,13 @@ class Panel(msgspec.Struct, frozen=True, kw_only=True):
 
 class Ratio(msgspec.Struct, frozen=True, kw_only=True):
     """Something that the paper says in a number or in words. theirs: the band as printed, twice the same for one value;
-    words where no number is printed. ours_range: what it is with each part of the hardware 20 % slower or faster. note:
-    a sentence where they differ."""
+    words where no number is printed. ours_draws: 95 % interval of the mean, if ours is that of several draws.
+    ours_range: what it is with each part of the hardware 20 % slower or faster. note: a sentence where they differ."""
 
     what: str
     theirs: tuple[float, float] | str
     ours: float
+    ours_draws: tuple[float, float] | None = None
     ours_range: tuple[float, float] | None = None
     note: str = ""
 

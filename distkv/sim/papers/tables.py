@@ -8,7 +8,10 @@ from collections.abc import Iterable, Iterator
 from distkv.errors import ConfigError
 from distkv.sim.papers.figure import Figure, Ratio
 
-HEAD = ("| theirs is | theirs | ours | ours, ±20 % | where they differ |", "|---|---|---|---|---|")
+HEAD = (
+    "| theirs is | theirs | ours | ours, 95 % | ours, ±20 % | where they differ |",
+    "|---|---|---|---|---|---|",
+)
 
 
 def begin(name: str) -> str:
@@ -59,13 +62,18 @@ def theirs(ratio: Ratio) -> str:
     return _band(ratio.theirs)
 
 
+def ours_draws(ratio: Ratio) -> str:
+    """Where ours lies by several draws; empty where it is one, or no draw at all."""
+    return "" if ratio.ours_draws is None else _band(ratio.ours_draws)
+
+
 def ours_range(ratio: Ratio) -> str:
     """What ours is on other hardware; empty where that was not asked."""
     return "" if ratio.ours_range is None else _band(ratio.ours_range)
 
 
 def _row(ratio: Ratio) -> str:
-    cells = (ratio.what, theirs(ratio), printed(ratio.ours), ours_range(ratio), ratio.note)
+    cells = (ratio.what, theirs(ratio), printed(ratio.ours), ours_draws(ratio), ours_range(ratio), ratio.note)
     return "|".join(["", *(f" {cell.replace('|', '/')} " for cell in cells), ""])
 
 

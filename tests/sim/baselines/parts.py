@@ -7,6 +7,8 @@ from random import Random
 from typing import Any
 
 from distkv.config import ControlSettings
+from distkv.control.schedule.chunking import Chunking
+from distkv.sim.baselines.batching.filling import Filling
 from distkv.sim.baselines.batching.instance import BatchingInstance, Host
 from distkv.sim.baselines.batching.served import Served
 from distkv.sim.outcome import Outcome
@@ -20,20 +22,25 @@ from tests.sim.timed.parts import PROFILE
 class Bench:
     """Instances i0, i1, ... on one host. ended: what ended, in that order."""
 
-    def __init__(self, instances: int = 1, of: Profile = PROFILE, num_blocks: int = 100, **settings: Any) -> None:
+    def __init__(
+        self, instances: int = 1, of: Profile = PROFILE, num_blocks: int = 100, *, fills: bool = False, **settings: Any
+    ) -> None:
         self.agenda = Agenda()
         self.ended: list[Served] = []
-        times, host = StepTimes(of), Host()
+        times, host, known = StepTimes(of), Host(), ControlSettings(**settings)
         self.instances = [
             BatchingInstance(
                 f"i{index}",
                 num_blocks,
                 times,
-                ControlSettings(**settings),
+                known,
                 self.agenda,
                 host,
                 0.0,
                 self.ended.append,
+                Filling(known.max_num_batched_tokens)
+                if fills
+                else Chunking(known.max_num_batched_tokens, known.mixed_step_ratio),
             )
             for index in range(instances)
         ]

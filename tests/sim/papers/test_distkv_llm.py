@@ -11,9 +11,9 @@ from distkv.sim.papers import make
 from distkv.sim.papers.distkv_llm.context import most_at_once, pooled_tokens_per_s
 from distkv.sim.papers.distkv_llm.dgfm import PARTS, over_time
 from distkv.sim.papers.distkv_llm.migration import computing_s, migration_s
-from distkv.sim.papers.distkv_llm.serving import offered_s
 from distkv.sim.papers.distkv_llm.setups import SETUPS, dataset_of
 from distkv.sim.papers.figure import Effort, Figure, Series
+from distkv.sim.papers.rising import offered_s
 from distkv.sim.run import SimResult
 from distkv.sim.trace import TraceRequest
 from distkv.wire.messages.counters import Counters

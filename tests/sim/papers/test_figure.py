@@ -56,9 +56,9 @@ def test_effort_picks() -> None:
 def test_a_table_has_theirs_beside_ours_and_how_it_was_made() -> None:
     lines = table(figure("000-0")).splitlines()
     assert lines[2:5] == [
-        "| one, times the other | 1.4 to 2.4 | 1.5 | 1.1 to 1.9 | a/b |",
-        "| one, times the other | 2 | 12,346 | 1.1 to 1.9 | a/b |",
-        "| one, times the other | higher | 0.123 | 1.1 to 1.9 | a/b |",
+        "| one, times the other | 1.4 to 2.4 | 1.5 |  | 1.1 to 1.9 | a/b |",
+        "| one, times the other | 2 | 12,346 |  | 1.1 to 1.9 | a/b |",
+        "| one, times the other | higher | 0.123 |  | 1.1 to 1.9 | a/b |",
     ]
     assert lines[-3:] == ["- Assumed.", "", "Made by `distkv sim paper 000-0`."]
     assert table(figure("000-0", "quick")).endswith("with `--quick`.")

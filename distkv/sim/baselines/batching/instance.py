@@ -1,7 +1,8 @@
 """One instance of a baseline: continuous batching with chunked prefill over paged memory, by the rules of vLLM.
 
 Requests begin in the order in which they came, when there are rBlocks for all of the prompt and a watermark besides.
-Each step has all decodes, and chunks of prompts as distkv's own scheduler sizes them. Who needs an rBlock for its next
+Each step has all decodes, and chunks of prompts by the given rule: as distkv's own scheduler sizes them, or filling the
+step as vLLM does. Who needs an rBlock for its next
 token when there is none takes it from the one that came last, which is computed again from its beginning later.
 """
 
@@ -50,8 +51,9 @@ class BatchingInstance:
         host: Host,
         said_s: float,
         ended: Callable[[Served], None],
+        chunking: Chunking,
     ) -> None:
-        """said_s: how long a token is on its way from the engine to its client."""
+        """said_s: how long a token is on its way from the engine to its client. chunking: how large chunks are."""
         self.name = name
         self.alive = True
         self.num_blocks = self.free = num_blocks
@@ -70,7 +72,7 @@ class BatchingInstance:
         self._agenda = agenda
         self._host = host
         self._said_s = said_s
-        self._chunking = Chunking(settings.max_num_batched_tokens, settings.mixed_step_ratio)
+        self._chunking = chunking
         self._burst: Burst | None = None
         self._entry: Entry | None = None
         self._then: list[Action] = []

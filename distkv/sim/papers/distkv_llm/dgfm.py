@@ -7,9 +7,9 @@ from itertools import pairwise
 from msgspec.structs import replace
 
 from distkv.sim.datasets.draw import dataset
-from distkv.sim.papers.distkv_llm.serving import offered_s
 from distkv.sim.papers.distkv_llm.setups import SETUPS, dataset_of
 from distkv.sim.papers.figure import Effort, Figure, Panel, Ratio, Say, Series, rounded
+from distkv.sim.papers.rising import offered_s
 from distkv.sim.run import SimResult, simulate
 from distkv.sim.trace import scaled
 

@@ -2,25 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import msgspec
+from msgspec.structs import replace
 
+from distkv.sim.datasets.draw import REQUESTS as ALL
 from distkv.sim.datasets.draw import dataset
 from distkv.sim.papers.clusters import Reached, cluster, reach, reach_by_vllm
-from distkv.sim.papers.figure import Effort, Figure, Panel, Ratio, Say, Series, rounded
+from distkv.sim.papers.figure import Effort, Figure, Panel, Ratio, Say, Series
+from distkv.sim.papers.infinite_llm.context import SETUPS as LONG_SETUPS
+from distkv.sim.papers.rising import Rising, System, most_ratio, offered_s, rise
+from distkv.sim.spec import SimSpec
+from distkv.sim.trace import TraceRequest
 
-OURS, VLLM_MULTI = "Infinite-LLM", "vLLM-multi"
-NOT_LENT = "the same, nothing lent"
+OURS, VLLM_MULTI, VLLM_SINGLE = "Infinite-LLM", "vLLM-multi", "vLLM-single"
+NOT_LENT, OUR_RULES = "the same, nothing lent", "vLLM-single by Infinite-LLM's rules"
 MULTI_NOTE = (
     "Most of what is gained is not by lending (the next row): the state machines keep room for what requests will "
     "generate, and let those pass that fit beside a document that waits, where vLLM serves in order and computes again."
 )
+MULTI_BAND, SINGLE_BAND = (1.35, 1.73), (1.4, 3.4)
+DRAWS = 3
+LOADS = (0.5, 1.0)
+"""Of what all GPUs of a cluster can compute and read at most."""
+LONG_REQUESTS = 40
+"""In the time of a play at load 1. All pools together hold four to seven requests of the mean length, whatever the
+setup."""
+Note = Callable[[Ratio, Ratio], str]
+"""What is said of a ratio, by it and by the one that says where the difference comes from."""
 
 
 class Setup(msgspec.Struct, frozen=True):
-    """A trace on instances of a built-in profile. rates_per_s: of arrivals. window_s: for so
-    long requests arrive."""
+    """A trace on instances of a built-in profile. rates_per_s: of arrivals. window_s: for so long requests arrive."""
 
     trace: str
     profile: str
@@ -31,6 +46,10 @@ class Setup(msgspec.Struct, frozen=True):
     @property
     def title(self) -> str:
         return f"trace {self.trace.removeprefix('infinite-')}, {self.instances} x {self.profile.removeprefix('a100-')}"
+
+    def requests(self, rate_per_s: float, seed: int) -> list[TraceRequest]:
+        """Of a draw, at a rate."""
+        return dataset(self.trace, per_s=rate_per_s, count=max(2, round(rate_per_s * self.window_s)), seed=seed)
 
 
 SHORT = tuple(
@@ -48,85 +67,134 @@ SHORT = tuple(
 
 def figure_10a(effort: Effort, say: Say) -> Figure:
     """Traces 0 to 2, against instances side by side."""
-    setups = effort.pick((msgspec.structs.replace(SHORT[2], rates_per_s=(4.0,), window_s=10.0),), SHORT)
+    setups = effort.pick((replace(SHORT[2], rates_per_s=(4.0,), window_s=10.0),), SHORT)
     return _figure(
         "001-10a",
-        "Infinite-LLM and vLLM-multi",
+        (OURS, VLLM_MULTI, NOT_LENT),
         setups,
-        (VLLM_MULTI, OURS, NOT_LENT),
-        (1.35, 1.73),
-        MULTI_NOTE,
+        effort.pick(1, DRAWS),
+        MULTI_BAND,
+        lambda ratio, other: MULTI_NOTE if ratio.differs else "",
         (
             "Models and numbers of instances are not said: 2 and 4 of LLaMA2-7B, of one GPU each. vLLM-multi batches "
-            "by vLLM's rules and sends requests where most room is for each; the state machines, with nothing lent, "
-            "do so by predicted time.",
+            "by vLLM's rules, with chunks of prompts that fill steps or are kept short, whichever generates more, and "
+            "sends requests where most room is for each; the state machines, with nothing lent, do so by predicted "
+            "time.",
         ),
         say,
     )
 
 
+def figure_10b(effort: Effort, say: Say) -> Figure:
+    """Traces 3 to 8, against one instance over all GPUs."""
+    return _figure(
+        "001-10b",
+        (OURS, VLLM_SINGLE, OUR_RULES),
+        effort.pick((replace(long_setup(0), rates_per_s=(0.2,), window_s=20.0),), tuple(map(long_setup, range(6)))),
+        effort.pick(1, DRAWS),
+        SINGLE_BAND,
+        _single_note,
+        (
+            "Models and GPUs are those that 000 has for the same ranges of lengths. vLLM-single batches by vLLM's "
+            "rules, with chunks of prompts that fill steps or are kept short, whichever generates more; it is "
+            "tensor-parallel within a host, and pipelined over Ethernet of 125 MB/s between hosts.",
+            f"Rates are {', '.join(f'{load:g}' for load in LOADS)} times what all GPUs can compute and read at most. "
+            "An output has 0.6 % of the tokens of its request, as documents of 004 have.",
+        ),
+        say,
+    )
+
+
+def long_setup(row: int) -> Setup:
+    """That of trace 3 + row."""
+    of = LONG_SETUPS[row]
+    name = f"infinite-{row + 3}"
+    request_s = offered_s(dataset(name), of.spec()) / ALL
+    return Setup(
+        name,
+        of.profile,
+        of.instances,
+        tuple(load / request_s for load in LOADS),
+        LONG_REQUESTS * request_s,
+    )
+
+
+def _single_note(ratio: Ratio, other: Ratio) -> str:
+    if not ratio.differs:
+        return ""
+    if ratio.ours > SINGLE_BAND[1]:
+        return "Hidden states of each chunk cross the Ethernet between the stages of the one instance."
+    return (
+        "Prompts are nearly all of these requests, and computing them is arithmetic, which fills matrices that are "
+        "divided among GPUs as well as whole ones: what one instance over all GPUs loses are its all-reduces."
+    )
+
+
 def _figure(
     name: str,
-    title: str,
+    labels: tuple[str, str, str],
     setups: Sequence[Setup],
-    systems: tuple[str, ...],
+    draws: int,
     theirs: tuple[float, float],
-    note: str,
+    note: Note,
     notes: tuple[str, ...],
     say: Say,
 ) -> Figure:
+    """labels: ours, the other, and one that says where the difference comes from."""
     panels, ratios = list[Panel](), list[Ratio]()
     for index, setup in enumerate(setups):
-        say(setup.title, index / len(setups))
-        found = {system: _reached(setup, system) for system in systems}
+        within = partial(_within, say, setup.title, index, len(setups))
+        systems = {label: _systems(setup)[label] for label in labels}
+        found = rise(systems, setup.rates_per_s, draws, setup.requests, within)
         panels += [
-            Panel(title=setup.title, series=_series(setup, found, "tokens_per_s")),
-            Panel(title=setup.title, series=_series(setup, found, "per_token_s"), y_label="latency, s per token"),
+            Panel(title=setup.title, series=_series(found, "tokens_per_s")),
+            Panel(title=setup.title, series=_series(found, "per_token_s"), y_label="latency, s per token"),
         ]
-        most = {system: max(one.tokens_per_s for one in many) for system, many in found.items()}
-        ratio = Ratio(
-            what=f"{setup.title}: most tokens/s, times those of {systems[0]}",
-            theirs=theirs,
-            ours=rounded(most[OURS] / most[systems[0]]),
-            note=note,
-        )
-        ratios.append(ratio)
-        if NOT_LENT in most:
-            ratios.append(
-                Ratio(
-                    what=f"{setup.title}: most tokens/s, times those of {NOT_LENT}",
-                    theirs="-",
-                    ours=rounded(most[OURS] / most[NOT_LENT]),
-                )
-            )
+        ours, other, why = (found[label] for label in labels)
+        most = f"{setup.title}: most tokens/s, times those of"
+        ratio = most_ratio(f"{most} {labels[1]}", theirs, ours, other)
+        because = most_ratio(f"{most} {labels[2]}", "-", ours, why)
+        ratios += [replace(ratio, note=note(ratio, because)), because]
     return Figure(
         name=name,
-        title=title,
+        title=" and ".join(labels[:2]),
         x_label="requests/s",
         y_label="tokens/s",
         panels=tuple(panels),
         ratios=tuple(ratios),
         notes=(
             *notes,
-            "Tokens are counted while requests arrive, for "
-            f"{min(one.window_s for one in setups):,.0f} to {max(one.window_s for one in setups):,.0f} s; where "
-            "they still grow with the highest rate, nothing is at its limit. One draw of each trace; no range, for "
-            "each is a simulation.",
+            f"Tokens are counted while requests arrive, for {min(one.window_s for one in setups):,.0f} to "
+            f"{max(one.window_s for one in setups):,.0f} s; where they still grow with the highest rate, nothing is at "
+            f"its limit. {draws} draws of each trace; no range, for each is a simulation.",
         ),
     )
 
 
-def _reached(setup: Setup, system: str) -> list[Reached]:
-    """At each rate."""
-    spec = cluster(setup.profile, setup.instances, "contract" if system == OURS else "none")
-    play = reach_by_vllm if system == VLLM_MULTI else reach
-    return [
-        play(dataset(setup.trace, per_s=rate, count=round(rate * setup.window_s)), spec) for rate in setup.rates_per_s
-    ]
+def _systems(setup: Setup) -> Mapping[str, System]:
+    ours = cluster(setup.profile, setup.instances, "contract")
+    apart = replace(ours, policy="none")
+    single = cluster(setup.profile, setup.instances, "single")
+    return {
+        OURS: partial(_reach, ours),
+        VLLM_MULTI: partial(_reach_by_vllm, apart),
+        NOT_LENT: partial(_reach, apart),
+        VLLM_SINGLE: partial(_reach_by_vllm, single),
+        OUR_RULES: partial(_reach, single),
+    }
 
 
-def _series(setup: Setup, found: dict[str, list[Reached]], field: str) -> tuple[Series, ...]:
-    return tuple(
-        Series.of(system, [(rate, getattr(one, field)) for rate, one in zip(setup.rates_per_s, many, strict=True)])
-        for system, many in found.items()
-    )
+def _reach(spec: SimSpec, trace: Sequence[TraceRequest]) -> Reached:
+    return reach(trace, spec)
+
+
+def _reach_by_vllm(spec: SimSpec, trace: Sequence[TraceRequest]) -> Reached:
+    return reach_by_vllm(trace, spec)
+
+
+def _within(say: Say, title: str, place: int, places: int, what: str, share: float) -> None:
+    say(f"{title}, {what}", (place + share) / places)
+
+
+def _series(found: Mapping[str, Rising], field: str) -> tuple[Series, ...]:
+    return tuple(one.by_rate(label, field) for label, one in found.items())

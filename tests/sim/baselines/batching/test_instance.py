@@ -33,6 +33,18 @@ def test_long_prompts_are_computed_in_chunks() -> None:
     assert bench.instances[0].counters.steps == 4
 
 
+def test_chunks_fill_steps_beside_decodes_by_vllm_s_rule() -> None:
+    """One decodes; 255 of the 256 tokens of each step are the other's, whose prompt so takes three of them."""
+    bench = Bench(fills=True, max_num_batched_tokens=256)
+    first = bench.submit(100, 50)
+    bench.run(until=0.5)
+    second = bench.submit(700, 2)
+    bench.run()
+    begins_s = [at_s for at_s in first.outcome.times_s if at_s >= 0.5]
+    assert second.outcome.times_s[0] == pytest.approx(begins_s[3] - 0.5)
+    assert begins_s[1] - begins_s[0] > 2.5 * (first.outcome.times_s[1] - first.outcome.times_s[0])
+
+
 def test_who_comes_meanwhile_is_in_the_next_step() -> None:
     bench = Bench()
     first = bench.submit(100, 50)
