@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -16,19 +16,20 @@ from rich.table import Table
 from distkv.cli.signals import signals_interrupt
 from distkv.config import nearest
 from distkv.errors import ConfigError
-from distkv.sim.papers import FIGURES, make
-from distkv.sim.papers.figure import Effort, Figure
+from distkv.sim.papers import FIGURES, NAMES, make
+from distkv.sim.papers.figure import Effort, Figure, PlayedTrace
 from distkv.sim.papers.tables import ours_draws, ours_range, printed, theirs, with_tables
 
-HELP = """Make figures of the papers again, all if none is named: the control code that also serves, in simulated time
-on the hardware of the papers by cited data. Each ratio that a paper prints stands beside ours, with what it becomes if
-one part of the hardware is 20 % slower or faster.
+HELP = """Make figures of the papers again: the control code that also serves, in simulated time on the hardware of the
+papers by cited data. Each ratio that a paper prints stands beside ours, with what it becomes if one part of the
+hardware is 20 % slower or faster. Without a name all are made, those that play traces if --trace gives one.
 
 \b
 Examples:
   distkv sim paper 000-11
   distkv sim paper --quick
   distkv sim paper 000-8 --json . --plot .
+  distkv sim paper beyond-goodput --trace conversations.csv
   distkv sim paper --from docs/papers --docs docs/papers.md
 """
 
@@ -39,18 +40,24 @@ def _command(
     plot_path: Path | None,
     docs_path: Path | None,
     from_path: Path | None,
+    trace_paths: tuple[Path, ...],
     quick: bool,
 ) -> int:
     from distkv.bench.harness.plot import require_matplotlib
     from distkv.bench.simulation.paper_plot import draw
+    from distkv.bench.workloads.trace import read_trace
 
     for name in names:
-        if name not in FIGURES:
-            raise ConfigError("figure", f"there is no figure {name!r}", nearest(name, FIGURES))
+        if name not in NAMES:
+            raise ConfigError("figure", f"there is no figure {name!r}", nearest(name, NAMES))
     if plot_path is not None:
         require_matplotlib()
-    chosen = tuple(dict.fromkeys(names or FIGURES))
-    made = _made(chosen, Effort.QUICK if quick else Effort.FULL) if from_path is None else _read(chosen, from_path)
+    if from_path is None:
+        traces = [PlayedTrace(path.stem, read_trace(path)) for path in trace_paths]
+        chosen = tuple(dict.fromkeys(names or (NAMES if traces else FIGURES)))
+        made = _made(chosen, Effort.QUICK if quick else Effort.FULL, traces)
+    else:
+        made = _read(tuple(dict.fromkeys(names or NAMES)), from_path)
     console = Console(soft_wrap=True, highlight=False)
     for figure in made:
         console.print(_table(figure))
@@ -65,11 +72,11 @@ def _command(
     return 0
 
 
-def _made(names: tuple[str, ...], effort: Effort) -> Iterator[Figure]:
+def _made(names: tuple[str, ...], effort: Effort, traces: Sequence[PlayedTrace]) -> Iterator[Figure]:
     """Each as soon as it is made, with a bar for the one that is being made."""
     for name in names:
         with _progress() as bar, signals_interrupt(once=True):
-            figure = make(name, effort, partial(_say, bar, bar.add_task(name, total=1.0), name))
+            figure = make(name, effort, partial(_say, bar, bar.add_task(name, total=1.0), name), traces)
         yield figure
 
 
@@ -116,7 +123,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    return [CompletionItem(name) for name in FIGURES if name.startswith(incomplete)]
+    return [CompletionItem(name) for name in NAMES if name.startswith(incomplete)]
 
 
 _DIRECTORY = click.Path(exists=True, file_okay=False, path_type=Path)
@@ -136,9 +143,13 @@ command = click.Command(
             ["--from", "from_path"], type=_DIRECTORY,
             help="Make none: read what --json wrote into this directory before.",
         ),
+        click.Option(
+            ["--trace", "trace_paths"], type=click.Path(dir_okay=False, path_type=Path), multiple=True, metavar="CSV",
+            help="A trace to play, for figures that have no requests of their own; may be given again.",
+        ),
         click.Option(["--quick"], is_flag=True, help="Simulate little, to see that it works."),
     ],
     help=HELP,
-    epilog=f"Figures: {', '.join(FIGURES)}.",
+    epilog=f"Figures: {', '.join(NAMES)}.",
     context_settings={"max_content_width": 100},
 )  # fmt: skip

@@ -1,22 +1,22 @@
 """The papers, made again: figures of 000 and 001 by the real control code and formulas of the same hardware.
 
-`FIGURES` has all of them by name; `make` makes one. Constants come from `profiles` and `datasets`, which cite where
-they are from; none was chosen by what a figure looks like.
+`FIGURES` has them by name, and `OF_TRACES` those that play somebody's traces; `make` makes one. Constants come from
+`profiles` and `datasets`, which cite where they are from; none was chosen by what a figure looks like.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
 from distkv.config import nearest
 from distkv.errors import ConfigError
 from distkv.sim.papers.beyond import context as beyond_context
-from distkv.sim.papers.beyond import failures, imbalance
+from distkv.sim.papers.beyond import failures, goodput, imbalance
 from distkv.sim.papers.distkv_llm import attention, context, datasets, dgfm, migration
 from distkv.sim.papers.distkv_llm import serving as distkv_serving
-from distkv.sim.papers.figure import Effort, Figure, Maker, Say
+from distkv.sim.papers.figure import Effort, Figure, Maker, PlayedTrace, Say, TraceMaker
 from distkv.sim.papers.infinite_llm import attention as infinite_attention
 from distkv.sim.papers.infinite_llm import context as infinite_context
 from distkv.sim.papers.infinite_llm import movement, pair, serving
@@ -44,8 +44,22 @@ FIGURES: Mapping[str, Maker] = {
 """By paper and figure."""
 
 
-def make(name: str, effort: Effort, say: Say) -> Figure:
-    """A figure; the same for the same effort. Raises ConfigError naming `figure` for a name that is none."""
-    if name not in FIGURES:
-        raise ConfigError("figure", f"there is no figure {name!r}", nearest(name, FIGURES))
-    return replace(FIGURES[name](effort, say), effort=effort.value)
+OF_TRACES: Mapping[str, TraceMaker] = {"beyond-goodput": goodput.figure_goodput}
+"""Those that are made of traces that somebody has."""
+NAMES = (*FIGURES, *OF_TRACES)
+
+
+def make(name: str, effort: Effort, say: Say, traces: Sequence[PlayedTrace] = ()) -> Figure:
+    """A figure; the same for the same effort and traces, which only those of OF_TRACES look at.
+
+    Raises ConfigError naming `figure` for a name that is none, and `trace` where a figure has none to play.
+    """
+    if name in FIGURES:
+        made = FIGURES[name](effort, say)
+    elif name not in OF_TRACES:
+        raise ConfigError("figure", f"there is no figure {name!r}", nearest(name, NAMES))
+    elif not traces:
+        raise ConfigError("trace", f"figure {name} plays traces, and there is none", "give one: --trace FILE")
+    else:
+        made = OF_TRACES[name](effort, say, traces)
+    return replace(made, effort=effort.value)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from typing import TypeVar
 
 import msgspec
+
+from distkv.sim.trace import TraceRequest
 
 Kind = TypeVar("Kind")
 Say = Callable[[str, float], None]
@@ -87,7 +89,15 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     effort: str = ""
 
 
+class PlayedTrace(msgspec.Struct, frozen=True):
+    """A trace that somebody has, by the name of its file."""
+
+    name: str
+    requests: Sequence[TraceRequest]
+
+
 Maker = Callable[[Effort, Say], Figure]
+TraceMaker = Callable[[Effort, Say, Sequence[PlayedTrace]], Figure]
 
 
 def rounded(value: float) -> float:

@@ -1,0 +1,165 @@
+"""Real traces at rising rate: the requests that are served well each second, and those of vLLM side by side."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from distkv.sim.alone import alone
+from distkv.sim.outcome import Outcome
+from distkv.sim.papers.clusters import by_vllm, cluster
+from distkv.sim.papers.draws import interval, paired
+from distkv.sim.papers.figure import Effort, Figure, Panel, PlayedTrace, Ratio, Say, Series, rounded
+from distkv.sim.papers.rising import offered_s
+from distkv.sim.run import simulate
+from distkv.sim.spec import SimSpec
+from distkv.sim.trace import TraceRequest, scaled
+
+PROFILE = "a100-llama2-7b"
+INSTANCES = (4, 16, 64)
+DRAWS = {4: 3}
+"""Parts of a trace that are played, by instances; one where there are more of these."""
+LOADS = (0.5, 1.0, 1.5)
+WINDOW_S = 100.0
+"""In which requests arrive, where MOST_TOKENS allows it."""
+MOST_TOKENS, MOST_TOKENS_EACH = 400_000, 25_000
+"""Output tokens of a play, of all instances and of each."""
+AFTER_S = 120.0
+"""Until the rest is given up."""
+FIRST_S, FURTHER_S = 30.0, 0.1
+"""Limits that Mooncake states for this trace (FAST 2025, §8.1): to the first token, and for each further one."""
+GOAL, LONG_TOKENS = 1.35, 8000
+"""The goal, and the mean length of prompts from which it is one."""
+VLLM, OURS, NOT_LENT = "vLLM-multi", "contract", "the same, nothing lent"
+MISSED = (
+    "Most of what is gained is not by lending, where a row says what the same state machines do without it: they let "
+    "requests pass that fit beside one that waits. At these rates all pools are full, and a request that borrows takes "
+    "what another instance would have used."
+)
+Serves = Callable[[Outcome], bool]
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """Requests each second that are served well, of one draw: by the stated limits, and by those of `distkv sim`."""
+
+    stated: float
+    alone: float
+
+
+def figure_goodput(effort: Effort, say: Say, traces: Sequence[PlayedTrace]) -> Figure:
+    """Goodput by rate, for each trace and number of instances."""
+    counts, loads = effort.pick((2,), INSTANCES), effort.pick((1.0,), LOADS)
+    cases = [(trace, instances) for instances in counts for trace in traces]
+    panels, ratios, windows = list[Panel](), list[Ratio](), list[float]()
+    for place, (trace, instances) in enumerate(cases):
+        spec = cluster(PROFILE, instances, "contract")
+        rates = [load * len(trace.requests) / offered_s(trace.requests, spec) for load in loads]
+        found: dict[str, list[list[Measured]]] = {}
+        labels = (VLLM, OURS, NOT_LENT) if instances == min(counts) else (VLLM, OURS)
+        for index, label in enumerate(labels):
+            for turn, rate in enumerate(rates):
+                done = (index + turn / len(rates)) / len(labels)
+                say(f"{trace.name}, {instances} instances, {label}, {rate:.3g}/s", (place + done) / len(cases))
+                parts = list(_parts(trace.requests, rate, instances, effort.pick(1, DRAWS.get(instances, 1)), effort))
+                window_s = len(parts[0]) / rate
+                windows.append(window_s)
+                found.setdefault(label, []).append([_measured(part, window_s, spec, label) for part in parts])
+        panels.append(
+            Panel(
+                title=f"{trace.name}, {instances} instances",
+                series=tuple(
+                    Series.of(label, [(rate, statistics.fmean(one.stated for one in of_rate))
+                                      for rate, of_rate in zip(rates, many, strict=True)])
+                    for label, many in found.items()
+                ),
+            )
+        )  # fmt: skip
+        ratios += _ratios(trace, instances, found)
+    return Figure(
+        name="beyond-goodput",
+        title="Requests served well, of real traces at rising rate, LLaMA2-7B on A100",
+        x_label="requests/s",
+        y_label="requests served well, each second",
+        panels=tuple(panels),
+        ratios=tuple(ratios),
+        notes=(
+            f"Served well is a request whose first token comes within {FIRST_S:g} s and whose further ones take "
+            f'{FURTHER_S:g} s on average at most, the limits that Mooncake states for its trace; the rows "by limits '
+            'of `distkv sim`" have five times the time alone and a second, and twice the time alone.',
+            f"Requests arrive in the trace's rhythm, at {', '.join(f'{load:g}' for load in loads)} times what all "
+            f"GPUs can compute and read at most, for {min(windows):.0f} to {max(windows):.0f} s; the most at any of "
+            "these rates is compared. Parts of the trace are played one after the other where an interval is shown.",
+            "vLLM-multi batches by vLLM's rules, with chunks of prompts that fill steps or are kept short, whichever "
+            "serves more requests well at each rate, and sends requests where most room is for each.",
+        ),
+    )
+
+
+def _parts(
+    requests: Sequence[TraceRequest], rate_per_s: float, instances: int, draws: int, effort: Effort
+) -> Iterator[Sequence[TraceRequest]]:
+    """Parts of a trace that begin evenly spread over it, arriving so often."""
+    mean = statistics.fmean(one.output_tokens for one in requests)
+    tokens = effort.pick(2000.0, min(MOST_TOKENS, instances * MOST_TOKENS_EACH))
+    count = max(2, min(round(rate_per_s * WINDOW_S), round(tokens / mean), len(requests)))
+    for draw in range(draws):
+        begin = min(draw * len(requests) // draws, len(requests) - count)
+        yield scaled(requests[begin : begin + count], tokens=1.0, per_s=rate_per_s)
+
+
+def _measured(part: Sequence[TraceRequest], window_s: float, spec: SimSpec, label: str) -> Measured:
+    spec = replace(spec, most_s=window_s + AFTER_S, policy="contract" if label == OURS else "none")
+    played = by_vllm(part, spec) if label == VLLM else iter([simulate(part, spec).outcomes])
+    unloaded = alone(part, replace(spec, instances=1, policy="none"))
+    each = list(played)
+    return Measured(_most(each, is_served, window_s), _most(each, unloaded.serves, window_s))
+
+
+def is_served(outcome: Outcome) -> bool:
+    """By the stated limits."""
+    in_time = not outcome.failed and bool(outcome.times_s) and outcome.first_s <= FIRST_S
+    return in_time and (outcome.per_token_s or 0.0) <= FURTHER_S
+
+
+def _most(played: Sequence[Sequence[Outcome]], serves: Serves, window_s: float) -> float:
+    """Of the ways to batch."""
+    return max(sum(map(serves, outcomes)) for outcomes in played) / window_s
+
+
+def _ratios(trace: PlayedTrace, instances: int, found: Mapping[str, list[list[Measured]]]) -> Iterator[Ratio]:
+    is_long = statistics.fmean(one.prompt_tokens for one in trace.requests) >= LONG_TOKENS
+    title = f"{trace.name}, {instances} instances"
+    for label in (VLLM, NOT_LENT):
+        if label not in found:
+            continue
+        for what, field, pick in (
+            ("most goodput at any rate", "stated", _best),
+            ("goodput at the highest rate", "stated", _last),
+            ("most goodput by limits of `distkv sim`", "alone", _best),
+        ):
+            ours, other = pick(found[OURS], field), pick(found[label], field)
+            if not all(other):
+                continue
+            times = paired(ours, other)
+            mean = statistics.fmean(times)
+            is_goal = is_long and label == VLLM and (field, pick) == ("stated", _best)
+            yield Ratio(
+                what=f"{title}: {what}, times that of {label}",
+                theirs=f"at least {GOAL:g}" if is_goal else "-",
+                ours=rounded(mean),
+                ours_draws=interval(times) if len(times) > 1 else None,
+                note=MISSED if is_goal and mean < GOAL else "",
+            )
+
+
+def _best(by_rate: Sequence[Sequence[Measured]], field: str) -> list[float]:
+    """The most at any rate, by draw."""
+    return [max(getattr(one, field) for one in of_draw) for of_draw in zip(*by_rate, strict=True)]
+
+
+def _last(by_rate: Sequence[Sequence[Measured]], field: str) -> list[float]:
+    """At the highest rate, by draw."""
+    return [getattr(one, field) for one in by_rate[-1]]
