@@ -21,11 +21,11 @@ from distkv.sim.trace import TraceRequest, scaled
 PROFILE = "a100-llama2-7b"
 INSTANCES = (4, 16, 64)
 DRAWS = {4: 3}
-"""Parts of a trace that are played, by instances; one where there are more of these."""
+"""Parts of a trace of long contexts that are played, by instances; else one."""
 LOADS = (0.5, 1.0, 1.5)
 WINDOW_S = 100.0
 """In which requests arrive, where MOST_TOKENS allows it."""
-MOST_TOKENS, MOST_TOKENS_EACH = 400_000, 25_000
+MOST_TOKENS, MOST_TOKENS_EACH = 250_000, 25_000
 """Output tokens of a play, of all instances and of each."""
 AFTER_S = 120.0
 """Until the rest is given up."""
@@ -58,12 +58,13 @@ def figure_goodput(effort: Effort, say: Say, traces: Sequence[PlayedTrace]) -> F
         spec = cluster(PROFILE, instances, "contract")
         rates = [load * len(trace.requests) / offered_s(trace.requests, spec) for load in loads]
         found: dict[str, list[list[Measured]]] = {}
+        draws = effort.pick(1, DRAWS.get(instances, 1) if _is_long(trace) else 1)
         labels = (VLLM, OURS, NOT_LENT) if instances == min(counts) else (VLLM, OURS)
         for index, label in enumerate(labels):
             for turn, rate in enumerate(rates):
                 done = (index + turn / len(rates)) / len(labels)
                 say(f"{trace.name}, {instances} instances, {label}, {rate:.3g}/s", (place + done) / len(cases))
-                parts = list(_parts(trace.requests, rate, instances, effort.pick(1, DRAWS.get(instances, 1)), effort))
+                parts = list(_parts(trace.requests, rate, instances, draws, effort))
                 window_s = len(parts[0]) / rate
                 windows.append(window_s)
                 found.setdefault(label, []).append([_measured(part, window_s, spec, label) for part in parts])
@@ -130,7 +131,6 @@ def _most(played: Sequence[Sequence[Outcome]], serves: Serves, window_s: float) 
 
 
 def _ratios(trace: PlayedTrace, instances: int, found: Mapping[str, list[list[Measured]]]) -> Iterator[Ratio]:
-    is_long = statistics.fmean(one.prompt_tokens for one in trace.requests) >= LONG_TOKENS
     title = f"{trace.name}, {instances} instances"
     for label in (VLLM, NOT_LENT):
         if label not in found:
@@ -145,7 +145,7 @@ def _ratios(trace: PlayedTrace, instances: int, found: Mapping[str, list[list[Me
                 continue
             times = paired(ours, other)
             mean = statistics.fmean(times)
-            is_goal = is_long and label == VLLM and (field, pick) == ("stated", _best)
+            is_goal = _is_long(trace) and label == VLLM and (field, pick) == ("stated", _best)
             yield Ratio(
                 what=f"{title}: {what}, times that of {label}",
                 theirs=f"at least {GOAL:g}" if is_goal else "-",
@@ -153,6 +153,10 @@ def _ratios(trace: PlayedTrace, instances: int, found: Mapping[str, list[list[Me
                 ours_draws=interval(times) if len(times) > 1 else None,
                 note=MISSED if is_goal and mean < GOAL else "",
             )
+
+
+def _is_long(trace: PlayedTrace) -> bool:
+    return statistics.fmean(one.prompt_tokens for one in trace.requests) >= LONG_TOKENS
 
 
 def _best(by_rate: Sequence[Sequence[Measured]], field: str) -> list[float]:

@@ -43,6 +43,13 @@ def figure_9(effort: Effort, say: Say) -> Figure:
     ours, theirs, ratios = list[tuple[float, float]](), list[tuple[float, float]](), list[Ratio]()
     computed = list[tuple[float, float]]()
     lengths = effort.pick(LENGTHS[:1], LENGTHS)
+    tokens = printed_tokens()
+    took_s = tokens * PerformanceModel(spec.profile).step_s(1, KV_TOKENS)
+    said = (
+        f"By the printed times themselves a migration takes as long as {tokens:,.0f} tokens, which is {took_s:,.0f} s "
+        f"if each reads {KV_TOKENS // 1000}k tokens' keys: {SHAPES['llama2-7b'].weight_bytes / took_s / 1e6:.0f} MB/s, "
+        "if all of that were the download."
+    )
     for place, (prompt, output) in enumerate(lengths):
         say(f"{output} tokens", place / len(lengths))
         borrowing_s = pooled_s(spec, prompt, output)
@@ -58,8 +65,7 @@ def figure_9(effort: Effort, say: Say) -> Figure:
                 ours=rounded((alone_s + migration_s(spec)) / borrowing_s),
                 ours_range=_range(spec, prompt, output) if effort is Effort.FULL and output <= MOST_VARIED else None,
                 note=f"Theirs would be a migration of {implied_s:,.0f} s, if tokens take what they take here; ours "
-                f"takes {migration_s(spec):,.0f} s, by how fast others got a model from S3. Then two GPUs compute "
-                "where the second one of DistKV-LLM lends memory only, and is free for other requests.",
+                f"takes {migration_s(spec):,.0f} s, by how fast others got a model from S3. {said}",
             )
         )
     ratios.append(
@@ -92,6 +98,13 @@ def figure_9(effort: Effort, say: Say) -> Figure:
             "start an engine are those of another team's report of the same year; the paper does not say its own.",
         ),
     )
+
+
+def printed_tokens() -> float:
+    """How many tokens a migration takes as long as, by the first and the last printed time, if those before and after
+    take the same: (FASTER - 1) (prompt's time + output tokens) = migration, for both."""
+    (_, few), (_, many) = LENGTHS[0], LENGTHS[-1]
+    return (many - few) / (1 / (FASTER[-1] - 1) - 1 / (FASTER[0] - 1))
 
 
 def pooled_s(spec: SimSpec, prompt: int, output: int) -> float:

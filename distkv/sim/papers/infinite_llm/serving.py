@@ -27,7 +27,7 @@ MULTI_BAND, SINGLE_BAND = (1.35, 1.73), (1.4, 3.4)
 DRAWS = 3
 LOADS = (0.5, 1.0)
 """Of what all GPUs of a cluster can compute and read at most."""
-LONG_REQUESTS = 40
+LONG_REQUESTS = 20
 """In the time of a play at load 1. All pools together hold four to seven requests of the mean length, whatever the
 setup."""
 Note = Callable[[Ratio, Ratio], str]
