@@ -32,6 +32,17 @@ def test_it_draws_what_was_written_before(tmp_path: Path) -> None:
     assert (tmp_path / "000-12.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_it_plays_the_traces_that_it_is_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = tmp_path / "turns.csv"
+    rows = "".join(f"{0.5 * place},{500 + place},20\n" for place in range(40))
+    trace.write_text(f"arrival_s,prompt_tokens,output_tokens\n{rows}")
+    arguments = ["sim", "paper", "beyond-goodput", "--quick", "--trace", str(trace), "--json", str(tmp_path)]
+    assert run(command, arguments) == 0
+    assert "turns, 2 instances" in capsys.readouterr().out
+    written = msgspec.json.decode((tmp_path / "beyond-goodput.json").read_bytes(), type=Figure)
+    assert {panel.title for panel in written.panels} == {"turns, 2 instances"}
+
+
 def test_both_words_are_one_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(command, ["sim", "trace", "infinite-3", "--requests", "2"]) == 0
     assert capsys.readouterr().out.startswith("arrival_s,")
@@ -44,6 +55,8 @@ def test_both_words_are_one_command(capsys: pytest.CaptureFixture[str]) -> None:
         (["000-11", "--json", "/nowhere"], "/nowhere"),
         (["000-11", "--from", "{here}"], "cannot read"),
         (["000-12", "--from", "{here}"], "is no figure"),
+        (["beyond-goodput"], "give one: --trace FILE"),
+        (["beyond-goodput", "--trace", "/nowhere"], "/nowhere cannot be read"),
         (["000-11", "--quick", "--docs", "{here}/page.md"], "no place for figure 000-11"),
     ],
 )

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from distkv.sim.outcome import Outcome
 from distkv.sim.papers.beyond.context import longest_tokens
-from distkv.sim.papers.beyond.failures import STATED_S
+from distkv.sim.papers.beyond.failures import STATED_S, rarer
+from distkv.sim.papers.beyond.goodput import OURS, VLLM, is_served, measured, parts
 from distkv.sim.papers.clusters import cluster
 from distkv.sim.run import simulate
 from distkv.sim.trace import TraceRequest
@@ -22,3 +24,39 @@ def test_the_longest_context_is_the_last_that_is_taken(instances: int) -> None:
 
 def test_a_failure_is_stated_for_an_hour_of_32_instances() -> None:
     assert STATED_S / 32 == 3600
+
+
+def test_failures_that_come_half_as_often_cost_half() -> None:
+    assert rarer([0.9, 1.02], 2) == pytest.approx([0.95, 1.01])
+
+
+@pytest.mark.parametrize(
+    ("times_s", "failed", "served"),
+    [
+        ([30.0, 30.1, 30.2], "", True),
+        ([30.1, 30.2, 30.3], "", False),
+        ([1.0, 1.1, 1.21], "", False),
+        ([1.0], "", True),
+        ([], "", False),
+        ([1.0, 1.1], "unfinished", False),
+    ],
+)
+def test_limits_are_of_the_first_token_and_of_the_mean_of_the_others(
+    times_s: list[float], failed: str, served: bool
+) -> None:
+    assert is_served(Outcome(TraceRequest(0.0, 10, 3), times_s, failed)) is served
+
+
+def test_parts_of_a_trace_are_spread_over_it_at_the_same_rate() -> None:
+    requests = [TraceRequest(float(place), 100 + place, 100) for place in range(1000)]
+    found = list(parts(requests, 2.0, 3, 20_000.0))
+    assert [(len(part), part[0].prompt_tokens) for part in found] == [(200, 100), (200, 433), (200, 766)]
+    assert all(part[-1].arrival_s == pytest.approx(199 / 2.0) for part in found)
+    assert len(next(parts(requests, 2.0, 1, 5000.0))) == 50
+
+
+def test_where_all_have_room_all_are_served_well() -> None:
+    part = [TraceRequest(2.0 * place, 400, 20) for place in range(20)]
+    spec = cluster("a100-llama2-7b", 2, "contract")
+    assert measured(part, 40.0, spec, OURS) == measured(part, 40.0, spec, VLLM)
+    assert measured(part, 40.0, spec, OURS).stated == pytest.approx(0.5)

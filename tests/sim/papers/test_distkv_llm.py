@@ -8,9 +8,9 @@ from msgspec.structs import replace
 from distkv.control.performance.model import PerformanceModel
 from distkv.sim.outcome import Outcome
 from distkv.sim.papers import make
-from distkv.sim.papers.distkv_llm.context import most_at_once, pooled_tokens_per_s
+from distkv.sim.papers.distkv_llm.context import longer_s, most_at_once, pooled_tokens_per_s, single_tokens_per_s
 from distkv.sim.papers.distkv_llm.dgfm import PARTS, over_time
-from distkv.sim.papers.distkv_llm.migration import computing_s, migration_s
+from distkv.sim.papers.distkv_llm.migration import computing_s, migration_s, printed_tokens
 from distkv.sim.papers.distkv_llm.setups import SETUPS, dataset_of
 from distkv.sim.papers.figure import Effort, Figure, Series
 from distkv.sim.papers.rising import offered_s
@@ -63,6 +63,20 @@ def test_migration_is_a_download_and_the_prompt_once_more() -> None:
     assert migration_s(spec) == pytest.approx(25.9 + 2.6 + 6.7, rel=0.03)
     one = PerformanceModel(spec.profile)
     assert computing_s(spec, 100, 11) - computing_s(spec, 100, 1) == pytest.approx(10 * one.step_s(1, 105), rel=1e-3)
+
+
+def test_a_migration_takes_as_long_as_twelve_thousand_tokens_by_what_is_printed() -> None:
+    """With M for the migration and p for the prompt: 2.5 (p + 5,000) = M = 0.4 (p + 30,000)."""
+    prompt = (0.4 * 30_000 - 2.5 * 5000) / 2.1
+    assert printed_tokens() == pytest.approx(2.5 * (prompt + 5000))
+
+
+def test_steps_that_much_longer_give_the_least_ratio_that_is_printed() -> None:
+    spec = SETUPS[0].spec()
+    assert spec.single is not None
+    batch = spec.single.kv_tokens // 16 // 63
+    step_s = batch / single_tokens_per_s(spec, 1, 1000) + longer_s(spec, 1, 1000)
+    assert pooled_tokens_per_s(spec, 1000) == pytest.approx(1.4 * batch / step_s)
 
 
 def test_the_longest_time_of_the_largest_overlap_is_found() -> None:

@@ -46,8 +46,8 @@ def figure_failures(effort: Effort, say: Say) -> Figure:
             well = _served(simulate(trace, spec), unloaded)
             kept.append(_served(simulate(trace, replace(spec, faults=faults)), unloaded) / well)
         hours = (played_hours, 4.0, 8.0, 16.0, STATED_S / 3600)
-        series.append(Series.of(policy, [(one, statistics.fmean(_rarer(kept, one / played_hours))) for one in hours]))
-        stated = _rarer(kept, hours[-1] / played_hours)
+        series.append(Series.of(policy, [(one, statistics.fmean(rarer(kept, one / played_hours))) for one in hours]))
+        stated = rarer(kept, hours[-1] / played_hours)
         ratios += [
             Ratio(
                 what=f"{policy}, one failure an hour of 32 instances: goodput, times that without",
@@ -78,7 +78,7 @@ def figure_failures(effort: Effort, say: Say) -> Figure:
     )
 
 
-def _rarer(kept: Sequence[float], times: float) -> list[float]:
+def rarer(kept: Sequence[float], times: float) -> list[float]:
     """What is kept of the goodput if a failure comes so many times less often."""
     return [1 - (1 - one) / times for one in kept]
 

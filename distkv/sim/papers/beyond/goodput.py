@@ -55,29 +55,23 @@ def figure_goodput(effort: Effort, say: Say, traces: Sequence[PlayedTrace]) -> F
     cases = [(trace, instances) for instances in counts for trace in traces]
     panels, ratios, windows = list[Panel](), list[Ratio](), list[float]()
     for place, (trace, instances) in enumerate(cases):
-        spec = cluster(PROFILE, instances, "contract")
+        title, spec = f"{trace.name}, {instances} instances", cluster(PROFILE, instances, "contract")
         rates = [load * len(trace.requests) / offered_s(trace.requests, spec) for load in loads]
-        found: dict[str, list[list[Measured]]] = {}
         draws = effort.pick(1, DRAWS.get(instances, 1) if _is_long(trace) else 1)
+        tokens = effort.pick(2000.0, min(MOST_TOKENS, instances * MOST_TOKENS_EACH))
+        played = [list(parts(trace.requests, rate, draws, tokens)) for rate in rates]
+        windows += [len(of_rate[0]) / rate for of_rate, rate in zip(played, rates, strict=True)]
         labels = (VLLM, OURS, NOT_LENT) if instances == min(counts) else (VLLM, OURS)
+        found: dict[str, list[list[Measured]]] = {}
         for index, label in enumerate(labels):
-            for turn, rate in enumerate(rates):
-                done = (index + turn / len(rates)) / len(labels)
-                say(f"{trace.name}, {instances} instances, {label}, {rate:.3g}/s", (place + done) / len(cases))
-                parts = list(_parts(trace.requests, rate, instances, draws, effort))
-                window_s = len(parts[0]) / rate
-                windows.append(window_s)
-                found.setdefault(label, []).append([_measured(part, window_s, spec, label) for part in parts])
+            say(f"{title}, {label}", (place + index / len(labels)) / len(cases))
+            found[label] = [
+                [measured(part, len(part) / rate, spec, label) for part in of_rate]
+                for of_rate, rate in zip(played, rates, strict=True)
+            ]
         panels.append(
-            Panel(
-                title=f"{trace.name}, {instances} instances",
-                series=tuple(
-                    Series.of(label, [(rate, statistics.fmean(one.stated for one in of_rate))
-                                      for rate, of_rate in zip(rates, many, strict=True)])
-                    for label, many in found.items()
-                ),
-            )
-        )  # fmt: skip
+            Panel(title=title, series=tuple(_series(label, rates, by_rate) for label, by_rate in found.items()))
+        )
         ratios += _ratios(trace, instances, found)
     return Figure(
         name="beyond-goodput",
@@ -99,19 +93,19 @@ def figure_goodput(effort: Effort, say: Say, traces: Sequence[PlayedTrace]) -> F
     )
 
 
-def _parts(
-    requests: Sequence[TraceRequest], rate_per_s: float, instances: int, draws: int, effort: Effort
+def parts(
+    requests: Sequence[TraceRequest], rate_per_s: float, draws: int, most_tokens: float
 ) -> Iterator[Sequence[TraceRequest]]:
-    """Parts of a trace that begin evenly spread over it, arriving so often."""
+    """Parts of a trace that begin evenly spread over it, arriving so often, with so many output tokens at most, if
+    outputs are as long as usual."""
     mean = statistics.fmean(one.output_tokens for one in requests)
-    tokens = effort.pick(2000.0, min(MOST_TOKENS, instances * MOST_TOKENS_EACH))
-    count = max(2, min(round(rate_per_s * WINDOW_S), round(tokens / mean), len(requests)))
+    count = max(2, min(round(rate_per_s * WINDOW_S), round(most_tokens / mean), len(requests)))
     for draw in range(draws):
         begin = min(draw * len(requests) // draws, len(requests) - count)
         yield scaled(requests[begin : begin + count], tokens=1.0, per_s=rate_per_s)
 
 
-def _measured(part: Sequence[TraceRequest], window_s: float, spec: SimSpec, label: str) -> Measured:
+def measured(part: Sequence[TraceRequest], window_s: float, spec: SimSpec, label: str) -> Measured:
     spec = replace(spec, most_s=window_s + AFTER_S, policy="contract" if label == OURS else "none")
     played = by_vllm(part, spec) if label == VLLM else iter([simulate(part, spec).outcomes])
     unloaded = alone(part, replace(spec, instances=1, policy="none"))
@@ -153,6 +147,11 @@ def _ratios(trace: PlayedTrace, instances: int, found: Mapping[str, list[list[Me
                 ours_draws=interval(times) if len(times) > 1 else None,
                 note=MISSED if is_goal and mean < GOAL else "",
             )
+
+
+def _series(label: str, rates: Sequence[float], by_rate: Sequence[Sequence[Measured]]) -> Series:
+    means = [statistics.fmean(one.stated for one in of_rate) for of_rate in by_rate]
+    return Series.of(label, zip(rates, means, strict=True))
 
 
 def _is_long(trace: PlayedTrace) -> bool:

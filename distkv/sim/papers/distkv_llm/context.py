@@ -116,7 +116,7 @@ def _ratios(setup: Setup, spec: SimSpec, chosen: list[int], effort: Effort) -> I
     step_s, wanted = longer_s(spec, setup.stages, fitting[0]), THEIRS[0]
     if step_s > 0:
         yield Ratio(
-            what=f"{setup.title}: by how many ms each step of vLLM-v2 would have to take longer for {wanted:g} times at "
+            what=f"{setup.title}: by how many ms a step of vLLM-v2 would have to take longer for {wanted:g} times at "
             f"{fitting[0] / 1000:,.0f}k",
             theirs="-",
             ours=rounded(1000 * step_s),

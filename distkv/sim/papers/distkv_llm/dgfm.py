@@ -43,8 +43,8 @@ def figure_10(effort: Effort, say: Say) -> Figure:
     kept = [points[-1][1] / max(at for _, at in points) for points in curves.values()]
     whole = [sum(tokens_per_s for _, tokens_per_s in points) for points in curves.values()]
     why = (
-        f"{swapped} rBlocks were swapped, of {moved} that moved: a loan is lent once and comes back when its request "
-        "ends, so that few go round for DGFM to cancel, and without it throughput does not decay either."
+        f"{swapped:,} rBlocks were swapped, of {moved:,} that moved: loans come back when their requests end, so that "
+        "few go round for DGFM to cancel."
     )
     return Figure(
         name="000-10",

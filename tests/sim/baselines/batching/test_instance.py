@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 
+from distkv.config import ControlSettings
 from distkv.control.performance.model import PerformanceModel
 from distkv.sim.baselines.batching import burst
 from tests.sim.baselines.parts import Bench, loaded
@@ -34,7 +35,8 @@ def test_long_prompts_are_computed_in_chunks() -> None:
 
 
 def test_chunks_fill_steps_beside_decodes_by_vllm_s_rule() -> None:
-    """One decodes; 255 of the 256 tokens of each step are the other's, whose prompt so takes three of them."""
+    """One decodes; 255 of the 256 tokens of each step are the other's, whose prompt so takes three of them,
+    each longer than distkv's own rule allows."""
     bench = Bench(fills=True, max_num_batched_tokens=256)
     first = bench.submit(100, 50)
     bench.run(until=0.5)
@@ -42,7 +44,9 @@ def test_chunks_fill_steps_beside_decodes_by_vllm_s_rule() -> None:
     bench.run()
     begins_s = [at_s for at_s in first.outcome.times_s if at_s >= 0.5]
     assert second.outcome.times_s[0] == pytest.approx(begins_s[3] - 0.5)
-    assert begins_s[1] - begins_s[0] > 2.5 * (first.outcome.times_s[1] - first.outcome.times_s[0])
+    assert begins_s[1] - begins_s[0] > ControlSettings().mixed_step_ratio * (
+        first.outcome.times_s[1] - first.outcome.times_s[0]
+    )
 
 
 def test_who_comes_meanwhile_is_in_the_next_step() -> None:
