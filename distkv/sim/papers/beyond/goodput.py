@@ -25,7 +25,7 @@ DRAWS = {4: 3}
 LOADS = (0.5, 1.0, 1.5)
 WINDOW_S = 100.0
 """In which requests arrive, where MOST_TOKENS allows it."""
-MOST_TOKENS, MOST_TOKENS_EACH = 250_000, 25_000
+MOST_TOKENS, MOST_TOKENS_EACH = 200_000, 25_000
 """Output tokens of a play, of all instances and of each."""
 AFTER_S = 120.0
 """Until the rest is given up."""

@@ -60,7 +60,8 @@ def figure_7(effort: Effort, say: Say) -> Figure:
             "the memory of any system with keys, and reading them, not weights, is most of a step: so the model leaves "
             "little to win or lose, where the paper has 1.4 to 5.3.",
             "32 GPUs were not played. What is simulated for more than two instances is not played on other hardware.",
-            "Hosts are linked by InfiniBand of 400 Gb/s, which is assumed; up to 256 sequences run in one instance.",
+            "Hosts are linked by InfiniBand of 400 Gb/s, which is assumed. A batch is as large as memory allows, of "
+            "however many sequences.",
         ),
     )
 

@@ -72,7 +72,7 @@ def figure_10a(effort: Effort, say: Say) -> Figure:
         "001-10a",
         (OURS, VLLM_MULTI, NOT_LENT),
         setups,
-        effort.pick(1, DRAWS),
+        1,
         MULTI_BAND,
         lambda ratio, other: MULTI_NOTE if ratio.differs else "",
         (
@@ -166,7 +166,7 @@ def _figure(
             *notes,
             f"Tokens are counted while requests arrive, for {min(one.window_s for one in setups):,.0f} to "
             f"{max(one.window_s for one in setups):,.0f} s; where they still grow with the highest rate, nothing is at "
-            f"its limit. {draws} draws of each trace; no range, for each is a simulation.",
+            f"its limit. {'One draw' if draws == 1 else f'{draws} draws'} of each trace; no range, for each is a simulation.",
         ),
     )
 
