@@ -166,7 +166,8 @@ def _figure(
             *notes,
             f"Tokens are counted while requests arrive, for {min(one.window_s for one in setups):,.0f} to "
             f"{max(one.window_s for one in setups):,.0f} s; where they still grow with the highest rate, nothing is at "
-            f"its limit. {'One draw' if draws == 1 else f'{draws} draws'} of each trace; no range, for each is a simulation.",
+            f"its limit. {'One draw' if draws == 1 else f'{draws} draws'} of each trace; no range, for each is a "
+            "simulation.",
         ),
     )
 
