@@ -76,6 +76,7 @@ def figure_8(effort: Effort, say: Say) -> Figure:
             f"for what the requests attend to; played are {_list(loads)}, each for the time in which {count} requests "
             "arrive at load 1, one of the longest among them. Tokens are counted while requests arrive; what is left "
             "then would only show how long the last ones take.",
+            "Intervals are wide: which of a few long requests comes when decides much in each draw.",
             "vLLM-v2 batches by vLLM's rules, with chunks of prompts that fill steps or are kept short, whichever "
             "generates more.",
         ),
