@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Sequence
+from itertools import product
 from typing import Any
 
 import msgspec
@@ -18,9 +19,12 @@ from distkv.sim.profiles.hardware import NetworkName
 from distkv.sim.run import UNFINISHED, simulate
 from distkv.sim.spec import SimPolicyName, SimSpec
 from distkv.sim.trace import TraceRequest
+from distkv.types import DispatchName
 
 SETTINGS = {"max_num_seqs": 256, "max_waiting": 1_000_000}
 """vLLM's default of the time for what runs at once; nothing is refused for waiting, as there."""
+DISPATCHES: tuple[DispatchName, ...] = ("predicted", "least-loaded")
+"""What stands before vLLM side by side: neither is better for all traces and rates."""
 
 
 def cluster(
@@ -56,7 +60,7 @@ def reach(trace: Sequence[TraceRequest], spec: SimSpec) -> Reached:
 
 def reach_by_vllm(trace: Sequence[TraceRequest], spec: SimSpec) -> Reached:
     """The same on instances that batch by vLLM's rules and share nothing; on one instance over all GPUs for the policy
-    `single`. Of the ways to size chunks, the one that generates most."""
+    `single`. Of the ways in `by_vllm`, the one that generates most."""
     window_s = trace[-1].arrival_s
     played = by_vllm(trace, replace(spec, most_s=window_s))
     return max((_reached(outcomes, window_s) for outcomes in played), key=lambda one: one.tokens_per_s)
@@ -64,9 +68,13 @@ def reach_by_vllm(trace: Sequence[TraceRequest], spec: SimSpec) -> Reached:
 
 def by_vllm(trace: Sequence[TraceRequest], spec: SimSpec) -> Iterator[Sequence[Outcome]]:
     """What comes of a trace on instances that batch by vLLM's rules: with chunks of prompts that fill steps, and with
-    chunks so small that decodes go on beside them."""
-    for fills in (True, False):
-        cluster = BaselineCluster(as_single(spec) if spec.policy == "single" else spec, Staying, fills=fills)
+    chunks so small that decodes go on beside them; with requests sent where most room is for each, and where fewest
+    are."""
+    if spec.policy == "single":
+        spec = as_single(spec)
+    for fills, dispatch in product((True, False), DISPATCHES if spec.instances > 1 else DISPATCHES[:1]):
+        advice = replace(spec.advice, dispatch=dispatch)
+        cluster = BaselineCluster(replace(spec, advice=advice), Staying, fills=fills)
         cluster.play(trace, lambda now_s, ended, of: None)
         cluster.stop(UNFINISHED)
         yield cluster.outcomes

@@ -87,8 +87,8 @@ def figure_goodput(effort: Effort, say: Say, traces: Sequence[PlayedTrace]) -> F
             f"Requests arrive in the trace's rhythm, at {', '.join(f'{load:g}' for load in loads)} times what all "
             f"GPUs can compute and read at most, for {min(windows):.0f} to {max(windows):.0f} s; the most at any of "
             "these rates is compared. Parts of the trace are played one after the other where an interval is shown.",
-            "vLLM-multi batches by vLLM's rules, with chunks of prompts that fill steps or are kept short, whichever "
-            "serves more requests well at each rate, and sends requests where most room is for each.",
+            "vLLM-multi batches by vLLM's rules; chunks of prompts fill steps or are kept short, and requests are sent "
+            "where most room is for each or where fewest are: what serves most requests well at each rate counts.",
         ),
     )
 

@@ -77,9 +77,9 @@ def figure_10a(effort: Effort, say: Say) -> Figure:
         lambda ratio, other: MULTI_NOTE if ratio.differs else "",
         (
             "Models and numbers of instances are not said: 2 and 4 of LLaMA2-7B, of one GPU each. vLLM-multi batches "
-            "by vLLM's rules, with chunks of prompts that fill steps or are kept short, whichever generates more, and "
-            "sends requests where most room is for each; the state machines, with nothing lent, do so by predicted "
-            "time.",
+            "by vLLM's rules; chunks of prompts fill steps or are kept short, and requests are sent where most room is "
+            "for each or where fewest are: what generates most at each rate counts. The state machines, with nothing "
+            "lent, dispatch by predicted time.",
         ),
         say,
     )
