@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from distkv.control.performance.model import PerformanceModel
-from distkv.sim.papers.clusters import cluster, reach, reach_by_vllm
+from distkv.sim.papers.clusters import by_vllm, cluster, reach, reach_by_vllm
 from distkv.sim.profiles.built_in import kv_tokens
 from distkv.sim.trace import TraceRequest
 
@@ -46,3 +46,13 @@ def test_vllm_on_all_gpus_is_one_instance() -> None:
     trace = [TraceRequest(0.0, 150_000, 10), TraceRequest(60.0, 16, 1)]
     assert reach_by_vllm(trace, cluster(NAME, 2, "none")).tokens_per_s == 0
     assert reach_by_vllm(trace, cluster(NAME, 2, "single")).tokens_per_s == pytest.approx(10 / 60)
+
+
+def test_of_the_ways_to_batch_and_to_dispatch_the_best_counts() -> None:
+    """One document and short prompts on two instances; alone there is nothing to dispatch."""
+    trace = [TraceRequest(0.0, 40_000, 50), *(TraceRequest(0.05 * index, 300, 40) for index in range(1, 100))]
+    spec = cluster(NAME, 2, "none", most_s=trace[-1].arrival_s)
+    tokens = [sum(len(one.times_s) for one in outcomes) for outcomes in by_vllm(trace, spec)]
+    assert len(tokens) == 4 and len(set(tokens)) > 1
+    assert reach_by_vllm(trace, spec).tokens_per_s == pytest.approx(max(tokens) / trace[-1].arrival_s)
+    assert len(list(by_vllm(trace, cluster(NAME, 2, "single", most_s=1.0)))) == 2
