@@ -7,7 +7,7 @@ import pytest
 from distkv.sim.outcome import Outcome
 from distkv.sim.papers.beyond.context import longest_tokens
 from distkv.sim.papers.beyond.failures import STATED_S, rarer
-from distkv.sim.papers.beyond.goodput import OURS, VLLM, is_served, measured, parts
+from distkv.sim.papers.beyond.goodput import OURS, VLLM, first, is_served, measured
 from distkv.sim.papers.clusters import cluster
 from distkv.sim.run import simulate
 from distkv.sim.trace import TraceRequest
@@ -47,12 +47,11 @@ def test_limits_are_of_the_first_token_and_of_the_mean_of_the_others(
     assert is_served(Outcome(TraceRequest(0.0, 10, 3), times_s, failed)) is served
 
 
-def test_parts_of_a_trace_are_spread_over_it_at_the_same_rate() -> None:
+def test_a_part_of_a_trace_is_as_long_as_time_and_tokens_allow() -> None:
     requests = [TraceRequest(float(place), 100 + place, 100) for place in range(1000)]
-    found = list(parts(requests, 2.0, 3, 20_000.0))
-    assert [(len(part), part[0].prompt_tokens) for part in found] == [(200, 100), (200, 433), (200, 766)]
-    assert all(part[-1].arrival_s == pytest.approx(199 / 2.0) for part in found)
-    assert len(next(parts(requests, 2.0, 1, 5000.0))) == 50
+    part = first(requests, 2.0, 1e9)
+    assert (len(part), part[-1].prompt_tokens, part[-1].arrival_s) == (200, 299, pytest.approx(199 / 2.0))
+    assert len(first(requests, 2.0, 5000.0)) == 50
 
 
 def test_where_all_have_room_all_are_served_well() -> None:

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from distkv.sim.alone import alone
 from distkv.sim.outcome import Outcome
 from distkv.sim.papers.clusters import by_vllm, cluster
-from distkv.sim.papers.draws import interval, paired
 from distkv.sim.papers.figure import Effort, Figure, Panel, PlayedTrace, Ratio, Say, Series, rounded
 from distkv.sim.papers.rising import offered_s
 from distkv.sim.run import simulate
@@ -19,13 +18,11 @@ from distkv.sim.spec import SimSpec
 from distkv.sim.trace import TraceRequest, scaled
 
 PROFILE = "a100-llama2-7b"
-INSTANCES = (4, 16, 64)
-DRAWS = {4: 3}
-"""Parts of a trace of long contexts that are played, by instances; else one."""
+INSTANCES = (4, 16)
 LOADS = (0.5, 1.0, 1.5)
 WINDOW_S = 100.0
 """In which requests arrive, where MOST_TOKENS allows it."""
-MOST_TOKENS, MOST_TOKENS_EACH = 200_000, 25_000
+MOST_TOKENS, MOST_TOKENS_EACH = 150_000, 25_000
 """Output tokens of a play, of all instances and of each."""
 AFTER_S = 120.0
 """Until the rest is given up."""
@@ -43,10 +40,19 @@ Serves = Callable[[Outcome], bool]
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """Requests each second that are served well, of one draw: by the stated limits, and by those of `distkv sim`."""
+    """Requests each second that are served well: by the stated limits, and by those of `distkv sim`."""
 
     stated: float
     alone: float
+
+
+MOST = "most goodput at any rate"
+COMPARED: tuple[tuple[str, Callable[[Sequence[Measured]], float]], ...] = (
+    (MOST, lambda by_rate: max(one.stated for one in by_rate)),
+    ("goodput at the highest rate", lambda by_rate: by_rate[-1].stated),
+    ("most goodput by limits of `distkv sim`", lambda by_rate: max(one.alone for one in by_rate)),
+)
+"""What is compared of goodput by rate."""
 
 
 def figure_goodput(effort: Effort, say: Say, traces: Sequence[PlayedTrace]) -> Figure:
@@ -57,17 +63,15 @@ def figure_goodput(effort: Effort, say: Say, traces: Sequence[PlayedTrace]) -> F
     for place, (trace, instances) in enumerate(cases):
         title, spec = f"{trace.name}, {instances} instances", cluster(PROFILE, instances, "contract")
         rates = [load * len(trace.requests) / offered_s(trace.requests, spec) for load in loads]
-        draws = effort.pick(1, DRAWS.get(instances, 1) if _is_long(trace) else 1)
         tokens = effort.pick(2000.0, min(MOST_TOKENS, instances * MOST_TOKENS_EACH))
-        played = [list(parts(trace.requests, rate, draws, tokens)) for rate in rates]
-        windows += [len(of_rate[0]) / rate for of_rate, rate in zip(played, rates, strict=True)]
+        parts = [first(trace.requests, rate, tokens) for rate in rates]
+        windows += [len(part) / rate for part, rate in zip(parts, rates, strict=True)]
         labels = (VLLM, OURS, NOT_LENT) if instances == min(counts) else (VLLM, OURS)
-        found: dict[str, list[list[Measured]]] = {}
+        found: dict[str, list[Measured]] = {}
         for index, label in enumerate(labels):
             say(f"{title}, {label}", (place + index / len(labels)) / len(cases))
             found[label] = [
-                [measured(part, len(part) / rate, spec, label) for part in of_rate]
-                for of_rate, rate in zip(played, rates, strict=True)
+                measured(part, len(part) / rate, spec, label) for part, rate in zip(parts, rates, strict=True)
             ]
         panels.append(
             Panel(title=title, series=tuple(_series(label, rates, by_rate) for label, by_rate in found.items()))
@@ -86,23 +90,19 @@ def figure_goodput(effort: Effort, say: Say, traces: Sequence[PlayedTrace]) -> F
             'of `distkv sim`" have five times the time alone and a second, and twice the time alone.',
             f"Requests arrive in the trace's rhythm, at {', '.join(f'{load:g}' for load in loads)} times what all "
             f"GPUs can compute and read at most, for {min(windows):.0f} to {max(windows):.0f} s; the most at any of "
-            "these rates is compared. Parts of the trace are played one after the other where an interval is shown.",
+            "these rates is compared, and that at the highest. No interval, for there is one trace.",
             "vLLM-multi batches by vLLM's rules; chunks of prompts fill steps or are kept short, and requests are sent "
             "where most room is for each or where fewest are: what serves most requests well at each rate counts.",
         ),
     )
 
 
-def parts(
-    requests: Sequence[TraceRequest], rate_per_s: float, draws: int, most_tokens: float
-) -> Iterator[Sequence[TraceRequest]]:
-    """Parts of a trace that begin evenly spread over it, arriving so often, with so many output tokens at most, if
-    outputs are as long as usual."""
+def first(requests: Sequence[TraceRequest], rate_per_s: float, most_tokens: float) -> Sequence[TraceRequest]:
+    """The first part of a trace, arriving so often, for WINDOW_S or so many output tokens, if outputs are as long as
+    usual."""
     mean = statistics.fmean(one.output_tokens for one in requests)
     count = max(2, min(round(rate_per_s * WINDOW_S), round(most_tokens / mean), len(requests)))
-    for draw in range(draws):
-        begin = min(draw * len(requests) // draws, len(requests) - count)
-        yield scaled(requests[begin : begin + count], tokens=1.0, per_s=rate_per_s)
+    return scaled(requests[:count], tokens=1.0, per_s=rate_per_s)
 
 
 def measured(part: Sequence[TraceRequest], window_s: float, spec: SimSpec, label: str) -> Measured:
@@ -124,45 +124,24 @@ def _most(played: Sequence[Sequence[Outcome]], serves: Serves, window_s: float) 
     return max(sum(map(serves, outcomes)) for outcomes in played) / window_s
 
 
-def _ratios(trace: PlayedTrace, instances: int, found: Mapping[str, list[list[Measured]]]) -> Iterator[Ratio]:
+def _ratios(trace: PlayedTrace, instances: int, found: Mapping[str, Sequence[Measured]]) -> Iterator[Ratio]:
+    is_long = statistics.fmean(one.prompt_tokens for one in trace.requests) >= LONG_TOKENS
     title = f"{trace.name}, {instances} instances"
     for label in (VLLM, NOT_LENT):
         if label not in found:
             continue
-        for what, field, pick in (
-            ("most goodput at any rate", "stated", _best),
-            ("goodput at the highest rate", "stated", _last),
-            ("most goodput by limits of `distkv sim`", "alone", _best),
-        ):
-            ours, other = pick(found[OURS], field), pick(found[label], field)
-            if not all(other):
+        for what, pick in COMPARED:
+            if not (other := pick(found[label])):
                 continue
-            times = paired(ours, other)
-            mean = statistics.fmean(times)
-            is_goal = _is_long(trace) and label == VLLM and (field, pick) == ("stated", _best)
+            times = pick(found[OURS]) / other
+            is_goal = is_long and (label, what) == (VLLM, MOST)
             yield Ratio(
                 what=f"{title}: {what}, times that of {label}",
                 theirs=f"at least {GOAL:g}" if is_goal else "-",
-                ours=rounded(mean),
-                ours_draws=interval(times) if len(times) > 1 else None,
-                note=MISSED if is_goal and mean < GOAL else "",
+                ours=rounded(times),
+                note=MISSED if is_goal and times < GOAL else "",
             )
 
 
-def _series(label: str, rates: Sequence[float], by_rate: Sequence[Sequence[Measured]]) -> Series:
-    means = [statistics.fmean(one.stated for one in of_rate) for of_rate in by_rate]
-    return Series.of(label, zip(rates, means, strict=True))
-
-
-def _is_long(trace: PlayedTrace) -> bool:
-    return statistics.fmean(one.prompt_tokens for one in trace.requests) >= LONG_TOKENS
-
-
-def _best(by_rate: Sequence[Sequence[Measured]], field: str) -> list[float]:
-    """The most at any rate, by draw."""
-    return [max(getattr(one, field) for one in of_draw) for of_draw in zip(*by_rate, strict=True)]
-
-
-def _last(by_rate: Sequence[Sequence[Measured]], field: str) -> list[float]:
-    """At the highest rate, by draw."""
-    return [getattr(one, field) for one in by_rate[-1]]
+def _series(label: str, rates: Sequence[float], by_rate: Sequence[Measured]) -> Series:
+    return Series.of(label, zip(rates, (one.stated for one in by_rate), strict=True))

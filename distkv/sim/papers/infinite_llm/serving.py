@@ -24,7 +24,8 @@ MULTI_NOTE = (
     "generate, and let those pass that fit beside a document that waits, where vLLM serves in order and computes again."
 )
 MULTI_BAND, SINGLE_BAND = (1.35, 1.73), (1.4, 3.4)
-DRAWS = 3
+DRAWS, MOST_DRAWN = 3, 4
+"""Of a trace, where there are so many instances at most; of more one, for they take minutes."""
 LOADS = (0.5, 1.0)
 """Of what all GPUs of a cluster can compute and read at most."""
 LONG_REQUESTS = 20
@@ -35,13 +36,15 @@ Note = Callable[[Ratio, Ratio], str]
 
 
 class Setup(msgspec.Struct, frozen=True):
-    """A trace on instances of a built-in profile. rates_per_s: of arrivals. window_s: for so long requests arrive."""
+    """A trace on instances of a built-in profile. rates_per_s: of arrivals. window_s: for so long requests arrive.
+    draws: of the trace."""
 
     trace: str
     profile: str
     instances: int
     rates_per_s: tuple[float, ...]
     window_s: float
+    draws: int = 1
 
     @property
     def title(self) -> str:
@@ -72,7 +75,6 @@ def figure_10a(effort: Effort, say: Say) -> Figure:
         "001-10a",
         (OURS, VLLM_MULTI, NOT_LENT),
         setups,
-        1,
         MULTI_BAND,
         lambda ratio, other: MULTI_NOTE if ratio.differs else "",
         (
@@ -90,8 +92,9 @@ def figure_10b(effort: Effort, say: Say) -> Figure:
     return _figure(
         "001-10b",
         (OURS, VLLM_SINGLE, OUR_RULES),
-        effort.pick((replace(long_setup(0), rates_per_s=(0.2,), window_s=20.0),), tuple(map(long_setup, range(6)))),
-        effort.pick(1, DRAWS),
+        effort.pick(
+            (replace(long_setup(0), rates_per_s=(0.2,), window_s=20.0, draws=1),), tuple(map(long_setup, range(6)))
+        ),
         SINGLE_BAND,
         _single_note,
         (
@@ -116,6 +119,7 @@ def long_setup(row: int) -> Setup:
         of.instances,
         tuple(load / request_s for load in LOADS),
         LONG_REQUESTS * request_s,
+        DRAWS if of.instances <= MOST_DRAWN else 1,
     )
 
 
@@ -134,7 +138,6 @@ def _figure(
     name: str,
     labels: tuple[str, str, str],
     setups: Sequence[Setup],
-    draws: int,
     theirs: tuple[float, float],
     note: Note,
     notes: tuple[str, ...],
@@ -145,7 +148,7 @@ def _figure(
     for index, setup in enumerate(setups):
         within = partial(_within, say, setup.title, index, len(setups))
         systems = {label: _systems(setup)[label] for label in labels}
-        found = rise(systems, setup.rates_per_s, draws, setup.requests, within)
+        found = rise(systems, setup.rates_per_s, setup.draws, setup.requests, within)
         panels += [
             Panel(title=setup.title, series=_series(found, "tokens_per_s")),
             Panel(title=setup.title, series=_series(found, "per_token_s"), y_label="latency, s per token"),
@@ -166,8 +169,7 @@ def _figure(
             *notes,
             f"Tokens are counted while requests arrive, for {min(one.window_s for one in setups):,.0f} to "
             f"{max(one.window_s for one in setups):,.0f} s; where they still grow with the highest rate, nothing is at "
-            f"its limit. {'One draw' if draws == 1 else f'{draws} draws'} of each trace; no range, for each is a "
-            "simulation.",
+            "its limit. Ratios without an interval are of one draw; no range, for each is a simulation.",
         ),
     )
 
