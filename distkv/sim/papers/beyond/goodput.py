@@ -19,6 +19,7 @@ from distkv.sim.trace import TraceRequest, scaled
 
 PROFILE = "a100-llama2-7b"
 INSTANCES = (4, 16)
+"""More than the first only for long contexts: of short requests so many arrive that a play takes minutes."""
 LOADS = (0.5, 1.0, 1.5)
 WINDOW_S = 100.0
 """In which requests arrive, where MOST_TOKENS allows it."""
@@ -58,7 +59,9 @@ COMPARED: tuple[tuple[str, Callable[[Sequence[Measured]], float]], ...] = (
 def figure_goodput(effort: Effort, say: Say, traces: Sequence[PlayedTrace]) -> Figure:
     """Goodput by rate, for each trace and number of instances."""
     counts, loads = effort.pick((2,), INSTANCES), effort.pick((1.0,), LOADS)
-    cases = [(trace, instances) for instances in counts for trace in traces]
+    cases = [
+        (trace, instances) for instances in counts for trace in traces if instances == counts[0] or _is_long(trace)
+    ]
     panels, ratios, windows = list[Panel](), list[Ratio](), list[float]()
     for place, (trace, instances) in enumerate(cases):
         title, spec = f"{trace.name}, {instances} instances", cluster(PROFILE, instances, "contract")
@@ -125,7 +128,6 @@ def _most(played: Sequence[Sequence[Outcome]], serves: Serves, window_s: float) 
 
 
 def _ratios(trace: PlayedTrace, instances: int, found: Mapping[str, Sequence[Measured]]) -> Iterator[Ratio]:
-    is_long = statistics.fmean(one.prompt_tokens for one in trace.requests) >= LONG_TOKENS
     title = f"{trace.name}, {instances} instances"
     for label in (VLLM, NOT_LENT):
         if label not in found:
@@ -134,13 +136,17 @@ def _ratios(trace: PlayedTrace, instances: int, found: Mapping[str, Sequence[Mea
             if not (other := pick(found[label])):
                 continue
             times = pick(found[OURS]) / other
-            is_goal = is_long and (label, what) == (VLLM, MOST)
+            is_goal = _is_long(trace) and (label, what) == (VLLM, MOST)
             yield Ratio(
                 what=f"{title}: {what}, times that of {label}",
                 theirs=f"at least {GOAL:g}" if is_goal else "-",
                 ours=rounded(times),
                 note=MISSED if is_goal and times < GOAL else "",
             )
+
+
+def _is_long(trace: PlayedTrace) -> bool:
+    return statistics.fmean(one.prompt_tokens for one in trace.requests) >= LONG_TOKENS
 
 
 def _series(label: str, rates: Sequence[float], by_rate: Sequence[Measured]) -> Series:
