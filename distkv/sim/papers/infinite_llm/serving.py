@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
@@ -14,6 +15,7 @@ from distkv.sim.papers.clusters import Reached, cluster, reach, reach_by_vllm
 from distkv.sim.papers.figure import Effort, Figure, Panel, Ratio, Say, Series
 from distkv.sim.papers.infinite_llm.context import SETUPS as LONG_SETUPS
 from distkv.sim.papers.rising import Rising, System, most_ratio, offered_s, rise
+from distkv.sim.profiles import built_in as named
 from distkv.sim.spec import SimSpec
 from distkv.sim.trace import TraceRequest
 
@@ -31,8 +33,6 @@ LOADS = (0.5, 1.0)
 LONG_REQUESTS = 20
 """In the time of a play at load 1. All pools together hold four to seven requests of the mean length, whatever the
 setup."""
-Note = Callable[[Ratio, Ratio], str]
-"""What is said of a ratio, by it and by the one that says where the difference comes from."""
 
 
 class Setup(msgspec.Struct, frozen=True):
@@ -76,7 +76,7 @@ def figure_10a(effort: Effort, say: Say) -> Figure:
         (OURS, VLLM_MULTI, NOT_LENT),
         setups,
         MULTI_BAND,
-        lambda ratio, other: MULTI_NOTE if ratio.differs else "",
+        _multi_note,
         (
             "Models and numbers of instances are not said: 2 and 4 of LLaMA2-7B, of one GPU each. vLLM-multi batches "
             "by vLLM's rules; chunks of prompts fill steps or are kept short, and requests are sent where most room is "
@@ -123,14 +123,27 @@ def long_setup(row: int) -> Setup:
     )
 
 
-def _single_note(ratio: Ratio, other: Ratio) -> str:
+def _multi_note(setup: Setup, ratio: Ratio) -> str:
+    return MULTI_NOTE if ratio.differs else ""
+
+
+def _single_note(setup: Setup, ratio: Ratio) -> str:
     if not ratio.differs:
         return ""
     if ratio.ours > SINGLE_BAND[1]:
         return "Hidden states of each chunk cross the Ethernet between the stages of the one instance."
+    memory = setup.instances * named.kv_tokens(setup.profile)
+    held = memory / statistics.fmean(one.num_tokens for one in dataset(setup.trace))
+    if held < setup.instances:
+        return (
+            f"All memory holds {held:.1f} requests of the mean length: so many of {setup.instances} instances compute "
+            "a prompt of their own, and the others attend for them at most, where one instance over all GPUs has all "
+            "of them compute each prompt."
+        )
     return (
-        "Prompts are nearly all of these requests, and computing them is arithmetic, which fills matrices that are "
-        "divided among GPUs as well as whole ones: what one instance over all GPUs loses are its all-reduces."
+        "Prompts are nearly all of these requests, and computing them is arithmetic, which keeps GPUs as busy where "
+        "matrices are divided among them; then each instance reads its weights for the "
+        f"{held / setup.instances:.1f} requests that its memory holds, and one instance over all GPUs once for all."
     )
 
 
@@ -139,7 +152,7 @@ def _figure(
     labels: tuple[str, str, str],
     setups: Sequence[Setup],
     theirs: tuple[float, float],
-    note: Note,
+    note: Callable[[Setup, Ratio], str],
     notes: tuple[str, ...],
     say: Say,
 ) -> Figure:
@@ -157,7 +170,7 @@ def _figure(
         most = f"{setup.title}: most tokens/s, times those of"
         ratio = most_ratio(f"{most} {labels[1]}", theirs, ours, other)
         because = most_ratio(f"{most} {labels[2]}", "-", ours, why)
-        ratios += [replace(ratio, note=note(ratio, because)), because]
+        ratios += [replace(ratio, note=note(setup, ratio)), because]
     return Figure(
         name=name,
         title=" and ".join(labels[:2]),
