@@ -145,8 +145,7 @@ def _missed(trace: PlayedTrace) -> str:
     large = sum(one.num_tokens > named.kv_tokens(PROFILE) for one in trace.requests) / len(trace.requests)
     return (
         f"{large:.2%} of the requests exceed an instance's memory, which only lending serves. With the others it gains "
-        "next to nothing: pools are about equally full, and the same state machines serve as many with nothing lent, "
-        "where a row says so."
+        "next to nothing: the same state machines serve as many with nothing lent, where a row says so."
     )
 
 

@@ -73,8 +73,7 @@ def figure_10(effort: Effort, say: Say) -> Figure:
         notes=(
             f"{len(trace)} requests, one of the longest among them, which arrive {load:g} times as fast as memory can "
             "be read for them; the paper does not say which dataset it is, nor at which rate. Of the three of this "
-            "setup it is the one with most long requests, for with 10 % of them nothing was swapped. Shown until all "
-            "have arrived.",
+            "setup it is the one with most long requests. Shown until all have arrived.",
         ),
     )
 
