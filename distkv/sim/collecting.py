@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 THRESHOLDS = 10_000, 500, 100
-"""As in the processes (`cli.daemons.daemon`). What happens in a cluster leaves nothing in circles, and each look at all
-that 1,000 instances are made of takes as long as some simulated tenths of a second."""
+"""As in the processes (`cli.daemons.daemon`). What happens in a cluster leaves nothing in circles: looking for it took
+7 % of the time of 500 instances with two requests each, 2 % so, for as much memory."""
 
 
 @contextmanager
