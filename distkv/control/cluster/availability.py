@@ -4,36 +4,24 @@ Amounts lie in steps of an eighth or less, so that a heartbeat that changes litt
 same however many instances there are. Where no more than SORTED are of one step a question finds the best, else one
 that is at most that step worse, by turns. It looks at these, at what it returns or skips, at one number for each number
 of requests that some instance has, which counts to `MOST_LOAD`, and at the instances of one host if it is about that.
+Nothing is put in order before a question needs it.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Collection, Iterable, Iterator
-from itertools import islice
+from collections.abc import Callable, Collection, Iterator
 from random import Random
 
 from distkv.control.cluster.policy.interface import MOST_LOAD, InstanceView
+from distkv.control.cluster.shelves import Shelves, by_amount, step_of
 
 Standing = tuple[str, bool, int, int, int]
 """Where a ready instance stands: its host, whether requests wait there, its load, and less than 0 for what it has, so
 that most comes first: its room in tokens, the blocks that it lends."""
-SORTED = 64
-"""So many whose amounts are of one step are put in order when a question comes to them; more are not."""
-MOST_PASSED = 512
-"""So many that have a little less than is wanted are passed over to find one that has enough among them."""
-STEPS = 8
-"""Amounts lie together in so many steps from one power of two to the next; up to twice as many they lie alone."""
-
-_BITS = (2 * STEPS).bit_length() - 1
 
 
-def step_of(amount: int) -> int:
-    """The step of an amount: the larger that is, the larger."""
-    if amount < 0:
-        return -step_of(-amount)
-    more = amount.bit_length() - _BITS
-    return amount if more <= 0 else (more << _BITS - 1) + (amount >> more)
+Filed = tuple[Standing, int, int]
+"""A standing, and the steps by which its room and what it lends are filed."""
 
 
 def standing_of(view: InstanceView) -> Standing | None:
@@ -55,11 +43,11 @@ class Availability:
         self.get = view
         self.all = views
         self.lent = lent
-        self._standings: dict[str, Standing] = {}
+        self._filed: dict[str, Filed] = {}
         self._ready: list[str] = []
         self._ready_at: dict[str, int] = {}
-        self._rooms = {False: _Shelves(self._room), True: _Shelves(self._room)}
-        self._lenders = {False: _Shelves(self._lends), True: _Shelves(self._lends)}
+        self._rooms = {False: Shelves(), True: Shelves()}
+        self._lenders = {False: Shelves(), True: Shelves()}
         self._hosts: dict[tuple[str, bool], dict[str, None]] = {}
 
     # --- what changes
@@ -70,63 +58,72 @@ class Availability:
         if standing is None:
             self.remove(name)
             return
-        before = self._standings.get(name)
+        filed = self._filed.get(name)
+        if filed is None:
+            self._begin(name, standing)
+            return
+        before, was_room_step, was_lends_step = filed
         if before == standing:
             return
-        self._standings[name] = standing
-        _, waits, load, room, lends = standing
-        step = step_of(room)
-        if before is None:
-            self._ready_at[name] = len(self._ready)
-            self._ready.append(name)
-            self._rooms[waits].add(load, step, name)
-            self._lend(standing, name)
-            return
-        was_at = step_of(before[3])
-        if step != was_at or load != before[2] or waits != before[1] or room > before[3]:
-            self._rooms[before[1]].remove(before[2], was_at, name)
-            self._rooms[waits].add(load, step, name)
-        if before[:2] != standing[:2] or lends >= 0 or before[4] >= 0:
-            self._lend_no_more(before, name)
-            self._lend(standing, name)
-        elif (step := step_of(lends)) != (was_at := step_of(before[4])) or lends > before[4]:
-            self._lenders[waits].remove(0, was_at, name)
-            self._lenders[waits].add(0, step, name)
+        host_key, waits, load, room, lends = standing
+        was_host_key, was_waits, was_load, was_room, was_lends = before
+        room_step = was_room_step if room == was_room else step_of(room)
+        lends_step = was_lends_step if lends == was_lends else step_of(lends)
+        self._filed[name] = standing, room_step, lends_step
+        if room_step != was_room_step or load != was_load or waits != was_waits or room > was_room:
+            self._rooms[was_waits].remove(was_load, was_room_step, name)
+            self._rooms[waits].add(load, room_step, name, room)
+        elif room != was_room:
+            self._rooms[waits].change(load, room_step, name, room)
+        if lends >= 0 or was_lends >= 0 or waits != was_waits or host_key != was_host_key:
+            self._lend_no_more(name, before, was_lends_step)
+            self._lend(name, standing, lends_step)
+        elif lends != was_lends:
+            if lends_step != was_lends_step or lends > was_lends:
+                self._lenders[waits].remove(0, was_lends_step, name)
+                self._lenders[waits].add(0, lends_step, name, lends)
+            else:
+                self._lenders[waits].change(0, lends_step, name, lends)
 
     def remove(self, name: str) -> None:
         """An instance is not ready, or not there."""
-        before = self._standings.pop(name, None)
-        if before is not None:
-            self._rooms[before[1]].remove(before[2], step_of(before[3]), name)
-            self._lend_no_more(before, name)
+        filed = self._filed.pop(name, None)
+        if filed is not None:
+            before, room_step, lends_step = filed
+            self._rooms[before[1]].remove(before[2], room_step, name)
+            self._lend_no_more(name, before, lends_step)
             at, last = self._ready_at.pop(name), self._ready.pop()
             if last != name:
                 self._ready[at], self._ready_at[last] = last, at
 
-    def _lend(self, standing: Standing, name: str) -> None:
-        if standing[4] < 0:
-            self._lenders[standing[1]].add(0, step_of(standing[4]), name)
-            self._hosts.setdefault(standing[:2], {})[name] = None
+    def _begin(self, name: str, standing: Standing) -> None:
+        _, waits, load, room, lends = standing
+        self._filed[name] = _, room_step, lends_step = standing, step_of(room), step_of(lends)
+        self._ready_at[name] = len(self._ready)
+        self._ready.append(name)
+        self._rooms[waits].add(load, room_step, name, room)
+        self._lend(name, standing, lends_step)
 
-    def _lend_no_more(self, before: Standing, name: str) -> None:
-        if before[4] >= 0:
+    def _lend(self, name: str, standing: Standing, step: int) -> None:
+        host_key, waits, _, _, lends = standing
+        if lends < 0:
+            self._lenders[waits].add(0, step, name, lends)
+            self._hosts.setdefault((host_key, waits), {})[name] = None
+
+    def _lend_no_more(self, name: str, before: Standing, step: int) -> None:
+        host_key, waits, _, _, lends = before
+        if lends >= 0:
             return
-        self._lenders[before[1]].remove(0, step_of(before[4]), name)
-        host = self._hosts[before[:2]]
+        self._lenders[waits].remove(0, step, name)
+        host = self._hosts[host_key, waits]
         del host[name]
         if not host:
-            del self._hosts[before[:2]]
-
-    def _room(self, name: str) -> int:
-        return self._standings[name][3]
-
-    def _lends(self, name: str) -> int:
-        return self._standings[name][4]
+            del self._hosts[host_key, waits]
 
     # --- questions
 
     def fitting(self, num_tokens: int, *, waiting: bool, skip: Collection[str]) -> InstanceView | None:
-        name = self._rooms[waiting].fitting(num_tokens, skip)
+        name = self._rooms[waiting].fitting(-num_tokens, skip)
         return None if name is None else self.get(name)
 
     def roomiest(self, *, waiting: bool, skip: Collection[str]) -> InstanceView | None:
@@ -137,7 +134,8 @@ class Availability:
         if host_key is None:
             names = self._lenders[waiting].of(0)
         else:
-            names = iter(by_amount(self._hosts.get((host_key, waiting), ()), self._lends))
+            here = self._hosts.get((host_key, waiting), ())
+            names = iter(by_amount({name: self._filed[name][0][4] for name in here}))
         for name in names:
             if name not in skip and (view := self.get(name)) is not None:
                 yield view
@@ -153,86 +151,8 @@ class Availability:
         again = Availability(self.get, self.all)
         for view in self.all():
             again.put(view.instance_id, standing_of(view))
-        assert (again._standings, again._hosts) == (self._standings, self._hosts), "misfiled"
+        assert (again._filed, again._hosts) == (self._filed, self._hosts), "misfiled"
         assert self._ready_at == {name: at for at, name in enumerate(self._ready)}, "the ready ones are miscounted"
-        assert self._ready_at.keys() == self._standings.keys(), "others than the ready ones are drawn"
+        assert self._ready_at.keys() == self._filed.keys(), "others than the ready ones are drawn"
         assert all(again._lenders[waiting] == lenders for waiting, lenders in self._lenders.items()), "lenders misfiled"
         assert all(again._rooms[waiting] == rooms for waiting, rooms in self._rooms.items()), "rooms misfiled"
-
-
-class _Shelves:
-    """Names on numbered shelves, on each by the step of an amount, smallest first: by load what room instances have, or
-    all by what they lend. Those of one step lie as they came. exact: the amount of a name."""
-
-    def __init__(self, exact: Callable[[str], int]) -> None:
-        self._exact = exact
-        self._numbers: list[int] = []
-        self._shelves: dict[int, tuple[list[int], dict[int, dict[str, None]]]] = {}
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Shelves) and (self._numbers, self._shelves) == (other._numbers, other._shelves)
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def add(self, number: int, step: int, name: str) -> None:
-        shelf = self._shelves.get(number)
-        if shelf is None:
-            insort(self._numbers, number)
-            self._shelves[number] = [step], {step: {name: None}}
-            return
-        steps, names = shelf
-        alike = names.get(step)
-        if alike is None:
-            insort(steps, step)
-            names[step] = {name: None}
-        else:
-            alike[name] = None
-
-    def remove(self, number: int, step: int, name: str) -> None:
-        steps, names = self._shelves[number]
-        alike = names[step]
-        del alike[name]
-        if alike:
-            return
-        del names[step]
-        del steps[bisect_left(steps, step)]
-        if not steps:
-            del self._shelves[number]
-            del self._numbers[bisect_left(self._numbers, number)]
-
-    def of(self, number: int) -> Iterator[str]:
-        """The names of a shelf, by step; of one step by exact amount and name, if they are no more than SORTED."""
-        steps, names = self._shelves.get(number) or ([], {})
-        for step in steps:
-            alike = names[step]
-            yield from by_amount(alike, self._exact) if 1 < len(alike) <= SORTED else alike
-
-    def fitting(self, num_tokens: int, skip: Collection[str]) -> str | None:
-        """Of the step in which some have enough and some too little it passes MOST_PASSED that have too little."""
-        least, passed = step_of(-num_tokens), 0
-        for load in self._numbers:
-            first = self._shelves[load][0][0]
-            if first > least or (first == least and passed >= MOST_PASSED):
-                continue
-            for name in self.of(load):
-                if self._exact(name) <= -num_tokens:
-                    if name not in skip:
-                        return name
-                elif (passed := passed + 1) >= MOST_PASSED or step_of(self._exact(name)) > least:
-                    break
-        return None
-
-    def roomiest(self, skip: Collection[str]) -> str | None:
-        step = min((steps[0] for steps, _ in self._shelves.values()), default=None)
-        while step is not None:
-            alike = (name for _, names in self._shelves.values() for name in names.get(step, ()) if name not in skip)
-            if some := by_amount(islice(alike, SORTED), self._exact):
-                return some[0]
-            ends = ((steps, bisect_right(steps, step)) for steps, _ in self._shelves.values())
-            step = min((steps[at] for steps, at in ends if at < len(steps)), default=None)
-        return None
-
-
-def by_amount(names: Iterable[str], exact: Callable[[str], int]) -> list[str]:
-    """The smallest amount first, equal ones by name."""
-    return [name for _, name in sorted((exact(name), name) for name in names)]

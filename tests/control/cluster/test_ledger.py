@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distkv.control.cluster.ledger import Entry, Ledger
-from distkv.wire.messages.to_gmanager import Debtor, Heartbeat, RequestPlacementEntry
-from tests.control.parts import make_member
+from distkv.control.cluster.policy.interface import InstanceView
+from distkv.wire.messages.to_gmanager import Debtor, Heartbeat, LongRequest, RequestPlacementEntry
+from tests.control.parts import BLOCK, make_member
+from tests.control.performance.profiles import make_profile
 
 
 def beat(seq: int, base: int = 0, full: bool = False, placed: dict[str, int] | None = None, **fields: Any) -> Heartbeat:
@@ -43,7 +45,7 @@ def test_an_older_one_changes_nothing(ledger: Ledger) -> None:
     ledger.apply(beat(5, full=True, placed={"r": 2}, free_blocks=7))
     assert ledger.apply(beat(4, full=True, placed={"r": 9}, free_blocks=1))
     assert ledger.apply(beat(5, full=True, placed={"r": 9}))
-    assert ledger.placement() == {"r": {"a": 2}} and ledger.entries["a"].room_blocks == 7
+    assert ledger.placement() == {"r": {"a": 2}} and ledger.entries["a"].reported_free_blocks == 7
 
 
 @given(
@@ -110,11 +112,34 @@ def test_the_state_is_that_of_the_heartbeat_before_it_that_of_the_join(ledger: L
 
 def test_requests_on_their_way_count_until_a_heartbeat_names_them(ledger: Ledger) -> None:
     entry = ledger.entries["a"]
-    assert (entry.room_blocks, entry.load, entry.waiting) == (8, 0, 0)
+
+    def counted() -> tuple[int, int, int, int]:
+        view = entry.view()
+        return view.free_blocks, view.overdrawn_blocks, view.load, view.waiting
+
+    assert counted() == (8, 0, 0, 0)
     ledger.promise("a", "r1", 4)
     ledger.promise("a", "r2", 1)
-    assert (entry.room_blocks, entry.load) == (3, 2)
-    ledger.apply(beat(1, full=True, free_blocks=8))
-    assert (entry.room_blocks, entry.load) == (3, 2), "it was on its way before them"
+    assert counted() == (3, 0, 2, 0)
+    ledger.promise("a", "r3", 6)
+    assert counted() == (0, 3, 3, 0)
+    ledger.apply(beat(1, full=True, free_blocks=8, arrived=("r3",)))
+    assert counted() == (3, 0, 2, 0), "it was on its way before the others"
     ledger.apply(beat(2, full=True, free_blocks=6, running=1, waiting=3, arrived=("r1", "r2~1")))
-    assert (entry.room_blocks, entry.load, entry.waiting) == (6, 4, 3)
+    assert counted() == (6, 0, 4, 3)
+    ledger.apply(beat(3, full=True, free_blocks=99))
+    assert counted() == (16, 0, 0, 0), "never more than it joined with"
+
+
+def test_a_view_says_what_the_heartbeat_said(ledger: Ledger) -> None:
+    """Each number is another one, so that none can stand in the place of another."""
+    numbers = set(Heartbeat.__struct_fields__) & set(InstanceView.__struct_fields__)
+    told: dict[str, Any] = {name: 1000 + index for index, name in enumerate(sorted(numbers - {"instance_id", "state"}))}
+    told |= {"waiting_sizes": (7,), "waiting_tokens": (70,), "longest": (LongRequest("r", 3, 4),), "free_blocks": 12}
+    ledger.apply(beat(1, full=True, **told | {"total_blocks": 0}))
+    ledger.entries["a"].predict_by(make_profile())
+    view = ledger.entries["a"].view()
+    assert {name: getattr(view, name) for name in told} == told | {"total_blocks": 16, "lendable_blocks": 16}
+    assert (view.instance_id, view.state, view.host_key, view.block_tokens) == ("a", "starting", "host", BLOCK)
+    assert (view.load, view.overdrawn_blocks) == (told["running"] + told["waiting"], 0)
+    assert view.model is not None and view.profile == view.model.profile == make_profile()

@@ -21,7 +21,7 @@ MOST_LOAD = 1023
 """Instances with more requests than this are equally loaded to `Instances.fitting`."""
 
 
-class InstanceView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class InstanceView(msgspec.Struct, frozen=True, gc=False):
     """One instance as of now. Requests sent there that its heartbeats do not know yet count in `free_blocks`, in `load`
     and, with their prompts, in `prefill_tokens`; what it was recommended for since the last one is missing in
     `lendable_blocks`.
