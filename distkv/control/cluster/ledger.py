@@ -11,8 +11,8 @@ from typing import get_args
 
 import msgspec
 
-from distkv.control.cluster.availability import Availability, Standing
 from distkv.control.cluster.debts.debt_graph import DebtGraph
+from distkv.control.cluster.indices.availability import Availability, Standing
 from distkv.control.cluster.planning.balance import NOWHERE, BalanceIndex, place_of
 from distkv.control.cluster.policy.interface import MOST_LOAD, InstanceView
 from distkv.control.cluster.promises import Promises

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distkv.control.cluster.availability import Availability, standing_of
 from distkv.control.cluster.dispatch.interface import expected_tokens
 from distkv.control.cluster.dispatch.predicted import ALL, BEST, DRAWN, Predicted
 from distkv.control.cluster.dispatch.prediction import Usual, predict
 from distkv.control.cluster.dispatch.registry import dispatcher_named
+from distkv.control.cluster.indices.availability import Availability, standing_of
 from distkv.control.cluster.policy.interface import InstanceView
 from distkv.types import DispatchName
 from distkv.wire.messages.to_gmanager import Locate

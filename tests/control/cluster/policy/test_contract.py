@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distkv.control.cluster.availability import Availability, standing_of
 from distkv.control.cluster.dispatch.least_loaded import LeastLoaded
+from distkv.control.cluster.indices.availability import Availability, standing_of
 from distkv.control.cluster.planning.balance import BalanceIndex
 from distkv.control.cluster.policy.contract import MAX_CANDIDATES, MAX_COMPARED, ContractPolicy
 from distkv.control.cluster.policy.interface import MOST_LOAD, InstanceView

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from random import Random
 
+from distkv.control.cluster.indices.shelves import Shelves, by_amount, step_of
 from distkv.control.cluster.policy.interface import MOST_LOAD, InstanceView
-from distkv.control.cluster.shelves import Shelves, by_amount, step_of
 
 Standing = tuple[str, bool, int, int, int]
 """Where a ready instance stands: its host, whether requests wait there, its load, and less than 0 for what it has, so

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distkv.control.cluster.availability import Availability, standing_of
+from distkv.control.cluster.indices.availability import Availability, standing_of
+from distkv.control.cluster.indices.shelves import MOST_PASSED, SORTED, STEPS, step_of
 from distkv.control.cluster.policy.interface import InstanceView
-from distkv.control.cluster.shelves import MOST_PASSED, SORTED, STEPS, step_of
 from tests.control.cluster.policy.test_contract import view
 
 
