@@ -90,20 +90,10 @@ class GManager:
         if isinstance(event, GManagerRequested):
             self._requested(event.route, event.message, now)
         else:
-            self._judge()
-            if now >= self._next_plan:  # by all heartbeats that have come
-                self._next_plan = now + self._settings.heartbeat_s
-                self._commands += self._advice.planned(now)
-            if self._swaps:
-                self._dgfm.advance(now)
-        if self._dgfm.has_commands:
-            self._commands += self._dgfm.take_commands()
+            self._tick(now)
         if not self._feed.is_quiet:
             self._commands += self._feed.flush(now, self._subscribers)
         issued, self._commands = self._commands, []
-        for command in issued:
-            if isinstance(command, Publish):
-                self._decisions.note(command.event, now)
         return issued
 
     def next_deadline(self) -> float:
@@ -116,6 +106,22 @@ class GManager:
     def members(self) -> list[Member]:
         """The member list, by name."""
         return sorted(self._feed.log.all(), key=lambda member: member.instance_id)
+
+    def _tick(self, now: float) -> None:
+        self._judge()
+        if now >= self._next_plan:  # by all heartbeats that have come
+            self._next_plan = now + self._settings.heartbeat_s
+            self._decided(self._advice.planned(now), now)
+        if self._swaps:
+            self._dgfm.advance(now)
+            self._decided(self._dgfm.take_commands(), now)
+
+    def _decided(self, commands: list[GManagerCommand], now: float) -> None:
+        """What was planned or swapped goes out, and is remembered."""
+        self._commands += commands
+        for command in commands:
+            if isinstance(command, Publish):
+                self._decisions.note(command.event, now)
 
     def _requested(self, route: bytes, body: ToGManager, now: float) -> None:
         match body:
@@ -182,6 +188,9 @@ class GManager:
             is_changed = (as_before, join.compat) != (entry.member, entry.compat)
         entry.member, entry.heard_s, entry.compat, entry.serves = member, self._time.now_s, join.compat, join.serves
         entry.predict_by(join.profile)
+        period_s = period_of(member.heartbeat_s, self._settings.heartbeat_s)
+        entry.dead_after_s = dead_after_s(period_s, self._settings.dead_after_s)
+        entry.unreachable_after_s = min(unreachable_after_s(period_s), entry.dead_after_s)
         self.ledger.debt_graph.leave_out(member.instance_id, is_left_out=not join.swaps)
         if entry.heartbeat is None:
             entry.lendable = min(member.lendable_blocks, member.total_blocks)
@@ -233,11 +242,16 @@ class GManager:
         if entry.member.state == "dead":
             return False  # sent before it left
         entry.heard_s = self._time.now_s
-        is_first = entry.heartbeat is None
+        before = entry.heartbeat
         is_taken = self.ledger.apply(heartbeat)
-        self._settle(entry, entry.reported_state)
-        if is_first:
+        if (state := entry.reported_state) != entry.state:
+            self._settle(entry, state)
+        else:
+            self.ledger.file(entry)
+        if before is None:
             self._watch(entry)
+        if before is None or before.debtors != heartbeat.debtors:
+            self._overview.file_debts(entry)
         return not is_taken
 
     def _judge(self) -> None:
@@ -249,20 +263,13 @@ class GManager:
             entry = self.ledger.entries[instance_id]
             if entry.state == "dead":
                 self._remove(instance_id)
-            elif self._is_silent(entry):
-                self._settle(entry, "dead")
+            elif self._time.is_over(due_s := self._due_s(entry)):
+                is_dead = self._time.is_over(self._heard_s(entry) + entry.dead_after_s)
+                self._settle(entry, "dead" if is_dead else "unreachable")
+                if not is_dead:
+                    self._watch(entry)
             else:
-                if entry.lives and self._is_silent(entry, unreachable=True):
-                    self._settle(entry, "unreachable")
-                self._watch(entry)
-
-    def _is_silent(self, entry: Entry, *, unreachable: bool = False) -> bool:
-        """Whether it has been silent long enough to be dead, or unreachable; one that loads may be too busy to beat."""
-        if unreachable:
-            return entry.heartbeat is not None and self._time.silent_s(entry.heard_s) >= self._unreachable_after_s(
-                entry
-            )
-        return self._time.silent_s(entry.heard_s) >= self._dead_after_s(entry)
+                self._deadlines.put(instance_id, due_s)
 
     def _settle(self, entry: Entry, state: InstanceState, *, is_new: bool = False, is_changed: bool = False) -> None:
         """An entry is in this state from now on, perhaps another than before: file it, and let others know."""
@@ -285,21 +292,17 @@ class GManager:
 
     def _watch(self, entry: Entry) -> None:
         """Look at it when it may have become silent, or is to be forgotten."""
-        heard_s = max(entry.heard_s, self._time.since_s)
-        if entry.state == "dead":
-            due_s = self._time.now_s + FORGET_DEAD_S
-        elif entry.state == "unreachable" or entry.heartbeat is None:
-            due_s = heard_s + self._dead_after_s(entry)
-        else:
-            due_s = heard_s + min(self._unreachable_after_s(entry), self._dead_after_s(entry))
+        due_s = self._time.now_s + FORGET_DEAD_S if entry.state == "dead" else self._due_s(entry)
         self._deadlines.put(entry.member.instance_id, due_s)
 
-    def _unreachable_after_s(self, entry: Entry) -> float:
-        return unreachable_after_s(period_of(entry.member.heartbeat_s, self._settings.heartbeat_s))
+    def _due_s(self, entry: Entry) -> float:
+        """When one that lives is silent for long enough to be unreachable, or to be dead if it cannot be that (any
+        more): one that loads may be too busy to beat."""
+        is_first = entry.state != "unreachable" and entry.heartbeat is not None
+        return self._heard_s(entry) + (entry.unreachable_after_s if is_first else entry.dead_after_s)
 
-    def _dead_after_s(self, entry: Entry) -> float:
-        period_s = period_of(entry.member.heartbeat_s, self._settings.heartbeat_s)
-        return dead_after_s(period_s, self._settings.dead_after_s)
+    def _heard_s(self, entry: Entry) -> float:
+        return max(entry.heard_s, self._time.since_s)
 
     def _remove(self, instance_id: str) -> None:
         self.ledger.remove(instance_id)
@@ -336,6 +339,7 @@ class GManager:
             self._dgfm.on_frozen(answer, now)
         else:
             self._dgfm.on_swapped(answer, now)
+        self._decided(self._dgfm.take_commands(), now)
 
     # --- helpers
 

@@ -5,6 +5,7 @@ Soft state, built from heartbeats alone; it may be stale and is rebuilt from ful
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import get_args
@@ -33,6 +34,7 @@ class Entry:
 
     heard_s: when it was last heard, in attentive time. route: the connection it joined by. challenge: the route by
     which another process asked for its name, and when; that one gets it when this one is silent. state: as told last.
+    unreachable_after_s, dead_after_s: silence until it counts as that.
     """
 
     member: Member
@@ -43,6 +45,8 @@ class Entry:
     serves: str = ""
     model: PerformanceModel | None = None
     state: InstanceState = "starting"
+    unreachable_after_s: float = math.inf
+    dead_after_s: float = math.inf
     heartbeat: Heartbeat | None = None
     lendable: int = 0
     promises: Promises = field(default_factory=Promises)
@@ -81,7 +85,7 @@ class Entry:
     @property
     def is_empty(self) -> bool:
         """Whether nothing is known to lie there, to be lendable, or to be on its way."""
-        counts = self.lendable, len(self.promises), self.held
+        counts = self.lendable, self.promises.num_requests, self.held
         return self.heartbeat is None and not self.placement and not any(counts)
 
     def view(self) -> InstanceView:
@@ -103,7 +107,7 @@ class Entry:
             room if room > 0 else 0,
             self.lendable - self.held,
             beat.waiting,
-            beat.running + beat.waiting + len(self.promises),
+            beat.running + beat.waiting + self.promises.num_requests,
             None if model is None else model.profile,
             model,
             -room if room < 0 else 0,
@@ -144,7 +148,7 @@ class Entry:
         if self.state != "ready":
             return None
         member, beat = self.member, self.heartbeat
-        free, load, waits = member.free_blocks, len(self.promises), False
+        free, load, waits = member.free_blocks, self.promises.num_requests, False
         if beat is not None:
             free, load, waits = beat.free_blocks, load + beat.running + beat.waiting, beat.waiting > 0
         if free > member.total_blocks:
@@ -162,10 +166,11 @@ class Entry:
 
     def start_anew(self) -> None:
         """It has just told how it is, or is dead: nothing is held back there."""
-        self.held = 0
-        self.held_for.clear()
-        self.sent_on.clear()
-        self._lent = None
+        self.held, self._lent = 0, None
+        if self.held_for:
+            self.held_for.clear()
+        if self.sent_on:
+            self.sent_on.clear()
 
     def as_member(self, *, lends: bool = True) -> Member:
         """Its line in the member list. lends: whether instances lend to each other at all."""
@@ -253,7 +258,8 @@ class Ledger:
             self.debt_graph.update(heartbeat.instance_id, heartbeat.debtors)
         entry.heartbeat = heartbeat
         entry.lendable = min(heartbeat.lendable_blocks, entry.member.total_blocks)
-        entry.promises.heartbeat(heartbeat.arrived)
+        if entry.promises.num_requests:
+            entry.promises.heartbeat(heartbeat.arrived)
         entry.start_anew()
         return True
 

@@ -36,10 +36,7 @@ class Promises:
 
     def __init__(self) -> None:
         self._promises: deque[Promise] = deque()
-        self.num_blocks = self.prompt_tokens = 0
-
-    def __len__(self) -> int:
-        return len(self._promises)
+        self.num_requests = self.num_blocks = self.prompt_tokens = 0
 
     def add(self, request_id: str, num_blocks: int, prompt_tokens: int) -> None:
         """A request is on its way."""
@@ -50,9 +47,8 @@ class Promises:
         self._count(promise, 1)
 
     def heartbeat(self, arrived: Iterable[str]) -> None:
-        """Requests by these names have arrived, and count there from now on; of equal ones the oldest."""
-        if not self._promises:
-            return
+        """Requests by these names have arrived, and count there from now on; of equal ones the oldest. Where none is
+        promised there is no need for it."""
         named = Counter(root_of(request_id) for request_id in arrived)
         before, self._promises = self._promises, deque()
         for promise in before:
@@ -68,15 +64,17 @@ class Promises:
     def clear(self) -> None:
         """None is kept: the instance is gone."""
         self._promises.clear()
-        self.num_blocks = self.prompt_tokens = 0
+        self.num_requests = self.num_blocks = self.prompt_tokens = 0
 
     def validate(self) -> None:
         """The sums are right, and nothing is less than nothing."""
+        assert self.num_requests == len(self._promises), f"{self.num_requests} promises, not {len(self._promises)}"
         for name in ("num_blocks", "prompt_tokens"):
             each = [getattr(promise, name) for promise in self._promises]
             assert min(each, default=0) >= 0, "a promise below 0"
             assert sum(each) == getattr(self, name), f"{name} of all promises is not {getattr(self, name)}"
 
     def _count(self, promise: Promise, sign: int) -> None:
+        self.num_requests += sign
         self.num_blocks += sign * promise.num_blocks
         self.prompt_tokens += sign * promise.prompt_tokens

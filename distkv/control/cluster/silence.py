@@ -38,9 +38,9 @@ class AttentiveTime:
             if passed > GAP_S:
                 self.since_s = self.now_s
 
-    def silent_s(self, heard_s: float) -> float:
-        """For how long one that was heard at `heard_s` of attentive time is silent, rounded up a little."""
-        return self.now_s - max(heard_s, self.since_s) + _ROUNDING_S
+    def is_over(self, due_s: float) -> bool:
+        """Whether so much attentive time has passed, rounded up a little."""
+        return self.now_s + _ROUNDING_S >= due_s
 
     def when(self, due_s: float) -> float:
         """When to tick so that `due_s` of attentive time comes, by the clock; at the latest after one step."""

@@ -73,9 +73,9 @@ class Hearing(RuleBasedStateMachine):
     @rule(num_tokens=st.integers(0, 200))
     def locate(self, num_tokens: int) -> None:
         ledger = self.managed.gm.ledger
-        before = {name: len(entry.promises) for name, entry in ledger.entries.items()}
+        before = {name: entry.promises.num_requests for name, entry in ledger.entries.items()}
         chosen = self.managed.locate(num_tokens).instance_id
-        after = {name: len(entry.promises) for name, entry in ledger.entries.items()}
+        after = {name: entry.promises.num_requests for name, entry in ledger.entries.items()}
         assert after == before | ({chosen: before[chosen] + 1} if chosen else {})
 
     @rule(name=NAME)

@@ -17,7 +17,7 @@ def promises() -> Promises:
 
 def kept(promises: Promises) -> tuple[int, int, int]:
     promises.validate()
-    return len(promises), promises.num_blocks, promises.prompt_tokens
+    return promises.num_requests, promises.num_blocks, promises.prompt_tokens
 
 
 def test_a_request_counts_until_a_heartbeat_names_it(promises: Promises) -> None:

@@ -78,11 +78,6 @@ class Dgfm:
             self._resting.take_due(now)
             self._look(now)
 
-    @property
-    def has_commands(self) -> bool:
-        """Whether `take_commands` returns any."""
-        return bool(self._commands)
-
     def take_commands(self) -> list[GManagerCommand]:
         """What there is to tell whom since the last call."""
         commands, self._commands = self._commands, []

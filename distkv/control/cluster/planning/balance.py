@@ -56,8 +56,12 @@ class BalanceIndex:
 
     def put(self, name: str, place: Place) -> None:
         """An instance is filed here from now on."""
-        before = self._places.pop(name, NOWHERE)
-        if place != NOWHERE:
+        before = self._places.get(name, NOWHERE)
+        if place == before:
+            return
+        if place == NOWHERE:
+            del self._places[name]
+        else:
             self._places[name] = place
         for needs, filed in self._debtors.items():
             was, now = (one.batch if one.needs is needs else None for one in (before, place))
