@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from distkv.bench.control import main
 
 
+@pytest.mark.timeout(240)
 def test_a_quick_run(tmp_path: Path) -> None:
     path = tmp_path / "control.json"
     assert main.main(["--quick", "--json", str(path)], standalone_mode=False) == 0

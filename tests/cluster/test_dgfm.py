@@ -21,7 +21,7 @@ from distkv.wire.messages.to_rmanager import MoveKvcache
 from tests.checkpoints import prompt_ids
 from tests.cluster.driving import Driver, Running, driving, eventually
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 BLOCKS, TOKENS = 16, 1000
 
 

@@ -18,6 +18,7 @@ PROFILE = make_profile(attention=(Point(1000, 0.2),), serving=(Point(1000, 0.02)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(240)
 async def test_what_is_planned_is_carried_out_for_a_running_request(start, expect, tmp_path: Path):
     save_profile(ProfileFile(profile=PROFILE), tmp_path / "profile.json")
     settings = {"profile": str(tmp_path / "profile.json")}
