@@ -137,6 +137,7 @@ def test_attacks_are_of_the_sizes_that_they_say() -> None:
     assert len(raw["4 × 1,024 prompts"]) == 4
     assert raw["n = 128 of 100,000 token ids"][0].count(b"5,") == 99_999
     assert 17e6 < len(raw["64 stops of 270 kB"][0]) < 18e6
+    assert raw["60 bodies of 1,500,000 chunks"][0].count(b"\r\n1\r\n") == 1_500_000
     assert len(raw["1,000 half-sent bodies"]) == 1000
     assert named["1,000 half-sent bodies"].leaves_s < named["a text of 8 MB"].leaves_s
 
@@ -215,7 +216,7 @@ def test_a_quick_run(tmp_path: Path) -> None:
     isolation.main.main(["--quick", "--json", str(file)], standalone_mode=False)
     report = json.loads(file.read_text())
     attacked = {goal["goal"].partition(", ")[2] for goal in report["goals"] if goal["goal"].startswith("/live p99")}
-    assert len(attacked) == 10
+    assert len(attacked) == 11
     assert {row["case"] for row in report["results"]} == set(isolation.UNITS)
     assert {row["variant"] for row in report["results"] if row["case"] == isolation.LIVE_HIGH} == attacked
     assert all(0 < row["min"] <= row["median"] <= row["max"] for row in report["results"])

@@ -37,13 +37,15 @@ class Scale(msgspec.Struct, frozen=True):
     many_ids: int
     stop_bytes: int
     half_sent: int
+    chunked: int
+    chunks: int
     leaving: int
     patience_s: float
     stays_s: float
 
 
-FULL = Scale(8_000_000, 250_000, 64, 32, 1024, 100_000, 125_000, 270_000, 2000, 1000, 20.0, 3.0)
-QUICK = Scale(80_000, 2_500, 8, 4, 64, 1_000, 1_250, 2_700, 50, 50, 2.0, 0.5)
+FULL = Scale(8_000_000, 250_000, 64, 32, 1024, 100_000, 125_000, 270_000, 2000, 60, 1_500_000, 1000, 20.0, 3.0)
+QUICK = Scale(80_000, 2_500, 8, 4, 64, 1_000, 1_250, 2_700, 50, 4, 20_000, 50, 2.0, 0.5)
 
 
 def attacks(scale: Scale, most_connections: int) -> tuple[Attack, ...]:
@@ -79,6 +81,9 @@ def attacks(scale: Scale, most_connections: int) -> tuple[Attack, ...]:
             f"{MAX_STOPS} stops of {_bytes(scale.stop_bytes)}", [_completion(prompt=[5, 6], stop=stops)], patience_s
         ),
         Attack(f"{half_sent:,} half-sent bodies", [half] * half_sent, scale.stays_s),
+        Attack(
+            f"{scale.chunked} bodies of {scale.chunks:,} chunks", [_in_chunks(scale.chunks)] * scale.chunked, patience_s
+        ),
         Attack(f"{leaving:,} streams whose readers leave", [endless] * leaving, SOON_S),
     )
 
@@ -92,6 +97,13 @@ def post(path: str, body: dict[str, Any]) -> bytes:
 
 def _completion(**body: Any) -> bytes:
     return post(COMPLETIONS, {"max_tokens": 1, **body})
+
+
+def _in_chunks(count: int) -> bytes:
+    """A completion in chunks of one byte."""
+    head = f"POST {COMPLETIONS} HTTP/1.1\r\nHost: attacked\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+    body = msgspec.json.encode({"max_tokens": 1, "prompt": [5]}).ljust(count)
+    return head.encode() + b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
 
 
 def _text(size_bytes: int, seed: int = 0) -> str:
