@@ -76,9 +76,8 @@ def measure(say: Say, *, quick: bool) -> Measured:
     cores = sorted(os.sched_getaffinity(0))
     samples: Samples = keep({})
     try:
-        os.sched_setaffinity(0, {cores[-1]})
         with (
-            _gmanager(cores[0]) as gmanager,
+            _gmanager(cores[0], cores[-1]) as gmanager,
             Fleet(gmanager.report["address"], size.connections, period_s=1.0) as fleet,
             QueryProcess(gmanager.report["address"]) as queries,
         ):
@@ -147,13 +146,15 @@ def _unit(case: str) -> str:
 
 
 @contextmanager
-def _gmanager(core: int) -> Iterator[Child]:
-    """A gManager process on this core. Raises StartupFailed."""
+def _gmanager(core: int, own_core: int) -> Iterator[Child]:
+    """A gManager process on this core, all threads of it: they inherit it. This thread, and whatever is started from
+    now on, is on `own_core`. Raises StartupFailed."""
     with tempfile.TemporaryDirectory(prefix="distkv-bench-") as scratch:
+        os.sched_setaffinity(0, {core})
         child = Child("gmanager", command("gmanager", {"port": 0}), Path(scratch) / "gmanager.log", environment())
         try:
             wait_ready([child], time.monotonic() + START_S)
-            os.sched_setaffinity(child.pid, {core})
+            os.sched_setaffinity(0, {own_core})
             yield child
             stop([child], STOP_S)
         finally:

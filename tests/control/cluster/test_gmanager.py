@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from distkv.config import MembershipSettings
+from distkv.control.cluster.gmanager import GManager
+from distkv.control.commands import GManagerRequested, Tick
 from distkv.wire.messages import to_gmanager as tg
 from distkv.wire.messages.common import DataEndpoint
+from distkv.wire.messages.envelope import ToGManager
 from tests.control.cluster.managed import Managed
+from tests.control.parts import calls, make_member
 
 # --- where requests go
 
@@ -137,3 +142,32 @@ def test_before_its_first_heartbeat_it_lends_what_it_joined_with(managed: Manage
     managed.join("a")
     managed.join("b", lendable_blocks=6)
     assert managed.candidates("a") == [("b", 6)]
+
+
+def test_a_heartbeat_and_queries_cost_the_same_however_many_instances_there_are() -> None:
+    """Calls are counted, not time."""
+    counted: dict[int, tuple[int, ...]] = {}
+    for size in (100, 1_000, 5_000):
+        gm = GManager(MembershipSettings())
+        for number in range(size):
+            member = make_member(f"i{number}", free_blocks=1000)
+            gm.handle(GManagerRequested("", b"r", tg.Join(member=member, compat="model")), 1.0)
+        for now in (1000.0, 1000.1, 2000.0, 2000.1):  # until all have been sent the list
+            gm.handle(Tick(), now)
+
+        def event(body: ToGManager, gm: GManager = gm) -> int:
+            return calls(lambda: gm.handle(GManagerRequested("", b"r", body), 2000.1))
+
+        def beat(number: int, seq: int, size: int = size) -> ToGManager:
+            free = (number * 7919 + seq * 104_729) % 1000
+            return tg.Heartbeat(
+                instance_id=f"i{number}", incarnation=1, seq=seq, base=seq - 1, full=seq == 1, free_blocks=free
+            )
+
+        for number in range(size):
+            event(beat(number, 1))
+        beats = sorted(event(beat(number, 2)) for number in range(100))
+        locates = sorted(event(tg.Locate(request_id="r", num_tokens=900)) for _ in range(20))
+        counted[size] = beats[50], locates[10]
+    assert counted[5_000][0] <= counted[100][0] + 8, counted
+    assert counted[5_000][1] <= 2 * counted[100][1], counted
