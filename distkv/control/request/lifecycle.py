@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 from distkv import events
 from distkv.control.commands import Answer, ReleaseGrammar, TellWorker, Tokenized
@@ -16,6 +16,7 @@ from distkv.control.request.sequence import SeqState, Sequence
 from distkv.control.rmanager.state import RManagerState
 from distkv.control.schedule.scheduler import InFlight, Planned
 from distkv.errors import context_length_exceeded
+from distkv.structured_output import FIELD
 from distkv.wire.messages.from_worker import SeqResult, StepResult
 from distkv.wire.messages.to_client import RequestEnded, TokenChunk
 from distkv.wire.messages.to_worker import Forget
@@ -170,7 +171,7 @@ class RequestLifecycle:
         if report is not None and (news := report.take(part.prompt_logprobs, result.prompt_logprobs)):
             self._send(seq, prompt_logprobs=news)
         if result.problem:
-            self.fail(seq, result.problem, now, retryable=False)
+            self.fail(seq, f"{FIELD}: {result.problem}", now, kind="refused")
         elif part.sampled and result.token is not None:
             self._append(seq, result.token, result, now)
 
@@ -219,9 +220,18 @@ class RequestLifecycle:
         self._end(seq, now, "its client stopped it or is gone")
         self._state.publish(events.Cancelled(request_id=request_id))
 
-    def fail(self, seq: Sequence, reason: str, now: float, retryable: bool = True) -> None:
-        """End a request without (all of) its answer."""
-        ended = RequestEnded(request_id=seq.request_id, kind="failed", reason=reason, retryable=retryable)
+    def fail(
+        self,
+        seq: Sequence,
+        reason: str,
+        now: float,
+        retryable: bool = True,
+        *,
+        kind: Literal["failed", "refused"] = "failed",
+    ) -> None:
+        """End a request without (all of) its answer. refused: it can have none, here or elsewhere."""
+        retryable = retryable and kind == "failed"
+        ended = RequestEnded(request_id=seq.request_id, kind=kind, reason=reason, retryable=retryable)
         self._state.emit(Answer(seq.request.route, ended))
         self._end(seq, now, reason)
         self._state.publish(events.Failed(request_id=seq.request_id, reason=reason))

@@ -42,12 +42,13 @@ def test_it_ends_with_its_grammar_and_releases_it_when_no_step_names_it() -> Non
     assert released(serving) == [7] and not serving.state.sequences
 
 
-def test_what_cannot_go_on_fails_with_the_workers_words() -> None:
+def test_what_cannot_go_on_is_refused_with_the_workers_words() -> None:
     serving = Serving()
     submit(serving)
     serving.answer(serving.step(), ok(9, problem="its grammar leaves no token"))
     (ended,) = (one for one in serving.answers() if isinstance(one, RequestEnded))
-    assert ended.kind == "failed" and ended.reason == "its grammar leaves no token" and not ended.retryable
+    assert ended.kind == "refused" and not ended.retryable
+    assert ended.reason == "structured_output: its grammar leaves no token"
     assert serving.state.pool.num_free == 16
 
 

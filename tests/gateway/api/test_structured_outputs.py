@@ -13,7 +13,7 @@ from distkv.gateway.prompting import readers
 from distkv.structured_output import MAX_BYTES, StructuredOutput
 from distkv.text import grammar_checker
 from distkv.text.grammar_checker import GrammarChecker
-from tests.gateway.harness import error_of, says
+from tests.gateway.harness import ends, error_of, says
 
 Start = Callable[..., Any]
 
@@ -119,3 +119,10 @@ async def test_long_bodies_say_it_too(start: Start, monkeypatch: pytest.MonkeyPa
         assert (await gateway.chat(**body)).status_code == 200
         assert gateway.submits()[-1].params.structured_output == expected
     error_of(await gateway.chat(guided_regex="("), 400, "guided_regex")
+
+
+async def test_an_output_that_turns_out_to_be_impossible_is_the_requests_fault(start: Start) -> None:
+    """A client tries again after a 500, in vain."""
+    gateway = await start(ends("refused", "structured_output: its grammar leaves no token"))
+    answer = await gateway.complete(guided_choice=["yes"], allowed_token_ids=[5])
+    assert "leaves no token" in error_of(answer, 400, "structured_output")
