@@ -58,10 +58,11 @@ class FakeServer:
                 route, envelope = await self._channel.recv()
             except LinkClosed:
                 return
-            for answer in self.answers(route, envelope.body):
+            answers = self.answers(route, envelope.body)
+            self.seen.append(envelope.body)  # before who gets an answer looks, from another thread
+            for answer in answers:
                 self.say(route, answer, envelope.id)
             async with self.news:
-                self.seen.append(envelope.body)
                 self.news.notify_all()
 
     def answers(self, route: bytes, body: Control) -> list[Any]:

@@ -42,11 +42,12 @@ def test_requests_of_clients_that_cannot_follow_stay() -> None:
 
 def test_nothing_goes_while_memory_is_short_everywhere() -> None:
     cluster = SimCluster([12, 12])
-    for index in range(4):
-        cluster.submit("i1", f"s{index}", prompt(36, 50 + index), 30)
-    cluster.run(1.0)
+    for index in range(12):
+        cluster.submit("i1", f"s{index}", prompt(16, 50 + index), 24)
     crowd(cluster, 4, can_move=True)
-    assert not cluster.run(1.0, lambda: redispatched(cluster))
+    assert cluster.run(10.0, lambda: all(cluster.outcomes[f"r{index}"].done for index in range(4)))
+    assert not all(cluster.outcomes[f"s{index}"].done for index in range(12)), "memory was short there to the end"
+    assert not redispatched(cluster)
     cluster.finish()
     cluster.settle()
 

@@ -9,7 +9,7 @@ real instance every token is its client's at once.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from typing import Protocol
 
@@ -111,10 +111,9 @@ class Quiet:
             scheduler.observe(oldest, result.compute_s)
             self._observe(oldest, result, now)
         parts = list(oldest.planned.values())
-        columns = zip(*(result.results for result in results), strict=True)
         self._take_slots(parts, len(results))
-        for part, column in zip(parts, columns, strict=True):
-            self._commit(part, column)
+        for part, token_ids in zip(parts, _columns(results), strict=True):
+            self._commit(part, token_ids)
         scheduler.repeated(len(results))
 
     # --- whether it is quiet
@@ -166,10 +165,9 @@ class Quiet:
             placement = parts[index].seq.placement
             placement.put(placement.blocks[number], slot)
 
-    def _commit(self, part: Planned, column: Sequence[SeqResult]) -> None:
+    def _commit(self, part: Planned, token_ids: tuple[int, ...]) -> None:
         """What steps did for one sequence, the first of them as it was planned."""
-        state, seq, start, steps = self._state, part.seq, part.start, len(column)
-        token_ids: tuple[int, ...] = tuple(map(_TOKEN, column))
+        state, seq, start, steps = self._state, part.seq, part.start, len(token_ids)
         counters = state.counters
         counters.recomputed_tokens += seq.computed(start, start + steps)
         counters.attended_tokens += steps * (start + 1) + steps * (steps - 1) // 2
@@ -185,3 +183,11 @@ class Quiet:
             request_id=seq.request_id, prompt_tokens=request.prompt_tokens, token_ids=token_ids, text=text
         )
         state.emit(Answer(request.route, chunk))
+
+
+def _columns(results: Sequence[StepResult]) -> Iterator[tuple[int, ...]]:
+    """The tokens of each sequence. Results of an engine that samples always the same are one object."""
+    first = results[0].results
+    if all(result.results is first for result in results):
+        return ((_TOKEN(one),) * len(results) for one in first)
+    return (tuple(map(_TOKEN, column)) for column in zip(*(result.results for result in results), strict=True))

@@ -93,7 +93,7 @@ def kept(engine: Engine, table: tuple[Run, ...]) -> Tensor:
 
 @torch.inference_mode()
 def test_captured_pieces_compute_and_store_what_eager_ones_do(engine: Engine, device: AsyncHost) -> None:
-    """3 rows in pieces for 4."""
+    """3 rows in pieces for 4, whose sums may be rounded otherwise."""
     with device.stream():
         tables = [engine.table(4) for _ in range(2)]
         batches = [batch_of(engine, seq_step(PROMPT, 0, 3, table, sample=GREEDY)) for table in tables]
@@ -102,9 +102,9 @@ def test_captured_pieces_compute_and_store_what_eager_ones_do(engine: Engine, de
         assert isinstance(pieces, ReplayedPieces)
         captured = list(next_of(pieces, batches[1], engine))
     for one, other in zip(eager, captured, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-6, rtol=0)
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=0)
     numbers = [kept(engine, table).view(engine.model.dtype) for table in tables]
-    torch.testing.assert_close(numbers[0], numbers[1], atol=1e-6, rtol=0, equal_nan=True)
+    torch.testing.assert_close(numbers[0], numbers[1], atol=1e-5, rtol=0, equal_nan=True)
 
 
 @torch.inference_mode()
