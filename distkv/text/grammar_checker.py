@@ -72,6 +72,7 @@ class GrammarChecker:
             # When memory is short it is the first to go, also while it waits: no fault of this output.
             self._drop()
         process = self._process
+        is_new = process is None
         if process is None:
             process = self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", __name__],
@@ -85,7 +86,12 @@ class GrammarChecker:
             _write(process.stdin, msgspec.msgpack.encode(output))
             answer = _read(process.stdout)
         if answer is None:
-            raise _ended(output, self._drop())
+            code = self._drop()
+            if code != -signal.SIGKILL or is_new:
+                raise _ended(output, code)
+            # It may have been ending already, one thread after the other, when it was asked.
+            self._ask(output)
+            return
         if answer:
             raise InvalidParams(FIELD, answer.decode(), output.text)
 
