@@ -11,7 +11,8 @@ for any model, machine, batch and context:
   over more keys costs more. What is not known of a longer context is expected from a shorter one in proportion.
 
 Estimates are exponential means of bounded corrections, so that one stalled step moves them little. Chunks grow slowly
-beyond the largest so far, because small ones may ride free on weights that are read anyway. A step has at least
+beyond the largest so far, because small ones may ride free on weights that are read anyway. Steps aim below `ratio`, by
+as much as lets one in a hundred take longer: less on a steady machine than on one whose steps vary. A step has at least
 LEAST_TOKENS of them, so that prefill ends: where one pass over the keys takes longer than all decodes, steps are longer
 than `ratio`.
 """
@@ -33,10 +34,17 @@ MEASURE_SPACING = 8
 MEASURE_AT_ONCE = 2
 """Steps in flight: the first that is measured is answered after so many."""
 CHANGED = 0.25
-AIM = 0.85
-"""Of `ratio`: what steps aim at, so that those that took longer than expected are within it too."""
+AIM, LOWEST_AIM, HIGHEST_AIM = 0.85, 0.8, 0.95
+"""Of `ratio`: what steps aim at first, at least and at most, so that those that took longer than expected are within it
+too."""
+OVER = 0.01
+"""Share of the steps that may take longer than `ratio`."""
+AIM_STEP = 0.04
+"""What a step that did lowers the aim by; all others raise it as much together."""
 WEIGHT = 0.5
 """Of a new measure of the decodes."""
+DOUBTFUL = 1.5
+"""A measure so many times the last ones may be a stall: the less of it and the next one counts."""
 DEARER, CHEAPER = 0.5, 0.15
 """Of a chunk that cost more than was expected, and of one that cost less."""
 MOST_CORRECTION = 4.0
@@ -80,14 +88,20 @@ class Chunking:
     def __init__(self, max_tokens: int, ratio: float) -> None:
         """max_tokens: of a step. ratio: longest step of decodes and chunks, in times one of the decodes alone."""
         self._max_tokens = max_tokens
-        self._excess = max(0.0, AIM * ratio - 1)
+        self._ratio, self._aim = ratio, AIM
         self._decodes_s = 0.0
+        self._doubtful_s = 0.0
         self._decodes = 0
         self._token_s: dict[int, float] = {}
         self._largest = LEAST_TOKENS
         self._is_timed = False
         self._since_measured = 0
         self._withheld = 0
+
+    @property
+    def _excess(self) -> float:
+        """Time for chunks, in times a step of the decodes alone."""
+        return max(0.0, self._aim * self._ratio - 1)
 
     def allowance(self, decodes: int) -> Allowance:
         """For a step with so many decodes in it."""
@@ -142,21 +156,31 @@ class Chunking:
     def _observe_decodes(self, decodes: int, compute_s: float) -> None:
         if not self._decodes_s or self._has_changed(decodes):
             self._decodes_s = compute_s
+        elif compute_s > DOUBTFUL * self._decodes_s and not self._doubtful_s:
+            # Measured again at once.
+            self._doubtful_s = compute_s
+            return
         else:
-            self._decodes_s *= _correction(compute_s / self._decodes_s, WEIGHT)
-        self._decodes, self._since_measured = decodes, 0
+            seen_s = min(compute_s, self._doubtful_s or compute_s)
+            self._decodes_s *= _correction(seen_s / self._decodes_s, WEIGHT)
+        self._decodes, self._since_measured, self._doubtful_s = decodes, 0, 0.0
 
     def _observe_chunks(self, chunks: Sequence[Chunk], compute_s: float) -> None:
         tokens = sum(end - start for start, end in chunks)
         self._largest = max(self._largest, tokens)
         if not self._decodes_s:
             return
+        self._adapt_aim(is_over=compute_s > self._ratio * self._decodes_s)
         excess_s = max(compute_s - self._decodes_s, LEAST_SHARE * self._decodes_s)
         expected = [self.token_s(start) for start, _ in chunks]
         total_s = sum(cost * (end - start) for cost, (start, end) in zip(expected, chunks, strict=True))
         correction = _correction(excess_s / total_s, DEARER if excess_s > total_s else CHEAPER)
         for (start, _), cost in zip(chunks, expected, strict=True):
             self._token_s[_place(start)] = cost * correction
+
+    def _adapt_aim(self, is_over: bool) -> None:
+        moved = self._aim - AIM_STEP * (1 - OVER) if is_over else self._aim + AIM_STEP * OVER
+        self._aim = min(HIGHEST_AIM, max(LOWEST_AIM, moved))
 
 
 def _place(start: int) -> int:

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from distkv.control.schedule.chunking import LEAST_TOKENS, MEASURE_EVERY, Chunk, Chunking
+from distkv.control.schedule.chunking import HIGHEST_AIM, LEAST_TOKENS, MEASURE_EVERY, Chunk, Chunking
 
 MOST = 2048
 IN_FLIGHT = 2
@@ -165,8 +165,9 @@ def test_the_first_step_beside_decodes_has_a_measure() -> None:
     assert steps.plan(4, [(0, 1000)]) == [(0, LEAST_TOKENS)]
 
 
-def test_stalls_hardly_move_the_estimates() -> None:
-    steps = Steps(Machine(key=0.0, stall=0.02, noise=0.02))
+@pytest.mark.parametrize("seed", range(8))
+def test_stalls_hardly_move_the_estimates(seed: int) -> None:
+    steps = Steps(Machine(key=0.0, stall=0.02, noise=0.02, draw=Random(seed)))
     steps.decode(16)
     steps.prefill(16, 10000)
     before = len(steps.sizes)
@@ -197,6 +198,17 @@ def test_chunks_of_several_prompts_share_the_time() -> None:
     assert steps.took[-1] <= 2 * alone
 
 
+def test_a_steady_machine_has_longer_steps_than_one_whose_steps_vary() -> None:
+    medians = []
+    for noise in (0.0, 0.15):
+        steps = Steps(Machine(noise=noise))
+        alone = steps.decode(32)
+        taken = steps.prefill(32, 65536)
+        assert high(taken, 0.96) <= 2.0 * alone
+        medians.append(statistics.median(taken[-400:]) / alone)
+    assert medians[0] >= 1.75 > 1.6 >= medians[1]
+
+
 def test_chunks_have_few_sizes() -> None:
     steps = Steps(Machine(key=20e-9, noise=0.05))
     steps.decode(32)
@@ -208,7 +220,7 @@ def test_chunks_have_few_sizes() -> None:
 def test_what_a_size_is_short_of_the_time_is_little(fits: int) -> None:
     decodes = 16
     alone = Machine().step_s(decodes, [])
-    steps = Steps(Machine(key=0.0, chunk=0.0, token=0.7 * alone / fits))
+    steps = Steps(Machine(key=0.0, chunk=0.0, token=(2 * HIGHEST_AIM - 1) * alone / (fits + 0.01)))
     steps.decode(decodes)
     steps.prefill(decodes, 20000)
     usual = statistics.median(steps.sizes[-40:-2])
