@@ -25,7 +25,7 @@ UNSEEN_WAIT = 0.4
 """Of a step: what partials are taken to cost before any were waited for, where no profile says it.
 
 By judgement: a step that waits takes 1.4 times as long, so that the first avoidable borrow happens only where a batch
-larger by one gains much, and what it costs is known afterwards. One table was measured (docs/benchmarks.md, two
+larger by one gains much, and what it costs is known afterwards. One table was measured (docs/benchmarks/sharing.md, two
 instances on two cores): waits of 18 ms beside 28 ms of a step, 0.64, and of 10 ms beside 32, 0.31. To settle it:
 `attend_wait_s` by `remote_steps`, over the seconds of a step that waits for nothing, for each model, kind of link and
 number of cores; this should be the median of them."""
