@@ -12,9 +12,9 @@ import structlog
 
 from distkv.engine.attention.serving import AttendServer, ServedPlan
 from distkv.errors import LinkClosed, LinkError, LinkTimeout, MalformedMessage, WireError
-from distkv.wire.links import LinkListener, Pool, TensorLink, deny, serve_read
+from distkv.wire.links import LinkListener, Pool, Registration, Registrations, TensorLink, attach, deny, serve_read
 from distkv.wire.messages.counters import Counters, total
-from distkv.wire.messages.data import Attend, AttendPlan, ReadBlocks, SlotsQuery
+from distkv.wire.messages.data import Attach, Attend, AttendPlan, ReadBlocks, SlotsQuery
 
 ACCEPT_S = 1.0
 IDLE_S = 60.0
@@ -23,8 +23,12 @@ IDLE_S = 60.0
 class LinkServer:
     """`run` is the listener's thread; it starts one more per link."""
 
-    def __init__(self, listener: LinkListener, server: AttendServer, memory: Pool) -> None:
+    def __init__(
+        self, listener: LinkListener, server: AttendServer, memory: Pool, registered: Registrations | None = None
+    ) -> None:
+        """registered: the pool, known to what peers may attach to."""
         self._listener = listener
+        self._registered = registered or {}
         self._server = server
         self._memory = memory
         self._counters = Counters()
@@ -45,9 +49,10 @@ class LinkServer:
 
     def _serve(self, link: TensorLink) -> None:
         plan: ServedPlan | None = None
+        attached: list[Registration] = []
         try:
             while True:
-                plan = self._answer(link, plan)
+                plan = self._answer(link, plan, attached)
         except LinkClosed:
             pass
         except LinkError as error:
@@ -60,8 +65,10 @@ class LinkServer:
             self._log.error("serving failed", peer=link.peer, why=f"{type(error).__name__}: {error}", exc_info=True)
         finally:
             link.abort()
+            for registration in attached:
+                registration.detach(link)
 
-    def _answer(self, link: TensorLink, plan: ServedPlan | None) -> ServedPlan | None:
+    def _answer(self, link: TensorLink, plan: ServedPlan | None, attached: list[Registration]) -> ServedPlan | None:
         """Serve one frame; returns the plan that holds from now on."""
         try:
             header, body = link.recv(IDLE_S)
@@ -82,6 +89,11 @@ class LinkServer:
                 return plan
             case ReadBlocks():
                 serve_read(link, header, self._memory)
+                return plan
+            case Attach():
+                if attached:
+                    raise deny(link, "frame", "one Attach at most", "another")
+                attached.append(attach(link, header, body, self._registered))
                 return plan
             case SlotsQuery():
                 try:

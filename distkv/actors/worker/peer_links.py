@@ -15,7 +15,7 @@ from distkv.engine.attention.creditor_link import CreditorLink
 from distkv.engine.attention.fetch.costs import Costs, Model
 from distkv.engine.attention.fetch.link import FetchLink
 from distkv.errors import HandshakeRefused, LinkClosed, LinkError, WireError
-from distkv.wire.links import LinkIdentity, TensorLink, Transport, connect, hello_to
+from distkv.wire.links import LinkIdentity, Registrations, TensorLink, Transport, connect, hello_to
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.counters import Counters
 
@@ -46,12 +46,15 @@ class PeerLinks:
         attend_timeout_s: float,
         transport: Transport,
         cost_model: Callable[[str], Model] | None = None,
+        registered: Registrations | None = None,
     ) -> None:
-        """cost_model(transport): what attention over keys behind such a link takes by a profile; None without one."""
+        """registered: the own pool, known to transports that need it. cost_model(transport): what attention over keys
+        behind such a link takes by a profile; None without one."""
         self.counters = Counters()
         self._identity = identity
         self._slot_bytes = slot_bytes
         self._transport: Transport = transport
+        self._registered = registered or {}
         self._lock = threading.Lock()
         self._members: dict[str, Member] = {}
         self._attend_timeout_s, self._cost_model = attend_timeout_s, cost_model
@@ -162,7 +165,7 @@ class PeerLinks:
             # Peers whose compat is equal have equal rBlocks; the handshake sees to it that Welcome says the same.
             if member.data.slot_bytes != self._slot_bytes:
                 raise HandshakeRefused("slot_bytes", self._slot_bytes, member.data.slot_bytes)
-            link = connect(member.data, hello, CONNECT_TIMEOUT_S, self._transport)
+            link = connect(member.data, hello, CONNECT_TIMEOUT_S, self._transport, self._registered)
         except WireError as error:
             raise LinkClosed(member.instance_id, str(error)) from error
         except LinkError as error:

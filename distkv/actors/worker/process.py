@@ -46,7 +46,7 @@ from distkv.engine.step.runner import StepRunner
 from distkv.engine.step.warm_up import warm_up
 from distkv.errors import CheckpointError, ConfigError, LinkClosed
 from distkv.log import about, configure
-from distkv.wire.links import LinkIdentity, listen
+from distkv.wire.links import LinkIdentity, listen, register
 from distkv.wire.messages import from_worker as fw
 from distkv.wire.messages import to_worker as tw
 from distkv.wire.messages.counters import Counters, total
@@ -107,8 +107,14 @@ class Worker:
             instance_id=spec.instance_id, incarnation=spec.incarnation, compat=self._compat.hash
         )
         models = cost_models_of(spec.profile, engine.block_size)
+        self._registered = register(self._memory, data.tensor_transport)
         self._peers = PeerLinks(
-            self._identity, self._memory.slot_bytes, data.attend_timeout_s, data.tensor_transport, models
+            self._identity,
+            self._memory.slot_bytes,
+            data.attend_timeout_s,
+            data.tensor_transport,
+            models,
+            self._registered,
         )
         self._runner = StepRunner(
             self._model, self._pool, self._peers, engine.microbatches, data.prefill_kv, data.fetch_bytes
@@ -126,8 +132,11 @@ class Worker:
     def run(self, commands: CommandReader) -> None:
         """Serve until Shutdown. Raises LinkClosed when the rManager is gone, and whatever a thread failed of."""
         spec, data, config = self._spec, self._spec.data, self._model.config
-        listener = listen(spec.data_address, self._identity, self._memory, insecure=spec.insecure)
-        self._serving = LinkServer(listener, self._server, self._memory)
+        registered = self._registered
+        listener = listen(
+            spec.data_address, self._identity, self._memory, insecure=spec.insecure, registered=registered
+        )
+        self._serving = LinkServer(listener, self._server, self._memory, registered)
         self._transfers = Transfers(spec.pipe_address, self._peers, self._registry, self._memory, data.attend_timeout_s)
         self._grammars = Grammars(spec.pipe_address, spec.engine.model, self._runner.constraints, config.vocab_size)
         self._grammars.prepare()

@@ -1,24 +1,30 @@
 """Tensor links between workers: blocking, one thread at each end. Start with `base` for the contract."""
 
 from distkv.types import Transport
-from distkv.wire.links.base import LinkListener, TensorLink
+from distkv.wire.links.base import BlockRead, LinkListener, TensorLink
 from distkv.wire.links.block_reads import deny, serve_read
 from distkv.wire.links.handshake import LinkIdentity, hello_to
 from distkv.wire.links.pool_memory import Part, Pool, PoolMemory, host_key
-from distkv.wire.links.transports.registry import connect, listen
+from distkv.wire.links.registration import Registration, Registrations, attach
+from distkv.wire.links.transports.registry import connect, listen, register
 
 __all__ = [
+    "BlockRead",
     "LinkIdentity",
     "LinkListener",
     "Part",
     "Pool",
     "PoolMemory",
+    "Registration",
+    "Registrations",
     "TensorLink",
     "Transport",
+    "attach",
     "connect",
     "deny",
     "hello_to",
     "host_key",
     "listen",
+    "register",
     "serve_read",
 ]

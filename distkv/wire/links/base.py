@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from distkv.wire.links.pool_memory import Part
+from distkv.wire.links.runs import Destination
 from distkv.wire.messages.common import DataEndpoint
 from distkv.wire.messages.data import DataMessage
 
@@ -20,6 +21,25 @@ Buffer = Any
 MAX_HEADER_BYTES = 8 * 2**20
 MAX_BODY_BYTES = 2**30
 SEND_TIMEOUT_S = 10.0
+
+
+class BlockRead(Protocol):
+    """A read under way on a link, used by the thread that started it.
+
+    The destination is the read's until `poll` has returned True, or one of the two has returned or raised at its end:
+    whatever happens to the link, nothing is written there afterwards, however late it comes. So whoever started a read
+    keeps the memory until then, also after `abort`, which makes both raise at once.
+    """
+
+    def poll(self) -> bool:
+        """Whether it is complete: the destination is readable. Waits for nothing, and moves the link's reads on: a read
+        that is neither polled nor waited for may stand still.
+
+        Raises LinkClosed and WireError; the link is dead then, and the destination undefined.
+        """
+
+    def wait(self, timeout_s: float) -> None:
+        """Until it is complete. Raises as `poll` does, and LinkTimeout; the link is dead after that, too."""
 
 
 class TensorLink(Protocol):
@@ -55,25 +75,28 @@ class TensorLink(Protocol):
         a frame that says `Denied`), and WireError for bytes that break the protocol.
         """
 
-    def read(
-        self, slots: Sequence[int], into: Sequence[memoryview], timeout_s: float, part: Part | None = None
-    ) -> None:
-        """One-sided read of rBlocks of the peer's pool, neighbouring slots in one operation.
+    def read_blocks(self, slots: Sequence[int], into: Destination, part: Part | None = None) -> BlockRead:
+        """Start a one-sided read of rBlocks of the peer's pool; runs of blocks that are neighbours at both ends are
+        read in one operation. Any number may be under way on one link, and they may complete in any order.
 
-        part: which bytes of every rBlock; all of them by default. into: writable views of one or more whole rBlocks, or
-        parts of them, each, together as many as `slots`. The bytes are a copy of what lay there at some moment during
-        the call; only epochs and checksums show whether they are the right ones.
-        The peer was alive when the copy was complete. Not while frames are under way on this link.
+        part: which bytes of every rBlock; all of them by default. into: holds as many blocks, or parts, as `slots`. The
+        bytes are a copy of what lay there at some moment between the start and the completion; only epochs and
+        checksums show whether they are the right ones. The peer was alive when the copy was complete. No frames while
+        reads are under way.
 
-        Raises LinkTimeout, LinkClosed and WireError (a slot outside the peer's pool: nothing was read; the link is
-        dead after the other two, and `into` undefined).
+        Raises LinkClosed, LinkTimeout as `send` does, and MalformedMessage for a slot outside the peer's pool: nothing
+        is read then, and the link is as good as before.
         """
+
+    def read(self, slots: Sequence[int], into: Destination, timeout_s: float, part: Part | None = None) -> None:
+        """`read_blocks`, complete when it returns. Raises as that and `BlockRead.wait` do."""
 
     def close(self) -> None:
         """Polite end: what was sent still arrives, then the peer gets LinkClosed. From any thread, more than once."""
 
     def abort(self) -> None:
-        """Abrupt end: calls that wait on this link in other threads raise LinkClosed at once."""
+        """Abrupt end: calls that wait on this link in other threads raise LinkClosed at once, and so do its reads. From
+        any thread; what is to be said of memory that reads write is said at `BlockRead`."""
 
 
 class LinkListener(Protocol):

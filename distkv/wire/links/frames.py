@@ -100,13 +100,12 @@ class FrameSocket:
             self._head = None
         return head
 
-    def recv_body_into(self, views: Sequence[memoryview], timeout_s: float) -> None:
-        """Scatter the body of the frame begun by `recv_head`; the views have its size together.
+    def recv_body_into(self, parts: list[memoryview], timeout_s: float) -> None:
+        """Scatter the body of the frame begun by `recv_head` over byte views that have its size together.
 
-        After an error the stream is of no use.
+        The list is used up. After LinkTimeout it holds what is left to fill: call again with it.
         """
         deadline = time.monotonic() + timeout_s
-        parts, _size = byte_views(views)
         self._stream.enter()
         try:
             while parts:

@@ -18,8 +18,6 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol, Self
 
-import numpy as np
-
 from distkv.errors import ConfigError, DistKVError
 from distkv.wire.messages.common import Value
 
@@ -56,13 +54,6 @@ class PoolShape(Protocol):
 
     @property
     def num_slots(self) -> int: ...
-
-
-class PoolView(PoolShape, Protocol):
-    """A pool whose rBlocks lie back to back in `view`."""
-
-    @property
-    def view(self) -> memoryview: ...
 
 
 class Pool(Protocol):
@@ -214,28 +205,6 @@ class PeerPool:
             raise PoolUnmappable("it could shrink while it is read")
 
 
-def copy_slots(source: PoolView, slots: Sequence[int], into: Sequence[memoryview], part: Part | None = None) -> None:
-    """Copy whole slots, or a part of each, into the views, one copy per run of neighbouring slots that meets one view.
-
-    Other threads run meanwhile. The caller has checked slots and sizes (`read_problem`).
-    """
-    first_byte, size = part or (0, source.slot_bytes)
-    pool = np.frombuffer(source.view, dtype=np.uint8).reshape(-1, source.slot_bytes)[:, first_byte : first_byte + size]
-    at = 0
-    for view in into:
-        target = np.frombuffer(view, dtype=np.uint8)
-        end = at + len(target) // size
-        done = 0
-        while at < end:
-            first = slots[at]
-            run = 1
-            while at + run < end and slots[at + run] == first + run:
-                run += 1
-            np.copyto(target[done : done + run * size].reshape(run, size), pool[first : first + run])
-            done += run * size
-            at += run
-
-
 def slots_problem(slots: Sequence[int], num_slots: int) -> str:
     """What is wrong with these slot numbers of a pool of `num_slots`, or ""."""
     for slot in slots:
@@ -248,18 +217,6 @@ def part_problem(part: Part, slot_bytes: int) -> str:
     """What is wrong with this part of slots of `slot_bytes`, or ""."""
     first, end = part[0], sum(part)
     return "" if 0 <= first < end <= slot_bytes else f"bytes [{first}, {end}) of a slot of {slot_bytes} bytes"
-
-
-def read_problem(source: PoolShape, slots: Sequence[int], into: Sequence[memoryview], part: Part | None) -> str:
-    """What is wrong with a read of these slots of a peer's pool, or "". Raises ValueError when the views do not fit."""
-    problem = slots_problem(slots, source.num_slots) or (part_problem(part, source.slot_bytes) if part else "")
-    if problem:
-        return problem
-    one = part[1] if part else source.slot_bytes
-    size = sum(view.nbytes for view in into)
-    if size != len(slots) * one or any(view.nbytes % one for view in into):
-        raise ValueError(f"{len(slots)} rBlocks of {one} bytes do not fit views of {size} bytes")
-    return ""
 
 
 def _seal(fd: int) -> None:

@@ -93,6 +93,21 @@ class Blocks(Message, frozen=True):
     num_blocks: Count  #: how many
 
 
+class Attach(Message, frozen=True):
+    """The asking end would read by this transport. Answered by `Attached`, or `Denied` if it is not offered.
+
+    Body: what the transport needs to know of the asking end, in its own form; sent once, before all other frames.
+    """
+
+    transport: Word  #: its name in `DataEndpoint.transports`
+
+
+class Attached(Message, frozen=True):
+    """Answer to `Attach`. Body: what is needed to read the pool by this transport, in its own form."""
+
+    transport: Word  #: as in `Attach`
+
+
 class SpanPart(Value, frozen=True, array_like=True):
     """rBlocks [index, index + num_blocks) of a span."""
 
@@ -117,4 +132,17 @@ class Slots(Message, frozen=True):
     stale: tuple[Count, ...] = ()  #: indices of parts that do not exist in that epoch
 
 
-DataMessage = Hello | Welcome | Denied | AttendPlan | Attend | Partials | ReadBlocks | Blocks | SlotsQuery | Slots
+DataMessage = (
+    Hello
+    | Welcome
+    | Denied
+    | Attach
+    | Attached
+    | AttendPlan
+    | Attend
+    | Partials
+    | ReadBlocks
+    | Blocks
+    | SlotsQuery
+    | Slots
+)

@@ -245,6 +245,8 @@ HEADERS: dict[str, DataMessage] = {
     "Partials": data.Partials(step_id=512, layer=3, stale=(0,)),
     "ReadBlocks": data.ReadBlocks(slots=(4, 5), first_byte=8192, num_bytes=4096),
     "Blocks": data.Blocks(num_blocks=2),
+    "Attach": data.Attach(transport="nixl"),
+    "Attached": data.Attached(transport="nixl"),
     "SlotsQuery": data.SlotsQuery(parts=(SpanPart(span=SPAN, index=2, num_blocks=6),), with_slots=False),
     "Slots": data.Slots(stale=(0,)),
 }

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from distkv.errors import ConfigError
-from distkv.wire.links.pool_memory import MappablePool, PeerPool, PoolMemory, PoolUnmappable, copy_slots, host_key
+from distkv.wire.links.pool_memory import MappablePool, PeerPool, PoolMemory, PoolUnmappable, host_key
 
 
 @pytest.fixture
@@ -84,13 +84,6 @@ def test_memory_that_could_shrink_is_not_mapped() -> None:
             PeerPool(MappablePool(pid=os.getpid(), fd=fd), 64, 1, "distkv-pool-loose")
     finally:
         os.close(fd)
-
-
-def test_runs_of_neighbours_that_meet_several_views(pool: PoolMemory) -> None:
-    pool.view[:] = bytes(range(256))
-    first, rest = memoryview(bytearray(64)), memoryview(bytearray(192))
-    copy_slots(pool, [1, 2, 3, 0], [first, rest])
-    assert bytes(first) + bytes(rest) == bytes(range(64, 256)) + bytes(range(64))
 
 
 @pytest.mark.parametrize(("slot_bytes", "num_slots"), [(0, 4), (4, 0), (2**62, 2**10), (2**40, 2**20)])

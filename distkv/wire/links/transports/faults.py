@@ -1,4 +1,4 @@
-"""Trouble for the in-process link, programmed by tests: fail, corrupt, delay, or stay pending."""
+"""Trouble for the in-process link, programmed by tests: fail, corrupt, delay, stay pending, or be overtaken."""
 
 from __future__ import annotations
 
@@ -6,9 +6,20 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 Verb = Literal["send", "recv", "read"]
+
+
+@dataclass(eq=False, slots=True)
+class Call:
+    """One use of a verb, and what it meets: an error, or a wait until then. is_held: until `release`."""
+
+    verb: str
+    error: Exception | None
+    until: float
+    is_held: bool
 
 
 class Faults:
@@ -21,6 +32,8 @@ class Faults:
         self._spoiled: Counter[str] = Counter()
         self._delays: dict[str, float] = {}
         self._held: set[str] = set()
+        self._next_held: Counter[str] = Counter()
+        self._held_calls: list[Call] = []
 
     def fail(self, verb: Verb, error: Exception, times: int = 1) -> None:
         """The next `times` calls raise `error`."""
@@ -42,9 +55,18 @@ class Faults:
         with self._changed:
             self._held.add(verb)
 
+    def hold_next(self, verb: Verb, times: int = 1) -> None:
+        """Only the next `times` calls stay pending: later ones overtake them."""
+        with self._changed:
+            self._next_held[verb] += times
+
     def release(self, verb: Verb) -> None:
         with self._changed:
             self._held.discard(verb)
+            self._next_held[verb] = 0
+            for call in self._held_calls:
+                call.is_held = call.is_held and call.verb != verb
+            self._held_calls = [call for call in self._held_calls if call.is_held]
             self._changed.notify_all()
 
     def wait_calls(self, verb: Verb, count: int, timeout_s: float) -> bool:
@@ -53,25 +75,37 @@ class Faults:
             return self._changed.wait_for(lambda: self.calls[verb] >= count, timeout_s)
 
     def interrupt(self) -> None:
-        """Called by the link when it ends: whoever is held looks again."""
+        """Called when an end of the link ends: whoever is held looks again."""
         with self._changed:
             self._changed.notify_all()
 
-    def meet(self, verb: str, deadline: float | None, ended: Callable[[], bool]) -> bool:
-        """Called by the link before a verb: raise, wait, or neither. False when `deadline` passed meanwhile."""
+    def begin(self, verb: str) -> Call:
+        """Called by the link when a verb begins."""
         with self._changed:
             self.calls[verb] += 1
+            errors = self._errors.get(verb)
+            error = errors.popleft() if errors else None
+            call = Call(verb, error, time.monotonic() + self._delays.get(verb, 0.0), self._next_held[verb] > 0)
+            if call.is_held:
+                self._next_held[verb] -= 1
+                self._held_calls.append(call)
             self._changed.notify_all()
-            if errors := self._errors.get(verb):
-                raise errors.popleft()
-            now = time.monotonic()
-            until = now + self._delays.get(verb, 0.0)
-            while not ended() and (verb in self._held or time.monotonic() < until):
+            return call
+
+    def meet(self, call: Call, deadline: float, ended: Callable[[], bool]) -> bool:
+        """Called by the link before the verb does what it is for: raise, wait, or neither. False when `deadline` passed
+        meanwhile; it can be called again then."""
+        with self._changed:
+            if call.error is not None:
+                raise call.error
+            while not ended():
+                is_held = call.is_held or call.verb in self._held
                 now = time.monotonic()
-                if deadline is not None and now >= deadline:
+                if not is_held and now >= call.until:
+                    break
+                if now >= deadline:
                     return False
-                ends = [t for t in (deadline, until if verb not in self._held else None) if t is not None]
-                self._changed.wait(min(ends) - now if ends else None)
+                self._changed.wait((deadline if is_held else min(deadline, call.until)) - now)
         return True
 
     def spoil(self, verb: str, views: Sequence[memoryview]) -> None:

@@ -9,11 +9,13 @@ from collections.abc import Sequence
 
 from distkv.errors import ConfigError, FrameTooLarge, HandshakeRefused, LinkClosed, LinkTimeout, MalformedMessage
 from distkv.wire.codec import decode_header, encode_header
-from distkv.wire.links.base import MAX_BODY_BYTES, SEND_TIMEOUT_S, Buffer
+from distkv.wire.links.base import MAX_BODY_BYTES, SEND_TIMEOUT_S, BlockRead, Buffer
 from distkv.wire.links.handshake import LinkIdentity, answer_hello, check_answer
 from distkv.wire.links.iovec import byte_views
-from distkv.wire.links.pool_memory import Part, Pool, PoolMemory, copy_slots, host_key, read_problem
-from distkv.wire.links.transports.faults import Faults
+from distkv.wire.links.mapped_copy import copy_runs
+from distkv.wire.links.pool_memory import Part, Pool, PoolMemory, host_key
+from distkv.wire.links.runs import Destination, Runs, read_problem, runs_of
+from distkv.wire.links.transports.faults import Call, Faults
 from distkv.wire.links.transports.offer import TransportUnusable
 from distkv.wire.messages.common import DataEndpoint
 from distkv.wire.messages.data import DataMessage, Denied, Hello
@@ -31,6 +33,7 @@ class _Pipe:
         self.changed = threading.Condition()
         self.inbox: tuple[deque[tuple[bytes, bytearray]], deque[tuple[bytes, bytearray]]] = (deque(), deque())
         self.ended = [False, False]
+        self.faults: list[Faults] = []
 
 
 class InprocLink:
@@ -44,6 +47,7 @@ class InprocLink:
         self._peer = peer
         self._pool = pool
         self._why_dead = ""
+        pipe.faults.append(faults)
 
     @property
     def peer(self) -> str:
@@ -91,20 +95,30 @@ class InprocLink:
         self.faults.spoil("recv", [view])
         return header, view
 
-    def read(
-        self, slots: Sequence[int], into: Sequence[memoryview], timeout_s: float, part: Part | None = None
-    ) -> None:
+    def read_blocks(self, slots: Sequence[int], into: Destination, part: Part | None = None) -> BlockRead:
         if problem := read_problem(self._pool, slots, into, part):
             raise MalformedMessage(problem)
-        try:
-            self._faulty("read", time.monotonic() + timeout_s, timeout_s)
-        except LinkTimeout as e:
-            self._die(str(e))
-            raise
         self._check_peer()
-        copy_slots(self._pool, slots, into, part)
-        self.faults.spoil("read", into)
+        return _Read(self, runs_of(slots, self._pool.slot_bytes, into, part), self.faults.begin("read"))
+
+    def read(self, slots: Sequence[int], into: Destination, timeout_s: float, part: Part | None = None) -> None:
+        self.read_blocks(slots, into, part).wait(timeout_s)
+
+    def complete(self, runs: Runs, call: Call, deadline: float) -> bool:
+        """Copy what a read is to copy, unless it is to stay pending until `deadline` passed."""
+        if not self.faults.meet(call, deadline, lambda: bool(self._why_dead or self._pipe.ended[1 - self._end])):
+            return False
         self._check_peer()
+        copy_runs(self._pool.view, runs)
+        self.faults.spoil("read", [view.data for view in runs.memory])
+        self._check_peer()
+        return True
+
+    def give_up(self, waited_s: float) -> LinkTimeout:
+        """A read took too long."""
+        late = LinkTimeout(self._peer, waited_s)
+        self._die(str(late))
+        return late
 
     def close(self) -> None:
         self._finish(abrupt=False)
@@ -119,12 +133,13 @@ class InprocLink:
             if abrupt and not was_closed:
                 self._pipe.inbox[1 - self._end].clear()
             self._pipe.changed.notify_all()
-        self.faults.interrupt()
+        for faults in list(self._pipe.faults):
+            faults.interrupt()
 
-    def _faulty(self, verb: str, deadline: float | None, timeout_s: float = 0.0) -> None:
+    def _faulty(self, verb: str, deadline: float, timeout_s: float) -> None:
         with self._pipe.changed:
             self._check_open()
-        if not self.faults.meet(verb, deadline, lambda: bool(self._why_dead)):
+        if not self.faults.meet(self.faults.begin(verb), deadline, lambda: bool(self._why_dead)):
             raise LinkTimeout(self._peer, timeout_s)
 
     def _check_open(self) -> None:
@@ -140,6 +155,24 @@ class InprocLink:
     def _die(self, why: str) -> LinkClosed:
         self._why_dead = self._why_dead or why
         return LinkClosed(self._peer, self._why_dead)
+
+
+class _Read:
+    """See BlockRead: copies when it is no longer held."""
+
+    def __init__(self, link: InprocLink, runs: Runs, call: Call) -> None:
+        self._link, self._runs, self._call = link, runs, call
+        self._is_complete = False
+
+    def poll(self) -> bool:
+        self._is_complete = self._is_complete or self._link.complete(self._runs, self._call, time.monotonic())
+        return self._is_complete
+
+    def wait(self, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        self._is_complete = self._is_complete or self._link.complete(self._runs, self._call, deadline)
+        if not self._is_complete:
+            raise self._link.give_up(timeout_s)
 
 
 class InprocListener:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from distkv.errors import LinkTimeout
+from distkv.wire.links.base import BlockRead
 from distkv.wire.links.frames import FrameSocket
-from distkv.wire.links.pool_memory import MappablePool, Part, PeerPool, PoolUnmappable, copy_slots, host_key
+from distkv.wire.links.pool_memory import MappablePool, Part, PeerPool, PoolUnmappable, host_key
+from distkv.wire.links.runs import Destination, runs_of
+from distkv.wire.links.transports.mapped_read import MappedRead
 from distkv.wire.links.transports.offer import TransportUnusable, offered
 from distkv.wire.links.transports.sockets import greet, open_tcp, open_unix
 from distkv.wire.links.transports.stream_link import StreamLink
@@ -20,19 +24,11 @@ class ShmLink(StreamLink):
         super().__init__(frames, pool.slot_bytes, pool.num_slots, transport="shm")
         self._pool, self.mapped = pool, pool.view
 
-    def read(
-        self, slots: Sequence[int], into: Sequence[memoryview], timeout_s: float, part: Part | None = None
-    ) -> None:
+    def read_blocks(self, slots: Sequence[int], into: Destination, part: Part | None = None) -> BlockRead:
         self._check_read(slots, into, part)
         self._frames.check_alive()
-        try:
-            copy_slots(self._pool, slots, into, part)
-        except ValueError:
-            # Ended by another thread meanwhile, which says so; anything else is ours.
-            self._frames.check_alive()
-            raise
-        # Memory outlives its process: only an open connection says that the owner did not die before or meanwhile.
-        self._frames.check_alive()
+        runs = runs_of(slots, self.slot_bytes, into, part)
+        return MappedRead(self._pool.view, runs, self._frames.check_alive, self._give_up)
 
     def close(self) -> None:
         super().close()
@@ -41,6 +37,11 @@ class ShmLink(StreamLink):
     def abort(self) -> None:
         super().abort()
         self._pool.close()
+
+    def _give_up(self, waited_s: float) -> LinkTimeout:
+        late = LinkTimeout(self.peer, waited_s)
+        self._frames.kill(str(late))
+        return late
 
 
 def connect(endpoint: DataEndpoint, hello: Hello, timeout_s: float) -> ShmLink:

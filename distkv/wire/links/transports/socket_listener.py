@@ -20,6 +20,7 @@ from distkv.wire.links.base import MAX_BODY_BYTES, MAX_HEADER_BYTES
 from distkv.wire.links.frames import FrameSocket
 from distkv.wire.links.handshake import HANDSHAKE_HEADER_BYTES, LinkIdentity, answer_hello, refusal
 from distkv.wire.links.pool_memory import Pool, host_key
+from distkv.wire.links.registration import Registrations
 from distkv.wire.links.transports.offer import offers
 from distkv.wire.links.transports.sockets import UnixSocket, tune
 from distkv.wire.links.transports.stream_link import StreamLink
@@ -49,6 +50,7 @@ class SocketListener:
         pool: Pool,
         *,
         insecure: bool = False,
+        registered: Registrations | None = None,
         handshake_timeout_s: float = HANDSHAKE_TIMEOUT_S,
     ) -> None:
         """Listen at "host:port"; port 0 is automatic. Raises ConfigError as `ServerChannel.bind` does."""
@@ -57,6 +59,7 @@ class SocketListener:
         self.malformed = self.refused = 0
         self.identity = identity
         self._pool = pool
+        self._offers = {name: registration.offer for name, registration in (registered or {}).items()}
         self._handshake_timeout_s = handshake_timeout_s
         self._closed = False
         self._pending: dict[int, _Pending] = {}
@@ -89,7 +92,7 @@ class SocketListener:
             host_key=host_key(),
             slot_bytes=self._pool.slot_bytes,
             num_slots=self._pool.num_slots,
-            transports=offers(unix=unix, shm=self._pool.mappable),
+            transports=offers(unix=unix, shm=self._pool.mappable, **self._offers),
         )
 
     def accept(self, timeout_s: float) -> StreamLink | None:

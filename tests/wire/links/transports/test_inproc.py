@@ -101,3 +101,27 @@ def test_a_name_is_taken_once() -> None:
             InprocListener("inproc://taken", PEER, pool)
         listener.close()
         InprocListener("inproc://taken", PEER, pool).close()
+
+
+def test_a_read_is_overtaken(link: InprocLink, pair: Pair) -> None:
+    link.faults.hold_next("read")
+    late, soon = (memoryview(bytearray(SLOT_BYTES)) for _ in range(2))
+    held, other = link.read_blocks([0], [late]), link.read_blocks([1], [soon])
+    other.wait(DEADLINE_S)
+    assert soon == pair.pool.view[SLOT_BYTES : 2 * SLOT_BYTES]
+    assert not held.poll() and late == bytes(SLOT_BYTES)
+    link.faults.release("read")
+    held.wait(DEADLINE_S)
+    assert late == pair.pool.view[:SLOT_BYTES]
+
+
+def test_a_peer_that_ends_is_noticed_by_a_held_read(link: InprocLink, pair: Pair) -> None:
+    link.faults.hold("read")
+    read = link.read_blocks([0], [memoryview(bytearray(SLOT_BYTES))])
+
+    def wait() -> None:
+        with pytest.raises(LinkClosed, match="it ended"):
+            read.wait(DEADLINE_S)
+
+    with in_thread(wait):
+        pair.answering.abort()
