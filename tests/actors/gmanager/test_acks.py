@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from distkv.actors.gmanager.acks import Acks
+from distkv.actors.gmanager.acks import MOST_TOGETHER, Acks
 from distkv.actors.gmanager.process import GManagerActor
 from distkv.clock import ManualClock
 from distkv.config import GManagerConfig
@@ -81,6 +81,23 @@ async def test_they_leave_together_and_in_order_by_each_route() -> None:
     acks.close()
     acks.send_now(ROUTE)
     assert len(server.sent) == 6
+
+
+async def test_no_more_than_some_wait_for_each_other() -> None:
+    """What is read behind a burst of them is read late."""
+    server: Any = Server()
+    acks = Acks(server, EnvelopeFactory("gmanager"))
+    acks.put(OTHER, HeartbeatAck(seq=0), "")
+    acks.send_now(OTHER)
+    for seq in range(1, MOST_TOGETHER):
+        acks.put(ROUTE, HeartbeatAck(seq=seq), "")
+    assert len(server.sent) == 1
+    acks.put(OTHER, HeartbeatAck(seq=MOST_TOGETHER), "")
+    assert [ack.seq for _, ack, _ in server.sent] == list(range(MOST_TOGETHER + 1))
+    acks.put(ROUTE, HeartbeatAck(seq=99), "")
+    assert len(server.sent) == MOST_TOGETHER + 1
+    await server.wait_for(MOST_TOGETHER + 2)
+    acks.close()
 
 
 async def test_an_answer_that_says_more_leaves_at_once_behind_those_before_it() -> None:
