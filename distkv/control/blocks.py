@@ -21,6 +21,9 @@ class SlotState(Enum):
     RESERVED = "reserved"
     LENT = "lent"
 
+    # There is one of each; Enum hashes its name anew every time.
+    __hash__ = object.__hash__
+
 
 ContentKey = bytes
 """Names what an rBlock holds: equal keys, equal KV."""

@@ -94,7 +94,7 @@ class Heartbeats:
         self._seq += 1
         current = self._placement()
         if current != self._reported:
-            for key in current.keys() | self._reported.keys():
+            for key in self._reported | current:
                 if current.get(key) != self._reported.get(key):
                     self._changed_in[key] = self._seq
         self._reported = current
@@ -103,22 +103,25 @@ class Heartbeats:
             self._full = True
             self._changed_in = {key: seq for key, seq in self._changed_in.items() if seq > oldest}
         changed = dict(current) if self._full else {key: current.get(key, 0) for key in self._changed_in}
-        for key in sorted(changed, key=lambda key: self._changed_in.get(key, 0))[MAX_REPORTED:]:
-            del changed[key]
-            self._changed_in[key] = self._seq + 1  # not told yet, whatever is acknowledged
+        if len(changed) > MAX_REPORTED:
+            for key in sorted(changed, key=lambda key: self._changed_in.get(key, 0))[MAX_REPORTED:]:
+                del changed[key]
+                self._changed_in[key] = self._seq + 1  # not told yet, whatever is acknowledged
         settings = state.settings
         self._reported_lendable, self._reported_state = self._lasting(), state.instance_state
         arrived = tuple(self._arrived)
         self._arrived.clear()
+        context_tokens, prefill_tokens = state.sequences.count_tokens()
+        instance_id = settings.instance_id
         return Heartbeat(
-            instance_id=settings.instance_id,
+            instance_id=instance_id,
             incarnation=settings.incarnation,
             seq=self._seq,
             base=0 if self._full else self._base,
             full=self._full,
             entries=tuple(
-                RequestPlacementEntry(req_id=req, inst_id=settings.instance_id, num_blocks=n, local=local)
-                for (req, local), n in sorted(changed.items())
+                RequestPlacementEntry(req, instance_id, num_blocks, local)
+                for (req, local), num_blocks in changed.items()
             ),
             debtors=tuple(nlargest(MAX_REPORTED, state.loans.debtors(), key=lambda debtor: debtor.num_blocks)),
             state=state.instance_state,
@@ -129,8 +132,8 @@ class Heartbeats:
             waiting=state.sequences.num_waiting,
             waiting_blocks=waiting_blocks,
             step_s=self._step_s,
-            context_tokens=state.sequences.context_tokens,
-            prefill_tokens=state.sequences.prefill_tokens,
+            context_tokens=context_tokens,
+            prefill_tokens=prefill_tokens,
             borrowed_blocks=sum(debt.capacity for debt in state.all_debts()),
             lent_blocks=state.loans.num_blocks,
             waiting_sizes=waiting_sizes,

@@ -77,16 +77,19 @@ class Sequences(MutableMapping[str, Sequence]):
         """Those that do not run."""
         return len(self._all) - len(self.running)
 
-    @property
-    def context_tokens(self) -> int:
-        """KV tokens of those that run, wherever they lie."""
-        return sum(seq.length - len(seq.uncomputed) for seq in self.running)
-
-    @property
-    def prefill_tokens(self) -> int:
-        """Tokens that are to be computed before all of them decode."""
-        held = sum(seq.num_uncomputed for seq in self.holding() if not seq.is_decoding)
-        return self.queue.unplaced_tokens + held
+    def count_tokens(self) -> tuple[int, int]:
+        """KV tokens of those that run, wherever they lie, and tokens that are to be computed before all of them
+        decode."""
+        context_tokens, prefill_tokens = 0, self.queue.unplaced_tokens
+        for seq in self.running:
+            uncomputed = len(seq.uncomputed)
+            context_tokens += seq.length - uncomputed
+            if uncomputed != 1 or not seq.is_decoding:
+                prefill_tokens += uncomputed
+        for seq in chain(self.acquiring, self.queue.resuming):
+            if not seq.is_decoding:
+                prefill_tokens += seq.num_uncomputed
+        return context_tokens, prefill_tokens
 
     def of_route(self, route: bytes) -> list[Sequence]:
         """Those that came by this route."""
