@@ -108,18 +108,19 @@ class PeerLinks:
         if known is not None:
             if known[0] == incarnation:
                 return known[1]
-            self.drop_source(instance_id)
+            self.drop_source(instance_id, known[1])
         link = self._open(member)
         with self._lock:
             self._sources[instance_id] = (incarnation, link)
         return link
 
-    def drop_source(self, instance_id: str) -> None:
-        """The link failed: open a new one next time."""
+    def drop_source(self, instance_id: str, link: TensorLink) -> None:
+        """This link failed: open a new one next time, unless there is one already."""
         with self._lock:
-            known = self._sources.pop(instance_id, None)
-        if known is not None:
-            known[1].abort()
+            known = self._sources.get(instance_id)
+            if known is not None and known[1] is link:
+                del self._sources[instance_id]
+        link.abort()
 
     def _asking(self, link: TensorLink, instance_id: str, on_silent: Callable[[], None]) -> CreditorLink:
         measured = self._measured_of(instance_id, link.transport)

@@ -4,7 +4,7 @@
     step thread      Steps, in order
     grammar thread   Compiles, in order
     transfer thread  Checksums in order; sends the ends of Pulls, Links and revocations
-    source threads   Pulls, one thread for each peer that is pulled from
+    source threads   Pulls, one thread for each peer that is pulled from, many pulls at once
     fetch threads    read keys for the step thread, one for each fetch over a socket
     link threads     one for each attempt to link to a creditor
     listener thread  accepts tensor links; each has a thread of its own that serves its peer

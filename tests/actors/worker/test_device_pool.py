@@ -14,9 +14,10 @@ import torch
 import xxhash
 from structlog.testing import capture_logs
 
-from distkv.actors.worker import device_pool, source_threads
+from distkv.actors.worker import device_pool
 from distkv.actors.worker.device_pool import DevicePool
 from distkv.actors.worker.pool_size import kv_dtype, make_pool
+from distkv.actors.worker.pulls import pull_queue, source_threads
 from distkv.actors.worker.transfers import Transfers
 from distkv.engine.attention.spans import SpanRegistry
 from distkv.engine.device.cpu import CpuDevice
@@ -134,6 +135,8 @@ def test_within_a_process_there_is_no_link_to_it(pool: DevicePool) -> None:
 async def test_transfers_in_batches(pool: DevicePool, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Five slots where staging has room for two: checksummed, pulled, verified; then one with a wrong checksum."""
     monkeypatch.setattr(source_threads, "IDLE_S", 0.01)
+    # Both workers are in this process, and Triton interprets one kernel at a time: none while the next is read.
+    monkeypatch.setattr(pull_queue, "READS_AHEAD", 1)
     own = DevicePool(SLOT_BYTES, NUM_SLOTS, device)
     own.memory.zero_()
     links = peer_links("puller", SLOT_BYTES)

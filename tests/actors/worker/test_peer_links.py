@@ -133,10 +133,10 @@ def test_creditors_and_sources_have_links_of_their_own(links: PeerLinks, worker:
     source = links.source("lender", 1)
     assert links.source("lender", 1) is source
     creditor = links.creditor("lender")
-    links.drop_source("lender")
+    links.drop_source("lender", source)
     assert links.creditor("lender") is creditor
     assert links.source("lender", 1) is not source
-    links.drop_source("stranger")
+    links.drop_source("stranger", source)
 
 
 def test_strangers_and_other_incarnations_are_not_reached(links: PeerLinks, worker: Worker) -> None:

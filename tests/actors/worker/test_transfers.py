@@ -10,8 +10,8 @@ import msgspec
 import pytest
 import xxhash
 
-from distkv.actors.worker import source_threads
 from distkv.actors.worker.peer_links import PeerLinks
+from distkv.actors.worker.pulls import source_threads
 from distkv.actors.worker.transfers import Transfers
 from distkv.engine.model.config import ModelConfig
 from distkv.errors import LinkClosed

@@ -5,22 +5,32 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
-Job = TypeVar("Job")
+Job = TypeVar("Job", contravariant=True)
 
 IDLE_S = 10.0
 """How long a thread without a job stays."""
 
 
+class Work(Protocol[Job]):
+    """What the thread of one source does with its jobs."""
+
+    def put(self, job: Job) -> None:
+        """One more; called between two steps."""
+
+    def step(self) -> bool:
+        """Go on with what there is; whether anything is left to do. Does not raise."""
+
+
 class SourceThreads(Generic[Job]):
-    """Hands each job to the thread of its source, in order. work(job) does it, and does not raise.
+    """Hands each job to the thread of its source, in order. begin(): the work of a source whose thread starts.
 
     A silent source holds its own thread for as long as a read may take, and nobody else's.
     """
 
-    def __init__(self, work: Callable[[Job], None]) -> None:
-        self._work = work
+    def __init__(self, begin: Callable[[], Work[Job]]) -> None:
+        self._begin = begin
         self._lock = threading.Lock()
         self._queues: dict[str, queue.SimpleQueue[Job]] = {}
 
@@ -43,13 +53,18 @@ class SourceThreads(Generic[Job]):
             return sorted(self._queues)
 
     def _run(self, source_id: str, jobs: queue.SimpleQueue[Job]) -> None:
+        work = self._begin()
         while True:
             try:
-                job = jobs.get(timeout=IDLE_S)
+                work.put(jobs.get(timeout=IDLE_S))
             except queue.Empty:
                 with self._lock:
                     if jobs.empty():
                         del self._queues[source_id]
                         return
-            else:
-                self._work(job)
+                continue
+            is_left = True
+            while is_left:
+                while not jobs.empty():
+                    work.put(jobs.get())
+                is_left = work.step()

@@ -1,0 +1,76 @@
+"""Blocks of several pulls in one read: whoever waits gets a share, and neighbours are read together."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import xxhash
+
+from distkv.actors.worker.pulls.pull_job import PullJob
+from distkv.wire.links import BlockRead, Pool, TensorLink
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Blocks [first, first + count) of a pull."""
+
+    job: PullJob
+    first: int
+    count: int
+
+
+def take_shares(jobs: deque[PullJob], most_blocks: int) -> list[Share]:
+    """What to read next of pulls by one link, `most_blocks` at most: the same of each as long as it has that much, in
+    turn, so that a small pull waits for no large one. Who has no blocks left leaves `jobs`."""
+    shares: list[Share] = []
+    room = most_blocks
+    while jobs and room:
+        each = max(1, room // len(jobs))
+        for _ in range(min(len(jobs), room)):
+            job = jobs.popleft()
+            if count := min(job.left, each, room):
+                shares.append(Share(job, job.taken, count))
+                job.taken += count
+                room -= count
+            if job.left:
+                jobs.append(job)
+    return shares
+
+
+class Batch:
+    """One read under way into the own pool, and whose blocks it brings: each of these jobs has one read more."""
+
+    def __init__(self, shares: list[Share], link: TensorLink, pool: Pool) -> None:
+        """Start it. Raises as `read_blocks` does."""
+        self.link = link
+        blocks = [(one.job, index) for one in shares for index in range(one.first, one.first + one.count)]
+        # Neighbours meet whosever they are. Only a run that is one at both ends is read at once (004 §4.2).
+        blocks.sort(key=lambda block: (block[0].pull.source_slots[block[1]], block[0].pull.slots[block[1]]))
+        self._blocks, self._pool = blocks, pool
+        with ExitStack() as writing:
+            self._views = writing.enter_context(pool.writing([job.pull.slots[index] for job, index in blocks]))
+            self._read: BlockRead = link.read_blocks([job.pull.source_slots[i] for job, i in blocks], self._views)
+            self._writing = writing.pop_all()
+        self.jobs = list({id(one.job): one.job for one in shares}.values())
+        for job in self.jobs:
+            job.reads += 1
+
+    def finish(self, timeout_s: float) -> None:
+        """Wait for the blocks, compare their checksums, and put them into the pool. Raises as `BlockRead.wait` does."""
+        for job in self.jobs:
+            job.reads -= 1
+        with self._writing:
+            self._read.wait(timeout_s)
+            found = list(checksums(self._views, self._pool.slot_bytes))
+        for (job, index), checksum in zip(self._blocks, found, strict=True):
+            job.wrong += checksum != job.pull.checksums[index]
+
+
+def checksums(views: list[memoryview], slot_bytes: int) -> Iterator[int]:
+    """xxh3 of each slot in views of whole slots."""
+    for view in views:
+        for start in range(0, view.nbytes, slot_bytes):
+            yield xxhash.xxh3_64_intdigest(view[start : start + slot_bytes])
