@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import msgspec
@@ -19,7 +19,7 @@ from distkv.wire.codec import MAX_MESSAGE_BYTES
 from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.inboxes import CLIENT_CONNECTION, GMANAGER_CONNECTION, GMANAGER_PORT
 from distkv.wire.messages import to_gmanager as tg
-from distkv.wire.messages.envelope import ToGManager
+from distkv.wire.messages.envelope import Envelope, ToGManager
 from distkv.wire.messages.member_versions import PART_MEMBERS
 from distkv.wire.messages.to_rmanager import JoinRefused, Members
 from tests.control.parts import make_member
@@ -88,6 +88,43 @@ async def test_time_alone_makes_an_instance_dead(server: ServerChannel[ToGManage
                 clock.advance(ATTENTIVE_STEP_S)
                 actor.tick()
     assert [(line["event"], line["state"], line["cause"]) for line in lines] == [("instance_state", "dead", "")]
+
+
+class FullInbox:
+    """A channel with messages that nobody has read yet, until `is_empty`."""
+
+    is_empty = False
+
+    def has_waiting(self) -> bool:
+        return not self.is_empty
+
+    async def deliver(self, take: Callable[[bytes, Envelope[Any]], None], rest: Callable[[], None]) -> None:
+        take(b"route", EnvelopeFactory("a").wrap(JOIN))
+
+    def encoded(self, envelope: Envelope[Any]) -> Any:
+        return envelope.body
+
+    def send_to_all(self, routes: Any, frame: Any) -> None:
+        pass
+
+
+async def test_silence_is_judged_only_when_nothing_waits_to_be_read() -> None:
+    """A heartbeat may be among it."""
+    clock, inbox = ManualClock(5.0), FullInbox()
+    server: Any = inbox
+    actor = GManagerActor(GManagerConfig(validate_state=True), server, clock)
+    await actor.serve()
+    with capture_logs() as lines:
+        for _ in range(2 * int(GManagerConfig().membership.dead_after_s / ATTENTIVE_STEP_S)):
+            clock.advance(ATTENTIVE_STEP_S)
+            actor.tick()
+        assert not lines
+        inbox.is_empty = True
+        for _ in range(2 * int(GManagerConfig().membership.dead_after_s / ATTENTIVE_STEP_S)):
+            clock.advance(ATTENTIVE_STEP_S)
+            actor.tick()
+    assert [line["state"] for line in lines] == ["dead"]
+    actor.close()
 
 
 @pytest.mark.parametrize("validates", [True, False])
