@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from distkv.config import MembershipSettings
-from distkv.control.cluster.gmanager import GManager
+from distkv.control.cluster.gmanager import MOST_JUDGED, GManager
 from distkv.control.commands import GManagerRequested, Tick
 from distkv.wire.messages import to_gmanager as tg
 from distkv.wire.messages.common import DataEndpoint
@@ -92,7 +92,11 @@ def test_what_is_recommended_is_held_back_until_the_next_heartbeat(managed: Mana
     for _ in range(9):
         managed.candidates("a", num_blocks=10**9)
     assert len(managed.candidates("a", num_blocks=1)) == 3, "half is never held back"
+    managed.join("z")
+    managed.beat("z", lendable_blocks=0)
+    assert managed.candidates("z", num_blocks=1)[0] == ("b", 8)
     managed.beat("e", lendable_blocks=8)
+    assert managed.candidates("z", num_blocks=1)[0] == ("e", 8)
     assert managed.candidates("a", num_blocks=1)[0] == ("e", 8)
 
 
@@ -168,6 +172,16 @@ def test_a_heartbeat_and_queries_cost_the_same_however_many_instances_there_are(
             event(beat(number, 1))
         beats = sorted(event(beat(number, 2)) for number in range(100))
         locates = sorted(event(tg.Locate(request_id="r", num_tokens=900)) for _ in range(20))
-        counted[size] = beats[50], locates[10]
+        for tick in range(1, 11):
+            gm.handle(Tick(), 2000.1 + 0.25 * tick)
+        for number in range(size):
+            gm.handle(GManagerRequested("", b"r", beat(number, 3)), 2002.6)
+
+        def look(now: float, gm: GManager = gm) -> int:
+            return calls(lambda: gm.handle(Tick(), now))
+
+        # The time has come to look at each, and all have been heard.
+        counted[size] = beats[50], locates[10], max(look(2002.6 + 0.25 * tick) for tick in range(1, 4))
     assert counted[5_000][0] <= counted[100][0] + 8, counted
     assert counted[5_000][1] <= 2 * counted[100][1], counted
+    assert MOST_JUDGED < counted[5_000][2] <= 1.5 * counted[100][2], counted

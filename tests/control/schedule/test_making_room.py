@@ -184,6 +184,8 @@ def test_the_cheapest_but_the_oldest() -> None:
     old, dear, cheap = victim("old", 0.0, 1), victim("dear", 1.0, 90), victim("cheap", 2.0, 10)
     assert cheapest([dear, cheap, old]) == cheap
     assert cheapest([dear, old]) == dear
+    youngest = victim("youngest", 3.0, 50)
+    assert cheapest([old, dear, cheap, youngest]) == cheap
     assert cheapest([old]) == old and cheapest([]) is None
 
 
