@@ -10,7 +10,7 @@ from torch import Tensor
 
 from distkv.engine.device.device import Device, ThreadStreams
 from distkv.errors import ConfigError
-from distkv.wire.links import Part
+from distkv.wire.links import Part, PoolRegion
 
 STAGING_BYTES = 64 * 2**20
 
@@ -35,6 +35,12 @@ class DevicePool:
                 "give kv_tokens or kv_cache_memory_bytes",
             ) from None
         self._slots: Tensor = self.memory.view(num_slots, slot_bytes)
+
+    @property
+    def region(self) -> PoolRegion:
+        """See Pool."""
+        memory = self.memory
+        return PoolRegion(address=memory.data_ptr(), num_bytes=memory.nbytes, memory="cuda", device=memory.get_device())
 
     @contextmanager
     def reading(self, slots: Sequence[int], part: Part | None = None) -> Iterator[list[memoryview]]:

@@ -4,7 +4,7 @@ from distkv.types import Transport
 from distkv.wire.links.base import BlockRead, LinkListener, TensorLink
 from distkv.wire.links.block_reads import deny, serve_read
 from distkv.wire.links.handshake import LinkIdentity, hello_to
-from distkv.wire.links.pool_memory import Part, Pool, PoolMemory, host_key
+from distkv.wire.links.pool_memory import Part, Pool, PoolMemory, PoolRegion, host_key
 from distkv.wire.links.registration import Registration, Registrations, attach
 from distkv.wire.links.transports.registry import connect, listen, register
 
@@ -15,6 +15,7 @@ __all__ = [
     "Part",
     "Pool",
     "PoolMemory",
+    "PoolRegion",
     "Registration",
     "Registrations",
     "TensorLink",

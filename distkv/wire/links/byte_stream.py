@@ -36,6 +36,17 @@ class ByteStream:
     def fileno(self) -> int:
         return self._sock.fileno()
 
+    @property
+    def local_host(self) -> str:
+        """The own IP address by which the peer is linked; within a host that of loopback. Raises LinkClosed."""
+        self.enter()
+        try:
+            return "127.0.0.1" if self._sock.family == socket.AF_UNIX else str(self._sock.getsockname()[0])
+        except OSError as e:
+            raise self.kill(e.strerror or str(e)) from None
+        finally:
+            self.leave()
+
     def enter(self) -> None:
         """Begin to use the socket; every `enter` is followed by `leave`. Raises LinkClosed once it is dead."""
         with self._guard:

@@ -57,6 +57,11 @@ class FrameSocket:
     def peer(self, name: str) -> None:
         self._stream.peer = name
 
+    @property
+    def local_host(self) -> str:
+        """See ByteStream."""
+        return self._stream.local_host
+
     def send(self, header: DataMessage, buffers: Sequence[Buffer], timeout_s: float = SEND_TIMEOUT_S) -> None:
         """One frame, vectored. Raises FrameTooLarge (nothing sent), LinkClosed, LinkTimeout."""
         encoded = encode_header(header)

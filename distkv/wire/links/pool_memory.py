@@ -16,7 +16,9 @@ import stat
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Literal, Protocol, Self
+
+import numpy as np
 
 from distkv.errors import ConfigError, DistKVError
 from distkv.wire.messages.common import Value
@@ -32,6 +34,15 @@ class MappablePool(Value, frozen=True):
 
     pid: int
     fd: int
+
+
+class PoolRegion(Value, frozen=True):
+    """Where memory lies: bytes [address, address + num_bytes) of this process, or of a GPU. device: its number."""
+
+    address: int
+    num_bytes: int
+    memory: Literal["host", "cuda"] = "host"
+    device: int = 0
 
 
 class PoolUnmappable(DistKVError):
@@ -77,6 +88,10 @@ class Pool(Protocol):
 
     @property
     def mappable(self) -> MappablePool | None: ...
+
+    @property
+    def region(self) -> PoolRegion:
+        """All of it, back to back; stays there until the pool is closed."""
 
     def reading(self, slots: Sequence[int], part: Part | None = None) -> AbstractContextManager[list[memoryview]]:
         """The bytes of these slots, or that part of each, in order, in views of whole slots or parts; good until the
@@ -150,6 +165,11 @@ class PoolMemory:
     def mappable(self) -> MappablePool:
         """See Pool."""
         return MappablePool(pid=os.getpid(), fd=self.fd)
+
+    @property
+    def region(self) -> PoolRegion:
+        """See Pool."""
+        return PoolRegion(address=np.frombuffer(self.view, dtype=np.uint8).ctypes.data, num_bytes=self.size_bytes)
 
     def close(self) -> None:
         """Give the memory back; views and tensors over it that still exist keep it alive until they are gone.

@@ -6,12 +6,24 @@ from pathlib import Path
 
 import pytest
 
-from tests.wire.links.peers import TRANSPORTS, Pair, open_pair
+from tests.wire.links.peers import OPTIONAL, TRANSPORTS, Pair, open_pair, why_not
 
 
 @pytest.fixture(params=TRANSPORTS)
 def transport(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+    name = str(request.param)
+    if why := why_not(name):
+        pytest.skip(why)
+    return name
+
+
+@pytest.fixture(scope="session")
+def libraries() -> None:
+    """Those of optional transports, in use once: what they open for good is open before a test looks."""
+    for name in OPTIONAL:
+        if not why_not(name):
+            with open_pair(name):
+                pass
 
 
 @pytest.fixture
@@ -21,7 +33,7 @@ def pair(transport: str) -> Iterator[Pair]:
 
 
 @pytest.fixture(autouse=True)
-def leaves_no_descriptors() -> Iterator[None]:
+def leaves_no_descriptors(libraries: None) -> Iterator[None]:
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
     maps = pool_mappings()
     yield

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import itertools
 import os
 import secrets
@@ -10,12 +11,26 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from distkv.errors import LinkError, LinkTimeout, WireError
-from distkv.wire.links import LinkIdentity, LinkListener, PoolMemory, TensorLink, connect, hello_to, listen, serve_read
+from distkv.errors import LinkClosed, LinkError, LinkTimeout, WireError
+from distkv.wire.links import (
+    LinkIdentity,
+    LinkListener,
+    PoolMemory,
+    Registrations,
+    TensorLink,
+    attach,
+    connect,
+    hello_to,
+    listen,
+    register,
+    serve_read,
+)
+from distkv.wire.links.transports.registry import OPTIONAL
 from distkv.wire.messages.common import DataEndpoint
-from distkv.wire.messages.data import Hello, ReadBlocks
+from distkv.wire.messages.data import Attach, Hello, ReadBlocks
 
-TRANSPORTS = ("inproc", "shm", "unix", "tcp")
+CARRIERS = ("inproc", "shm", "unix", "tcp")
+TRANSPORTS = (*CARRIERS, *OPTIONAL)
 DEADLINE_S = 20.0
 SLOT_BYTES, NUM_SLOTS = 4096, 64
 
@@ -24,7 +39,66 @@ PEER = LinkIdentity(instance_id="b", incarnation=7, compat="same")
 _names = itertools.count()
 
 
+_registered: dict[str, Registrations] = {}
+"""By the addresses of listeners: both ends of a link under test are known by the same registration."""
+
+
+def why_not(transport: str) -> str:
+    """Why this transport cannot be tested here; "" if it can."""
+    if transport in OPTIONAL:
+        try:
+            importlib.import_module(OPTIONAL[transport].module)
+        except ImportError as error:
+            return f"{transport} is not installed: {error}"
+    return ""
+
+
+class AttachingListener:
+    """A listener over a registered pool, that lets peers attach to it before a test gets the link."""
+
+    def __init__(self, address: str, pool: PoolMemory, transport: str) -> None:
+        self._registered = register(pool, transport)  # type: ignore[arg-type]
+        self._listener = listen(address, PEER, pool, registered=self._registered)
+        _registered[self.address] = self._registered
+
+    @property
+    def address(self) -> str:
+        return self._listener.address
+
+    @property
+    def endpoint(self) -> DataEndpoint:
+        return self._listener.endpoint
+
+    @property
+    def malformed(self) -> int:
+        return self._listener.malformed
+
+    @property
+    def refused(self) -> int:
+        return self._listener.refused
+
+    def accept(self, timeout_s: float) -> TensorLink | None:
+        link = self._listener.accept(timeout_s)
+        if link is None:
+            return None
+        try:
+            header, body = link.recv(DEADLINE_S)
+            assert isinstance(header, Attach)
+            attach(link, header, body, self._registered)
+        except LinkClosed:
+            link.abort()
+            return None
+        return link
+
+    def close(self) -> None:
+        self._listener.close()
+        for registration in _registered.pop(self.address, {}).values():
+            registration.close()
+
+
 def listen_on(transport: str, pool: PoolMemory) -> LinkListener:
+    if transport in OPTIONAL:
+        return AttachingListener("127.0.0.1:0", pool, transport)
     address = f"inproc://test-{os.getpid()}-{next(_names)}" if transport == "inproc" else "127.0.0.1:0"
     return listen(address, PEER, pool)
 
@@ -33,7 +107,8 @@ def connect_by(
     transport: str, endpoint: DataEndpoint, hello: Hello | None = None, timeout_s: float = 5.0
 ) -> TensorLink:
     forced = "auto" if transport == "inproc" else transport
-    return connect(endpoint, hello or hello_to(OWN, PEER.instance_id, PEER.incarnation), timeout_s, forced)  # type: ignore[arg-type]
+    hello = hello or hello_to(OWN, PEER.instance_id, PEER.incarnation)
+    return connect(endpoint, hello, timeout_s, forced, _registered.get(endpoint.address, {}))  # type: ignore[arg-type]
 
 
 def random_pool(slot_bytes: int = SLOT_BYTES, num_slots: int = NUM_SLOTS) -> PoolMemory:

@@ -30,7 +30,9 @@ CONNECT: dict[str, Callable[[DataEndpoint, Hello, float], TensorLink]] = {
 """Ways to open a link within a timeout (s) that need no more than Python. Each raises what `connect` does, and
 TransportUnusable where it cannot join these two processes."""
 
-OPTIONAL: dict[str, Optional] = {}
+OPTIONAL: dict[str, Optional] = {
+    "nixl": Optional("nixl", "distkv.wire.links.transports.nixl.pool", "nixl"),
+}
 """Those that need a package, and the pool registered. Each is a module of this room with `register(pool)`, which
 returns a Registration and raises TransportUnusable; it is imported only where it is to be used."""
 

@@ -31,6 +31,11 @@ class StreamLink:
     def peer(self) -> str:
         return self._frames.peer
 
+    @property
+    def local_host(self) -> str:
+        """See ByteStream."""
+        return self._frames.local_host
+
     def send(self, header: DataMessage, *buffers: Buffer, timeout_s: float = SEND_TIMEOUT_S) -> None:
         self._frames.send(header, buffers, timeout_s)
 

@@ -1,0 +1,143 @@
+"""The end that reads: an agent for each link, so that ending it ends whatever of its reads is still under way.
+
+A transfer that NIXL has cancelled may write on: only when its agent is gone does nothing of it go on. An agent takes
+15 ms and 1.3 MB, and moves only within the calls of whoever waits for a read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Iterator
+
+import numpy as np
+
+from distkv.wire.links.pool_memory import PoolRegion
+from distkv.wire.links.runs import Runs
+from distkv.wire.links.transports.nixl.access import NixlAccess
+from distkv.wire.links.transports.nixl.agent import Agent, Rows
+from distkv.wire.links.transports.nixl.bindings import NixlError
+
+PIECE_BYTES = 16 * 2**20
+"""Of one transfer: within a host all of it is copied in one call, during which the link cannot be ended."""
+PIECE_RUNS = 4096
+AHEAD = 2
+"""Transfers of one read under way at once."""
+
+
+class Reading:
+    """One read: what of it is under way, what is to follow, and the memory that it was registered for."""
+
+    def __init__(self, pieces: Iterator[Runs], borrowed: list[PoolRegion]) -> None:
+        self.pieces, self.borrowed = pieces, borrowed
+        self.under_way: deque[int] = deque()
+        self.is_complete = False
+
+
+class Reader:
+    """Reads from one pool. Any thread may call; after NixlError it is to be closed."""
+
+    def __init__(self, access: NixlAccess, device: str, own: PoolRegion | None) -> None:
+        """Begins to connect. own: memory that reads go to again and again. Raises NixlError."""
+        self._access, self._own = access, own
+        self._lock = threading.Lock()
+        self._readings: list[Reading] = []
+        self._agent: Agent | None = Agent(device, has_thread=False)
+        if own is not None:
+            self._agent.register(own)
+        self._peer = self._agent.connect(access.metadata)
+
+    def start(self, runs: Runs) -> Reading:
+        """Begin to read; the destination belongs to the reading until it is complete, or the reader is closed.
+
+        Raises NixlError.
+        """
+        with self._working() as agent:
+            borrowed = [region for region in _regions_of(runs) if not _is_within(region, self._own)]
+            for region in borrowed:
+                agent.register(region)
+            reading = Reading(_pieces(runs), borrowed)
+            self._readings.append(reading)
+            self._move_on(agent, reading)
+            return reading
+
+    def progress(self, reading: Reading) -> bool:
+        """Move it on; whether it is complete. Raises NixlError."""
+        if not reading.is_complete:
+            with self._working() as agent:
+                while reading.under_way and agent.is_done(reading.under_way[0]):
+                    agent.release(reading.under_way.popleft())
+                    self._move_on(agent, reading)
+        return reading.is_complete
+
+    def close(self) -> None:
+        """More than once is fine. When it returns no read writes any more, complete or not."""
+        with self._lock:
+            agent, self._agent = self._agent, None
+            if agent is None:
+                return
+            for reading in self._readings:
+                for transfer in reading.under_way:
+                    with contextlib.suppress(NixlError):
+                        agent.release(transfer)
+            with contextlib.suppress(NixlError):
+                agent.disconnect(self._peer)
+            self._readings.clear()
+            agent.close()
+
+    @contextlib.contextmanager
+    def _working(self) -> Iterator[Agent]:
+        with self._lock:
+            if self._agent is None:
+                raise NixlError("the reader is closed")
+            yield self._agent
+
+    def _move_on(self, agent: Agent, reading: Reading) -> None:
+        """With the lock held: start what may follow, and note when nothing does."""
+        while len(reading.under_way) < AHEAD and (piece := next(reading.pieces, None)) is not None:
+            remote = self._access.address + piece.remote
+            memory, device = self._access.memory, self._access.device
+            rows = _rows(piece.local, piece.sizes, 0), _rows(remote, piece.sizes, device)
+            reading.under_way.append(agent.read(*rows, memory, self._peer))
+        if not reading.under_way:
+            self._readings.remove(reading)
+            for region in reading.borrowed:
+                agent.deregister(region)
+            reading.is_complete = True
+
+
+def _pieces(runs: Runs) -> Iterator[Runs]:
+    for piece in runs.pieces(PIECE_BYTES):
+        for first in range(0, len(piece), PIECE_RUNS):
+            part = slice(first, first + PIECE_RUNS)
+            yield Runs(piece.remote[part], piece.local[part], piece.sizes[part], piece.memory)
+
+
+def _rows(addresses: np.ndarray, sizes: np.ndarray, device: int) -> Rows:
+    rows = np.empty((len(sizes), 3), dtype=np.uint64)
+    rows[:, 0], rows[:, 1], rows[:, 2] = addresses, sizes, device
+    return rows
+
+
+def _regions_of(runs: Runs) -> list[PoolRegion]:
+    """The destination, with what lies side by side in one: a run may go over the end of a view."""
+    if not runs.memory:
+        return []
+    starts = np.array([view.ctypes.data for view in runs.memory], dtype=np.int64)
+    ends = starts + np.array([view.nbytes for view in runs.memory], dtype=np.int64)
+    order = np.argsort(starts)
+    starts, ends = starts[order], np.maximum.accumulate(ends[order])
+    first = np.flatnonzero(np.append(True, starts[1:] > ends[:-1]))
+    last = np.append(first[1:], len(starts)) - 1
+    return [
+        PoolRegion(address=address, num_bytes=end - address)
+        for address, end in zip(starts[first].tolist(), ends[last].tolist(), strict=True)
+    ]
+
+
+def _is_within(region: PoolRegion, other: PoolRegion | None) -> bool:
+    if other is None:
+        return False
+    end = region.address + region.num_bytes
+    return other.address <= region.address and end <= other.address + other.num_bytes

@@ -1,0 +1,1 @@
+"""What transports share whose reads are done by a library beside the socket."""
