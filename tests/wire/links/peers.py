@@ -198,10 +198,12 @@ def accepting(listener: LinkListener, links: list[TensorLink]) -> Iterator[None]
                     if link := listener.accept(DEADLINE_S):
                         links.append(link)
 
-    with in_thread(loop):
-        try:
-            yield
-        finally:
-            listener.close()
-            for link in links:
-                link.abort()
+    try:
+        with in_thread(loop):
+            try:
+                yield
+            finally:
+                listener.close()
+    finally:
+        for link in links:
+            link.abort()

@@ -23,13 +23,15 @@ class NixlOffer(Value, frozen=True):
 
     version: str  #: of NIXL, major and minor; equal, or no link
     seal_key: Annotated[str, Meta(min_length=64, max_length=64)]  #: random, hexadecimal
+    has_rdma: int = 0  #: 1 where NIXL may use an RDMA device
 
 
 class NixlAccess(Value, frozen=True):
-    """How to read one pool: from the agent whose metadata this is, bytes [address, address + num_bytes) of its memory
-    of this kind. device: the number of the GPU."""
+    """How to read one pool: from the agent whose metadata this is, bytes [address, address + num_bytes) of the memory
+    of this kind of its process. device: the number of the GPU."""
 
     metadata: Annotated[bytes, Meta(min_length=1, max_length=MAX_METADATA_BYTES)]
+    pid: Count
     address: Count
     num_bytes: Count
     memory: Literal["host", "cuda"]

@@ -9,18 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distkv.wire.links.pool_memory import PoolRegion
-from distkv.wire.links.transports.nixl.bindings import failing_as, nixl
+from distkv.wire.links.transports.nixl.bindings import environment, failing_as, nixl
 
 SETTINGS = {
     # Peer error handling rules these out; without them an agent takes 4 MB less.
-    "TLS": "^mm",
-    "TCP_TX_SEG_SIZE": "256k",
-    "TCP_RX_SEG_SIZE": "256k",
+    "UCX_TLS": "^mm",
     # Else a connection attempt to a host that drops it holds the thread past every deadline.
-    "TCP_CONN_NB": "y",
+    "UCX_TCP_CONN_NB": "y",
 }
-"""Of every agent's UCX, each unless the environment sets it (as UCX_...). Peer error handling, and gets instead of
-rendezvous, are NIXL's defaults."""
+"""Of every agent's UCX, each unless the environment sets it. Peer error handling, and gets instead of rendezvous, are
+NIXL's defaults."""
 
 WAKE_S = 0.1
 """The thread of an agent sleeps until its sockets have something for it; so long at most, as NIXL advises."""
@@ -43,13 +41,12 @@ class Agent:
         config.useListenThread = False
         config.pthrDelay = round(WAKE_S * 1e6)
         config.syncMode = nixl.NIXL_THREAD_SYNC_STRICT
-        settings = SETTINGS | ({"NET_DEVICES": device} if device else {})
-        options = {
-            "engine_config": ",".join(f"{name}={value}" for name, value in settings.items()),
-            # An endpoint that is given up on is not flushed first: nobody may be there to answer.
-            "ucx_ep_close_force": "true",
-        }
-        with failing_as(f"an agent on {device or 'all devices'}"):
+        # Agents connect to themselves, too, which they do by loopback.
+        devices = ",".join(dict.fromkeys([device, "lo"]))
+        settings = SETTINGS | ({"UCX_NET_DEVICES": devices} if device else {})
+        # An endpoint that is given up on is not flushed first: nobody may be there to answer.
+        options = {"ucx_ep_close_force": "true"}
+        with failing_as(f"an agent on {device or 'all devices'}"), environment(settings):
             self._agent: Any = nixl.nixlAgent(self._name, config)
             self._agent.createBackend("UCX", options)
 

@@ -6,7 +6,8 @@ import contextlib
 import importlib
 import importlib.metadata
 import os
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from distkv.errors import DistKVError
@@ -23,18 +24,24 @@ class NixlError(DistKVError):
         self.why = why
 
 
+QUIET = {"NIXL_LOG_LEVEL": "FATAL", "UCX_LOG_LEVEL": "fatal", "UCX_DEBUG_SIGNO": "0"}
+"""What NIXL and its UCX read when they are loaded: nothing is printed, failures come back as a status; and SIGHUP is
+left alone."""
+
+_environment_lock = threading.Lock()
+
+
 @contextlib.contextmanager
-def _loaded_quietly() -> Iterator[None]:
-    """What NIXL and its UCX are to read when they are loaded: nothing is printed, failures come back as a status; and
-    SIGHUP is left alone."""
-    wanted = {"NIXL_LOG_LEVEL": "FATAL", "UCX_LOG_LEVEL": "fatal", "UCX_DEBUG_SIGNO": "0"}
-    added = [name for name in wanted if name not in os.environ]
-    os.environ.update({name: wanted[name] for name in added})
-    try:
-        yield
-    finally:
-        for name in added:
-            del os.environ[name]
+def environment(wanted: Mapping[str, str]) -> Iterator[None]:
+    """With these variables, each unless it is set already: what UCX takes in no other way."""
+    with _environment_lock:
+        added = [name for name in wanted if name not in os.environ]
+        os.environ.update({name: wanted[name] for name in added})
+        try:
+            yield
+        finally:
+            for name in added:
+                del os.environ[name]
 
 
 def _load() -> tuple[str, Any]:
@@ -47,7 +54,7 @@ def _load() -> tuple[str, Any]:
     raise ImportError(f"none of the packages {', '.join(PACKAGES)} is installed")
 
 
-with _loaded_quietly():
+with environment(QUIET):
     _package, nixl = _load()
 
 version = ".".join(importlib.metadata.version(_package.replace("_", "-")).split(".")[:2])

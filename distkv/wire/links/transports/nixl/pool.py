@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 import structlog
@@ -19,6 +20,7 @@ from distkv.wire.links.transports.nixl.reading import Reader
 from distkv.wire.links.transports.nixl.serving import ServingAgents
 from distkv.wire.links.transports.offer import TransportUnusable, offered
 from distkv.wire.links.transports.one_sided.devices import device_of
+from distkv.wire.links.transports.one_sided.reach import Process, has_rdma, why_unreachable
 from distkv.wire.links.transports.one_sided.sealing import new_seal_key
 from distkv.wire.links.transports.sockets import greet, open_tcp, open_unix
 from distkv.wire.links.transports.stream_link import StreamLink
@@ -45,7 +47,7 @@ class NixlPool:
         # What comes here comes by way of main memory, if the pool is on a GPU.
         self._own = self._region if self._region.memory == "host" else None
         self._serving = ServingAgents(self._region)
-        self.offer = NixlOffer(version=bindings.version, seal_key=new_seal_key())
+        self.offer = NixlOffer(version=bindings.version, seal_key=new_seal_key(), has_rdma=int(has_rdma()))
 
     def connect(self, endpoint: DataEndpoint, hello: Hello, timeout_s: float) -> NixlLink:
         """A link that reads by NIXL, which it has done once: what cannot connect is found here, not by a step."""
@@ -62,6 +64,9 @@ class NixlPool:
             plain = StreamLink(frames, slot_bytes, num_slots, NAME)
             told = bytes(ask_to_attach(plain, NAME, b"", deadline - time.monotonic()))
             access = opened_access(told, offer, slot_bytes * num_slots)
+            process = Process(host_key=endpoint.host_key, pid=access.pid, has_rdma=bool(offer.has_rdma))
+            if why := why_unreachable(process, access.address if access.memory == "host" else None):
+                raise NixlError(why)
             reader = Reader(access, device_of(frames.local_host), self._own)
         except (NixlError, ValueError, LinkClosed) as error:
             frames.end(abrupt=True)
@@ -94,6 +99,7 @@ class NixlPool:
             raise LinkClosed(link.peer, _why(error)) from None
         access = NixlAccess(
             metadata=metadata,
+            pid=os.getpid(),
             address=region.address,
             num_bytes=region.num_bytes,
             memory=region.memory,
