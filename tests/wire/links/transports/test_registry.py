@@ -61,7 +61,7 @@ def carrier(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     module = ModuleType(MODULE)
     module.register = Carrier  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, MODULE, module)
-    monkeypatch.setitem(registry.OPTIONAL, "carrier", Optional("carrier", MODULE, "fast"))
+    monkeypatch.setattr(registry, "OPTIONAL", {"carrier": Optional("carrier", MODULE, "fast")})
     monkeypatch.setattr(registry, "ORDER", ("inproc", "shm", "carrier", "unix", "tcp"))
     yield
 
