@@ -45,7 +45,8 @@ class Chunks:
         self._read_blocks = min(READ_BLOCKS, lent_blocks)
 
     async def measure(self) -> Chunked:
-        """The sizes that there is time for, at least the smallest and the largest."""
+        """The sizes that there is time for, at least the smallest and the largest; those without a creditor first, for
+        all prompts are computed by them."""
         sizes = self._sizes
         local, remote = widest_first(sizes.chunks), widest_first(sizes.remote_chunks)
         needed = *local[:2], *remote[:2]
@@ -53,14 +54,16 @@ class Chunks:
         alone, each, asking, remotes = {}, {}, {}, {}
         for tokens in dict.fromkeys((*needed, *local, *remote)):
             if self._budget.is_spent and tokens not in needed:
-                break
+                continue
             self._say(f"prefill chunks of {tokens:,} tokens")
             first_s = (await self._timing(tokens, 0)).step_s
             key_s = max(LEAST_S, ((await self._timing(tokens, context)).step_s - first_s) / context)
             each[tokens] = key_s
             alone[tokens] = first_s - key_s * (tokens + 1) / 2
-            if tokens in remote:
-                asking[tokens], remotes[tokens] = await self._ask(tokens, key_s)
+        for tokens in remote:
+            if tokens in each and not (self._budget.is_spent and tokens not in needed):
+                self._say(f"prefill chunks of {tokens:,} tokens with a creditor")
+                asking[tokens], remotes[tokens] = await self._ask(tokens, each[tokens])
         return Chunked(alone, each, asking, remotes)
 
     async def read_bytes_per_s(self) -> float:

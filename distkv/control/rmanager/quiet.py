@@ -50,22 +50,53 @@ class QuietDecode:
         """most: results that may be kept. until: when a timer is due. serving: as it is now."""
         self.results: list[StepResult] = []
         self.times: list[float] = []
+        self.until = until
         self._most = most
-        self._until = until
         self._serving = copy.copy(serving)
+        self._num_seen = 0
         self._seen: tuple[SeqResult, ...] = ()
 
     def takes(self, result: StepResult, now: float) -> bool:
         """Whether a result that comes now may be kept, as it is then. If not, it is to be handled itself, as all that
         come after it. For each that is kept the worker is to compute the newest Step again, a position further."""
-        if len(self.results) == self._most or now >= self._until or not self._is_plain(result):
+        if not self.room or now >= self.until or not self._is_plain(result):
             return False
-        self._serving.on_step(result.compute_s, result.counters.step_serve_s, True, now)
-        if not self._serving.is_well:
-            return False
+        if not self._is_unserved(result):
+            self._see_serving()
+            self._serving.on_step(result.compute_s, result.counters.step_serve_s, True, now)
+            self._num_seen += 1
+            if not self._serving.is_well:
+                return False
         self.results.append(result)
         self.times.append(now)
         return True
+
+    @property
+    def room(self) -> int:
+        """How many more may be kept."""
+        return self._most - len(self.results)
+
+    @property
+    def takes_alike(self) -> bool:
+        """Whether results like the last one that was taken, by which nothing is served either, are taken until there
+        is no `room`, or it is `until`."""
+        return self._is_unserved(self.results[-1])
+
+    def keep(self, results: Sequence[StepResult], times: Sequence[float]) -> None:
+        """Such results have come, at these times."""
+        assert len(results) <= self.room
+        self.results += results
+        self.times += times
+
+    def _is_unserved(self, result: StepResult) -> bool:
+        """Whether `serving` is well however long the step took. It may not know of such results yet."""
+        return self._serving.is_unserved(result.counters.step_serve_s)
+
+    def _see_serving(self) -> None:
+        """`serving` knows of all that are kept."""
+        for result, at in zip(self.results[self._num_seen :], self.times[self._num_seen :], strict=True):
+            self._serving.on_step(result.compute_s, result.counters.step_serve_s, True, at)
+        self._num_seen = len(self.results)
 
     def _is_plain(self, result: StepResult) -> bool:
         """Whether each sequence has a token by it, and nothing else."""

@@ -145,6 +145,11 @@ class ServingLimit:
         changed."""
         self._rest_until = now + effect_s + WINDOW_S
 
+    def is_unserved(self, total_served_s: float) -> bool:
+        """Whether own steps say nothing of serving: nothing was served within any that counts, nor by this total
+        within the next, and how long they take alone has no limit."""
+        return self.max_tpot_s is None and not self._served_s and total_served_s == self._last_total_s
+
     @property
     def is_over(self) -> bool:
         """Whether a limit is passed now."""

@@ -238,6 +238,8 @@ class TimedCluster:
             self._alarms[name].check()
 
     def _catch_up(self, name: str) -> None:
+        if name in self._quiet:
+            self.processes.nodes[name].worker.settle()
         if (quiet := self._quiet.pop(name, None)) is None:
             return
         commands = self.processes.nodes[name].handle(
@@ -276,8 +278,22 @@ class TimedCluster:
                 self._quiet[name] = quiet
                 self.num_kept += 1
                 node.worker.repeat()
+                if quiet.takes_alike:
+                    keep = partial(self._keep, node, quiet)
+                    node.worker.repeat_alone(quiet.room, quiet.until, self.spec.pipe_s, keep)
                 return
         self._handle(node, c.FromWorker(message))
+
+    def _keep(
+        self, node: Node[Engine], quiet: QuietDecode, results: Sequence[StepResult], times: Sequence[float]
+    ) -> None:
+        """Results that the worker had known before they were due; the last may still be on its way."""
+        if times[-1] >= self.agenda.now():
+            self.agenda.at(times[-1], partial(self._hear, node, results[-1]))
+            results, times = results[:-1], times[:-1]
+        quiet.keep(results, times)
+        self.num_results += len(results)
+        self.num_kept += len(results)
 
     def _handle(self, node: Node[Engine], event: c.Event) -> None:
         if node.alive:

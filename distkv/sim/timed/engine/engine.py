@@ -9,6 +9,7 @@ from distkv.sim.timed.engine.around import Around
 from distkv.sim.timed.engine.own_steps import OwnSteps
 from distkv.sim.timed.engine.serving import Server, SpanBook
 from distkv.sim.timed.engine.step_work import Ask, StepTimes
+from distkv.sim.timed.engine.stretch import Keep
 from distkv.sim.timed.engine.transfers import Transfers
 from distkv.wire.messages import from_worker as fw
 from distkv.wire.messages import to_worker as tw
@@ -84,6 +85,14 @@ class Engine:
         """Compute the newest Step once more, a position further, as the next."""
         self._steps.repeat()
 
+    def repeat_alone(self, most: int, until: float, pipe_s: float, keep: Keep) -> None:
+        """See `OwnSteps.repeat_alone`."""
+        self._steps.repeat_alone(most, until, pipe_s, keep)
+
+    def settle(self) -> None:
+        """Tell of all steps that have been computed by now."""
+        self._steps.settle()
+
     @property
     def is_computing(self) -> bool:
         """Whether a step of its own is under way."""
@@ -95,6 +104,7 @@ class Engine:
 
     def slow_down(self, factor: float) -> None:
         """From the next step on everything takes so many times as long; 1 mends it."""
+        self._steps.settle()
         self._steps.slow = factor
         self._server.slow_down(factor)
 

@@ -8,51 +8,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 
 from distkv.sim.timed.engine.around import Around
+from distkv.sim.timed.engine.one_step import Known, Running, Todo
 from distkv.sim.timed.engine.serving import Server
 from distkv.sim.timed.engine.step_work import Ask, StepTimes, StepWork
+from distkv.sim.timed.engine.stretch import Keep, Stretch, stretch_from
 from distkv.wire.messages import from_worker as fw
 from distkv.wire.messages import to_worker as tw
 from distkv.wire.messages.counters import Counters
 
 TOKEN = 1
 """What is sampled, always."""
-
-
-@dataclass(slots=True)
-class Todo:
-    """A Step, so many positions further than it says."""
-
-    step: tw.Step
-    ahead: int = 0
-
-
-@dataclass(slots=True)
-class Known:
-    """What a Step asks of the engine, and what is answered if nothing of it is lost."""
-
-    step: tw.Step
-    seqs: list[tw.SeqStep]
-    work: StepWork
-    results: tuple[fw.SeqResult, ...] = ()
-
-
-@dataclass(slots=True, eq=False)
-class Running:
-    """A step under way. factor: how many times as long it takes as the profile says. owed_s: what it takes longer for
-    debtors. parts: what is still to come before it ends. own_end_s: when attention here ends. lost: by sequence."""
-
-    todo: Todo
-    known: Known
-    work: StepWork
-    began_s: float
-    factor: float
-    owed_s: float
-    parts: int = 0
-    own_end_s: float = 0.0
-    lost: dict[int, set[str]] = field(default_factory=dict)
 
 
 class OwnSteps:
@@ -80,6 +47,7 @@ class OwnSteps:
         self._newest = Todo(tw.Step(step_id=0, seqs=()))
         self._known = Known(self._newest.step, [], StepWork())
         self._running: Running | None = None
+        self._stretch: Stretch | None = None
         self._lost_attempt: dict[str, int] = {}
 
     @property
@@ -93,7 +61,39 @@ class OwnSteps:
 
     def repeat(self) -> None:
         """Compute the newest once more, a position further, as the next."""
-        self._do(Todo(self._newest.step, self._newest.ahead + 1))
+        self._do(self._newest.further(1))
+
+    def repeat_alone(self, most: int, until: float, pipe_s: float, keep: Keep) -> None:
+        """The newest is repeated whenever a result is heard of, `pipe_s` later, at most so many times and before
+        `until`, as long as `settle` is not called. If nothing else can happen to these steps, they are computed at
+        once; `keep` gets their results then."""
+        running = self._running
+        if (
+            running is not None
+            and running.ends is not None
+            and len(self._todo) == 1
+            and running.todo.step is self._newest.step
+            and not running.owed_s
+            and not running.work.chunk_tokens
+            and not self._lost_attempt
+            and not self._server.is_serving
+            and self._times.profile.crowded_times == 1.0
+        ):
+            self._stretch = stretch_from(running, self._times, most, until, pipe_s, keep)
+            if self._stretch is not None:
+                running.ends.cancel()
+                running.ends = self._agenda.at(self._stretch.ends[-1], self._end_stretch)
+
+    def settle(self) -> None:
+        """Something comes that may disturb a stretch: what has been computed by now is told, the rest is to come."""
+        if (stretch := self._stretch) is None:
+            return
+        now, ended = self._agenda.now(), stretch.num_ended(self._agenda.now())
+        running = self._go_on_behind(stretch, ended)
+        if ended and stretch.ends[ended - 1] + stretch.pipe_s >= now:
+            self._newest = running.todo
+            self._todo.clear()
+        running.ends = self._agenda.at(stretch.ends[ended], lambda: self._finish(running))
 
     def forget(self, request_ids: Iterable[str]) -> None:
         """What was lost of these does not matter any more."""
@@ -102,6 +102,7 @@ class OwnSteps:
 
     def served(self) -> None:
         """A debtor came: what computes here meanwhile takes longer for it, once."""
+        self.settle()
         if self._running is not None:
             slowing_s = self._server.take_slowing_s()
             self._running.owed_s += slowing_s
@@ -111,9 +112,10 @@ class OwnSteps:
         """The process has ended."""
         if self._running is not None:
             self._around.computing[self._host] -= 1
-            self._running = None
+            self._running = self._stretch = None
 
     def _do(self, todo: Todo) -> None:
+        assert self._stretch is None, "a Step comes within a stretch"
         self._newest = todo
         self._todo.append(todo)
         self._begin_step()
@@ -132,7 +134,7 @@ class OwnSteps:
         running = self._running = Running(todo, known, work, now, factor, owed_s)
         if not work.asks:
             compute_s = factor * (self._times.base_s(work) + self._times.attention_s(work)) if seqs else 0.0
-            self._agenda.after(compute_s, lambda: self._finish(running))
+            running.ends = self._agenda.after(compute_s, lambda: self._finish(running))
             return
         self._counters.remote_steps += 1
         self._fetch(running)
@@ -222,13 +224,45 @@ class OwnSteps:
         results = self._results(running)
         self._reply(
             fw.StepResult(
-                step_id=running.todo.step.step_id + running.todo.ahead,
+                step_id=running.todo.step_id,
                 results=results,
                 compute_s=self._agenda.now() - running.began_s,
                 counters=self._count(),
             )
         )
         self._begin_step()
+
+    def _end_stretch(self) -> None:
+        if (stretch := self._stretch) is not None:
+            self._finish(self._go_on_behind(stretch, len(stretch.ends) - 1))
+
+    def _go_on_behind(self, stretch: Stretch, ended: int) -> Running:
+        """Tell of as many steps of a stretch; the next one is under way, and the one behind it is to do."""
+        self._stretch = None
+        first = stretch.first
+        assert first.ends is not None
+        first.ends.cancel()
+        if not ended:
+            self._running = first
+            return first
+        taken = stretch.took(ended)
+        self._counters.steps += ended
+        for took_s in taken:
+            self._counters.model_s += took_s
+        results, counters = self._results(first), self._count()
+        stretch.keep(
+            [
+                fw.StepResult(first.todo.step_id + index, results, took_s, counters)
+                for index, took_s in enumerate(taken)
+            ],
+            [end_s + stretch.pipe_s for end_s in stretch.ends[:ended]],
+        )
+        todo = first.todo.further(ended)
+        work, began_s = first.work.ahead(ended), stretch.ends[ended - 1]
+        running = self._running = Running(todo, first.known, work, began_s, first.factor, 0.0)
+        self._newest = todo.further(1)
+        self._todo[0] = self._newest
+        return running
 
     def _results(self, running: Running) -> tuple[fw.SeqResult, ...]:
         known = running.known

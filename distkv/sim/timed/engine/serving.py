@@ -91,6 +91,11 @@ class Server:
         self._since_s = self._total_s = 0.0
 
     @property
+    def is_serving(self) -> bool:
+        """Whether it computes something now."""
+        return bool(self._served)
+
+    @property
     def serve_s(self) -> float:
         """Until now."""
         return self._total_s + (self._agenda.now() - self._since_s if self._served else 0.0)
