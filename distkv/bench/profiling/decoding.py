@@ -16,7 +16,8 @@ from distkv.wire.messages.profile import Point
 
 class Decoded(msgspec.Struct, frozen=True):
     """What a profile says of decode steps. idle, busy: until partials come from a creditor that computes nothing else,
-    and from one that does; serving_share, serving_step_s: of what that serves, see Profile."""
+    and from one that does; crowded_times, crowded_step_s: while both compute, and serving_share, serving_step_s: of
+    what that serves, see Profile."""
 
     step: tuple[Point, ...]
     attention: tuple[Point, ...]
@@ -24,6 +25,7 @@ class Decoded(msgspec.Struct, frozen=True):
     idle: Remote
     busy: Remote
     crowded_times: float
+    crowded_step_s: float
     serving_share: float
     serving_step_s: float
 
@@ -68,7 +70,7 @@ class Decoding:
             if case in turns
         )
         idle = remote_of(list(self._waits(turns, is_busy=False)), key_s * (self._block_tokens + 1))
-        crowded = self._fit_crowded(turns)
+        crowded, crowded_step_s = self._fit_crowded(turns)
         busy = Remote(
             *line_through(
                 [
@@ -89,6 +91,7 @@ class Decoding:
             idle=idle,
             busy=busy,
             crowded_times=crowded,
+            crowded_step_s=crowded_step_s,
             serving_share=min(16.0, token_s / busy.token_s),
             serving_step_s=step_s,
         )
@@ -121,15 +124,20 @@ class Decoding:
             if case in turns:
                 yield blocks * self._block_tokens, turns.seen(case).wait_s
 
-    def _fit_crowded(self, turns: Turns) -> float:
-        """How many times as long the steps of both take while both decode."""
-        own_s = turns.seen(ALONE).creditor_s
-        times = []
+    def _fit_crowded(self, turns: Turns) -> tuple[float, float]:
+        """While both decode: how many times as long workers compute a step, and how much longer it is to the next."""
+        own = turns.seen(ALONE)
+        own_rest_s = own.creditor_s - own.creditor_compute_s
+        times, rests = [], []
         for case, crowded in zip(self._alone, self._crowded, strict=True):
             if case in turns and crowded in turns:
-                both = turns.seen(crowded)
-                times += [both.step_s / turns.seen(case).step_s, both.creditor_s / own_s]
-        return max(1.0, statistics.fmean(times))
+                alone, both = turns.seen(case), turns.seen(crowded)
+                times += [both.compute_s / alone.compute_s, both.creditor_compute_s / own.creditor_compute_s]
+                rests += [
+                    both.step_s - both.compute_s - (alone.step_s - alone.compute_s),
+                    both.creditor_s - both.creditor_compute_s - own_rest_s,
+                ]
+        return max(1.0, statistics.fmean(times)), max(0.0, statistics.fmean(rests))
 
     def _lost(self, turns: Turns) -> Iterator[tuple[int, float]]:
         """By how much the creditor's own steps take longer for each step of the debtor, by tokens of a span."""

@@ -56,18 +56,22 @@ Enough = Callable[[int, float], bool]
 
 
 class Took(msgspec.Struct, frozen=True):
-    """A step: when it ended, how long after the one before it, and what of that it waited for partials."""
+    """A step: when it ended, how long after the one before it, and what of that it waited for partials; and what the
+    worker computed for it, by its own clock."""
 
     ended_s: float
     step_s: float
     wait_s: float
+    compute_s: float
 
 
 class Timing(msgspec.Struct, frozen=True):
-    """Of steps that follow each other: from one to the next, and what of that they waited for partials."""
+    """Of steps that follow each other: from one to the next, what of that they waited for partials, and what the
+    worker computed for one."""
 
     step_s: float
     wait_s: float
+    compute_s: float
 
     @property
     def own_s(self) -> float:
@@ -111,7 +115,7 @@ class Engine:
             result = await self._step_result()
             now_s, wait_s = time.perf_counter(), result.counters.attend_wait_s
             if number > WARM_UP:
-                took.append(Took(now_s, now_s - before_s, wait_s - before_wait_s))
+                took.append(Took(now_s, now_s - before_s, wait_s - before_wait_s, result.compute_s))
             else:
                 started_s = now_s
             if is_last:
@@ -179,12 +183,16 @@ class Engine:
 
 def means_of(steps: Sequence[Took]) -> Timing:
     """Of a moment: none is left out, for what others do between them comes now and then. steps: at least one."""
-    return Timing(statistics.fmean(one.step_s for one in steps), statistics.fmean(one.wait_s for one in steps))
+    return Timing(*(statistics.fmean(each) for each in zip(*map(_timing, steps), strict=True)))
 
 
 def medians_of(steps: Sequence[Took]) -> Timing:
     """Of a few long steps. steps: at least one."""
-    return Timing(statistics.median(one.step_s for one in steps), statistics.median(one.wait_s for one in steps))
+    return Timing(*(statistics.median(each) for each in zip(*map(_timing, steps), strict=True)))
+
+
+def _timing(step: Took) -> tuple[float, float, float]:
+    return step.step_s, step.wait_s, step.compute_s
 
 
 @asynccontextmanager

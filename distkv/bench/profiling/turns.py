@@ -34,12 +34,15 @@ ALONE = Case(is_busy=True)
 
 class Seen(msgspec.Struct, frozen=True):
     """Of a case, by its visits: the debtor's step, the wait for partials that is part of it, and what is not; and the
-    creditor's own step meanwhile. 0 for who does nothing."""
+    creditor's own step meanwhile. compute_s, creditor_compute_s: what workers computed for them. 0 for who does
+    nothing."""
 
     step_s: float
     wait_s: float
     own_s: float
     creditor_s: float
+    compute_s: float
+    creditor_compute_s: float
 
 
 class Turns:
@@ -78,11 +81,14 @@ class Turns:
         """Of a case that was visited."""
         visits = self._visits[case]
         debtor = [timing for timing, _ in visits if timing is not None]
+        creditor = [timing for _, timing in visits if timing is not None]
         return Seen(
             step_s=undisturbed([one.step_s for one in debtor]),
             wait_s=undisturbed([one.wait_s for one in debtor]),
             own_s=undisturbed([one.own_s for one in debtor]),
-            creditor_s=undisturbed([timing.step_s for _, timing in visits if timing is not None]),
+            creditor_s=undisturbed([one.step_s for one in creditor]),
+            compute_s=undisturbed([one.compute_s for one in debtor]),
+            creditor_compute_s=undisturbed([one.compute_s for one in creditor]),
         )
 
     async def _visit(self, case: Case) -> tuple[Timing | None, Timing | None]:

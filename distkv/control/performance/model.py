@@ -64,13 +64,13 @@ class PerformanceModel:
         batch: sequences, at least 1. context_tokens: KV tokens behind them, wherever they lie. remote_tokens: those of
         them on creditors, of remote_rows sequences. served_tokens: tokens of debtors that it attends to meanwhile.
         """
-        times = self.profile.crowded_times if busy and link == "host" else 1.0
+        times, rest_s = self.profile.crowding(is_crowded=busy and link == "host")
         local_s = times * self.attention_s(context_tokens - remote_tokens)
         served_s = self.served_s(served_tokens)
         if not remote_tokens:
-            return times * self._step(batch) + local_s + served_s
+            return rest_s + times * self._step(batch) + local_s + served_s
         remote_s = self.remote_s(remote_tokens, remote_rows, link=link, busy=busy, creditor=creditor)
-        return times * self._remote_step(batch) + max(local_s, remote_s) + served_s
+        return rest_s + times * self._remote_step(batch) + max(local_s, remote_s) + served_s
 
     def attention_s(self, tokens: int) -> float:
         """Seconds of a decode step's attention over so many local tokens, ΣS/g(S)."""

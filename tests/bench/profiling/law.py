@@ -39,6 +39,7 @@ class Law(msgspec.Struct, kw_only=True):
     share: float = 0.5
     serving_step_s: float = 0.3 * MS
     crowd_times: float = 1.3
+    crowd_step_s: float = 0.7 * MS
     is_beside: bool = False
     is_busy: bool = False
     by_network: bool = False
@@ -46,8 +47,9 @@ class Law(msgspec.Struct, kw_only=True):
     debtor_s: float = 1.0
     now_times: float = 1.0
 
-    def step(self, seqs: Sequence[SeqStep]) -> tuple[float, float]:
-        """Of a debtor's step, a decode or a prefill chunk: what it takes, and what of that it waits."""
+    def step(self, seqs: Sequence[SeqStep]) -> tuple[float, float, float]:
+        """Of a debtor's step, a decode or a prefill chunk: what it takes, what of that it waits, and what is computed
+        or waited."""
         remote = sum(span.num_blocks for seq in seqs for span in seq.remote) * BLOCK
         rows = sum(seq.end - seq.start for seq in seqs)
         if seqs[0].sample is not None:
@@ -69,17 +71,20 @@ class Law(msgspec.Struct, kw_only=True):
                 trip_s, served_s = trip_s + self.busy_trip_s, served_s * self.busy_times
             first = next(seq for seq in seqs if seq.remote)
             wait_s = max(0.0, trip_s + self.row_s * (first.end - first.start) + served_s - local_s)
-        step_s = alone_s + local_s + wait_s
+        compute_s = alone_s + local_s + wait_s
+        step_s = compute_s + (self.crowd_step_s if self.is_busy else 0.0)
         self.serving_s, self.debtor_s = served_s if remote and self.is_busy else 0.0, step_s
-        return step_s, wait_s
+        return step_s, wait_s, compute_s
 
-    def own_s(self, seqs: Sequence[SeqStep]) -> float:
-        """Of a creditor's step beside what it serves."""
+    def own_s(self, seqs: Sequence[SeqStep]) -> tuple[float, float]:
+        """Of a creditor's step beside what it serves, and what of it is computed."""
         alone_s = self.step_s + self.sequence_s * len(seqs) + self.token_s * sum(seq.start for seq in seqs)
         if self.is_beside:
             alone_s *= self.crowd_times
+        rest_s = self.crowd_step_s if self.is_beside else 0.0
         lost_s = self.share * self.serving_s + self.serving_step_s if self.serving_s else 0.0
-        return alone_s / (1 - lost_s / self.debtor_s)
+        step_s = (alone_s + rest_s) / (1 - lost_s / self.debtor_s)
+        return step_s, step_s - rest_s
 
     def _key_s(self, rows: int) -> float:
         return self.token_s + self.pair_s * rows
@@ -102,9 +107,9 @@ class LawEngine:
         if not self._is_creditor:
             for _ in range(5):  # a creditor that decodes beside it begins
                 await asyncio.sleep(0)
-            step_s, wait_s = self._law.step(seqs)
+            step_s, wait_s, compute_s = self._law.step(seqs)
             times = self._law.now_times = self._disturbed()
-            return (Took(1.0, times * step_s, times * wait_s),)
+            return (Took(1.0, times * step_s, times * wait_s, times * compute_s),)
         steps = 0
         self._law.is_busy = True
         try:
@@ -112,11 +117,12 @@ class LawEngine:
                 steps += 1
                 await asyncio.sleep(0)
             is_alone = not self._law.is_beside
-            step_s = self._law.own_s(seqs) * (self._disturbed() if is_alone else self._law.now_times)
+            times = self._disturbed() if is_alone else self._law.now_times
+            step_s, compute_s = self._law.own_s(seqs)
         finally:
             self._law.is_busy, self._law.is_beside, self._law.serving_s = False, False, 0.0
-        own = Took(0.0, step_s, 0.0)
-        return (own,) if is_alone else (own, Took(2.0, 9.0, 0.0))  # the debtor's have ended before the second
+        own = Took(0.0, times * step_s, 0.0, times * compute_s)
+        return (own,) if is_alone else (own, Took(2.0, 9.0, 0.0, 9.0))  # the debtor's have ended before the second
 
     def grant(self, num_blocks: int) -> None:
         assert self._is_creditor and num_blocks > 0

@@ -66,6 +66,7 @@ def test_all_steps_but_the_first_count_and_one_is_always_sent_ahead(steps: int) 
 
 
 def test_means_and_medians() -> None:
-    steps = [Took(1.0, 1.0, 0.5), Took(2.0, 1.0, 0.0), Took(6.0, 4.0, 1.0)]
-    assert (means_of(steps).step_s, means_of(steps).wait_s, means_of(steps).own_s) == (2.0, 0.5, 1.5)
-    assert (medians_of(steps).step_s, medians_of(steps).wait_s) == (1.0, 0.5)
+    steps = [Took(1.0, 1.0, 0.5, 0.75), Took(2.0, 1.0, 0.0, 0.75), Took(6.0, 4.0, 1.0, 3.0)]
+    means, medians = means_of(steps), medians_of(steps)
+    assert (means.step_s, means.wait_s, means.own_s, means.compute_s) == (2.0, 0.5, 1.5, 1.5)
+    assert (medians.step_s, medians.wait_s, medians.compute_s) == (1.0, 0.5, 0.75)

@@ -39,7 +39,7 @@ def test_the_law_is_found() -> None:
     model = PerformanceModel(profile)
     assert model.step_s(1, 0, busy=False) == pytest.approx(10.5 * MS)
     assert model.step_s(48, 10_000, busy=False) == pytest.approx(10 * MS + 48 * 0.5 * MS + 20 * MS)
-    assert model.step_s(1, 0) == pytest.approx(1.3 * 10.5 * MS)
+    assert model.step_s(1, 0) == pytest.approx(1.3 * 10.5 * MS + 0.7 * MS)
     assert model.prefill_s(256, 1000) == pytest.approx(266 * MS + (2 * US + 25.6 * US) * (1000 + 128.5))
     assert model.remote_s(2000, busy=False) == pytest.approx(0.4 * MS + 4 * US + 6 * MS, rel=1e-3)
     assert model.remote_s(2000, busy=True) == pytest.approx(1 * MS + 4 * US + 9 * MS, rel=1e-3)
@@ -51,6 +51,7 @@ def test_the_law_is_found() -> None:
     assert profile.serving_share == pytest.approx(0.5, rel=1e-2)
     assert profile.serving_step_s == pytest.approx(0.3 * MS, rel=2e-2)
     assert profile.crowded_times == pytest.approx(1.3)
+    assert profile.crowded_step_s == pytest.approx(0.7 * MS)
     assert profile.block_tokens == BLOCK and profile.serves == "model m/1, dtype float32"
 
 

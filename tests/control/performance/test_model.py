@@ -64,6 +64,13 @@ def test_instances_of_one_host_crowd_each_other() -> None:
     assert pair_tokens_per_s((model, own), (model, own)) == pytest.approx(2 / (30 * MS))
 
 
+def test_the_next_step_begins_later_beside_others() -> None:
+    model = PerformanceModel(make_profile(crowded_times=1.5, crowded_step_s=1 * MS))
+    assert model.step_s(1, 1000) == pytest.approx(31 * MS)
+    assert model.step_s(1, 1000, busy=False) == pytest.approx(20 * MS)
+    assert model.step_s(1, 1000, remote_tokens=1000) == pytest.approx(1 * MS + 15 * MS + 21.04 * MS)
+
+
 def test_a_link_that_was_not_measured_is_as_the_other() -> None:
     profile = make_profile()
     only = PerformanceModel(make_profile(links={"network": profile.links["network"]}))

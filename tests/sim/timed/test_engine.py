@@ -170,6 +170,19 @@ def test_instances_of_a_host_crowd_each_other() -> None:
     assert [bench.step(f"i{index}")[0] for index in range(3)] == pytest.approx([0.0201, 1.5 * 0.0201, 0.0201])
 
 
+def test_what_a_host_decides_beside_others_comes_between_steps() -> None:
+    of = profile(crowded_step_s=0.005)
+    bench = Bench("aa", of)
+    for number in (1, 2):
+        for engine in bench.engines:
+            engine.receive(step(seq(98 + number, 99 + number), step_id=number))
+    bench.agenda.run()
+    results = {name: [bench.step(name, index) for index in range(2)] for name in ("i0", "i1")}
+    assert [at for at, _ in results["i0"]] == pytest.approx([0.0201, 0.0201 + 0.005 + 0.020101])
+    assert [at for at, _ in results["i1"]] == pytest.approx([0.0251, 0.0251 + 0.005 + 0.020101])
+    assert results["i1"][1][1].compute_s == pytest.approx(0.020101)
+
+
 def test_a_straggler_takes_longer_until_it_is_mended() -> None:
     bench = Bench()
     bench.engines[0].slow_down(3.0)

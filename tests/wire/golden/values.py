@@ -58,6 +58,7 @@ PROFILE = Profile(
     remote_prefill=(Point(16, 0.13), Point(512, 2.1)),
     serving_busy_times=1.25,
     crowded_times=1.125,
+    crowded_step_s=0.002,
     serving_share=0.75,
     serving_step_s=0.001,
     serves=SERVES,

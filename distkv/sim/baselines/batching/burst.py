@@ -46,13 +46,15 @@ def step_work(times: StepTimes, decodes: Sequence[Served], chunks: Sequence[tupl
     return work
 
 
-def ends_of_steps(times: StepTimes, began_s: float, work: StepWork, steps: int, factor: float) -> list[float]:
+def ends_of_steps(
+    times: StepTimes, began_s: float, work: StepWork, steps: int, factor: float, rest_s: float
+) -> list[float]:
     """When each of so many steps ends, of which the first has this work and each further one a token more of each
-    sequence. factor: how many times as long they take as the profile says."""
+    sequence. factor: how many times as long they take as the profile says. rest_s: before each."""
     ends: list[float] = []
     now_s, base_s, attention_s = began_s, times.base_s(work), times.attention_s
     for _ in range(steps):
-        now_s += factor * (base_s + attention_s(work))
+        now_s += rest_s + factor * (base_s + attention_s(work))
         ends.append(now_s)
         work.context_tokens += work.decodes
     return ends

@@ -230,9 +230,10 @@ class BatchingInstance:
         self._computes(True)
         is_quiet = not chunks and len(decodes) == len(self.running) and not self._can_begin()
         steps = quiet_steps(decodes, self.block_tokens, self.free) if is_quiet else 1
-        factor = self._slow * (self._times.profile.crowded_times if len(self._host.computing) > 1 else 1.0)
+        times, rest_s = self._times.profile.crowding(is_crowded=len(self._host.computing) > 1)
+        factor = self._slow * times
         now, work = self._agenda.now(), step_work(self._times, decodes, chunks)
-        self._burst = Burst(now, ends_of_steps(self._times, now, work, steps, factor), decodes, chunks)
+        self._burst = Burst(now, ends_of_steps(self._times, now, work, steps, factor, rest_s), decodes, chunks)
         self._await_end(self._burst)
 
     def _await_end(self, burst: Burst) -> None:
@@ -251,7 +252,7 @@ class BatchingInstance:
         if computes == (self in computing):
             return
         (computing.add if computes else computing.discard)(self)
-        if self._times.profile.crowded_times != 1.0:
+        if self._times.profile.can_crowd:
             for other in self._host.instances:
                 if other is not self:
                     other.cut()

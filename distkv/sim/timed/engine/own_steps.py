@@ -77,7 +77,7 @@ class OwnSteps:
             and not running.work.chunk_tokens
             and not self._lost_attempt
             and not self._server.is_serving
-            and self._times.profile.crowded_times == 1.0
+            and not self._times.profile.can_crowd
         ):
             self._stretch = stretch_from(running, self._times, most, until, pipe_s, keep)
             if self._stretch is not None:
@@ -128,16 +128,20 @@ class OwnSteps:
         seqs, work = known.seqs, known.work.ahead(todo.ahead)
         computing = self._around.computing.get(self._host, 0)
         self._around.computing[self._host] = computing + 1
-        factor = self.slow * (self._times.profile.crowded_times if computing else 1.0)
-        now, owed_s = self._agenda.now(), self._server.take_slowing_s()
+        times, rest_s = self._times.profile.crowding(is_crowded=computing > 0)
+        factor = self.slow * times
+        began_s, owed_s = self._agenda.now() + rest_s, self._server.take_slowing_s()
         self._counters.step_serve_s += owed_s
-        running = self._running = Running(todo, known, work, now, factor, owed_s)
+        running = self._running = Running(todo, known, work, began_s, factor, owed_s)
         if not work.asks:
             compute_s = factor * (self._times.base_s(work) + self._times.attention_s(work)) if seqs else 0.0
-            running.ends = self._agenda.after(compute_s, lambda: self._finish(running))
+            running.ends = self._agenda.at(began_s + compute_s, lambda: self._finish(running))
             return
         self._counters.remote_steps += 1
-        self._fetch(running)
+        if rest_s:
+            self._agenda.at(began_s, lambda: self._fetch(running))
+        else:
+            self._fetch(running)
 
     def _look_at(self, step: tw.Step) -> Known:
         """What is lost changes what a Step asks for; else it is looked at once, however often it is computed."""
@@ -148,6 +152,8 @@ class OwnSteps:
 
     def _fetch(self, running: Running) -> None:
         """Read what chunks attend to here though it lies at creditors, over all links at once."""
+        if self._running is not running:
+            return
         running.parts = 1
         began_s = self._agenda.now()
 

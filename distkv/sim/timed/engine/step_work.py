@@ -72,12 +72,13 @@ class StepTimes:
         return work
 
     def base_s(self, work: StepWork) -> float:
-        """All but attention. A step with chunks reads the weights once, for decodes and chunks."""
+        """All but attention. A step with chunks reads the weights of the layers once, for decodes and chunks; what a
+        step of decodes takes longer than a chunk of as many rows, logits and samples, is theirs alone."""
         step, prefill = (self._remote_step, self._remote_prefill) if work.asks else (self._step, self._prefill)
         if not work.chunk_tokens:
             return step(work.decodes)
-        chunks_s = prefill(work.decodes + work.chunk_tokens)
-        return max(chunks_s, step(work.decodes)) if work.decodes else chunks_s
+        rows_s = prefill(work.decodes + work.chunk_tokens)
+        return rows_s + max(0.0, step(work.decodes) - prefill(work.decodes)) if work.decodes else rows_s
 
     def attention_s(self, work: StepWork) -> float:
         """Attention here."""

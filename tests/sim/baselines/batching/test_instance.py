@@ -143,6 +143,16 @@ def test_others_of_a_crowded_host_slow_it_down() -> None:
     assert each[-1] == pytest.approx(usual, rel=0.02) and 15 < sum(step > 1.2 * usual for step in each) < 40
 
 
+def test_a_step_begins_later_beside_others() -> None:
+    bench = Bench(2, of=profile(crowded_step_s=0.004))
+    one = bench.submit(100, 200)
+    bench.run(until=1.0)
+    bench.submit(100, 20, to=1)
+    bench.run()
+    each = [after - before for before, after in pairwise(one.outcome.times_s)]
+    assert max(each) == pytest.approx(each[5] + 0.004, rel=0.01)
+
+
 @pytest.mark.parametrize("crowded_times", [1.0, 1.3])
 @pytest.mark.parametrize("seed", range(6))
 def test_many_steps_at_once_are_those_one_by_one(
