@@ -169,7 +169,6 @@ def measure(
         "instances": count,
         "unloaded": str(unloaded),
         "control_ms": 0.0 if predictor is None else round(1e3 * predictor.control_s, 2),
-        "prompt_times": 1.0 if predictor is None else round(predictor.prompt_times, 2),
         "simulated": compared(samples, predicted),
         "measured_s": round(time.monotonic() - begun_s),
         "no_time_for": ", ".join(plan.left_out),

@@ -85,7 +85,7 @@ def _player(instances: int, batch: int, say: Say) -> Callable[[], Mapping[str, f
         )
         cluster.agenda.run(READY_S + SETTLED_S)
         before = cluster.count().generation_tokens
-        results, kept = cluster.num_results, cluster.num_kept
+        results, kept = cluster.forward.num_results, cluster.forward.num_kept
         simulated_s = min(10.0, max(LEAST_S, 100.0 / instances))
         begun_s, begun_cpu_s = time.perf_counter(), time.process_time()
         cluster.agenda.run(READY_S + SETTLED_S + simulated_s)
@@ -93,7 +93,7 @@ def _player(instances: int, batch: int, say: Say) -> Callable[[], Mapping[str, f
         took_s, took_cpu_s = time.perf_counter() - begun_s, time.process_time() - begun_cpu_s
         tokens = after - before
         peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        share = (cluster.num_kept - kept) / max(1, cluster.num_results - results)
+        share = (cluster.forward.num_kept - kept) / max(1, cluster.forward.num_results - results)
         return {
             SPEED: simulated_s / took_cpu_s,
             WALL: simulated_s / took_s,

@@ -34,8 +34,7 @@ class Play(msgspec.Struct, frozen=True):
 
 class Predictor:
     """Simulates instances of one core each. profile: of one, its engine alone on its core. has_profile: whether the
-    instances know it. control_s: what a step takes longer beside control. prompt_times: how many times as long a token
-    of a prompt takes."""
+    instances know it. control_s: what a step takes longer beside control."""
 
     def __init__(
         self, profile: Profile, instances: int, kv_tokens: int, deadline_s: float, *, has_profile: bool
@@ -48,21 +47,17 @@ class Predictor:
             deadline_s=deadline_s,
         )
         self.control_s = 0.0
-        self.prompt_times = 1.0
 
     def alone(self, requests: Sequence[TraceRequest]) -> Unloaded:
         """What these take one after the other."""
         return Unloaded.of([self._outcomes([msgspec.structs.replace(one, arrival_s=0.0)])[0] for one in requests])
 
     def learn(self, requests: Sequence[TraceRequest], measured: Unloaded) -> None:
-        """An instance shares its core with its rManager, and with clients, and its chunks have other lengths than those
-        of the profile: from here on steps take as much longer than the profile says as a token of these requests did,
-        one after the other, and prompts as many times as long as theirs."""
-        alone = self.alone(requests)
-        self.control_s = max(0.0, measured.per_token_s - alone.per_token_s)
-        if alone.first_s_per_token:
-            self.prompt_times = max(1.0, measured.first_s_per_token / alone.first_s_per_token)
-        profile = beside_control(slow_prompts(self._spec.profile, self.prompt_times), self.control_s)
+        """An instance shares its core with its rManager, and with clients: from here on steps take as much longer than
+        the profile says as a token of these requests did, one after the other. What their prompts took says nothing
+        of others: an engine that was idle begins slowly."""
+        self.control_s = max(0.0, measured.per_token_s - self.alone(requests).per_token_s)
+        profile = beside_control(self._spec.profile, self.control_s)
         self._spec = msgspec.structs.replace(self._spec, profile=profile)
 
     def samples(self, plays: Iterable[Play], names: Iterable[str], unloaded: Unloaded) -> Samples:
@@ -88,20 +83,6 @@ class Predictor:
         self, requests: Sequence[TraceRequest], policy: SimPolicyName = "none", seed: int = 0
     ) -> Sequence[Outcome]:
         return simulate(requests, msgspec.structs.replace(self._spec, policy=policy, seed=seed)).outcomes
-
-
-def slow_prompts(profile: Profile, times: float) -> Profile:
-    """One whose chunks of prompts, and their attention, take so many times as long."""
-
-    def longer(curve: tuple[Point, ...]) -> tuple[Point, ...]:
-        return tuple(Point(point.size, point.seconds * times) for point in curve)
-
-    return msgspec.structs.replace(
-        profile,
-        prefill=longer(profile.prefill),
-        remote_prefill=longer(profile.remote_prefill),
-        prefill_attention=longer(profile.prefill_attention),
-    )
 
 
 def beside_control(profile: Profile, seconds: float) -> Profile:

@@ -23,12 +23,11 @@ class Seen:
         self.served = (0, 0)
 
     def alone(self, requests: Sequence[TraceRequest]) -> Unloaded:
-        """What these take one after the other, the second time: the first step of each size takes longer."""
+        """What these take one after the other."""
 
         async def play() -> Unloaded:
             async with self._contender.serving() as generate:
-                await alone(generate, requests, self._vocab, "first")
-                return await alone(generate, requests, self._vocab, "second")
+                return await alone(generate, requests, self._vocab)
 
         return asyncio.run(play())
 

@@ -96,5 +96,6 @@ class Measuring:
             serving_prefill=curve_of((tokens, remote.token_s) for tokens, remote in chunked.remote.items()),
             links=links, serving_busy_times=max(1.0, decoded.busy.token_s / decoded.idle.token_s),
             serving_share=decoded.serving_share, serving_step_s=decoded.serving_step_s,
-            crowded_times=decoded.crowded_times, crowded_step_s=decoded.crowded_step_s, serves=self._debtor.ready.serves,
+            crowded_times=decoded.crowded_times, crowded_step_s=decoded.crowded_step_s,
+            serves=self._debtor.ready.serves,
         )  # fmt: skip

@@ -49,11 +49,11 @@ async def replay(
         return [await task for task in running]
 
 
-async def alone(generate: Generate, requests: Sequence[TraceRequest], vocab: int, seed: str) -> Unloaded:
-    """What requests take one after the other. seed: as for `replay`."""
+async def alone(generate: Generate, requests: Sequence[TraceRequest], vocab: int) -> Unloaded:
+    """What requests take one after the other."""
     outcomes: list[Outcome] = []
     for index, one in enumerate(requests):
-        prompt = _prompt(one, vocab, f"{seed} {index}")
+        prompt = _prompt(one, vocab, f"alone {index}")
         outcomes.append(await _serve(generate, one, prompt, time.perf_counter(), None))
         if outcomes[-1].failed:
             raise DistKVError(f"a request of {one.num_tokens:,} tokens alone: {outcomes[-1].failed}")

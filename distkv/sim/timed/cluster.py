@@ -16,7 +16,7 @@ import msgspec
 
 from distkv.config import MembershipSettings
 from distkv.control import commands as c
-from distkv.control.rmanager.quiet import QuietDecode, is_apart
+from distkv.control.rmanager.quiet import is_apart
 from distkv.control.rmanager.state import RManagerSettings
 from distkv.events import ClusterEvent
 from distkv.sim.machines.channel import Channel
@@ -29,13 +29,13 @@ from distkv.sim.timed.clients import Clients
 from distkv.sim.timed.engine.around import Around
 from distkv.sim.timed.engine.engine import VOCAB, Engine, Reply
 from distkv.sim.timed.engine.step_work import StepTimes
+from distkv.sim.timed.fast_forward import FastForward
 from distkv.sim.timed.links import Links, with_links
 from distkv.sim.timed.memory import MemorySample, look
 from distkv.sim.trace import TraceRequest
 from distkv.wire.messages.counters import Counters, total
 from distkv.wire.messages.envelope import ToClient, ToWorker
 from distkv.wire.messages.from_worker import StepResult
-from distkv.wire.messages.to_client import TokenChunk
 
 READY_S = 2.0
 """All have joined by then, and the first requests arrive."""
@@ -47,7 +47,7 @@ Progress = Callable[[float, int, int], None]
 
 class TimedCluster:
     """The processes by a spec. events: what was published, when and by whom, if the spec wants it kept. samples: of
-    memory. num_results, num_kept: of steps, and how many of them were handled together with others."""
+    memory. forward: what is handled together with others."""
 
     def __init__(self, spec: SimSpec) -> None:
         self.spec = spec
@@ -66,10 +66,9 @@ class TimedCluster:
         self.gmanager = self.processes.gmanagers[GMANAGER]
         self._gmanager_alarm = Alarm(self.agenda, self._gmanager_due, self._tick_gmanager, GMANAGER_REST_S)
         self._alarms: dict[str, Alarm] = {}
-        self._quiet: dict[str, QuietDecode] = {}
-        self.num_results = self.num_kept = 0
         self._counted = Counters()
         self.clients = Clients(self.agenda, self, spec.message_s, spec.deadline_s)
+        self.forward = FastForward(self.agenda, self.clients, spec.pipe_s, self._hear)
         for index, name in enumerate(spec.names):
             self._around.links.place(name, self._host(index))
             # Heartbeats of real instances do not come all at once either.
@@ -121,7 +120,7 @@ class TimedCluster:
         node = self.processes.nodes[name]
         if not node.alive:
             return
-        self._catch_up(name)
+        self.forward.catch_up(name)
         self._counted = total(self._counted, node.rm.state.counters, node.worker.counters)
         node.worker.kill()
         self._alarms[name].stop()
@@ -233,24 +232,12 @@ class TimedCluster:
 
     def settle(self, name: str) -> None:
         """Have an instance, if it is there, handle what it has been spared while its decode was quiet."""
-        if name in self._quiet:
-            self._catch_up(name)
+        if name in self.forward.behind:
+            self.forward.catch_up(name)
             self._alarms[name].check()
 
-    def _catch_up(self, name: str) -> None:
-        if name in self._quiet:
-            self.processes.nodes[name].worker.settle()
-        if (quiet := self._quiet.pop(name, None)) is None:
-            return
-        commands = self.processes.nodes[name].handle(
-            c.Decoded(tuple(quiet.results), tuple(quiet.times)), quiet.times[-1]
-        )
-        for command in commands:
-            assert isinstance(command, c.Answer) and isinstance(command.body, TokenChunk), f"not quiet: {command}"
-            self.clients.receive_tokens(command.body, quiet.times)
-
     def _settle_all(self) -> None:
-        for name in list(self._quiet):
+        for name in self.forward.behind:
             self.settle(name)
 
     def ready(self) -> list[str]:
@@ -270,36 +257,19 @@ class TimedCluster:
 
     def _hear(self, node: Node[Engine], message: Reply) -> None:
         """Of a worker: what is alike while decode is quiet is handled later, all at once."""
-        if isinstance(message, StepResult) and node.alive and self.spec.fast_forward:
-            self.num_results += 1
-            name = node.settings.instance_id
-            quiet = self._quiet.get(name) or node.rm.quiet.begin(node.deadline)
-            if quiet is not None and quiet.takes(message, self.agenda.now()):
-                self._quiet[name] = quiet
-                self.num_kept += 1
-                node.worker.repeat()
-                if quiet.takes_alike:
-                    keep = partial(self._keep, node, quiet)
-                    node.worker.repeat_alone(quiet.room, quiet.until, self.spec.pipe_s, keep)
-                return
-        self._handle(node, c.FromWorker(message))
-
-    def _keep(
-        self, node: Node[Engine], quiet: QuietDecode, results: Sequence[StepResult], times: Sequence[float]
-    ) -> None:
-        """Results that the worker had known before they were due; the last may still be on its way."""
-        if times[-1] >= self.agenda.now():
-            self.agenda.at(times[-1], partial(self._hear, node, results[-1]))
-            results, times = results[:-1], times[:-1]
-        quiet.keep(results, times)
-        self.num_results += len(results)
-        self.num_kept += len(results)
+        if (
+            not isinstance(message, StepResult)
+            or not node.alive
+            or not self.spec.fast_forward
+            or not self.forward.takes(node, message)
+        ):
+            self._handle(node, c.FromWorker(message))
 
     def _handle(self, node: Node[Engine], event: c.Event) -> None:
         if node.alive:
             name = node.settings.instance_id
             if not is_apart(event):
-                self._catch_up(name)
+                self.forward.catch_up(name)
             self.processes.handle(name, event)
             self._alarms[name].check()
 

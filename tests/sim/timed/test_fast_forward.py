@@ -124,3 +124,29 @@ def test_most_results_of_quiet_decode_are_not_handled_alone() -> None:
 def test_clients_that_say_that_they_are_there_interrupt_nothing() -> None:
     _, fast = both(trace((0.0, 100, 400), (0.1, 100, 400)), spec(instances=1))
     assert "Tick" in fast.interrupting and "KeepAlive" not in fast.interrupting
+
+
+@pytest.mark.parametrize("policy", ["contract", "greedy"])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_same_is_decided_whatever_disturbs_long_decodes(policy: str, seed: int) -> None:
+    """Debtors, arrivals, stragglers, deaths and deadlines come while decodes are computed in one go."""
+    random = Random(seed)
+    requests = [
+        TraceRequest(at_s, random.choice((60, 120, 3900)), random.randint(300, 900))
+        for at_s in sorted(random.uniform(0, 20) for _ in range(10))
+    ]
+    faults: list[Fault] = [Kill(21.0, "i2"), Restart(23.0, "i2")]
+    faults += [Slow(at_s, at_s + random.uniform(0.01, 3.0), "i0", 2.5) for at_s in (3.0, 11.0)]
+    run = spec(
+        instances=3,
+        kv_tokens=4000,
+        policy=policy,
+        seed=seed,
+        message_s=2e-4,
+        pipe_s=1e-4,
+        deadline_s=18.0,
+        faults=tuple(faults),
+        checks=False,
+    )
+    _, fast = both(requests, run)
+    assert fast.forward.num_kept > 0.5 * fast.forward.num_results

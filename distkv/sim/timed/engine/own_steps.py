@@ -7,9 +7,10 @@ partials it waits for. In a real step these alternate layer by layer; the sum is
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 from distkv.sim.timed.engine.around import Around
+from distkv.sim.timed.engine.losses import Losses
 from distkv.sim.timed.engine.one_step import Known, Running, Todo
 from distkv.sim.timed.engine.serving import Server
 from distkv.sim.timed.engine.step_work import Ask, StepTimes, StepWork
@@ -17,9 +18,6 @@ from distkv.sim.timed.engine.stretch import Keep, Stretch, stretch_from
 from distkv.wire.messages import from_worker as fw
 from distkv.wire.messages import to_worker as tw
 from distkv.wire.messages.counters import Counters
-
-TOKEN = 1
-"""What is sampled, always."""
 
 
 class OwnSteps:
@@ -48,7 +46,7 @@ class OwnSteps:
         self._known = Known(self._newest.step, [], StepWork())
         self._running: Running | None = None
         self._stretch: Stretch | None = None
-        self._lost_attempt: dict[str, int] = {}
+        self._losses = Losses(around.engines)
 
     @property
     def is_computing(self) -> bool:
@@ -75,7 +73,7 @@ class OwnSteps:
             and running.todo.step is self._newest.step
             and not running.owed_s
             and not running.work.chunk_tokens
-            and not self._lost_attempt
+            and not self._losses
             and not self._server.is_serving
             and not self._times.profile.can_crowd
         ):
@@ -97,8 +95,7 @@ class OwnSteps:
 
     def forget(self, request_ids: Iterable[str]) -> None:
         """What was lost of these does not matter any more."""
-        for request_id in request_ids:
-            self._lost_attempt.pop(request_id, None)
+        self._losses.forget(request_ids)
 
     def served(self) -> None:
         """A debtor came: what computes here meanwhile takes longer for it, once."""
@@ -145,8 +142,8 @@ class OwnSteps:
 
     def _look_at(self, step: tw.Step) -> Known:
         """What is lost changes what a Step asks for; else it is looked at once, however often it is computed."""
-        if self._known.step is not step or self._lost_attempt:
-            seqs = [seq for seq in step.seqs if self._lost_attempt.get(seq.request_id, -1) < seq.attempt]
+        if self._known.step is not step or self._losses:
+            seqs = self._losses.without(step.seqs)
             self._known = Known(step, seqs, self._times.work_of(seqs, self._ships))
         return self._known
 
@@ -182,7 +179,7 @@ class OwnSteps:
         own_s = running.factor * self._times.attention_s(running.work)
         running.own_end_s = self._agenda.now() + own_s
         running.parts = 1
-        self._find_lost(running)
+        self._losses.find(running)
         for creditor_id, ask in running.work.asks.items():
             if ask.rows and any(index not in running.lost for index in ask.seqs):
                 self._ask(running, creditor_id, ask)
@@ -227,7 +224,7 @@ class OwnSteps:
         self._around.computing[self._host] -= 1
         self._counters.steps += 1
         self._counters.model_s += self._agenda.now() - running.began_s
-        results = self._results(running)
+        results = self._losses.results(running)
         self._reply(
             fw.StepResult(
                 step_id=running.todo.step_id,
@@ -255,7 +252,7 @@ class OwnSteps:
         self._counters.steps += ended
         for took_s in taken:
             self._counters.model_s += took_s
-        results, counters = self._results(first), self._count()
+        results, counters = self._losses.results(first), self._count()
         stretch.keep(
             [
                 fw.StepResult(first.todo.step_id + index, results, took_s, counters)
@@ -269,39 +266,6 @@ class OwnSteps:
         self._newest = todo.further(1)
         self._todo[0] = self._newest
         return running
-
-    def _results(self, running: Running) -> tuple[fw.SeqResult, ...]:
-        known = running.known
-        if running.lost or self._lost_attempt:
-            lost = {known.seqs[index].request_id: names for index, names in running.lost.items()}
-            return tuple(self._result(seq, lost) for seq in known.step.seqs)
-        if not known.results:
-            known.results = tuple(self._result(seq, {}) for seq in known.step.seqs)
-        return known.results
-
-    def _result(self, seq: tw.SeqStep, lost: Mapping[str, set[str]]) -> fw.SeqResult:
-        name, attempt = seq.request_id, seq.attempt
-        if self._lost_attempt.get(name, -1) >= attempt:
-            return fw.SeqResult(request_id=name, attempt=attempt, status="void")
-        if name in lost:
-            self._lost_attempt[name] = attempt
-            return fw.SeqResult(request_id=name, attempt=attempt, status="lost", lost=tuple(sorted(lost[name])))
-        token = None if seq.sample is None else TOKEN
-        return fw.SeqResult(request_id=name, attempt=attempt, status="ok", token=token)
-
-    def _find_lost(self, running: Running) -> None:
-        """Sequences of which something lies where it cannot be read."""
-        engines = self._around.engines
-        for creditor_id, ask in running.work.asks.items():
-            creditor = engines.get(creditor_id)
-            for index in ask.seqs:
-                for part in running.known.seqs[index].remote:
-                    if part.instance_id == creditor_id and (
-                        creditor is None
-                        or not creditor.is_there(part.span.epoch.incarnation)
-                        or not creditor.spans.is_readable(part)
-                    ):
-                        running.lost.setdefault(index, set()).add(creditor_id)
 
     def _ships(self, creditor: str, rows: int, tokens: int, local_tokens: int) -> bool:
         """Whether a chunk's queries travel, by what both ways take (000, Fig. 12)."""
