@@ -149,4 +149,4 @@ def test_the_same_is_decided_whatever_disturbs_long_decodes(policy: str, seed: i
         checks=False,
     )
     _, fast = both(requests, run)
-    assert fast.forward.num_kept > 0.5 * fast.forward.num_results
+    assert fast.forward.num_kept > 0.25 * fast.forward.num_results
