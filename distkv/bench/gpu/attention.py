@@ -17,8 +17,8 @@ from distkv.bench.harness.command import Measured, Say
 from distkv.bench.harness.gpu import Clock, Work, clock_of, copying, gpu_facts, timed_rate
 from distkv.bench.harness.machine import machine_facts, versions_of
 from distkv.bench.harness.report import Goal, Report, at_least, results
-from distkv.bench.workloads.attention import BLOCK_TOKENS, Shape
-from distkv.bench.workloads.gpu_attention import Cells, PagedBatch
+from distkv.bench.workloads.computing.attention import BLOCK_TOKENS, Shape
+from distkv.bench.workloads.computing.gpu_attention import Cells, PagedBatch
 from distkv.kernels import Backend
 from distkv.kernels.triton.attention import templates
 from distkv.kernels.triton.backend import TritonBackend

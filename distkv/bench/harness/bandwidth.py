@@ -7,7 +7,7 @@ import time
 
 import torch
 
-from distkv.bench.workloads.attention import STREAM_BYTES, streaming
+from distkv.bench.workloads.computing.attention import STREAM_BYTES, streaming
 from distkv.kernels.cpu.dispatch import choose
 
 READS = 3

@@ -1,4 +1,4 @@
-"""`distkv bench`: the benchmarks, each a program of its own in `distkv.bench`.
+"""`distkv bench`: the benchmarks, each a program of its own in a room of `distkv.bench`.
 
 A benchmark module has `main`: a click command, or a function that takes the arguments after the name and returns an
 exit code.
@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections.abc import Mapping
 from typing import Any
 
 import click
 
-import distkv.bench
+from distkv.bench import computing, deciding, reports, serving
 from distkv.cli.signals import signals_interrupt
 from distkv.config import nearest
 
@@ -25,11 +26,17 @@ Examples:
   distkv bench plot smoke.json
 """
 PLOT = "plot"
+ROOMS = computing, deciding, serving, reports
 
 
-def names() -> list[str]:
-    """The benchmarks there are, and `plot`: the modules of the package; what they share lies in packages below it."""
-    return sorted(module.name for module in pkgutil.iter_modules(distkv.bench.__path__) if not module.ispkg)
+def modules() -> Mapping[str, str]:
+    """The benchmarks there are, and `plot`, by name: all modules of these rooms."""
+    found = {
+        module.name: f"{room.__name__}.{module.name}"
+        for room in ROOMS
+        for module in pkgutil.iter_modules(room.__path__)
+    }
+    return dict(sorted(found.items()))
 
 
 @click.pass_context
@@ -37,11 +44,12 @@ def _command(ctx: click.Context, /, name: str | None, arguments: tuple[str, ...]
     if name is None:
         click.echo(ctx.get_help())
         return 0
-    if name not in names():
-        raise click.UsageError(f"there is no benchmark {name!r} ({nearest(name, names())})", ctx)
-    main: Any = getattr(importlib.import_module(f"distkv.bench.{name}"), "main", None)
+    known = modules()
+    if name not in known:
+        raise click.UsageError(f"there is no benchmark {name!r} ({nearest(name, known)})", ctx)
+    main: Any = getattr(importlib.import_module(known[name]), "main", None)
     if main is None:
-        raise click.UsageError(f"distkv.bench.{name} is no benchmark: it has no main", ctx)
+        raise click.UsageError(f"{known[name]} is no benchmark: it has no main", ctx)
     with signals_interrupt(once=True):
         if isinstance(main, click.Command):
             code = main.main(list(arguments), prog_name=f"distkv bench {name}", standalone_mode=False)
@@ -60,6 +68,6 @@ command = click.Command(
         ),
     ],
     help=HELP,
-    epilog=f"Benchmarks: {', '.join(name for name in names() if name != PLOT)}. {PLOT} draws the JSON of one again.",
+    epilog=f"Benchmarks: {', '.join(name for name in modules() if name != PLOT)}. {PLOT} draws the JSON of one again.",
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False, "max_content_width": 100},
 )

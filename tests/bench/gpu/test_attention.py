@@ -10,11 +10,11 @@ import torch
 
 pytest.importorskip("triton", reason="Triton is not installed: it comes with the extra 'gpu'")
 
-from distkv.bench import attention
+from distkv.bench.computing import attention
 from distkv.bench.gpu import attention as gpu_attention
 from distkv.bench.harness.gpu import gpu_of
-from distkv.bench.workloads.attention import Shape
-from distkv.bench.workloads.gpu_attention import Cells, PagedBatch
+from distkv.bench.workloads.computing.attention import Shape
+from distkv.bench.workloads.computing.gpu_attention import Cells, PagedBatch
 from distkv.errors import ConfigError
 from distkv.kernels import Backend
 from distkv.kernels.triton.attention import templates

@@ -20,7 +20,7 @@ def test_bench_hands_its_arguments_on(monkeypatch):
 
     module.main = main
     monkeypatch.setitem(sys.modules, "distkv.bench.fake", module)
-    monkeypatch.setattr(bench, "names", lambda: ["fake"])
+    monkeypatch.setattr(bench, "modules", lambda: {"fake": "distkv.bench.fake"})
     assert run(command, ["bench", "fake", "--quick", "--json", "f.json", "--plot", "f.png"]) == 0
     assert seen == ["--quick", "--json", "f.json", "--plot", "f.png"]
 
@@ -31,7 +31,7 @@ def test_a_bench_may_be_a_click_command(monkeypatch, capsys):
         "x", callback=lambda quick: 4 if quick else 0, params=[click.Option(["--quick"], is_flag=True)]
     )
     monkeypatch.setitem(sys.modules, "distkv.bench.fake", module)
-    monkeypatch.setattr(bench, "names", lambda: ["fake"])
+    monkeypatch.setattr(bench, "modules", lambda: {"fake": "distkv.bench.fake"})
     assert run(command, ["bench", "fake", "--quick"]) == 4
     assert run(command, ["bench", "fake", "--wrong"]) == 2
     assert "--wrong" in capsys.readouterr().err

@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from distkv.bench.workloads.control_load import ControlLoad
+from distkv.bench.workloads.deciding.control_load import ControlLoad
 from distkv.control.commands import FromWorker, TellWorker, Tokenized
 from distkv.control.request.output import NoText
 from distkv.control.rmanager.state import RManagerSettings

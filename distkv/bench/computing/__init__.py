@@ -1,0 +1,1 @@
+"""How fast an engine computes: attention, prefill, steps. Each module is a benchmark."""

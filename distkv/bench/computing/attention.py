@@ -1,0 +1,170 @@
+"""`distkv bench attention`: the CPU backends beside torch's fused kernel and beside reading memory; GPUs likewise.
+
+Decode reads every key and value once, so its limit is the streaming bandwidth, measured in the same rounds. Keys are
+bfloat16 in blocks of random order; torch's kernel has them contiguous, as it wants them.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from functools import partial
+
+import click
+import torch
+
+from distkv.bench.harness.alternate import Samples, alternate, paired_ratio
+from distkv.bench.harness.command import Measured, Say, benchmark, unit_of_name
+from distkv.bench.harness.gpu import COPY_BYTES, gpu_of
+from distkv.bench.harness.machine import machine_facts, versions_of
+from distkv.bench.harness.report import Goal, Report, at_least, results
+from distkv.bench.workloads.computing.attention import BLOCK_TOKENS, STREAM_BYTES, Keys, Shape, merging, rate, streaming
+from distkv.kernels import Backend
+from distkv.kernels.cpu.dispatch import available, backend_of, choose
+
+SHAPES = (Shape(32, 8, 128), Shape(12, 4, 64), Shape(32, 32, 128), Shape(64, 8, 128))
+LENGTHS = (8192, 32768, 131072)
+PREFILL_TOKENS = 2048
+PARTIALS = 8
+STREAM = "memory read"
+FLASH = "torch flash"
+HELP = """Micro-attention of the CPU backends: decode beside streaming memory and torch's fused kernel, merging of
+partials, prefill; variants by turns, medians and spread.
+
+\b
+Examples:
+  distkv bench attention --json attention.json --plot attention.png
+  distkv bench attention --quick
+  distkv bench attention --levels avx512,avx2
+  distkv bench attention --device cuda --json gpu.json
+"""
+
+
+def measure(
+    say: Say, *, quick: bool, device: str, threads: int, rounds: int | None, levels: str | None, tune: bool
+) -> Measured:
+    """Run it; the report and its samples."""
+    if device != "cpu":
+        return _measure_gpu(say, device, quick, rounds, tune)
+    names = levels.split(",") if levels else [available()[0]]
+    choices = [choose(name) for name in names]  # type: ignore[arg-type]
+    torch.set_num_threads(threads)
+    for choice in choices:
+        if choice.native is not None:
+            choice.native.set_threads(threads, None, 0)
+    backends = {choice.level: backend_of(choice) for choice in choices}
+    stream = streaming(choices[0].native)
+    rounds = rounds or (3 if quick else 9)
+    lengths = (1024,) if quick else LENGTHS
+    samples: Samples = {}
+    for shape in SHAPES[:2] if quick else SHAPES:
+        for num_keys in lengths:
+            samples |= _decode(say, shape, num_keys, backends, stream, rounds)
+        samples |= _prefill(say, shape, 256 if quick else PREFILL_TOKENS, backends, rounds)
+    units = {case: unit_of_name(case) for case in samples}
+    machine = machine_facts() | {
+        "threads": threads,
+        "levels here": ", ".join(available()),
+        "keys": f"bfloat16, blocks of {BLOCK_TOKENS} tokens in random order",
+        "command": f"distkv bench attention --threads {threads} --rounds {rounds}" + (" --quick" if quick else ""),
+        "contenders": {
+            FLASH: "aten::_scaled_dot_product_flash_attention_for_cpu, contiguous K and V; decode: heads of a group "
+            "as rows of one head, bfloat16; prefill: KV heads repeated beforehand, causal, float32 and bfloat16",
+            STREAM: f"sum of {STREAM_BYTES >> 20} MiB of float32 with the same threads",
+        },
+    }
+    goals = _goals(samples, names[0])
+    return Report("attention", machine, versions_of(("torch",)), results(samples, units), goals), samples
+
+
+def _decode(
+    say: Say, shape: Shape, num_keys: int, backends: dict[str, Backend], stream: Callable[[], object], rounds: int
+) -> Samples:
+    case = f"decode {shape} {num_keys:,} keys, GB/s"
+    say(case)
+    keys = Keys(shape, num_keys)
+    repeats = max(1, (1 << 27) // keys.num_bytes)
+    variants = {
+        name: partial(rate, keys.ours(backend, 1), keys.num_bytes / 1e9, case, repeats)
+        for name, backend in backends.items()
+    }
+    variants[STREAM] = partial(rate, stream, STREAM_BYTES / 1e9, case)
+    variants[FLASH] = partial(rate, keys.flash_decode(), keys.num_bytes / 1e9, case)
+    samples = alternate(variants, rounds)
+    merge_case = f"merge of {PARTIALS} beside decode {shape} {num_keys:,} keys, calls/s"
+    parts = {
+        f"{name} {what}": partial(rate, work, 1, merge_case, count)
+        for name, backend in backends.items()
+        for what, work, count in (
+            ("attention", keys.ours(backend, 1), repeats),
+            ("merge", merging(backend, shape, PARTIALS), 200),
+        )
+    }
+    return samples | alternate(parts, rounds)
+
+
+def _prefill(say: Say, shape: Shape, tokens: int, backends: dict[str, Backend], rounds: int) -> Samples:
+    case = f"prefill {shape} {tokens:,} tokens, tokens/s"
+    say(case)
+    keys = Keys(shape, tokens)
+    variants = {name: partial(rate, keys.ours(backend, tokens), tokens, case) for name, backend in backends.items()}
+    for dtype in (torch.float32, torch.bfloat16):
+        name = f"{FLASH} {str(dtype).removeprefix('torch.')}"
+        variants[name] = partial(rate, keys.flash_prefill(dtype), tokens, case)
+    return alternate(variants, rounds)
+
+
+def _goals(samples: Samples, ours: str) -> tuple[Goal, ...]:
+    goals = []
+    for case, variants in samples.items():
+        if case.startswith("decode"):
+            share, beside = (paired_ratio(variants[ours], variants[name]) for name in (STREAM, FLASH))
+            goals.append(at_least(f"{case}: {ours} beside streaming memory", share, 0.75))
+            goals.append(at_least(f"{case}: {ours} beside torch's flash-for-CPU", beside, 3))
+        elif case.startswith("merge"):
+            cost = 100 / paired_ratio(variants[f"{ours} merge"], variants[f"{ours} attention"]).value
+            target = "at most 2 %"
+            goals.append(Goal(f"{case}: merging, of the attention", target, f"{cost:.2f} %", cost <= 2))
+        else:
+            best = max((name for name in variants if name != ours), key=lambda name: statistics.median(variants[name]))
+            ratio = paired_ratio(variants[ours], variants[best])
+            goals.append(at_least(f"{case}: {ours} beside {best}", ratio, 1))
+    return tuple(goals)
+
+
+def _measure_gpu(say: Say, name: str, quick: bool, rounds: int | None, tune: bool) -> Measured:
+    # Triton is an extra, and takes a while to load.
+    from distkv.bench.gpu import attention as gpu_attention
+
+    device = gpu_of(name)
+    rounds = rounds or (3 if quick else 9)
+    shapes = SHAPES[:2] if quick else SHAPES
+    options = (" --quick" if quick else "") + (" --tune" if tune else "")
+    return gpu_attention.measure_on(
+        device,
+        gpu_attention.backend_for(say, shapes, device, tune=tune),
+        say,
+        shapes,
+        gpu_attention.DECODE[:2] if quick else gpu_attention.DECODE,
+        gpu_attention.PREFILL[1:] if quick else gpu_attention.PREFILL,
+        rounds,
+        COPY_BYTES,
+        f"distkv bench attention --device {name} --rounds {rounds}{options}",
+    )
+
+
+main = benchmark(
+    "attention",
+    measure,
+    HELP,
+    [
+        click.Option(["--device"], default="cpu", show_default=True, help="cpu, cuda, or cuda:N: what to measure on."),
+        click.Option(["--threads"], type=click.IntRange(min=1), default=1, show_default=True, help="CPU threads."),
+        click.Option(["--rounds"], type=click.IntRange(min=1), help="How often each variant runs."),
+        click.Option(["--levels"], help="Backends to measure, by commas; the first is judged. Default: the best here."),
+        click.Option(
+            ["--tune"], is_flag=True, help="With cuda: first time the kernels' configs here, and keep the best."
+        ),
+    ],
+    unit_of=unit_of_name,
+)

@@ -1,0 +1,299 @@
+"""`distkv bench prefill`: chunks of a prompt whose KV lies at a creditor (000, Fig. 12).
+
+Shipping their queries there, fetching the KV, and what distkv chooses, over a grid of chunks, spans and links; and the
+time to first token of a long prompt.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import statistics
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+
+import click
+import msgspec
+
+from distkv.bench.baselines.checkpoints import MODELS
+from distkv.bench.baselines.checkpoints import Model as Shape
+from distkv.bench.harness.alternate import Samples, alternate, paired_ratio
+from distkv.bench.harness.command import Measured, Say, benchmark, unit_of_name
+from distkv.bench.harness.contenders import ask_cluster
+from distkv.bench.harness.machine import machine_facts, versions_of
+from distkv.bench.harness.report import Goal, Report, results
+from distkv.bench.workloads.computing.lender import BLOCK_TOKENS, Lender, Lent
+from distkv.bench.workloads.computing.random_model import random_model
+from distkv.bench.workloads.computing.remote_prefill import RemotePrefill
+from distkv.client.local.cluster import LocalCluster
+from distkv.demo.random_checkpoint import make_checkpoint
+from distkv.engine.device.cpu import CpuDevice
+from distkv.engine.model.decoder import Model
+from distkv.errors import ConfigError
+from distkv.types import PrefillKv, Transport
+
+SHIP, FETCH, CHOSEN = "ship", "fetch", "chosen"
+WAYS: dict[str, PrefillKv] = {CHOSEN: "auto", SHIP: "ship", FETCH: "fetch"}
+LINKS: dict[str, Transport] = {"host": "auto", "tcp": "tcp"}
+WITHIN = 1.05
+LEAST_ROUNDS = 9
+"""Of fewer the interval says too little for a verdict."""
+ALL_FETCHED = 0.99
+"""Of the KV. A fetch that cannot begin ships its queries instead: where less was fetched, fetching was not measured."""
+SAMPLE_S = 0.1
+"""A sample is as many steps as take so long, at least one."""
+LEARNING_STEPS, LEARNING_S = 24, 3.0
+"""Steps of a cell, and seconds for them, in which the choice learns before it is measured."""
+INSTANCES = 4
+HELP = """Chunks of a prompt whose KV lies at a creditor: shipping queries, fetching KV, and what distkv chooses, by
+turns; then the time to first token of a prompt with most of its KV elsewhere.
+
+\b
+Examples:
+  distkv bench prefill --json prefill.json --plot prefill.png
+  distkv bench prefill --quick
+  distkv bench prefill --rows 128,512 --remote 8192 --links tcp --creditor busy
+"""
+
+
+class Size(msgspec.Struct, frozen=True):
+    """Of the prompt. pool_tokens: of each of the instances, three quarters of which the prompt fills."""
+
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    vocab: int
+    pool_tokens: int
+    rounds: int
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Most of it lies elsewhere."""
+        return INSTANCES * self.pool_tokens * 3 // 4
+
+
+FULL = Size(768, 6, 12, 4, 8192, pool_tokens=2048, rounds=LEAST_ROUNDS)
+QUICK = Size(128, 2, 4, 2, 512, pool_tokens=256, rounds=2)
+
+
+def measure(
+    say: Say,
+    *,
+    quick: bool,
+    rows: str | None,
+    remote: str | None,
+    links: str | None,
+    creditor: str | None,
+    layers: int,
+    rounds: int | None,
+) -> Measured:
+    """Run it; the report and its samples. Nothing that it started or wrote is left on return."""
+    size = QUICK if quick else FULL
+    rounds = rounds or size.rounds
+    shape = msgspec.structs.replace(MODELS["tiny" if quick else "b"], layers=layers)
+    grid = Grid(
+        _sizes("rows", rows or ("32" if quick else "16,128,512")),
+        _sizes("remote", remote or ("256" if quick else "1024,8192,32768")),
+        _names("links", links or ("host" if quick else "host,tcp"), LINKS),
+        _names("creditor", creditor or ("idle" if quick else "idle,busy"), ("idle", "busy")),
+    )
+    with _cores() as (own, others):
+        samples, fetched = grid.measure(say, shape, rounds, own, others)
+    goals = tuple(_within(case, variants, fetched[case]) for case, variants in samples.items())
+    first = _first_tokens(say, size, grid.links, rounds)
+    samples |= first
+    machine = machine_facts() | {
+        "model": f"random Llama {shape.name} of {layers} layers, bfloat16, 1 thread",
+        "command": f"distkv bench prefill --rows {_list(grid.rows)} --remote {_list(grid.remote)} "
+        f"--links {_list(grid.links)} --creditor {_list(grid.loads)} --layers {layers} --rounds {rounds}"
+        + (" --quick" if quick else ""),
+        "contenders": {
+            CHOSEN: f"prefill_kv auto, after {LEARNING_STEPS} steps of the cell or {LEARNING_S:g} s, its tries of the "
+            "other way included; first tokens: as the others, greedy, default settings",
+            SHIP: "prefill_kv ship: what distkv did before it could fetch",
+            FETCH: "prefill_kv fetch: a mapped pool is attended to where it lies; over tcp in pieces",
+            "busy creditor": "decodes 4 sequences of 512 tokens all the time",
+        },
+        "share of the KV that fetch fetched": {case: round(share, 4) for case, share in fetched.items()},
+    }
+    goals += tuple(_sooner(case, variants) for case, variants in first.items())
+    units = {case: unit_of_name(case) for case in samples}
+    return Report("prefill", machine, versions_of(("torch",)), results(samples, units), goals), samples
+
+
+class Grid(msgspec.Struct, frozen=True):
+    """Rows of a chunk, tokens at the creditor, links, and whether the creditor computes steps of its own."""
+
+    rows: tuple[int, ...]
+    remote: tuple[int, ...]
+    links: tuple[str, ...]
+    loads: tuple[str, ...]
+
+    def measure(
+        self, say: Say, shape: Shape, rounds: int, own: int | None, others: int | None
+    ) -> tuple[Samples, dict[str, float]]:
+        """All cells, and which share of the KV `fetch` fetched in each; each contender learns from its own steps,
+        through all of them. own, others: cores."""
+        say("making a model and a lender")
+        device = CpuDevice()
+        device.backend.use_threads(1, () if own is None else (own,))
+        model = random_model(shape, device)
+        samples: Samples = {}
+        fetched: dict[str, float] = {}
+        with Lender(Lent(shape, max(self.remote) // BLOCK_TOKENS, others)) as lender, ExitStack() as stack:
+            for link in self.links:
+                debtors = {name: self._debtor(model, lender, way, link) for name, way in WAYS.items()}
+                for debtor in debtors.values():
+                    stack.callback(debtor.close)
+                for load in self.loads:
+                    lender.load(load == "busy")
+                    for rows in self.rows:
+                        for remote in self.remote:
+                            case = f"{rows} rows over {remote:,} tokens, {link}, {load} creditor, ms"
+                            say(case)
+                            one = debtors[FETCH]
+                            fetched_before, remote_before = one.fetched_blocks, one.remote_blocks
+                            samples |= alternate(_contenders(debtors, rows, remote, case), rounds, warmups=3)
+                            fetched[case] = (one.fetched_blocks - fetched_before) / (one.remote_blocks - remote_before)
+        return samples, fetched
+
+    def _debtor(self, model: Model, lender: Lender, way: PrefillKv, link: str) -> RemotePrefill:
+        return RemotePrefill(model, max(self.rows), lender.member, way, LINKS[link])
+
+
+def _contenders(
+    debtors: Mapping[str, RemotePrefill], rows: int, remote: int, case: str
+) -> dict[str, partial[Mapping[str, float]]]:
+    """The choice has learned before: a creditor is chosen for hundreds of chunks, not for the first ones of a size."""
+    once_s = min(debtor.step(rows, remote) for debtor in debtors.values())
+    for _ in range(min(LEARNING_STEPS, round(LEARNING_S / once_s))):
+        debtors[CHOSEN].step(rows, remote)
+    count = max(1, round(SAMPLE_S / once_s))
+    return {name: partial(_steps, debtor, rows, remote, count, case) for name, debtor in debtors.items()}
+
+
+def _steps(debtor: RemotePrefill, rows: int, remote: int, count: int, case: str) -> Mapping[str, float]:
+    return {case: 1e3 * statistics.fmean(debtor.step(rows, remote) for _ in range(count))}
+
+
+def _first_tokens(say: Say, size: Size, links: Sequence[str], rounds: int) -> Samples:
+    """The time to first token of a prompt that only all instances together hold."""
+    samples: Samples = {}
+    draw = random.Random(0)
+    prompt = [draw.randrange(1, size.vocab) for _ in range(size.prompt_tokens)]
+    shape = {name: getattr(size, name) for name in ("hidden", "layers", "heads", "kv_heads", "vocab")}
+    with tempfile.TemporaryDirectory(prefix="distkv-bench-") as place:
+        model = Path(place) / "model"
+        say("making a checkpoint")
+        make_checkpoint(model, **shape)
+        for link in links:
+            case = f"first token of {size.prompt_tokens:,}, {INSTANCES} pools of {size.pool_tokens:,}, {link}, s"
+            say(case)
+            with ExitStack() as stack:
+                clusters = {
+                    name: stack.enter_context(
+                        LocalCluster(
+                            model,
+                            INSTANCES,
+                            size.pool_tokens,
+                            dtype="bfloat16",
+                            threads=1,
+                            gateway=False,
+                            prefill_kv=WAYS[name],
+                            tensor_transport=LINKS[link],
+                        )
+                    )
+                    for name in (CHOSEN, SHIP)
+                }
+                contenders = {name: partial(_first, one, prompt, case) for name, one in clusters.items()}
+                samples |= alternate(contenders, rounds, warmups=2)
+    return samples
+
+
+def _first(cluster: LocalCluster, prompt: Sequence[int], case: str) -> Mapping[str, float]:
+    return {case: ask_cluster(cluster, prompt, 2).first_s}
+
+
+def _within(case: str, variants: Mapping[str, list[float]], fetched: float) -> Goal:
+    """fetched: the share of the KV that `fetch` fetched."""
+    better = min((SHIP, FETCH), key=lambda name: statistics.median(variants[name]))
+    ratio = paired_ratio(variants[CHOSEN], variants[better])
+    met = True if ratio.high <= WITHIN else False if ratio.low > WITHIN else None
+    why = f"the better one is {better}" + ("; its interval holds the target" if met is None else "")
+    if fetched < ALL_FETCHED:
+        met, why = None, f"fetch fetched {fetched:.0%} of the KV and shipped queries to the rest"
+    elif unsure := _too_few(variants):
+        met, why = None, unsure
+    return Goal(f"{case}: chosen beside the better one", f"at most {WITHIN}, whole interval", str(ratio), met, why)
+
+
+def _sooner(case: str, variants: Mapping[str, list[float]]) -> Goal:
+    ratio = paired_ratio(variants[SHIP], variants[CHOSEN])
+    met = True if ratio.low > 1 else False if ratio.high < 1 else None
+    why = "its interval holds 1" if met is None else ""
+    if unsure := _too_few(variants):
+        met, why = None, unsure
+    return Goal(f"{case}: before beside now", "over 1, whole interval", str(ratio), met, why)
+
+
+def _too_few(variants: Mapping[str, list[float]]) -> str:
+    """Why there is no verdict; empty if there were enough rounds."""
+    rounds = min(map(len, variants.values()))
+    return "" if rounds >= LEAST_ROUNDS else f"{rounds} rounds, and a verdict takes {LEAST_ROUNDS}"
+
+
+@contextmanager
+def _cores() -> Iterator[tuple[int | None, int | None]]:
+    """One core for this process and one for the lender, if there are two."""
+    before = os.sched_getaffinity(0)
+    if len(before) < 2:
+        yield None, None
+        return
+    own, others = sorted(before)[:2]
+    os.sched_setaffinity(0, [own])
+    try:
+        yield own, others
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def _sizes(name: str, given: str) -> tuple[int, ...]:
+    sizes = [int(size) for size in given.split(",") if size.isdecimal()]
+    if len(sizes) != given.count(",") + 1 or min(sizes) < BLOCK_TOKENS:
+        raise ConfigError(name, f"{given!r} is not a list of sizes from {BLOCK_TOKENS} on", "for example 128,512")
+    return tuple(sizes)
+
+
+def _names(name: str, given: str, known: Sequence[str] | Mapping[str, object]) -> tuple[str, ...]:
+    names = tuple(given.split(","))
+    if not set(names) <= set(known):
+        raise ConfigError(name, f"{given!r} is not a list of {', '.join(known)}", f"for example {next(iter(known))}")
+    return names
+
+
+def _list(values: Sequence[object]) -> str:
+    return ",".join(map(str, values))
+
+
+main = benchmark(
+    "prefill",
+    measure,
+    HELP,
+    [
+        click.Option(["--rows"], help="Tokens of a chunk; with commas."),
+        click.Option(["--remote"], help="Tokens that lie at the creditor; with commas."),
+        click.Option(["--links"], help="host, where pools are mapped, and tcp; with commas."),
+        click.Option(["--creditor"], help="idle, busy or both, with a comma: whether it computes steps of its own."),
+        click.Option(["--layers"], type=click.IntRange(min=1), default=2, show_default=True, help="Of the model."),
+        click.Option(
+            ["--rounds"],
+            type=click.IntRange(min=1),
+            help=f"How often each variant runs; goals are judged from {LEAST_ROUNDS} on.",
+        ),
+    ],
+    unit_of=unit_of_name,
+)

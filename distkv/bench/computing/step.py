@@ -1,0 +1,146 @@
+"""`distkv bench step`: decode steps of the engine alone beside the rate at which memory could feed them.
+
+A step reads all weights but the input embedding, and every key and value. What the processes around the engine cost is
+not in it: that is `distkv bench engine`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import click
+import torch
+
+from distkv.bench.baselines.checkpoints import MODELS
+from distkv.bench.harness.alternate import Samples, alternate, paired_ratio
+from distkv.bench.harness.bandwidth import Bandwidth
+from distkv.bench.harness.command import Measured, Say, benchmark, unit_of_name
+from distkv.bench.harness.gpu import COPY_BYTES, GpuClock, copying, gpu_facts, gpu_of
+from distkv.bench.harness.machine import machine_facts, versions_of
+from distkv.bench.harness.report import Goal, Report, at_least, results
+from distkv.bench.workloads.computing.decode_steps import DecodeSteps
+from distkv.bench.workloads.computing.random_model import random_model
+from distkv.engine.device.device import Device
+from distkv.engine.device.registry import choose_device
+from distkv.errors import ConfigError
+
+OURS, LIMIT = "distkv", "memory limit"
+STEPS = 10
+"""Of a sample."""
+GPU_GOAL, CPU_GOAL = 0.85, 0.8
+HELP = """Decode steps of the engine alone, with random weights, beside the rate at which memory could feed them.
+
+\b
+Examples:
+  distkv bench step --model b --contexts 128,2048,8192,32768
+  distkv bench step --device cuda --model 7b --batches 1,8,64 --json step.json
+"""
+
+
+def measure(
+    say: Say,
+    *,
+    quick: bool,
+    device: str,
+    model: str | None,
+    batches: str,
+    contexts: str,
+    threads: int,
+    rounds: int | None,
+) -> Measured:
+    """Run it; the report and its samples."""
+    shape = MODELS[model or ("tiny" if quick else "7b" if device != "cpu" else "b")]
+    cells = [(batch, context) for batch in _sizes("batches", batches) for context in _sizes("contexts", contexts)]
+    rounds = rounds or (2 if quick else 7)
+    if device != "cpu":
+        gpu_of(device)
+    here = choose_device(device)
+    bandwidth = _bandwidth(here, threads)
+    say(f"making {shape.name}")
+    made = random_model(shape, here)
+    samples: Samples = {}
+    for batch, context in cells:
+        case = f"{shape.name}, batch {batch} x {context:,}, tokens/s"
+        say(case)
+        steps = DecodeSteps(made, batch, context, (rounds + 2) * STEPS)
+        contenders = {
+            OURS: partial(_rate, steps, case),
+            LIMIT: partial(_limit, bandwidth, shape.step_bytes(context, batch), batch, case),
+        }
+        samples |= alternate(contenders, rounds, warmups=2)
+        del steps, contenders
+    machine = machine_facts() | gpu_facts(here.place) | {
+        "kernels": here.backend.name,
+        "threads": threads,
+        "model": f"random Llama {shape.name}, bfloat16, {shape.parameters / 1e6:.1f}M parameters",
+        "command": f"distkv bench step --device {device} --model {shape.name} --batches {batches} "
+        f"--contexts {contexts} --threads {threads} --rounds {rounds}",
+        "contenders": {
+            OURS: f"StepRunner, greedy, {STEPS} steps a sample",
+            LIMIT: "weights but the input embedding, one row of that, keys and values, over the bandwidth measured "
+            + ("as a copy, bytes read and written" if here.place.type == "cuda" else "as a read"),
+        },
+    }  # fmt: skip
+    goals = tuple(_goal(case, rates, shape.name, here) for case, rates in samples.items())
+    units = {case: unit_of_name(case) for case in samples}
+    return Report("step", machine, versions_of(("torch", "triton")), results(samples, units), goals), samples
+
+
+def _sizes(name: str, given: str) -> list[int]:
+    sizes = [int(size) for size in given.split(",") if size.isdecimal()]
+    if len(sizes) != given.count(",") + 1 or 0 in sizes:
+        raise ConfigError(name, f"{given!r} is not a list of sizes", "for example 1,8,64")
+    return sizes
+
+
+def _rate(steps: DecodeSteps, case: str) -> Mapping[str, float]:
+    started_s = time.perf_counter()
+    for _ in range(STEPS):
+        steps.step()
+    return {case: STEPS * steps.batch / (time.perf_counter() - started_s)}
+
+
+def _limit(bandwidth: Callable[[], float], step_bytes: float, batch: int, case: str) -> Mapping[str, float]:
+    return {case: batch * bandwidth() / step_bytes}
+
+
+def _bandwidth(device: Device, threads: int) -> Callable[[], float]:
+    """Bytes per second."""
+    place = device.place
+    if place.type != "cuda":
+        return Bandwidth(threads).bytes_per_s
+    clock = GpuClock()
+    copy = clock.ready(copying(place))
+    return lambda: 2 * COPY_BYTES * 5 / clock.seconds(copy, 5)
+
+
+def _goal(case: str, rates: Mapping[str, Any], model: str, device: Device) -> Goal:
+    goal, ratio = f"{case}: share of the memory limit", paired_ratio(rates[OURS], rates[LIMIT])
+    if model == "tiny":
+        return Goal(goal, "measured", str(ratio), None, "caches hold this model")
+    if device.place.type == "cuda":
+        return at_least(goal, ratio, GPU_GOAL)
+    if ", batch 1 x" not in case:
+        return Goal(goal, "measured", str(ratio), None, "on CPUs the goal is stated for one sequence")
+    return at_least(goal, ratio, CPU_GOAL)
+
+
+main = benchmark(
+    "step",
+    measure,
+    HELP,
+    [
+        click.Option(["--device"], default="cpu", show_default=True, help="cpu, cuda, or cuda:N."),
+        click.Option(["--model"], type=click.Choice(sorted(MODELS)), help="b, on a GPU 7b, with --quick tiny."),
+        click.Option(["--batches"], default="1", show_default=True, help="Sequences of a step; with commas."),
+        click.Option(["--contexts"], default="2048", show_default=True, help="Tokens behind each; with commas."),
+        click.Option(
+            ["--threads"], type=click.IntRange(min=1), default=torch.get_num_threads(), help="Of the CPU; all CPUs."
+        ),
+        click.Option(["--rounds"], type=click.IntRange(min=1), help="How often each contender runs."),
+    ],
+    unit_of=unit_of_name,
+)

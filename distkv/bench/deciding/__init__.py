@@ -1,0 +1,1 @@
+"""What decisions cost, and what they are worth in modelled time. Each module is a benchmark."""

@@ -1,0 +1,1 @@
+"""Whole clusters: traces, many requests at once, clients that attack. Each module is a benchmark."""

@@ -1,0 +1,1 @@
+"""Loads of an engine: shapes, steps, models, and who serves beside them."""

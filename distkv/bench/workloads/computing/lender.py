@@ -1,0 +1,137 @@
+"""A creditor's data plane in a process of its own: a pool that is lent as one span, and steps of its own on demand.
+
+`python -m distkv.bench.workloads.computing.lender` says where it is reached, then follows its standard input: "busy"
+and "idle" say whether it computes steps of its own; at the end of it, it ends.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from distkv.bench.baselines.checkpoints import Model as Shape
+from distkv.wire.messages.common import DataEndpoint, Epoch, Member, SpanRef
+
+SPAN = SpanRef(span_id="s", epoch=Epoch(1, 1))
+COMPAT = "bench"
+BLOCK_TOKENS = 16
+NAME = "lender"
+VALUE = 0.01
+OWN_BATCH, OWN_CONTEXT = 4, 512
+_STEPS = 4096
+
+
+class Lent(msgspec.Struct, frozen=True):
+    """What a lender is started with. core: to stay on, if any."""
+
+    shape: Shape
+    blocks: int
+    core: int | None
+
+
+class Lender:
+    """The process, seen from outside; ends with its context."""
+
+    def __init__(self, lent: Lent) -> None:
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "distkv.bench.workloads.computing.lender",
+            msgspec.json.encode(lent).decode(),
+        ]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._commands, self._answers = self._process.stdin, self._process.stdout
+        endpoint = msgspec.json.decode(self._answer(), type=DataEndpoint)
+        self.member = Member(instance_id=NAME, incarnation=1, address="", state="ready", data=endpoint)
+
+    def load(self, is_busy: bool) -> None:
+        """Whether it computes steps of its own from now on."""
+        self._commands.write(b"busy\n" if is_busy else b"idle\n")
+        self._commands.flush()
+        self._answer()
+
+    def _answer(self) -> bytes:
+        line = self._answers.readline()
+        if not line:
+            raise RuntimeError(f"the lender ended with code {self._process.wait()}")
+        return line
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._commands.close()
+        self._process.terminate()
+        self._process.wait()
+        self._answers.close()
+
+
+def main(lent: Lent) -> None:
+    """The process itself."""
+    if lent.core is not None:
+        os.sched_setaffinity(0, [lent.core])
+    sys.setswitchinterval(0.0005)  # as a worker has it
+    # Before this its threads would be on other cores.
+    import torch
+
+    from distkv.actors.worker.link_server import LinkServer
+    from distkv.bench.workloads.computing.random_model import random_model
+    from distkv.engine.attention.serving import AttendServer
+    from distkv.engine.attention.spans import SpanRegistry
+    from distkv.engine.device.cpu import CpuDevice
+    from distkv.engine.device.pool import KvPool, slot_bytes
+    from distkv.wire.links import LinkIdentity, PoolMemory, listen
+
+    device = CpuDevice()
+    device.backend.use_threads(1, ())
+    model = random_model(lent.shape, device)
+    memory = PoolMemory(slot_bytes(model.config, BLOCK_TOKENS, model.dtype), lent.blocks)
+    torch.frombuffer(memory.view, dtype=torch.uint8).view(model.dtype).fill_(VALUE)
+    pool = KvPool(model.config, lent.blocks, BLOCK_TOKENS, model.dtype, memory.view, device.backend.layout)
+    registry = SpanRegistry()
+    registry.grant(SPAN, tuple(range(lent.blocks)))
+    server = AttendServer(pool, registry, model.config, model.dtype, device)
+    identity = LinkIdentity(instance_id=NAME, incarnation=1, compat=COMPAT)
+    listener = listen("127.0.0.1:0", identity, memory)
+    is_busy = threading.Event()
+    threading.Thread(target=LinkServer(listener, server, memory).run, daemon=True).start()
+    threading.Thread(target=_own_steps, args=(model, is_busy), daemon=True).start()
+    _say(msgspec.json.encode(listener.endpoint))
+    for line in sys.stdin:
+        is_busy.set() if line.strip() == "busy" else is_busy.clear()
+        _say(b"ok")
+
+
+def _own_steps(model: object, is_busy: threading.Event) -> None:
+    from distkv.bench.workloads.computing.decode_steps import DecodeSteps
+    from distkv.engine.model.decoder import Model
+
+    assert isinstance(model, Model)
+    while True:
+        is_busy.wait()
+        steps = DecodeSteps(model, OWN_BATCH, OWN_CONTEXT, _STEPS)
+        for _ in range(_STEPS):
+            if not is_busy.is_set():
+                break
+            steps.step()
+
+
+def _say(line: bytes) -> None:
+    sys.stdout.buffer.write(line + b"\n")
+    sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main(msgspec.json.decode(sys.argv[1], type=Lent))
+    # Its threads may be in the middle of a step.
+    os._exit(0)

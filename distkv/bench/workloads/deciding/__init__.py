@@ -1,0 +1,1 @@
+"""Loads of state machines and of a gManager."""

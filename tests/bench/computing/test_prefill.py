@@ -1,0 +1,68 @@
+"""`distkv bench prefill` from the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from distkv.bench.computing import prefill
+from distkv.bench.harness.alternate import Samples
+from distkv.errors import ConfigError
+
+
+def test_a_quick_run(tmp_path: Path) -> None:
+    file, picture = tmp_path / "prefill.json", tmp_path / "prefill.png"
+    threads, cores = torch.get_num_threads(), os.sched_getaffinity(0)
+    try:
+        prefill.main.main(["--quick", "--json", str(file), "--plot", str(picture)], standalone_mode=False)
+    finally:
+        torch.set_num_threads(threads)
+    assert os.sched_getaffinity(0) == cores
+    report = json.loads(file.read_text())
+    grid = "32 rows over 256 tokens, host, idle creditor, ms"
+    first = "first token of 768, 4 pools of 256, host, s"
+    assert [(row["case"], row["variant"]) for row in report["results"]] == [
+        *((grid, way) for way in ("chosen", "ship", "fetch")),
+        *((first, way) for way in ("chosen", "ship")),
+    ]
+    assert all(0 < row["min"] <= row["median"] <= row["max"] for row in report["results"])
+    assert [goal["goal"] for goal in report["goals"]] == [
+        f"{grid}: chosen beside the better one",
+        f"{first}: before beside now",
+    ]
+    assert all(goal["met"] is None and "2 rounds" in goal["why"] for goal in report["goals"])
+    assert report["machine"]["share of the KV that fetch fetched"] == {grid: 1.0}
+    assert picture.stat().st_size
+
+
+def test_bad_settings_are_refused_before_anything_is_made() -> None:
+    for name, given in (("rows", "1"), ("rows", "x"), ("remote", ""), ("links", "wifi"), ("creditor", "idle,gone")):
+        if given:
+            with pytest.raises(ConfigError, match=name):
+                prefill.main.main(["--quick", f"--{name}", given], standalone_mode=False)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "met"), [([1.01] * 9, True), ([1.2] * 9, False), ([1.0, 1.2] * 5, None), ([0.9] * 9, True)]
+)
+def test_the_chosen_way_is_judged_by_the_better_one(chosen: list[float], met: bool | None) -> None:
+    samples: Samples = {"case": {"chosen": chosen, "ship": [1.0] * len(chosen), "fetch": [3.0] * len(chosen)}}
+    goal = prefill._within("case", samples["case"], 1.0)
+    assert goal.met is met and "the better one is ship" in goal.why
+
+
+def test_without_enough_rounds_there_is_no_verdict() -> None:
+    for rounds, met in ((1, None), (8, None), (9, True)):
+        variants = {"chosen": [1.0] * rounds, "ship": [1.5] * rounds, "fetch": [1.0] * rounds}
+        for goal in (prefill._within("case", variants, 1.0), prefill._sooner("case", variants)):
+            assert goal.met is met and ("a verdict takes 9" in goal.why) == (met is None)
+
+
+def test_a_fetch_that_ships_instead_is_no_measure_of_fetching() -> None:
+    variants = {"chosen": [1.0] * 9, "ship": [1.0] * 9, "fetch": [1.0] * 9}
+    goal = prefill._within("case", variants, 0.4)
+    assert goal.met is None and goal.why == "fetch fetched 40% of the KV and shipped queries to the rest"
