@@ -9,6 +9,7 @@ real instance every token is its client's at once.
 from __future__ import annotations
 
 import copy
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from typing import Protocol
@@ -143,8 +144,8 @@ class Quiet:
             self._observe(oldest, result, now)
         parts = list(oldest.planned.values())
         self._take_slots(parts, len(results))
-        for part, token_ids in zip(parts, _columns(results), strict=True):
-            self._commit(part, token_ids)
+        for part, (tokens, token_ids) in zip(parts, _columns(results), strict=True):
+            self._commit(part, tokens, token_ids)
         scheduler.repeated(len(results))
 
     # --- whether it is quiet
@@ -189,16 +190,16 @@ class Quiet:
         for index, part in enumerate(parts):
             first = part.seq.length - 1
             part.seq.placement.cover(first + 1 + num_steps)
-            begun = range(-(-first // block_tokens), (first + num_steps - 1) // block_tokens + 1)
-            due += ((number * block_tokens - first, index, number) for number in begun)
+            begun = range(-(-first // block_tokens) * block_tokens, first + num_steps, block_tokens)
+            due += [(start - first, index, start // block_tokens) for start in begun]
         slots = self._state.pool.allocate_singly(len(due), SlotState.LOCAL)
         for (_, index, number), slot in zip(sorted(due), slots, strict=True):
             placement = parts[index].seq.placement
             placement.put(placement.blocks[number], slot)
 
-    def _commit(self, part: Planned, token_ids: tuple[int, ...]) -> None:
-        """What steps did for one sequence, the first of them as it was planned."""
-        state, seq, start, steps = self._state, part.seq, part.start, len(token_ids)
+    def _commit(self, part: Planned, tokens: array[int], token_ids: tuple[int, ...]) -> None:
+        """What steps did for one sequence, the first of them as it was planned. token_ids: the tokens once more."""
+        state, seq, start, steps = self._state, part.seq, part.start, len(tokens)
         counters = state.counters
         counters.recomputed_tokens += seq.computed(start, start + steps)
         counters.attended_tokens += steps * (start + 1) + steps * (steps - 1) // 2
@@ -207,7 +208,7 @@ class Quiet:
             blocks = sum(span.num_blocks for span in part.remote)
             counters.remote_attended_tokens += steps * blocks * seq.placement.block_tokens
             state.paths.attended(state.settings.instance_id, part.remote)
-        seq.decoded(token_ids)
+        seq.decoded(tokens)
         request = seq.request
         text = seq.output.extend(token_ids)
         chunk = TokenChunk(
@@ -216,9 +217,13 @@ class Quiet:
         state.emit(Answer(request.route, chunk))
 
 
-def _columns(results: Sequence[StepResult]) -> Iterator[tuple[int, ...]]:
-    """The tokens of each sequence. Results of an engine that samples always the same are one object."""
+def _columns(results: Sequence[StepResult]) -> Iterator[tuple[array[int], tuple[int, ...]]]:
+    """The tokens of each sequence, to be kept and to be sent. Results of an engine that samples always the same are one
+    object."""
     first = results[0].results
     if all(result.results is first for result in results):
-        return ((_TOKEN(one),) * len(results) for one in first)
-    return (tuple(map(_TOKEN, column)) for column in zip(*(result.results for result in results), strict=True))
+        columns = {token: (token,) * len(results) for token in set(map(_TOKEN, first))}
+        arrays = {token: array("i", column) for token, column in columns.items()}
+        return ((arrays[_TOKEN(one)], columns[_TOKEN(one)]) for one in first)
+    found = (tuple(map(_TOKEN, column)) for column in zip(*(result.results for result in results), strict=True))
+    return ((array("i", column), column) for column in found)

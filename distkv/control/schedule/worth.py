@@ -55,11 +55,11 @@ class StepTime:
         """A step of so many decodes took so long, beyond waits."""
         if self._weight >= TRUSTED_STEPS:
             seconds = min(seconds, OUTLIER * self.of(decodes))
-        sums = self._weight, self._x, self._y, self._xx, self._xy
-        news = 1.0, float(decodes), seconds, float(decodes * decodes), decodes * seconds
-        self._weight, self._x, self._y, self._xx, self._xy = (
-            FORGETTING * known + new for known, new in zip(sums, news, strict=True)
-        )
+        self._weight = FORGETTING * self._weight + 1.0
+        self._x = FORGETTING * self._x + decodes
+        self._y = FORGETTING * self._y + seconds
+        self._xx = FORGETTING * self._xx + decodes * decodes
+        self._xy = FORGETTING * self._xy + decodes * seconds
 
     def of(self, decodes: int) -> float:
         """Expected seconds. A sequence more costs nothing at least, and no more than one did on average."""
