@@ -10,6 +10,7 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Iterator
 
 from distkv.errors import LinkClosed, LinkTimeout
 from distkv.wire.links.iovec import advance
@@ -44,6 +45,15 @@ class ByteStream:
             return "127.0.0.1" if self._sock.family == socket.AF_UNIX else str(self._sock.getsockname()[0])
         except OSError as e:
             raise self.kill(e.strerror or str(e)) from None
+        finally:
+            self.leave()
+
+    @contextlib.contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Between `enter` and `leave`: whoever waits for the socket meanwhile is woken by its end."""
+        self.enter()
+        try:
+            yield
         finally:
             self.leave()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
+import functools
 import itertools
 import os
 import secrets
@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from distkv.errors import LinkClosed, LinkError, LinkTimeout, WireError
+from distkv.errors import ConfigError, LinkClosed, LinkError, LinkTimeout, WireError
 from distkv.wire.links import (
     LinkIdentity,
     LinkListener,
@@ -43,13 +43,15 @@ _registered: dict[str, Registrations] = {}
 """By the addresses of listeners: both ends of a link under test are known by the same registration."""
 
 
+@functools.cache
 def why_not(transport: str) -> str:
     """Why this transport cannot be tested here; "" if it can."""
     if transport in OPTIONAL:
         try:
-            importlib.import_module(OPTIONAL[transport].module)
-        except ImportError as error:
-            return f"{transport} is not installed: {error}"
+            with random_pool() as pool:
+                OPTIONAL[transport].register(pool).close()
+        except ConfigError as error:
+            return str(error)
     return ""
 
 

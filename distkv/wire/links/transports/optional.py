@@ -21,10 +21,9 @@ class Optional:
     def register(self, pool: Pool) -> Registration:
         """Raises ConfigError naming the extra when a package is missing, and what the module's own raises."""
         try:
-            module = importlib.import_module(self.module)
+            registration: Registration = importlib.import_module(self.module).register(pool)
         except ImportError as error:
             raise ConfigError(
                 "tensor_transport", f"{self.name} cannot be used: {error}", f"pip install 'llm-distkv[{self.extra}]'"
             ) from None
-        registration: Registration = module.register(pool)
         return registration

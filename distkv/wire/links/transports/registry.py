@@ -31,6 +31,7 @@ CONNECT: dict[str, Callable[[DataEndpoint, Hello, float], TensorLink]] = {
 TransportUnusable where it cannot join these two processes."""
 
 OPTIONAL: dict[str, Optional] = {
+    "ucx": Optional("ucx", "distkv.wire.links.transports.ucx.pool", "ucx"),
     "nixl": Optional("nixl", "distkv.wire.links.transports.nixl.pool", "nixl"),
 }
 """Those that need a package, and the pool registered. Each is a module of this room with `register(pool)`, which
