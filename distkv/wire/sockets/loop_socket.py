@@ -41,6 +41,7 @@ class LoopSocket:
         self.traces_source = False
         self.source: int | None = None
         self._socket = socket
+        self._has_routes = socket.get(zmq.TYPE) == zmq.ROUTER
         self._on_writable = on_writable
         self._waiter: asyncio.Future[None] | None = None
         self._delivery: _Delivery | None = None
@@ -143,8 +144,11 @@ class LoopSocket:
         return LinkClosed(self.name, "it was closed on this side")
 
     def _receive(self) -> list[bytes | memoryview]:
+        frames: list[bytes | memoryview] = []
+        if self._has_routes:  # short, so that to copy it is less work than to share it; a frame always follows
+            frames.append(self._socket.recv(_NOW))
         part = self._socket.recv(_NOW, copy=False)
-        frames = [_content(part)]
+        frames.append(_content(part))
         while part.more:
             part = self._socket.recv(_NOW, copy=False)
             frames.append(_content(part))

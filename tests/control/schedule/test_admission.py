@@ -177,7 +177,7 @@ def test_failures_back_off_up_to_a_limit() -> None:
         assert seq.state is WAITING, "not before its time"
         admitting.clock.advance(waits[-1] + 0.001)
     assert waits[0] < 0.2 and max(waits) <= 1.5 * LONGEST_RETRY_S
-    assert waits[4] > waits[0]
+    assert waits[4] > 4 * waits[0], "whatever the jitter"
 
 
 def test_the_oldest_does_not_wait_for_its_next_try_when_it_fits_here() -> None:
