@@ -4,7 +4,6 @@ query that waits for it."""
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from typing import TypeVar, assert_never
 
@@ -12,6 +11,7 @@ import msgspec
 
 from distkv.client.events import ConnectionLost, RequestEvents
 from distkv.client.owned_tasks import OwnedTasks
+from distkv.client.turns import Turns
 from distkv.errors import LinkClosed, WireError
 from distkv.wire.channel import ClientChannel
 from distkv.wire.envelope_factory import EnvelopeFactory
@@ -33,9 +33,6 @@ from distkv.wire.messages.to_gmanager import ClusterQuery, ExplainQuery, Locate,
 from distkv.wire.messages.to_rmanager import Cancel, KeepAlive, Members, StatusQuery, Submit
 
 SILENCE_S = 10.0
-MOST_WOKEN = 8
-"""So many are given what came for them before others have a turn of the event loop: to pass it on may take a reader a
-millisecond, and one message may be for hundreds of them."""
 LONGEST_GAP_S = 2.0
 """So much counts as silence at most between two looks. Beyond that it was this process that was stopped or busy, and
 what the other end said meanwhile waits to be read."""
@@ -49,7 +46,8 @@ class Connection:
     """Lives until it is lost or closed; a lost one is replaced, never repaired: its requests are gone with it.
 
     lost: why nothing comes any more, None while something may. tasks: own the one that reads, which ends when the
-    connection is lost or closed. on_live(connection): its `live_requests` changed. Created under the running loop.
+    connection is lost or closed. turns: of those who read what comes for a request. on_live(connection): its
+    `live_requests` changed. Created under the running loop.
     """
 
     def __init__(
@@ -59,6 +57,7 @@ class Connection:
         on_members: Callable[[str, Members], None],
         on_live: Callable[[Connection], None],
         tasks: OwnedTasks,
+        turns: Turns,
     ) -> None:
         self.address = address
         self.lost: ConnectionLost | None = None
@@ -69,8 +68,7 @@ class Connection:
         self._requests: dict[str, RequestEvents] = {}
         self._submitted: dict[str, str] = {}
         self._waiting: dict[str, list[asyncio.Future[Answer]]] = {}
-        self._untaken: deque[TokenChunk | RequestEnded] = deque()
-        self._woken = 0
+        self._turns = turns
         self._silent_s = 0.0
         self._looked_s = self._loop.time()
         self._channel = ClientChannel.connect(address, CLIENT_CONNECTION, on_disconnected=self._on_disconnected)
@@ -120,7 +118,7 @@ class Connection:
 
     def attach(self, request_id: str) -> RequestEvents:
         """What will come for a request, ending with a last chunk, a RequestEnded or a ConnectionLost."""
-        events = RequestEvents(request_id)
+        events = RequestEvents(request_id, self._turns)
         if self.lost is not None:
             events.put(self.lost)
         elif not self._requests:
@@ -215,26 +213,17 @@ class Connection:
             except LinkClosed:
                 return
             self._receive(envelope)
-            await self._woke_one()
-            while self._untaken:
-                self._take(self._untaken.popleft())
-                await self._woke_one()
-
-    async def _woke_one(self) -> None:
-        self._woken += 1
-        if self._woken >= MOST_WOKEN:
-            self._woken = 0
-            await asyncio.sleep(0)
 
     def _receive(self, envelope: Envelope[ToClient]) -> None:
         self._silent_s = 0.0
         match envelope.body:
             case TokenChunk() as chunk:
-                self._untaken.append(chunk)
+                self._take(chunk)
             case TokenChunks() as several:
-                self._untaken.extend(several.chunks)
+                for chunk in several.chunks:
+                    self._take(chunk)
             case RequestEnded() as ended:
-                self._untaken.append(msgspec.structs.replace(ended, reason=clipped(ended.reason)))
+                self._take(msgspec.structs.replace(ended, reason=clipped(ended.reason)))
             case Members() as members:
                 self._on_members(self.address, members)
                 if not members.more:
@@ -254,10 +243,6 @@ class Connection:
                 self._rejected(envelope.cause, rejected)
             case _:
                 assert_never(envelope.body)
-
-    def _take_all(self) -> None:
-        while self._untaken:
-            self._take(self._untaken.popleft())
 
     def _take(self, event: TokenChunk | RequestEnded) -> None:
         events = self._requests.get(event.request_id)
@@ -289,7 +274,6 @@ class Connection:
     def _on_disconnected(self) -> None:
         """The last words of a process that ended may be here unread."""
         while self.lost is None:
-            self._take_all()
             try:
                 envelope = self._channel.recv_now()
             except WireError as error:
@@ -305,7 +289,6 @@ class Connection:
             return
         self.lost = lost
         self._channel.close()
-        self._take_all()
         for events in self._requests.values():
             events.put(lost)
         for key in list(self._waiting):

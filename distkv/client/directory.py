@@ -13,6 +13,7 @@ from distkv.client.connection import Connection
 from distkv.client.events import ConnectionLost
 from distkv.client.instance_order import InstanceOrder
 from distkv.client.owned_tasks import OwnedTasks
+from distkv.client.turns import Turns
 from distkv.errors import ClusterUnreachable, ConfigError, LinkClosed, RequestFailed
 from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.messages.common import Member
@@ -58,6 +59,7 @@ class Directory:
         self._connections: dict[str, Connection] = {}
         self._loop = asyncio.get_running_loop()
         self._tasks = OwnedTasks()
+        self._turns = Turns()
         self._bootstrap()
         self._tasks.start(self._refresh(), name=f"members of {address}")
 
@@ -91,7 +93,7 @@ class Directory:
             if known is not None and address == self.address:
                 self._bootstrap_lost, self._bootstrap_answers = True, False
             try:
-                known = Connection(address, self._envelopes, self._on_members, self._on_live, self._tasks)
+                known = Connection(address, self._envelopes, self._on_members, self._on_live, self._tasks, self._turns)
             except ConfigError as error:
                 if address == self.address:
                     raise

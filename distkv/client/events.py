@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import TypeGuard
 
+from distkv.client.turns import Turns
 from distkv.errors import DistKVError
 from distkv.wire.messages.to_client import RequestEnded, TokenChunk
 
@@ -34,16 +35,19 @@ Event = TokenChunk | RequestEnded | ConnectionLost
 
 
 class RequestEvents:
-    """The events of `request_id`, ending with a last chunk, a RequestEnded or a ConnectionLost. One task reads.
+    """The events of `request_id`, ending with a last chunk, a RequestEnded or a ConnectionLost. One task reads; while
+    it waits for its turn, more may come.
 
     envelope_id: of the envelope that the request was submitted in; empty before.
     """
 
-    def __init__(self, request_id: str) -> None:
+    def __init__(self, request_id: str, turns: Turns) -> None:
         self.request_id = request_id
         self.envelope_id = ""
+        self._turns = turns
         self._events: deque[Event] = deque()
-        self._arrived = asyncio.Event()
+        self._reader: asyncio.Future[None] | None = None
+        self._has_turn = False
         self._bytes = 0
         self._is_full = False
         self._in_a_row = 0
@@ -58,7 +62,9 @@ class RequestEvents:
             reason = f"more than {MAX_WAITING_BYTES} bytes of its output wait to be read here"
             event = RequestEnded(request_id=self.request_id, kind="failed", reason=reason)
         self._events.append(event)
-        self._arrived.set()
+        if self._reader is not None and not self._has_turn:
+            self._has_turn = True
+            self._turns.take(self._wake)
         return not self._is_full
 
     async def get(self) -> Event:
@@ -69,8 +75,11 @@ class RequestEvents:
             await asyncio.sleep(0)
         while not self._events:
             self._in_a_row = 1
-            self._arrived.clear()
-            await self._arrived.wait()
+            self._reader = asyncio.get_running_loop().create_future()
+            try:
+                await self._reader
+            finally:
+                self._reader = None
         event = self._take()
         if not self._events or not _joins(event):
             return event
@@ -82,6 +91,11 @@ class RequestEvents:
             self._take()
             chunks.append(after)
         return _joined(chunks) if len(chunks) > 1 else event
+
+    def _wake(self) -> None:
+        self._has_turn = False
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
 
     def _take(self) -> Event:
         event = self._events.popleft()

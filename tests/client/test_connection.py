@@ -9,9 +9,10 @@ from collections.abc import AsyncIterator
 import pytest
 import zmq
 
-from distkv.client.connection import LONGEST_GAP_S, MOST_WOKEN, SILENCE_S, Connection
+from distkv.client.connection import LONGEST_GAP_S, SILENCE_S, Connection
 from distkv.client.events import ConnectionLost, RequestEvents
 from distkv.client.owned_tasks import OwnedTasks
+from distkv.client.turns import MOST_WOKEN, Turns
 from distkv.types import SamplingParams
 from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.messages.envelope import ToClient
@@ -55,7 +56,7 @@ async def link(start_fakes) -> AsyncIterator[Link]:
 
     instance = start_fakes(serve).instances[0]
     async with OwnedTasks() as tasks:
-        connection = Connection(instance.address, EnvelopeFactory("test"), ignore, ignore, tasks)
+        connection = Connection(instance.address, EnvelopeFactory("test"), ignore, ignore, tasks, Turns())
         await connection.established(10)
         yield Link(connection, instance, routes)
 
@@ -130,16 +131,42 @@ async def test_a_message_for_hundreds_lets_others_run_between_them(link: Link) -
     assert max(Counter(read_in).values()) <= MOST_WOKEN and len(read_in) == len(names)
 
 
-async def test_what_waits_to_be_given_out_comes_before_the_end_of_the_connection(link: Link) -> None:
+async def test_what_comes_while_others_have_their_turn_is_read_in_one_go(link: Link) -> None:
+    """So the more waits, the fewer events are written for it: what a busy gateway gives grows with its streams."""
+    names = [f"r{index}" for index in range(10 * MOST_WOKEN)]
+    streams = await link.submit(*names)
+    async with asyncio.TaskGroup() as tasks:
+        readers = [tasks.create_task(events.get()) for events in streams]
+        await asyncio.sleep(0)
+        for index in range(3):
+            for name in names:
+                link.connection._take(TokenChunk(request_id=name, token_ids=(index,)))
+    assert all(reader.result().token_ids == (0, 1, 2) for reader in readers)
+
+
+async def test_what_waits_to_be_read_comes_before_the_end_of_the_connection(link: Link) -> None:
     names = [f"r{index}" for index in range(3 * MOST_WOKEN)]
     streams = await link.submit(*names)
     chunks = {name: TokenChunk(request_id=name, token_ids=(1,), finish_reason="length") for name in names}
     link.say(TokenChunks(chunks=tuple(chunks.values())))
     assert await streams[0].get() == chunks["r0"]
-    assert link.connection._untaken, "others wait their turn"
     link.connection.close()
     for events in streams[1:]:
         assert await events.get() == chunks[events.request_id]
+        assert isinstance(await events.get(), ConnectionLost)
+
+
+async def test_the_end_of_a_connection_reaches_a_few_readers_in_a_turn(link: Link) -> None:
+    streams = await link.submit(*(f"r{index}" for index in range(100)))
+    async with asyncio.TaskGroup() as tasks:
+        readers = [tasks.create_task(events.get()) for events in streams]
+        await asyncio.sleep(0)
+        link.connection.close()
+        ended = 0
+        while ended < len(readers):
+            before, ended = ended, sum(reader.done() for reader in readers)
+            assert ended - before <= MOST_WOKEN
+            await asyncio.sleep(0)
 
 
 async def test_time_in_which_this_process_stood_still_is_no_silence_of_the_other_end(link: Link) -> None:

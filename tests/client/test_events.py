@@ -8,6 +8,7 @@ import pytest
 
 from distkv.client import events
 from distkv.client.events import ConnectionLost, RequestEvents
+from distkv.client.turns import Turns
 from distkv.types import TokenLogprobs
 from distkv.wire.messages.to_client import RequestEnded, TokenChunk
 from tests.control.parts import calls
@@ -18,7 +19,7 @@ def chunk(index: int, text: str = "") -> TokenChunk:
 
 
 async def test_events_come_in_order_also_to_one_that_waits_already() -> None:
-    waiting = RequestEvents("r")
+    waiting = RequestEvents("r", Turns())
     reader = asyncio.ensure_future(waiting.get())
     await asyncio.sleep(0)
     waiting.put(chunk(1))
@@ -29,7 +30,7 @@ async def test_events_come_in_order_also_to_one_that_waits_already() -> None:
 
 
 async def test_chunks_that_wait_together_come_as_one() -> None:
-    waiting = RequestEvents("r")
+    waiting = RequestEvents("r", Turns())
     logprobs = tuple(TokenLogprobs(token_id=index, logprob=-1.0, rank=1) for index in range(3))
     chunks = [
         TokenChunk(request_id="r", prompt_tokens=7, prompt_logprobs=(None, logprobs[0])),
@@ -55,7 +56,7 @@ async def test_chunks_that_wait_together_come_as_one() -> None:
 
 async def test_so_much_at_most_comes_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "MAX_JOINED_BYTES", 3 * events._size(chunk(0, "x")))
-    waiting = RequestEvents("r")
+    waiting = RequestEvents("r", Turns())
     for index, text in enumerate(("x", "x", "x", "x", "long" * 1000, "x")):
         waiting.put(chunk(index, text))
     got = [await waiting.get() for _ in range(4)]
@@ -63,7 +64,7 @@ async def test_so_much_at_most_comes_as_one(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 async def test_cancelling_a_reader_loses_nothing() -> None:
-    waiting = RequestEvents("r")
+    waiting = RequestEvents("r", Turns())
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(waiting.get(), 0.001)
     waiting.put(chunk(1))
@@ -72,7 +73,7 @@ async def test_cancelling_a_reader_loses_nothing() -> None:
 
 async def test_a_request_that_nobody_reads_ends_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "MAX_WAITING_BYTES", 10_000)
-    waiting = RequestEvents("r")
+    waiting = RequestEvents("r", Turns())
     taken = 0
     while waiting.put(chunk(taken, "text")):
         taken += 1
@@ -88,7 +89,7 @@ async def test_a_request_that_nobody_reads_ends_in_words(monkeypatch: pytest.Mon
 
 async def test_one_that_is_read_may_be_as_long_as_it_likes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "MAX_WAITING_BYTES", 10_000)
-    waiting = RequestEvents("r")
+    waiting = RequestEvents("r", Turns())
     top = tuple((token, -1.0) for token in range(20))
     for index in range(1000):
         logprobs = (TokenLogprobs(token_id=index, logprob=-1.0, rank=1, top=top),)
@@ -98,7 +99,7 @@ async def test_one_that_is_read_may_be_as_long_as_it_likes(monkeypatch: pytest.M
 
 
 async def test_who_reads_what_waits_lets_others_have_their_turn() -> None:
-    waiting = RequestEvents("r")
+    waiting = RequestEvents("r", Turns())
     turns: list[int] = []
     taken = 0
 
@@ -122,6 +123,8 @@ def test_taking_in_logprobs_of_many_tokens_costs_as_much_as_of_few() -> None:
     few, many = (
         [TokenChunk(request_id="r", prompt_logprobs=(None, *[found] * count)) for _ in range(2)] for count in (1, 4000)
     )
-    assert calls(lambda: RequestEvents("r").put(few[0])) == calls(lambda: RequestEvents("r").put(many[0]))
-    waiting = RequestEvents("r")
+    assert calls(lambda: RequestEvents("r", Turns()).put(few[0])) == calls(
+        lambda: RequestEvents("r", Turns()).put(many[0])
+    )
+    waiting = RequestEvents("r", Turns())
     assert waiting.put(many[1]) and waiting._bytes > 4000 * 200

@@ -2,7 +2,7 @@
 
 Uvicorn reads what comes, whatever its size and however slowly. Here a head has a size, a number of headers and a
 deadline, what frames a body stays in proportion to it, and a reader who takes nothing is cut off. What begins, is
-complete or is lost at the same time gets its turn one after the other.
+complete or is lost at the same time goes on a few in a turn of the event loop.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from distkv.client.turns import Turns
 from distkv.gateway.operations.paths import HEALTH_PATHS, OPEN_PATHS
-from distkv.gateway.operations.turns import Portions, Turns
+from distkv.gateway.operations.portions import Portions
 from distkv.gateway.schema.errors import ApiError, unavailable
 
 MAX_HEAD_BYTES = 32 * 2**10
@@ -118,7 +119,7 @@ class LimitedConnection(HttpToolsProtocol):
         self.cycle = None  # type: ignore[assignment]
         for cycle in self._unanswered:
             cycle.disconnected = True
-            self._known.turns.wake(cycle.message_event.set)
+            self._known.turns.take(cycle.message_event.set)
         super().connection_lost(exc)
 
     def cut_off(self) -> None:
@@ -214,12 +215,12 @@ class LimitedConnection(HttpToolsProtocol):
         if self.cycle is self._begun:
             super().on_message_complete()
         else:
-            self._known.turns.wake(partial(_complete, self.cycle))
+            self._known.turns.take(partial(_complete, self.cycle))
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         """When it is its turn, unless nobody wants the answer any more."""
         start = super()._start_asgi_task
-        self._known.turns.wake(
+        self._known.turns.take(
             lambda: None if cycle.disconnected else start(cycle, app), urgent=cycle.scope["path"] in HEALTH_PATHS
         )
 

@@ -1,4 +1,4 @@
-"""Requests that are woken together take turns: the turns themselves, and connections that make use of them."""
+"""Connections that send, begin, go on or end together share the event loop."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import uvicorn
 import uvloop
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from distkv.client import turns as turns_module
 from distkv.config import GatewayConfig
 from distkv.gateway.operations import http_server
-from distkv.gateway.operations import turns as turns_module
+from distkv.gateway.operations import portions as portions_module
 from distkv.gateway.operations.http_connection import PART_BYTES, Connections, LimitedConnection
-from distkv.gateway.operations.turns import Portions, Turns
+from distkv.gateway.operations.portions import Portions
 
 
 class Ticks:
@@ -42,27 +44,8 @@ class Ticks:
         return max(map(turns.count, turns))
 
 
-async def test_one_is_woken_in_each_turn_and_the_first_at_once() -> None:
-    turns, ticks = Turns(), Ticks()
-    for name in "abc":
-        turns.wake(lambda name=name: ticks.note(name))
-    assert ticks.happened == [("a", 0)]
-    await ticks.pass_(5)
-    assert ticks.order() == ["a", "b", "c"] and ticks.most_in_a_turn() == 1
-    turns.wake(lambda: ticks.note("d"))
-    assert ticks.happened[-1] == ("d", 5), "a turn that is free is not waited for"
-
-
-async def test_what_is_urgent_goes_before_all_that_wait() -> None:
-    turns, ticks = Turns(), Ticks()
-    for name, urgent in (("a", False), ("b", False), ("c", False), ("live", True)):
-        turns.wake(lambda name=name: ticks.note(name), urgent=urgent)
-    await ticks.pass_(5)
-    assert ticks.order() == ["a", "live", "b", "c"]
-
-
 async def test_a_turn_has_one_portion_for_all(monkeypatch) -> None:
-    monkeypatch.setattr(turns_module, "TURN_S", 0.0)
+    monkeypatch.setattr(portions_module, "TURN_S", 0.0)
     portions, ticks = Portions(10), Ticks()
     assert [portions.take(size) for size in (6, 5, 4, 1)] == [True, False, True, False]
     for name in "abc":
@@ -76,7 +59,7 @@ async def test_a_turn_has_one_portion_for_all(monkeypatch) -> None:
 
 
 async def test_portions_that_take_no_time_share_a_turn(monkeypatch) -> None:
-    monkeypatch.setattr(turns_module, "TURN_S", 60.0)
+    monkeypatch.setattr(portions_module, "TURN_S", 60.0)
     portions, ticks = Portions(10), Ticks()
     for name in "abc":
         portions.wait(lambda name=name: ticks.note(name))
@@ -105,6 +88,12 @@ class Wire(asyncio.Transport):
 
     def resume_reading(self) -> None:
         """Nor after this."""
+
+
+@pytest.fixture(autouse=True)
+def one_in_a_turn(monkeypatch) -> None:
+    """As where turns take long."""
+    monkeypatch.setattr(turns_module, "MOST_WOKEN", 1)
 
 
 class Server:
@@ -158,7 +147,7 @@ async def test_what_many_send_is_read_a_portion_in_a_turn_and_health_checks_at_o
         read(self, data)
 
     monkeypatch.setattr(HttpToolsProtocol, "data_received", count)
-    monkeypatch.setattr(turns_module, "TURN_S", 0.0)
+    monkeypatch.setattr(portions_module, "TURN_S", 0.0)
     head = b"POST /long HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
     long = head + b"1\r\nx\r\n" * PART_BYTES + b"0\r\n\r\n"
     for _ in range(10):
