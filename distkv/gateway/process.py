@@ -11,6 +11,7 @@ from typing import Any
 import structlog
 
 from distkv.client.async_client import AsyncClient
+from distkv.client.owned_tasks import OwnedTasks
 from distkv.config import GatewayConfig
 from distkv.gateway.api.app import make_app
 from distkv.gateway.api.service import Service
@@ -18,7 +19,8 @@ from distkv.gateway.operations.bodies import Bodies
 from distkv.gateway.operations.cluster import Cluster
 from distkv.gateway.operations.cluster_metrics import ClusterCollector
 from distkv.gateway.operations.concurrency_limit import ConcurrencyLimit
-from distkv.gateway.operations.http_server import CLOSE_S, http_settings, listen, serving
+from distkv.gateway.operations.garbage import collect_when_idle
+from distkv.gateway.operations.http_server import CLOSE_S, listen, serving
 from distkv.gateway.operations.metrics import Metrics
 from distkv.gateway.prompting.readers import Readers
 from distkv.gateway.prompting.served_model import ServedModel
@@ -42,12 +44,14 @@ async def run(config: GatewayConfig, ready: Callable[[dict[str, Any]], None], st
             limit, bodies = ConcurrencyLimit(config.max_concurrent_requests), Bodies(config.max_body_bytes)
             readers = Readers(config, model)
             service = Service(config, model, cluster, limit, bodies, readers, metrics)
-            async with aclosing(readers), serving(http_settings(make_app(service), config), listener):
+            async with aclosing(readers), serving(make_app(service), config, listener):
                 scheme = "https" if config.ssl_certfile else "http"
                 address = f"{scheme}://{join_host_port(config.host, listener.getsockname()[1])}"
                 ready({"address": address, "pid": os.getpid()})
-                await stop.wait()
-                await drain(service)
+                async with OwnedTasks() as tasks:
+                    tasks.start(collect_when_idle(limit), name="garbage")
+                    await stop.wait()
+                    await drain(service)
     structlog.get_logger().info("stopped")
     return 0
 

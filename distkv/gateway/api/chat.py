@@ -12,7 +12,6 @@ import msgspec
 from starlette.requests import Request
 from starlette.types import ASGIApp
 
-from distkv.gateway.api.event_stream import until_disconnected
 from distkv.gateway.api.growing_json import JsonArray, json_array, json_object, json_value
 from distkv.gateway.api.response import job, respond
 from distkv.gateway.api.service import Service
@@ -43,8 +42,7 @@ class Chats:
         """Answer one request."""
         service = self._service
         async with service.bodies.complete(request) as parts:
-            with service.limit.places():
-                read = await until_disconnected(request.receive, service.readers.chat(parts, service.longest_request))
+            read = await service.in_place(request, lambda: service.readers.chat(parts, service.longest_request))
         body, params = read.body, read.params
         prompt = read.prompts[0].token_ids
         if read.max_tokens is None:

@@ -11,7 +11,6 @@ import msgspec
 from starlette.requests import Request
 from starlette.types import ASGIApp
 
-from distkv.gateway.api.event_stream import until_disconnected
 from distkv.gateway.api.growing_json import JsonArray, json_array, json_object, json_value
 from distkv.gateway.api.response import job, respond
 from distkv.gateway.api.service import Service
@@ -33,10 +32,7 @@ class Completions:
         """Answer one request."""
         service = self._service
         async with service.bodies.complete(request) as parts:
-            with service.limit.places():
-                read = await until_disconnected(
-                    request.receive, service.readers.completion(parts, service.longest_request)
-                )
+            read = await service.in_place(request, lambda: service.readers.completion(parts, service.longest_request))
         body, prompts = read.body, read.prompts
         writer = CompletionWriter(
             id="cmpl-" + entry_of(request.scope).request_id,

@@ -23,6 +23,7 @@ from distkv.gateway.api.event_stream import EventStream, EventWriter, until_disc
 from distkv.gateway.api.growing_json import JsonResponse, in_pieces
 from distkv.gateway.api.service import Service
 from distkv.gateway.generation.choices import MAX_AT_ONCE, Choice
+from distkv.gateway.operations.clients import client_of
 from distkv.gateway.operations.request_log import LogEntry, entry_of
 from distkv.gateway.schema.errors import invalid
 from distkv.gateway.schema.requests import SamplingRequest
@@ -81,14 +82,14 @@ def job(body: SamplingRequest, choices: Sequence[Choice], writer: ResponseWriter
 
 async def respond(service: Service, request: Request, job: Job[P]) -> ASGIApp:
     """Run a job and respond with its output."""
-    entry = entry_of(request.scope)
+    entry, client = entry_of(request.scope), client_of(request.scope)
     entry.prompt_tokens = job.prompt_tokens
     if job.is_streamed:
-        return EventStream(partial(_write_events, service, job, entry), service.explain)
-    return JsonResponse(await until_disconnected(request.receive, _whole(service, job, entry)))
+        return EventStream(partial(_write_events, service, job, entry, client), service.explain)
+    return JsonResponse(await until_disconnected(request.receive, _whole(service, job, entry, client)))
 
 
-async def _whole(service: Service, job: Job[P], entry: LogEntry) -> list[bytes]:
+async def _whole(service: Service, job: Job[P], entry: LogEntry, client: str) -> list[bytes]:
     async def deliver(choice: Choice, chunk: Chunk) -> None:
         entry.generation_tokens += len(chunk.token_ids)
         for piece in job.writer.pieces(choice, chunk):
@@ -97,12 +98,12 @@ async def _whole(service: Service, job: Job[P], entry: LogEntry) -> list[bytes]:
             problem = f"the response is over the limit of {MAX_WHOLE_BYTES} bytes; request fewer logprobs, or a stream"
             raise invalid(problem, code="response_too_large")
 
-    with service.limit.places(min(len(job.choices), MAX_AT_ONCE)):
+    async with service.limit.places(client, min(len(job.choices), MAX_AT_ONCE)):
         await service.generation.run(job.choices, entry.request_id, deliver)
     return await in_pieces(job.writer.whole(_usage(job, entry)))
 
 
-async def _write_events(service: Service, job: Job[P], entry: LogEntry, events: EventWriter) -> None:
+async def _write_events(service: Service, job: Job[P], entry: LogEntry, client: str, events: EventWriter) -> None:
     without_usage = None if job.includes_usage else msgspec.UNSET
 
     async def deliver(choice: Choice, chunk: Chunk) -> None:
@@ -111,7 +112,7 @@ async def _write_events(service: Service, job: Job[P], entry: LogEntry, events: 
             usage = _usage(job, entry) if job.repeats_usage else without_usage
             await events.write(job.writer.event([piece], usage))
 
-    with service.limit.places(min(len(job.choices), MAX_AT_ONCE)):
+    async with service.limit.places(client, min(len(job.choices), MAX_AT_ONCE)):
         await service.generation.run(job.choices, entry.request_id, deliver)
     if job.includes_usage:
         await events.write(job.writer.event([], _usage(job, entry)))

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import structlog
+from starlette.requests import Request
 
 from distkv.config import GatewayConfig
+from distkv.gateway.api.event_stream import until_disconnected
 from distkv.gateway.generation.choices import Generation
 from distkv.gateway.operations.bodies import Bodies
+from distkv.gateway.operations.clients import client_of
 from distkv.gateway.operations.cluster import Cluster
 from distkv.gateway.operations.concurrency_limit import ConcurrencyLimit
 from distkv.gateway.operations.metrics import Metrics
 from distkv.gateway.prompting.readers import Readers
 from distkv.gateway.prompting.served_model import ServedModel
 from distkv.gateway.schema.errors import ApiError, from_cluster, internal, too_long, unavailable
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -59,6 +66,16 @@ class Service:
     def generation(self) -> Generation:
         """Runs requests on the cluster."""
         return Generation(self.cluster, self.metrics, self.config.request_timeout_s)
+
+    async def in_place(self, request: Request, work: Callable[[], Awaitable[T]]) -> T:
+        """What `work` returns, which has a place of the request's client. It is cancelled when that disconnects, which
+        raises ClientDisconnected. Raises as ConcurrencyLimit.places."""
+
+        async def with_place() -> T:
+            async with self.limit.places(client_of(request.scope)):
+                return await work()
+
+        return await until_disconnected(request.receive, with_place())
 
     def explain(self, error: Exception) -> ApiError:
         """An error as the user sees it. An unexpected one is logged."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from starlette.requests import Request
 
-from distkv.gateway.api.event_stream import until_disconnected
 from distkv.gateway.api.growing_json import JsonResponse
 from distkv.gateway.api.service import Service
 
@@ -19,16 +18,14 @@ class Tokenizing:
         """The tokens of a prompt or of a conversation, as the cluster would get them."""
         service = self._service
         async with service.bodies.complete(request) as parts:
-            with service.limit.places():
-                written = await until_disconnected(
-                    request.receive, service.readers.tokenize(parts, service.max_model_len or None)
-                )
+            written = await service.in_place(
+                request, lambda: service.readers.tokenize(parts, service.max_model_len or None)
+            )
         return JsonResponse(written.parts)
 
     async def detokenize(self, request: Request) -> JsonResponse:
         """The text of tokens, special ones left out as in every output."""
         service = self._service
         async with service.bodies.complete(request) as parts:
-            with service.limit.places():
-                written = await until_disconnected(request.receive, service.readers.detokenize(parts))
+            written = await service.in_place(request, lambda: service.readers.detokenize(parts))
         return JsonResponse(written.parts)

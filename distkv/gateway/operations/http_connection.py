@@ -36,6 +36,7 @@ FRAMING = 8
 KEPT_DESCRIPTORS = 256
 """For files, for connections to the cluster, and for SPARE."""
 SPARE = 64
+MOST_WAITING = 4096
 
 
 class Connections:
@@ -76,7 +77,16 @@ class Connections:
 
 def most_connections() -> int:
     """What the descriptors of this process allow; daemons have raised their limit by then."""
-    return max(SPARE, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - KEPT_DESCRIPTORS)
+    return max(SPARE, _descriptors() - most_waiting())
+
+
+def most_waiting() -> int:
+    """Of connections that are accepted and not served yet, beside these."""
+    return max(1, min(MOST_WAITING, _descriptors() // 8))
+
+
+def _descriptors() -> int:
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0] - KEPT_DESCRIPTORS
 
 
 class _Refused(Exception):

@@ -5,10 +5,9 @@ from __future__ import annotations
 import socket
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -16,16 +15,19 @@ from starlette.types import ASGIApp
 from distkv.client.owned_tasks import OwnedTasks
 from distkv.config import GatewayConfig
 from distkv.errors import ConfigError
-from distkv.gateway.operations.http_connection import Connections, LimitedConnection, most_connections
+from distkv.gateway.operations.acceptor import Acceptor
+from distkv.gateway.operations.http_connection import (
+    Connections,
+    LimitedConnection,
+    most_connections,
+    most_waiting,
+)
 from distkv.wire.address import join_host_port
 
 KEEP_ALIVE_S = 75
 BACKLOG = 65_535
 """Connections that wait to be accepted; the system takes it down to its own limit, net.core.somaxconn. One beyond that
 is tried again by the client after a second."""
-ACCEPTED_IN_A_TURN = 8
-"""Connections that the event loop takes in one turn; through one descriptor it is one, and a burst of them would stand
-before everybody else's for as many turns."""
 CLOSE_S = 2
 """For responses that are on their way to slow clients when everything else has ended."""
 
@@ -58,7 +60,6 @@ def http_settings(app: ASGIApp, config: GatewayConfig) -> uvicorn.Config:
             raise ConfigError(key, f"{file} cannot be read: {error.strerror or error}") from None
     settings = uvicorn.Config(
         app,
-        http=cast(Any, partial(LimitedConnection, Connections(most_connections()))),
         ws="none",
         lifespan="off",
         log_config=None,
@@ -80,16 +81,23 @@ def http_settings(app: ASGIApp, config: GatewayConfig) -> uvicorn.Config:
 
 
 @asynccontextmanager
-async def serving(settings: uvicorn.Config, listener: socket.socket) -> AsyncIterator[None]:
-    """HTTP is answered within the block. uvicorn's own way to run would take over our signals."""
+async def serving(app: ASGIApp, config: GatewayConfig, listener: socket.socket) -> AsyncIterator[None]:
+    """HTTP is answered within the block. uvicorn's own way to run would take over our signals. Raises as
+    `http_settings`."""
+    connections = Connections(most_connections())
+    settings = http_settings(app, config)
     server = uvicorn.Server(settings)
     server.lifespan = settings.lifespan_class(settings)
-    with ExitStack() as stack:
-        copies = [stack.enter_context(listener.dup()) for _ in range(ACCEPTED_IN_A_TURN - 1)]
-        await server.startup(sockets=[listener, *copies])
+    listener.setblocking(False)
+    listener.listen(settings.backlog)
+    await server.startup(sockets=[])
+    async with OwnedTasks() as tasks:
+        tasks.start(server.main_loop(), name="http")
+        how = {"config": settings, "server_state": server.server_state, "app_state": server.lifespan.state}
+        make = partial(LimitedConnection, connections, **how)
+        acceptor = Acceptor(listener, make, most_waiting(), connections.turns, tasks, settings.ssl)
         try:
-            async with OwnedTasks() as tasks:
-                tasks.start(server.main_loop(), name="http")
-                yield
+            yield
         finally:
-            await server.shutdown(sockets=[listener, *copies])
+            acceptor.close()
+            await server.shutdown(sockets=[listener])

@@ -213,9 +213,9 @@ async def test_spare_connections_make_room_for_each_other(
 
 
 def test_descriptors_are_kept_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    for soft, most in ((1024, 768), (65536, 65280), (100, module.SPARE)):
+    for soft, most, waiting in ((1024, 672, 96), (65536, 61184, 4096), (100, module.SPARE, 1)):
         monkeypatch.setattr(module.resource, "getrlimit", lambda kind, soft=soft: (soft, soft))
-        assert module.most_connections() == most
+        assert module.most_connections() == most and module.most_waiting() == waiting
 
 
 async def test_a_reader_who_takes_nothing_is_cut_off(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import uvicorn
-import uvloop
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from distkv.client import turns as turns_module
-from distkv.config import GatewayConfig
-from distkv.gateway.operations import http_server
 from distkv.gateway.operations import portions as portions_module
 from distkv.gateway.operations.http_connection import PART_BYTES, Connections, LimitedConnection
 from distkv.gateway.operations.portions import Portions
@@ -214,28 +210,3 @@ async def test_readers_that_leave_together_are_noticed_one_after_the_other() -> 
     await server.ticks.pass_(50)
     assert server.ticks.order() == [f"disconnect /{index}" for index in range(20)]
     assert server.ticks.most_in_a_turn() == 1
-
-
-def test_a_burst_of_connections_is_taken_several_in_a_turn(monkeypatch) -> None:
-    """By uvloop, as in a gateway."""
-    ticks = Ticks()
-
-    class Counted(LimitedConnection):
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            super().connection_made(transport)
-            ticks.note("made")
-
-    async def burst() -> None:
-        monkeypatch.setattr(http_server, "LimitedConnection", Counted)
-        settings = http_server.http_settings(Server()._app, GatewayConfig(model="", gmanager=("tcp://127.0.0.1:1",)))
-        with http_server.listen("127.0.0.1", 0) as listener:
-            async with http_server.serving(settings, listener):
-                callers = [socket.create_connection(listener.getsockname()) for _ in range(64)]
-                async with asyncio.timeout(30):
-                    while len(ticks.happened) < 64:
-                        await ticks.pass_(1)
-                for one in callers:
-                    one.close()
-
-    uvloop.run(burst())
-    assert ticks.most_in_a_turn() == http_server.ACCEPTED_IN_A_TURN

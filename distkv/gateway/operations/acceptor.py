@@ -1,0 +1,163 @@
+"""Connections on their way in: accepted as they come, served a few in a turn of the event loop, health checks first.
+
+To accept a connection takes ten microseconds and to serve its request a millisecond, so whoever comes after a thousand
+others would wait a second for them. Accepted ones therefore wait here, and what they have sent is looked at before it
+is read: one that begins like a health check is served at once, others by turns between the addresses that they are
+from. Through TLS nothing can be seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import socket
+import ssl
+import time
+from collections.abc import Callable
+
+import structlog
+
+from distkv.client.owned_tasks import OwnedTasks
+from distkv.client.turns import Turns
+from distkv.gateway.operations.client_queue import ClientQueue
+from distkv.gateway.operations.clients import network_of
+from distkv.gateway.operations.paths import HEALTH_PATHS
+
+ACCEPT_S = 0.002
+"""Connections are accepted for so long in a turn of the event loop."""
+MOST_LOOKED_AT = 256
+"""Of connections that have said something since they were accepted, in a turn."""
+PAUSE_S = 1.0
+"""After the system had no descriptor or memory for a connection."""
+_LOOK_BYTES = 16
+_HEALTH_CHECKS = tuple(f"{method} {path}".encode() for path in HEALTH_PATHS for method in ("GET", "HEAD", "POST"))
+
+
+class Acceptor:
+    """Takes the connections of `listener`, which listens, and gives each a protocol that `make` makes, until `close`.
+
+    most: how many wait here; others wait in the system. tls: None for plain connections. Needs a running loop.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        make: Callable[[], asyncio.Protocol],
+        most: int,
+        turns: Turns,
+        tasks: OwnedTasks,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._listener, self._make, self._most = listener, make, most
+        self._turns, self._tasks, self._tls = turns, tasks, tls
+        self._loop = asyncio.get_running_loop()
+        self._waiting: ClientQueue[socket.socket] = ClientQueue()
+        self._silent: dict[int, tuple[str, socket.socket]] = {}
+        """Those that wait and had said nothing when they were looked at, by descriptor."""
+        self._said = select.epoll()
+        self._pause: asyncio.TimerHandle | None = None
+        self._is_accepting = self._is_closed = False
+        self._loop.add_reader(self._said.fileno(), self._look_again)
+        self._go_on()
+
+    def close(self) -> None:
+        """Accept no more, and close what waits; safe to call twice."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._stop()
+        if self._pause is not None:
+            self._pause.cancel()
+        self._loop.remove_reader(self._said.fileno())
+        self._said.close()
+        while self._waiting:
+            self._waiting.take()[1].close()
+
+    def _go_on(self) -> None:
+        self._pause = None
+        if not self._is_accepting and not self._is_closed:
+            self._is_accepting = True
+            self._loop.add_reader(self._listener.fileno(), self._accept)
+
+    def _stop(self) -> None:
+        if self._is_accepting:
+            self._is_accepting = False
+            self._loop.remove_reader(self._listener.fileno())
+
+    def _accept(self) -> None:
+        ends_s = time.monotonic() + ACCEPT_S
+        while time.monotonic() < ends_s:
+            if len(self._waiting) >= self._most:
+                self._stop()  # until one of them has been served
+                return
+            try:
+                connection, (host, *_) = self._listener.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except ConnectionAbortedError:
+                continue
+            except OSError as error:
+                structlog.get_logger().warning("no connection can be accepted", reason=error.strerror)
+                self._stop()
+                self._pause = self._loop.call_later(PAUSE_S, self._go_on)
+                return
+            connection.setblocking(False)
+            self._take(network_of(host), connection)
+
+    def _take(self, host: str, connection: socket.socket) -> None:
+        said = _begin(connection)
+        if said is not None and said.startswith(_HEALTH_CHECKS):
+            self._serve(connection)
+            return
+        self._waiting.put(host, connection)
+        if said is None:
+            self._silent[connection.fileno()] = host, connection
+            self._said.register(connection, select.EPOLLIN)
+        self._turns.take(self._serve_next)
+
+    def _look_again(self) -> None:
+        for descriptor, _ in self._said.poll(0, MOST_LOOKED_AT):
+            host, connection = self._silent[descriptor]
+            self._heard(connection)
+            if (_begin(connection) or b"").startswith(_HEALTH_CHECKS):
+                self._waiting.remove(host, connection)
+                self._serve(connection)
+
+    def _heard(self, connection: socket.socket) -> None:
+        if self._silent.pop(connection.fileno(), None) is not None:
+            self._said.unregister(connection)
+
+    def _serve_next(self) -> None:
+        if not self._waiting:
+            return
+        _, connection = self._waiting.take()
+        self._heard(connection)
+        if self._pause is None:
+            self._go_on()
+        if _begin(connection) == b"":
+            connection.close()  # it has left
+        else:
+            self._serve(connection)
+
+    def _serve(self, connection: socket.socket) -> None:
+        self._tasks.start(self._connect(connection), name="connection")
+
+    async def _connect(self, connection: socket.socket) -> None:
+        try:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await self._loop.connect_accepted_socket(self._make, connection, ssl=self._tls)
+        except OSError:
+            connection.close()  # it has left, or speaks no TLS
+        except BaseException:
+            connection.close()
+            raise
+
+
+def _begin(connection: socket.socket) -> bytes | None:
+    """The first bytes that it sent; None if there are none yet, empty if there never will be."""
+    try:
+        return connection.recv(_LOOK_BYTES, socket.MSG_PEEK)
+    except (BlockingIOError, InterruptedError):
+        return None
+    except OSError:
+        return b""
