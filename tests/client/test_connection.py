@@ -57,8 +57,11 @@ async def link(start_fakes) -> AsyncIterator[Link]:
     instance = start_fakes(serve).instances[0]
     async with OwnedTasks() as tasks:
         connection = Connection(instance.address, EnvelopeFactory("test"), ignore, ignore, tasks, Turns())
-        await connection.established(10)
-        yield Link(connection, instance, routes)
+        try:
+            await connection.established(10)
+            yield Link(connection, instance, routes)
+        finally:
+            connection.close()
 
 
 async def test_last_words_before_the_end_of_a_connection_still_count(link: Link) -> None:
