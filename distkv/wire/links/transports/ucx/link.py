@@ -57,19 +57,11 @@ class UcxLink(StreamLink):
 
     def wait(self, gets: Gets, timeout_s: float) -> None:
         """Move the link's reads on until these gets are complete. Raises as BlockRead.wait does."""
-        deadline = time.monotonic() + timeout_s
-        with self._frames.in_use():
-            while True:
-                is_complete, moved = self.advance(gets)
-                if is_complete:
-                    return
-                left_s = deadline - time.monotonic()
-                if left_s <= 0:
-                    late = LinkTimeout(self.peer, timeout_s)
-                    self._end_reads(str(late))
-                    raise late
-                if not moved:
-                    self._sleep_until_something(min(left_s, _LONGEST_SLEEP_S))
+        try:
+            with self._frames.in_use():
+                self._wait(gets, timeout_s)
+        except LinkClosed as closed:
+            raise self._end_reads(closed.why) from None
 
     def close(self) -> None:
         super().close()
@@ -78,6 +70,20 @@ class UcxLink(StreamLink):
     def abort(self) -> None:
         super().abort()
         self._reader.close()
+
+    def _wait(self, gets: Gets, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            is_complete, moved = self.advance(gets)
+            if is_complete:
+                return
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                late = LinkTimeout(self.peer, timeout_s)
+                self._end_reads(str(late))
+                raise late
+            if not moved:
+                self._sleep_until_something(min(left_s, _LONGEST_SLEEP_S))
 
     def _sleep_until_something(self, at_most_s: float) -> None:
         try:

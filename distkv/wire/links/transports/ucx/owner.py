@@ -1,7 +1,4 @@
-"""The end that is read from: a worker that answers gets, and the thread that progresses it.
-
-Between GPUs, by RDMA and by CMA a get needs nobody here; over TCP it is this thread that answers.
-"""
+"""The end that is read from. Gets need nobody here; a worker and its thread answer those who connect."""
 
 from __future__ import annotations
 
@@ -20,10 +17,7 @@ class Owner:
     """Serves gets of one memory region that come by one network device. access: what readers must know."""
 
     def __init__(self, region: PoolRegion, device: str) -> None:
-        """The memory stays where it is until `close` returned: a get from what is unmapped would end this process.
-
-        Raises UcxError.
-        """
+        """The memory stays where it is until `close` returned: gets may come until then. Raises UcxError."""
         self._context = CONTEXTS.take(device)
         self._ucp = self._context.ucp
         self._memory = ctypes.c_void_p()

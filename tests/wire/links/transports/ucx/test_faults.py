@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -71,6 +72,19 @@ def test_an_owner_killed_under_a_read_that_waits_for_it(asking: Asking, emulatin
     with pytest.raises(LinkClosed):
         read.wait(DEADLINE_S)
     assert time.monotonic() - began < DEADLINE_S / 2
+
+
+def test_a_link_that_was_found_dead_ends_its_reads(asking: Asking, emulating: Owner) -> None:
+    link = asking.link(emulating.endpoint)
+    emulating.stop()
+    read = asking.start(link)
+    emulating.kill()
+    with pytest.raises(LinkClosed):
+        link.recv(DEADLINE_S)
+    with pytest.raises(LinkClosed):
+        read.wait(DEADLINE_S)
+    asking.memory.close()
+    assert "distkv-pool" not in Path("/proc/self/maps").read_text(encoding="utf-8"), "nothing holds the destination"
 
 
 def test_a_read_completes_while_the_owner_is_stopped(asking: Asking, owner: Owner) -> None:
