@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
+import random
+import socket
 import subprocess
 import sys
 
@@ -28,6 +32,21 @@ def test_ports_are_open_on_the_device_of_the_link_alone() -> None:
         asking.link(owner.endpoint)
         assert len(listening(owner.process.pid)) > 1
         assert {*listening(owner.process.pid), *listening(os.getpid())} == {"127.0.0.1"}
+
+
+@pytest.mark.usefixtures("ucx")
+def test_a_stranger_at_such_a_port_disturbs_nobody() -> None:
+    with Owner() as owner, asking_process() as asking:
+        link = asking.link(owner.endpoint)
+        held = psutil.Process(owner.process.pid).net_connections("inet")
+        ports = {one.laddr.port for one in held if one.status == psutil.CONN_LISTEN}
+        ports.remove(int(owner.endpoint.address.split(":")[1]))
+        for port, size in itertools.product(ports, (0, 1, 7, 8, 64, 5000, 200_000)):
+            stranger = socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S)
+            with stranger, contextlib.suppress(OSError):
+                stranger.sendall(random.Random(size).randbytes(size))
+        assert asking.reads_rightly(link)
+        assert asking.reads_rightly(asking.link(owner.endpoint))
 
 
 @pytest.mark.usefixtures("ucx")
