@@ -54,6 +54,8 @@ MODELS = {
         Model("tiny", hidden=128, layers=2, heads=4, kv_heads=2, inner=256, vocab=512),
         Model("b", hidden=768, layers=12, heads=12, kv_heads=4, inner=2048, vocab=32000),
         Model("c", hidden=2048, layers=22, heads=32, kv_heads=4, inner=5632, vocab=32000),
+        Model("1b", hidden=2048, layers=16, heads=32, kv_heads=8, inner=8192, vocab=128256),
+        Model("8b", hidden=4096, layers=32, heads=32, kv_heads=8, inner=14336, vocab=128256),
         Model("7b", hidden=4096, layers=32, heads=32, kv_heads=32, inner=11008, vocab=32000),
     )
 }

@@ -9,6 +9,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import click
 import torch
@@ -19,6 +20,7 @@ from distkv.bench.harness.gpu import COPY_BYTES, gpu_of
 from distkv.bench.harness.machine import machine_facts, versions_of
 from distkv.bench.harness.report import Goal, Report, at_least, results
 from distkv.bench.workloads.computing.attention import BLOCK_TOKENS, STREAM_BYTES, Keys, Shape, merging, rate, streaming
+from distkv.errors import ConfigError
 from distkv.kernels import Backend
 from distkv.kernels.cpu.dispatch import available, backend_of, choose
 
@@ -41,11 +43,21 @@ Examples:
 
 
 def measure(
-    say: Say, *, quick: bool, device: str, threads: int, rounds: int | None, levels: str | None, tune: bool
+    say: Say,
+    *,
+    quick: bool,
+    device: str,
+    threads: int,
+    rounds: int | None,
+    levels: str | None,
+    shapes: str | None,
+    tune: bool,
+    tables: Path | None,
 ) -> Measured:
     """Run it; the report and its samples."""
+    wanted = _shapes(shapes) if shapes else SHAPES[:2] if quick else SHAPES
     if device != "cpu":
-        return _measure_gpu(say, device, quick, rounds, tune)
+        return _measure_gpu(say, device, quick, rounds, wanted, shapes, tune, tables)
     names = levels.split(",") if levels else [available()[0]]
     choices = [choose(name) for name in names]  # type: ignore[arg-type]
     torch.set_num_threads(threads)
@@ -57,7 +69,7 @@ def measure(
     rounds = rounds or (3 if quick else 9)
     lengths = (1024,) if quick else LENGTHS
     samples: Samples = {}
-    for shape in SHAPES[:2] if quick else SHAPES:
+    for shape in wanted:
         for num_keys in lengths:
             samples |= _decode(say, shape, num_keys, backends, stream, rounds)
         samples |= _prefill(say, shape, 256 if quick else PREFILL_TOKENS, backends, rounds)
@@ -66,7 +78,9 @@ def measure(
         "threads": threads,
         "levels here": ", ".join(available()),
         "keys": f"bfloat16, blocks of {BLOCK_TOKENS} tokens in random order",
-        "command": f"distkv bench attention --threads {threads} --rounds {rounds}" + (" --quick" if quick else ""),
+        "command": f"distkv bench attention --threads {threads} --rounds {rounds}"
+        + (" --quick" if quick else "")
+        + (f" --shapes {shapes}" if shapes else ""),
         "contenders": {
             FLASH: "aten::_scaled_dot_product_flash_attention_for_cpu, contiguous K and V; decode: heads of a group "
             "as rows of one head, bfloat16; prefill: KV heads repeated beforehand, causal, float32 and bfloat16",
@@ -132,17 +146,32 @@ def _goals(samples: Samples, ours: str) -> tuple[Goal, ...]:
     return tuple(goals)
 
 
-def _measure_gpu(say: Say, name: str, quick: bool, rounds: int | None, tune: bool) -> Measured:
+def _shapes(given: str) -> tuple[Shape, ...]:
+    found = [[int(number) for number in one.split("/") if number.isdecimal()] for one in given.split(",")]
+    if any(len(numbers) != 3 or 0 in numbers or numbers[0] % numbers[1] for numbers in found):
+        raise ConfigError("shapes", f"{given!r} is no list of query heads/KV heads/head dim", "for example 32/8/128")
+    return tuple(Shape(*numbers) for numbers in found)
+
+
+def _measure_gpu(
+    say: Say,
+    name: str,
+    quick: bool,
+    rounds: int | None,
+    shapes: tuple[Shape, ...],
+    given: str | None,
+    tune: bool,
+    tables: Path | None,
+) -> Measured:
     # Triton is an extra, and takes a while to load.
     from distkv.bench.gpu import attention as gpu_attention
 
     device = gpu_of(name)
     rounds = rounds or (3 if quick else 9)
-    shapes = SHAPES[:2] if quick else SHAPES
-    options = (" --quick" if quick else "") + (" --tune" if tune else "")
+    options = (" --quick" if quick else "") + (f" --shapes {given}" if given else "") + (" --tune" if tune else "")
     return gpu_attention.measure_on(
         device,
-        gpu_attention.backend_for(say, shapes, device, tune=tune),
+        gpu_attention.backend_for(say, shapes, device, tables, tune=tune),
         say,
         shapes,
         gpu_attention.DECODE[:2] if quick else gpu_attention.DECODE,
@@ -164,6 +193,12 @@ main = benchmark(
         click.Option(["--levels"], help="Backends to measure, by commas; the first is judged. Default: the best here."),
         click.Option(
             ["--tune"], is_flag=True, help="With cuda: first time the kernels' configs here, and keep the best."
+        ),
+        click.Option(["--shapes"], help="Query heads/KV heads/head dim, by commas: 32/8/128,64/8/128."),
+        click.Option(
+            ["--tables"],
+            type=click.Path(path_type=Path, file_okay=False),
+            help="With cuda: where measured configs are kept, in place of the cache.",
         ),
     ],
     unit_of=unit_of_name,

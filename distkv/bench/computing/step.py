@@ -36,7 +36,7 @@ HELP = """Decode steps of the engine alone, with random weights, beside the rate
 \b
 Examples:
   distkv bench step --model b --contexts 128,2048,8192,32768
-  distkv bench step --device cuda --model 7b --batches 1,8,64 --json step.json
+  distkv bench step --device cuda --model 8b --batches 1,8,64 --json step.json
 """
 
 
@@ -52,7 +52,7 @@ def measure(
     rounds: int | None,
 ) -> Measured:
     """Run it; the report and its samples."""
-    shape = MODELS[model or ("tiny" if quick else "7b" if device != "cpu" else "b")]
+    shape = MODELS[model or ("tiny" if quick else "8b" if device != "cpu" else "b")]
     cells = [(batch, context) for batch in _sizes("batches", batches) for context in _sizes("contexts", contexts)]
     rounds = rounds or (2 if quick else 7)
     if device != "cpu":
@@ -134,7 +134,7 @@ main = benchmark(
     HELP,
     [
         click.Option(["--device"], default="cpu", show_default=True, help="cpu, cuda, or cuda:N."),
-        click.Option(["--model"], type=click.Choice(sorted(MODELS)), help="b, on a GPU 7b, with --quick tiny."),
+        click.Option(["--model"], type=click.Choice(sorted(MODELS)), help="b, on a GPU 8b, with --quick tiny."),
         click.Option(["--batches"], default="1", show_default=True, help="Sequences of a step; with commas."),
         click.Option(["--contexts"], default="2048", show_default=True, help="Tokens behind each; with commas."),
         click.Option(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 
 import torch
 
@@ -30,16 +31,22 @@ DECODE = (Cells(1, 32768), Cells(1, 131072), Cells(16, 8192), Cells(64, 2048))
 PREFILL = (Cells(1, 8192), Cells(4, 2048))
 
 
-def backend_for(say: Say, shapes: tuple[Shape, ...], device: torch.device, *, tune: bool) -> TritonBackend:
-    """With the configs that were measured on this GPU before; tune: measure those of these shapes now, to keep."""
+def backend_for(
+    say: Say, shapes: tuple[Shape, ...], device: torch.device, tables: Path | None = None, *, tune: bool
+) -> TritonBackend:
+    """With the configs that were measured on this GPU before; tune: measure those of these shapes now, to keep. tables:
+    a directory in place of the cache."""
     name = torch.cuda.get_device_name(device)
-    table = TunedTable.load(name)
+    table = TunedTable.load(name, tables)
     if tune:
         for shape in shapes:
             say(f"tuning decode of {shape}")
             dtypes = ("bfloat16", "bfloat16")
-            measure.tune(table, templates.Shape(shape.heads, shape.kv_heads, shape.dim, BLOCK_TOKENS, *dtypes), device)
-        say(f"tuned configs are in {table.save(name)}")
+            wanted = templates.Shape(shape.heads, shape.kv_heads, shape.dim, BLOCK_TOKENS, *dtypes)
+            for case in measure.CASES:
+                measure.tune(table, wanted, device, [case])
+                path = table.save(name, tables)  # each time: what is measured is not lost
+            say(f"tuned configs are in {path}")
     return TritonBackend(table)
 
 
@@ -66,6 +73,7 @@ def measure_on(
     machine = machine_facts() | gpu_facts(device) | {
         "keys": f"bfloat16, blocks of {BLOCK_TOKENS} tokens in random order",
         "command": command,
+        "not captured": ", ".join(f"{why} ({count} times)" for why, count in clock.not_captured.items()) or "none",
         "contenders": {
             COPY: f"copy of {copy_bytes >> 20} MiB within the device, bytes read and written",
             FLASHINFER: "BatchDecodeWithPagedKVCacheWrapper, HND, the same pages; where it is installed",

@@ -1,124 +1,110 @@
-"""`bin/gpu-check`: the GPU tests and benchmarks one after another, and one report of them."""
+"""`bin/gpu-check`: the stages one after another within a budget of time, and one report of them."""
 
 from __future__ import annotations
 
-import subprocess
+import signal
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import click
-import msgspec
+import torch
 
+from distkv.bench.gpu.record import Record
+from distkv.bench.gpu.running import Done, run
+from distkv.bench.gpu.stages import Stage, stages_of
 from distkv.bench.harness.gpu import gpu_facts, gpu_of
 from distkv.bench.harness.machine import machine_facts, versions_of
 from distkv.errors import ConfigError
 
-TAIL_LINES = 60
-REPORT = "{json}"
-"""In a command: the file for its report."""
+VERSIONS = ("torch", "triton", "flashinfer-python", "pytest")
+LEAST_S = 5.0
+"""With less left, a stage is not begun."""
 
 
-class Part(msgspec.Struct, frozen=True):
-    """A command that is run. limit_s: when it is ended. It may write a report."""
+class Budget:
+    """Seconds for all stages together, and for those that have a limit of their own. Clocks start when it is made."""
 
-    name: str
-    command: tuple[str, ...]
-    limit_s: float
+    def __init__(self, given: Sequence[str], stages: Sequence[Stage]) -> None:
+        """given: SECONDS, or NAME=SECONDS. Raises click.BadParameter."""
+        self._ends_s = float("inf")
+        self._limits_s = {stage.name: stage.limit_s for stage in stages}
+        for one in given:
+            name, _, seconds = one.rpartition("=")
+            if not seconds.isdecimal() or int(seconds) == 0:
+                raise click.BadParameter(f"{one!r} is not a number of seconds", param_hint="--budget")
+            if not name:
+                self._ends_s = time.monotonic() + int(seconds)
+            elif name in self._limits_s:
+                self._limits_s[name] = float(seconds)
+            else:
+                raise click.BadParameter(_unknown(name, list(self._limits_s)), param_hint="--budget")
 
-
-class Done(msgspec.Struct, frozen=True):
-    """How a part went. exit_code: None when it was ended for taking too long. output: its last lines."""
-
-    name: str
-    command: str
-    exit_code: int | None
-    seconds: float
-    output: str
-    report: Any = None
-
-
-def parts_of(device: str) -> tuple[Part, ...]:
-    """All of them: within eight minutes."""
-    python, bench = sys.executable, (sys.executable, "-m", "distkv.cli.main", "bench")
-    tests = (python, "-m", "pytest", "-m", "gpu", "-q", "-p", "no:cacheprovider", "tests")
-    return (
-        Part("tests", tests, 200),
-        Part("attention", (*bench, "attention", "--device", device, "--rounds", "5", "--json", REPORT), 150),
-        Part("step", (*bench, "step", "--device", device, "--batches", "1,8,64", "--json", REPORT), 120),
-    )
+    def limit_s(self, stage: Stage) -> float:
+        """How long it may take from now on."""
+        return min(self._limits_s[stage.name], self._ends_s - time.monotonic())
 
 
-def run(part: Part, folder: Path) -> Done:
-    """Run it to its end or its limit."""
-    file = folder / f"{part.name}.json"
-    command = [str(file) if word == REPORT else word for word in part.command]
-    started_s = time.monotonic()
-    try:
-        done = subprocess.run(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=part.limit_s, text=True
-        )
-        exit_code, output = done.returncode, done.stdout
-    except subprocess.TimeoutExpired as error:
-        exit_code, output = None, error.stdout.decode(errors="replace") if error.stdout else ""
-    return Done(
-        part.name,
-        " ".join(("python", *part.command[1:])),
-        exit_code,
-        round(time.monotonic() - started_s, 1),
-        "\n".join(output.splitlines()[-TAIL_LINES:]),
-        msgspec.json.decode(file.read_bytes()) if file.exists() else None,
-    )
+def run_all(stages: Sequence[Stage], budget: Budget, record: Record, out: Path) -> bool:
+    """Run them; whether all of them ended well."""
+    well = True
+    with tempfile.TemporaryDirectory() as folder:
+        for stage in stages:
+            limit_s = budget.limit_s(stage)
+            if limit_s < LEAST_S:
+                done = Done(stage.name, why="left out: no time is left")
+            else:
+                click.echo(f"{stage.name}, at most {limit_s:.0f} s", err=True)
+                done = run(stage, Path(folder), out, limit_s, record.put)
+            record.put(done)
+            well &= done.exit_code == 0 or done.why.startswith("left out: there is no")
+    return well
 
 
-def as_text(facts: dict[str, Any], done: Sequence[Done]) -> str:
-    """The report to be read."""
-    lines = ["distkv on a GPU", "", *(f"{name}: {value}" for name, value in facts.items()), ""]
-    for one in done:
-        how = "ended at its time limit" if one.exit_code is None else f"exit code {one.exit_code}"
-        lines += [f"{one.name}: {how} after {one.seconds} s", f"    {one.command}", "", one.output, ""]
-    return "\n".join(lines)
+def _unknown(name: str, known: Sequence[str]) -> str:
+    return f"there is no stage {name!r}; there are {', '.join(known)}"
 
 
-def write(folder: Path, facts: dict[str, Any], done: Sequence[Done]) -> Path:
-    """gpu-DATE.json and gpu-DATE.txt in `folder`; returns the text's path."""
-    text = folder / f"gpu-{facts['date']}.txt"
-    whole = msgspec.json.encode({"machine": facts, "parts": done})
-    text.with_suffix(".json").write_bytes(msgspec.json.format(whole, indent=2) + b"\n")
-    text.write_text(as_text(facts, done), encoding="utf-8")
-    return text
+def _wanted(names: str | None, stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
+    if names is None:
+        return stages
+    by_name = {stage.name: stage for stage in stages}
+    for name in (wanted := names.split(",")):
+        if name not in by_name:
+            raise click.BadParameter(_unknown(name, list(by_name)), param_hint="--stages")
+    return tuple(stage for stage in stages if stage.name in wanted)
 
 
-@click.command(help="Run the GPU tests and benchmarks, and write one report: gpu-DATE.json and gpu-DATE.txt.")
-@click.option("--device", default="cuda", show_default=True, help="cuda, or cuda:N.")
+@click.command(help="Run the GPU's checks and benchmarks within a budget of time; gpu-DATE.json and gpu-DATE.txt grow.")
+@click.option("--device", default="cuda", show_default=True, help="cuda or cuda:N; cpu runs what Triton interprets.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("docs/benchmarks"),
     show_default=True,
-    help="Where the report goes.",
+    help="Where the report and the tuned tables go.",
 )
-def main(device: str, out: Path) -> None:
+@click.option("--budget", multiple=True, metavar="[NAME=]SECONDS", help="For all stages, or for one; may be repeated.")
+@click.option("--stages", metavar="NAME,NAME", help="Only these.")
+def main(device: str, out: Path, budget: tuple[str, ...], stages: str | None) -> None:
     """See the command's help."""
-    try:
-        gpu = gpu_of(device)
-    except ConfigError as error:
-        raise click.ClickException(str(error)) from None
-    facts = machine_facts() | gpu_facts(gpu) | versions_of(("torch", "triton", "flashinfer-python"))
+    if device != "cpu":
+        try:
+            gpu_of(device)
+        except ConfigError as error:
+            raise click.ClickException(str(error)) from None
+    wanted = _wanted(stages, stages_of(device))
+    limits = Budget(budget, wanted)
     out.mkdir(parents=True, exist_ok=True)
-    done = []
-    try:
-        with tempfile.TemporaryDirectory() as reports:
-            for part in parts_of(device):
-                click.echo(f"{part.name}, at most {part.limit_s:.0f} s", err=True)
-                done.append(run(part, Path(reports)))
-    finally:
-        if done:  # also when it is interrupted
-            click.echo(write(out, facts, done).read_text(encoding="utf-8"))
-    sys.exit(0 if all(one.exit_code == 0 for one in done) else 1)
+    facts = machine_facts() | gpu_facts(torch.device(device)) | versions_of(VERSIONS)
+    record = Record(out.absolute(), facts)
+    # As on Ctrl-C: what runs is ended.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    well = run_all(wanted, limits, record, out.absolute())
+    click.echo(record.text.read_text(encoding="utf-8"))
+    sys.exit(0 if well else 1)
 
 
 if __name__ == "__main__":

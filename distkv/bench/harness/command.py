@@ -51,7 +51,8 @@ def benchmark(
 ) -> Benchmark:
     """`distkv bench NAME`. measure(say, quick=..., **options) reports progress to `say`; its report becomes the table
     on standard output and the files asked for. Exit code 0 whenever it completed; interrupted, it shows and writes what
-    it has kept. unit_of: the unit of a case. plot, table: how it shows a report."""
+    it has kept, and its JSON file has every case that was complete when another began. unit_of: the unit of a case.
+    plot, table: how it shows a report."""
 
     @click.pass_context
     def callback(ctx: click.Context, /, json: Path | None, plot_path: Path | None, **given: Any) -> int:
@@ -61,10 +62,18 @@ def benchmark(
         if plot_path is not None:
             require_matplotlib()
         progress = Console(stderr=True, markup=False, highlight=False)
+        command = shlex.join(("distkv", "bench", name, *ctx.meta["distkv.bench.arguments"]))
+        written = 0
         interrupt: KeyboardInterrupt | None = None
         with progress.status(f"bench {name}") as status, keeping() as kept:
 
             def say(text: str) -> None:
+                nonlocal written
+                if json is not None and kept.num_cases > written and (json.is_file() or not json.exists()):
+                    written = kept.num_cases
+                    unfinished = json.with_name(f"{json.name}.part")
+                    write_json(_interrupted(name, kept, unit_of, command)[0], unfinished)
+                    unfinished.replace(json)
                 status.update(f"bench {name}: {text}")
                 if not progress.is_terminal:
                     progress.print(f"bench {name}: {text}", soft_wrap=True)
@@ -73,7 +82,6 @@ def benchmark(
                 report, samples = measure(say, **given)
             except KeyboardInterrupt as caught:
                 interrupt = caught
-                command = shlex.join(("distkv", "bench", name, *ctx.meta["distkv.bench.arguments"]))
                 report, samples = _interrupted(name, kept, unit_of, command)
                 if not report.results:
                     raise

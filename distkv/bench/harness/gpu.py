@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -42,6 +43,10 @@ def gpu_facts(device: torch.device) -> dict[str, Any]:
 class Clock(Protocol):
     """How long work takes."""
 
+    @property
+    def not_captured(self) -> Mapping[str, int]:
+        """Why work is timed with what it costs to launch it, reasons by number; nothing where that is nothing."""
+
     def ready(self, work: Work) -> Work:
         """`work` in the form in which it is timed."""
 
@@ -50,10 +55,13 @@ class Clock(Protocol):
 
 
 class GpuClock:
-    """Times work by events on the current device."""
+    """Times work by events on the current device. not_captured: why some of it could not be, the reasons by number."""
+
+    def __init__(self) -> None:
+        self.not_captured: Counter[str] = Counter()
 
     def ready(self, work: Work) -> Work:
-        """A graph's replay; `work` itself where it cannot be captured."""
+        """A graph's replay; `work` itself, with the cost of launching it, where it cannot be captured."""
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -64,8 +72,9 @@ class GpuClock:
         try:
             with torch.cuda.graph(graph):
                 kept = work()
-        except RuntimeError:
+        except RuntimeError as error:
             torch.cuda.synchronize()
+            self.not_captured[str(error).partition("\n")[0]] += 1
             return work
 
         def replay() -> object:
@@ -87,6 +96,8 @@ class GpuClock:
 
 class HostClock:
     """Times work that is done when its call returns."""
+
+    not_captured: Mapping[str, int] = {}
 
     def ready(self, work: Work) -> Work:
         """As it is."""

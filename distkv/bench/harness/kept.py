@@ -35,6 +35,11 @@ class Kept:
         }
 
     @property
+    def num_cases(self) -> int:
+        """Of samples and rows."""
+        return sum(len(samples) for samples, _ in self._samples) + sum(map(len, self._rows))
+
+    @property
     def rows(self) -> tuple[Result, ...]:
         return tuple(row for rows in self._rows for row in rows.values())
 

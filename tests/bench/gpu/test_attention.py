@@ -65,21 +65,26 @@ def test_a_device_that_is_not_here_is_refused_before_anything_is_measured() -> N
 
 
 def test_tuning_keeps_what_it_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, device: torch.device) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(measure, "CASES", ((1024, 1), (8192, 1)))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "a GPU")
     asked: list[str] = []
 
-    def measured(table: TunedTable, shape: templates.Shape, _: torch.device) -> None:
+    kept: list[int] = []
+
+    def measured(table: TunedTable, shape: templates.Shape, _: torch.device, cases: list[tuple[int, int]]) -> None:
         asked.append(shape.key)
+        kept.append(len(TunedTable.load("a GPU", tmp_path).measured))
+        ((keys, rows),) = cases
         config = templates.Config(tile_keys=16, num_warps=8, num_stages=2, programs_per_sm=3)
-        table.put(Measured(Case(shape.key, 1024, 1), config, 1.5))
+        table.put(Measured(Case(shape.key, keys, rows), config, 1.5))
 
     monkeypatch.setattr(measure, "tune", measured)
     said: list[str] = []
-    gpu_attention.backend_for(said.append, (SHAPE,), device, tune=True)
-    (file,) = tmp_path.rglob("*.json")
-    assert asked == ["4/2x32 P16 bfloat16 bfloat16"] and str(file) in said[-1]
-    assert [one.case.shape for one in TunedTable.load("a GPU").measured] == asked
+    gpu_attention.backend_for(said.append, (SHAPE,), device, tmp_path, tune=True)
+    (file,) = tmp_path.iterdir()
+    assert asked == ["4/2x32 P16 bfloat16 bfloat16"] * 2 and str(file) in said[-1]
+    assert kept == [0, 1], "a case that was measured is kept at once"
+    assert [one.case.keys for one in TunedTable.load("a GPU", tmp_path).measured] == [1024, 8192]
 
 
 @pytest.mark.gpu

@@ -3,48 +3,138 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
+from typing import Any
 
+import click
+import pytest
 from click.testing import CliRunner
 
-from distkv.bench.gpu import check
+from distkv.bench.gpu import check, running
+from distkv.bench.gpu.record import Record
+from distkv.bench.gpu.running import Done
+from distkv.bench.gpu.stages import REPORT, TABLES, Stage, stages_of
 
-SAYS = "import sys; print('one'); print('two', flush=True); "
+ROOT = Path(__file__).parents[3]
+SAYS = "import sys, threading; print('one'); print('two', flush=True); "
+STAYS = "threading.Event().wait()"
+WRITES = "open(sys.argv[1], 'w').write('{\"goals\": []}'); "
+LIMIT_S = 60.0
+DEADLINE_S = 60.0
 
 
-def part(code: str, limit_s: float = 20) -> check.Part:
-    return check.Part("part", (sys.executable, "-c", code, check.REPORT), limit_s)
+def stage(code: str, **more: Any) -> Stage:
+    return Stage("stage", (sys.executable, "-c", code, REPORT), LIMIT_S, **more)
 
 
-def test_a_part_that_ends(tmp_path: Path) -> None:
-    writes = "open(sys.argv[1], 'w').write('{\"goals\": []}'); sys.exit(3)"
-    done = check.run(part(SAYS + writes), tmp_path)
-    assert (done.exit_code, done.output, done.report) == (3, "one\ntwo", {"goals": []})
+def test_a_stage_that_ends(tmp_path: Path) -> None:
+    done = running.run(stage(SAYS + WRITES + "sys.exit(3)"), tmp_path, tmp_path, LIMIT_S, lambda _: None)
+    assert (done.exit_code, done.output, done.report, done.why) == (3, "one\ntwo", {"goals": []}, "")
     assert str(tmp_path) not in done.command
 
 
-def test_a_part_that_takes_too_long_is_ended_and_keeps_what_it_said(tmp_path: Path) -> None:
-    done = check.run(part(SAYS + "import threading; threading.Event().wait()", 1.0), tmp_path)
-    assert (done.exit_code, done.output, done.report) == (None, "one\ntwo", None)
+def test_a_stage_that_takes_too_long_is_ended_and_keeps_what_it_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not hear the interrupt, and has a process of its own."""
+    monkeypatch.setattr(running, "END_WITHIN_S", 0.1)
+    deaf = "import signal, subprocess; signal.signal(signal.SIGINT, signal.SIG_IGN); "
+    child = "subprocess.Popen([sys.executable, '-c', 'import threading; threading.Event().wait()']); "
+    told = threading.Event()
+    monkeypatch.setattr(running, "POLL_S", 0.02)
+    done = running.run(stage(SAYS + WRITES + deaf + child + STAYS), tmp_path, tmp_path, 3, lambda _: told.set())
+    assert told.is_set()
+    assert (done.exit_code, done.report) == (None, {"goals": []}) and "limit of 3 s" in done.why
+
+
+def test_what_needs_a_program_that_is_not_there_is_left_out(tmp_path: Path) -> None:
+    done = running.run(stage(STAYS, needs=("no-such-program",)), tmp_path, tmp_path, LIMIT_S, lambda _: None)
+    assert done.why == "left out: there is no no-such-program"
+
+
+def test_lines_that_are_being_written_do_not_hide_the_others(tmp_path: Path) -> None:
+    lines = 'open(sys.argv[1], \'w\').write(\'{"case": 1}\\n{"case": 2}\\n{"ca\')'
+    done = running.run(stage("import sys; " + lines), tmp_path, tmp_path, LIMIT_S, lambda _: None)
+    assert done.report == [{"case": 1}, {"case": 2}]
 
 
 def test_the_report_has_everything_in_json_and_text(tmp_path: Path) -> None:
-    done = [check.Done("tests", "pytest -m gpu", 0, 1.5, "3 passed"), check.Done("step", "bench", None, 9.0, "...", {})]
-    text = check.write(tmp_path, {"date": "2026-01-02", "gpu": "none"}, done)
-    assert text.name == "gpu-2026-01-02.txt" and "3 passed" in text.read_text()
-    assert "step: ended at its time limit after 9.0 s" in text.read_text()
-    report = json.loads(text.with_suffix(".json").read_text())
-    assert [one["exit_code"] for one in report["parts"]] == [0, None] and report["machine"]["gpu"] == "none"
+    record = Record(tmp_path, {"date": "2026-01-02", "gpu": "none"})
+    record.put(Done("tests", "pytest", why="it is running", report=[{"test": "a", "outcome": "passed"}]))
+    record.put(Done("step", "bench", None, 9.0, "ended at its limit of 9 s", "..."))
+    record.put(Done("tests", "pytest", 1, 1.5, "", "2 passed", [{"outcome": "passed"}, {"outcome": "failed"}]))
+    text = record.text.read_text()
+    assert record.text.name == "gpu-2026-01-02.txt" and "2 passed" in text
+    assert "step: ended at its limit of 9 s after 9.0 s" in text
+    assert "tests: exit code 1 after 1.5 s, 1 failed, 1 passed" in text
+    report = json.loads(record.text.with_suffix(".json").read_text())
+    assert [(one["name"], one["exit_code"]) for one in report["stages"]] == [("tests", 1), ("step", None)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["gpu-2026-01-02.json", "gpu-2026-01-02.txt"]
 
 
-def test_all_parts_together_stay_within_eight_minutes() -> None:
-    parts = check.parts_of("cuda:1")
-    assert sum(one.limit_s for one in parts) <= 480
-    assert [one.name for one in parts] == ["tests", "attention", "step"]
+def test_stages_come_in_the_order_of_what_they_teach() -> None:
+    stages = stages_of("cuda:1")
+    names = [one.name for one in stages]
+    assert names[:3] == ["smoke", "tests", "sanitizer"] and names[-1] == "profiled step"
+    assert len(set(names)) == len(names) and sum(one.limit_s for one in stages) <= 1500
+    (tuning,) = (one for one in stages if one.name == "tuning")
+    assert TABLES in tuning.command
+    (tests,) = (one for one in stages if one.name == "tests")
+    assert all((ROOT / word).is_dir() for word in tests.command if word.startswith("tests/"))
+
+
+def test_a_budget_is_for_all_and_for_each() -> None:
+    stages = stages_of("cuda")
+    budget = check.Budget(["100", "smoke=7"], stages)
+    assert budget.limit_s(stages[0]) == 7
+    assert 0 < budget.limit_s(stages[1]) <= 100
+    for wrong in ("0", "x", "smoke=", "nothing=3"):
+        with pytest.raises(click.BadParameter):
+            check.Budget([wrong], stages)
+
+
+def test_what_the_budget_has_no_time_for_is_left_out_and_said(tmp_path: Path) -> None:
+    stages = (stage(WRITES.join(["import sys; ", ""])), Stage("late", ("false",), LIMIT_S))
+    budget = check.Budget([], stages)
+    ends_s = [LIMIT_S, 1.0]
+    budget.limit_s = lambda _: ends_s.pop(0)  # type: ignore[method-assign]
+    record = Record(tmp_path, {"date": "2026-01-02"})
+    assert not check.run_all(stages, budget, record, tmp_path)
+    found = json.loads(record.text.with_suffix(".json").read_text())["stages"]
+    assert [(one["exit_code"], one["why"]) for one in found] == [(0, ""), (None, "left out: no time is left")]
+
+
+@pytest.mark.parametrize("given", [["--stages", "smoke,nothing"], ["--budget", "nothing=3"]])
+def test_a_stage_that_is_not_there_is_refused(tmp_path: Path, given: list[str]) -> None:
+    result = CliRunner().invoke(check.main, ["--device", "cpu", "--out", str(tmp_path), *given])
+    assert result.exit_code == 2 and "there is no stage 'nothing'; there are smoke" in result.output
 
 
 def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
     result = CliRunner().invoke(check.main, ["--device", "cuda:99", "--out", str(tmp_path)])
     assert result.exit_code == 1 and "cuda:99 is not here" in result.output
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
+def test_ended_in_the_middle_it_leaves_what_it_found(tmp_path: Path, signum: int) -> None:
+    """The smoke cases that were done by then are in the report."""
+    command = [ROOT / "bin" / "gpu-check", "--device", "cpu", "--out", tmp_path, "--stages", "smoke"]
+    environment = {**os.environ, "PYTHON": sys.executable}
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=environment)
+    try:
+        deadline_s = time.monotonic() + DEADLINE_S
+        while not (found := list(tmp_path.glob("gpu-*.json"))):
+            assert time.monotonic() < deadline_s and process.poll() is None
+            time.sleep(0.05)
+    finally:
+        process.send_signal(signum)
+        process.wait(DEADLINE_S)
+    (smoke,) = json.loads(found[0].read_text())["stages"]
+    assert smoke["name"] == "smoke" and smoke["report"][0]["case"] == "matrix product"

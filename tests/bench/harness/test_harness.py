@@ -110,6 +110,22 @@ def test_a_command_writes_what_is_asked_for(tmp_path, capsys):
     assert "distkv bench fake" in captured.out and "halfway" in captured.err
 
 
+def test_the_file_grows_with_every_case(tmp_path, capsys):
+    file, seen = tmp_path / "f.json", []
+
+    def measure(say, quick):
+        for case in ("writing", "reading", "nothing"):
+            say(case)
+            seen.append([row["case"] for row in json.loads(file.read_text())["results"]] if file.exists() else None)
+            alternate({"first": lambda case=case: {case: 5.0}}, 2)
+        return measured()
+
+    assert run(benchmark("fake", measure, "Nothing.", unit_of=lambda _: "s"), ["--json", str(file)]) == 0
+    assert seen == [None, ["writing"], ["writing", "reading"]]
+    assert [path.name for path in tmp_path.iterdir()] == ["f.json"]
+    assert "interrupted" not in json.loads(file.read_text())["machine"]
+
+
 def test_an_interrupted_benchmark_keeps_its_rounds(tmp_path, capsys):
     """The round that was under way does not count, and neither does an earlier benchmark."""
     alternate({"old": lambda: {"nothing": 1.0}}, 1)

@@ -61,15 +61,17 @@ def decode_plan(
     config: Config,
     num_sms: int,
     window: int | None = None,
+    division: tuple[Template, int] | None = None,
 ) -> DecodePlan:
-    """Every row of `entries`, which are indices into the metadata and have at least one row."""
+    """Every row of `entries`, which are indices into the metadata and have at least one row. division: the template and
+    the keys of an item; None chooses."""
     host = metadata.host[entries]
     counts = host[:, Column.NUM_ROWS]
     rows = np.repeat(host, counts, axis=0)
     place = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
     # Positions lie on the device: what a row sees of the keys that exist is known there only.
     keys = rows[:, Column.NUM_KEYS] if window is None else np.minimum(rows[:, Column.NUM_KEYS], window)
-    template, keys_per_item = divide(keys, shape, config, num_sms)
+    template, keys_per_item = division or divide(keys, shape, config, num_sms)
 
     num_parts = np.maximum(-(-keys // keys_per_item), 1)
     scratch = np.where(num_parts > 1, num_parts, 0)

@@ -1,7 +1,8 @@
 """Configs of the decode kernels that were measured, kept between runs.
 
-A table is one JSON file per device, Triton version and text of the kernels, in $XDG_CACHE_HOME/distkv/triton. Only an
-explicit tuning run writes one (measure.py); backends read it at their start.
+A table is one JSON file per device and text of the kernels, in $XDG_CACHE_HOME/distkv/triton or, shipped with the
+package, in the folder `tables` beside this. Only an explicit tuning run writes one (measure.py); backends read it at
+their start.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import hashlib
 import itertools
 import math
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -20,6 +22,7 @@ import triton
 
 from distkv.kernels.triton.attention.templates import Config, Shape, heuristic
 
+SHIPPED = Path(__file__).parent / "tables"
 _KERNELS = Path(__file__).parents[1]
 _SOURCES = (
     "casts.py",
@@ -84,20 +87,13 @@ class TunedTable:
 
     @classmethod
     def load(cls, device: str, directory: Path | None = None) -> TunedTable:
-        """The table of this device, Triton and kernels; an empty one, with a logged reason, if its file is no good."""
-        path = table_path(device, directory)
-        try:
-            file = msgspec.json.decode(path.read_bytes(), type=_File)
-            if (file.device, file.triton, file.source) != (device, triton.__version__, source_hash()):
-                raise msgspec.ValidationError("it was measured with another device, Triton or kernel")
-            if any(min(one.case.keys, one.case.rows, *_numbers(one.config)) < 1 for one in file.measured):
-                raise msgspec.ValidationError("expected positive numbers")
-        except FileNotFoundError:
-            return cls()
-        except (OSError, msgspec.DecodeError) as error:
-            structlog.get_logger().warning("tuned table ignored", path=str(path), reason=str(error))
-            return cls()
-        return cls(file.measured)
+        """The table of this device and kernels, in a directory, or what is shipped and over it what the cache has;
+        an empty one, with a logged reason, if a file is no good or measured with another minor version of Triton."""
+        table = cls()
+        for place in (SHIPPED, None) if directory is None else (directory,):
+            for one in _read(device, table_path(device, place)):
+                table.put(one)
+        return table
 
     def save(self, device: str, directory: Path | None = None) -> Path:
         """Writes the table whole or not at all; returns where. Raises OSError."""
@@ -110,12 +106,32 @@ class TunedTable:
         return path
 
 
+def _read(device: str, path: Path) -> list[Measured]:
+    try:
+        file = msgspec.json.decode(path.read_bytes(), type=_File)
+        if (file.device, _minor(file.triton), file.source) != (device, _minor(triton.__version__), source_hash()):
+            raise msgspec.ValidationError("it was measured with another device, Triton or kernel")
+        if any(min(one.case.keys, one.case.rows, *_numbers(one.config)) < 1 for one in file.measured):
+            raise msgspec.ValidationError("expected positive numbers")
+    except FileNotFoundError:
+        return []
+    except (OSError, msgspec.DecodeError) as error:
+        structlog.get_logger().warning("tuned table ignored", path=str(path), reason=str(error))
+        return []
+    return file.measured
+
+
+def _minor(version: str) -> list[str]:
+    # Another compiler may want more of the device for a config than there is.
+    return version.split(".")[:2]
+
+
 def table_path(device: str, directory: Path | None = None) -> Path:
-    """Where the table of this device, Triton and kernels lies."""
+    """Where the table of this device and kernels lies."""
     if directory is None:
         directory = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "distkv" / "triton"
-    digest = hashlib.sha256(f"{device}\n{triton.__version__}\n{source_hash()}".encode()).hexdigest()[:16]
-    return directory / f"decode-{digest}.json"
+    name = re.sub(r"[^A-Za-z0-9]+", "-", device)
+    return directory / f"decode-{name}-{source_hash()[:12]}.json"
 
 
 def source_hash() -> str:

@@ -72,6 +72,23 @@ def test_tables_are_of_one_device_triton_and_kernel(tmp_path: Path, monkeypatch:
     assert len(TunedTable.load("GPU", tmp_path).measured) == 1
 
 
+def test_what_the_cache_has_goes_before_what_is_shipped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    shipped, cache = tmp_path / "shipped", tmp_path / "cache"
+    monkeypatch.setattr(tuned_table, "SHIPPED", shipped)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    TunedTable([measured(1024, 1, FAST), measured(8192, 1, FAST)]).save("GPU", shipped)
+    assert TunedTable.load("GPU").config(SHAPE, 1024, 1) == FAST
+    TunedTable([measured(1024, 1, SLOW)]).save("GPU")
+    table = TunedTable.load("GPU")
+    assert (table.config(SHAPE, 1024, 1), table.config(SHAPE, 8192, 1)) == (SLOW, FAST)
+
+
+def test_another_patch_of_triton_measures_the_same(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    TunedTable([measured(1024, 1, FAST)]).save("GPU", tmp_path)
+    monkeypatch.setattr(triton, "__version__", ".".join([*triton.__version__.split(".")[:2], "99"]))
+    assert len(TunedTable.load("GPU", tmp_path).measured) == 1
+
+
 def test_the_cache_lies_where_users_want_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert table_path("GPU").parent == tmp_path / "distkv" / "triton"

@@ -1,0 +1,92 @@
+"""What `bin/gpu-check` runs, in the order of what it teaches: a machine that is lent may be gone at any time."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+REPORT, TABLES = "{json}", "{tables}"
+"""In a command: the file for its report, the directory of tuned tables."""
+
+TUNED = "32/8/128,64/8/128"
+"""Shapes of heads whose configs are measured: those of most models of 8B and of 70B."""
+
+_PLUGINS = ("pytest_asyncio.plugin", "pytest_timeout", "xdist.plugin", "distkv.bench.gpu.outcomes")
+
+
+class Stage(msgspec.Struct, frozen=True):
+    """A command that is run. limit_s: when it is ended; 0 for one that the GPU alone can run. It may write a report, a
+    JSON value or lines of them, while it runs. needs: programs without which it is left out. with_mps: NVIDIA's
+    multi-process service runs meanwhile."""
+
+    name: str
+    command: tuple[str, ...]
+    limit_s: float
+    needs: tuple[str, ...] = ()
+    env: Mapping[str, str] = {}
+    with_mps: bool = False
+
+
+def stages_of(device: str) -> tuple[Stage, ...]:
+    """All of them, within 25 minutes; without a GPU the first two, with Triton's interpreter."""
+    python = sys.executable
+    bench = (python, "-m", "distkv.cli.main", "bench")
+    smoke = (python, "-m", "distkv.bench.gpu.smoke", "--device", device, "--json", REPORT)
+    if device == "cpu":
+        interpreted = {"TRITON_INTERPRET": "1"}
+        tests = _pytest("not gpu and not slow", 1, "tests/kernels/triton")
+        return (Stage("smoke", smoke, 120, env=interpreted), Stage("tests", tests, 300, env=interpreted))
+    here = ("--device", device, "--json", REPORT)
+    step = (*bench, "step", *here, "--rounds", "3", "--batches", "1,8,64")
+    sanitizer = ("compute-sanitizer", "--tool", "memcheck", "--error-exitcode", "9")
+    cluster = _pytest("gpu", 1, "tests/cluster/test_gpu.py")
+    return (
+        Stage("smoke", smoke, 90),
+        Stage(
+            "tests", _pytest("gpu", 8, "tests/kernels", "tests/engine", "tests/actors/worker", "tests/bench/gpu"), 300
+        ),
+        Stage(
+            "sanitizer",
+            (*sanitizer, *smoke, "--only", "split decode,scatter"),
+            120,
+            needs=sanitizer[:1],
+            # A cache of memory hides what is read behind its end.
+            env={"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
+        ),
+        Stage("step 1b", (*step, "--model", "1b"), 90),
+        Stage("step 8b", (*step, "--model", "8b"), 120),
+        Stage("attention", (*bench, "attention", *here, "--rounds", "3"), 150),
+        Stage(
+            "tuning",
+            (*bench, "attention", *here, "--rounds", "3", "--shapes", TUNED, "--tune", "--tables", TABLES),
+            240,
+        ),
+        Stage("cluster", cluster, 150),
+        Stage("cluster with MPS", cluster, 150, needs=("nvidia-cuda-mps-control",), with_mps=True),
+        Stage("profiled step", (python, "-m", "distkv.bench.gpu.profiled_step", *here), 60),
+    )
+
+
+def environment(stage: Stage, report: Path) -> dict[str, str]:
+    """Of a stage's process."""
+    # What else is installed with pytest there, and fails with warnings as errors, stays out.
+    tests = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "DISTKV_OUTCOMES": str(report), "PYTHONUNBUFFERED": "1"}
+    return {**os.environ, **tests, **stage.env}
+
+
+def command_of(stage: Stage, report: Path, tables: Path) -> list[str]:
+    """Its command as it is run."""
+    places = {REPORT: str(report), TABLES: str(tables)}
+    return [places.get(word, word) for word in stage.command]
+
+
+def _pytest(marks: str, workers: int, *paths: str) -> tuple[str, ...]:
+    plugins = [word for name in _PLUGINS for word in ("-p", name)]
+    shared = ("-n", str(workers)) if workers > 1 else ()
+    # Packages of that machine may warn of what nobody here can mend.
+    quiet = ("-q", "-p", "no:cacheprovider", "-o", "filterwarnings=default")
+    return (sys.executable, "-m", "pytest", *plugins, *shared, *quiet, "-m", marks, *paths)
