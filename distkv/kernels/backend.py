@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor
@@ -85,6 +85,12 @@ class Backend(ABC):
     def use_threads(self, threads: int, cores: Sequence[int]) -> None:
         """Compute with so many threads of the host, each on one of the cores if there are any."""
         torch.set_num_threads(threads)
+
+    def warm_up(self, num_heads: int, kv: LayerKv, dtype: torch.dtype, windows: Collection[int | None]) -> int:
+        """Make ready whatever attention of such queries over such layers can need, in the current stream: what has to
+        be compiled is compiled now. windows: of all layers. It may read the first block of `kv` and writes to none.
+        Returns how many launches that took."""
+        return 0
 
     def gather_blocks(self, pool: Tensor, slots: Tensor) -> Tensor:
         """rBlocks of a pool, one after the other, uint8 [n, bytes]. pool: uint8 [num_slots, bytes]. slots: int64 [n],

@@ -119,7 +119,7 @@ class Worker:
         self._runner = StepRunner(
             self._model, self._pool, self._peers, engine.microbatches, data.prefill_kv, data.fetch_bytes
         )
-        warm_up(self._runner, self._pool, device)
+        warm_up(self._runner, self._model, self._pool)
         self._steps: queue.SimpleQueue[Envelope[ToWorker]] = queue.SimpleQueue()
         self._failure: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
         self._step_counters = Counters()

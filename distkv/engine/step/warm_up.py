@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from distkv.engine.device.device import Device
 from distkv.engine.device.pool import KvPool
+from distkv.engine.model.decoder import Model
 from distkv.engine.step.graphs import SIZES
 from distkv.engine.step.runner import StepRunner
 from distkv.kernels import empty_partial
@@ -19,8 +19,10 @@ _MERGED = (2, 3, 4)
 _GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
 
 
-def warm_up(runner: StepRunner, pool: KvPool, device: Device) -> None:
-    """Steps of all captured sizes and one beyond, over an empty pool, where the device is asynchronous."""
+def warm_up(runner: StepRunner, model: Model, pool: KvPool) -> None:
+    """Steps of all captured sizes and one beyond, over an empty pool, every kernel of attention and copies of blocks,
+    where the device is asynchronous: nobody's queries and nobody's step wait for a compiler."""
+    device = model.device
     if not device.is_async:
         return
     for rows in (*SIZES, 2 * SIZES[-1]):
@@ -32,7 +34,10 @@ def warm_up(runner: StepRunner, pool: KvPool, device: Device) -> None:
         )
         runner.run(Step(step_id=0, seqs=(seq,)))
     with device.stream(), torch.inference_mode():
-        layer = pool.layer(0)
+        layer, config = pool.layer(0), model.config
+        device.backend.warm_up(config.num_heads, layer, model.dtype, config.windows)
+        block, (first,) = pool.slot(0).view(1, -1), device.to_device(torch.zeros(1, dtype=torch.int64))
+        device.backend.scatter_blocks(device.backend.gather_blocks(block, first), block, first)
         partial = device.to_device(*empty_partial(1, layer.kv_heads, layer.head_dim))
         for count in _MERGED:
             device.backend.merge([(partial[0], partial[1])] * count)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +20,7 @@ from distkv.kernels.triton.attention.decode_plan import DecodePlan, decode_plan
 from distkv.kernels.triton.attention.prefill import prefill_attention
 from distkv.kernels.triton.attention.templates import Shape, count_sms
 from distkv.kernels.triton.copy import gather_blocks, scatter_blocks
+from distkv.kernels.triton.first_launches import launch_attention
 from distkv.kernels.triton.merge import merge_partials
 from distkv.kernels.triton.metadata import Column, DeviceMetadata, device_metadata, to_device
 from distkv.kernels.triton.ops import TritonOps
@@ -28,6 +29,10 @@ from distkv.kernels.triton.tuning.tuned_table import TunedTable
 
 _DECODE_ROWS = 2
 """Entries of at most so many rows read their keys once per row; more share a tile of the prefill kernel."""
+
+
+_FP8_CAPABILITY = (8, 9)
+"""From Ada on, GPUs convert e4m3."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,8 @@ class TritonBackend(Backend):
         if tuned is None:
             tuned = TunedTable.load(torch.cuda.get_device_name(index)) if torch.cuda.is_available() else TunedTable()
         self._tuned = tuned
+        if torch.cuda.is_available():
+            self.has_fp8 = torch.cuda.get_device_capability(index) >= _FP8_CAPABILITY
 
     def attend(
         self,
@@ -99,6 +106,10 @@ class TritonBackend(Backend):
     def linear_name(self, dtype: torch.dtype) -> str:
         """See Backend: torch's functions call it."""
         return "cublas" if torch.cuda.is_available() else "torch"
+
+    def warm_up(self, num_heads: int, kv: LayerKv, dtype: torch.dtype, windows: Collection[int | None]) -> int:
+        """See Backend."""
+        return launch_attention(self._tuned, num_heads, kv, dtype, windows)
 
     def gather_blocks(self, pool: Tensor, slots: Tensor) -> Tensor:
         """See Backend."""

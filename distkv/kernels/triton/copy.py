@@ -58,7 +58,9 @@ def _copy(pool: Tensor, staging: Tensor, slots: Tensor, *, gathers: bool) -> Non
     )
 
 
-@triton.jit(do_not_specialize=["pieces"], do_not_specialize_on_alignment=["slots"])
+@triton.jit(
+    do_not_specialize=["pool_stride", "staging_stride", "length", "pieces"], do_not_specialize_on_alignment=["slots"]
+)
 def _copy_kernel(  # type: ignore[no-untyped-def]
     pool,
     staging,

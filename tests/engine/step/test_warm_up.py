@@ -16,7 +16,7 @@ PROMPT = prompt_ids(50)
 
 
 def test_a_warm_start_counts_nothing(engine: Engine, device: AsyncHost) -> None:
-    warm_up(engine.runner, engine.pool, engine.model.device)
+    warm_up(engine.runner, engine.model, engine.pool)
     pieces = engine.model.config.num_layers + 1
     assert device.captured == 7 * pieces
     assert engine.runner.counters == Counters()

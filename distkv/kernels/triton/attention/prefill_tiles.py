@@ -12,6 +12,9 @@ from distkv.kernels.triton.attention.templates import Shape
 from distkv.kernels.triton.metadata import Column, DeviceMetadata
 
 HOPPER_SHARED_BYTES = 227 << 10
+FEW_PAIRS = 64
+"""Of a query row and a head: up to so many get smaller tiles."""
+
 _LEAST_TILES = 4
 """Tiles of keys a program is worth starting for."""
 
@@ -35,7 +38,7 @@ def prefill_tiles(shape: Shape, num_pairs: int, alibi: bool, shared_bytes: int =
     dim: int = triton.next_power_of_2(max(shape.head_dim, 16))
     if shape.dot_dtype == "float32":
         choices = [Tiles(32, 32, 4, 2), Tiles(16, 16, 4, 1)]
-    elif num_pairs <= 64:
+    elif num_pairs <= FEW_PAIRS:
         choices = [Tiles(64, 64, 4, 3), Tiles(64, 32, 4, 2), Tiles(64, 16, 4, 1)]
     elif dim <= 64:
         choices = [Tiles(128, 64, 4, 3), Tiles(128, 64, 4, 2)]

@@ -85,6 +85,10 @@ class TunedTable:
 
         return cases[min(cases, key=distance)].config
 
+    def configs(self, shape: Shape) -> set[Config]:
+        """All that `config` may return for a shape."""
+        return {one.config for one in self._by_shape.get(shape.key, {}).values()} or {heuristic(shape)}
+
     @classmethod
     def load(cls, device: str, directory: Path | None = None) -> TunedTable:
         """The table of this device and kernels, in a directory, or what is shipped and over it what the cache has;

@@ -1,0 +1,68 @@
+"""The first launch of every kernel of attention that a request can reach, so that none compiles while somebody waits.
+
+What a kernel is compiled for is the shape of heads, the types, the tiles of a config, the template, and whether there
+is a window. How many rows and keys there are only decides which of these runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from distkv.kernels.attention_metadata import AttentionMetadata
+from distkv.kernels.block_table import BlockTable
+from distkv.kernels.layout import LayerKv
+from distkv.kernels.triton.attention.decode import decode_attention
+from distkv.kernels.triton.attention.decode_plan import decode_plan
+from distkv.kernels.triton.attention.prefill import prefill_attention
+from distkv.kernels.triton.attention.prefill_tiles import FEW_PAIRS
+from distkv.kernels.triton.attention.templates import Shape, Template, count_sms
+from distkv.kernels.triton.metadata import DeviceMetadata, device_metadata
+from distkv.kernels.triton.tuning.tuned_table import TunedTable
+
+_DIVIDED = {Template.ONE_PASS: 2, Template.SPLIT: 1, Template.DEEP_SPLIT: 1}
+"""Blocks of an item where a row has two: it is divided by the templates that divide."""
+
+
+def launch_attention(
+    tuned: TunedTable, num_heads: int, kv: LayerKv, dtype: torch.dtype, windows: Collection[int | None]
+) -> int:
+    """For queries of `dtype` with num_heads heads over such layers. windows: of all layers. It reads the first block of
+    `kv`, whatever is in it, and writes to no block. Returns how many launches that took."""
+    q = torch.zeros(_most_rows(num_heads // kv.kv_heads), num_heads, kv.head_dim, dtype=dtype, device=kv.k.device)
+    shape, scale = Shape.of(q, kv.k), kv.head_dim**-0.5
+    tokens, one_row = kv.block_tokens, _metadata(kv, 1)
+    count = 0
+    for config in sorted({replace(config, programs_per_sm=1) for config in tuned.configs(shape)}, key=str):
+        for template, blocks in _DIVIDED.items():
+            division = template, blocks * tokens
+            plan = decode_plan(one_row, np.arange(1), shape, config, count_sms(q.device), None, division)
+            out = torch.empty(1 + plan.num_parts, *q.shape[1:], dtype=torch.float32, device=q.device)
+            lse = torch.empty(out.shape[:2], dtype=torch.float32, device=q.device)
+            decode_attention(q, kv.k, kv.v, one_row, plan, out, lse, scale)
+            count += 1
+    first = torch.zeros(1, dtype=torch.int32, device=q.device)
+    for rows in (1, len(q)):  # tiles are chosen by the rows of the longest entry
+        there = _metadata(kv, rows)
+        out, lse = torch.empty_like(q[:rows], dtype=torch.float32), q.new_empty(rows, num_heads, dtype=torch.float32)
+        for window in {None if window is None else 1 for window in windows}:
+            for splits in (1, 2):
+                prefill_attention(q[:rows], kv.k, kv.v, there, first, rows, out, lse, scale, window, splits=splits)
+                count += 1
+    return count
+
+
+def _most_rows(group: int) -> int:
+    """So many that they have more pairs than few of them."""
+    return FEW_PAIRS // group + 1
+
+
+def _metadata(kv: LayerKv, rows: int) -> DeviceMetadata:
+    """One entry, over the first block twice."""
+    tokens = kv.block_tokens
+    table = BlockTable((0, 0), (0, tokens), 2 * tokens, tokens)
+    positions = torch.full((rows,), 2 * tokens - 1, device=kv.k.device)
+    return device_metadata(AttentionMetadata((range(rows),), (table,), positions), kv.k.device)

@@ -1,0 +1,86 @@
+"""A warm start launches whatever a request can reach: kernels are compiled for what is counted here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="Triton is not installed: it comes with the extra 'gpu'")
+
+from distkv.kernels import AttentionMetadata, BlockTable, RowKv
+from distkv.kernels.triton.attention import decode, prefill
+from distkv.kernels.triton.attention.templates import Config, Shape
+from distkv.kernels.triton.backend import TritonBackend
+from distkv.kernels.triton.tuning.tuned_table import Case, Measured, TunedTable
+
+TOKENS, DIM = 16, 32
+
+
+class Launches:
+    """In place of a kernel: what it would be compiled for, without running it."""
+
+    def __init__(self, name: str, seen: set[Any]) -> None:
+        self._name, self._seen = name, seen
+
+    def __getitem__(self, _grid: Any) -> Any:
+        def launch(*arguments: Any, **constants: Any) -> None:
+            types = tuple(str(x.dtype) if isinstance(x, torch.Tensor) else type(x).__name__ for x in arguments)
+            self._seen.add((self._name, types, tuple(sorted((name, str(value)) for name, value in constants.items()))))
+
+        return launch
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> set[Any]:
+    found: set[Any] = set()
+    for module, name in [
+        (decode, "_decode_kernel"), (decode, "_reduce_kernel"), (prefill, "_prefill"), (prefill, "_merge_splits")
+    ]:  # fmt: skip
+        monkeypatch.setattr(module, name, Launches(name, found))
+    return found
+
+
+def layer(kv_heads: int, dtype: torch.dtype) -> RowKv:
+    memory = torch.zeros(2, 2, kv_heads, TOKENS * DIM).to(dtype)
+    return RowKv.of(memory[:, 0], memory[:, 1], DIM, TOKENS)
+
+
+@pytest.mark.parametrize("windows", [(None,), (None, 700, 64)])
+@pytest.mark.parametrize("heads", [(4, 2), (8, 1), (130, 1)])
+@pytest.mark.parametrize("kv_dtype", [torch.bfloat16, torch.float8_e4m3fn])
+@pytest.mark.parametrize("is_tuned", [False, True])
+def test_nothing_is_left_to_compile(
+    seen: set[Any], windows: tuple[int | None, ...], heads: tuple[int, int], kv_dtype: torch.dtype, is_tuned: bool
+) -> None:
+    """Rows of every kind over contexts of up to 100,000 tokens."""
+    kv = layer(heads[1], kv_dtype)
+    q = torch.zeros(100, heads[0], DIM, dtype=torch.bfloat16)
+    shape = Shape.of(q, kv.k)
+    cases = [(1024, 1, Config(32, 4, 2, 3)), (32768, 1, Config(64, 8, 3, 6)), (1024, 64, Config(16, 4, 2, 12))]
+    measured = [Measured(Case(shape.key, keys, rows), config, 1.0) for keys, rows, config in cases]
+    backend = TritonBackend(TunedTable(measured if is_tuned else ()))
+    assert backend.warm_up(heads[0], kv, q.dtype, windows) > 0
+    ready = set(seen)
+    for num_keys in (1, 900, 8200, 33_000, 100_000):
+        blocks = -(-num_keys // TOKENS)
+        table = BlockTable([0] * blocks, range(0, blocks * TOKENS, TOKENS), num_keys, TOKENS)
+        for rows in (1, 2, 3, 17, 100):
+            for count in (1, 3, 70):
+                where = tuple(range(rows) for _ in range(count))
+                metadata = AttentionMetadata(where, (table,) * count, torch.full((rows,), num_keys - 1))
+                for window in windows:
+                    backend.attend(q[:rows], kv, metadata, 0.1, window)
+    assert seen - ready == set()
+    assert {name for name, _, _ in ready} == {"_decode_kernel", "_reduce_kernel", "_prefill", "_merge_splits"}
+
+
+def test_it_runs_and_writes_no_key() -> None:
+    """On a GPU these are the kernels themselves; here they are interpreted."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    memory = torch.randn(1, 2, 2, TOKENS * DIM, device=device)
+    kv = RowKv.of(memory[:, 0], memory[:, 1], DIM, TOKENS)
+    before = memory.clone()
+    assert TritonBackend(TunedTable()).warm_up(4, kv, torch.float32, (None, 7)) > 0
+    assert torch.equal(memory, before)
