@@ -34,7 +34,10 @@ class AsyncHost(CpuDevice):
         self.copies_out += 1
         return CompletedCopy(tuple(tensor.clone() for tensor in tensors))
 
-    def stream(self, *, urgent: bool = False) -> AbstractContextManager[object]:
+    def stream(self) -> AbstractContextManager[object]:
+        return _Stream(self)
+
+    def shared_stream(self, *, urgent: bool = False) -> AbstractContextManager[object]:
         return _Stream(self)
 
     def capture(self, run: Run, group: int = 0) -> Captured:

@@ -17,13 +17,18 @@ def kv_dtype(settings: EngineSettings, dtype: torch.dtype, device: Device) -> to
     if settings.kv_cache_dtype == "auto":
         return dtype
     if not device.backend.has_fp8:
-        raise ConfigError("kv_cache_dtype", f"the kernels of {device.place} have no fp8", "use auto, or a GPU")
+        raise ConfigError(
+            "kv_cache_dtype",
+            f"the kernels of {device.place} have no fp8",
+            "use auto, or a GPU of compute capability 8.9 or later",
+        )
     return torch.float8_e4m3fn
 
 
 def make_pool(settings: EngineSettings, one_slot: int, device: Device) -> tuple[Pool, memoryview | Tensor]:
     """A pool of as many rBlocks of `one_slot` bytes as the settings say, or as there is room for, and its memory; to be
     called when the weights are loaded. Raises ConfigError when that is none, or more than there is."""
+    device.claim(alone=settings.kv_tokens is None and settings.kv_cache_memory_bytes is None)
     num_slots = _num_slots(settings, one_slot, device)
     if device.place.type == "cpu":
         memory = PoolMemory(one_slot, num_slots)

@@ -62,6 +62,7 @@ def measure(
     say(f"making {shape.name}")
     made = random_model(shape, here)
     samples: Samples = {}
+    graphs: dict[str, str] = {}
     for batch, context in cells:
         case = f"{shape.name}, batch {batch} x {context:,}, tokens/s"
         say(case)
@@ -71,9 +72,11 @@ def measure(
             LIMIT: partial(_limit, bandwidth, shape.step_bytes(context, batch), batch, case),
         }
         samples |= alternate(contenders, rounds, warmups=2)
+        graphs[case] = steps.graphs
         del steps, contenders
     machine = machine_facts() | gpu_facts(here.place) | {
         "kernels": here.backend.name,
+        "graphs": graphs,
         "threads": threads,
         "model": f"random Llama {shape.name}, bfloat16, {shape.parameters / 1e6:.1f}M parameters",
         "command": f"distkv bench step --device {device} --model {shape.name} --batches {batches} "

@@ -24,7 +24,9 @@ def introduction(cluster: LocalCluster, gateway: Mapping[str, Any], model: str) 
     prompt = DEMO_PROMPT if is_demo else PROMPT
     yield f"ready at {cluster.address}"
     for one in cluster.instances:
-        yield f"{one.instance_id}: pid {one.pid}, {one.address}, log {one.log_path}"
+        device = cluster.devices.get(one.instance_id)
+        on = f", on {device}" if device else ""
+        yield f"{one.instance_id}: pid {one.pid}, {one.address}{on}, log {one.log_path}"
     if cluster.gateway is not None:
         yield f"gateway: pid {cluster.gateway.pid}, {cluster.http_url}, log {cluster.gateway.log_path}"
         body: dict[str, Any] = {"model": (gateway.get("served_model_name") or [model])[0], "prompt": prompt}

@@ -219,6 +219,11 @@ class LocalCluster:
     ) -> None:
         self.close()
 
+    @property
+    def devices(self) -> dict[str, str]:
+        """By instance, the device that it was given; not those that choose for themselves."""
+        return {one["instance_id"]: one["device"] for one in self._settings.instances if "device" in one}
+
     def _make_log_dir(self) -> None:
         try:
             self.log_dir.mkdir(parents=True, exist_ok=True)

@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from distkv.client.local import launch
+from distkv.client.local import gpus, launch
 from distkv.config import model_dir
 from distkv.errors import ConfigError
+
+_SIZES = ("kv_tokens", "kv_cache_memory_bytes")
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,12 @@ class ClusterSettings:
                 zip(sizes, cores, _each(instance_options, instances), strict=True)
             )
         ]
-        for settings in of_instances:
+        devices = gpus.deal([settings.get("device", "auto") for settings in of_instances], gpus.count_gpus())
+        sized = [any(settings.get(name) is not None for name in _SIZES) for settings in of_instances]
+        gpus.check_sizes(devices, sized)
+        for settings, device in zip(of_instances, devices, strict=True):
+            if device != settings.get("device", "auto"):
+                settings["device"] = device
             if settings["threads"] is None and settings["cpu_affinity"] is None:
                 settings["threads"] = launch.share_of_cpus(instances)
             launch.command("instance", settings)

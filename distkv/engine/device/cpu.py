@@ -54,7 +54,11 @@ class CpuDevice(Device):
     def synchronize(self) -> None:
         """See Device."""
 
-    def stream(self, *, urgent: bool = False) -> AbstractContextManager[object]:
+    def stream(self) -> AbstractContextManager[object]:
+        """See Device."""
+        return nullcontext()
+
+    def shared_stream(self, *, urgent: bool = False) -> AbstractContextManager[object]:
         """See Device."""
         return nullcontext()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
@@ -11,20 +12,27 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from distkv.engine.device.claims import claim
+from distkv.engine.device.cuda_streams import streams_of
 from distkv.engine.device.device import Captured, Device, Missing, PendingCopy, Run
 from distkv.types import CpuKernels
 
 STEP_BYTES = 3 * 2**29
 """Kept free beside a pool whose size nobody chose: activations, logits, workspaces and what graphs keep."""
 
+UNPROVEN = "no run on a GPU is recorded yet; docs/benchmarks/gpu.md says what was shown without one"
+"""To be removed with the first report of bin/gpu-check whose tests passed."""
+
 _INSTALL = "in distkv's checkout: pip install '.[gpu]'"
 _ALIGNED_BYTES = 16
-_URGENT = -1
 
 
 @dataclass(frozen=True)
 class _CudaCopy:
+    """held: what is copied, whose memory nobody else may have meanwhile."""
+
     hosts: tuple[Tensor, ...]
+    held: tuple[Tensor, ...]
     arrived: torch.cuda.Event
 
     def wait(self) -> tuple[Tensor, ...]:
@@ -38,13 +46,15 @@ class CudaDevice(Device):
 
     is_async = True
     why = "there is a CUDA device"
+    unproven = UNPROVEN
 
     def __init__(self, index: int) -> None:
         from distkv.kernels.triton.backend import TritonBackend
 
         self.place = torch.device("cuda", index)
         self.backend = TritonBackend(index=index)
-        self._aside = torch.cuda.Stream(self.place)  # type: ignore[no-untyped-call]
+        self._streams = streams_of(self.place)
+        self._leaving: deque[_CudaCopy] = deque()
         self._graph_memory: dict[int, Any] = {}
 
     @classmethod
@@ -79,17 +89,24 @@ class CudaDevice(Device):
         """See Device."""
         stream = here = torch.cuda.current_stream(self.place)
         if aside:
-            stream = self._aside
+            stream = self._streams.aside
             stream.wait_stream(here)
         hosts = tuple(torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True) for tensor in tensors)
         with torch.cuda.stream(stream):
             for host, tensor in zip(hosts, tensors, strict=True):
                 host.copy_(tensor, non_blocking=True)
-                if aside:
-                    tensor.record_stream(stream)
         arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
         arrived.record(stream)
-        return _CudaCopy(hosts, arrived)
+        copy = _CudaCopy(hosts, tensors, arrived)
+        if aside:
+            self._hold(copy)
+        return copy
+
+    def _hold(self, copy: _CudaCopy) -> None:
+        """Until it has arrived: whoever asked for it may forget it. Copies aside arrive in order."""
+        while self._leaving and self._leaving[0].arrived.query():  # type: ignore[no-untyped-call]
+            self._leaving.popleft()
+        self._leaving.append(copy)
 
     def host(self, num_bytes: int) -> Tensor:
         """See Device. Pinned; torch keeps what is given back for the next one."""
@@ -99,18 +116,26 @@ class CudaDevice(Device):
         """See Device."""
         torch.cuda.current_stream(self.place).synchronize()
 
-    def stream(self, *, urgent: bool = False) -> AbstractContextManager[object]:
+    def stream(self) -> AbstractContextManager[object]:
         """See Device."""
-        stream = torch.cuda.Stream(self.place, priority=_URGENT if urgent else 0)  # type: ignore[no-untyped-call]
-        return torch.cuda.stream(stream)
+        return torch.cuda.stream(self._streams.own())
+
+    def shared_stream(self, *, urgent: bool = False) -> AbstractContextManager[object]:
+        """See Device."""
+        return torch.cuda.stream(self._streams.shared(urgent=urgent))
 
     def kv_budget(self, share: float) -> int:
-        """See Device. What is left of the share, less what a step needs for a while; never more than is free."""
+        """See Device. What is left of the share after all that is taken, by whomever and for CUDA's context and kernels
+        too, less what a step needs for a while."""
         self.synchronize()
         torch.cuda.empty_cache()
         free_bytes, total_bytes = torch.cuda.mem_get_info(self.place)
-        taken_bytes = torch.cuda.memory_reserved(self.place)
-        return min(int(share * total_bytes) - taken_bytes, free_bytes) - STEP_BYTES
+        return int(share * total_bytes) - (total_bytes - free_bytes) - STEP_BYTES
+
+    def claim(self, *, alone: bool) -> None:
+        """See Device."""
+        uuid = torch.cuda.get_device_properties(self.place).uuid
+        self._claim = claim(str(self.place), str(uuid), alone=alone)
 
     def capture(self, run: Run, group: int = 0) -> Captured:
         """See Device."""

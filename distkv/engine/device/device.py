@@ -46,13 +46,15 @@ class Device(ABC):
     """What an instance computes with. Threads compute only inside a stream of their own.
 
     place: of tensors that kernels read and write. backend: its kernels. is_async: operations return before they are
-    done, in order within a stream. why: it was chosen, in words, for the log.
+    done, in order within a stream. why: it was chosen, in words, for the log. unproven: what is not known of such
+    devices, in words; None if nothing.
     """
 
     place: torch.device
     backend: Backend
     is_async: bool
     why: str
+    unproven: str | None = None
 
     @classmethod
     @abstractmethod
@@ -85,13 +87,22 @@ class Device(ABC):
         """Wait until everything in this stream is done."""
 
     @abstractmethod
-    def stream(self, *, urgent: bool = False) -> AbstractContextManager[object]:
-        """Operations inside are in order with each other, beside those of other streams. To be entered again and again,
-        by one thread. urgent: goes before others where both have work."""
+    def stream(self) -> AbstractContextManager[object]:
+        """Operations inside are in order with each other, beside those of other streams, and may be captured. They come
+        after all that the current stream was given before this call. To be entered again and again, by one thread."""
+
+    @abstractmethod
+    def shared_stream(self, *, urgent: bool = False) -> AbstractContextManager[object]:
+        """The same, in one of a few streams that threads share, never in one that is captured: there are no more of
+        them, however many threads ask. urgent: goes before others where both have work."""
 
     @abstractmethod
     def kv_budget(self, share: float) -> int:
         """Bytes that a KV pool may have whose size nobody chose. share: of all memory of a GPU, for this process."""
+
+    def claim(self, *, alone: bool) -> None:  # noqa: B027
+        """Take part of this device's memory until the process ends. alone: as if nobody else did, for a pool whose size
+        nobody chose. Raises ConfigError where such a one and another would share a device."""
 
     @abstractmethod
     def capture(self, run: Run, group: int = 0) -> Captured:
@@ -103,7 +114,7 @@ class Device(ABC):
 
 
 class ThreadStreams:
-    """A stream of its own for each thread that asks."""
+    """One of the shared streams for each thread that asks, always the same."""
 
     def __init__(self, device: Device, *, urgent: bool = False) -> None:
         self._device, self._urgent = device, urgent
@@ -113,7 +124,7 @@ class ThreadStreams:
         """The calling thread's, made when it first asks."""
         stream: AbstractContextManager[object] | None = getattr(self._local, "stream", None)
         if stream is None:
-            stream = self._local.stream = self._device.stream(urgent=self._urgent)
+            stream = self._local.stream = self._device.shared_stream(urgent=self._urgent)
         return stream
 
 

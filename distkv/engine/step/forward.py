@@ -41,6 +41,13 @@ class Forward:
         counters.attend_wait_s += sum(batch.waited_s for batch in batches)
         return hidden
 
+    @property
+    def graphs(self) -> str:
+        """What became of captured graphs, in words: for benchmarks."""
+        if self._graphs is None:
+            return "none on this device"
+        return f"given up: {self._graphs.problem}" if self._graphs.problem else "captured"
+
     def _by_turns(self, batches: Sequence[Batch]) -> list[Tensor]:
         """Layer by layer, the first batch first: a later one may read what an earlier one stores."""
         passes = [self._layers(batch, self._pieces(batch, index)) for index, batch in enumerate(batches)]

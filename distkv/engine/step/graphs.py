@@ -29,8 +29,10 @@ class PiecewiseGraphs:
     """Makes the pieces of batches; captures those of a size when it first comes. For one thread and one stream.
 
     Each microbatch of a step has tensors of its own. When a capture fails, the reason is logged and nothing is captured
-    any more.
+    any more. problem: that reason.
     """
+
+    problem: str | None = None
 
     def __init__(self, model: Model, pool: KvPool, sizes: tuple[int, ...] = SIZES) -> None:
         self._model, self._pool, self._sizes = model, pool, sizes
@@ -52,6 +54,7 @@ class PiecewiseGraphs:
                 # From now on every size is computed eagerly.
                 self._sizes = ()
                 self._captured.clear()
+                self.problem = str(error)
                 structlog.get_logger().warning("no CUDA graphs", size=size, reason=str(error))
             else:
                 self._captured[size, microbatch] = captured

@@ -74,6 +74,11 @@ class StepRunner:
         self.counters.remote_steps += any(batch.links or batch.fetched for batch in batches)
         return self._requests.commit(step, planned, outputs)
 
+    @property
+    def graphs(self) -> str:
+        """See Forward."""
+        return self._forward.graphs
+
     def forget(self, request_ids: Collection[str], grammar_ids: Collection[int] = ()) -> None:
         """Drop what is remembered of these requests and grammars."""
         self._requests.forget(request_ids)

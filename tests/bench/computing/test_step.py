@@ -27,6 +27,7 @@ def test_a_quick_run(tmp_path: Path) -> None:
         f"tiny, batch {batch} x 40, tokens/s" for batch in (1, 1, 3, 3)
     ]
     assert all(0 < row["min"] <= row["median"] <= row["max"] for row in report["results"])
+    assert set(report["machine"]["graphs"].values()) == {"none on this device"}
     assert [goal["met"] for goal in report["goals"]] == [None, None]
 
 

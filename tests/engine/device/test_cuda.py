@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import weakref
+from collections import deque
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
 import pytest
 import torch
 
-from distkv.engine.device.cuda import STEP_BYTES, CudaDevice
+from distkv.engine.device.cuda import STEP_BYTES, CudaDevice, _CudaCopy
 from distkv.engine.sampling.distribution import sample
 from distkv.wire.messages.to_worker import Sampling
 
@@ -122,8 +125,67 @@ def test_tokens_are_those_of_the_host(device: CudaDevice, more: dict[str, Any]) 
             assert int(sample(there, sampling, position, history)) == int(sample(logits, sampling, position, history))
 
 
+def test_room_is_what_all_that_is_taken_leaves(packing: CudaDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 80 GiB 10 are taken, by weights, CUDA's context and others."""
+    gib = 2**30
+    monkeypatch.setattr(CudaDevice, "synchronize", lambda self: None)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda place: (70 * gib, 80 * gib))
+    assert packing.kv_budget(0.5) == 30 * gib - STEP_BYTES
+    assert packing.kv_budget(1.0) == 70 * gib - STEP_BYTES
+
+
+class Event:
+    """arrived: whether the copy has."""
+
+    def __init__(self) -> None:
+        self.arrived = False
+
+    def query(self) -> bool:
+        return self.arrived
+
+
+def test_what_is_copied_aside_is_held_until_it_has_arrived(packing: CudaDevice) -> None:
+    """Also when whoever asked for the copy forgets it."""
+    packing._leaving = deque()
+    events = [Event(), Event(), Event()]
+    held = []
+    for event in events:
+        tensor = torch.ones(3)
+        held.append(weakref.ref(tensor))
+        packing._hold(_CudaCopy((), (tensor,), event))  # type: ignore[arg-type]
+        del tensor
+    assert all(one() is not None for one in held)
+    events[0].arrived = True
+    packing._hold(_CudaCopy((), (), events[2]))  # type: ignore[arg-type]
+    assert [one() is None for one in held] == [True, False, False]
+
+
 @on_gpu
 def test_room(device: CudaDevice) -> None:
     with device.stream():
         total_bytes = torch.cuda.mem_get_info(device.place)[1]
         assert device.kv_budget(0.5) <= total_bytes // 2 - STEP_BYTES
+
+
+@on_gpu
+def test_a_transfer_beside_a_capture_is_no_part_of_it(device: CudaDevice) -> None:
+    """However many threads ask for a stream meanwhile."""
+    with device.stream():
+        (numbers,) = device.to_device(torch.ones(4))
+
+        def transfers() -> None:
+            for _ in range(40):
+                with device.shared_stream():
+                    (there,) = device.to_device(torch.ones(4))
+                    assert device.to_host(there + 1).wait()[0].tolist() == [2.0] * 4
+
+        def run() -> tuple[torch.Tensor]:
+            with ThreadPoolExecutor(1) as thread:
+                thread.submit(transfers).result()
+            return (numbers + numbers,)
+
+        run()
+        captured = device.capture(run)
+        captured.replay()
+        assert device.to_host(*captured.results).wait()[0].tolist() == [2.0] * 4

@@ -68,6 +68,14 @@ def test_without_graphs_it_goes_on(engine: Engine, path: Path, device: AsyncHost
     assert device.replayed == 0
 
 
+def test_benchmarks_can_say_what_became_of_graphs(engine: Engine, device: AsyncHost) -> None:
+    step = seq_step(PROMPT, 0, 5, engine.table(8), sample=GREEDY)
+    assert engine.runner.graphs == "captured"
+    device.fails = True
+    engine.run(step)
+    assert engine.runner.graphs == "given up: the test says so"
+
+
 def batch_of(engine: Engine, *seqs: SeqStep) -> Batch:
     planned = [PlannedSeq(seq, unpack(seq.tokens)) for seq in seqs]
     model = engine.model
@@ -145,3 +153,4 @@ def test_after_a_failed_capture_all_sizes_are_eager(engine: Engine, device: Asyn
         device.fails = False
         assert isinstance(graphs.pieces(batch_of(engine, seq_step(PROMPT, 0, 1, engine.table(4)))), EagerPieces)
     assert [log["event"] for log in logs] == ["no CUDA graphs"], "once"
+    assert graphs.problem == "the test says so"

@@ -26,5 +26,5 @@ def test_a_warm_start_counts_nothing(engine: Engine, device: AsyncHost) -> None:
 
 def test_on_the_host_there_is_nothing_to_warm_up(path: Path) -> None:
     engine = Engine(path)
-    warm_up(engine.runner, engine.pool, engine.model.device)
+    warm_up(engine.runner, engine.model, engine.pool)
     assert torch.equal(engine.pool.slot(0), torch.full_like(engine.pool.slot(0), 0xFF))

@@ -62,6 +62,11 @@ class DecodeSteps:
         self._runner.run(Step(step_id=self._done, seqs=seqs))
 
     @property
+    def graphs(self) -> str:
+        """What became of captured graphs, in words."""
+        return self._runner.graphs
+
+    @property
     def context(self) -> int:
         """Tokens behind each sequence now."""
         return self._context + self._done
