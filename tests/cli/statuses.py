@@ -32,6 +32,7 @@ def status(
     waiting: int = 0,
     borrowed: int = 0,
     requests: tuple[RequestStatus, ...] = (),
+    computes: str = "",
 ) -> Status:
     """One instance's; `blocks` are free, local, lent, reserved."""
     free, local, lent, reserved = blocks
@@ -48,6 +49,7 @@ def status(
             running=running,
             waiting=waiting,
             counters=Counters(prompt_tokens=prompt, generation_tokens=generated),
+            computes=computes,
         ),
         requests=requests,
     )

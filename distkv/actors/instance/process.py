@@ -136,6 +136,7 @@ def settings_of(
         vocab_size=loaded.vocab_size,
         eos_token_ids=frozenset(loaded.eos_token_ids),
         serves=loaded.serves,
+        computes=loaded.computes,
         profile=profile,
         **msgspec.structs.asdict(control) | {"max_model_len": control.max_model_len or loaded.max_positions},
     )

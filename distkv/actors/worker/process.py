@@ -91,6 +91,7 @@ class Worker:
         self._spec = spec
         engine, data = spec.engine, spec.data
         self._results = results
+        self._computes = "; ".join(filter(None, (str(device.place), device.unproven)))
         self._log = structlog.get_logger()
         started = time.monotonic()
         with device.stream():
@@ -155,6 +156,7 @@ class Worker:
                 vocab_size=config.vocab_size,
                 max_positions=config.max_model_len,
                 serves=self._compat.words,
+                computes=self._computes,
             )
         )
         while self._failure.empty():

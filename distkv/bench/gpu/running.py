@@ -58,7 +58,7 @@ def _run(stage: Stage, folder: Path, tables: Path, limit_s: float, tell: Callabl
         words = shlex.join("python" if word == sys.executable else word for word in stage.command)
         output = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL_LINES:])
         seconds = round(time.monotonic() - started_s, 1)
-        return Done(stage.name, words, exit_code, seconds, why, output, _read(report))
+        return Done(stage.name, words, exit_code, seconds, why, output, _read(report, has_lines=stage.has_lines))
 
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -94,19 +94,21 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _read(report: Path) -> Any:
-    """Its value, or the list of its lines; None if there is none, or it is being written."""
+def _read(report: Path, *, has_lines: bool) -> Any:
+    """Its value, or the list of its lines; None if there is none yet."""
     try:
         body = report.read_bytes()
     except FileNotFoundError:
         return None
-    with suppress(msgspec.DecodeError):
-        return msgspec.json.decode(body)
+    if not has_lines:
+        with suppress(msgspec.DecodeError):
+            return msgspec.json.decode(body)
+        return None
     lines = []
     for line in body.splitlines():
         with suppress(msgspec.DecodeError):
             lines.append(msgspec.json.decode(line))
-    return lines or None
+    return lines
 
 
 @contextmanager

@@ -19,9 +19,9 @@ _PLUGINS = ("pytest_asyncio.plugin", "pytest_timeout", "xdist.plugin", "distkv.b
 
 
 class Stage(msgspec.Struct, frozen=True):
-    """A command that is run. limit_s: when it is ended; 0 for one that the GPU alone can run. It may write a report, a
-    JSON value or lines of them, while it runs. needs: programs without which it is left out. with_mps: NVIDIA's
-    multi-process service runs meanwhile."""
+    """A command that is run. limit_s: when it is ended. While it runs it may write a report: a JSON value, or lines of
+    them where has_lines. needs: programs without which it is left out. with_mps: NVIDIA's multi-process service runs
+    meanwhile."""
 
     name: str
     command: tuple[str, ...]
@@ -29,6 +29,7 @@ class Stage(msgspec.Struct, frozen=True):
     needs: tuple[str, ...] = ()
     env: Mapping[str, str] = {}
     with_mps: bool = False
+    has_lines: bool = False
 
 
 def stages_of(device: str) -> tuple[Stage, ...]:
@@ -39,16 +40,18 @@ def stages_of(device: str) -> tuple[Stage, ...]:
     if device == "cpu":
         interpreted = {"TRITON_INTERPRET": "1"}
         tests = _pytest("not gpu and not slow", 1, "tests/kernels/triton")
-        return (Stage("smoke", smoke, 120, env=interpreted), Stage("tests", tests, 300, env=interpreted))
+        return (
+            Stage("smoke", smoke, 120, env=interpreted, has_lines=True),
+            Stage("tests", tests, 300, env=interpreted, has_lines=True),
+        )
     here = ("--device", device, "--json", REPORT)
     step = (*bench, "step", *here, "--rounds", "3", "--batches", "1,8,64")
     sanitizer = ("compute-sanitizer", "--tool", "memcheck", "--error-exitcode", "9")
+    tests = _pytest("gpu", 8, "tests/kernels", "tests/engine", "tests/actors/worker", "tests/bench/gpu")
     cluster = _pytest("gpu", 1, "tests/cluster/test_gpu.py")
     return (
-        Stage("smoke", smoke, 90),
-        Stage(
-            "tests", _pytest("gpu", 8, "tests/kernels", "tests/engine", "tests/actors/worker", "tests/bench/gpu"), 300
-        ),
+        Stage("smoke", smoke, 90, has_lines=True),
+        Stage("tests", tests, 300, has_lines=True),
         Stage(
             "sanitizer",
             (*sanitizer, *smoke, "--only", "split decode,scatter"),
@@ -56,6 +59,7 @@ def stages_of(device: str) -> tuple[Stage, ...]:
             needs=sanitizer[:1],
             # A cache of memory hides what is read behind its end.
             env={"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
+            has_lines=True,
         ),
         Stage("step 1b", (*step, "--model", "1b"), 90),
         Stage("step 8b", (*step, "--model", "8b"), 120),
@@ -65,8 +69,8 @@ def stages_of(device: str) -> tuple[Stage, ...]:
             (*bench, "attention", *here, "--rounds", "3", "--shapes", TUNED, "--tune", "--tables", TABLES),
             240,
         ),
-        Stage("cluster", cluster, 150),
-        Stage("cluster with MPS", cluster, 150, needs=("nvidia-cuda-mps-control",), with_mps=True),
+        Stage("cluster", cluster, 150, has_lines=True),
+        Stage("cluster with MPS", cluster, 150, needs=("nvidia-cuda-mps-control",), with_mps=True, has_lines=True),
         Stage("profiled step", (python, "-m", "distkv.bench.gpu.profiled_step", *here), 60),
     )
 

@@ -33,6 +33,7 @@ def instance_status(state: RManagerState, member: Member, others: Counters) -> I
         waiting=state.sequences.num_waiting,
         counters=total(state.counters, others),
         serve_fraction=state.serving.fraction,
+        computes=state.settings.computes,
     )
 
 

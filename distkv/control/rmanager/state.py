@@ -47,6 +47,7 @@ class RManagerSettings(ControlSettings, frozen=True, kw_only=True):
     vocab_size: int
     eos_token_ids: frozenset[int] = frozenset()
     serves: str = ""
+    computes: str = ""
     profile: Profile | None = None
 
     @property

@@ -108,6 +108,7 @@ class InstanceStatus(Value, frozen=True):
     waiting: Count  #: requests that wait for memory
     counters: Counters  #: see `Counters`
     serve_fraction: Share = 0.0  #: of the time of its own steps of late, what serving its debtors took
+    computes: Reason = ""  #: its device, with what is not proven of it in words; empty until its worker is ready
 
     @classmethod
     def of(
@@ -121,6 +122,7 @@ class InstanceStatus(Value, frozen=True):
         waiting: int = 0,
         counters: Counters | None = None,
         serve_fraction: float = 0.0,
+        computes: str = "",
     ) -> InstanceStatus:
         """An instance in this state, with the numbers that are known of it."""
         return cls(
@@ -136,6 +138,7 @@ class InstanceStatus(Value, frozen=True):
             waiting=waiting,
             counters=counters or Counters(),
             serve_fraction=serve_fraction,
+            computes=computes,
         )
 
 

@@ -9,10 +9,12 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import click
+import psutil
 import pytest
 from click.testing import CliRunner
 
@@ -59,9 +61,9 @@ def test_what_needs_a_program_that_is_not_there_is_left_out(tmp_path: Path) -> N
 
 
 def test_lines_that_are_being_written_do_not_hide_the_others(tmp_path: Path) -> None:
-    lines = 'open(sys.argv[1], \'w\').write(\'{"case": 1}\\n{"case": 2}\\n{"ca\')'
-    done = running.run(stage("import sys; " + lines), tmp_path, tmp_path, LIMIT_S, lambda _: None)
-    assert done.report == [{"case": 1}, {"case": 2}]
+    for written, found in [("{}", [{}]), ('{"case": 1}\\n{"ca', [{"case": 1}])]:
+        lines = stage(f"import sys; open(sys.argv[1], 'w').write('{written}')", has_lines=True)
+        assert running.run(lines, tmp_path, tmp_path, LIMIT_S, lambda _: None).report == found
 
 
 def test_the_report_has_everything_in_json_and_text(tmp_path: Path) -> None:
@@ -134,7 +136,11 @@ def test_ended_in_the_middle_it_leaves_what_it_found(tmp_path: Path, signum: int
             assert time.monotonic() < deadline_s and process.poll() is None
             time.sleep(0.05)
     finally:
+        started = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signum)
         process.wait(DEADLINE_S)
+        for one in started:
+            with suppress(psutil.NoSuchProcess):
+                one.kill()
     (smoke,) = json.loads(found[0].read_text())["stages"]
     assert smoke["name"] == "smoke" and smoke["report"][0]["case"] == "matrix product"

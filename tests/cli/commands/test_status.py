@@ -27,9 +27,21 @@ def test_status_json_and_table(background, capsys):
     assert "+12.5 tokens/s" in out and "-1.5 tokens/s" in out and "creditor" in out
 
 
+def test_what_is_not_proven_of_a_device_is_said_once():
+    told = [status("i0", computes="cuda:0; not tried yet"), status("i1", computes="cuda:0; not tried yet")]
+    out = io.StringIO()
+    Console(file=out, width=120).print(status_tables([*told, status("i2", computes="cpu")]))
+    assert [line for line in out.getvalue().splitlines() if "tried" in line] == ["i0, i1 on cuda:0: not tried yet"]
+
+
 @pytest.mark.parametrize("width", [40, 200])
 def test_names_from_elsewhere_cannot_move_the_cursor(width):
-    found = status("i" + HOSTILE, state="ready" + HOSTILE, requests=(request("r" + HOSTILE, "i", ("c" + HOSTILE, 5)),))
+    found = status(
+        "i" + HOSTILE,
+        state="ready" + HOSTILE,
+        computes=f"x; {HOSTILE}",
+        requests=(request("r" + HOSTILE, "i", ("c" + HOSTILE, 5)),),
+    )
     views: list[RenderableType] = [status_tables([found])]
     views.append(render(View("title" + HOSTILE, Sample(0.0, (found,)), notes=("note" + HOSTILE,)), width=width))
     for view in views:

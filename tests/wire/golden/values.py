@@ -119,6 +119,7 @@ STATUS = InstanceStatus(
     running=2,
     waiting=1,
     serve_fraction=0.25,
+    computes="cuda:0",
     counters=Counters(
         attend_queries=5120,
         serve_s=1.5,

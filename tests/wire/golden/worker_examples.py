@@ -94,6 +94,7 @@ WORKER_BODIES: dict[str, tuple[str, Control]] = {
             vocab_size=320,
             max_positions=131072,
             serves=SERVES,
+            computes="cuda:0",
         ),
     ),
     "StepResult": (
