@@ -12,8 +12,8 @@ import msgspec
 from torch.profiler import ProfilerActivity, profile
 
 from distkv.bench.baselines.checkpoints import MODELS
-from distkv.bench.workloads.decode_steps import DecodeSteps
-from distkv.bench.workloads.random_model import random_model
+from distkv.bench.workloads.computing.decode_steps import DecodeSteps
+from distkv.bench.workloads.computing.random_model import random_model
 from distkv.engine.device.registry import choose_device
 
 WARMUPS, STEPS, ROWS = 5, 5, 60

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from distkv.bench.baselines.checkpoints import MODELS
-from distkv.bench.workloads.decode_steps import DecodeSteps
-from distkv.bench.workloads.random_model import random_model
+from distkv.bench.workloads.computing.decode_steps import DecodeSteps
+from distkv.bench.workloads.computing.random_model import random_model
 from distkv.engine.device.cpu import CpuDevice
 from distkv.engine.device.device import Device
 from distkv.engine.device.registry import choose_device

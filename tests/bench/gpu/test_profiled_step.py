@@ -7,8 +7,8 @@ from torch.profiler import ProfilerActivity
 
 from distkv.bench.baselines.checkpoints import MODELS
 from distkv.bench.gpu.profiled_step import STEPS, WARMUPS, profiled
-from distkv.bench.workloads.decode_steps import DecodeSteps
-from distkv.bench.workloads.random_model import random_model
+from distkv.bench.workloads.computing.decode_steps import DecodeSteps
+from distkv.bench.workloads.computing.random_model import random_model
 from distkv.engine.device.cpu import CpuDevice
 from distkv.kernels.cpu.torch_backend import TorchBackend
 
