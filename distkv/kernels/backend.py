@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from distkv.kernels.attention_metadata import AttentionMetadata
+from distkv.kernels.exchange import Exchanges
 from distkv.kernels.fused_qkv import FusedQkv
 from distkv.kernels.layer_tail import LayerTail, LayerTailWeights, StepwiseLayerTail
 from distkv.kernels.layers import LocalLayer, LocalLayers
@@ -80,6 +81,13 @@ class Backend(ABC):
 
         scale: of attention scores.
         """
+        return None
+
+    def exchanges(
+        self, kvs: Sequence[LayerKv], windows: Sequence[int | None], scale: float, heads: int, q_dtype: torch.dtype
+    ) -> Exchanges | None:
+        """Attention over keys here and elsewhere as one call per layer, for the layers of one pool; None where there is
+        no such kernel. heads: of queries."""
         return None
 
     def use_threads(self, threads: int, cores: Sequence[int]) -> None:

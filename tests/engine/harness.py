@@ -62,6 +62,8 @@ class Creditor:
 class Frames:
     """Frames to and from a creditor, of one microbatch of steps; its partials are computed when they are received."""
 
+    stream = None
+
     def __init__(self, creditor: Creditor, microbatch: int) -> None:
         self._creditor, self._microbatch = creditor, microbatch
         self._served: ServedPlan | None = None

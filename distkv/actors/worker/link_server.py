@@ -10,6 +10,7 @@ import threading
 
 import structlog
 
+from distkv.engine.attention.direct_serving import DirectServing
 from distkv.engine.attention.serving import AttendServer, ServedPlan
 from distkv.errors import LinkClosed, LinkError, LinkTimeout, MalformedMessage, WireError
 from distkv.wire.links import LinkListener, Pool, Registration, Registrations, TensorLink, attach, deny, serve_read
@@ -50,9 +51,10 @@ class LinkServer:
     def _serve(self, link: TensorLink) -> None:
         plan: ServedPlan | None = None
         attached: list[Registration] = []
+        direct = None if link.stream is None else DirectServing(self._server, link.stream, link.peer)
         try:
             while True:
-                plan = self._answer(link, plan, attached)
+                plan = self._answer(link, plan, attached, direct)
         except LinkClosed:
             pass
         except LinkError as error:
@@ -64,12 +66,22 @@ class LinkServer:
         except Exception as error:
             self._log.error("serving failed", peer=link.peer, why=f"{type(error).__name__}: {error}", exc_info=True)
         finally:
+            if direct is not None:
+                direct.end()
             link.abort()
             for registration in attached:
                 registration.detach(link)
 
-    def _answer(self, link: TensorLink, plan: ServedPlan | None, attached: list[Registration]) -> ServedPlan | None:
-        """Serve one frame; returns the plan that holds from now on."""
+    def _answer(
+        self,
+        link: TensorLink,
+        plan: ServedPlan | None,
+        attached: list[Registration],
+        direct: DirectServing | None,
+    ) -> ServedPlan | None:
+        """Serve one frame, or all layers of a plan; returns the plan that holds from now on."""
+        if direct is not None and direct.is_ready and not direct.run(IDLE_S):
+            return plan
         try:
             header, body = link.recv(IDLE_S)
         except LinkTimeout:
@@ -77,7 +89,10 @@ class LinkServer:
         match header:
             case AttendPlan():
                 try:
-                    return self._server.accept(header, body)
+                    plan = self._server.accept(header, body)
+                    if direct is not None:
+                        direct.begin(plan)
+                    return plan
                 except MalformedMessage as error:
                     raise deny(link, "plan", "one that fits its spans", error.problem) from None
             case Attend() if plan is not None:

@@ -12,9 +12,9 @@ class AnswerTimes:
     """Of one creditor, by the work asked for: query rows times rBlocks. Used by one thread; costs a few entries, one
     for each power of two."""
 
-    def __init__(self, longest_s: float) -> None:
-        """longest_s: what is waited at most, and while it has not answered yet."""
-        self.longest_s = longest_s
+    def __init__(self, longest_s: float, shortest_s: float = SHORTEST_S) -> None:
+        """longest_s: what is waited at most, and while it has not answered yet. shortest_s: what is at least."""
+        self.longest_s, self._shortest_s = longest_s, shortest_s
         self._slowest_s: dict[int, float] = {}
 
     def took(self, work: int, seconds: float) -> None:
@@ -30,7 +30,7 @@ class AnswerTimes:
 
     def patience_for(self, usual_s: float) -> float:
         """How long to wait for what usually takes so long."""
-        return min(self.longest_s, max(SHORTEST_S, MANY_TIMES * usual_s))
+        return min(self.longest_s, max(self._shortest_s, MANY_TIMES * usual_s))
 
     def _usual_s(self, size: int) -> float:
         """Of what was never asked for: as the next smaller takes, in proportion; or as the next larger."""

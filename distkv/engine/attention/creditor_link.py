@@ -18,6 +18,7 @@ from distkv.engine.attention.fetch.link import FetchLink
 from distkv.engine.attention.merging import Rows
 from distkv.errors import LinkClosed, LinkError, LinkTimeout, WireError
 from distkv.kernels import Partial
+from distkv.kernels.exchange import Answered, Asked, FrameStatus
 from distkv.wire.messages.common import clipped
 from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.data import Attend, AttendPlan, DataMessage, Denied, Partials
@@ -26,8 +27,31 @@ TURN_S = 0.05
 """What a creditor gets at least to hand over what it may have answered while another one was waited for."""
 
 
+class FrameStream(Protocol):
+    """See distkv.wire.links.frame_stream."""
+
+    def fileno(self) -> int: ...
+
+    def enter(self) -> None: ...
+
+    def leave(self) -> None: ...
+
+    @property
+    def has_received(self) -> bool: ...
+
+    def beginning(self, header: DataMessage, body_bytes: int) -> bytes: ...
+
+    def take(self) -> bytes: ...
+
+    def unread(self, taken: bytes) -> None: ...
+
+
 class FrameLink(Protocol):
     """Frames to and from one peer, in order. Both methods raise LinkError or WireError."""
+
+    @property
+    def stream(self) -> FrameStream | None:
+        """The socket that carries them, if there is one."""
 
     def send(self, header: DataMessage, *buffers: memoryview, timeout_s: float) -> None:
         """Send a header and its body, the buffers one after another. Raises LinkTimeout when the peer takes nothing for
@@ -81,6 +105,11 @@ class CreditorLink:
         self._awaited_heads: tuple[int, ...] | None = None
 
     @property
+    def plan(self) -> AttendPlan:
+        """Of this step."""
+        return self._plan
+
+    @property
     def rows(self) -> Rows:
         """Which rows of the microbatch the plan sends."""
         return self._rows
@@ -117,6 +146,64 @@ class CreditorLink:
         self._busy_s += time.monotonic() - self._asked_s
         self._awaited_heads = q.shape[1:]
 
+    def asked(self, num_layers: int, heads: int, dim: int, dtype: torch.dtype) -> Asked | None:
+        """The plan as something that native code can send and receive by itself; None where it is to be done frame by
+        frame. heads, dim, dtype: of queries."""
+        stream = self._link.stream
+        if stream is None or not self.is_open or stream.has_received:
+            return None
+        step_id, rows, num_queries = self._plan.step_id, self.partial_rows, self._plan.num_rows
+        query_bytes, partial_bytes = num_queries * heads * dim * dtype.itemsize, rows * heads * (dim + 1) * 4
+        layers = range(num_layers)
+        return Asked(
+            stream.fileno(),
+            self._rows,
+            rows,
+            [stream.beginning(Attend(step_id=step_id, layer=layer), query_bytes) for layer in layers],
+            [stream.beginning(Partials(step_id=step_id, layer=layer), partial_bytes) for layer in layers],
+            self._patience_s,
+        )
+
+    def enter(self) -> bool:
+        """The socket of `asked` stays open until `leave`; False if it is not."""
+        stream = self._link.stream
+        try:
+            if stream is not None and not self.broken:
+                stream.enter()
+                return True
+        except LinkError as error:
+            self._fail(error)
+        return False
+
+    def leave(self) -> None:
+        """See enter."""
+        stream = self._link.stream
+        assert stream is not None
+        stream.leave()
+
+    def answered(self, layer: int, answer: Answered, q: Tensor) -> Partial | None:
+        """What came of the queries q of a layer that native code sent; None when no partials will come."""
+        self._asked_s = answer.asked_s
+        self._busy_s += answer.sent_s - answer.asked_s
+        match answer.status:
+            case FrameStatus.OK:
+                out, lse = answer.partial
+                self._took(answer.waits_s, answer.answered_s, out.nbytes + lse.nbytes)
+                self._counters.query_bytes += q[self._rows].nbytes
+                return answer.partial
+            case FrameStatus.OTHER:
+                assert self._link.stream is not None
+                self._link.stream.unread(answer.taken)
+                self._awaited_heads = q.shape[1:]
+                return self.collect(layer, answer.waits_s)
+            case FrameStatus.LATE:
+                self._fail(LinkTimeout(self._creditor_id, self._patience_s))
+            case FrameStatus.ENDED:
+                self._fail(LinkClosed(self._creditor_id, "it ended"))
+            case _:
+                self._fail(LinkClosed(self._creditor_id, "its connection failed"))
+        return None
+
     def collect(self, layer: int, since_s: float) -> Partial | None:
         """Wait for the partials of what was sent last, entry by entry: out float32 [ΣR, Hq, D], lse float32 [ΣR, Hq];
         on the host, valid until the next call. None when nothing was sent or none will come.
@@ -136,11 +223,7 @@ class CreditorLink:
         except (LinkError, WireError) as error:
             self._fail(error)
             return None
-        now_s = time.monotonic()
-        self._times.took(self._work, now_s - self._asked_s)
-        self._busy_s += now_s - waits_s
-        self._layers += 1
-        self._counters.query_bytes += flat.nbytes
+        self._took(waits_s, time.monotonic(), flat.nbytes)
         for entry in stale:
             self._lost[entry].add(self._creditor_id)
         return flat[: rows * heads * dim].view(rows, heads, dim), flat[rows * heads * dim :].view(rows, heads)
@@ -150,6 +233,12 @@ class CreditorLink:
         work = work_of(self._plan.entries, self._own_blocks)
         if self._costs is not None and work is not None and self._layers and not self.broken:
             self._costs.took("ship", work, self._busy_s / self._layers)
+
+    def _took(self, waits_s: float, answered_s: float, partial_bytes: int) -> None:
+        self._times.took(self._work, answered_s - self._asked_s)
+        self._busy_s += answered_s - waits_s
+        self._layers += 1
+        self._counters.query_bytes += partial_bytes
 
     def _send(self, header: AttendPlan | Attend, tensor: Tensor) -> None:
         if self.broken:

@@ -9,6 +9,8 @@ from collections.abc import Generator, Sequence
 from torch import Tensor
 
 from distkv.engine.attention.creditor_link import CreditorLink
+from distkv.engine.attention.direct import attend_directly
+from distkv.engine.attention.layer_times import LayerTimes
 from distkv.engine.device.device import Device, PendingCopy
 from distkv.engine.device.pool import KvPool
 from distkv.engine.model.decoder import Model
@@ -26,15 +28,28 @@ def dist_attention(
     """
     config, device = model.config, model.device
     q = pieces.store(layer)
+    if batch.exchange is not None:
+        attended = attend_directly(layer, q, batch, batch.exchange, device.backend)
+        if attended is not None:
+            yield
+            return attended
+    begun_s = time.monotonic()
     queries = send_queries(layer, q, batch.links, device)
-    attends_s = time.monotonic()
+    sent_s = time.monotonic()
     local = device.backend.attend(q, pool.layer(layer), batch.metadata, config.scale, config.windows[layer])
-    batch.attend_s += time.monotonic() - attends_s
+    attended_s = time.monotonic()
+    batch.attend_s += attended_s - sent_s
     queries.complete()
     fetched = [keys.attend(layer, q) for keys in batch.fetched]
     yield
+    waits_s = time.monotonic()
     partials = collect_partials(layer, q, batch, device)
-    return batch.merge_plan.merge(local, [*partials, *fetched], device.backend)
+    collected_s = time.monotonic()
+    attended = batch.merge_plan.merge(local, [*partials, *fetched], device.backend)
+    if batch.times is not None:
+        merged_s = time.monotonic()
+        batch.times.append(LayerTimes(layer, begun_s, sent_s, attended_s, waits_s, collected_s, merged_s))
+    return attended
 
 
 class QueriesOnTheWay:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from distkv.kernels import Backend, Partial
+from distkv.kernels.exchange import MergeRun
 from distkv.wire.messages.data import AttendPlan
 
 Rows = slice | Tensor
@@ -76,6 +77,8 @@ def merge_plan_of(seqs: Sequence[SeqParts], plans: Sequence[AttendPlan]) -> Merg
     """plans: in the order in which their partials are given to `merge`. Index tensors are on the host."""
     if not seqs:
         return MergePlan(slice(0, 0), ())
+    if len(seqs) == 1:
+        return _plan_of_one(*seqs[0], plans)
     counts = [rows.stop - rows.start for rows, _, _ in seqs]
     local_starts = list(accumulate(counts, initial=0))
     ends = [local_starts[-1]]
@@ -98,6 +101,33 @@ def merge_plan_of(seqs: Sequence[SeqParts], plans: Sequence[AttendPlan]) -> Merg
     ]  # fmt: skip
     own_rows = np.concatenate([np.arange(rows.start, rows.stop) for rows, _, _ in seqs])
     return MergePlan(rows_of(own_rows), tuple(_gather(part, [0, *ends]) for part in parts))
+
+
+def _plan_of_one(
+    rows: slice, remote: Sequence[tuple[int, int]], local_place: int, plans: Sequence[AttendPlan]
+) -> MergePlan:
+    """Of a sequence alone no rows need an index."""
+    count = rows.stop - rows.start
+    starts = [(plan + 1, sum(one.num_rows for one in plans[plan].entries[:entry])) for plan, entry in remote]
+    starts.insert(local_place, (0, 0))
+    return MergePlan(rows, tuple(Gather(source, slice(start, start + count)) for source, start in starts))
+
+
+def merge_runs_of(seqs: Sequence[SeqParts], plans: Sequence[AttendPlan], num_rows: int) -> list[MergeRun]:
+    """The same as runs of rows that cover the whole microbatch; those without partials of peers are their own ones."""
+    entry_rows = [list(accumulate((entry.num_rows for entry in plan.entries), initial=0)) for plan in plans]
+    runs: list[MergeRun] = []
+    end = 0
+    for rows, remote, local_place in sorted(seqs, key=lambda seq: seq[0].start):
+        if rows.start > end:
+            runs.append(MergeRun(end, rows.start - end, ((0, end),)))
+        parts = [(plan + 1, entry_rows[plan][entry]) for plan, entry in remote]
+        parts.insert(local_place, (0, rows.start))
+        end = rows.stop
+        runs.append(MergeRun(rows.start, end - rows.start, tuple(parts)))
+    if num_rows > end:
+        runs.append(MergeRun(end, num_rows - end, ((0, end),)))
+    return runs
 
 
 def rows_of(index: NDArray[np.int64]) -> Rows:

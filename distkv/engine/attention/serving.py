@@ -12,16 +12,20 @@ import torch
 from torch import Tensor
 
 from distkv.engine.attention.bodies import body_of, tensor_of
-from distkv.engine.attention.spans import SpanRegistry
+from distkv.engine.attention.layer_times import ServedTimes
+from distkv.engine.attention.spans import SpanRegistry, Standing
 from distkv.engine.device.device import Device, ThreadStreams
 from distkv.engine.device.pool import KvPool
 from distkv.engine.model.config import ModelConfig
 from distkv.errors import MalformedMessage
 from distkv.kernels import AttentionMetadata, BlockTable
+from distkv.kernels.exchange import ServeClock, Serving
 from distkv.wire.messages.counters import Counters, total
 from distkv.wire.messages.data import Attend, AttendEntry, AttendPlan, Partials, Slots, SlotsQuery, SpanPart
 
 MAX_PARTIALS_BYTES = 1 << 30
+MAX_DIRECT_BYTES = 1 << 24
+"""Of the partials of a layer that is served directly: they have memory of their own as long as their link has it."""
 MAX_SLOTS = 1 << 20
 """That one query may ask for."""
 MAX_POSITION = 1 << 48
@@ -42,32 +46,51 @@ class ServedPlan:
 
 
 class ServeTime:
-    """The time in which anybody is being served: however many are at once, it grows no faster than the clock."""
+    """See ServeClock: for backends that have none of their own."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
         self._lock = threading.Lock()
         self._num_serving, self._since_s, self._total_s = 0, 0.0, 0.0
 
-    @contextmanager
-    def serving(self) -> Iterator[None]:
-        """Somebody is being served while this lasts."""
+    def begin(self) -> None:
+        """See ServeClock."""
         with self._lock:
             if self._num_serving == 0:
                 self._since_s = self._clock()
             self._num_serving += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._num_serving -= 1
-                if self._num_serving == 0:
-                    self._total_s += self._clock() - self._since_s
+
+    def end(self) -> None:
+        """See ServeClock."""
+        with self._lock:
+            self._num_serving -= 1
+            if self._num_serving == 0:
+                self._total_s += self._clock() - self._since_s
 
     def total_s(self) -> float:
-        """Until now, what is still going on included."""
+        """See ServeClock."""
         with self._lock:
             return self._total_s + (self._clock() - self._since_s if self._num_serving else 0.0)
+
+
+@contextmanager
+def _counted_by(clock: ServeClock) -> Iterator[None]:
+    """Somebody is being served while this lasts."""
+    clock.begin()
+    try:
+        yield
+    finally:
+        clock.end()
+
+
+@dataclass(frozen=True, slots=True)
+class Direct:
+    """What serves the layers of plans with these entries without coming back to Python in between."""
+
+    entries: tuple[AttendEntry, ...]
+    num_rows: int
+    serving: Serving
+    standing: Standing
 
 
 class AttendServer:
@@ -76,7 +99,7 @@ class AttendServer:
     Any thread may call it; a ServedPlan belongs to one link. What a peer sends is checked before it is used:
     MalformedMessage means that its connection should be dropped. On a GPU each thread has an urgent stream of its own
     beside the step. It need not wait for that: a block is lent after the step that wrote it was reported, and a step is
-    reported when the device has done it.
+    reported when the device has done it. times: where those of each layer go; nowhere by default.
     """
 
     def __init__(
@@ -85,10 +108,19 @@ class AttendServer:
         """dtype: of queries."""
         self._pool, self._registry, self._config, self._dtype, self._device = pool, registry, config, dtype, device
         self._heads = config.heads
+        self._row_bytes = self._heads.queries * (self._heads.dim + 1) * 4
         self._streams = ThreadStreams(device, urgent=True)
         self._lock = threading.Lock()
-        self._time = ServeTime()
+        layers = [pool.layer(index) for index in range(config.num_layers)]
+        self._exchanges = device.backend.exchanges(layers, config.windows, config.scale, self._heads.queries, dtype)
+        self._clock: ServeClock = ServeTime() if self._exchanges is None else self._exchanges.clock()
         self._counters = Counters()
+        self.times: list[ServedTimes] | None = None
+
+    @property
+    def num_layers(self) -> int:
+        """Of the model."""
+        return self._config.num_layers
 
     @property
     def counters(self) -> Counters:
@@ -97,15 +129,14 @@ class AttendServer:
 
     def served_s(self) -> float:
         """The time in which peers were served so far."""
-        return self._time.total_s()
+        return self._clock.total_s()
 
     def accept(self, plan: AttendPlan, body: bytes | bytearray | memoryview) -> ServedPlan:
         """Check a plan. body: int64 [num_rows], the position of each query row. Raises MalformedMessage."""
         positions = tensor_of(body, torch.int64, (plan.num_rows,)).clone()
         if plan.num_rows and (int(positions.min()) < 0 or int(positions.max()) > MAX_POSITION):
             raise MalformedMessage(f"positions from {int(positions.min())} to {int(positions.max())}")
-        row_bytes = self._heads.queries * (self._heads.dim + 1) * 4
-        if sum(entry.num_rows for entry in plan.entries) * row_bytes > MAX_PARTIALS_BYTES:
+        if sum(entry.num_rows for entry in plan.entries) * self._row_bytes > MAX_PARTIALS_BYTES:
             raise MalformedMessage(f"the partials of this plan would be over {MAX_PARTIALS_BYTES} bytes")
         for entry in plan.entries:
             if entry.first_position > MAX_POSITION:
@@ -119,6 +150,37 @@ class AttendServer:
                     _check_within(entry, slots)
         return ServedPlan(plan, positions)
 
+    def stand(self, served: ServedPlan) -> Direct | None:
+        """What serves a plan directly, until `leave`; None where it is to be served layer by layer, as where something
+        of it is gone, or partials are large. Raises MalformedMessage."""
+        rows = sum(entry.num_rows for entry in served.plan.entries)
+        if self._exchanges is None or not rows or rows * self._row_bytes > MAX_DIRECT_BYTES:
+            return None
+        gate = self._exchanges.gate()
+        parts = [(entry.span, entry.index, entry.num_blocks) for entry in served.plan.entries]
+        found = self._registry.stand(parts, gate)
+        if found is None:
+            return None
+        standing, spans = found
+        try:
+            metadata = self._metadata(served, spans)
+        except MalformedMessage:
+            self._registry.leave(standing)
+            raise
+        serving = self._exchanges.serving(metadata, served.plan.num_rows, gate, self._clock)
+        return Direct(served.plan.entries, served.plan.num_rows, serving, standing)
+
+    def leave(self, direct: Direct) -> None:
+        """It serves nothing now, and will not again."""
+        self._registry.leave(direct.standing)
+
+    def count(self, served: ServedPlan, times: Sequence[tuple[int, float, float]]) -> None:
+        """Of layers that were served directly."""
+        with self._lock:
+            self._counters.attend_queries += served.plan.num_rows * len(times)
+        if self.times is not None:
+            self.times += [ServedTimes(*one) for one in times]
+
     def serve(
         self, served: ServedPlan, header: Attend, body: bytes | bytearray | memoryview
     ) -> tuple[Partials, memoryview, memoryview]:
@@ -126,7 +188,10 @@ class AttendServer:
         if header.step_id != served.plan.step_id:
             raise MalformedMessage(f"queries of step {header.step_id} under the plan of step {served.plan.step_id}")
         shape = (served.plan.num_rows, self._heads.queries, self._heads.dim)
+        received_s = time.monotonic()
         stale, out, lse = self.attend(served, header.layer, tensor_of(body, self._dtype, shape))
+        if self.times is not None:
+            self.times.append(ServedTimes(header.layer, received_s, time.monotonic()))
         return Partials(step_id=header.step_id, layer=header.layer, stale=stale), body_of(out), body_of(lse)
 
     def slots(self, query: SlotsQuery) -> tuple[Slots, memoryview]:
@@ -154,7 +219,7 @@ class AttendServer:
         if layer >= self._config.num_layers:
             raise MalformedMessage(f"layer {layer} of a model with {self._config.num_layers} layers")
         device, backend = self._device, self._device.backend
-        with self._time.serving(), self._streams.current(), ExitStack() as pins:
+        with _counted_by(self._clock), self._streams.current(), ExitStack() as pins:
             spans = [
                 pins.enter_context(self._registry.pin(entry.span, entry.index, entry.num_blocks))
                 for entry in served.plan.entries

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from distkv.kernels.exchange import Gate
 from distkv.wire.messages.common import SpanRef
 
 
@@ -18,9 +19,21 @@ class _Closing:
     on_revoked: Callable[[], None]
 
 
+@dataclass(slots=True, eq=False)
+class Standing:
+    """Who reads parts of spans again and again, by a gate that it opens itself each time, without asking here. The gate
+    is shut as soon as one of the parts is closed. parts: (span, first position, count). reading: spans that were closed
+    in the middle of a read, and the reader's number."""
+
+    parts: tuple[tuple[SpanRef, int, int], ...]
+    gate: Gate
+    reading: list[tuple[SpanRef, int]] = field(default_factory=list)
+
+
 @dataclass(slots=True)
 class _Span:
-    """readers: numbers of those that hold it now. closed: positions that new readers find no more. gone: all are."""
+    """readers: numbers of those that hold it now. closed: positions that new readers find no more. gone: all are.
+    standing: those who read it by a gate, and which positions."""
 
     slots: tuple[int, ...]
     readers: set[int] = field(default_factory=set)
@@ -28,6 +41,20 @@ class _Span:
     closed: set[int] = field(default_factory=set)
     closing: list[_Closing] = field(default_factory=list)
     gone: bool = False
+    standing: list[tuple[Standing, int, int]] = field(default_factory=list)
+
+    def shut(self, ref: SpanRef) -> None:
+        """Gates to positions that are closed. Who reads by one right now is a reader from here on."""
+        for one in [one for one in self.standing if not self.is_open(*one[1:])]:
+            self.standing.remove(one)
+            if one[0].gate.shut():
+                one[0].reading.append((ref, self.add_reader()))
+
+    def add_reader(self) -> int:
+        """A new reader's number."""
+        self.next_reader += 1
+        self.readers.add(self.next_reader - 1)
+        return self.next_reader - 1
 
     def is_open(self, first: int, count: int) -> bool:
         """Whether positions [first, first + count) may be read. O(1) while none is closed."""
@@ -67,6 +94,7 @@ class SpanRegistry:
             else:
                 span.closed.update(positions)
                 span.gone = span.gone or not positions
+                span.shut(ref)
                 span.closing.append(_Closing(span.next_reader, on_revoked))
                 revoked = self._take_revoked(ref, span)
         for one in revoked:
@@ -81,9 +109,7 @@ class SpanRegistry:
             if span is not None and not span.is_open(first, count):
                 span = None
             if span is not None:
-                reader = span.next_reader
-                span.next_reader += 1
-                span.readers.add(reader)
+                reader = span.add_reader()
         if span is None:
             yield None
             return
@@ -95,6 +121,42 @@ class SpanRegistry:
                 revoked = self._take_revoked(ref, span)
             for one in revoked:
                 one.on_revoked()
+
+    def stand(
+        self, parts: Sequence[tuple[SpanRef, int, int]], gate: Gate
+    ) -> tuple[Standing, list[tuple[int, ...]]] | None:
+        """Read these parts, (span, first position, count), by the gate, which is open, until `leave`; and the slots of
+        each span. None when one of the parts is closed."""
+        with self._lock:
+            spans = [self._spans.get(ref) for ref, _, _ in parts]
+            found = [
+                span
+                for span, (_, first, count) in zip(spans, parts, strict=True)
+                if span is not None and span.is_open(first, count)
+            ]
+            if len(found) < len(parts):
+                return None
+            standing = Standing(tuple(parts), gate)
+            for span, (_, first, count) in zip(found, parts, strict=True):
+                span.standing.append((standing, first, count))
+        return standing, [span.slots for span in found]
+
+    def leave(self, standing: Standing) -> None:
+        """Called by who reads by the gate, when it does not read: it will not again."""
+        revoked: list[_Closing] = []
+        with self._lock:
+            for ref, first, count in standing.parts:
+                span = self._spans.get(ref)
+                if span is not None and (standing, first, count) in span.standing:
+                    span.standing.remove((standing, first, count))
+            for ref, reader in standing.reading:
+                span = self._spans.get(ref)
+                if span is not None:
+                    span.readers.discard(reader)
+                    revoked += self._take_revoked(ref, span)
+            standing.reading = []
+        for one in revoked:
+            one.on_revoked()
 
     def pins(self, ref: SpanRef) -> int:
         """How many readers hold the span."""

@@ -9,8 +9,10 @@ from torch import Tensor
 
 from distkv.engine.attention.creditor_link import CreditorLink
 from distkv.engine.attention.fetch.keys import FetchedKeys
+from distkv.engine.attention.layer_times import LayerTimes
 from distkv.engine.attention.merging import MergePlan
 from distkv.kernels import AttentionMetadata, BlockTable
+from distkv.kernels.exchange import Exchange
 from distkv.wire.messages.to_worker import RemoteSpan, SeqStep
 
 _MUCH = 16
@@ -57,7 +59,8 @@ class Batch:
     predict prompt tokens whose logprobs are wanted. metadata: which rows read which local blocks. seqs: those that have
     rows: who lost a creditor before has none. links: to the creditors of their spans that are asked. fetched: the keys
     at creditors that are read here. merge_plan: of their partials, those of the links first. waited_s: how long its
-    layers stood still for partials and for keys. attend_s: how long they attended to own keys.
+    layers stood still for partials and for keys. attend_s: how long they attended to own keys. times: of its layers, if
+    anybody wants them. exchange: computes a layer in one call, as long as nothing fails.
     """
 
     tokens: Tensor
@@ -72,6 +75,8 @@ class Batch:
     fetched: list[FetchedKeys] = field(default_factory=list)
     waited_s: float = 0.0
     attend_s: float = 0.0
+    times: list[LayerTimes] | None = None
+    exchange: Exchange | None = None
 
     @property
     def local_pairs(self) -> float:

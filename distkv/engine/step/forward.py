@@ -7,6 +7,7 @@ from collections.abc import Generator, Sequence
 
 from torch import Tensor
 
+from distkv.engine.attention.direct import exchange_of
 from distkv.engine.attention.dist_attention import dist_attention
 from distkv.engine.device.pool import KvPool
 from distkv.engine.model.decoder import Model
@@ -26,6 +27,11 @@ class Forward:
     def __init__(self, model: Model, pool: KvPool) -> None:
         self._model, self._pool = model, pool
         self._all_layers = model.forward_over([pool.layer(index) for index in range(model.config.num_layers)])
+        config, heads = model.config, model.heads
+        layers = [pool.layer(index) for index in range(config.num_layers)]
+        self._exchanges = model.device.backend.exchanges(
+            layers, config.windows, config.scale, heads.queries, model.dtype
+        )
         self._graphs = PiecewiseGraphs(model, pool) if model.device.is_async else None
 
     def __call__(self, batches: Sequence[Batch], counters: Counters) -> list[Tensor]:
@@ -35,6 +41,12 @@ class Forward:
             (batch,) = batches
             hidden = [self._all_layers(batch.tokens, batch.metadata, batch.slots, batch.offsets, batch.wanted)]
         else:
+            if len(batches) == 1 and self._exchanges is not None and not self._model.device.is_async:
+                heads, num_layers = self._model.heads, self._model.config.num_layers
+                (batch,) = batches
+                batch.exchange = exchange_of(
+                    batch, self._exchanges, num_layers, heads.queries, heads.dim, self._model.dtype
+                )
             hidden = self._by_turns(batches)
             _finish(batches, counters)
         counters.model_s += time.perf_counter() - started_s

@@ -141,7 +141,9 @@ def _queries(
                 )
         row += num_rows
     plan = AttendPlan(step_id=step_id, num_rows=row, entries=tuple(entries))
-    rows = rows_of(np.concatenate([np.arange(seq.rows.start, seq.rows.stop) for seq in seqs]))
+    rows: Rows = seqs[0].rows
+    if len(seqs) > 1:
+        rows = rows_of(np.concatenate([np.arange(seq.rows.start, seq.rows.stop) for seq in seqs]))
     own = sum(len(seq.tokens) * len(seq.local) for seq in seqs)
     longest = max(len(seq.tokens) for seq in seqs)
     return Queries(source, plan, rows, [seq.lost for seq in owners], round(own / longest))

@@ -8,6 +8,7 @@ import torch
 
 from distkv.engine.attention.creditor_link import Peers
 from distkv.engine.attention.fetch.fetching import FETCH_BYTES, Fetching
+from distkv.engine.attention.layer_times import LayerTimes
 from distkv.engine.device.pool import KvPool
 from distkv.engine.model.decoder import Model
 from distkv.engine.sampling.constraints import Constraints
@@ -27,7 +28,7 @@ from distkv.wire.messages.to_worker import Step
 class StepRunner:
     """One model over one pool. Used by one thread. counters: steps, remote_steps, model_s, mask_s, attend_wait_s,
     fetched_blocks and fetched_bytes. constraints: the grammars that its Steps may name. fetching: which chunks fetch;
-    None if none may."""
+    None if none may. times: where those of layers with keys elsewhere go, one after another; nowhere by default."""
 
     def __init__(
         self,
@@ -47,6 +48,7 @@ class StepRunner:
         histories = Histories()
         self.constraints = Constraints(model.config.vocab_size, model.config.eos_token_ids)
         self._requests = Requests(histories)
+        self.times: list[LayerTimes] | None = None
         self.fetching = (
             None if prefill_kv == "ship" else Fetching(pool, model.config, self._device, prefill_kv, fetch_bytes)
         )
@@ -93,4 +95,6 @@ class StepRunner:
             prepare(step.step_id, part, pool, config, peers, device, index, self.fetching)
             for index, part in enumerate(microbatches(planned, device, self._num_microbatches))
         ]
+        for batch in batches:
+            batch.times = self.times
         return [batch for batch in batches if batch.seqs]

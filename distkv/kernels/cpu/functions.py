@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ctypes import POINTER, Structure, c_float, c_int, c_int32, c_int64, c_uint, c_void_p
+from ctypes import POINTER, Structure, c_double, c_float, c_int, c_int32, c_int64, c_uint, c_void_p
 from typing import Any
 
 import torch
@@ -91,11 +91,76 @@ class LayersCall(Structure):
     ]
 
 
+class Peer(Structure):
+    """As in native/exchange.cpp."""
+
+    _fields_ = [
+        *((name, c_int32) for name in ("fd", "status")),
+        *((name, c_void_p) for name in ("frame", "queries", "expected", "head", "partials")),
+        *((name, c_int64) for name in ("frame_bytes", "query_bytes", "expected_bytes", "partial_bytes", "received")),
+        *((name, c_double) for name in ("patience_s", "asked_s", "sent_s", "waits_s", "answered_s")),
+    ]
+
+
+class MergeRun(Structure):
+    """As in native/exchange.cpp."""
+
+    _fields_ = [
+        *((name, c_int64) for name in ("first", "count", "rows")),
+        *((name, c_void_p) for name in ("out", "lse")),
+    ]
+
+
+class ExchangeCall(Structure):
+    """As in native/exchange.cpp."""
+
+    _fields_ = [
+        *((name, c_void_p) for name in ("attend", "attend_call", "merge", "runs", "outs", "lses", "peers")),
+        *((name, c_int64) for name in ("num_runs", "num_peers")),
+        *((name, c_int32) for name in ("dim", "failed")),
+        *((name, c_double) for name in ("turn_s", "sent_s", "attended_s", "collected_s", "merged_s")),
+    ]
+
+
+class ServeLayer(Structure):
+    """As in native/exchange.cpp."""
+
+    _fields_ = [
+        *((name, c_void_p) for name in ("expected", "answer")),
+        *((name, c_int64) for name in ("expected_bytes", "answer_bytes")),
+        ("attend_call", c_void_p),
+        *((name, c_double) for name in ("received_s", "attended_s")),
+    ]
+
+
+class ServeCall(Structure):
+    """As in native/exchange.cpp."""
+
+    _fields_ = [
+        *((name, c_void_p) for name in ("attend", "layers", "gate", "time", "head", "queries", "partials")),
+        *((name, c_int64) for name in ("num_layers", "next", "query_bytes", "partial_bytes", "received")),
+        *((name, c_double) for name in ("idle_s", "send_s")),
+        ("fd", c_int32),
+    ]
+
+
 SHARED: dict[str, Signature] = {
     "machine_levels": (c_uint, ()),
     "set_threads": (None, (c_int, POINTER(c_int), c_int)),
 }
 """There once, as `distkv_<name>`."""
+
+EXCHANGE: dict[str, Signature] = {
+    "exchange": (c_int, (POINTER(ExchangeCall),)),
+    "serve": (c_int, (POINTER(ServeCall),)),
+    "gate_shut": (c_int, (c_void_p,)),
+    "serve_time_new": (c_void_p, ()),
+    "serve_time_free": (None, (c_void_p,)),
+    "serve_time_begin": (None, (c_void_p,)),
+    "serve_time_end": (None, (c_void_p,)),
+    "serve_time_total": (c_double, (c_void_p,)),
+}
+"""There once, as `distkv_<name>`; a library without them computes, and layers with keys elsewhere go frame by frame."""
 
 OF_LEVEL: dict[str, Signature] = {
     "abi": (c_int, ()),

@@ -22,7 +22,8 @@ REBUILD = "install distkv again, or run: python setup.py build_ext --inplace"
 class Native:
     """The functions of one level, under their names in `functions` without prefix and suffix.
 
-    Calls release the interpreter. They check types of arguments, not what pointers point to.
+    Calls release the interpreter. They check types of arguments, not what pointers point to. has_exchange: whether
+    those of `functions.EXCHANGE` are there.
     """
 
     def __init__(self, handle: ctypes.CDLL, level: str) -> None:
@@ -32,6 +33,14 @@ class Native:
             setattr(self, name, _bound(handle, f"distkv_{name}", signature))
         for name, signature in functions.OF_LEVEL.items():
             setattr(self, name, _bound(handle, f"distkv_{name}_{level}", signature))
+        self.has_exchange = hasattr(handle, "distkv_exchange")
+        for name, signature in functions.EXCHANGE.items() if self.has_exchange else ():
+            setattr(self, name, _bound(handle, f"distkv_{name}", signature))
+
+    def address(self, name: str) -> int:
+        """Of a function, for other functions of the library to call."""
+        function: Any = getattr(self, name)
+        return ctypes.cast(function, ctypes.c_void_p).value or 0
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         raise AttributeError(f"the native library declares no function {name}")

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from distkv.kernels.attention_metadata import AttentionMetadata
 from distkv.kernels.backend import Backend
+from distkv.kernels.cpu.attend_calls import AttendCalls
+from distkv.kernels.cpu.exchange import NativeExchanges
 from distkv.kernels.cpu.functions import DTYPES, AttendCall, StoreCall
 from distkv.kernels.cpu.layer_tail import NativeLayerTail
 from distkv.kernels.cpu.layers import NativeLayers
@@ -140,6 +142,14 @@ class NativeBackend(Backend):
     def local_layers(self, layers: Sequence[LocalLayer], scale: float) -> LocalLayers | None:
         """See Backend."""
         return NativeLayers(self._native, layers, scale) if NativeLayers.can_run(layers) else None
+
+    def exchanges(
+        self, kvs: Sequence[LayerKv], windows: Sequence[int | None], scale: float, heads: int, q_dtype: torch.dtype
+    ) -> NativeExchanges | None:
+        """See Backend."""
+        if not self._native.has_exchange:
+            return None
+        return NativeExchanges(self._native, AttendCalls(kvs, windows, scale, heads, q_dtype))
 
     def use_threads(self, threads: int, cores: Sequence[int]) -> None:
         """See Backend. The caller's thread, which has other things to do as well, is not bound to a core."""

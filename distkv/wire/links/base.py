@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from distkv.wire.links.frame_stream import FrameStream
 from distkv.wire.links.pool_memory import Part
 from distkv.wire.links.runs import Destination
 from distkv.wire.messages.common import DataEndpoint
@@ -59,6 +60,10 @@ class TensorLink(Protocol):
     def mapped(self) -> memoryview | None:
         """The peer's pool as memory of this process, read-only; None if this link does not map it. What is read there
         without `read` counts only if the link lives afterwards."""
+
+    @property
+    def stream(self) -> FrameStream | None:
+        """What carries the frames, if that is a socket."""
 
     def send(self, header: DataMessage, *buffers: Buffer, timeout_s: float = SEND_TIMEOUT_S) -> None:
         """Send one frame: the header, then the buffers' bytes back to back, uncopied. Returns when the buffers may be

@@ -48,6 +48,7 @@ class FrameSocket:
         self._head: tuple[DataMessage, int] | None = None
         self._body = memoryview(b"")
         self._body_have = 0
+        self.enter, self.leave = self._stream.enter, self._stream.leave
 
     @property
     def peer(self) -> str:
@@ -64,13 +65,36 @@ class FrameSocket:
 
     def send(self, header: DataMessage, buffers: Sequence[Buffer], timeout_s: float = SEND_TIMEOUT_S) -> None:
         """One frame, vectored. Raises FrameTooLarge (nothing sent), LinkClosed, LinkTimeout."""
-        encoded = encode_header(header)
         parts, body_bytes = byte_views(buffers)
+        parts.insert(0, memoryview(self.beginning(header, body_bytes)))
+        self._stream.send(parts, len(parts[0]) + body_bytes, timeout_s)
+
+    @staticmethod
+    def beginning(header: DataMessage, body_bytes: int) -> bytes:
+        """See FrameStream."""
+        encoded = encode_header(header)
         for size, limit in ((len(encoded), MAX_HEADER_BYTES), (body_bytes, MAX_BODY_BYTES)):
             if size > limit:
                 raise FrameTooLarge(size, limit)
-        parts.insert(0, memoryview(_FIXED.pack(MAGIC, len(encoded), body_bytes) + encoded))
-        self._stream.send(parts, len(parts[0]) + body_bytes, timeout_s)
+        return _FIXED.pack(MAGIC, len(encoded), body_bytes) + encoded
+
+    @property
+    def has_received(self) -> bool:
+        """See FrameStream."""
+        return self._head is not None or self._stop > self._start
+
+    def take(self) -> bytes:
+        """See FrameStream."""
+        assert self._head is None
+        taken = bytes(self._stage[self._start : self._stop])
+        self._start = self._stop = 0
+        return taken
+
+    def unread(self, taken: bytes) -> None:
+        """See FrameStream."""
+        rest = self.take()
+        self._stage = memoryview(bytearray(taken + rest).ljust(_STAGE_BYTES, b"\0"))
+        self._start, self._stop = 0, len(taken) + len(rest)
 
     def recv(self, timeout_s: float) -> tuple[DataMessage, memoryview]:
         """One frame; see TensorLink.recv."""
@@ -158,6 +182,5 @@ class FrameSocket:
     def _receive(self, views: list[memoryview], deadline: float, timeout_s: float) -> int:
         count = self._stream.receive(views, deadline, timeout_s)
         if count == 0:
-            inside = self._head is not None or self._stop > self._start
-            raise self.kill("it ended" + (" in the middle of a frame" if inside else ""))
+            raise self.kill("it ended" + (" in the middle of a frame" if self.has_received else ""))
         return count

@@ -24,6 +24,8 @@ HEADS, DIM = 2, 4
 class ScriptedLink:
     """Sends into a list, receives from another; an exception in it is raised."""
 
+    stream = None
+
     def __init__(self) -> None:
         self.sent: list[tuple[DataMessage, bytes]] = []
         self.answers: deque[tuple[DataMessage, bytes | bytearray] | DistKVError] = deque()

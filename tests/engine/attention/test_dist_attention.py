@@ -61,7 +61,14 @@ class Setting:
         parts = [(slice(1, 3), [(index, 0) for index in range(len(partials))], 0)]
         merge_plan = merge_plan_of(parts if partials else [], plans)
         self.batch = SimpleNamespace(
-            links=self.links, fetched=[], attend_s=0.0, metadata=None, merge_plan=merge_plan, waited_s=0.0
+            links=self.links,
+            fetched=[],
+            attend_s=0.0,
+            metadata=None,
+            merge_plan=merge_plan,
+            waited_s=0.0,
+            times=None,
+            exchange=None,
         )
 
     def store(self, layer: int) -> Tensor:

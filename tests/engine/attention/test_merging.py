@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from distkv.engine.attention.merging import Gather, MergePlan, SeqParts, merge_plan_of, rows_of
+from distkv.engine.attention.merging import Gather, MergePlan, SeqParts, merge_plan_of, merge_runs_of, rows_of
 from distkv.kernels import Partial, merge
 from distkv.kernels.cpu.torch_backend import TorchBackend
 from distkv.wire.messages.common import Epoch, SpanRef
@@ -94,3 +94,17 @@ def test_rows_that_follow_each_other() -> None:
     assert isinstance(rows_of(torch.tensor([3, 4, 6]).numpy()), torch.Tensor)
     assert isinstance(rows_of(torch.tensor([3, 5, 4]).numpy()), torch.Tensor)
     assert isinstance(rows_of(torch.tensor([4, 4]).numpy()), torch.Tensor)
+
+
+def test_runs_cover_all_rows_with_the_same_partials() -> None:
+    """In any order of sequences; rows between, before and behind them are merged with nothing."""
+    seqs = [(slice(rows.start + 1, rows.stop + 1), remote, place) for rows, remote, place in SEQS]
+    runs = merge_runs_of([seqs[2], seqs[0], seqs[1]], PLANS, 11)
+    assert [(run.row, run.num_rows) for run in runs] == [(0, 1), (1, 2), (3, 3), (6, 2), (8, 1), (9, 2)]
+    sources = [partial(11, 0), partial(5, 1), partial(4, 2)]
+    found = torch.empty_like(sources[0][0])
+    for run in runs:
+        parts = [part(sources[source], row, run.num_rows) for source, row in run.parts]
+        found[run.row : run.row + run.num_rows] = merge(parts)[0]
+    expected = merge_plan_of(seqs, PLANS).merge(sources[0], sources[1:], TorchBackend())
+    torch.testing.assert_close(found, expected, atol=0, rtol=0)

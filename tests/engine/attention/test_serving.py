@@ -9,6 +9,7 @@ import msgspec
 import pytest
 import torch
 
+from distkv.engine.attention import serving
 from distkv.engine.attention.bodies import body_of
 from distkv.engine.attention.serving import AttendServer, ServeTime
 from distkv.engine.attention.spans import SpanRegistry
@@ -245,17 +246,85 @@ def test_frames_that_do_not_fit_their_plan_are_refused(served: Server) -> None:
         served.server.serve(plan, Attend(step_id=4, layer=0), body[:-4])
 
 
+def test_large_partials_keep_no_memory(served: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    if served.server._exchanges is None:
+        pytest.skip("the native library is not built")
+    plan = served.server.accept(served.plan(served.entry()), POSITIONS)
+    direct = served.server.stand(plan)
+    assert direct is not None
+    served.server.leave(direct)
+    monkeypatch.setattr(serving, "MAX_DIRECT_BYTES", direct.serving.partial_bytes - 1)
+    assert served.server.stand(plan) is None
+
+
 def test_the_time_of_serving_is_no_more_than_what_goes_by_however_many_are_served() -> None:
     now_s = 10.0
     time = ServeTime(lambda: now_s)
-    with time.serving():
-        now_s = 11.0
-        with time.serving():
-            now_s = 12.5
-            assert time.total_s() == 2.5
-        now_s = 13.0
+    time.begin()
+    now_s = 11.0
+    time.begin()
+    now_s = 12.5
+    assert time.total_s() == 2.5
+    time.end()
+    now_s = 13.0
+    time.end()
     now_s = 20.0
     assert time.total_s() == 3.0
-    with time.serving():
-        now_s = 20.5
+    time.begin()
+    now_s = 20.5
+    time.end()
     assert time.total_s() == 3.5
+
+
+class FakeGate:
+    """is_reading: what it answers who shuts it."""
+
+    def __init__(self) -> None:
+        self.is_reading = self.is_shut = False
+
+    def shut(self) -> bool:
+        self.is_shut = True
+        return self.is_reading
+
+
+def test_who_stands_keeps_nobody_waiting_unless_it_reads() -> None:
+    registry, revoked, gate = SpanRegistry(), Calls(), FakeGate()
+    registry.grant(REF, (3, 4))
+    found = registry.stand([(REF, 0, 2)], gate)
+    assert found is not None and found[1] == [(3, 4)]
+    assert registry.pins(REF) == 0
+    registry.revoke(REF, revoked)
+    assert gate.is_shut and revoked.count == 1
+    assert registry.stand([(REF, 0, 2)], FakeGate()) is None
+    registry.leave(found[0])
+    assert revoked.count == 1
+
+
+def test_a_read_by_a_gate_is_waited_for_until_it_leaves() -> None:
+    registry, revoked, gate = SpanRegistry(), Calls(), FakeGate()
+    registry.grant(REF, (3, 4))
+    registry.grant(LATER, (5,))
+    found = registry.stand([(REF, 0, 2), (LATER, 0, 1)], gate)
+    assert found is not None
+    gate.is_reading = True
+    registry.revoke(REF, revoked)
+    registry.revoke(LATER, revoked)
+    assert revoked.count == 0
+    registry.leave(found[0])
+    assert revoked.count == 2
+    assert registry.pins(REF) == registry.pins(LATER) == 0
+
+
+def test_only_positions_that_are_read_shut_a_gate() -> None:
+    registry, revoked, gate, other = SpanRegistry(), Calls(), FakeGate(), FakeGate()
+    registry.grant(REF, (3, 4, 5, 6))
+    gate.is_reading = other.is_reading = True
+    first, last = registry.stand([(REF, 0, 2)], gate), registry.stand([(REF, 2, 2)], other)
+    assert first is not None and last is not None
+    registry.revoke(REF, revoked, (3,))
+    assert (gate.is_shut, other.is_shut, revoked.count) == (False, True, 0)
+    registry.leave(last[0])
+    assert revoked.count == 1
+    registry.leave(first[0])
+    registry.revoke(REF, revoked, (0,))
+    assert not gate.is_shut and revoked.count == 2

@@ -54,6 +54,10 @@ class InprocLink:
         return self._peer
 
     @property
+    def stream(self) -> None:
+        return None
+
+    @property
     def mapped(self) -> memoryview | None:
         return self._pool.view.toreadonly()
 

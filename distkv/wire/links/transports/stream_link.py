@@ -52,6 +52,10 @@ class StreamLink:
     def read(self, slots: Sequence[int], into: Destination, timeout_s: float, part: Part | None = None) -> None:
         self.read_blocks(slots, into, part).wait(timeout_s)
 
+    @property
+    def stream(self) -> FrameSocket:
+        return self._frames
+
     def close(self) -> None:
         self._frames.end(abrupt=False)
 

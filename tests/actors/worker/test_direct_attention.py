@@ -1,0 +1,308 @@
+"""Steps with keys elsewhere over real sockets, where debtor and creditor compute each layer in one native call."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from distkv.actors.worker.link_server import LinkServer
+from distkv.actors.worker.peer_links import PeerLinks
+from distkv.engine.attention.bodies import body_of
+from distkv.engine.step.runner import StepRunner
+from distkv.errors import DistKVError, LinkClosed
+from distkv.kernels import empty_partial
+from distkv.kernels.cpu.library import installed
+from distkv.kernels.cpu.native_backend import NativeBackend
+from distkv.types import Transport
+from distkv.wire.links import PoolMemory, TensorLink, listen
+from distkv.wire.messages.common import Member
+from distkv.wire.messages.data import Attend, AttendPlan, Partials
+from distkv.wire.messages.from_worker import SeqResult
+from distkv.wire.messages.to_worker import Sampling, SeqStep, Step
+from tests.actors.links import DEADLINE_S, identity
+from tests.checkpoints import variant
+from tests.engine.harness import Engine, seq_step
+from tests.engine.lent import Lent
+
+SAMPLE = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0, logprobs=4)
+pytestmark = pytest.mark.skipif(
+    not any(native.has_exchange for native in installed().levels.values()), reason="the native library is not built"
+)
+
+
+class Creditors:
+    """Creditors x and y of an engine behind listeners; `serve` is what the thread of each link does."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._memory = PoolMemory(engine.pool.slot_bytes, 1)
+        self._stack = contextlib.ExitStack()
+        self._stack.callback(self._memory.close)
+        self.members: list[Member] = []
+
+    def add(self, name: str, serve: Callable[[TensorLink], None] | None = None) -> None:
+        """serve: instead of what a worker does."""
+        listener = listen("127.0.0.1:0", identity(name), self._memory)
+        self.members.append(Member(instance_id=name, incarnation=1, address="", state="ready", data=listener.endpoint))
+        server = LinkServer(listener, self.engine.peers.creditors[name].server, self._memory)
+
+        def accept() -> None:
+            with contextlib.suppress(LinkClosed):
+                if serve is None:
+                    server.run()
+                while True:
+                    link = listener.accept(DEADLINE_S)
+                    if link is not None:
+                        self._stack.callback(link.abort)
+                        self._stack.callback(_started(serve, link).join, DEADLINE_S)
+
+        thread = threading.Thread(target=accept)
+        thread.start()
+        self._stack.callback(thread.join, DEADLINE_S)
+        self._stack.callback(listener.close)
+
+    def runner(self, transport: Transport = "auto", timeout_s: float = DEADLINE_S) -> StepRunner:
+        """A debtor that asks them."""
+        links = PeerLinks(identity("debtor"), self._memory.slot_bytes, timeout_s, transport)
+        links.update(tuple(self.members))
+        self._stack.callback(links.update, (), tuple(member.instance_id for member in self.members))
+        return StepRunner(self.engine.model, self.engine.pool, links, None, "ship")
+
+    def close(self) -> None:
+        self._stack.close()
+
+
+def _started(serve: Callable[[TensorLink], None] | None, link: TensorLink) -> threading.Thread:
+    assert serve is not None
+
+    def run() -> None:
+        with contextlib.suppress(DistKVError, threading.BrokenBarrierError):
+            serve(link)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return variant(tmp_path_factory.mktemp("checkpoint"), "llama", text_for_tokenizer=None)
+
+
+@pytest.fixture
+def engine(path: Path) -> Engine:
+    return Engine(path)
+
+
+@pytest.fixture
+def creditors(engine: Engine) -> Iterator[Creditors]:
+    creditors = Creditors(engine)
+    yield creditors
+    creditors.close()
+
+
+def run(runner: StepRunner, *seqs: SeqStep, step_id: int = 1) -> tuple[SeqResult, ...]:
+    return runner.run(Step(step_id=step_id, seqs=seqs))
+
+
+class Counted:
+    """Stands in for a method, and counts its calls."""
+
+    def __init__(self, method: Callable[..., Any]) -> None:
+        self._method, self.count = method, 0
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        self.count += 1
+        return self._method(*args, **named)
+
+
+@pytest.fixture
+def attends(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Counted:
+    """Attention that is called from Python."""
+    counted = Counted(engine.model.device.backend.attend)
+    monkeypatch.setattr(engine.model.device.backend, "attend", counted)
+    return counted
+
+
+@pytest.mark.parametrize("transport", ["auto", "tcp"])
+def test_the_token_of_one_instance(
+    engine: Engine, creditors: Creditors, path: Path, attends: Counted, transport: Transport
+) -> None:
+    lent = Lent(engine)
+    creditors.add("x")
+    creditors.add("y")
+    attends.count = 0
+    runner = creditors.runner(transport)
+    (result,) = run(runner, lent.step())
+    assert (result.status, result.token) == ("ok", lent.expected(path))
+    assert attends.count == 0, "neither side came back to Python for a layer"
+    assert runner.counters.attend_wait_s > 0
+
+
+def by_frames(engine: Engine, creditors: Creditors, monkeypatch: pytest.MonkeyPatch, *seqs: SeqStep) -> Any:
+    """What the same step gives frame by frame."""
+    with monkeypatch.context() as patch:
+        patch.setattr(NativeBackend, "exchanges", lambda *_: None)
+        return run(creditors.runner(), *seqs)
+
+
+@pytest.mark.parametrize(("start", "end"), [(48, 50), (49, 50), (40, 50)])
+def test_any_batch_gives_what_it_gives_frame_by_frame(
+    engine: Engine, creditors: Creditors, monkeypatch: pytest.MonkeyPatch, start: int, end: int
+) -> None:
+    """Sequences with keys at both creditors beside one that has all of them here."""
+    lents = [Lent(engine, "a", 5), Lent(engine, "b", 6)]
+    table = engine.table(20)
+    ids = lents[0].ids[:20]
+    engine.chunked_logits(ids[:18], [18], table)
+    seqs = (
+        lents[0].step(start, end, sample=SAMPLE),
+        seq_step(ids, 18, 20, table, name="own", sample=SAMPLE),
+        lents[1].step(start, end, sample=SAMPLE),
+    )
+    creditors.add("x")
+    creditors.add("y")
+    expected = by_frames(engine, creditors, monkeypatch, *seqs)
+    found = run(creditors.runner(), *seqs)
+    assert found == expected
+    assert [one.status for one in found] == ["ok"] * 3
+
+
+def test_steps_with_the_same_entries_share_what_serves_them(
+    engine: Engine, creditors: Creditors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lent = Lent(engine)
+    creditors.add("x")
+    creditors.add("y")
+    server = engine.peers.creditors["x"].server
+    stood = Counted(server.stand)
+    monkeypatch.setattr(server, "stand", stood)
+    runner = creditors.runner()
+    results = [run(runner, lent.step(), step_id=step_id) for step_id in (1, 2, 300)]
+    assert results[0] == results[1] == results[2] and results[0][0].status == "ok"
+    assert stood.count == 1
+    assert run(runner, lent.step(44, 50), step_id=301)[0].status == "ok"
+    assert stood.count == 2, "another number of rows"
+
+
+def test_a_span_that_is_revoked_between_steps_loses_its_sequence_alone(engine: Engine, creditors: Creditors) -> None:
+    lents = [Lent(engine, "a", 5), Lent(engine, "b", 6)]
+    creditors.add("x")
+    creditors.add("y")
+    runner = creditors.runner()
+    both = lents[0].step(), lents[1].step()
+    before = run(runner, *both)
+    revoked = threading.Event()
+    engine.peers.creditors["x"].registry.revoke(lents[0].remote[0].span, revoked.set)
+    assert revoked.is_set(), "nobody reads it right now"
+    lost, kept = run(runner, *both, step_id=2)
+    assert (lost.status, lost.lost) == ("lost", ("x",))
+    assert kept == before[1]
+    assert run(runner, lents[1].step(), step_id=3) == (before[1],)
+
+
+@pytest.mark.parametrize("ending", ["close", "abort"])
+def test_a_creditor_that_ends_in_the_middle_of_a_step_is_lost(
+    engine: Engine, creditors: Creditors, ending: str
+) -> None:
+    def serve(link: TensorLink) -> None:
+        for _ in range(2):
+            link.recv(DEADLINE_S)
+        getattr(link, ending)()
+
+    lent = Lent(engine)
+    creditors.add("x", serve)
+    creditors.add("y")
+    (result,) = run(creditors.runner(), lent.step())
+    assert (result.status, result.lost) == ("lost", ("x",))
+
+
+def test_a_creditor_that_does_not_answer_is_lost(engine: Engine, creditors: Creditors) -> None:
+    is_over = threading.Event()
+    lent = Lent(engine)
+    creditors.add("x", lambda link: assert_waited(is_over))
+    creditors.add("y", lambda link: assert_waited(is_over))
+    (result,) = run(creditors.runner(timeout_s=0.05), lent.step())
+    is_over.set()
+    assert (result.status, result.lost) == ("lost", ("x", "y"))
+
+
+def assert_waited(event: threading.Event) -> None:
+    assert event.wait(DEADLINE_S)
+
+
+def answer_empty(
+    engine: Engine, link: TensorLink, before: Callable[[Attend], Any], stale: tuple[int, ...] = ()
+) -> None:
+    """Serve one plan with empty partials; `before` is called with each layer's queries."""
+    heads = engine.model.heads
+    plan, _ = link.recv(DEADLINE_S)
+    assert isinstance(plan, AttendPlan)
+    rows = sum(entry.num_rows for entry in plan.entries)
+    out, lse = empty_partial(rows, heads.queries, heads.dim)
+    for _ in range(engine.model.config.num_layers):
+        attend, _ = link.recv(DEADLINE_S)
+        assert isinstance(attend, Attend)
+        before(attend)
+        answer = Partials(step_id=plan.step_id, layer=attend.layer, stale=stale if attend.layer else ())
+        link.send(answer, body_of(out), body_of(lse))
+
+
+@pytest.mark.parametrize(("start", "end"), [(49, 50), (44, 50)])
+def test_all_creditors_compute_a_layer_at_once(engine: Engine, creditors: Creditors, start: int, end: int) -> None:
+    """Of decodes as of chunks: each of them answers only when all have their queries."""
+    lent = Lent(engine)
+    everybody = threading.Barrier(2, timeout=DEADLINE_S)
+    for name in ("x", "y"):
+        creditors.add(name, lambda link: answer_empty(engine, link, lambda _: everybody.wait()))
+    (result,) = run(creditors.runner(), lent.step(start, end))
+    assert result.status == "ok" and not everybody.broken
+
+
+def test_partials_that_are_stale_lose_their_sequence_alone(engine: Engine, creditors: Creditors) -> None:
+    lents = [Lent(engine, "a", 5), Lent(engine, "b", 6)]
+    creditors.add("x", lambda link: answer_empty(engine, link, lambda _: None, stale=(1,)))
+    creditors.add("y")
+    kept, lost = run(creditors.runner(), lents[0].step(), lents[1].step())
+    assert (kept.status, lost.status, lost.lost) == ("ok", "lost", ("x",))
+
+
+def test_partials_of_another_layer_end_the_link(engine: Engine, creditors: Creditors) -> None:
+    heads = engine.model.heads
+
+    def serve(link: TensorLink) -> None:
+        plan, _ = link.recv(DEADLINE_S)
+        assert isinstance(plan, AttendPlan)
+        link.recv(DEADLINE_S)
+        rows = sum(entry.num_rows for entry in plan.entries)
+        out, lse = empty_partial(rows, heads.queries, heads.dim)
+        link.send(Partials(step_id=plan.step_id, layer=1), body_of(out), body_of(lse))
+        link.recv(DEADLINE_S)
+
+    lent = Lent(engine)
+    creditors.add("x", serve)
+    creditors.add("y")
+    (result,) = run(creditors.runner(), lent.step())
+    assert (result.status, result.lost) == ("lost", ("x",))
+
+
+def test_a_peer_that_repeats_its_plan_is_served_as_before(engine: Engine, creditors: Creditors) -> None:
+    """Queries of a layer again, after the last one, are served frame by frame."""
+    lent = Lent(engine)
+    creditors.add("x")
+    creditors.add("y")
+    runner = creditors.runner()
+    before = run(runner, lent.step())
+    peers: Any = runner._peers
+    link = peers.creditor("x")
+    queries = torch.ones(link.plan.num_rows, engine.model.heads.queries, engine.model.heads.dim)
+    link._lost = [set()]
+    link.send(1, queries)
+    assert link.collect(1, 0.0) is not None
+    assert run(runner, lent.step(), step_id=2) == before

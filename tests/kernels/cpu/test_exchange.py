@@ -1,0 +1,250 @@
+"""The native calls of a debtor's and a creditor's layer, each with the other end of a socket in this test."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from distkv.kernels import AttentionMetadata, BlockTable, PanelKv, Partial, empty_partial
+from distkv.kernels.cpu.library import installed
+from distkv.kernels.cpu.native_backend import NativeBackend
+from distkv.kernels.exchange import Asked, Exchange, Exchanges, FrameStatus, MergeRun, ServeClock, Serving
+from distkv.kernels.merge import merge
+
+HEADS, KV_HEADS, DIM, BLOCK, BLOCKS, LAYERS, ROWS = 4, 2, 16, 16, 3, 2, 3
+QUERY_BYTES = ROWS * HEADS * DIM * 4
+PARTIAL_BYTES = ROWS * HEADS * (DIM + 1) * 4
+DEADLINE_S = 30.0
+QUERIES = [b"a queries beginning %d" % layer for layer in range(LAYERS)]
+PARTIALS = [b"a partials beginning %d" % layer for layer in range(LAYERS)]
+POSITIONS = torch.tensor([10, 30, 47])
+
+backends = [NativeBackend(native) for native in installed().levels.values() if native.has_exchange]
+usable = [backend for backend in backends if backend.name in installed().machine]
+pytestmark = pytest.mark.skipif(not usable, reason="the native library is not built")
+
+
+class Case:
+    """A pool of a few layers, and what attention over it gives."""
+
+    def __init__(self, backend: NativeBackend) -> None:
+        generator = torch.Generator().manual_seed(1)
+        size = BLOCKS, KV_HEADS, BLOCK * DIM
+        self.backend = backend
+        self.layers = [
+            PanelKv.of(torch.randn(size, generator=generator), torch.randn(size, generator=generator), DIM, BLOCK)
+            for _ in range(LAYERS)
+        ]
+        self.q = torch.randn(ROWS, HEADS, DIM, generator=generator)
+        table = BlockTable([2, 0, 1], [0, BLOCK, 2 * BLOCK], BLOCKS * BLOCK, BLOCK)
+        self.metadata = AttentionMetadata((range(ROWS),), (table,), POSITIONS)
+        found = backend.exchanges(self.layers, (None,) * LAYERS, 0.25, HEADS, torch.float32)
+        assert found is not None
+        self.exchanges: Exchanges = found
+
+    def partial(self, layer: int) -> Partial:
+        return self.backend.attend(self.q, self.layers[layer], self.metadata, 0.25)
+
+
+@pytest.fixture(params=usable, ids=lambda backend: backend.name)
+def case(request: pytest.FixtureRequest) -> Case:
+    return Case(request.param)
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
+    here, there = socket.socketpair()
+    there.settimeout(DEADLINE_S)
+    with here, there:
+        yield here, there
+
+
+def body(*tensors: Tensor) -> bytes:
+    return b"".join(tensor.contiguous().numpy().tobytes() for tensor in tensors)
+
+
+def received(sock: socket.socket, size: int) -> bytes:
+    found = b""
+    while len(found) < size:
+        found += sock.recv(size - len(found))
+    return found
+
+
+def exchange(case: Case, here: socket.socket, patience_s: float = DEADLINE_S) -> Exchange:
+    runs = [MergeRun(0, ROWS, ((1, 0), (0, 0)))]
+    asked = Asked(here.fileno(), slice(0, ROWS), ROWS, QUERIES, PARTIALS, patience_s)
+    return case.exchanges.exchange(case.metadata, ROWS, runs, [asked])
+
+
+@pytest.mark.parametrize("layer", range(LAYERS))
+def test_a_layer(case: Case, ends: tuple[socket.socket, socket.socket], layer: int) -> None:
+    here, there = ends
+    theirs = torch.randn(ROWS, HEADS, DIM), torch.randn(ROWS, HEADS)
+    there.sendall(PARTIALS[layer] + body(*theirs))
+    done = exchange(case, here)(layer, case.q)
+    assert received(there, len(QUERIES[layer]) + QUERY_BYTES) == QUERIES[layer] + body(case.q)
+    assert done.merged is not None
+    local = case.partial(layer)
+    assert all(torch.equal(*pair) for pair in zip(done.local, local, strict=True))
+    assert torch.equal(done.merged, case.backend.merge([theirs, local])[0])
+    torch.testing.assert_close(done.merged, merge([theirs, local])[0])
+    (answer,) = done.answers
+    assert answer.status is FrameStatus.OK
+    times = answer.asked_s, answer.sent_s, done.sent_s, done.attended_s, answer.answered_s, done.collected_s
+    assert list(times) == sorted(times) and done.merged_s >= done.collected_s
+
+
+def test_empty_partials_change_nothing(case: Case, ends: tuple[socket.socket, socket.socket]) -> None:
+    here, there = ends
+    there.sendall(PARTIALS[0] + body(*empty_partial(ROWS, HEADS, DIM)))
+    merged = exchange(case, here)(0, case.q).merged
+    assert merged is not None
+    torch.testing.assert_close(merged, case.partial(0)[0])
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        pytest.param(b"x" * 16, id="no longer than what all frames begin with"),
+        pytest.param(PARTIALS[1], id="of another layer"),
+        pytest.param(PARTIALS[0][:-1] + b"!" + bytes(PARTIAL_BYTES), id="different at the end of its header"),
+    ],
+)
+def test_another_frame_is_handed_back(case: Case, ends: tuple[socket.socket, socket.socket], frame: bytes) -> None:
+    here, there = ends
+    there.sendall(frame)
+    done = exchange(case, here)(0, case.q)
+    (answer,) = done.answers
+    assert (done.merged, answer.status) == (None, FrameStatus.OTHER)
+    here.setblocking(False)
+    rest = b""
+    while len(answer.taken) + len(rest) < len(frame):
+        rest += here.recv(len(frame))
+    assert answer.taken + rest == frame
+    assert torch.equal(done.local[0], case.partial(0)[0])
+
+
+def test_a_creditor_that_ends_or_is_late(case: Case, ends: tuple[socket.socket, socket.socket]) -> None:
+    here, there = ends
+    there.sendall(PARTIALS[0][:20])
+    (answer,) = exchange(case, here, patience_s=0.01)(0, case.q).answers
+    assert (answer.status, answer.taken) == (FrameStatus.LATE, PARTIALS[0][:20])
+    there.close()
+    (answer,) = exchange(case, here)(0, case.q).answers
+    assert answer.status is FrameStatus.ENDED
+
+
+def test_signals_are_not_taken_for_an_end(case: Case, ends: tuple[socket.socket, socket.socket]) -> None:
+    here, there = ends
+    is_over = threading.Event()
+
+    def disturb() -> None:
+        received(there, len(QUERIES[0]))
+        for _ in range(50):
+            os.kill(os.getpid(), signal.SIGUSR1)
+        there.sendall(PARTIALS[0] + body(*empty_partial(ROWS, HEADS, DIM)))
+        is_over.set()
+
+    before = signal.signal(signal.SIGUSR1, lambda *_: None)
+    thread = threading.Thread(target=disturb)
+    thread.start()
+    try:
+        assert exchange(case, here)(0, case.q).merged is not None
+        assert is_over.wait(DEADLINE_S)
+    finally:
+        thread.join(DEADLINE_S)
+        signal.signal(signal.SIGUSR1, before)
+
+
+class Creditor:
+    """Serves the layers of a plan in a thread."""
+
+    def __init__(self, case: Case, here: socket.socket, got: bytes = b"", idle_s: float = DEADLINE_S) -> None:
+        self.gate, self.clock = case.exchanges.gate(), case.exchanges.clock()
+        self.serving: Serving = case.exchanges.serving(case.metadata, ROWS, self.gate, self.clock)
+        assert (self.serving.query_bytes, self.serving.partial_bytes) == (QUERY_BYTES, PARTIAL_BYTES)
+        self.serving.begin(POSITIONS, QUERIES, PARTIALS)
+        self.thread = threading.Thread(target=self._run, args=(here.fileno(), got, idle_s))
+        self.thread.start()
+
+    def _run(self, fd: int, got: bytes, idle_s: float) -> None:
+        self.served = self.serving.run(fd, got, idle_s, DEADLINE_S)
+
+    def join(self) -> None:
+        self.thread.join(DEADLINE_S)
+        assert not self.thread.is_alive()
+
+
+def ask(case: Case, there: socket.socket, layer: int, sent: int = 0) -> None:
+    """sent: bytes of the frame that are there already."""
+    there.sendall((QUERIES[layer] + body(case.q))[sent:])
+    expected = PARTIALS[layer] + body(*case.partial(layer))
+    assert received(there, len(expected)) == expected
+
+
+@pytest.mark.parametrize("there_already", [0, 10, len(QUERIES[0]), len(QUERIES[0]) + 50])
+def test_all_layers_are_served(case: Case, ends: tuple[socket.socket, socket.socket], there_already: int) -> None:
+    here, there = ends
+    creditor = Creditor(case, here, (QUERIES[0] + body(case.q))[:there_already])
+    ask(case, there, 0, there_already)
+    ask(case, there, 1)
+    creditor.join()
+    served = creditor.served
+    assert (served.status, served.next_layer, served.taken) == (FrameStatus.OK, LAYERS, b"")
+    assert [layer for layer, _, _ in served.times] == [0, 1]
+    assert 0 < creditor.clock.total_s() <= sum(end - start for _, start, end in served.times) + 1e-6
+
+
+def test_what_is_no_query_of_the_next_layer_is_handed_back(
+    case: Case, ends: tuple[socket.socket, socket.socket]
+) -> None:
+    here, there = ends
+    creditor = Creditor(case, here)
+    ask(case, there, 0)
+    there.sendall(b"something of another kind")
+    creditor.join()
+    served = creditor.served
+    assert (served.status, served.next_layer) == (FrameStatus.OTHER, 1)
+    assert b"something of another kind".startswith(served.taken) and len(served.taken) >= 16
+
+
+def test_a_peer_that_sends_nothing(case: Case, ends: tuple[socket.socket, socket.socket]) -> None:
+    here, there = ends
+    creditor = Creditor(case, here, idle_s=0.01)
+    creditor.join()
+    assert (creditor.served.status, creditor.served.next_layer) == (FrameStatus.LATE, 0)
+    there.close()
+    creditor = Creditor(case, here)
+    creditor.join()
+    assert creditor.served.status is FrameStatus.ENDED
+
+
+def test_nothing_is_read_behind_a_gate_that_is_shut(case: Case, ends: tuple[socket.socket, socket.socket]) -> None:
+    here, there = ends
+    creditor = Creditor(case, here)
+    ask(case, there, 0)
+    assert not creditor.gate.shut(), "it waits for queries"
+    frame = QUERIES[1] + body(case.q)
+    there.sendall(frame)
+    creditor.join()
+    assert (creditor.served.status, creditor.served.next_layer) == (FrameStatus.SHUT, 1)
+    assert creditor.served.taken == frame
+
+
+def test_the_clock_counts_no_time_twice(case: Case) -> None:
+    clock: ServeClock = case.exchanges.clock()
+    assert clock.total_s() == 0
+    clock.begin()
+    clock.begin()
+    clock.end()
+    during = clock.total_s()
+    clock.end()
+    after = clock.total_s()
+    assert 0 < during <= after == clock.total_s()
