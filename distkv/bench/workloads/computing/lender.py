@@ -1,7 +1,8 @@
 """A creditor's data plane in a process of its own: a pool that is lent as one span, and steps of its own on demand.
 
 `python -m distkv.bench.workloads.computing.lender` says where it is reached, then follows its standard input: "busy"
-and "idle" say whether it computes steps of its own; at the end of it, it ends.
+and "idle" say whether it computes steps of its own, and each answer what it did since the one before; at the end of it,
+it ends.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import subprocess
 import sys
 import threading
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import msgspec
 
@@ -28,11 +29,28 @@ _STEPS = 4096
 
 
 class Lent(msgspec.Struct, frozen=True):
-    """What a lender is started with. core: to stay on, if any."""
+    """What a lender is started with. core: to stay on, if any. traced: whether it notes each layer that it serves."""
 
     shape: Shape
     blocks: int
     core: int | None
+    name: str = NAME
+    traced: bool = False
+
+
+class Served(msgspec.Struct, frozen=True, array_like=True):
+    """One layer, on the monotonic clock: when queries had come, and when attention over them was computed."""
+
+    layer: int
+    received_s: float
+    attended_s: float
+
+
+class Done(msgspec.Struct, frozen=True):
+    """What a lender did since it was asked last. own_steps: of its own."""
+
+    own_steps: int
+    served: tuple[Served, ...]
 
 
 class Lender:
@@ -50,13 +68,18 @@ class Lender:
         assert self._process.stdin is not None and self._process.stdout is not None
         self._commands, self._answers = self._process.stdin, self._process.stdout
         endpoint = msgspec.json.decode(self._answer(), type=DataEndpoint)
-        self.member = Member(instance_id=NAME, incarnation=1, address="", state="ready", data=endpoint)
+        self.member = Member(instance_id=lent.name, incarnation=1, address="", state="ready", data=endpoint)
 
-    def load(self, is_busy: bool) -> None:
-        """Whether it computes steps of its own from now on."""
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._process.pid
+
+    def load(self, is_busy: bool) -> Done:
+        """Whether it computes steps of its own from now on; returns what it did until now."""
         self._commands.write(b"busy\n" if is_busy else b"idle\n")
         self._commands.flush()
-        self._answer()
+        return msgspec.json.decode(self._answer(), type=Done)
 
     def _answer(self) -> bytes:
         line = self._answers.readline()
@@ -101,29 +124,44 @@ def main(lent: Lent) -> None:
     registry = SpanRegistry()
     registry.grant(SPAN, tuple(range(lent.blocks)))
     server = AttendServer(pool, registry, model.config, model.dtype, device)
-    identity = LinkIdentity(instance_id=NAME, incarnation=1, compat=COMPAT)
+    server.times = [] if lent.traced else None
+    identity = LinkIdentity(instance_id=lent.name, incarnation=1, compat=COMPAT)
     listener = listen("127.0.0.1:0", identity, memory)
-    is_busy = threading.Event()
+    own = OwnSteps(model)
     threading.Thread(target=LinkServer(listener, server, memory).run, daemon=True).start()
-    threading.Thread(target=_own_steps, args=(model, is_busy), daemon=True).start()
+    threading.Thread(target=own.run, daemon=True).start()
     _say(msgspec.json.encode(listener.endpoint))
     for line in sys.stdin:
-        is_busy.set() if line.strip() == "busy" else is_busy.clear()
-        _say(b"ok")
+        steps = own.count
+        own.is_wanted.set() if line.strip() == "busy" else own.is_wanted.clear()
+        served = server.times or []
+        done = Done(steps - own.reported, tuple(Served(*one) for one in served))
+        own.reported = steps
+        if server.times is not None:
+            server.times = []
+        _say(msgspec.json.encode(done))
 
 
-def _own_steps(model: object, is_busy: threading.Event) -> None:
-    from distkv.bench.workloads.computing.decode_steps import DecodeSteps
-    from distkv.engine.model.decoder import Model
+class OwnSteps:
+    """A lender's own decode steps, as long as they are wanted. count: all so far; reported: of them."""
 
-    assert isinstance(model, Model)
-    while True:
-        is_busy.wait()
-        steps = DecodeSteps(model, OWN_BATCH, OWN_CONTEXT, _STEPS)
-        for _ in range(_STEPS):
-            if not is_busy.is_set():
-                break
-            steps.step()
+    def __init__(self, model: Any) -> None:
+        self.is_wanted = threading.Event()
+        self.count = self.reported = 0
+        self._model = model
+
+    def run(self) -> None:
+        """The thread that computes them."""
+        from distkv.bench.workloads.computing.decode_steps import DecodeSteps
+
+        while True:
+            self.is_wanted.wait()
+            steps = DecodeSteps(self._model, OWN_BATCH, OWN_CONTEXT, _STEPS)
+            for _ in range(_STEPS):
+                if not self.is_wanted.is_set():
+                    break
+                steps.step()
+                self.count += 1
 
 
 def _say(line: bytes) -> None:

@@ -1,0 +1,102 @@
+"""`distkv bench remote` from the command line, and how it judges what it measured."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from distkv.bench.computing import remote
+from distkv.bench.harness.alternate import Samples
+from distkv.bench.remote_cells.goals import (
+    ALONE,
+    IDLE,
+    LONG,
+    ONE,
+    OWN_STEPS,
+    ROUND_TRIP,
+    SERVING,
+    SHARE,
+    THREE,
+    TWO,
+    goals_of,
+    layer_case,
+    token_case,
+)
+from distkv.bench.remote_cells.layers import BEYOND, BEYOND_P99, parts_us, percentile
+from distkv.bench.workloads.computing.lender import Served
+from distkv.engine.attention.layer_times import LayerTimes
+from distkv.kernels.cpu.library import installed
+
+
+@pytest.mark.skipif(
+    not any(native.has_exchange for native in installed().levels.values()), reason="the native library is not built"
+)
+def test_a_quick_run(tmp_path: Path) -> None:
+    file, picture = tmp_path / "remote.json", tmp_path / "remote.png"
+    before = torch.get_num_threads(), os.sched_getaffinity(0), sys.getswitchinterval()
+    try:
+        remote.main.main(["--quick", "--json", str(file), "--plot", str(picture)], standalone_mode=False)
+    finally:
+        torch.set_num_threads(before[0])
+    assert (os.sched_getaffinity(0), sys.getswitchinterval()) == before[1:]
+    report = json.loads(file.read_text())
+    found = {(row["case"], row["variant"]): row["median"] for row in report["results"]}
+    for context in (256, 512):
+        assert all(found[token_case(context), name] > 0 for name in (ONE, TWO, THREE))
+        for load in ("idle", "busy"):
+            assert found[layer_case(context, load), "own attention"] > 0
+            assert found[layer_case(context, load), BEYOND_P99] >= found[layer_case(context, load), BEYOND] >= 0
+    assert found[OWN_STEPS, ALONE] > 0 and found[ROUND_TRIP, "shm"] > 0 and found[ROUND_TRIP, "tcp"] > 0
+    assert len(report["goals"]) == 8
+    assert picture.stat().st_size
+
+
+def test_the_wait_counts_from_the_slower_partial() -> None:
+    debtor = [LayerTimes(0, 1.0, 1.1, 1.5, 1.5, 1.6, 1.7), LayerTimes(1, 2.0, 2.1, 2.2, 2.2, 2.9, 2.95)]
+    creditor = [Served(0, 1.2, 1.3), Served(1, 2.2, 2.6)]
+    parts = parts_us(debtor, creditor)
+    assert parts[BEYOND] == pytest.approx(1e6 * (0.1 + 0.3) / 2)
+    assert parts[BEYOND_P99] == pytest.approx(1e6 * 0.3)
+    assert parts["the creditor's attention"] == pytest.approx(1e6 * (0.1 + 0.4) / 2)
+    with pytest.raises(RuntimeError, match="2 layers"):
+        parts_us(debtor, creditor[:1])
+
+
+def test_percentiles() -> None:
+    values = [float(value) for value in range(200)]
+    assert (percentile(values, 0.99), percentile(values, 0.5), percentile([7.0], 0.99)) == (197.0, 99.0, 7.0)
+
+
+def samples(two: float, three: float, beyond: float, serving: float) -> Samples:
+    """Of rounds that all found the same, but for a little that differs; one instance takes 10 ms."""
+    draw = random.Random(1)
+
+    def of(value: float) -> list[float]:
+        return [value * draw.uniform(0.99, 1.01) for _ in range(9)]
+
+    return {
+        token_case(LONG): {ONE: of(10.0), TWO: of(two), THREE: of(three)},
+        layer_case(LONG, "idle"): {BEYOND: of(beyond)},
+        layer_case(LONG, "busy"): {BEYOND_P99: of(900.0)},
+        OWN_STEPS: {ALONE: of(100.0), SERVING: of(serving), SHARE: of(60.0)},
+        ROUND_TRIP: {"shm": of(40.0), "tcp": of(70.0)},
+        IDLE: {"creditor": of(0.0)},
+    }
+
+
+@pytest.mark.parametrize(
+    ("two", "three", "beyond", "serving", "met"), [(7.0, 9.0, 50.0, 55.0, True), (9.0, 11.0, 70.0, 45.0, False)]
+)
+def test_goals(two: float, three: float, beyond: float, serving: float, met: bool) -> None:
+    """A creditor whose own steps were to fall to 60 % by the bytes may fall to 50 %."""
+    found = goals_of(samples(two, three, beyond, serving), [LONG])
+    times, rates, waits, busy, kept, shm, tcp, idle = found
+    assert [one.met for one in (times, rates, waits, kept)] == [met] * 4
+    assert (busy.met, shm.met, tcp.met, idle.met) == (None, True, False, True)
+    assert float(kept.target.removeprefix("at least ")) == pytest.approx(0.5, abs=0.01)
