@@ -97,7 +97,7 @@ def measure(say: Say, *, quick: bool, transport: Transport, rounds: int | None) 
     machine = facts | {
         "model": f"random Llama {shape.name}, bfloat16, 1 thread per instance",
         "transport": transport,
-        "cores": f"debtor on {own}, creditors on {others}",
+        "placed": f"debtor on core {own}, creditors on core {others}",
         "command": f"distkv bench remote --transport {transport} --rounds {rounds}" + (" --quick" if quick else ""),
         "contenders": {
             ONE: "all of the KV in its own pool",
