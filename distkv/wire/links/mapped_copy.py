@@ -1,12 +1,25 @@
-"""Copies runs out of memory that this process has mapped."""
+"""Copies runs between memories that are both mapped here: one native call, or one call a run where there is no library.
+
+The function is part of the library of the CPU kernels, of which this is all that needs no torch.
+"""
 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 
+import distkv
 from distkv.wire.links.runs import Runs
+
+LIBRARY = Path(distkv.__file__).parent / "kernels" / "cpu" / "_native.so"
+_ARGUMENTS = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+
+CopyRuns = Callable[[int, Runs], None]
+"""Takes the address of the pool that the runs count from. Other threads run meanwhile."""
 
 
 def copy_runs(pool: memoryview, runs: Runs) -> None:
@@ -15,6 +28,30 @@ def copy_runs(pool: memoryview, runs: Runs) -> None:
     Raises ValueError, with nothing copied, when another thread has released `pool` already.
     """
     source = np.frombuffer(pool, dtype=np.uint8)
-    base = source.ctypes.data
+    copier()(source.ctypes.data, runs)
+
+
+@cache
+def copier() -> CopyRuns:
+    """The native function if this installation has it."""
+    return native_copier(LIBRARY) or copy_one_by_one
+
+
+def native_copier(library: Path) -> CopyRuns | None:
+    """The function of this library; None if there is none, or it is older."""
+    try:
+        function = ctypes.CDLL(str(library)).distkv_copy_runs
+    except (OSError, AttributeError):
+        return None
+    function.restype, function.argtypes = None, _ARGUMENTS
+
+    def copy(base: int, runs: Runs) -> None:
+        function(base, *(one.ctypes.data for one in (runs.remote, runs.local, runs.sizes)), len(runs))
+
+    return copy
+
+
+def copy_one_by_one(base: int, runs: Runs) -> None:
+    """See CopyRuns."""
     for remote, local, size in zip(runs.remote.tolist(), runs.local.tolist(), runs.sizes.tolist(), strict=True):
         ctypes.memmove(local, base + remote, size)

@@ -21,6 +21,7 @@ from typing import Literal, Protocol, Self
 import numpy as np
 
 from distkv.errors import ConfigError, DistKVError
+from distkv.wire.links.slot_views import SlotViews
 from distkv.wire.messages.common import Value
 
 _NAME_PREFIX = "distkv-pool-"
@@ -93,11 +94,11 @@ class Pool(Protocol):
     def region(self) -> PoolRegion:
         """All of it, back to back; stays there until the pool is closed."""
 
-    def reading(self, slots: Sequence[int], part: Part | None = None) -> AbstractContextManager[list[memoryview]]:
+    def reading(self, slots: Sequence[int], part: Part | None = None) -> AbstractContextManager[Sequence[memoryview]]:
         """The bytes of these slots, or that part of each, in order, in views of whole slots or parts; good until the
         block is left."""
 
-    def writing(self, slots: Sequence[int]) -> AbstractContextManager[list[memoryview]]:
+    def writing(self, slots: Sequence[int]) -> AbstractContextManager[Sequence[memoryview]]:
         """Views to fill with the bytes of these slots, likewise; they are in the pool when the block was left without
         an error, and undefined otherwise."""
 
@@ -143,21 +144,14 @@ class PoolMemory:
         return self.num_slots
 
     @contextlib.contextmanager
-    def reading(self, slots: Sequence[int], part: Part | None = None) -> Iterator[list[memoryview]]:
+    def reading(self, slots: Sequence[int], part: Part | None = None) -> Iterator[Sequence[memoryview]]:
         """See Pool: the memory itself, a view for each run of neighbouring slots, so that a run is one copy."""
-        size = self.slot_bytes
-        if part is not None:
-            first_byte, num_bytes = part
-            starts = [slot * size + first_byte for slot in slots]
-            yield [self.view[start : start + num_bytes] for start in starts]
+        if part is None:
+            yield SlotViews(self.view, self.slot_bytes, slots)
             return
-        views: list[memoryview] = []
-        first = 0
-        for index in range(1, len(slots) + 1):
-            if index == len(slots) or slots[index] != slots[index - 1] + 1:
-                views.append(self.view[slots[first] * size : (slots[index - 1] + 1) * size])
-                first = index
-        yield views
+        first_byte, num_bytes = part
+        starts = [slot * self.slot_bytes + first_byte for slot in slots]
+        yield [self.view[start : start + num_bytes] for start in starts]
 
     writing = reading
 
@@ -227,6 +221,8 @@ class PeerPool:
 
 def slots_problem(slots: Sequence[int], num_slots: int) -> str:
     """What is wrong with these slot numbers of a pool of `num_slots`, or ""."""
+    if not slots or 0 <= min(slots) <= max(slots) < num_slots:
+        return ""
     for slot in slots:
         if not 0 <= slot < num_slots:
             return f"slot {slot} is outside the pool of {num_slots} slots"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distkv.wire.links.pool_memory import Part, PoolShape, part_problem, slots_problem
+from distkv.wire.links.slot_views import SlotViews
 
 Destination = Sequence[memoryview]
 """Where a read puts its blocks: writable views of one or more whole rBlocks, or parts of them, each."""
@@ -25,7 +27,7 @@ class Runs:
     remote: NDArray[np.int64]
     local: NDArray[np.int64]
     sizes: NDArray[np.int64]
-    memory: Sequence[NDArray[np.uint8]]
+    memory: object
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -63,11 +65,8 @@ def runs_of(slots: Sequence[int], slot_bytes: int, into: Destination, part: Part
     The caller has checked slots and sizes (`read_problem`). Raises ValueError for a destination that cannot be written.
     """
     first_byte, size = part or (0, slot_bytes)
-    memory = [np.frombuffer(view, dtype=np.uint8) for view in into if view.nbytes]
-    if not all(view.flags.writeable for view in memory):
-        raise ValueError("the destination of a read is memory that cannot be written")
     remote = np.asarray(slots, dtype=np.int64) * slot_bytes + first_byte
-    local = _addresses(memory, size)
+    local, memory = _places(into, size)
     starts = np.ones(len(remote), dtype=bool)
     starts[1:] = (np.diff(remote) != size) | (np.diff(local) != size)
     first = np.flatnonzero(starts)
@@ -81,16 +80,35 @@ def read_problem(source: PoolShape, slots: Sequence[int], into: Destination, par
     if problem:
         return problem
     one = part[1] if part else source.slot_bytes
-    size = sum(view.nbytes for view in into)
-    if size != len(slots) * one or any(view.nbytes % one for view in into):
+    fits = one == into.slot_bytes if isinstance(into, SlotViews) else not any(view.nbytes % one for view in into)
+    size = _size(into)
+    if size != len(slots) * one or not fits:
         raise ValueError(f"{len(slots)} rBlocks of {one} bytes do not fit views of {size} bytes")
     return ""
 
 
-def _addresses(memory: Sequence[NDArray[np.uint8]], size: int) -> NDArray[np.int64]:
-    """Where each block of `size` bytes lies that these views hold, one after the other."""
-    base = np.array([view.ctypes.data for view in memory], dtype=np.int64)
-    counts = np.array([view.nbytes // size for view in memory], dtype=np.int64)
+def _size(into: Destination) -> int:
+    return len(into.slots) * into.slot_bytes if isinstance(into, SlotViews) else sum(view.nbytes for view in into)
+
+
+def _places(into: Destination, size: int) -> tuple[NDArray[np.int64], object]:
+    """The address of each block of `size` bytes of the destination, in order, and what keeps it there."""
+    if isinstance(into, SlotViews):
+        base, held = _address(into.memory)
+        return base + into.slots * size, held
+    views = [view for view in into if view.nbytes]
+    found = [_address(view) for view in views]
+    counts = np.array([view.nbytes // size for view in views], dtype=np.int64)
     before = np.cumsum(counts) - counts
-    addresses: NDArray[np.int64] = np.repeat(base - before * size, counts) + np.arange(counts.sum()) * size
-    return addresses
+    bases = np.array([base for base, _held in found], dtype=np.int64)
+    places: NDArray[np.int64] = np.repeat(bases - before * size, counts) + np.arange(counts.sum()) * size
+    return places, [held for _base, held in found]
+
+
+def _address(view: memoryview) -> tuple[int, object]:
+    """Where a view begins, and what keeps its memory there. Raises ValueError if it cannot be written."""
+    try:
+        held = ctypes.c_char.from_buffer(view)
+    except TypeError:
+        raise ValueError("the destination of a read is memory that cannot be written") from None
+    return ctypes.addressof(held), held

@@ -115,4 +115,4 @@ def test_views_of_slots_are_the_memory_itself(pool: PoolMemory) -> None:
     with pool.reading([1, 0]) as views:
         assert b"".join(views) == bytes(64) + b"c" * 64
     with pool.reading([]) as views:
-        assert views == []
+        assert list(views) == []

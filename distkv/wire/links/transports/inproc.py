@@ -103,18 +103,18 @@ class InprocLink:
         if problem := read_problem(self._pool, slots, into, part):
             raise MalformedMessage(problem)
         self._check_peer()
-        return _Read(self, runs_of(slots, self._pool.slot_bytes, into, part), self.faults.begin("read"))
+        return _Read(self, runs_of(slots, self._pool.slot_bytes, into, part), into, self.faults.begin("read"))
 
     def read(self, slots: Sequence[int], into: Destination, timeout_s: float, part: Part | None = None) -> None:
         self.read_blocks(slots, into, part).wait(timeout_s)
 
-    def complete(self, runs: Runs, call: Call, deadline: float) -> bool:
+    def complete(self, runs: Runs, into: Destination, call: Call, deadline: float) -> bool:
         """Copy what a read is to copy, unless it is to stay pending until `deadline` passed."""
         if not self.faults.meet(call, deadline, lambda: bool(self._why_dead or self._pipe.ended[1 - self._end])):
             return False
         self._check_peer()
         copy_runs(self._pool.view, runs)
-        self.faults.spoil("read", [view.data for view in runs.memory])
+        self.faults.spoil("read", into)
         self._check_peer()
         return True
 
@@ -164,19 +164,21 @@ class InprocLink:
 class _Read:
     """See BlockRead: copies when it is no longer held."""
 
-    def __init__(self, link: InprocLink, runs: Runs, call: Call) -> None:
-        self._link, self._runs, self._call = link, runs, call
+    def __init__(self, link: InprocLink, runs: Runs, into: Destination, call: Call) -> None:
+        self._link, self._runs, self._into, self._call = link, runs, into, call
         self._is_complete = False
 
     def poll(self) -> bool:
-        self._is_complete = self._is_complete or self._link.complete(self._runs, self._call, time.monotonic())
-        return self._is_complete
+        return self._complete(time.monotonic())
 
     def wait(self, timeout_s: float) -> None:
-        deadline = time.monotonic() + timeout_s
-        self._is_complete = self._is_complete or self._link.complete(self._runs, self._call, deadline)
-        if not self._is_complete:
+        if not self._complete(time.monotonic() + timeout_s):
             raise self._link.give_up(timeout_s)
+
+    def _complete(self, deadline: float) -> bool:
+        if not self._is_complete:
+            self._is_complete = self._link.complete(self._runs, self._into, self._call, deadline)
+        return self._is_complete
 
 
 class InprocListener:
