@@ -93,13 +93,16 @@ class ByteStream:
         finally:
             self.leave()
 
-    def receive(self, views: list[memoryview], deadline: float, timeout_s: float) -> int:
+    def receive(self, views: list[memoryview], deadline: float, timeout_s: float, *, fill: bool = False) -> int:
         """Fill some of `views`, at least a byte; between `enter` and `leave`. Returns 0 when the peer has ended.
+
+        fill: all of the first 1,024 of them, if that much comes by the deadline: one call of the system, whatever it
+        comes in.
 
         Raises LinkTimeout (naming `timeout_s`) at `deadline` on the monotonic clock, and LinkClosed.
         """
         left_s = deadline - time.monotonic()
-        flags = 0
+        flags = socket.MSG_WAITALL if fill else 0
         try:
             if left_s <= 0:
                 flags = socket.MSG_DONTWAIT

@@ -177,10 +177,10 @@ class FrameSocket:
             views[0][:staged] = self._stage[self._start : self._start + staged]
             self._start += staged
             return staged
-        return self._receive(views, deadline, timeout_s)
+        return self._receive(views, deadline, timeout_s, fill=True)
 
-    def _receive(self, views: list[memoryview], deadline: float, timeout_s: float) -> int:
-        count = self._stream.receive(views, deadline, timeout_s)
+    def _receive(self, views: list[memoryview], deadline: float, timeout_s: float, *, fill: bool = False) -> int:
+        count = self._stream.receive(views, deadline, timeout_s, fill=fill)
         if count == 0:
             raise self.kill("it ended" + (" in the middle of a frame" if self.has_received else ""))
         return count

@@ -12,10 +12,10 @@ def byte_views(buffers: Sequence[Buffer]) -> tuple[list[memoryview], int]:
     views: list[memoryview] = []
     size = 0
     for buffer in buffers:
-        view = memoryview(buffer)
-        if view.nbytes:
+        view = buffer if type(buffer) is memoryview else memoryview(buffer)
+        if count := view.nbytes:
             views.append(view if view.format == "B" and view.ndim == 1 and view.contiguous else view.cast("B"))
-            size += view.nbytes
+            size += count
     return views, size
 
 

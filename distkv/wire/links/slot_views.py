@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import overload
 
 import numpy as np
@@ -18,11 +18,18 @@ class SlotViews(Sequence[memoryview]):
             raise ValueError(f"slots from {min(slots)} to {max(slots)} of {memory.nbytes // slot_bytes}")
         self.memory, self.slot_bytes = memory, slot_bytes
         self.slots: NDArray[np.int64] = np.asarray(slots, dtype=np.int64)
+        # Bytes [starts[i], ends[i]) of the memory are view i.
         cuts = np.flatnonzero(np.diff(self.slots) != 1) + 1
-        self._first = [0, *cuts.tolist()] if len(self.slots) else []
+        has_any = len(self.slots) > 0
+        self._starts = (self.slots[np.r_[0, cuts]] * slot_bytes).tolist() if has_any else []
+        self._ends = ((self.slots[np.r_[cuts, len(self.slots)] - 1] + 1) * slot_bytes).tolist() if has_any else []
 
     def __len__(self) -> int:
-        return len(self._first)
+        return len(self._starts)
+
+    def __iter__(self) -> Iterator[memoryview]:
+        memory = self.memory
+        return iter([memory[start:end] for start, end in zip(self._starts, self._ends, strict=True)])
 
     @overload
     def __getitem__(self, index: int) -> memoryview: ...
@@ -32,8 +39,5 @@ class SlotViews(Sequence[memoryview]):
 
     def __getitem__(self, index: int | slice) -> memoryview | list[memoryview]:
         if isinstance(index, slice):
-            return [self[number] for number in range(*index.indices(len(self)))]
-        first = self._first[index]
-        after = self._first[index + 1] if -1 != index < len(self) - 1 else len(self.slots)
-        start = int(self.slots[first]) * self.slot_bytes
-        return self.memory[start : start + (after - first) * self.slot_bytes]
+            return list(self)[index]
+        return self.memory[self._starts[index] : self._ends[index]]

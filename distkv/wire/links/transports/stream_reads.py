@@ -34,11 +34,15 @@ class StreamReads:
         targets = _Targets(into)
         most = max(1, min(PIECE_BYTES // size, _PIECE_SLOTS))
         for first in range(0, len(slots), most):
-            piece = tuple(int(slot) for slot in slots[first : first + most])
+            piece = tuple(slots[first : first + most])
             request = ReadBlocks(slots=piece, first_byte=first_byte, num_bytes=0 if whole else size)
             self._waiting.append(_Piece(read, request, targets.take(len(piece) * size), len(piece) * size))
             read.pieces_left += 1
-        self._ask(SEND_TIMEOUT_S)
+        try:
+            self._ask(SEND_TIMEOUT_S)
+        except DistKVError as error:
+            self.fail(error)
+            raise
         return read
 
     def move_on(self, timeout_s: float) -> None:
@@ -47,6 +51,9 @@ class StreamReads:
         Raises LinkTimeout, after which it goes on where it stopped, LinkClosed, WireError.
         """
         deadline = time.monotonic() + timeout_s
+        if not self._asked:
+            self._frames.check_alive()
+            raise AssertionError("nothing is asked for, though a read is not complete")
         piece = self._asked[0]
         try:
             if not piece.is_arriving:
@@ -68,8 +75,16 @@ class StreamReads:
             raise
 
     def fail(self, error: DistKVError) -> None:
-        """No answer is taken any more."""
+        """No answer is taken any more, and no destination is held."""
         self._frames.kill(str(error))
+        self._asked.clear()
+        self._waiting.clear()
+
+    def give_up(self, waited_s: float) -> LinkTimeout:
+        """A read took too long; returns the error to raise."""
+        late = LinkTimeout(self._frames.peer, waited_s)
+        self.fail(late)
+        return late
 
     def _ask(self, timeout_s: float) -> None:
         ahead = sum(piece.num_bytes for piece in self._asked)
@@ -102,10 +117,8 @@ class StreamRead:
         while self.pieces_left:
             try:
                 self._reads.move_on(deadline - time.monotonic())
-            except LinkTimeout as error:
-                late = LinkTimeout(error.peer, timeout_s)
-                self._reads.fail(late)
-                raise late from None
+            except LinkTimeout:
+                raise self._reads.give_up(timeout_s) from None
 
 
 def refuse_denied(frames: FrameSocket, header: object) -> None:
@@ -133,8 +146,9 @@ class _Targets:
         taken: list[memoryview] = []
         while size:
             view = self._views.pop()
-            taken.append(view[:size])
             if len(view) > size:
                 self._views.append(view[size:])
-            size -= len(taken[-1])
+                view = view[:size]
+            taken.append(view)
+            size -= len(view)
         return taken

@@ -1,0 +1,127 @@
+"""An owner of a pool in a process of its own, which tests kill, stop and start again.
+
+    python -m tests.wire.links.faults.owner TRANSPORT HOST:PORT INCARNATION
+
+Slot i is full of the byte (incarnation + i) % 251. It says its endpoint on standard output, and serves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+
+import msgspec
+import numpy as np
+
+from distkv.errors import LinkError, WireError
+from distkv.wire.links import (
+    LinkIdentity,
+    PoolMemory,
+    Registration,
+    Registrations,
+    TensorLink,
+    attach,
+    connect,
+    hello_to,
+    listen,
+    register,
+    serve_read,
+)
+from distkv.wire.links.transports.registry import OPTIONAL
+from distkv.wire.messages.common import DataEndpoint
+from distkv.wire.messages.data import Attach, ReadBlocks
+
+TRANSPORTS = ("shm", "unix", "tcp", *OPTIONAL)
+SLOT_BYTES, NUM_SLOTS = 4096, 16_384
+DEADLINE_S = 30.0
+
+
+def byte_of(incarnation: int, slot: int) -> int:
+    return (incarnation + slot) % 251
+
+
+def insisted(transport: str) -> str:
+    """What is registered for a transport: nothing, where it needs nothing."""
+    return transport if transport in OPTIONAL else "tcp"
+
+
+def main(transport: str, address: str, incarnation: int) -> None:
+    pool = PoolMemory(SLOT_BYTES, NUM_SLOTS)
+    slots = np.frombuffer(pool.view, dtype=np.uint8).reshape(NUM_SLOTS, SLOT_BYTES)
+    slots[:] = (incarnation + np.arange(NUM_SLOTS) % 251).astype(np.int64)[:, None] % 251
+    registered = register(pool, insisted(transport))  # type: ignore[arg-type]
+    own = LinkIdentity(instance_id="owner", incarnation=incarnation, compat="same")
+    listener = listen(address, own, pool, insecure=True, registered=registered)
+    sys.stdout.buffer.write(msgspec.json.encode(listener.endpoint) + b"\n")
+    sys.stdout.flush()
+    while True:
+        if link := listener.accept(DEADLINE_S):
+            threading.Thread(target=_serve, args=(link, pool, registered), daemon=True).start()
+
+
+def _serve(link: TensorLink, pool: PoolMemory, registered: Registrations) -> None:
+    attached: list[Registration] = []
+    with contextlib.suppress(LinkError, WireError):
+        while True:
+            header, body = link.recv(3600.0)
+            match header:
+                case Attach():
+                    attached.append(attach(link, header, body, registered))
+                case ReadBlocks():
+                    serve_read(link, header, pool)
+                case _:
+                    link.send(header, bytes(body))
+    link.abort()
+    for registration in attached:
+        registration.detach(link)
+
+
+class Owner:
+    """The process, and links to it."""
+
+    def __init__(self, transport: str, process: subprocess.Popen[bytes], incarnation: int) -> None:
+        self.transport, self.process, self.incarnation = transport, process, incarnation
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line, "the owner ended at its start"
+        self.endpoint = msgspec.json.decode(line, type=DataEndpoint)
+
+    def connect(
+        self, registered: Registrations, *, incarnation: int | None = None, timeout_s: float = DEADLINE_S
+    ) -> TensorLink:
+        own = LinkIdentity(instance_id="reader", incarnation=1, compat="same")
+        hello = hello_to(own, "owner", self.incarnation if incarnation is None else incarnation)
+        return connect(self.endpoint, hello, timeout_s, self.transport, registered)  # type: ignore[arg-type]
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(DEADLINE_S)
+
+    def stop(self) -> None:
+        os.kill(self.process.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT)
+
+    def go_on(self) -> None:
+        os.kill(self.process.pid, signal.SIGCONT)
+
+
+@contextlib.contextmanager
+def running(
+    transport: str, address: str = "127.0.0.1:0", incarnation: int = 1, within: Sequence[str] = ()
+) -> Iterator[Owner]:
+    """An owner; it is killed at the end. within: a command that starts the one after it somewhere."""
+    command = [*within, sys.executable, "-m", __name__, transport, address, str(incarnation)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            yield Owner(transport, process, incarnation)
+        finally:
+            process.kill()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
