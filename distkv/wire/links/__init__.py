@@ -1,7 +1,7 @@
 """Tensor links between workers: blocking, one thread at each end. Start with `base` for the contract."""
 
 from distkv.types import Transport
-from distkv.wire.links.base import BlockRead, LinkListener, TensorLink
+from distkv.wire.links.base import BlockRead, CheckedRead, CheckingLink, LinkListener, TensorLink
 from distkv.wire.links.block_reads import deny, serve_read
 from distkv.wire.links.handshake import LinkIdentity, hello_to
 from distkv.wire.links.pool_memory import Part, Pool, PoolMemory, PoolRegion, host_key
@@ -10,6 +10,8 @@ from distkv.wire.links.transports.registry import connect, listen, register
 
 __all__ = [
     "BlockRead",
+    "CheckedRead",
+    "CheckingLink",
     "LinkIdentity",
     "LinkListener",
     "Part",

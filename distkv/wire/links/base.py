@@ -8,7 +8,7 @@ time would wait for each other until a timeout.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from distkv.wire.links.frame_stream import FrameStream
 from distkv.wire.links.pool_memory import Part
@@ -41,6 +41,15 @@ class BlockRead(Protocol):
 
     def wait(self, timeout_s: float) -> None:
         """Until it is complete. Raises as `poll` does, and LinkTimeout; the link is dead after that, too."""
+
+
+@runtime_checkable
+class CheckedRead(BlockRead, Protocol):
+    """A read that computes checksums on the way."""
+
+    @property
+    def checksums(self) -> Sequence[int]:
+        """xxh3 of every block as it was written, in the order of the slots; once it is complete."""
 
 
 class TensorLink(Protocol):
@@ -102,6 +111,14 @@ class TensorLink(Protocol):
     def abort(self) -> None:
         """Abrupt end: calls that wait on this link in other threads raise LinkClosed at once, and so do its reads. From
         any thread; what is to be said of memory that reads write is said at `BlockRead`."""
+
+
+@runtime_checkable
+class CheckingLink(Protocol):
+    """A TensorLink whose reads are copies by this process's own CPU, which can look at the bytes while it has them."""
+
+    def read_checked(self, slots: Sequence[int], into: Destination) -> CheckedRead | None:
+        """As `read_blocks`, of whole rBlocks; None, with nothing started, where it cannot be done."""
 
 
 class LinkListener(Protocol):

@@ -51,6 +51,35 @@ def native_copier(library: Path) -> CopyRuns | None:
     return copy
 
 
+def copy_checked(pool: memoryview, runs: Runs, block_bytes: int) -> list[int]:
+    """As `copy_runs`, for whole blocks; returns the xxh3 of each as it was written. Only where `can_check`."""
+    source = np.frombuffer(pool, dtype=np.uint8)
+    found = np.empty(runs.num_bytes // block_bytes, dtype=np.uint64)
+    function = _native_check()
+    assert function is not None
+    arrays = (one.ctypes.data for one in (runs.remote, runs.local, runs.sizes))
+    is_done = function(source.ctypes.data, *arrays, len(runs), block_bytes, found.ctypes.data)
+    assert is_done, "blocks that can be checked"
+    return found.tolist()
+
+
+def can_check(block_bytes: int) -> bool:
+    """Whether checksums of such blocks are computed on the way here."""
+    function = _native_check()
+    return function is not None and bool(function(0, 0, 0, 0, 0, block_bytes, 0))
+
+
+@cache
+def _native_check() -> Callable[..., int] | None:
+    try:
+        function = ctypes.CDLL(str(LIBRARY)).distkv_copy_checked
+    except (OSError, AttributeError):
+        return None
+    function.restype, function.argtypes = ctypes.c_int, (*_ARGUMENTS, ctypes.c_int64, ctypes.c_void_p)
+    checked: Callable[..., int] = function
+    return checked
+
+
 def copy_one_by_one(base: int, runs: Runs) -> None:
     """See CopyRuns."""
     for remote, local, size in zip(runs.remote.tolist(), runs.local.tolist(), runs.sizes.tolist(), strict=True):

@@ -6,9 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import xxhash
 
-from distkv.wire.links.mapped_copy import LIBRARY, CopyRuns, copy_one_by_one, native_copier
+from distkv.errors import LinkClosed, MalformedMessage
+from distkv.wire.links import CheckedRead, CheckingLink
+from distkv.wire.links.mapped_copy import LIBRARY, CopyRuns, can_check, copy_checked, copy_one_by_one, native_copier
 from distkv.wire.links.runs import runs_of
+from distkv.wire.links.transports import mapped_read
+from tests.wire.links.peers import DEADLINE_S, NUM_SLOTS, SLOT_BYTES, open_pair
 
 
 @pytest.fixture(params=["native", "one by one"])
@@ -49,3 +54,59 @@ def test_a_library_without_it_is_not_used(tmp_path: Path) -> None:
     other = tmp_path / "other.so"
     other.write_bytes(b"no library")
     assert native_copier(other) is None
+
+
+checking = pytest.mark.skipif(not can_check(4096), reason="the native library is not built, or this CPU is too old")
+
+
+@checking
+@pytest.mark.parametrize("block_bytes", [241, 255, 256, 320, 1023, 1024, 1025, 1088, 4096, 5000, 131_072])
+@pytest.mark.parametrize("shift", [0, 1, 32])
+def test_checksums_on_the_way_are_those_of_xxhash(block_bytes: int, shift: int) -> None:
+    rng = np.random.default_rng(block_bytes)
+    pool = rng.integers(0, 256, 8 * block_bytes, dtype=np.uint8)
+    target = np.zeros(8 * block_bytes + 64, dtype=np.uint8)
+    start = -target.ctypes.data % 32 + shift
+    slots = [3, 4, 0, 7, 1]
+    into = memoryview(target)[start : start + 5 * block_bytes]
+    found = copy_checked(memoryview(pool), runs_of(slots, block_bytes, [into]), block_bytes)
+    expected = [pool[slot * block_bytes : (slot + 1) * block_bytes].tobytes() for slot in slots]
+    assert into == b"".join(expected)
+    assert found == [xxhash.xxh3_64_intdigest(block) for block in expected]
+    assert not target[:start].any() and not target[start + 5 * block_bytes :].any()
+
+
+@checking
+def test_blocks_whose_checksum_is_computed_otherwise_are_not_checked_on_the_way() -> None:
+    assert not can_check(240) and can_check(241)
+
+
+@checking
+def test_a_link_that_maps_a_pool_checks_what_it_reads() -> None:
+    with open_pair("shm") as pair:
+        assert isinstance(pair.asking, CheckingLink)
+        into = memoryview(bytearray(4 * SLOT_BYTES))
+        slots = [5, 6, 2, 40]
+        read = pair.asking.read_checked(slots, [into])
+        assert isinstance(read, CheckedRead)
+        read.wait(DEADLINE_S)
+        blocks = [pair.pool.view[slot * SLOT_BYTES : (slot + 1) * SLOT_BYTES] for slot in slots]
+        assert into == b"".join(blocks)
+        assert list(read.checksums) == [xxhash.xxh3_64_intdigest(block) for block in blocks]
+        with pytest.raises(MalformedMessage, match="outside the pool"):
+            pair.asking.read_checked([NUM_SLOTS], [into[:SLOT_BYTES]])
+        pair.asking.abort()
+        with pytest.raises(LinkClosed):
+            pair.asking.read_checked([1], [into[:SLOT_BYTES]])
+
+
+@checking
+def test_large_reads_are_checked_in_pieces_of_whole_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mapped_read, "PIECE_BYTES", 3 * SLOT_BYTES + 7)
+    with open_pair("shm") as pair:
+        assert isinstance(pair.asking, CheckingLink)
+        into = memoryview(bytearray(NUM_SLOTS * SLOT_BYTES))
+        read = pair.asking.read_checked(range(NUM_SLOTS), [into])
+        assert read is not None and not read.poll()
+        read.wait(DEADLINE_S)
+        assert into == pair.pool.view and len(read.checksums) == NUM_SLOTS

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
 import xxhash
 
 from distkv.actors.worker.pulls.pull_job import PullJob
-from distkv.wire.links import BlockRead, Pool, TensorLink
+from distkv.wire.links import BlockRead, CheckedRead, CheckingLink, Pool, TensorLink
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Batch:
         self._blocks, self._pool = blocks, pool
         with ExitStack() as writing:
             self._views = writing.enter_context(pool.writing([job.pull.slots[index] for job, index in blocks]))
-            self._read: BlockRead = link.read_blocks([job.pull.source_slots[i] for job, i in blocks], self._views)
+            self._read = _begin(link, [job.pull.source_slots[index] for job, index in blocks], self._views)
             self._writing = writing.pop_all()
         self.jobs = list({id(one.job): one.job for one in shares}.values())
         for job in self.jobs:
@@ -64,12 +64,21 @@ class Batch:
             job.reads -= 1
         with self._writing:
             self._read.wait(timeout_s)
-            found = list(checksums(self._views, self._pool.slot_bytes))
+            if isinstance(self._read, CheckedRead):
+                found = self._read.checksums
+            else:
+                found = list(checksums(self._views, self._pool.slot_bytes))
         for (job, index), checksum in zip(self._blocks, found, strict=True):
             job.wrong += checksum != job.pull.checksums[index]
 
 
-def checksums(views: list[memoryview], slot_bytes: int) -> Iterator[int]:
+def _begin(link: TensorLink, slots: list[int], into: Sequence[memoryview]) -> BlockRead:
+    """Start a read, with checksums on the way where the link can do that."""
+    checked = link.read_checked(slots, into) if isinstance(link, CheckingLink) else None
+    return link.read_blocks(slots, into) if checked is None else checked
+
+
+def checksums(views: Iterable[memoryview], slot_bytes: int) -> Iterator[int]:
     """xxh3 of each slot in views of whole slots."""
     for view in views:
         for start in range(0, view.nbytes, slot_bytes):

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from distkv.errors import LinkTimeout
-from distkv.wire.links.mapped_copy import copy_runs
+from distkv.wire.links.mapped_copy import copy_checked, copy_runs
 from distkv.wire.links.runs import Runs
 
 PIECE_BYTES = 16 * 2**20
@@ -20,17 +20,19 @@ class MappedRead:
     that the link is dead.
     """
 
+    _piece_bytes = PIECE_BYTES
+
     def __init__(
         self, pool: memoryview, runs: Runs, check_alive: Callable[[], None], give_up: Callable[[float], LinkTimeout]
     ) -> None:
         self._pool, self._check_alive, self._give_up = pool, check_alive, give_up
-        self._pieces = list(runs.pieces(PIECE_BYTES)) if runs.num_bytes > PIECE_BYTES else [runs]
+        self._pieces = list(runs.pieces(self._piece_bytes)) if runs.num_bytes > self._piece_bytes else [runs]
         self._pieces.reverse()
 
     def poll(self) -> bool:
         if self._pieces:
             try:
-                copy_runs(self._pool, self._pieces[-1])
+                self._copy(self._pieces[-1])
             except ValueError:
                 # Ended by another thread meanwhile, which says so; anything else is ours.
                 self._check_alive()
@@ -46,3 +48,27 @@ class MappedRead:
             if time.monotonic() > deadline:
                 self._pieces.clear()
                 raise self._give_up(timeout_s)
+
+    def _copy(self, piece: Runs) -> None:
+        copy_runs(self._pool, piece)
+
+
+class CheckedMappedRead(MappedRead):
+    """See CheckedRead."""
+
+    def __init__(
+        self,
+        pool: memoryview,
+        runs: Runs,
+        check_alive: Callable[[], None],
+        give_up: Callable[[float], LinkTimeout],
+        block_bytes: int,
+    ) -> None:
+        """Of blocks that `can_check`."""
+        self.checksums: list[int] = []
+        self._block_bytes = block_bytes
+        self._piece_bytes = max(1, PIECE_BYTES // block_bytes) * block_bytes
+        super().__init__(pool, runs, check_alive, give_up)
+
+    def _copy(self, piece: Runs) -> None:
+        self.checksums += copy_checked(self._pool, piece, self._block_bytes)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from distkv.errors import LinkTimeout
-from distkv.wire.links.base import BlockRead
+from distkv.wire.links.base import BlockRead, CheckedRead
 from distkv.wire.links.frames import FrameSocket
+from distkv.wire.links.mapped_copy import can_check
 from distkv.wire.links.pool_memory import MappablePool, Part, PeerPool, PoolUnmappable, host_key
 from distkv.wire.links.runs import Destination, runs_of
-from distkv.wire.links.transports.mapped_read import MappedRead
+from distkv.wire.links.transports.mapped_read import CheckedMappedRead, MappedRead
 from distkv.wire.links.transports.offer import TransportUnusable, offered
 from distkv.wire.links.transports.sockets import greet, open_tcp, open_unix
 from distkv.wire.links.transports.stream_link import StreamLink
@@ -29,6 +30,15 @@ class ShmLink(StreamLink):
         self._frames.check_alive()
         runs = runs_of(slots, self.slot_bytes, into, part)
         return MappedRead(self._pool.view, runs, self._frames.check_alive, self._give_up)
+
+    def read_checked(self, slots: Sequence[int], into: Destination) -> CheckedRead | None:
+        """See CheckingLink."""
+        if not can_check(self.slot_bytes):
+            return None
+        self._check_read(slots, into, None)
+        self._frames.check_alive()
+        runs = runs_of(slots, self.slot_bytes, into)
+        return CheckedMappedRead(self._pool.view, runs, self._frames.check_alive, self._give_up, self.slot_bytes)
 
     def close(self) -> None:
         super().close()

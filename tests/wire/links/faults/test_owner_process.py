@@ -126,5 +126,5 @@ def test_killed_while_nothing_is_read(
     owner.kill()
     with pytest.raises(LinkClosed):
         check_one(link, 1)
-    with pytest.raises(LinkClosed, match="be reached|cannot reach"):
+    with pytest.raises(LinkClosed, match=r"be reached|cannot reach"):
         owner.connect(registered)
