@@ -14,8 +14,9 @@ from distkv.errors import LinkClosed, LinkTimeout
 from distkv.wire.links import PoolMemory, Registrations
 from tests.wire.links.faults.owner import DEADLINE_S, SLOT_BYTES, TRANSPORTS, Owner, running
 
-NAMESPACE, HERE, THERE = "distkv-links", "dkl-here", "dkl-there"
-ADDRESS = "10.99.8.2"
+# Of this process alone: others may run the same tests beside it.
+NAMESPACE, HERE, THERE = f"distkv-{os.getpid()}", f"dkh{os.getpid()}", f"dkt{os.getpid()}"
+SUBNET = f"10.99.{os.getpid() % 200 + 20}"
 SHORT_S = 0.5
 
 pytestmark = pytest.mark.skipif(
@@ -44,12 +45,12 @@ def owner(transport: str, registered: Registrations) -> Iterator[Owner]:
         ip("link", "add", HERE, "type", "veth", "peer", "name", THERE)
         stack.callback(ip, "link", "del", HERE)
         ip("link", "set", THERE, "netns", NAMESPACE)
-        ip("addr", "add", "10.99.8.1/24", "dev", HERE)
+        ip("addr", "add", f"{SUBNET}.1/24", "dev", HERE)
         ip("link", "set", HERE, "up")
-        ip("-n", NAMESPACE, "addr", "add", f"{ADDRESS}/24", "dev", THERE)
+        ip("-n", NAMESPACE, "addr", "add", f"{SUBNET}.2/24", "dev", THERE)
         ip("-n", NAMESPACE, "link", "set", THERE, "up")
         within = ("ip", "netns", "exec", NAMESPACE)
-        yield stack.enter_context(running(transport, f"{ADDRESS}:7791", within=within))
+        yield stack.enter_context(running(transport, f"{SUBNET}.2:7791", within=within))
 
 
 def test_cut_under_reads(owner: Owner, own: PoolMemory, registered: Registrations, took: Callable[[], None]) -> None:
