@@ -21,7 +21,7 @@ from distkv.engine.device.cpu import CpuDevice
 from distkv.engine.device.pool import KvPool, slot_bytes
 from distkv.engine.model.config import ModelConfig
 from distkv.errors import LinkClosed
-from distkv.wire.links import LinkIdentity, PoolMemory, listen
+from distkv.wire.links import LinkIdentity, PoolMemory, Registrations, listen
 from distkv.wire.messages.common import Epoch, Member, SpanRef
 from tests.checkpoints import variant
 
@@ -49,8 +49,16 @@ def model_config(path: Path) -> ModelConfig:
 class Worker:
     """A worker's memory and serving side under a name."""
 
-    def __init__(self, name: str, config: ModelConfig, incarnation: int = 1, *, address: str | None = None) -> None:
-        """address: to listen at; within this process by default."""
+    def __init__(
+        self,
+        name: str,
+        config: ModelConfig,
+        incarnation: int = 1,
+        *,
+        address: str | None = None,
+        registered: Registrations | None = None,
+    ) -> None:
+        """address: to listen at; within this process by default. registered: what peers may attach to."""
         self.name, self.config, self.incarnation = name, config, incarnation
         self.memory = PoolMemory(slot_bytes(config, BLOCK, torch.float32), NUM_SLOTS)
         self.registry = SpanRegistry()
@@ -61,7 +69,7 @@ class Worker:
         server = AttendServer(self.pool, self.registry, config, torch.float32, CpuDevice())
         address = address or f"inproc://actors-{os.getpid()}-{next(_names)}"
         self.listener: Any = listen(address, identity(name, incarnation), self.memory)
-        self.serving = LinkServer(self.listener, server, self.memory)
+        self.serving = LinkServer(self.listener, server, self.memory, registered)
 
     @property
     def member(self) -> Member:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,13 +13,16 @@ from distkv.engine.attention.bodies import body_of, tensor_of
 from distkv.engine.model.config import ModelConfig
 from distkv.errors import HandshakeRefused, LinkClosed
 from distkv.wire.links import TensorLink, connect, hello_to
-from distkv.wire.messages.common import SpanRef
+from distkv.wire.messages.common import DataEndpoint, SpanRef, Value
 from distkv.wire.messages.data import (
+    Attach,
+    Attached,
     Attend,
     AttendEntry,
     AttendPlan,
     Blocks,
     DataMessage,
+    Hello,
     Partials,
     ReadBlocks,
     Slots,
@@ -195,3 +199,52 @@ def test_where_spans_lie_and_whether_they_still_do(worker: Worker, link: TensorL
 def test_parts_beyond_a_span_are_refused(link: TensorLink, num_blocks: int, why: str) -> None:
     link.send(SlotsQuery(parts=(SpanPart(span=span("s"), index=0, num_blocks=num_blocks),)))
     assert why in ended(link)
+
+
+class Carrier:
+    """A Registration that notes who is attached."""
+
+    offer = Value()
+
+    def __init__(self) -> None:
+        self.attached: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.detached: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def connect(self, endpoint: DataEndpoint, hello: Hello, timeout_s: float) -> TensorLink:
+        raise AssertionError("the worker is the owner here")
+
+    def attach(self, link: TensorLink, body: memoryview) -> bytes:
+        self.attached.put(link.peer)
+        return bytes(body) + b", too"
+
+    def detach(self, link: TensorLink) -> None:
+        self.detached.put(link.peer)
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("end", ["closes", "attaches twice"])
+def test_who_attaches_is_detached_at_its_end(config: ModelConfig, end: str) -> None:
+    carrier = Carrier()
+    worker = Worker("carried", config, registered={"carrier": carrier})
+    with worker.serves():
+        link = join(worker)
+        link.send(Attach(transport="carrier"), b"me")
+        header, body = link.recv(DEADLINE_S)
+        assert header == Attached(transport="carrier") and bytes(body) == b"me, too"
+        assert carrier.attached.get(timeout=DEADLINE_S) == "asker" and carrier.detached.empty()
+        if end == "attaches twice":
+            link.send(Attach(transport="carrier"), b"me")
+            with pytest.raises(LinkClosed, match="one Attach at most"):
+                link.recv(DEADLINE_S)
+        link.close()
+        assert carrier.detached.get(timeout=DEADLINE_S) == "asker"
+    assert carrier.attached.empty() and carrier.detached.empty()
+    worker.close()
+
+
+def test_nobody_attaches_to_what_is_not_offered(worker: Worker, link: TensorLink) -> None:
+    link.send(Attach(transport="carrier"), b"me")
+    with pytest.raises(LinkClosed, match="one that the endpoint offers"):
+        link.recv(DEADLINE_S)
