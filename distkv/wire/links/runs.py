@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -27,7 +26,7 @@ class Runs:
     remote: NDArray[np.int64]
     local: NDArray[np.int64]
     sizes: NDArray[np.int64]
-    memory: object
+    memory: Sequence[NDArray[np.uint8]]
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -91,24 +90,20 @@ def _size(into: Destination) -> int:
     return len(into.slots) * into.slot_bytes if isinstance(into, SlotViews) else sum(view.nbytes for view in into)
 
 
-def _places(into: Destination, size: int) -> tuple[NDArray[np.int64], object]:
-    """The address of each block of `size` bytes of the destination, in order, and what keeps it there."""
+def _places(into: Destination, size: int) -> tuple[NDArray[np.int64], list[NDArray[np.uint8]]]:
+    """The address of each block of `size` bytes of the destination, in order, and the memory they lie in."""
+    memory = [_writable(view) for view in ([into.memory] if isinstance(into, SlotViews) else into) if view.nbytes]
+    bases = np.array([view.__array_interface__["data"][0] for view in memory], dtype=np.int64)
     if isinstance(into, SlotViews):
-        base, held = _address(into.memory)
-        return base + into.slots * size, held
-    views = [view for view in into if view.nbytes]
-    found = [_address(view) for view in views]
-    counts = np.array([view.nbytes // size for view in views], dtype=np.int64)
+        return bases[0] + into.slots * size, memory
+    counts = np.array([view.nbytes // size for view in memory], dtype=np.int64)
     before = np.cumsum(counts) - counts
-    bases = np.array([base for base, _held in found], dtype=np.int64)
     places: NDArray[np.int64] = np.repeat(bases - before * size, counts) + np.arange(counts.sum()) * size
-    return places, [held for _base, held in found]
+    return places, memory
 
 
-def _address(view: memoryview) -> tuple[int, object]:
-    """Where a view begins, and what keeps its memory there. Raises ValueError if it cannot be written."""
-    try:
-        held = ctypes.c_char.from_buffer(view)
-    except TypeError:
-        raise ValueError("the destination of a read is memory that cannot be written") from None
-    return ctypes.addressof(held), held
+def _writable(view: memoryview) -> NDArray[np.uint8]:
+    array = np.frombuffer(view, dtype=np.uint8)
+    if not array.flags.writeable:
+        raise ValueError("the destination of a read is memory that cannot be written")
+    return array
