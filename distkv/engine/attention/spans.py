@@ -83,6 +83,12 @@ class SpanRegistry:
         with self._lock:
             self._spans.setdefault(ref, _Span(tuple(slots)))
 
+    def is_gone(self, ref: SpanRef) -> bool:
+        """Whether all of it is closed to new readers: whoever still holds it lets go soon."""
+        with self._lock:
+            span = self._spans.get(ref)
+            return span is None or span.gone
+
     def revoke(self, ref: SpanRef, on_revoked: Callable[[], None], positions: Sequence[int] = ()) -> None:
         """These positions of the span are gone for new readers, or all of it if none are named. `on_revoked` is called
         once, when the last reader that came before is done: here, or in that reader's thread; readers that come after

@@ -86,7 +86,7 @@ class PullQueue:
     def _start(self) -> None:
         """One more read."""
         link, jobs = next(iter(self._begun.items()))
-        shares = take_shares(jobs, self._batch_blocks)
+        shares = [one for one in take_shares(jobs, self._batch_blocks) if self._is_wanted(one.job)]
         if not jobs:
             del self._begun[link]
         try:
@@ -94,6 +94,15 @@ class PullQueue:
                 self._read(shares, link)
         except (LinkError, WireError) as error:
             self._fail(link, error, [one.job for one in shares])
+
+    def _is_wanted(self, job: PullJob) -> bool:
+        """A slow source keeps no revocation waiting for more than the reads under way."""
+        if job.pull.span is None or not self._registry.is_gone(job.pull.span):
+            return True
+        job.fail("the span is gone")
+        if not job.reads and not job.is_over:
+            self._end(job)
+        return False
 
     def _read(self, shares: list[Share], link: TensorLink) -> None:
         try:

@@ -291,6 +291,18 @@ def test_a_revocation_waits_for_the_pulls_that_write_there(
     assert 1 in ended_before
 
 
+def test_a_revocation_ends_a_large_pull_early(
+    puller: Puller, at_first_read: list[Callable[[], None]], reads: list[int]
+) -> None:
+    puller.registry.grant(span("s"), tuple(range(300)))
+    revoked: list[int] = []
+    at_first_read.append(lambda: puller.registry.revoke(span("s"), lambda: revoked.append(len(puller.ended))))
+    puller.put(1, list(range(300)), list(range(300)), ref=span("s"))
+    puller.put(2, [301], [301])
+    assert puller.finish() == {1: "the span is gone", 2: ""}
+    assert len(reads) <= READS_AHEAD and revoked == [1 + [one.pull_id for one in puller.ended].index(1)]
+
+
 def test_a_pull_of_nothing_ends(puller: Puller) -> None:
     puller.put(1, [], [])
     assert puller.finish() == {1: ""}
