@@ -12,10 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-import distkv
 from distkv.wire.links.runs import Runs
 
-LIBRARY = Path(distkv.__file__).parent / "kernels" / "cpu" / "_native.so"
+LIBRARY = Path(__file__).parents[2] / "kernels" / "cpu" / "_native.so"
 _ARGUMENTS = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
 
 CopyRuns = Callable[[int, Runs], None]
