@@ -96,8 +96,9 @@ class ServerChannel(Generic[Body]):
         host, port = split_host_port(address)
         check_bind(host, insecure)
         socket = open_socket(zmq.ROUTER, ipv6=":" in host)
-        limit = ConnectionLimit(socket, max_connections or descriptors_for_connections())
+        limit: ConnectionLimit | None = None
         try:
+            limit = ConnectionLimit(socket, max_connections or descriptors_for_connections())
             socket.set(zmq.ROUTER_MANDATORY, 1)
             # A client that has reconnected takes its route over from its dead connection.
             socket.set(zmq.ROUTER_HANDOVER, 1)
@@ -108,7 +109,8 @@ class ServerChannel(Generic[Body]):
             loop_socket = LoopSocket(socket, real)
             return cls(loop_socket, real, inbox, name, max_message_bytes, guard or FloodGuard(), limit)
         except BaseException as e:
-            limit.close()
+            if limit is not None:
+                limit.close()
             socket.close(linger=0)
             if isinstance(e, zmq.ZMQError):
                 why = f"cannot listen at {address}: {zmq.strerror(e.errno or 0)}"

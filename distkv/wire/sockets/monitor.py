@@ -9,6 +9,7 @@ import asyncio
 import secrets
 import struct
 from collections.abc import Callable
+from contextlib import ExitStack
 
 import zmq
 
@@ -20,27 +21,27 @@ class Monitor:
 
     def __init__(self, socket: zmq.Socket[bytes], events: int, on_event: Callable[[int, int], None]) -> None:
         self.closed = False
-        self._socket = socket
         self._on_event = on_event
-        endpoint = f"inproc://monitor-{secrets.token_hex(8)}"
-        socket.monitor(endpoint, events)
+        loop, endpoint = asyncio.get_running_loop(), f"inproc://monitor-{secrets.token_hex(8)}"
         self._monitor: zmq.Socket[bytes] = socket.context.socket(zmq.PAIR)
-        self._monitor.set(zmq.RCVHWM, 0)
-        self._monitor.connect(endpoint)
-        self._loop = asyncio.get_running_loop()
-        self._fd = int(self._monitor.get(zmq.FD))
-        self._loop.add_reader(self._fd, self._drain)
+        with ExitStack() as undo:
+            undo.callback(self._monitor.close, linger=0)
+            self._monitor.set(zmq.RCVHWM, 0)
+            socket.monitor(endpoint, events)
+            undo.callback(socket.disable_monitor)
+            self._monitor.connect(endpoint)
+            fd = int(self._monitor.get(zmq.FD))
+            loop.add_reader(fd, self._drain)
+            undo.callback(loop.remove_reader, fd)
+            self._undo = undo.pop_all()
         # ZeroMQ signals the descriptor only to a reader that has found nothing.
         self._drain()
 
     def close(self) -> None:
-        """Tell no more; safe to call twice."""
-        if self.closed:
-            return
-        self.closed = True
-        self._loop.remove_reader(self._fd)
-        self._socket.disable_monitor()
-        self._monitor.close(linger=0)
+        """Tell no more; safe to call twice. All of it is closed, also where a part of that fails."""
+        if not self.closed:
+            self.closed = True
+            self._undo.close()
 
     def _drain(self) -> None:
         while not self.closed:

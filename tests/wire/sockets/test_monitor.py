@@ -1,12 +1,20 @@
-"""A monitor that nobody reads stops nothing."""
+"""A monitor that nobody reads stops nothing, and one that cannot be opened or closed as usual leaves nothing open."""
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import socket
 import time
+from typing import Any
 
+import pytest
+import uvloop
 import zmq
 
+from distkv.errors import ConfigError, LinkClosed
+from distkv.wire.channel import ClientChannel, ServerChannel
+from distkv.wire.inboxes import CLIENT_CONNECTION, GMANAGER_PORT
 from distkv.wire.sockets.monitor import Monitor
 from distkv.wire.sockets.options import open_socket
 from tests.wire.abort_recipes import handshaken
@@ -33,3 +41,62 @@ async def test_events_that_wait_do_not_stop_the_thread_that_tells_of_them() -> N
     finally:
         monitor.close()
         router.close(0)
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[zmq.Socket[bytes]]:
+    """Every ZeroMQ socket that is opened."""
+    sockets: list[zmq.Socket[bytes]] = []
+    open_one = zmq.Context.socket
+
+    def note(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socket[bytes]:
+        sockets.append(open_one(context, kind))
+        return sockets[-1]
+
+    monkeypatch.setattr(zmq.Context, "socket", note)
+    return sockets
+
+
+@pytest.mark.parametrize("fails", ["connect", "get", "monitor"])
+async def test_one_that_cannot_be_opened_leaves_nothing_open(
+    opened: list[zmq.Socket[bytes]], monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    with monkeypatch.context() as broken:
+
+        def fail(*_: object) -> None:
+            raise zmq.ZMQError(errno.EMFILE)
+
+        broken.setattr(zmq.Socket, fails, fail)
+        with pytest.raises(LinkClosed):
+            ClientChannel.connect("tcp://127.0.0.1:1", CLIENT_CONNECTION)
+        with pytest.raises(ConfigError):
+            ServerChannel.bind("tcp://127.0.0.1:0", GMANAGER_PORT)
+    assert len(opened) == 4 and all(one.closed for one in opened)
+
+
+async def test_a_server_without_a_monitor_leaves_nothing_open(
+    opened: list[zmq.Socket[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    note = zmq.Context.socket
+
+    def no_monitor(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socket[bytes]:
+        if kind == zmq.PAIR:
+            raise zmq.ZMQError(errno.EMFILE)
+        return note(context, kind)
+
+    monkeypatch.setattr(zmq.Context, "socket", no_monitor)
+    with pytest.raises(ConfigError):
+        ServerChannel.bind("tcp://127.0.0.1:0", GMANAGER_PORT)
+    with pytest.raises(LinkClosed):
+        ClientChannel.connect("tcp://127.0.0.1:1", CLIENT_CONNECTION)
+    assert len(opened) == 2 and all(one.closed for one in opened)
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_one_whose_loop_is_gone_is_closed_all_the_same(opened: list[zmq.Socket[bytes]], run: Any) -> None:
+    async def connect() -> ClientChannel[Any]:
+        return ClientChannel.connect("tcp://127.0.0.1:1", CLIENT_CONNECTION)
+
+    channel = run(connect())
+    channel.abort()
+    assert len(opened) == 2 and all(one.closed for one in opened)
