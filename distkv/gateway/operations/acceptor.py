@@ -51,6 +51,8 @@ class Acceptor:
         self._listener, self._make, self._most = listener, make, most
         self._turns, self._tasks, self._tls = turns, tasks, tls
         self._loop = asyncio.get_running_loop()
+        self._checks: ClientQueue[socket.socket] = ClientQueue()
+        """Those that have begun a health check."""
         self._waiting: ClientQueue[socket.socket] = ClientQueue()
         self._silent: dict[int, tuple[str, socket.socket]] = {}
         """Those that wait and had said nothing when they were looked at, by descriptor."""
@@ -70,8 +72,9 @@ class Acceptor:
             self._pause.cancel()
         self._loop.remove_reader(self._said.fileno())
         self._said.close()
-        while self._waiting:
-            self._waiting.take()[1].close()
+        for queue in (self._checks, self._waiting):
+            while queue:
+                queue.take()[1].close()
 
     def _go_on(self) -> None:
         self._pause = None
@@ -87,7 +90,7 @@ class Acceptor:
     def _accept(self) -> None:
         ends_s = time.monotonic() + ACCEPT_S
         while time.monotonic() < ends_s:
-            if len(self._waiting) >= self._most:
+            if len(self._waiting) + len(self._checks) >= self._most:
                 self._stop()  # until one of them has been served
                 return
             try:
@@ -107,7 +110,8 @@ class Acceptor:
     def _take(self, host: str, connection: socket.socket) -> None:
         said = _begin(connection)
         if said is not None and said.startswith(_HEALTH_CHECKS):
-            self._serve(connection)
+            self._checks.put(host, connection)
+            self._turns.take(self._serve_next, urgent=True)
             return
         self._waiting.put(host, connection)
         if said is None:
@@ -121,26 +125,24 @@ class Acceptor:
             self._heard(connection)
             if (_begin(connection) or b"").startswith(_HEALTH_CHECKS):
                 self._waiting.remove(host, connection)
-                self._serve(connection)
+                self._checks.put(host, connection)
+                self._turns.take(self._serve_next, urgent=True)
 
     def _heard(self, connection: socket.socket) -> None:
         if self._silent.pop(connection.fileno(), None) is not None:
             self._said.unregister(connection)
 
     def _serve_next(self) -> None:
-        if not self._waiting:
+        if not (queue := self._checks or self._waiting):
             return
-        _, connection = self._waiting.take()
+        _, connection = queue.take()
         self._heard(connection)
         if self._pause is None:
             self._go_on()
         if _begin(connection) == b"":
             connection.close()  # it has left
         else:
-            self._serve(connection)
-
-    def _serve(self, connection: socket.socket) -> None:
-        self._tasks.start(self._connect(connection), name="connection")
+            self._tasks.start(self._connect(connection), name="connection")
 
     async def _connect(self, connection: socket.socket) -> None:
         try:
