@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import importlib
-import pkgutil
 from pathlib import Path
 
 import click
 import msgspec
 
-import distkv.bench
 from distkv.bench.harness.command import Benchmark
 from distkv.bench.harness.plot import require_matplotlib
 from distkv.bench.harness.report import Report
+from distkv.bench.rooms import modules
 
 HELP = """Draw what --json of a benchmark wrote, as its --plot does, into the PNG file of the same name or into --plot.
 
@@ -36,8 +35,8 @@ def _plot(file: Path, plot_path: Path | None) -> int:
 
 
 def _benchmark(name: str) -> Benchmark:
-    if name in {module.name for module in pkgutil.iter_modules(distkv.bench.__path__)}:
-        main = getattr(importlib.import_module(f"distkv.bench.{name}"), "main", None)
+    if path := modules().get(name):
+        main = getattr(importlib.import_module(path), "main", None)
         if isinstance(main, Benchmark):
             return main
     raise click.UsageError(f"the file says it is of benchmark {name!r}, which there is not")

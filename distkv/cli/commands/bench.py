@@ -7,13 +7,11 @@ exit code.
 from __future__ import annotations
 
 import importlib
-import pkgutil
-from collections.abc import Mapping
 from typing import Any
 
 import click
 
-from distkv.bench import computing, deciding, reports, serving
+from distkv.bench.rooms import PLOT, modules
 from distkv.cli.signals import signals_interrupt
 from distkv.config import nearest
 
@@ -25,18 +23,6 @@ Examples:
   distkv bench smoke --json smoke.json --plot smoke.png
   distkv bench plot smoke.json
 """
-PLOT = "plot"
-ROOMS = computing, deciding, serving, reports
-
-
-def modules() -> Mapping[str, str]:
-    """The benchmarks there are, and `plot`, by name: all modules of these rooms."""
-    found = {
-        module.name: f"{room.__name__}.{module.name}"
-        for room in ROOMS
-        for module in pkgutil.iter_modules(room.__path__)
-    }
-    return dict(sorted(found.items()))
 
 
 @click.pass_context
