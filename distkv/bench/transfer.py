@@ -1,0 +1,198 @@
+"""`distkv bench transfer`: 1,024 blocks from another process by every transport, beside messages and beside memcpy.
+
+Blocks lie scattered, in runs of 16, or all in a row at both ends; a transport reads a list, or block by block.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import statistics
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import click
+
+from distkv.bench.harness.alternate import Samples, Turns, paired_ratio
+from distkv.bench.harness.command import Measured, Say, benchmark, unit_of_name
+from distkv.bench.harness.machine import machine_facts, versions_of
+from distkv.bench.harness.processes import cpu_seconds
+from distkv.bench.harness.report import Goal, Report, at_least, results
+from distkv.bench.transfers.layouts import KINDS, Kind, Layout, fill
+from distkv.bench.transfers.owner import Owner, Served
+from distkv.bench.transfers.ways import GATHERED, MEMCPY, MESSAGES, VECTORED, ZMQ_MESSAGES, Way, Ways
+from distkv.wire.links import PoolMemory
+
+BLOCKS, QUICK_BLOCKS = 1024, 64
+SIZES_KB = (4, 32, 128)
+QUERY_BYTES = 16 * 1024
+IDLE_S = 3.0
+PACKAGES = ("pyzmq", "numpy", "nixl-cu12")
+CONTENDERS = (VECTORED, GATHERED, MESSAGES, ZMQ_MESSAGES)
+QUERY_GOALS_US = {"shm": 45.0, "tcp": 60.0}
+HELP = """1,024 blocks of 4, 32 and 128 KB read from another process: each tensor transport, with a list of blocks and
+block by block, beside sockets, a message per block, gathering and scattering, and a copy within memory; by turns,
+medians and spread. Then queries there and back, and an idle owner's processor time.
+
+With --namespaces the owner is in a network namespace of its own, behind a pair of virtual devices; that takes root.
+
+\b
+Examples:
+  distkv bench transfer --json transfer.json --plot transfer.png
+  distkv bench transfer --namespaces
+  distkv bench transfer --quick
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the owner is. through: the command that runs it there."""
+
+    host: str
+    through: tuple[str, ...] = ()
+
+
+def measure(say: Say, *, quick: bool, rounds: int | None, namespaces: bool) -> Measured:
+    """Run it; the report and its samples."""
+    blocks, rounds = (QUICK_BLOCKS, 2) if quick else (BLOCKS, rounds or 9)
+    turns = Turns()
+    not_linked: dict[str, str] = {}
+    idle_percent = 0.0
+    with _place(namespaces) as place:
+        for size_kb in SIZES_KB:
+            slot_bytes = size_kb * 1024
+            served = Served(place.host, slot_bytes, 2 * blocks)
+            own, away = PoolMemory(slot_bytes, 2 * blocks), PoolMemory(slot_bytes, 2 * blocks)
+            fill(away)
+            with own, away, Owner(served, place.through) as owner, Ways(owner.reached, own, away) as ways:
+                not_linked |= ways.not_linked
+                for kind in KINDS:
+                    say(f"{size_kb} KB {kind}")
+                    _transfers(turns, ways, Layout.of(kind, blocks), _case(size_kb, kind), rounds)
+                if size_kb == SIZES_KB[0]:
+                    say("queries")
+                    _queries(turns, ways, 20 if quick else 500, rounds)
+                    idle_percent = _idle_percent(owner.pid)
+    samples = turns.samples
+    units = {case: unit_of_name(case) for case in samples}
+    machine = machine_facts() | {
+        "blocks": blocks,
+        "owner": "a network namespace of its own" if namespaces else "another process of the host",
+        "not linked": not_linked,
+        "command": "distkv bench transfer"
+        + (" --quick" if quick else f" --rounds {rounds}")
+        + (" --namespaces" if namespaces else ""),
+        "contenders": {
+            VECTORED: "sendmsg and recvmsg_into of up to 1,024 blocks at once, TCP_NODELAY, Python's socket",
+            GATHERED: "numpy.take into one buffer, sendall, recv_into, fancy indexing",
+            MESSAGES: "8 bytes of length and sendall for each block; one request for all",
+            ZMQ_MESSAGES: "ROUTER to DEALER, copy=False, no high-water mark; one request for all",
+        },
+    }
+    goals = _goals(samples, idle_percent, namespaces)
+    return Report("transfer", machine, versions_of(PACKAGES), results(samples, units), goals), samples
+
+
+def _case(size_kb: int, kind: Kind) -> str:
+    return f"{size_kb} KB {kind}, GB/s"
+
+
+def _transfers(turns: Turns, ways: Ways, layout: Layout, case: str, rounds: int) -> None:
+    num_bytes = len(layout.source) * ways.own.slot_bytes
+
+    def timed(way: Way) -> Mapping[str, float]:
+        started = time.perf_counter()
+        way(layout)
+        return {case: num_bytes / 1e9 / (time.perf_counter() - started)}
+
+    for name, way in ways.all().items():
+        layout.clear(ways.own)
+        way(layout)
+        if not layout.is_here(ways.own):
+            raise RuntimeError(f"{name} did not bring the right blocks")
+    variants = {name: partial(timed, way) for name, way in ways.all().items()}
+    for index in range(-1, rounds):
+        turns.take(variants, index)
+
+
+def _queries(turns: Turns, ways: Ways, times: int, rounds: int) -> None:
+    case = "16 KB there and back, µs"
+
+    def timed(transport: str) -> Mapping[str, float]:
+        return {case: 1e6 * ways.round_trip_s(transport, QUERY_BYTES, times)}
+
+    variants = {name: partial(timed, name) for name in QUERY_GOALS_US}
+    for index in range(-1, rounds):
+        turns.take(variants, index)
+
+
+def _idle_percent(pid: int) -> float:
+    """Of a core, that a process takes while nobody asks it for anything; links are open."""
+    before = cpu_seconds(pid)
+    time.sleep(IDLE_S)
+    return 100 * (cpu_seconds(pid) - before) / IDLE_S
+
+
+def _goals(samples: Samples, idle_percent: float, namespaces: bool) -> tuple[Goal, ...]:
+    goals = []
+    scattered = samples[_case(32, "scattered")]
+    goals.append(at_least("32 KB scattered: shm beside memcpy", paired_ratio(scattered["shm"], scattered[MEMCPY]), 0.8))
+    for size_kb in SIZES_KB:
+        variants = samples[_case(size_kb, "scattered")]
+        best = max(CONTENDERS, key=lambda name: statistics.median(variants[name]))
+        ratio = paired_ratio(variants["shm"], variants[best])
+        goals.append(at_least(f"{size_kb} KB scattered: shm beside the best contender, {best}", ratio, 1.0))
+    ucx = "4 KB scattered: shm beside messages over UCX at its defaults"
+    goals.append(Goal(ucx, "at least 5.5", "", None, "messages over UCX are not measured yet"))
+    goal = "scattered: tcp beside vectored sockets, the least of all sizes"
+    if namespaces:
+        cases = [samples[_case(size_kb, "scattered")] for size_kb in SIZES_KB]
+        least = min((paired_ratio(case["tcp"], case[VECTORED]) for case in cases), key=lambda ratio: ratio.value)
+        goals.append(at_least(goal, least, 0.85))
+    else:
+        goals.append(Goal(goal, "at least 0.85", "", None, "asked between network namespaces: --namespaces"))
+    for transport, most_us in QUERY_GOALS_US.items():
+        median = statistics.median(samples["16 KB there and back, µs"][transport])
+        goal = f"16 KB there and back, {transport}"
+        goals.append(Goal(goal, f"at most {most_us:g} µs", f"{median:.0f} µs", median <= most_us))
+    idle = f"{idle_percent:.2f} %"
+    goals.append(Goal("an idle owner's share of a core", "at most 1 %", idle, idle_percent <= 1.0))
+    return tuple(goals)
+
+
+@contextlib.contextmanager
+def _place(namespaces: bool) -> Iterator[Place]:
+    if not namespaces:
+        yield Place("127.0.0.1")
+        return
+    if os.geteuid() != 0:
+        raise click.UsageError("--namespaces takes root")
+    name = f"distkv-{secrets.token_hex(3)}"
+    near, far = f"n{name[-6:]}", f"f{name[-6:]}"
+    commands = (
+        f"netns add {name}", f"link add {near} type veth peer name {far}", f"link set {far} netns {name}",
+        f"addr add 10.213.79.1/24 dev {near}", f"link set {near} up", f"-n {name} addr add 10.213.79.2/24 dev {far}",
+        f"-n {name} link set {far} up", f"-n {name} link set lo up",
+    )  # fmt: skip
+    try:
+        for command in commands:
+            subprocess.run(["ip", *command.split()], check=True)
+        yield Place("10.213.79.2", ("ip", "netns", "exec", name))
+    finally:
+        subprocess.run(["ip", "netns", "delete", name], check=False)
+
+
+main = benchmark(
+    "transfer",
+    measure,
+    HELP,
+    [
+        click.Option(["--rounds"], type=click.IntRange(min=2), help="Of all variants."),
+        click.Option(["--namespaces"], is_flag=True, help="The owner in a network namespace of its own."),
+    ],
+    unit_of=unit_of_name,
+)

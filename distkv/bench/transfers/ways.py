@@ -1,0 +1,145 @@
+"""Ways for blocks to come here: tensor links, messages, and copying within the own memory as the limit of all."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Self
+
+import numpy as np
+import zmq
+
+from distkv.bench.transfers.layouts import Layout
+from distkv.bench.transfers.owner import IDENTITY, IOVECS, Reached, registered_with_all
+from distkv.errors import LinkClosed
+from distkv.types import Transport
+from distkv.wire.links import LinkIdentity, PoolMemory, TensorLink, connect, hello_to
+from distkv.wire.links.mapped_copy import copy_runs
+from distkv.wire.links.runs import runs_of
+from distkv.wire.links.transports.registry import OPTIONAL
+from distkv.wire.messages.data import Attend
+
+READER = LinkIdentity(instance_id="reader", incarnation=1, compat="bench")
+DEADLINE_S = 60.0
+MEMCPY = "memcpy"
+VECTORED = "vectored sockets"
+MESSAGES = "TCP, a message per block"
+GATHERED = "TCP, gathered, sent, scattered"
+ZMQ_MESSAGES = "ZeroMQ, a message per block"
+PER_BLOCK = ", a read per block"
+
+Way = Callable[[Layout], None]
+
+
+class Ways:
+    """All that can be had to one owner. own: the pool where blocks arrive. links: open ones, by transport."""
+
+    def __init__(self, reached: Reached, own: PoolMemory, away: PoolMemory) -> None:
+        """away: a pool of this process, for copies within it."""
+        self.own = own
+        self._away = away
+        self._stack = contextlib.ExitStack()
+        self.links: dict[str, TensorLink] = {}
+        self.not_linked: dict[str, str] = {}
+        registered = registered_with_all(own)
+        for registration in registered.values():
+            self._stack.callback(registration.close)
+        hello = hello_to(READER, IDENTITY.instance_id, IDENTITY.incarnation)
+        for name in ("shm", "tcp", *OPTIONAL):
+            transport: Transport = name  # type: ignore[assignment]
+            try:
+                self.links[name] = connect(reached.endpoint, hello, DEADLINE_S, transport, registered)
+            except LinkClosed as closed:
+                self.not_linked[name] = closed.why
+            else:
+                self._stack.callback(self.links[name].abort)
+        host = reached.endpoint.address.rpartition(":")[0]
+        self._sock = self._stack.enter_context(socket.create_connection((host, reached.port)))
+        self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        context = self._stack.enter_context(zmq.Context())
+        self._dealer = self._stack.enter_context(context.socket(zmq.DEALER))
+        self._dealer.setsockopt(zmq.RCVHWM, 0)
+        self._dealer.setsockopt(zmq.LINGER, 0)
+        self._dealer.connect(reached.zmq_address)
+
+    def all(self) -> dict[str, Way]:
+        """By name; each brings the blocks of a layout to where it says."""
+        ways: dict[str, Way] = {MEMCPY: self._copy}
+        for name, link in self.links.items():
+            ways[name] = partial(self._list, link)
+            ways[name + PER_BLOCK] = partial(self._each, link)
+        return ways | {
+            VECTORED: self._vectored,
+            GATHERED: self._gathered,
+            MESSAGES: self._messages,
+            ZMQ_MESSAGES: self._zmq_messages,
+        }
+
+    def round_trip_s(self, transport: str, num_bytes: int, times: int) -> float:
+        """Seconds for as many bytes there and back, by the link's frames."""
+        link, body = self.links[transport], bytes(num_bytes)
+        started = time.perf_counter()
+        for number in range(times):
+            link.send(Attend(step_id=number, layer=0), body)
+            link.recv(DEADLINE_S)
+        return (time.perf_counter() - started) / times
+
+    def _copy(self, layout: Layout) -> None:
+        copy_runs(self._away.view, runs_of(layout.source, self.own.slot_bytes, layout.views(self.own)))
+
+    def _list(self, link: TensorLink, layout: Layout) -> None:
+        link.read(layout.source, layout.views(self.own), DEADLINE_S)
+
+    def _each(self, link: TensorLink, layout: Layout) -> None:
+        blocks = layout.blocks(self.own)
+        reads = [link.read_blocks([slot], [block]) for slot, block in zip(layout.source, blocks, strict=True)]
+        for read in reads:
+            read.wait(DEADLINE_S)
+
+    def _ask(self, how: bytes, layout: Layout) -> None:
+        slots = np.array(layout.source, dtype=np.int64)
+        self._sock.sendall(how + len(slots).to_bytes(4, "little") + slots.tobytes())
+
+    def _vectored(self, layout: Layout) -> None:
+        self._ask(b"v", layout)
+        self._fill(layout.blocks(self.own))
+
+    def _gathered(self, layout: Layout) -> None:
+        self._ask(b"g", layout)
+        size = self.own.slot_bytes
+        came = np.empty((len(layout.target), size), dtype=np.uint8)
+        self._fill([came.data.cast("B")])
+        np.frombuffer(self.own.view, dtype=np.uint8).reshape(-1, size)[np.array(layout.target)] = came
+
+    def _messages(self, layout: Layout) -> None:
+        self._ask(b"m", layout)
+        head = memoryview(bytearray(8))
+        for block in layout.blocks(self.own):
+            self._fill([head])
+            self._fill([block])
+
+    def _fill(self, views: list[memoryview]) -> None:
+        first = 0
+        while first < len(views):
+            came = self._sock.recvmsg_into(views[first : first + IOVECS])[0]
+            if not came:
+                raise RuntimeError("the owner ended")
+            while first < len(views) and came >= len(views[first]):
+                came -= len(views[first])
+                first += 1
+            if came:
+                views[first] = views[first][came:]
+
+    def _zmq_messages(self, layout: Layout) -> None:
+        self._dealer.send(np.array(layout.source, dtype=np.int64).tobytes())
+        for block in layout.blocks(self.own):
+            block[:] = self._dealer.recv(copy=False).buffer
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()

@@ -1,0 +1,46 @@
+"""`distkv bench transfer` from the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from distkv.bench import transfer
+from distkv.bench.transfers.layouts import KINDS, RUN_LENGTHS, Layout, fill
+from distkv.wire.links import PoolMemory
+from distkv.wire.links.runs import runs_of
+
+
+def test_a_quick_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transfer, "SIZES_KB", (4, 32))
+    monkeypatch.setattr(transfer, "IDLE_S", 0.1)
+    file = tmp_path / "transfer.json"
+    transfer.main.main(["--quick", "--json", str(file)], standalone_mode=False)
+    report = json.loads(file.read_text())
+    cases = {row["case"] for row in report["results"]}
+    assert cases == {f"{size} KB {kind}, GB/s" for size in (4, 32) for kind in KINDS} | {"16 KB there and back, µs"}
+    variants = {row["variant"] for row in report["results"]}
+    assert {"memcpy", "shm", "tcp", "tcp, a read per block", *transfer.CONTENDERS} <= variants
+    assert all(0 < row["min"] <= row["median"] <= row["max"] for row in report["results"])
+    unresolved = [goal["goal"] for goal in report["goals"] if goal["met"] is None]
+    assert len(unresolved) == 2 and len(report["goals"]) == 8
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_layouts_have_the_runs_that_they_say(kind: str) -> None:
+    layout = Layout.of(kind, 64)  # type: ignore[arg-type]
+    with PoolMemory(64, 128) as source, PoolMemory(64, 128) as target:
+        runs = runs_of(layout.source, 64, layout.views(target))
+        length = RUN_LENGTHS[kind] or 64  # type: ignore[index]
+        assert set(runs.sizes.tolist()) == {length * 64} and len(runs) == 64 // length
+        fill(source)
+        layout.clear(target)
+        assert not layout.is_here(target)
+        for slot, block in zip(layout.source, layout.blocks(target), strict=True):
+            block[:] = source.view[slot * 64 : (slot + 1) * 64]
+        assert layout.is_here(target)
+        layout.blocks(target)[-1][0] ^= 1
+        assert not layout.is_here(target)
+        del runs
