@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from distkv.bench import transfer
+from distkv.bench.computing import transfer
 from distkv.bench.transfers.layouts import KINDS, RUN_LENGTHS, Layout, fill
 from distkv.wire.links import PoolMemory
 from distkv.wire.links.runs import runs_of
