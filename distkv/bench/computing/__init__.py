@@ -1,1 +1,1 @@
-"""How fast an engine computes: attention, prefill, steps. Each module is a benchmark."""
+"""How fast an engine computes and blocks move: attention, prefill, steps, transfers. Each module is a benchmark."""

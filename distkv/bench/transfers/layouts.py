@@ -59,7 +59,7 @@ class Layout:
     def views(self, pool: PoolMemory) -> list[memoryview]:
         """The target, a view for each run."""
         with pool.writing(self.target) as views:
-            return views
+            return list(views)
 
     def blocks(self, pool: PoolMemory) -> list[memoryview]:
         """The target, a view for each block."""

@@ -54,7 +54,7 @@ class Reader:
         Raises NixlError.
         """
         with self._working() as agent:
-            borrowed = [region for region in _regions_of(runs) if not _is_within(region, self._own)]
+            borrowed = _outside(self._own, runs)
             for region in borrowed:
                 agent.register(region)
             reading = Reading(_pieces(runs), borrowed)
@@ -120,12 +120,14 @@ def _rows(addresses: np.ndarray, sizes: np.ndarray, device: int) -> Rows:
     return rows
 
 
-def _regions_of(runs: Runs) -> list[PoolRegion]:
-    """The destination, with what lies side by side in one: a run may go over the end of a view."""
-    if not runs.memory:
+def _outside(own: PoolRegion | None, runs: Runs) -> list[PoolRegion]:
+    """Where runs arrive that is not in `own`, with what lies side by side in one."""
+    starts, ends = runs.local, runs.local + runs.sizes
+    if own is not None:
+        is_outside = (starts < own.address) | (ends > own.address + own.num_bytes)
+        starts, ends = starts[is_outside], ends[is_outside]
+    if not len(starts):
         return []
-    starts = np.array([view.ctypes.data for view in runs.memory], dtype=np.int64)
-    ends = starts + np.array([view.nbytes for view in runs.memory], dtype=np.int64)
     order = np.argsort(starts)
     starts, ends = starts[order], np.maximum.accumulate(ends[order])
     first = np.flatnonzero(np.append(True, starts[1:] > ends[:-1]))
@@ -134,10 +136,3 @@ def _regions_of(runs: Runs) -> list[PoolRegion]:
         PoolRegion(address=address, num_bytes=end - address)
         for address, end in zip(starts[first].tolist(), ends[last].tolist(), strict=True)
     ]
-
-
-def _is_within(region: PoolRegion, other: PoolRegion | None) -> bool:
-    if other is None:
-        return False
-    end = region.address + region.num_bytes
-    return other.address <= region.address and end <= other.address + other.num_bytes
