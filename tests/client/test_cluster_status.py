@@ -15,6 +15,7 @@ INSTANCE_KEYS = {
     "pid",
     "worker_pid",
     "block_tokens",
+    "computes",
     "blocks",
     "borrowed_blocks",
     "running",

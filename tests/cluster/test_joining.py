@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from distkv import StartupFailed
+from distkv import RequestRefused, StartupFailed
 from distkv.client.local import launch
 from distkv.client.local.child import wait_ready
 from distkv.client.local.cluster import InstanceHandle
 from distkv.demo.random_checkpoint import make_checkpoint
 from tests.checkpoints import prompt_ids
-from tests.cluster.driving import driving, eventually, exit_of
+from tests.cluster.driving import Running, driving, eventually, exit_of
 
 
 async def started_beside(cluster, log, **settings) -> InstanceHandle:
@@ -57,8 +57,17 @@ async def test_a_new_instance_lends_at_once_and_leaves_in_good_order(three, chec
         handle = await started_beside(three, tmp_path / "log", model=str(checkpoint))
         try:
             prompt = prompt_ids(1800, seed=9)
-            run = await driver.start(prompt, 8, at="i0")
-            expect(prompt, await run.finished(), 8)
+
+            async def served() -> Running | None:
+                run = await driver.start(prompt, 8, at="i0")
+                try:
+                    await run.finished()
+                except RequestRefused:
+                    return None  # i0 is told of members when the new one is ready already
+                return run
+
+            run = await eventually(served, 30, "i0 knows the new one")
+            expect(prompt, run.tokens, 8)
             assert await driver.places(run) == {"i0", "i1", "i2", "new"}
             os.kill(handle.pid, signal.SIGTERM)
             assert await exit_of(handle) == 0

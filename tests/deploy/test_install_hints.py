@@ -54,4 +54,4 @@ def test_extras_that_are_named_exist() -> None:
         for found in EXTRAS.finditer(path.read_text(encoding="utf-8"))
         for extra in found[1].split(",")
     }
-    assert {"gpu", "bench", "test"} <= named <= set(PROJECT["optional-dependencies"])
+    assert {"gpu", "bench", "ucx"} <= named <= set(PROJECT["optional-dependencies"])

@@ -283,7 +283,6 @@ def test_partials_of_another_layer_end_the_link(engine: Engine, creditors: Credi
         rows = sum(entry.num_rows for entry in plan.entries)
         out, lse = empty_partial(rows, heads.queries, heads.dim)
         link.send(Partials(step_id=plan.step_id, layer=1), body_of(out), body_of(lse))
-        link.recv(DEADLINE_S)
 
     lent = Lent(engine)
     creditors.add("x", serve)
