@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
-from distkv.client.turns import MOST_WOKEN, TURN_S, Turns
+from distkv.client.turns import LEAST_WOKEN, MOST_WOKEN, TURN_S, Turns
 
 
 class Loop:
@@ -57,8 +57,20 @@ async def test_the_longer_turns_take_the_fewer_are_woken_in_one_and_the_other_wa
     for index in range(100 * MOST_WOKEN):
         loop.take(f"r{index}")
     await loop.pass_(10, 2 * TURN_S)
-    assert loop.in_each()[-4:] == [1, 1, 1, 1]
+    assert loop.in_each()[-4:] == [LEAST_WOKEN] * 4
     await loop.pass_(10, 0.75 * TURN_S)
-    assert loop.in_each()[-4:] == [1, 1, 1, 1]
+    assert loop.in_each()[-4:] == [LEAST_WOKEN] * 4
     await loop.pass_(2 * MOST_WOKEN)
     assert loop.in_each()[-4:] == [MOST_WOKEN] * 4
+
+
+async def test_one_that_has_nothing_to_do_any_more_takes_no_room() -> None:
+    loop = Loop()
+    loop.take("first")
+    for _ in range(10 * MOST_WOKEN):
+        loop.turns.take(lambda: False)
+    for index in range(MOST_WOKEN):
+        loop.take(f"r{index}")
+    assert loop.in_each() == [MOST_WOKEN]
+    await loop.pass_(2)
+    assert loop.in_each() == [MOST_WOKEN, 1]

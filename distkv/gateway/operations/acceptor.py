@@ -3,7 +3,7 @@
 To accept a connection takes ten microseconds and to serve its request a millisecond, so whoever comes after a thousand
 others would wait a second for them. Accepted ones therefore wait here, and what they have sent is looked at before it
 is read: one that begins like a health check is served at once, others by turns between the addresses that they are
-from. Through TLS nothing can be seen.
+from. Through TLS nothing can be seen. Who leaves meanwhile is let go at once and takes nobody's place.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ from distkv.gateway.operations.paths import HEALTH_PATHS
 ACCEPT_S = 0.002
 """Connections are accepted for so long in a turn of the event loop."""
 MOST_LOOKED_AT = 256
-"""Of connections that have said something since they were accepted, in a turn."""
+"""Of connections that have said something or left since they were accepted, in a turn."""
 PAUSE_S = 1.0
 """After the system had no descriptor or memory for a connection."""
 _LOOK_BYTES = 16
+_LEFT = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
 _HEALTH_CHECKS = tuple(f"{method} {path}".encode() for path in HEALTH_PATHS for method in ("GET", "HEAD", "POST"))
 
 
@@ -54,12 +55,12 @@ class Acceptor:
         self._checks: ClientQueue[socket.socket] = ClientQueue()
         """Those that have begun a health check."""
         self._waiting: ClientQueue[socket.socket] = ClientQueue()
-        self._silent: dict[int, tuple[str, socket.socket]] = {}
-        """Those that wait and had said nothing when they were looked at, by descriptor."""
-        self._said = select.epoll()
+        self._watched: dict[int, tuple[str, socket.socket]] = {}
+        """Those that wait, by descriptor: whether they leave, and say something if they have not yet."""
+        self._news = select.epoll()
         self._pause: asyncio.TimerHandle | None = None
         self._is_accepting = self._is_closed = False
-        self._loop.add_reader(self._said.fileno(), self._look_again)
+        self._loop.add_reader(self._news.fileno(), self._look_again)
         self._go_on()
 
     def close(self) -> None:
@@ -70,8 +71,8 @@ class Acceptor:
         self._stop()
         if self._pause is not None:
             self._pause.cancel()
-        self._loop.remove_reader(self._said.fileno())
-        self._said.close()
+        self._loop.remove_reader(self._news.fileno())
+        self._news.close()
         for queue in (self._checks, self._waiting):
             while queue:
                 queue.take()[1].close()
@@ -114,35 +115,43 @@ class Acceptor:
             self._turns.take(self._serve_next, urgent=True)
             return
         self._waiting.put(host, connection)
-        if said is None:
-            self._silent[connection.fileno()] = host, connection
-            self._said.register(connection, select.EPOLLIN)
+        self._watched[connection.fileno()] = host, connection
+        self._news.register(connection, _LEFT | (select.EPOLLIN if said is None else 0))
         self._turns.take(self._serve_next)
 
     def _look_again(self) -> None:
-        for descriptor, _ in self._said.poll(0, MOST_LOOKED_AT):
-            host, connection = self._silent[descriptor]
-            self._heard(connection)
-            if (_begin(connection) or b"").startswith(_HEALTH_CHECKS):
+        for descriptor, news in self._news.poll(0, MOST_LOOKED_AT):
+            host, connection = self._watched[descriptor]
+            if news & _LEFT:
+                self._taken(connection)
+                self._waiting.remove(host, connection)
+                connection.close()
+            elif (_begin(connection) or b"").startswith(_HEALTH_CHECKS):
+                self._taken(connection)
                 self._waiting.remove(host, connection)
                 self._checks.put(host, connection)
                 self._turns.take(self._serve_next, urgent=True)
+            else:
+                self._news.modify(connection, _LEFT)
 
-    def _heard(self, connection: socket.socket) -> None:
-        if self._silent.pop(connection.fileno(), None) is not None:
-            self._said.unregister(connection)
-
-    def _serve_next(self) -> None:
-        if not (queue := self._checks or self._waiting):
-            return
-        _, connection = queue.take()
-        self._heard(connection)
+    def _taken(self, connection: socket.socket) -> None:
+        """It does not wait any more."""
+        if self._watched.pop(connection.fileno(), None) is not None:
+            self._news.unregister(connection)
         if self._pause is None:
             self._go_on()
+
+    def _serve_next(self) -> bool:
+        """Whether there was one to be served: those that have left take nobody's turn."""
+        if not (queue := self._checks or self._waiting):
+            return False
+        _, connection = queue.take()
+        self._taken(connection)
         if _begin(connection) == b"":
-            connection.close()  # it has left
-        else:
-            self._tasks.start(self._connect(connection), name="connection")
+            connection.close()
+            return False
+        self._tasks.start(self._connect(connection), name="connection")
+        return True
 
     async def _connect(self, connection: socket.socket) -> None:
         try:

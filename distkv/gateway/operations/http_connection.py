@@ -231,7 +231,7 @@ class LimitedConnection(HttpToolsProtocol):
         """When it is its turn, unless nobody wants the answer any more."""
         start = super()._start_asgi_task
         self._known.turns.take(
-            lambda: None if cycle.disconnected else start(cycle, app), urgent=cycle.scope["path"] in HEALTH_PATHS
+            lambda: False if cycle.disconnected else start(cycle, app), urgent=cycle.scope["path"] in HEALTH_PATHS
         )
 
     def on_response_complete(self) -> None:

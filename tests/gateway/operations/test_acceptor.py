@@ -14,7 +14,7 @@ import uvloop
 
 from distkv.client import turns as turns_module
 from distkv.client.owned_tasks import OwnedTasks
-from distkv.client.turns import Turns
+from distkv.client.turns import Turns, Wake
 from distkv.gateway.operations import acceptor as module
 from distkv.gateway.operations.acceptor import Acceptor
 
@@ -24,6 +24,7 @@ LIVE, OTHER = b"GET /live HTTP/1.1\r\n", b"POST /v1/completions HTTP/1.1\r\n"
 @pytest.fixture(autouse=True)
 def one_in_a_turn(monkeypatch) -> None:
     """As where turns take long; all that wait are accepted in the first one."""
+    monkeypatch.setattr(turns_module, "LEAST_WOKEN", 1)
     monkeypatch.setattr(turns_module, "MOST_WOKEN", 1)
     monkeypatch.setattr(module, "ACCEPT_S", 60.0)
 
@@ -46,8 +47,8 @@ class Door:
         one.sendall(said)
         return one
 
-    def begin(self, tasks: OwnedTasks, most: int = 1000) -> Acceptor:
-        self.acceptor = Acceptor(self.listener, lambda: _Served(self), most, Turns(), tasks)
+    def begin(self, tasks: OwnedTasks, most: int = 1000, turns: Turns | None = None) -> Acceptor:
+        self.acceptor = Acceptor(self.listener, lambda: _Served(self), most, turns or Turns(), tasks)
         return self.acceptor
 
     async def has_served(self, count: int) -> None:
@@ -81,8 +82,31 @@ async def door() -> AsyncIterator[tuple[Door, OwnedTasks]]:
                 await asyncio.sleep(0)
 
 
+class OnlyUrgent(Turns):
+    """As where so many wait for their turn that nobody has one."""
+
+    def take(self, one: Wake, *, urgent: bool = False) -> None:
+        if urgent:
+            one()
+
+
 def port(one: socket.socket) -> int:
     return int(one.getsockname()[1])
+
+
+def test_those_that_leave_make_room_for_others_before_it_is_their_turn(run: Any) -> None:
+    async def body() -> None:
+        async with door() as (here, tasks):
+            for said in (OTHER, b"") * 4:
+                here.call(said).close()
+            stays = here.call(OTHER)
+            here.begin(tasks, most=2, turns=OnlyUrgent())
+            live = here.call(LIVE)
+            await here.has_served(1)
+            assert here.served == [port(live)]
+            stays.close()
+
+    run(body())
 
 
 def test_a_health_check_is_served_before_all_that_came_before_it(run: Any) -> None:
