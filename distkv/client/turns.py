@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 Wake = Callable[[], object]
 """False where there was nothing to do any more: it takes no room in the turn."""
-LEAST_WOKEN, MOST_WOKEN = 4, 16
+MOST_WOKEN = 16
 TURN_S = 0.004
 """Of this thread's own time; a turn of the event loop that takes longer is followed by one with half as many."""
 
@@ -18,13 +18,13 @@ class Turns:
     """Wakes a few in each turn of the event loop, in the order in which they asked; what is urgent goes first.
 
     Thousands that are woken together would hold the loop for seconds; a few at a time, output of others and whatever
-    is new come in between. How many there are in a turn follows from how long turns take, between LEAST_WOKEN and
-    MOST_WOKEN: a request may take ten microseconds from when it is woken to when it waits again, or a millisecond. Not
-    fewer, for other work makes turns long too, and those who wait would be more with every turn.
+    is new come in between. How many there are in a turn follows from how long turns take, between `least` and
+    MOST_WOKEN: a request may take ten microseconds from when it is woken to when it waits again, or a millisecond. More
+    than one at least where other work makes turns long too, and more and more would wait.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.thread_time) -> None:
-        self._clock = clock
+    def __init__(self, clock: Callable[[], float] = time.thread_time, least: int = 1) -> None:
+        self._clock, self._least = clock, least
         self._most = MOST_WOKEN
         self._woken = 0
         self._is_turn = False
@@ -51,7 +51,7 @@ class Turns:
     def _next(self) -> None:
         took_s = self._clock() - self._began_s
         if took_s > TURN_S:
-            self._most = max(LEAST_WOKEN, self._most // 2)
+            self._most = max(self._least, self._most // 2)
         elif took_s < TURN_S / 2:
             self._most = min(MOST_WOKEN, self._most + 1)
         self._woken, self._is_turn = 0, False

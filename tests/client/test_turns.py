@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
-from distkv.client.turns import LEAST_WOKEN, MOST_WOKEN, TURN_S, Turns
+import pytest
+
+from distkv.client.turns import MOST_WOKEN, TURN_S, Turns
 
 
 class Loop:
     """Turns of the event loop that each take as long as is said, and who was woken in which."""
 
-    def __init__(self) -> None:
+    def __init__(self, least: int = 1) -> None:
         self.now_s = 0.0
         self.turn = 0
         self.woken: list[tuple[str, int]] = []
-        self.turns = Turns(lambda: self.now_s)
+        self.turns = Turns(lambda: self.now_s, least)
 
     def take(self, name: str, *, urgent: bool = False) -> None:
         self.turns.take(lambda: self.woken.append((name, self.turn)), urgent=urgent)
@@ -52,14 +54,15 @@ async def test_what_is_urgent_goes_before_all_that_wait() -> None:
     assert [name for name, _ in loop.woken][MOST_WOKEN] == "live"
 
 
-async def test_the_longer_turns_take_the_fewer_are_woken_in_one_and_the_other_way_round() -> None:
-    loop = Loop()
+@pytest.mark.parametrize("least", [1, 4])
+async def test_the_longer_turns_take_the_fewer_are_woken_in_one_and_the_other_way_round(least: int) -> None:
+    loop = Loop(least)
     for index in range(100 * MOST_WOKEN):
         loop.take(f"r{index}")
     await loop.pass_(10, 2 * TURN_S)
-    assert loop.in_each()[-4:] == [LEAST_WOKEN] * 4
+    assert loop.in_each()[-4:] == [least] * 4
     await loop.pass_(10, 0.75 * TURN_S)
-    assert loop.in_each()[-4:] == [LEAST_WOKEN] * 4
+    assert loop.in_each()[-4:] == [least] * 4
     await loop.pass_(2 * MOST_WOKEN)
     assert loop.in_each()[-4:] == [MOST_WOKEN] * 4
 

@@ -37,6 +37,8 @@ KEPT_DESCRIPTORS = 256
 """For files, for connections to the cluster, and for SPARE."""
 SPARE = 64
 MOST_WAITING = 4096
+LEAST_WOKEN = 4
+"""Of what waits for its turn of the event loop, in each: connections to be served, and requests."""
 
 
 class Connections:
@@ -48,7 +50,7 @@ class Connections:
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self.turns = Turns()
+        self.turns = Turns(least=LEAST_WOKEN)
         self.portions = Portions(PART_BYTES)
         self.idle: dict[LimitedConnection, None] = {}
         self.spare: dict[LimitedConnection, None] = {}

@@ -24,7 +24,6 @@ LIVE, OTHER = b"GET /live HTTP/1.1\r\n", b"POST /v1/completions HTTP/1.1\r\n"
 @pytest.fixture(autouse=True)
 def one_in_a_turn(monkeypatch) -> None:
     """As where turns take long; all that wait are accepted in the first one."""
-    monkeypatch.setattr(turns_module, "LEAST_WOKEN", 1)
     monkeypatch.setattr(turns_module, "MOST_WOKEN", 1)
     monkeypatch.setattr(module, "ACCEPT_S", 60.0)
 
