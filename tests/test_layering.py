@@ -62,7 +62,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "commands": {"live", "local", "simulated"},
         "simulated": set(),
     },
-    "client": {"local": set()},
+    "client": {"local": set(), "instances": set(), "views": {"instances"}},
     # One state machine in several rooms, which share its state; the gManager's stands apart.
     "control": {
         "request": {"loan", "schedule", "rmanager"},
@@ -85,10 +85,12 @@ ROOMS: dict[str, dict[str, set[str]]] = {
     },
     "gateway": {
         "schema": set(),
-        "operations": {"schema"},
-        "generation": {"schema", "operations"},
+        "metrics": set(),
+        "operations": {"schema", "metrics"},
+        "connections": {"schema", "operations"},
+        "generation": {"schema", "metrics", "operations"},
         "prompting": {"schema", "generation"},
-        "api": {"schema", "operations", "generation", "prompting"},
+        "api": {"schema", "metrics", "operations", "connections", "generation", "prompting"},
     },
     "kernels": {"cpu": set(), "triton": set()},
     "sim": {

@@ -12,13 +12,13 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
-from distkv.client.cluster_status import StatusCollector, as_dict
-from distkv.client.directory import ANSWER_S, Directory
-from distkv.client.dispatch import Dispatch
-from distkv.client.events import ConnectionLost
-from distkv.client.explaining import Explanation, explain
+from distkv.client.instances.directory import ANSWER_S, Directory
+from distkv.client.instances.dispatch import Dispatch
+from distkv.client.instances.events import ConnectionLost
 from distkv.client.owned_tasks import gather_limited
 from distkv.client.prompts import check_n, check_params, check_prompt, check_request_id, check_timeout
+from distkv.client.views.cluster_status import StatusCollector, as_dict
+from distkv.client.views.explaining import Explanation, explain
 from distkv.config import DEFAULT_GMANAGER, parse_address
 from distkv.errors import InvalidParams, RequestFailed
 from distkv.types import Chunk, RequestOutput, SamplingParams, TokenLogprobs

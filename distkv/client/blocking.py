@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from distkv.client.async_client import MAX_AT_ONCE, AsyncClient
 from distkv.client.background import BackgroundLoop
-from distkv.client.explaining import Explanation
+from distkv.client.views.explaining import Explanation
 from distkv.config import DEFAULT_GMANAGER
 from distkv.types import Chunk, RequestOutput, SamplingParams
 from distkv.wire.messages.common import Member

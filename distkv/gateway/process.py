@@ -15,13 +15,13 @@ from distkv.client.owned_tasks import OwnedTasks
 from distkv.config import GatewayConfig
 from distkv.gateway.api.app import make_app
 from distkv.gateway.api.service import Service
-from distkv.gateway.operations.bodies import Bodies
+from distkv.gateway.connections.bodies import Bodies
+from distkv.gateway.connections.garbage import collect_when_idle
+from distkv.gateway.connections.http_server import CLOSE_S, listen, serving
+from distkv.gateway.metrics.cluster_metrics import ClusterCollector
+from distkv.gateway.metrics.request_metrics import Metrics
 from distkv.gateway.operations.cluster import Cluster
-from distkv.gateway.operations.cluster_metrics import ClusterCollector
 from distkv.gateway.operations.concurrency_limit import ConcurrencyLimit
-from distkv.gateway.operations.garbage import collect_when_idle
-from distkv.gateway.operations.http_server import CLOSE_S, listen, serving
-from distkv.gateway.operations.metrics import Metrics
 from distkv.gateway.prompting.readers import Readers
 from distkv.gateway.prompting.served_model import ServedModel
 from distkv.wire.address import join_host_port

@@ -12,9 +12,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from distkv.client.async_client import MAX_AT_ONCE
-from distkv.client.capacity import longest_request
 from distkv.client.local.cluster import LocalCluster
 from distkv.client.prompts import check_n, check_params
+from distkv.client.views.capacity import longest_request
 from distkv.config import ControlSettings, GatewayConfig, build, model_dir
 from distkv.errors import InvalidParams, RequestFailed
 from distkv.gateway.prompting.served_model import ServedModel

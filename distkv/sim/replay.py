@@ -29,7 +29,7 @@ from distkv.control.recording.records import (
     decoded,
     encoded_commands,
 )
-from distkv.control.request.output import NoText
+from distkv.control.request.answer.output import NoText
 from distkv.control.rmanager.state_machine import RManager
 from distkv.errors import ConfigError
 from distkv.token_ids import ID_BYTES

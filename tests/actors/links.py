@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from distkv.actors.worker.link_server import LinkServer
-from distkv.actors.worker.peer_links import PeerLinks
+from distkv.actors.worker.links.link_server import LinkServer
+from distkv.actors.worker.links.peer_links import PeerLinks
 from distkv.engine.attention.serving import AttendServer
 from distkv.engine.attention.spans import SpanRegistry
 from distkv.engine.device.cpu import CpuDevice

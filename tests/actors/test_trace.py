@@ -16,7 +16,7 @@ from distkv.config import GManagerConfig
 from distkv.control import commands as c
 from distkv.control.cluster.gmanager import GManager
 from distkv.control.recording.records import Introduced
-from distkv.control.request.output import NoText
+from distkv.control.request.answer.output import NoText
 from distkv.control.rmanager.state import RManagerSettings
 from distkv.control.rmanager.state_machine import RManager
 from distkv.errors import ConfigError

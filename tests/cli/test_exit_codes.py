@@ -9,7 +9,7 @@ import pytest
 
 from distkv.cli.exit_codes import run
 from distkv.cli.main import command
-from distkv.client import directory
+from distkv.client.instances import directory
 from distkv.errors import ConfigError
 from tests.client.fakes import refuse
 

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from distkv import Client, ClusterUnreachable, InvalidParams, RequestRefused, SamplingParams
-from distkv.client import directory
+from distkv.client.instances import directory
 from distkv.wire.messages.to_rmanager import Cancel, Submit
 from tests.client.fakes import count_up, first_only, refuse
 

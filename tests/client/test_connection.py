@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 import pytest
 import zmq
 
-from distkv.client.connection import LONGEST_GAP_S, SILENCE_S, Connection
-from distkv.client.events import ConnectionLost, RequestEvents
+from distkv.client.instances.connection import LONGEST_GAP_S, SILENCE_S, Connection
+from distkv.client.instances.events import ConnectionLost, RequestEvents
 from distkv.client.owned_tasks import OwnedTasks
 from distkv.client.turns import MOST_WOKEN, Turns
 from distkv.types import SamplingParams

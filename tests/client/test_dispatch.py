@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from distkv import AsyncClient, RequestFailed, RequestRefused, SamplingParams
-from distkv.client import dispatch
-from distkv.client.connection import Connection
-from distkv.client.directory import LONG_PROMPT_BYTES
+from distkv.client.instances import dispatch
+from distkv.client.instances.connection import Connection
+from distkv.client.instances.directory import LONG_PROMPT_BYTES
 from distkv.client.prompts import TokenIds, check_prompt
 from distkv.wire.codec import MAX_MESSAGE_BYTES
 from distkv.wire.messages.common import MAX_REASON

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from distkv.client import events
-from distkv.client.events import ConnectionLost, RequestEvents
+from distkv.client.instances import events
+from distkv.client.instances.events import ConnectionLost, RequestEvents
 from distkv.client.turns import Turns
 from distkv.types import TokenLogprobs
 from distkv.wire.messages.to_client import RequestEnded, TokenChunk

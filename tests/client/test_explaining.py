@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from distkv import AsyncClient, RequestUnknown
-from distkv.client.explaining import Explanation
+from distkv.client.views.explaining import Explanation
 from distkv.wire.messages.to_client import Dispatched, Explained, HistoryEntry
 from distkv.wire.messages.to_gmanager import ExplainQuery
 from tests.client.fakes import count_up

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from distkv.client.instance_order import InstanceOrder
+from distkv.client.instances.instance_order import InstanceOrder
 from distkv.wire.messages.common import Member
 
 

@@ -14,7 +14,7 @@ from distkv import (
     RequestFailed,
     SamplingParams,
 )
-from distkv.client import connection, directory
+from distkv.client.instances import connection, directory
 from distkv.wire.messages.to_client import RequestEnded
 from distkv.wire.messages.to_gmanager import MAX_NAMES, Locate, MembersQuery
 from distkv.wire.messages.to_rmanager import Cancel, KeepAlive, Members, Submit

@@ -10,10 +10,10 @@ from collections.abc import Sequence as Seq
 from types import FrameType
 from typing import Any, TypeVar
 
-from distkv.control.loan.debts import DebtBook
-from distkv.control.loan.paths import Path
+from distkv.control.loan.debtor.debts import DebtBook
+from distkv.control.loan.debtor.paths import Path
+from distkv.control.request.answer.output import NoText, OutputText
 from distkv.control.request.block import Debt
-from distkv.control.request.output import NoText, OutputText
 from distkv.control.request.ranges import Ranges
 from distkv.control.request.request import Request
 from distkv.control.request.sequence import SeqState, Sequence

@@ -14,7 +14,7 @@ from distkv.control import commands as c
 from distkv.control.cluster.gmanager import GManager
 from distkv.control.recording import records
 from distkv.control.recording.masking import Masking, masked_settings
-from distkv.control.request.output import MakeDecoder
+from distkv.control.request.answer.output import MakeDecoder
 from distkv.control.rmanager.state import RManagerSettings
 from distkv.control.rmanager.state_machine import RManager
 from distkv.sim.machines import gmanagers, node

@@ -20,7 +20,7 @@ from distkv.actors.instance.worker_group import WorkerGroup
 from distkv.actors.task_scope import every, first_of, task_scope
 from distkv.actors.trace import Trace
 from distkv.config import InstanceConfig
-from distkv.control.request.output import MakeDecoder, NoText
+from distkv.control.request.answer.output import MakeDecoder, NoText
 from distkv.control.rmanager.state import RManagerSettings
 from distkv.control.rmanager.state_machine import RManager
 from distkv.errors import ConfigError

@@ -28,10 +28,10 @@ import msgspec
 import structlog
 
 from distkv.actors.worker import device_setup
-from distkv.actors.worker.fetch_model import cost_models_of
 from distkv.actors.worker.grammars import Grammars
-from distkv.actors.worker.link_server import LinkServer
-from distkv.actors.worker.peer_links import PeerLinks
+from distkv.actors.worker.links.fetch_model import cost_models_of
+from distkv.actors.worker.links.link_server import LinkServer
+from distkv.actors.worker.links.peer_links import PeerLinks
 from distkv.actors.worker.pool_size import kv_dtype, make_pool
 from distkv.actors.worker.spec import SPEC_VARIABLE, WorkerSpec
 from distkv.actors.worker.transfers import Transfers

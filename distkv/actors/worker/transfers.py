@@ -11,7 +11,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 
-from distkv.actors.worker.peer_links import PeerLinks
+from distkv.actors.worker.links.peer_links import PeerLinks
 from distkv.actors.worker.pulls.batch import checksums
 from distkv.actors.worker.pulls.pull_job import PullJob
 from distkv.actors.worker.pulls.pull_queue import PullQueue

@@ -15,7 +15,7 @@ from distkv.cli.live.dashboard import STATE_STYLE
 from distkv.cli.options import address_option
 from distkv.cli.signals import signals_interrupt
 from distkv.client.blocking import Client
-from distkv.client.cluster_status import remote_share
+from distkv.client.views.cluster_status import remote_share
 from distkv.printable import printable
 from distkv.wire.messages.to_client import ClusterState, RequestStatus, Status
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from distkv.cli.live.samples import Loan, Sample, loans, rates
-from distkv.client.cluster_status import mean_gains, remote_share
+from distkv.client.views.cluster_status import mean_gains, remote_share
 from distkv.printable import printable
 from distkv.wire.messages.to_client import ClusterState, InstanceStatus, RequestStatus, SlotCounts
 

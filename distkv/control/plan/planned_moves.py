@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Callable
 
 from distkv import events
-from distkv.control.loan.borrow import Borrow, Purpose
-from distkv.control.loan.debts import DebtBook
-from distkv.control.loan.recall import Recaller
+from distkv.control.loan.debtor.borrow import Borrow, Purpose
+from distkv.control.loan.debtor.debts import DebtBook
+from distkv.control.loan.debtor.recall import Recaller
 from distkv.control.request.sequence import SeqState, Sequence
 from distkv.control.rmanager.state import RManagerState
 from distkv.control.schedule.holdings import Holdings

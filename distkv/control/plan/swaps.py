@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 
 from distkv.control.blocks import SlotState
 from distkv.control.commands import TellGManager
-from distkv.control.loan.debts import DebtBook
-from distkv.control.loan.recall import Recaller
+from distkv.control.loan.debtor.debts import DebtBook
+from distkv.control.loan.debtor.recall import Recaller
 from distkv.control.request.block import Block, Debt
 from distkv.control.request.sequence import SeqState, Sequence
 from distkv.control.rmanager.state import RManagerState

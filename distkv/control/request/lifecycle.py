@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from distkv import events
 from distkv.control.commands import Answer, ReleaseGrammar, TellWorker, Tokenized
-from distkv.control.loan.debts import DebtBook
-from distkv.control.request.output import MakeDecoder, OutputText
+from distkv.control.loan.debtor.debts import DebtBook
+from distkv.control.request.answer.output import MakeDecoder, OutputText
 from distkv.control.request.pace import Pace
 from distkv.control.request.request import Request
 from distkv.control.request.sequence import SeqState, Sequence

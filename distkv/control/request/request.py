@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from msgspec import structs
 
-from distkv.control.request.prompt_report import PromptReport
+from distkv.control.request.answer.prompt_report import PromptReport
 from distkv.types import SamplingParams
 from distkv.wire.messages.to_worker import Sampling
 

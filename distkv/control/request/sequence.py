@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from enum import Enum
 
+from distkv.control.request.answer.output import OutputText
 from distkv.control.request.block import Block, Cleared, Debt
-from distkv.control.request.output import OutputText
 from distkv.control.request.placement import Placement
 from distkv.control.request.ranges import Ranges
 from distkv.control.request.request import Request

@@ -14,8 +14,8 @@ import math
 
 from distkv import events
 from distkv.control.commands import Exit, TellGManager
-from distkv.control.loan.creditor import Creditor
-from distkv.control.loan.debts import DebtBook
+from distkv.control.loan.creditor.creditor import Creditor
+from distkv.control.loan.debtor.debts import DebtBook
 from distkv.control.request.lifecycle import RequestLifecycle
 from distkv.control.request.sequence import SeqState, Sequence
 from distkv.control.rmanager.state import RManagerState

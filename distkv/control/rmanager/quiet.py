@@ -16,7 +16,7 @@ from typing import Protocol
 
 from distkv.control.blocks import SlotState
 from distkv.control.commands import Answer, ClientRequested, Event
-from distkv.control.rmanager.heartbeats import Heartbeats
+from distkv.control.rmanager.reports.heartbeats import Heartbeats
 from distkv.control.rmanager.state import RManagerState
 from distkv.control.schedule.scheduler import InFlight, Planned
 from distkv.control.serving.limit import ServingLimit

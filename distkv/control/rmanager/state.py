@@ -15,21 +15,21 @@ from random import Random
 from distkv.config import ControlSettings
 from distkv.control.blocks import BlockPool, SlotState
 from distkv.control.commands import Command, Publish
-from distkv.control.loan.borrowing import Borrower
-from distkv.control.loan.lending import LoanBook
-from distkv.control.loan.paths import PathBook
+from distkv.control.loan.creditor.lending import LoanBook
+from distkv.control.loan.debtor.borrowing import Borrower
+from distkv.control.loan.debtor.paths import PathBook
 from distkv.control.performance.model import PerformanceModel
 from distkv.control.request.block import Debt
 from distkv.control.request.history import Histories
 from distkv.control.request.sequence import SeqState, Sequence
 from distkv.control.rmanager.deferred import Deferred
-from distkv.control.rmanager.member_table import MemberTable, Suspects
-from distkv.control.schedule.age_order import AgeOrder
+from distkv.control.rmanager.peers.member_table import MemberTable, Suspects
+from distkv.control.schedule.admission.age_order import AgeOrder
+from distkv.control.schedule.admission.passing import Earmarks
+from distkv.control.schedule.admission.worth import Worth
 from distkv.control.schedule.growth import Growing
-from distkv.control.schedule.passing import Earmarks
 from distkv.control.schedule.scheduler import Scheduler
 from distkv.control.schedule.sequences import Sequences
-from distkv.control.schedule.worth import Worth
 from distkv.control.serving.limit import ServingLimit
 from distkv.events import ClusterEvent
 from distkv.types import ServingState

@@ -14,12 +14,12 @@ from random import Random
 from typing import assert_never
 
 from distkv.control import commands as c
-from distkv.control.loan.borrow import Purpose
-from distkv.control.request.output import MakeDecoder
+from distkv.control.loan.debtor.borrow import Purpose
+from distkv.control.request.answer.output import MakeDecoder
 from distkv.control.request.sequence import Sequence
 from distkv.control.rmanager.inboxes import Inboxes
 from distkv.control.rmanager.parts import Parts
-from distkv.control.rmanager.reporting import instance_status, request_statuses
+from distkv.control.rmanager.reports.reporting import instance_status, request_statuses
 from distkv.control.rmanager.state import RManagerSettings, RManagerState
 from distkv.wire.messages import to_client as tc
 from distkv.wire.messages import to_gmanager as tg

@@ -6,8 +6,8 @@ from __future__ import annotations
 from random import Random
 
 from distkv import events
-from distkv.control.loan.borrow import Borrow
-from distkv.control.loan.debts import DebtBook
+from distkv.control.loan.debtor.borrow import Borrow
+from distkv.control.loan.debtor.debts import DebtBook
 from distkv.control.request.block import Block
 from distkv.control.request.sequence import SeqState, Sequence
 from distkv.control.rmanager.state import RManagerState

@@ -11,12 +11,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from random import Random
 
-from distkv.control.loan.borrow import Borrow, Purpose
+from distkv.control.loan.debtor.borrow import Borrow, Purpose
 from distkv.control.request.sequence import SeqState, Sequence
 from distkv.control.rmanager.state import RManagerState
+from distkv.control.schedule.admission.worth import Choice
 from distkv.control.schedule.endings import endings, steps_until, still_to_come
 from distkv.control.schedule.holdings import LONGEST_RETRY_S, Holdings
-from distkv.control.schedule.worth import Choice
 from distkv.control.timers import Timers
 
 LEAST_MOVE_BLOCKS = 4

@@ -9,8 +9,8 @@ from collections.abc import Iterator, MutableMapping
 from itertools import chain
 
 from distkv.control.request.sequence import SeqState, Sequence
-from distkv.control.schedule.age_order import AgeOrder
-from distkv.control.schedule.waiting import WaitingQueue
+from distkv.control.schedule.admission.age_order import AgeOrder
+from distkv.control.schedule.admission.waiting import WaitingQueue
 from distkv.control.timers import Timers
 
 

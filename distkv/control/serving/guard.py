@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from distkv.control.blocks import SlotState
-from distkv.control.loan.reclaimer import Reclaimer
+from distkv.control.loan.creditor.reclaimer import Reclaimer
 from distkv.control.rmanager.state import RManagerState
 
 

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from distkv import __version__
 from distkv.gateway.api.service import Service
-from distkv.gateway.operations.metrics_text import MetricsText
+from distkv.gateway.metrics.metrics_text import MetricsText
 from distkv.gateway.schema.errors import RETRY_AFTER_S, ApiError
 from distkv.gateway.schema.openapi import document
 from distkv.gateway.schema.responses import Health, ModelCard, ModelList, RequestExplanation, Version, json_response

@@ -11,12 +11,12 @@ from starlette.requests import Request
 
 from distkv.config import GatewayConfig
 from distkv.gateway.api.event_stream import until_disconnected
+from distkv.gateway.connections.bodies import Bodies
 from distkv.gateway.generation.choices import Generation
-from distkv.gateway.operations.bodies import Bodies
+from distkv.gateway.metrics.request_metrics import Metrics
 from distkv.gateway.operations.clients import client_of
 from distkv.gateway.operations.cluster import Cluster
 from distkv.gateway.operations.concurrency_limit import ConcurrencyLimit
-from distkv.gateway.operations.metrics import Metrics
 from distkv.gateway.prompting.readers import Readers
 from distkv.gateway.prompting.served_model import ServedModel
 from distkv.gateway.schema.errors import ApiError, from_cluster, internal, too_long, unavailable

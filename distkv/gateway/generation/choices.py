@@ -14,8 +14,8 @@ import msgspec
 from distkv.client.owned_tasks import gather_limited
 from distkv.client.prompts import TokenIds
 from distkv.errors import RequestFailed, RequestRefused
+from distkv.gateway.metrics.request_metrics import Metrics
 from distkv.gateway.operations.cluster import Cluster
-from distkv.gateway.operations.metrics import Metrics
 from distkv.types import Chunk, SamplingParams
 
 # As of AsyncClient.generate: more would only wait in the instances' queues, where waiting has a limit.

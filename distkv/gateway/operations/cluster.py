@@ -11,10 +11,10 @@ from typing import Self
 import structlog
 
 from distkv.client.async_client import AsyncClient
-from distkv.client.capacity import capacities
-from distkv.client.explaining import Explanation
 from distkv.client.owned_tasks import OwnedTasks
 from distkv.client.prompts import TokenIds
+from distkv.client.views.capacity import capacities
+from distkv.client.views.explaining import Explanation
 from distkv.errors import ClusterUnreachable, RequestFailed
 from distkv.types import Chunk, SamplingParams
 from distkv.wire.messages.common import Member

@@ -10,7 +10,7 @@ import structlog
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from distkv.gateway.operations.metrics import Metrics
+from distkv.gateway.metrics.request_metrics import Metrics
 from distkv.gateway.operations.paths import QUIET_PATHS
 from distkv.gateway.schema.errors import internal
 from distkv.log import about

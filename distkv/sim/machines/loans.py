@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from distkv.control.loan.lending import Loan
+from distkv.control.loan.creditor.lending import Loan
 from distkv.control.request.block import Debt
 from distkv.sim.machines.node import Node
 

@@ -6,7 +6,7 @@ from random import Random
 from typing import Generic, Protocol, TypeVar
 
 from distkv.control import commands as c
-from distkv.control.request.output import NoText
+from distkv.control.request.answer.output import NoText
 from distkv.control.rmanager.state import RManagerSettings
 from distkv.control.rmanager.state_machine import RManager
 from distkv.sim.machines.checking import is_checked

@@ -20,7 +20,7 @@ from distkv.actors.trace import Trace
 from distkv.clock import ManualClock
 from distkv.config import InstanceConfig, build
 from distkv.control import commands as c
-from distkv.control.request.output import NoText
+from distkv.control.request.answer.output import NoText
 from distkv.control.rmanager.state import RManagerSettings
 from distkv.control.rmanager.state_machine import RManager
 from distkv.types import SamplingParams

@@ -15,7 +15,7 @@ from random import Random
 from distkv.actors.instance.grammars import Grammars
 from distkv.actors.instance.prompt_intake import MAX_CHECKED, PromptIntake
 from distkv.control import commands as c
-from distkv.control.request.output import NoText
+from distkv.control.request.answer.output import NoText
 from distkv.control.rmanager.state import RManagerSettings
 from distkv.control.rmanager.state_machine import RManager
 from distkv.token_ids import pack

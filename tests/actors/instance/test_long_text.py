@@ -13,7 +13,7 @@ from distkv.actors.instance.connections import GManagerConnections
 from distkv.actors.task_scope import task_scope
 from distkv.actors.trace import Trace
 from distkv.config import InstanceConfig, build
-from distkv.control.request.output import NoText
+from distkv.control.request.answer.output import NoText
 from distkv.control.rmanager.state import RManagerSettings
 from distkv.control.rmanager.state_machine import RManager
 from distkv.demo.random_checkpoint import make_checkpoint

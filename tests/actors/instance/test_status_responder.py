@@ -9,7 +9,7 @@ from typing import Any
 from distkv.actors.instance.status_responder import PATIENCE_S, StatusResponder
 from distkv.clock import ManualClock
 from distkv.control.commands import Answer
-from distkv.control.request.output import NoText
+from distkv.control.request.answer.output import NoText
 from distkv.control.rmanager.state import RManagerSettings
 from distkv.control.rmanager.state_machine import RManager
 from distkv.wire.messages.counters import Counters

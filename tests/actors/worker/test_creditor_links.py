@@ -13,8 +13,8 @@ import msgspec
 import pytest
 import torch
 
-from distkv.actors.worker import creditor_links
-from distkv.actors.worker.creditor_links import LINK_WAIT_S, Attempt, CreditorLinks
+from distkv.actors.worker.links import creditor_links
+from distkv.actors.worker.links.creditor_links import LINK_WAIT_S, Attempt, CreditorLinks
 from distkv.engine.attention.answer_times import AnswerTimes
 from distkv.engine.attention.creditor_link import CreditorLink
 from distkv.errors import LinkClosed, LinkTimeout

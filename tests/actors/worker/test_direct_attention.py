@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from distkv.actors.worker.link_server import LinkServer
-from distkv.actors.worker.peer_links import PeerLinks
+from distkv.actors.worker.links.link_server import LinkServer
+from distkv.actors.worker.links.peer_links import PeerLinks
 from distkv.engine.attention.bodies import body_of
 from distkv.engine.step.runner import StepRunner
 from distkv.errors import DistKVError, LinkClosed

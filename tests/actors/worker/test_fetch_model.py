@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from distkv.actors.worker.fetch_model import cost_models, cost_models_of
+from distkv.actors.worker.links.fetch_model import cost_models, cost_models_of
 from distkv.control.performance.model import PerformanceModel
 from distkv.engine.attention.fetch.costs import Costs, Way, Work
 from distkv.errors import ConfigError

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from distkv.actors.worker.peer_links import PeerLinks
+from distkv.actors.worker.links.peer_links import PeerLinks
 from distkv.engine.device.pool import KvPool
 from distkv.engine.model.decoder import Model
 from distkv.engine.step.runner import StepRunner

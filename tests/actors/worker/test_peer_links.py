@@ -12,7 +12,7 @@ import pytest
 import torch
 from structlog.testing import capture_logs
 
-from distkv.actors.worker.peer_links import PeerLinks
+from distkv.actors.worker.links.peer_links import PeerLinks
 from distkv.engine.attention.fetch.costs import Work
 from distkv.engine.attention.fetch.link import FetchLink
 from distkv.engine.model.config import ModelConfig

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import xxhash
 
-from distkv.actors.worker.peer_links import PeerLinks
+from distkv.actors.worker.links.peer_links import PeerLinks
 from distkv.actors.worker.pulls import source_threads
 from distkv.actors.worker.transfers import Transfers
 from distkv.engine.model.config import ModelConfig

@@ -8,7 +8,7 @@ import pytest
 
 from distkv.cli.exit_codes import run
 from distkv.cli.main import command
-from distkv.client import directory
+from distkv.client.instances import directory
 from tests.cli.terminal import on_terminal
 from tests.client.fakes import count_up
 

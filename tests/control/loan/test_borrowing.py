@@ -8,9 +8,9 @@ import sys
 import pytest
 
 from distkv.clock import ManualClock
-from distkv.control.loan.borrow import Borrow, Purpose
-from distkv.control.loan.borrowing import LINK_TIMEOUT_S, MAX_ROUNDS, QUERY_TIMEOUT_S, TRY_TIMEOUT_S
-from distkv.control.loan.paths import Path
+from distkv.control.loan.debtor.borrow import Borrow, Purpose
+from distkv.control.loan.debtor.borrowing import LINK_TIMEOUT_S, MAX_ROUNDS, QUERY_TIMEOUT_S, TRY_TIMEOUT_S
+from distkv.control.loan.debtor.paths import Path
 from distkv.control.request.block import Debt
 from distkv.control.request.sequence import Sequence
 from distkv.control.rmanager.state import RManagerState

@@ -6,10 +6,10 @@ from random import Random
 
 import pytest
 
-from distkv.control.loan.borrow import Borrow, Purpose
-from distkv.control.loan.candidates import MAX_CACHED, Candidates
-from distkv.control.loan.paths import PathBook
-from distkv.control.rmanager.member_table import MemberTable
+from distkv.control.loan.debtor.borrow import Borrow, Purpose
+from distkv.control.loan.debtor.candidates import MAX_CACHED, Candidates
+from distkv.control.loan.debtor.paths import PathBook
+from distkv.control.rmanager.peers.member_table import MemberTable
 from distkv.control.serving.creditor_limits import CreditorLimits
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.to_rmanager import Candidate

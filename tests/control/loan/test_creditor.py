@@ -7,10 +7,10 @@ import pytest
 from distkv.clock import ManualClock
 from distkv.control.blocks import SlotState
 from distkv.control.commands import Answer
-from distkv.control.loan.creditor import Creditor
-from distkv.control.loan.debts import DebtBook
-from distkv.control.loan.lending import Loan
-from distkv.control.loan.reclaimer import NONE_LACKS, Reclaimer
+from distkv.control.loan.creditor.creditor import Creditor
+from distkv.control.loan.creditor.lending import Loan
+from distkv.control.loan.creditor.reclaimer import NONE_LACKS, Reclaimer
+from distkv.control.loan.debtor.debts import DebtBook
 from distkv.control.request.sequence import SeqState
 from distkv.wire.messages.common import ANY_EPOCH, SpanRef
 from distkv.wire.messages.from_worker import Pulled, Revoked

@@ -6,8 +6,8 @@ import pytest
 
 from distkv.clock import ManualClock
 from distkv.control.commands import TellPeer
-from distkv.control.loan.borrow import Borrow, Purpose
-from distkv.control.loan.debts import DebtBook
+from distkv.control.loan.debtor.borrow import Borrow, Purpose
+from distkv.control.loan.debtor.debts import DebtBook
 from distkv.control.request.block import Block, Debt
 from distkv.control.request.sequence import Sequence
 from distkv.control.rmanager.state import RManagerState

@@ -6,10 +6,10 @@ import pytest
 
 from distkv.clock import ManualClock
 from distkv.control.blocks import SlotState
-from distkv.control.loan.debts import DebtBook
-from distkv.control.loan.homecoming import AT_ONCE_BLOCKS, LASTING_S, LEAST_ROOM_BLOCKS, PLANNED_S, Homecoming
-from distkv.control.loan.paths import Path
-from distkv.control.loan.recall import Recaller
+from distkv.control.loan.debtor.debts import DebtBook
+from distkv.control.loan.debtor.homecoming import AT_ONCE_BLOCKS, LASTING_S, LEAST_ROOM_BLOCKS, PLANNED_S, Homecoming
+from distkv.control.loan.debtor.paths import Path
+from distkv.control.loan.debtor.recall import Recaller
 from distkv.control.performance.model import PerformanceModel
 from distkv.control.request.block import Debt
 from distkv.control.request.sequence import SeqState, Sequence

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from distkv.clock import ManualClock
 from distkv.control.blocks import BlockPool, SlotState
-from distkv.control.loan.lending import Loan, LoanBook
+from distkv.control.loan.creditor.lending import Loan, LoanBook
 from distkv.wire.messages.common import Epoch, SpanRef
 from distkv.wire.messages.to_gmanager import Debtor
 from distkv.wire.messages.to_rmanager import BlocksReady, Granted, ReadyBlock, Refused, TryMoveKvcache

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from distkv.clock import ManualClock
-from distkv.control.loan.debts import DebtBook
-from distkv.control.loan.moves import (
+from distkv.control.loan.debtor.debts import DebtBook
+from distkv.control.loan.debtor.moves import (
     FIRST_AGAIN_S,
     LONGEST_AGAIN_S,
     MAX_FAILURES,
@@ -14,7 +14,7 @@ from distkv.control.loan.moves import (
     UNANSWERED_S,
     Mover,
 )
-from distkv.control.loan.paths import Path
+from distkv.control.loan.debtor.paths import Path
 from distkv.control.request.block import Debt
 from distkv.control.request.sequence import Sequence
 from distkv.control.rmanager.state import RManagerState

@@ -8,7 +8,14 @@ from random import Random
 
 import pytest
 
-from distkv.control.loan.paths import FIRST_DOUBT_S, LONGEST_DOUBT_S, LONGEST_UNUSED_S, REMEMBER_S, Path, PathBook
+from distkv.control.loan.debtor.paths import (
+    FIRST_DOUBT_S,
+    LONGEST_DOUBT_S,
+    LONGEST_UNUSED_S,
+    REMEMBER_S,
+    Path,
+    PathBook,
+)
 from distkv.wire.messages.common import Epoch, SpanRef
 from distkv.wire.messages.to_worker import RemoteSpan
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from distkv.clock import ManualClock
-from distkv.control.loan.borrow import Purpose
-from distkv.control.loan.debts import DebtBook
-from distkv.control.loan.paths import Path
-from distkv.control.loan.recall import Recaller
+from distkv.control.loan.debtor.borrow import Purpose
+from distkv.control.loan.debtor.debts import DebtBook
+from distkv.control.loan.debtor.paths import Path
+from distkv.control.loan.debtor.recall import Recaller
 from distkv.control.request.block import Debt
 from distkv.control.request.sequence import Sequence
 from distkv.control.rmanager.state import RManagerState

@@ -8,8 +8,8 @@ import pytest
 
 from distkv.clock import ManualClock
 from distkv.control.commands import Answer
-from distkv.control.loan.lending import LAST_CALL_S, Loan
-from distkv.control.loan.reclaimer import NONE_LACKS, REMIND_S, Lack, Reclaimer
+from distkv.control.loan.creditor.lending import LAST_CALL_S, Loan
+from distkv.control.loan.creditor.reclaimer import NONE_LACKS, REMIND_S, Lack, Reclaimer
 from distkv.control.request.sequence import SeqState, Sequence
 from distkv.wire.messages.to_rmanager import Granted, Reclaim, TryMoveKvcache
 from tests.control.parts import add_sequence, make_state

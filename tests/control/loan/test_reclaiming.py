@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from distkv.control.loan.reclaiming import Lent, choose
+from distkv.control.loan.creditor.reclaiming import Lent, choose
 
 
 def lent(span_id: str, kept: int, filled: int, granted_at: float = 0.0) -> Lent:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from distkv.control.commands import Answer
-from distkv.control.loan.borrow import Purpose
-from distkv.control.loan.debts import DebtBook
-from distkv.control.loan.reclaimer import NONE_LACKS, Reclaimer
+from distkv.control.loan.creditor.reclaimer import NONE_LACKS, Reclaimer
+from distkv.control.loan.debtor.borrow import Purpose
+from distkv.control.loan.debtor.debts import DebtBook
 from distkv.control.rmanager.state import RManagerState
 from distkv.wire.messages.to_rmanager import Reclaim, TryMoveKvcache
 from tests.control.parts import add_sequence, compute, lend, make_state

@@ -11,9 +11,9 @@ import pytest
 from distkv import events
 from distkv.clock import ManualClock
 from distkv.control.commands import Publish
-from distkv.control.loan.borrow import Purpose
-from distkv.control.loan.debts import DebtBook
-from distkv.control.loan.recall import Recaller
+from distkv.control.loan.debtor.borrow import Purpose
+from distkv.control.loan.debtor.debts import DebtBook
+from distkv.control.loan.debtor.recall import Recaller
 from distkv.control.plan.planned_moves import STALE_AFTER, TOLD_BY, PlannedMoves
 from distkv.control.request.sequence import Sequence
 from distkv.control.rmanager.state import RManagerState

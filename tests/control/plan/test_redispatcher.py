@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from distkv.control.loan.borrow import Purpose
-from distkv.control.loan.debts import DebtBook
+from distkv.control.loan.debtor.borrow import Purpose
+from distkv.control.loan.debtor.debts import DebtBook
 from distkv.control.plan.redispatcher import MOST_LOOKED_AT, WAITED_S, Redispatcher
+from distkv.control.request.answer.output import NoText
 from distkv.control.request.lifecycle import RequestLifecycle
-from distkv.control.request.output import NoText
 from distkv.control.request.sequence import SeqState
 from distkv.control.rmanager.state import RManagerState
 from distkv.wire.messages.to_client import RequestEnded

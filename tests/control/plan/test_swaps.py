@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from distkv.clock import ManualClock
-from distkv.control.loan.debts import DebtBook
-from distkv.control.loan.lending import Demand, Loan
-from distkv.control.loan.recall import Recaller
+from distkv.control.loan.creditor.lending import Demand, Loan
+from distkv.control.loan.debtor.debts import DebtBook
+from distkv.control.loan.debtor.recall import Recaller
 from distkv.control.plan.swaps import LONGEST_FREEZE_S, MOST_SPARE_BLOCKS, Swapper
 from distkv.control.request.block import Debt
 from distkv.control.request.sequence import Sequence

@@ -8,11 +8,11 @@ from random import Random
 
 from distkv.clock import ManualClock
 from distkv.control.commands import Answer, Tokenized
-from distkv.control.loan.debts import DebtBook
+from distkv.control.loan.debtor.debts import DebtBook
+from distkv.control.request.answer.output import MakeDecoder, NoText
 from distkv.control.request.lifecycle import RequestLifecycle
-from distkv.control.request.output import MakeDecoder, NoText
 from distkv.control.request.sequence import Sequence
-from distkv.control.schedule.admission import Admission
+from distkv.control.schedule.admission.admission import Admission
 from distkv.control.schedule.holdings import Holdings
 from distkv.control.schedule.making_room import MakingRoom
 from distkv.types import SamplingParams

@@ -7,7 +7,7 @@ from array import array
 import pytest
 
 from distkv.control.commands import ReleaseGrammar, Tokenized
-from distkv.control.request.output import OutputText
+from distkv.control.request.answer.output import OutputText
 from distkv.structured_output import StructuredOutput
 from distkv.types import SamplingParams
 from distkv.wire.messages.to_client import RequestEnded, TokenChunk

@@ -10,7 +10,7 @@ import pytest
 from distkv import events
 from distkv.control.commands import Publish, Tokenized
 from distkv.control.request.sequence import SeqState
-from distkv.control.rmanager.member_table import GONE
+from distkv.control.rmanager.peers.member_table import GONE
 from distkv.types import SamplingParams, TokenLogprobs
 from distkv.wire.messages.from_worker import SeqResult, StepResult
 from distkv.wire.messages.to_client import RequestEnded, TokenChunk

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from distkv.control.request.output import NoText, OutputText
+from distkv.control.request.answer.output import NoText, OutputText
 from distkv.types import FinishReason, SamplingParams
 
 EOS = frozenset({0, 9})

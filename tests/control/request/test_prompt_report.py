@@ -4,7 +4,7 @@ from array import array
 
 import pytest
 
-from distkv.control.request.prompt_report import PromptReport
+from distkv.control.request.answer.prompt_report import PromptReport
 from distkv.token_ids import unpack
 from distkv.types import TokenLogprobs
 from distkv.wire.messages.to_worker import PromptLogprobs

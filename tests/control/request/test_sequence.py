@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from distkv.control.request.output import NoText, OutputText
+from distkv.control.request.answer.output import NoText, OutputText
 from distkv.control.request.sequence import SeqState, Sequence
 from distkv.control.rmanager.state import RManagerState
 from tests.control.parts import BLOCK, add_sequence, compute, lend, make_state, offer, place

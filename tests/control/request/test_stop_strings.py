@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distkv.control.request.stop_strings import StopStrings
+from distkv.control.request.answer.stop_strings import StopStrings
 
 
 class Looked(str):

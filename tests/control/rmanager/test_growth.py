@@ -12,7 +12,7 @@ import pytest
 
 from distkv.bench.workloads.deciding.control_load import ControlLoad
 from distkv.control.commands import FromWorker, TellWorker, Tokenized
-from distkv.control.request.output import NoText
+from distkv.control.request.answer.output import NoText
 from distkv.control.rmanager.state import RManagerSettings
 from distkv.control.rmanager.state_machine import RManager
 from distkv.types import SamplingParams

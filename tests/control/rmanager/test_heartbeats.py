@@ -14,7 +14,7 @@ from distkv.config import MembershipSettings
 from distkv.control.cluster.gmanager import GManager
 from distkv.control.commands import Answer, GManagerRequested
 from distkv.control.request.sequence import SeqState
-from distkv.control.rmanager.heartbeats import EARLY_S, KEPT_HEARTBEATS, Heartbeats
+from distkv.control.rmanager.reports.heartbeats import EARLY_S, KEPT_HEARTBEATS, Heartbeats
 from distkv.wire.messages.to_gmanager import MAX_ARRIVED, MAX_LONGEST, Heartbeat, Join, LongRequest
 from distkv.wire.messages.to_rmanager import Granted, HeartbeatAck, TryMoveKvcache
 from tests.control.parts import add_sequence, compute, lend, make_member, make_state, place
@@ -239,7 +239,7 @@ def test_a_slot_that_the_next_step_takes_is_no_news() -> None:
 
 
 def test_what_does_not_fit_one_heartbeat_comes_with_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("distkv.control.rmanager.heartbeats.MAX_REPORTED", 2)
+    monkeypatch.setattr("distkv.control.rmanager.reports.heartbeats.MAX_REPORTED", 2)
     state = make_state(num_blocks=64)
     heartbeats = Heartbeats(state)
     for name in "abcde":

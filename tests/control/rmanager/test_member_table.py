@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from distkv.control.rmanager.member_table import GONE, MemberTable
+from distkv.control.rmanager.peers.member_table import GONE, MemberTable
 from tests.control.parts import make_member
 
 

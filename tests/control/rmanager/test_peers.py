@@ -7,9 +7,9 @@ import pytest
 
 from distkv.clock import ManualClock
 from distkv.control.commands import TellPeer, TellWorker
-from distkv.control.rmanager.doubts import FIRST_KNOCK_S, LONGEST_KNOCK_S
-from distkv.control.rmanager.member_table import GONE
-from distkv.control.rmanager.peers import (
+from distkv.control.rmanager.peers.doubts import FIRST_KNOCK_S, LONGEST_KNOCK_S
+from distkv.control.rmanager.peers.member_table import GONE
+from distkv.control.rmanager.peers.peers import (
     LISTED_DEAD_S,
     NEWLY_HEARD_S,
     SILENT_S,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from distkv.control.request.sequence import SeqState
-from distkv.control.rmanager.reporting import MAX_REQUESTS, instance_status, request_statuses
+from distkv.control.rmanager.reports.reporting import MAX_REQUESTS, instance_status, request_statuses
 from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.to_rmanager import TryMoveKvcache
 from tests.control.parts import add_sequence, compute, lend, make_member, make_state, place

@@ -10,7 +10,7 @@ import pytest
 
 from distkv.control import commands as c
 from distkv.control.blocks import SlotState
-from distkv.control.request.output import NoText
+from distkv.control.request.answer.output import NoText
 from distkv.control.rmanager.clients import CLIENT_TIMEOUT_S, LAST_S
 from distkv.control.rmanager.drain import RECLAIM_AFTER_S, REMIND_S
 from distkv.control.rmanager.state import RManagerSettings

@@ -5,12 +5,12 @@ from __future__ import annotations
 from random import Random
 
 from distkv.clock import ManualClock
-from distkv.control.loan.borrow import Borrow
-from distkv.control.loan.debts import DebtBook
+from distkv.control.loan.debtor.borrow import Borrow
+from distkv.control.loan.debtor.debts import DebtBook
 from distkv.control.request.block import Debt
 from distkv.control.request.sequence import SeqState, Sequence
 from distkv.control.rmanager.state import RManagerState
-from distkv.control.schedule.admission import Admission
+from distkv.control.schedule.admission.admission import Admission
 from distkv.control.schedule.holdings import Holdings
 from distkv.control.schedule.making_room import MakingRoom
 from distkv.wire.messages.common import Epoch, SpanRef

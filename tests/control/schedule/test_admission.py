@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from distkv.control.blocks import SlotState
-from distkv.control.loan.borrow import Purpose
-from distkv.control.schedule.admission import FORESEEN_S
+from distkv.control.loan.debtor.borrow import Purpose
+from distkv.control.schedule.admission.admission import FORESEEN_S
+from distkv.control.schedule.admission.waiting import AGED_S
 from distkv.control.schedule.holdings import LONGEST_RETRY_S
-from distkv.control.schedule.waiting import AGED_S
 from distkv.wire.messages.to_gmanager import BorrowQuery
 from distkv.wire.messages.to_rmanager import Release
 from tests.control.parts import add_sequence, issued, lend, place

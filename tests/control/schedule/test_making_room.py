@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distkv.control.loan.borrow import Purpose
+from distkv.control.loan.debtor.borrow import Purpose
 from distkv.control.schedule.making_room import Victim, cheapest
 from distkv.wire.messages.to_rmanager import Release
 from tests.control.parts import issued, lend, place

@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from distkv.control.schedule.passing import EARMARK_S, MOST_WAITED_S, TURN_S, Earmarks, Passing
-from distkv.control.schedule.waiting import AGED_S
+from distkv.control.schedule.admission.passing import EARMARK_S, MOST_WAITED_S, TURN_S, Earmarks, Passing
+from distkv.control.schedule.admission.waiting import AGED_S
 
 OURS, THEIRS, OTHERS = ("me", "own"), ("p", "r"), ("q", "r")
 WAITED_S = AGED_S + 1.0

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from distkv.control.blocks import SlotState
-from distkv.control.loan.borrow import Purpose
+from distkv.control.loan.debtor.borrow import Purpose
 from distkv.control.request.sequence import Sequence
-from distkv.control.schedule.admission import GIVE_UP_RETRIES
-from distkv.control.schedule.waiting import AGED_S
+from distkv.control.schedule.admission.admission import GIVE_UP_RETRIES
+from distkv.control.schedule.admission.waiting import AGED_S
 from tests.control.parts import add_sequence, lend, place
 from tests.control.schedule.admitting import ACQUIRING, RUNNING, WAITING, Admitting
 

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from distkv.control.schedule.worth import (
+from distkv.control.schedule.admission.worth import (
     OUTLIER,
     UNSEEN_WAIT,
     WAIT_HALF_LIFE_S,

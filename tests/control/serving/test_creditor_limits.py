@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from random import Random
 
-from distkv.control.loan.borrow import Borrow, Purpose
-from distkv.control.loan.candidates import Candidates
+from distkv.control.loan.debtor.borrow import Borrow, Purpose
+from distkv.control.loan.debtor.candidates import Candidates
 from distkv.control.serving.creditor_limits import FRESH_S, LONGEST_S, CreditorLimits
 from distkv.wire.messages.common import Epoch
 from distkv.wire.messages.to_rmanager import Candidate, Granted, Refused

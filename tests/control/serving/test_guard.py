@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from distkv.clock import ManualClock
-from distkv.control.loan.creditor import Creditor
-from distkv.control.loan.lending import Loan
-from distkv.control.loan.reclaimer import Reclaimer
+from distkv.control.loan.creditor.creditor import Creditor
+from distkv.control.loan.creditor.lending import Loan
+from distkv.control.loan.creditor.reclaimer import Reclaimer
 from distkv.control.serving.guard import ServingGuard
 from distkv.wire.messages.to_rmanager import BlocksReady, Granted, ReadyBlock, Reclaim, Refused, TryMoveKvcache
 from tests.control.parts import add_sequence, issued, make_state

@@ -10,8 +10,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from distkv.clock import ManualClock
-from distkv.gateway.operations.cluster_metrics import ClusterCollector
-from distkv.gateway.operations.metrics import Metrics
+from distkv.gateway.metrics.cluster_metrics import ClusterCollector
+from distkv.gateway.metrics.request_metrics import Metrics
 from distkv.types import Chunk
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.counters import Counters
@@ -96,7 +96,7 @@ async def test_requests_are_measured(start: Start) -> None:
 def test_phases_of_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
     """Half a second in the queue, one of prefill; then chunks of two and three tokens. A chunk may have several."""
     clock = ManualClock()
-    monkeypatch.setattr("distkv.gateway.operations.metrics.time.perf_counter", clock.now)
+    monkeypatch.setattr("distkv.gateway.metrics.request_metrics.time.perf_counter", clock.now)
     metrics = Metrics(MODEL)
     with metrics.request(10, 100) as record:
         for pause_s, count, more in ((1.5, 2, {"queue_s": 0.5}), (0.2, 2, {}), (0.6, 3, {"finish_reason": "stop"})):

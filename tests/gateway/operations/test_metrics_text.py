@@ -12,8 +12,8 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from distkv.gateway.operations import metrics_text
-from distkv.gateway.operations.metrics_text import MetricsText
+from distkv.gateway.metrics import metrics_text
+from distkv.gateway.metrics.metrics_text import MetricsText
 
 
 class Counting(Collector):

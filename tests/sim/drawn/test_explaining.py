@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distkv.client.explaining import Explanation
+from distkv.client.views.explaining import Explanation
 from distkv.control import commands as c
 from distkv.control.query_limit import BURST
 from distkv.sim.drawn.cluster import SimCluster

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import structlog
 
-from distkv.actors.worker.peer_links import PeerLinks
+from distkv.actors.worker.links.peer_links import PeerLinks
 from distkv.actors.worker.pulls.batch import Batch, Share, take_shares
 from distkv.actors.worker.pulls.pull_job import Ends, PullJob
 from distkv.engine.attention.spans import SpanRegistry

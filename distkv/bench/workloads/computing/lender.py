@@ -107,7 +107,7 @@ def main(lent: Lent) -> None:
     # Before this its threads would be on other cores.
     import torch
 
-    from distkv.actors.worker.link_server import LinkServer
+    from distkv.actors.worker.links.link_server import LinkServer
     from distkv.bench.workloads.computing.random_model import random_model
     from distkv.engine.attention.serving import AttendServer
     from distkv.engine.attention.spans import SpanRegistry

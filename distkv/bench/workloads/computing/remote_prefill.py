@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from array import array
 
-from distkv.actors.worker.peer_links import PeerLinks
+from distkv.actors.worker.links.peer_links import PeerLinks
 from distkv.bench.workloads.computing.lender import BLOCK_TOKENS, COMPAT, NAME, SPAN, VALUE
 from distkv.engine.device.pool import KvPool
 from distkv.engine.model.decoder import Model

@@ -8,7 +8,7 @@ from collections import deque
 from random import Random
 
 from distkv.control import commands as c
-from distkv.control.request.output import NoText
+from distkv.control.request.answer.output import NoText
 from distkv.control.rmanager.state import RManagerSettings
 from distkv.control.rmanager.state_machine import RManager
 from distkv.token_ids import pack

@@ -11,7 +11,7 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distkv.actors.worker.peer_links import PeerLinks
+from distkv.actors.worker.links.peer_links import PeerLinks
 from distkv.actors.worker.pulls import batch, pull_queue
 from distkv.actors.worker.pulls.pull_job import PullJob
 from distkv.actors.worker.pulls.pull_queue import READS_AHEAD, PullQueue

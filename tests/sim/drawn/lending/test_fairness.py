@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from distkv.control.schedule.waiting import AGED_S
+from distkv.control.schedule.admission.waiting import AGED_S
 from distkv.sim.drawn.cluster import BLOCK, SimCluster
 from tests.sim.arrivals import (
     CHUNK_TOKENS,

@@ -11,7 +11,7 @@ import pytest
 
 from distkv import events
 from distkv.control import commands as c
-from distkv.control.loan.lending import Loan
+from distkv.control.loan.creditor.lending import Loan
 from distkv.control.request.block import Debt
 from distkv.sim.drawn.cluster import SimCluster
 from distkv.sim.machines.processes import client_route

@@ -1,0 +1,342 @@
+"""Who gets memory next, of those that do not run (docs/design.md, "Admission").
+
+Admission reserves every block of a prompt, local and lent, or holds none and waits. A sequence that lost a span is
+admitted the same way for what it lacks. Growth is foreseen: nobody begins before there is memory for what it and those
+beside it are expected to generate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from heapq import merge
+from itertools import islice
+from typing import NamedTuple
+
+from distkv.control.blocks import SlotState
+from distkv.control.loan.creditor.reclaimer import NONE_LACKS, Lack
+from distkv.control.loan.debtor.borrow import Borrow, Purpose
+from distkv.control.loan.debtor.debts import DebtBook
+from distkv.control.request.sequence import SeqState, Sequence
+from distkv.control.rmanager.state import RManagerState
+from distkv.control.schedule.admission.passing import Passing
+from distkv.control.schedule.admission.worth import Choice
+from distkv.control.schedule.endings import endings, steps_until, still_to_come
+from distkv.control.schedule.holdings import Holdings
+from distkv.control.schedule.making_room import MakingRoom
+
+GIVE_UP_RETRIES = 8
+FORESEEN_S = 10.0
+"""For so long a request waits for memory to grow into, besides what its prompt needs."""
+
+GAVE_BACK = "what it lacked was not to be had, and others may wait for what it held"
+
+
+class Needs(NamedTuple):
+    """Of one sequence: rBlocks that it lacks a place for, those that it is expected to need besides, and those that are
+    free for it here."""
+
+    lacks: int
+    growth: int
+    room: int
+
+
+class Admission:
+    """Decides which sequences of one instance begin, or go on. making_room: takes what was borrowed for that."""
+
+    def __init__(self, state: RManagerState, debts: DebtBook, holdings: Holdings, making_room: MakingRoom) -> None:
+        self._state = state
+        self._debts = debts
+        self._holdings = holdings
+        self._making_room = making_room
+        self._passing = Passing()
+        self._queue = state.sequences.queue
+        self._judged: tuple[tuple[object, ...], bool] = ((), False)
+
+    def admit(self, now: float) -> None:
+        """Start or resume what there is memory for; what holds some already goes first, so that it ends.
+
+        An aged request is not overtaken by younger ones, also while it borrows. Those of them that wait as well and
+        hold memory give it up for it.
+        """
+        self._queue.look(now)
+        self._state.earmarks.look(now)
+        self._resume(now)
+        self._wake_oldest(now)
+        self._begin(now)
+
+    def _resume(self, now: float) -> None:
+        aged: Sequence | None = None
+        for seq in list(self._queue.resuming):
+            if self._batch_is_full:
+                return
+            if seq not in self._queue.resuming or (aged is not None and seq.age > aged.age):
+                continue
+            if now >= seq.retry_at and not self._acquire(seq, now) and seq in self._queue.aged:
+                self._make_way(seq, now)
+            if seq in self._queue.aged:  # which it is no longer once it runs
+                aged = seq
+
+    def _wake_oldest(self, now: float) -> None:
+        """The pause after a borrow that failed is not for what fits here by now."""
+        seq = self._queue.waiting.oldest
+        if seq is None or not seq.retries or seq in self._queue.resuming:
+            return
+        if self._holdings.unplaced_blocks(seq) + self._growth(seq, now) <= self._room():
+            self._queue.wake(seq)
+
+    def _begin(self, now: float) -> None:
+        """Oldest first, all that fit here, and the oldest of those that do not, and are to borrow, as far as it can.
+        Those that fit go by an aged one, and into memory that is kept for a peer's, until they have had as much as that
+        needs."""
+        while not self._batch_is_full and (room := self._room()) > 0:
+            aged = self._queue.aged.oldest
+            seq = self._next_borrower(aged, room, now) or self._queue.next_fitting(room)
+            if seq is None:
+                break
+            passed = [self._passing] if aged is not None and seq.age > aged.age else []
+            if aged is not None:
+                self._passing.look(aged.request_id, aged.size_blocks)
+            asking = self._state.settings.instance_id, seq.request_id
+            kept = self._state.earmarks.kept_from(asking, seq.request.arrival, now)
+            if kept and room - seq.size_blocks < kept:
+                passed.append(self._state.earmarks.passing)
+            if not all(passing.may_pass(seq.size_blocks) for passing in passed):
+                break
+            if not self._acquire(seq, now):
+                break
+            for passing in passed:
+                passing.passed(seq.size_blocks)
+        aged = self._queue.aged.oldest
+        if aged is not None and not self._batch_is_full and self._queue.is_ready(aged):
+            self._make_way(aged, now)
+
+    def _next_borrower(self, aged: Sequence | None, room: int, now: float) -> Sequence | None:
+        """The oldest, if it fits here or is to borrow; else the oldest that is larger than this pool. Nobody borrows
+        before an aged one, nor while another one does."""
+        if not self._may_borrow:
+            return None
+        for seq in (self._queue.next_ready, self._queue.next_larger(self._state.settings.num_blocks)):
+            if seq is not None and (aged is None or seq.age <= aged.age):
+                fits = self._holdings.unplaced_blocks(seq) + self._growth(seq, now) <= room
+                if fits or self._is_to_borrow(seq, now):
+                    return seq
+        return None
+
+    def _make_way(self, seq: Sequence, now: float) -> None:
+        youngest = self._queue.resuming.youngest
+        if youngest is not None and youngest.age > seq.age:
+            self._holdings.preempt(youngest, now, f"{seq.request_id} has waited longer for what it held")
+
+    @property
+    def _batch_is_full(self) -> bool:
+        return len(self._state.running()) >= self._state.settings.max_num_seqs
+
+    @property
+    def _may_borrow(self) -> bool:
+        return self._state.has_creditors and not self._state.borrower.is_borrowing(Purpose.PLACE)
+
+    def _room(self, seq: Sequence | None = None) -> int:
+        """Slots for who is admitted next: all free ones but those that the running ones are expected to grow into; one
+        for each of them when `seq` resumes, for what it holds is of use to nobody else."""
+        is_resuming = seq is not None and seq.placement.holds_kv
+        keep = len(self._state.running()) if is_resuming else self._state.growing.blocks()
+        return max(0, self._state.pool.num_free - keep)
+
+    def _growth(self, seq: Sequence, now: float) -> int:
+        """rBlocks that must be to be had for its growth before it is admitted. None for one that resumes, has been here
+        for FORESEEN_S, or would be alone and has nobody to ask."""
+        state = self._state
+        is_alone = not state.running() and not state.has_creditors
+        if seq.placement.holds_kv or is_alone or now - seq.request.arrival >= FORESEEN_S:
+            return 0
+        return min(state.growing.blocks_with(seq), max(0, state.cluster_blocks() - seq.size_blocks))
+
+    def lacking(self, now: float) -> Lack:
+        """What the request lacks that waits longest, also while it borrows."""
+        sequences = self._state.sequences
+        not_running = [seq for seq in (sequences.acquiring.oldest, self._queue.waiting.oldest) if seq is not None]
+        if not not_running:
+            return NONE_LACKS
+        oldest = min(not_running, key=lambda seq: seq.age)
+        lacking = self._holdings.unplaced_blocks(oldest) + self._growth(oldest, now) - self._room(oldest)
+        is_lent = lacking > 0 and self._state.loans.num_blocks > 0
+        return Lack(oldest, lacking, is_lent and (oldest.retries > 0 or not self._is_to_borrow(oldest, now)))
+
+    def needs(self, seq: Sequence, now: float) -> Needs:
+        """What it depends on whether a sequence can begin, or go on."""
+        begins = seq.state is SeqState.WAITING and not seq.placement.holds_kv
+        lacks = seq.size_blocks if begins else self._holdings.unplaced_blocks(seq)
+        return Needs(lacks, self._growth(seq, now), self._room(seq))
+
+    def waiting_blocks(self) -> int:
+        """rBlocks that waiting requests need."""
+        return self._queue.unplaced_blocks + sum(self._holdings.unplaced_blocks(seq) for seq in self._queue.resuming)
+
+    def waiting_sizes(self, most: int) -> tuple[int, ...]:
+        """rBlocks that each of those that wait longest lacks, oldest first, also of one that borrows."""
+        return tuple(
+            self._holdings.unplaced_blocks(seq)
+            if seq.placement.num_local_slots or seq.placement.debts
+            else seq.size_blocks
+            for seq in self._longest_waiting(most)
+        )
+
+    def waiting_tokens(self, most: int) -> tuple[int, ...]:
+        """Tokens that each of these would need memory for elsewhere; 0 if it cannot go."""
+        return tuple(map(self._state.movable_tokens, self._longest_waiting(most)))
+
+    def _longest_waiting(self, most: int) -> Iterator[Sequence]:
+        waiting = merge(self._state.sequences.acquiring, self._queue.waiting, key=lambda seq: seq.age)
+        return islice(waiting, most)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody who waits could begin, or would borrow, while those that run decode on: not even if each of
+        these had the slot already that it takes next."""
+        state, queue = self._state, self._queue
+        if not state.sequences.num_waiting:
+            return True
+        oldest = queue.waiting.oldest
+        if oldest is None or queue.resuming or state.sequences.acquiring or state.loans.num_blocks:
+            return False
+        room = self._room() + len(state.running())
+        if oldest.retries and self._holdings.unplaced_blocks(oldest) <= room:
+            return False
+        if self._batch_is_full:
+            return True
+        if queue.next_fitting(room) is not None:
+            return False
+        may_borrow = (queue.next_ready, queue.next_larger(state.settings.num_blocks)) if self._may_borrow else ()
+        return not any(seq is not None and self._may_be_to_borrow(seq) for seq in may_borrow)
+
+    def next_deadline(self) -> float:
+        """When somebody may try again, or is not overtaken any more."""
+        return min(self._queue.next_deadline(), self._state.earmarks.next_deadline())
+
+    def on_borrowed(self, borrow: Borrow, now: float) -> None:
+        """A borrow is over: use its grants, or give them back."""
+        seq = borrow.seq
+        if self._state.sequences.get(seq.request_id) is not seq:
+            self._debts.give_back(borrow.grants)
+        elif borrow.purpose is Purpose.PLACE:
+            self._place(seq, borrow, now)
+        elif borrow.purpose is Purpose.RELIEVE:
+            self._making_room.on_borrowed(borrow, now)
+        else:
+            self._holdings.hand_over(seq, borrow, seq.placement.at_creditors(borrow.exclude))
+
+    # --- admission
+
+    def _acquire(self, seq: Sequence, now: float) -> bool:
+        """Reserve what the sequence lacks or begin to borrow it; false if it must wait."""
+        state = self._state
+        need, room, growth = self._holdings.unplaced_blocks(seq), self._room(seq), self._growth(seq, now)
+        if need + growth <= room:
+            self._take_local(seq, need)
+            self._start(seq)
+            return True
+        if not self._may_borrow or not self._is_to_borrow(seq, now):
+            return False
+        local = min(need, max(room - growth, min(1, room)))
+        self._take_local(seq, local)
+        staging = self._missing_staging(seq)
+        if staging and not seq.placement.counts.movable:
+            return False
+        remote = min(need - local, seq.placement.counts.unplaced) + staging
+        state.sequences.acquire(seq)
+        state.borrower.start(
+            seq,
+            Purpose.PLACE,
+            max(remote, need + growth - room),
+            now,
+            movable_tokens=state.movable_tokens(seq),
+            is_avoidable=not seq.placement.holds_kv and state.fits_at_home(seq),
+        )
+        return True
+
+    def _is_to_borrow(self, seq: Sequence, now: float) -> bool:
+        """Whether it should have memory of others as soon as it can. One that could begin here alone, and elsewhere,
+        waits for memory in one place. Where it could begin nowhere else, borrowing must be expected to pay, and nothing
+        is borrowed for it while requests like it have borrowed from here. Looked at when a step was planned or
+        answered, or slots or the batch changed."""
+        state = self._state
+        if not self._may_be_to_borrow(seq):
+            return False
+        if seq.placement.holds_kv or not state.fits_at_home(seq):
+            return True
+        steps = state.scheduler.last_step_id, state.scheduler.last_done_id
+        basis = (seq.age, *steps, state.pool.changes, state.sequences.batch_changes)
+        if self._judged[0] != basis:
+            self._judged = basis, state.worth.pays(self._choice(seq, now), now)
+        return self._judged[1]
+
+    def _may_be_to_borrow(self, seq: Sequence) -> bool:
+        state = self._state
+        if seq.placement.holds_kv or not state.fits_at_home(seq):
+            return True
+        return not state.movable_tokens(seq) and not state.loans.has_avoidable
+
+    def _choice(self, seq: Sequence, now: float) -> Choice:
+        state = self._state
+        lacking = self._holdings.unplaced_blocks(seq) + self._growth(seq, now) - self._room(seq)
+        return Choice(
+            batch=len(state.running()),
+            is_remote=state.waits_for_partials,
+            home_steps=steps_until(endings(state), lacking),
+            life_steps=still_to_come(state, seq),
+            profiled_wait_s=self._profiled_wait_s(seq, lacking),
+        )
+
+    def _profiled_wait_s(self, seq: Sequence, remote_blocks: int) -> float | None:
+        """What a step takes longer with so many rBlocks of a sequence elsewhere."""
+        model, state = self._state.performance, self._state
+        if model is None:
+            return None
+        batch, context = len(state.running()) + 1, seq.length + sum(one.length for one in state.running())
+        remote = min(context, remote_blocks * state.settings.block_tokens)
+        return max(0.0, model.step_s(batch, context, remote_tokens=remote) - model.step_s(batch, context))
+
+    def _missing_staging(self, seq: Sequence) -> int:
+        """1 if a full block must move out first, so that there is a slot to compute the borrowed ones in."""
+        return 0 if seq.placement.unassigned_slots or self._state.deferred.returning(seq) else 1
+
+    def _take_local(self, seq: Sequence, count: int) -> None:
+        slots = self._state.pool.allocate(count, SlotState.LOCAL) if count else []
+        assert slots is not None
+        seq.placement.add_slots(slots)
+
+    def _place(self, seq: Sequence, borrow: Borrow, now: float) -> None:
+        if seq.state is not SeqState.ACQUIRING:
+            self._debts.give_back(borrow.grants)
+            return
+        unplaced = seq.placement.unplaced()
+        remote = min(self._holdings.unplaced_blocks(seq), len(unplaced))
+        extra = seq.placement.movable()[: self._missing_staging(seq)]
+        least = max(remote + self._missing_staging(seq), borrow.num_blocks if self._growth(seq, now) else 0)
+        if borrow.granted >= least and len(extra) == self._missing_staging(seq):
+            blocks = extra + unplaced[:remote]
+            self._state.counters.borrows += 1
+            self._state.counters.avoidable_borrows += borrow.is_avoidable
+            self._holdings.hand_over(seq, borrow, blocks, least - len(blocks))
+            self._start(seq)
+            return
+        self._debts.give_back(borrow.grants)
+        self._state.pool.free(seq.placement.take_unassigned(), SlotState.LOCAL)
+        retries = seq.retries + 1
+        self._state.histories.note(seq.request_id, "waits")
+        if (
+            seq.placement.blocks
+            and retries >= GIVE_UP_RETRIES
+            and (seq.placement.num_local_slots or seq.placement.debts)
+        ):
+            # Two that each hold what the other lacks would wait for ever.
+            held = seq.size_blocks - seq.placement.counts.unplaced
+            self._state.histories.note(seq.request_id, "preempted", why=GAVE_BACK, blocks=held)
+            self._holdings.restart(seq, now)
+        self._state.sequences.wait(seq, now + self._holdings.backoff(retries), retries)
+
+    def _start(self, seq: Sequence) -> None:
+        self._state.histories.note(seq.request_id, "begins", blocks=seq.size_blocks)
+        self._state.sequences.run(seq)
+        seq.placement.new_version()
+        self._state.deferred.trim(seq)
