@@ -192,11 +192,11 @@ SPOILS: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.mark.parametrize("how", SPOILS)
 def test_spoilt_metadata_does_not_come_near_nixl(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
-    from distkv.wire.links.transports.nixl import pool as nixl_pool
     from distkv.wire.links.transports.nixl.agent import Agent
+    from distkv.wire.links.transports.one_sided import pool as one_sided
 
-    sealed = nixl_pool.sealed_access
-    monkeypatch.setattr(nixl_pool, "sealed_access", lambda *parts: SPOILS[how](sealed(*parts)))
+    sealed = one_sided.sealed_access
+    monkeypatch.setattr(one_sided, "sealed_access", lambda *parts: SPOILS[how](sealed(*parts)))
     monkeypatch.setattr(Agent, "connect", lambda *_: pytest.fail("NIXL was told"))
     links: list[TensorLink] = []
     with random_pool() as pool:
@@ -207,15 +207,15 @@ def test_spoilt_metadata_does_not_come_near_nixl(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("field", ["address", "num_bytes", "metadata"])
 def test_sealed_nonsense_is_refused(monkeypatch: pytest.MonkeyPatch, field: str) -> None:
-    from distkv.wire.links.transports.nixl import pool as nixl_pool
+    from distkv.wire.links.transports.one_sided import pool as one_sided
 
-    sealed = nixl_pool.sealed_access
+    sealed = one_sided.sealed_access
     wrong = {"address": 2**63, "num_bytes": 1, "metadata": b""}[field]
 
     def spoilt(access: msgspec.Struct, offer: object) -> bytes:
         return sealed(msgspec.structs.replace(access, **{field: wrong}), offer)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(nixl_pool, "sealed_access", spoilt)
+    monkeypatch.setattr(one_sided, "sealed_access", spoilt)
     with random_pool() as pool:
         listener = listen_on("nixl", pool)
         with (

@@ -10,18 +10,16 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from distkv.errors import DistKVError
+from distkv.wire.links.transports.one_sided.errors import OneSidedError
 
 PACKAGES = ("nixl_cu12", "nixl_cu13")
 """They differ in the version of CUDA that they are built for; without a GPU it does not matter which."""
 
 
-class NixlError(DistKVError):
-    """A call of NIXL failed; `why` says which, and how."""
+class NixlError(OneSidedError):
+    """A call of NIXL failed."""
 
-    def __init__(self, why: str) -> None:
-        super().__init__(f"NIXL: {why}")
-        self.why = why
+    library = "NIXL"
 
 
 QUIET = {"NIXL_LOG_LEVEL": "FATAL", "UCX_LOG_LEVEL": "fatal", "UCX_DEBUG_SIGNO": "0"}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator
 
@@ -24,6 +25,9 @@ PIECE_BYTES = 16 * 2**20
 PIECE_RUNS = 4096
 AHEAD = 2
 """Transfers of one read under way at once."""
+EAGER_S = 200e-6
+PAUSE_S = 100e-6
+"""A read is looked at without a pause at first, then now and then: what carries it needs a processor, too."""
 
 
 class Reading:
@@ -36,7 +40,7 @@ class Reading:
 
 
 class Reader:
-    """Reads from one pool. Any thread may call; after NixlError it is to be closed."""
+    """See one_sided.link.Reader."""
 
     def __init__(self, access: NixlAccess, device: str, own: PoolRegion | None) -> None:
         """Begins to connect. own: memory that reads go to again and again. Raises NixlError."""
@@ -49,10 +53,7 @@ class Reader:
         self._peer = self._agent.connect(access.metadata)
 
     def start(self, runs: Runs) -> Reading:
-        """Begin to read; the destination belongs to the reading until it is complete, or the reader is closed.
-
-        Raises NixlError.
-        """
+        """See Reader. Raises NixlError."""
         with self._working() as agent:
             borrowed = _outside(self._own, runs)
             for region in borrowed:
@@ -63,16 +64,22 @@ class Reader:
             return reading
 
     def progress(self, reading: Reading) -> bool:
-        """Move it on; whether it is complete. Raises NixlError."""
-        if not reading.is_complete:
-            with self._working() as agent:
-                while reading.under_way and agent.is_done(reading.under_way[0]):
-                    agent.release(reading.under_way.popleft())
-                    self._move_on(agent, reading)
-        return reading.is_complete
+        """See Reader; moves only this one on. Raises NixlError."""
+        moved = False
+        with self._working() as agent:
+            while reading.under_way and agent.is_done(reading.under_way[0]):
+                agent.release(reading.under_way.popleft())
+                self._move_on(agent, reading)
+                moved = True
+        return moved
+
+    def rest(self, socket: int, waited_s: float, at_most_s: float) -> None:
+        """See Reader; a pause too short to be woken from."""
+        if waited_s > EAGER_S:
+            time.sleep(min(at_most_s, PAUSE_S))
 
     def close(self) -> None:
-        """More than once is fine. When it returns no read writes any more, complete or not."""
+        """See Reader."""
         with self._lock:
             agent, self._agent = self._agent, None
             if agent is None:

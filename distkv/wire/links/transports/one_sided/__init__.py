@@ -1,1 +1,1 @@
-"""What transports share whose reads are done by a library beside the socket."""
+"""What transports share whose reads are done by a library: `pool` begins links, `link` reads by them."""

@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from distkv.errors import DistKVError
+from distkv.wire.links.transports.one_sided.errors import OneSidedError
 
 MIN_VERSION = 1, 21
 """The first that can be kept from emulating gets."""
@@ -75,12 +75,10 @@ class RequestParam(ctypes.Structure):
     _fields_ = [("mask", ctypes.c_uint32), ("flags", ctypes.c_uint32), _SPARE]
 
 
-class UcxError(DistKVError):
-    """A call of UCP failed; `why` says which, and how."""
+class UcxError(OneSidedError):
+    """A call of UCP failed."""
 
-    def __init__(self, why: str) -> None:
-        super().__init__(f"UCX: {why}")
-        self.why = why
+    library = "UCX"
 
 
 class Ucp:

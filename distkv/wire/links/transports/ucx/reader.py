@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
+import select
 import threading
 import time
 from collections import deque
@@ -20,6 +22,8 @@ from distkv.wire.links.transports.ucx.library import UcxError
 
 WINDOW = 512
 """Gets under way at once; each costs some hundred bytes."""
+_LONGEST_SLEEP_S = 0.1
+"""While gets are under way: what carries them may have nothing to signal with."""
 CANCEL_S = 1.0
 """How long cancelled gets are waited for before their worker is destroyed, which ends them in any case."""
 
@@ -35,16 +39,18 @@ class Gets:
             runs.local.tolist(), runs.sizes.tolist(), runs.remote.tolist(), strict=True
         )
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether none is left."""
+        return not self.left
+
     def end(self) -> None:
         """None of them writes any more."""
         self._memory = ()
 
 
 class Reader:
-    """Reads from one pool. Any thread may call; after UcxError, and once it is closed, nothing is read any more.
-
-    event_fd: see Worker.
-    """
+    """See one_sided.link.Reader; after UcxError, and once it is closed, nothing is read any more."""
 
     def __init__(self, access: UcxAccess, device: str) -> None:
         """Begins to connect. Raises UcxError."""
@@ -60,38 +66,39 @@ class Reader:
         self._worker: Worker | None = None
         try:
             self._worker = Worker(self._context)
-            self.event_fd = self._worker.event_fd
+            self._sleep = select.poll()
+            self._sleep.register(self._worker.event_fd, select.POLLIN)
             self._connect(self._worker, access)
         except BaseException:
             self.close()
             raise
 
     def start(self, runs: Runs) -> Gets:
-        """Begin to read; the destination belongs to the gets until none is `left`, or the reader is closed.
-
-        Raises UcxError.
-        """
+        """See Reader. Raises UcxError."""
         gets = Gets(runs)
         with self._working():
             self._queued.append(gets)
             self._post()
         return gets
 
-    def progress(self) -> bool:
-        """Move on what is under way; False if there was nothing to do. Raises UcxError for a get that failed."""
+    def progress(self, gets: Gets) -> bool:
+        """See Reader; moves all gets on. Raises UcxError."""
         with self._working() as worker:
             moved = worker.progress()
             self._reap()
             self._post()
         return moved
 
-    def arm(self) -> bool:
-        """Whether one may wait for `event_fd` before the next `progress`. Raises UcxError."""
+    def rest(self, socket: int, waited_s: float, at_most_s: float) -> None:
+        """See Reader. Raises UcxError."""
         with self._working() as worker:
-            return worker.arm()
+            can_sleep = worker.arm()
+        if can_sleep:
+            self._sleep.register(socket, select.POLLRDHUP)  # bytes of the peer do not wake a read, its end does
+            self._sleep.poll(math.ceil(min(at_most_s, _LONGEST_SLEEP_S) * 1000))
 
     def close(self) -> None:
-        """More than once is fine. When it returns no get writes any more, complete or not."""
+        """See Reader."""
         with self._lock:
             if self._closed:
                 return

@@ -192,7 +192,7 @@ def test_an_owner_that_restarts_on_the_same_address(asking: Asking) -> None:
 def test_what_is_said_of_a_pool_is_corrupted_on_the_way(
     asking: Asking, owner: Owner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from distkv.wire.links.transports.ucx import pool
+    from distkv.wire.links.transports.one_sided import pool
 
     def spoilt(*arguments: object) -> bytes:
         told = bytearray(said(*arguments))  # type: ignore[arg-type]

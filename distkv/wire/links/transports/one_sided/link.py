@@ -1,0 +1,129 @@
+"""The tensor link that reads by a library: frames go over a socket, blocks by one-sided reads."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from typing import Generic, Protocol, TypeVar
+
+from distkv.errors import LinkClosed, LinkTimeout
+from distkv.wire.links.base import BlockRead
+from distkv.wire.links.frames import FrameSocket
+from distkv.wire.links.pool_memory import Part
+from distkv.wire.links.runs import Destination, Runs, runs_of
+from distkv.wire.links.transports.one_sided.errors import OneSidedError
+from distkv.wire.links.transports.stream_link import StreamLink
+
+
+class Pending(Protocol):
+    """What a library does for one read."""
+
+    @property
+    def is_complete(self) -> bool: ...
+
+
+PendingT = TypeVar("PendingT", bound=Pending)
+
+
+class Reader(Protocol[PendingT]):
+    """Reads from one pool. Any thread may call; after OneSidedError it is to be closed."""
+
+    def start(self, runs: Runs) -> PendingT:
+        """Begin to read; the destination belongs to the read until it is complete, or the reader is closed.
+
+        Raises OneSidedError.
+        """
+
+    def progress(self, pending: PendingT) -> bool:
+        """Move it on, and others maybe; whether anything moved. Raises OneSidedError for one that failed."""
+
+    def rest(self, socket: int, waited_s: float, at_most_s: float) -> None:
+        """Sleep, where nothing moved, until something may: `at_most_s` at the longest, or until the connection of this
+        descriptor ends. waited_s: how long the read has been waited for. Raises OneSidedError."""
+
+    def close(self) -> None:
+        """More than once is fine. When it returns no read writes any more, complete or not."""
+
+
+class OneSidedLink(StreamLink, Generic[PendingT]):
+    """A TensorLink that reads without the peer's Python; by RDMA and CMA also while the peer is stopped."""
+
+    def __init__(
+        self, frames: FrameSocket, slot_bytes: int, num_slots: int, transport: str, reader: Reader[PendingT]
+    ) -> None:
+        """Owns the reader from here on."""
+        super().__init__(frames, slot_bytes, num_slots, transport)
+        self._reader = reader
+
+    def read_blocks(self, slots: Sequence[int], into: Destination, part: Part | None = None) -> BlockRead:
+        self._check_read(slots, into, part)
+        self._frames.check_alive()
+        with self._ending():
+            return OneSidedRead(self, self._reader.start(runs_of(slots, self.slot_bytes, into, part)))
+
+    def advance(self, pending: PendingT) -> bool:
+        """Move the link's reads on; whether anything moved. Raises LinkClosed."""
+        with self._ending():
+            moved = not pending.is_complete and self._reader.progress(pending)
+            if pending.is_complete or not moved:
+                # Memory outlives its process: only an open connection says that the owner did not die meanwhile.
+                self._frames.check_alive()
+            return moved
+
+    def wait(self, pending: PendingT, timeout_s: float) -> None:
+        """Move the link's reads on until this one is complete. Raises as BlockRead.wait does."""
+        started = time.monotonic()
+        with self._ending(), self._frames.in_use():
+            while True:
+                moved = self.advance(pending)
+                if pending.is_complete:
+                    return
+                waited_s = time.monotonic() - started
+                if waited_s >= timeout_s:
+                    late = LinkTimeout(self.peer, timeout_s)
+                    self._end_reads(str(late))
+                    raise late
+                if not moved:
+                    self._reader.rest(self._frames.fileno(), waited_s, timeout_s - waited_s)
+
+    def close(self) -> None:
+        super().close()
+        self._reader.close()
+
+    def abort(self) -> None:
+        super().abort()
+        self._reader.close()
+
+    @contextlib.contextmanager
+    def _ending(self) -> Iterator[None]:
+        """What goes wrong with a read ends the link."""
+        try:
+            yield
+        except (OneSidedError, LinkClosed) as error:
+            raise self._end_reads(error.why) from None
+
+    def _end_reads(self, why: str) -> LinkClosed:
+        """Nothing is written into the destinations of reads afterwards. Returns the error to raise."""
+        closed = self._frames.kill(why)
+        self._reader.close()
+        return closed
+
+
+class OneSidedRead(Generic[PendingT]):
+    """See BlockRead."""
+
+    def __init__(self, link: OneSidedLink[PendingT], pending: PendingT) -> None:
+        self._link, self._pending = link, pending
+        self._is_complete = False
+
+    def poll(self) -> bool:
+        if not self._is_complete:
+            self._link.advance(self._pending)
+            self._is_complete = self._pending.is_complete
+        return self._is_complete
+
+    def wait(self, timeout_s: float) -> None:
+        if not self._is_complete:
+            self._link.wait(self._pending, timeout_s)
+            self._is_complete = True
