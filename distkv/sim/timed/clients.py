@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+import numpy as np
+
 from distkv.control import commands as c
 from distkv.sim.machines.processes import client_route
 from distkv.sim.outcome import DEADLINE, Outcome
@@ -60,9 +62,11 @@ class Cluster(Protocol):
 @dataclass(slots=True, eq=False)
 class Sent:
     """A request on its way. due_s: when it arrived. name: by which it is known now. at: the instance where it is;
-    empty while none is known. sent_s: when it was sent there. excluded: instances that failed it."""
+    empty while none is known. sent_s: when it was sent there. excluded: instances that failed it. times_s: those of
+    its outcome."""
 
     outcome: Outcome
+    times_s: array[float]
     due_s: float
     name: str
     at: str = ""
@@ -113,11 +117,10 @@ class Clients:
         wait_for_next()
         self._agenda.at(begin_s, self._keep_alive)
 
-    def receive_tokens(self, chunk: TokenChunk, times: Sequence[float]) -> None:
+    def receive_tokens(self, chunk: TokenChunk, times: np.ndarray[tuple[int], np.dtype[np.float64]]) -> None:
         """An instance sent these tokens one by one, at these times, and nothing else of the request meanwhile."""
         if (sent := self._waiting_for(chunk.request_id)) is not None:
-            later_s = self._message_s - sent.due_s
-            sent.outcome.times_s.extend([at + later_s for at in times])
+            sent.times_s.frombytes((times + (self._message_s - sent.due_s)).tobytes())
 
     def receive(self, body: ToClient) -> None:
         """An instance or a gManager answers; it is on its way from now on."""
@@ -146,7 +149,7 @@ class Clients:
             sent = self._sent.get(request_id)
             if sent is not None and sent.at == name and sent in self._open:
                 self._forget(sent)
-                if sent.outcome.times_s:
+                if sent.times_s:
                     self._end(sent, "its instance was lost")
                 else:
                     self._exclude(sent, f"instance {name} was lost")
@@ -165,8 +168,9 @@ class Clients:
     # --- a request
 
     def _arrive(self, request: TraceRequest, due_s: float) -> None:
-        outcome = Outcome(request, array("d"))
-        sent = Sent(outcome, due_s, f"r{len(self.outcomes)}")
+        times_s = array("d")
+        outcome = Outcome(request, times_s)
+        sent = Sent(outcome, times_s, due_s, f"r{len(self.outcomes)}")
         self.outcomes.append(outcome)
         self._open[sent] = None
         self._num_to_come -= 1
@@ -237,7 +241,7 @@ class Clients:
     def _on_chunk(self, sent: Sent, chunk: TokenChunk) -> None:
         at_s = self._agenda.now() + (self._message_s - sent.due_s)
         for _ in chunk.token_ids:
-            sent.outcome.times_s.append(at_s)
+            sent.times_s.append(at_s)
         if chunk.finish_reason is not None:
             self._forget(sent)
             self._end(sent, "")
@@ -247,12 +251,12 @@ class Clients:
             self._end(sent, ended.reason or "it needs more memory than there is")
         elif ended.kind == "refused":
             self._exclude(sent, ended.reason)
-        elif ended.go_to and not sent.outcome.times_s:
+        elif ended.go_to and not sent.times_s:
             sent.go_to = ended.go_to
             sent.moves += 1
             self._find(sent)
         elif (
-            sent.outcome.times_s
+            sent.times_s
             or not ended.retryable
             or (self._agenda.now() - sent.sent_s >= AT_ONCE_S and self._cluster.is_ready(sent.at))
         ):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
+import numpy as np
+
 from distkv.control import commands as c
 from distkv.control.rmanager.quiet import QuietDecode
 from distkv.sim.machines.node import Node
@@ -54,9 +56,10 @@ class FastForward:
         self._quiet[name][0].worker.settle()
         node, quiet = self._quiet.pop(name)
         decoded = c.Decoded(tuple(quiet.results), tuple(quiet.times))
+        times = np.array(quiet.times)
         for command in node.handle(decoded, quiet.times[-1]):
             assert isinstance(command, c.Answer) and isinstance(command.body, TokenChunk), f"not quiet: {command}"
-            self._clients.receive_tokens(command.body, quiet.times)
+            self._clients.receive_tokens(command.body, times)
 
     def _keep(
         self, node: Node[Engine], quiet: QuietDecode, results: Sequence[StepResult], times: Sequence[float]

@@ -93,7 +93,7 @@ class Creditor:
             return f"this instance is {state.instance_state}"
         if message.debtor_id != sender:
             return "not the debtor's own asking"
-        member = state.members.get(sender)
+        member = state.members.find(sender)
         if member is None or member.incarnation != message.debtor_incarnation:
             return "the debtor is no member"
         if self._reclaimer.is_cooling(sender, now):

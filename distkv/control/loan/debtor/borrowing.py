@@ -186,7 +186,7 @@ class Borrower:
 
     def on_linked(self, message: Linked, now: float) -> list[Debt]:
         """The worker can send queries to a creditor, or cannot; returns grants to give back."""
-        member = self._members.get(message.instance_id)
+        member = self._members.find(message.instance_id)
         if member is None or member.incarnation != message.incarnation:
             return []
         if message.problem:

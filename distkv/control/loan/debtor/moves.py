@@ -147,7 +147,7 @@ class Mover:
 
     def _send_ready(self, seq: Sequence, debt: Debt, blocks: list[Block], source: str, now: float) -> bool:
         own = self._state.settings
-        member = self._state.members.get(source)
+        member = self._state.members.find(source)
         if source != own.instance_id and member is None:
             return False
         ready = []

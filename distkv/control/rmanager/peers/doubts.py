@@ -35,7 +35,7 @@ class Doubts:
 
     def begin(self, instance_id: str, lost_at: float, now: float) -> None:
         """It counts as lost at `lost_at`, unless it is cleared before, or was to be lost sooner."""
-        suspects, member = self._state.suspects, self._state.members.get(instance_id)
+        suspects, member = self._state.suspects, self._state.members.find(instance_id)
         if member is None or member.state == "dead":
             return
         if lost_at < suspects.get(instance_id, math.inf):

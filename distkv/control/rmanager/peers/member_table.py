@@ -20,6 +20,9 @@ class Suspects(MutableMapping[str, float]):
     def __getitem__(self, instance_id: str) -> float:
         return self._lost_at[instance_id]
 
+    def __contains__(self, instance_id: object) -> bool:
+        return instance_id in self._lost_at
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._lost_at)
 
@@ -51,6 +54,15 @@ class MemberTable(MutableMapping[str, Member]):
 
     def __getitem__(self, instance_id: str) -> Member:
         return self._members[instance_id]
+
+    # A member list tells of all who changed, every second: what a dict has need not be made of __getitem__.
+
+    def __contains__(self, instance_id: object) -> bool:
+        return instance_id in self._members
+
+    def find(self, instance_id: str) -> Member | None:
+        """The peer of this name, if it is known."""
+        return self._members.get(instance_id)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._members)
@@ -89,26 +101,28 @@ class MemberTable(MutableMapping[str, Member]):
 
     def validate(self) -> None:
         """The sum and the order are those of the members."""
-        filed = {instance_id: self._file_of(instance_id) for instance_id in self._members if self.may_lend(instance_id)}
+        filed = {name: (-self._members[name].free_blocks, name) for name in self._members if self.may_lend(name)}
         assert filed == self._filed and sorted(filed.values()) == self._creditors, "creditors misfiled"
         assert self.lendable_blocks == sum(map(self._lendable_of, self._members))
 
-    def _file_of(self, instance_id: str) -> tuple[int, str]:
-        return -self._members[instance_id].free_blocks, instance_id
-
     def _lendable_of(self, instance_id: str) -> int:
         member = self._members.get(instance_id)
-        if member is None or member.state not in ("ready", "unreachable") or self.suspects.get(instance_id) == GONE:
+        if member is None or member.state not in ("ready", "unreachable"):
             return 0
-        return member.lendable_blocks
+        return 0 if instance_id in self.suspects and self.suspects[instance_id] == GONE else member.lendable_blocks
 
     def _weigh(self, instance_id: str) -> None:
         lendable = self._lendable_of(instance_id)
         self.lendable_blocks += lendable - self._lendable.pop(instance_id, 0)
         if lendable:
             self._lendable[instance_id] = lendable
-        if (filed := self._filed.pop(instance_id, None)) is not None:
-            del self._creditors[bisect_left(self._creditors, filed)]
-        if self.may_lend(instance_id):
-            filed = self._filed[instance_id] = self._file_of(instance_id)
-            insort(self._creditors, filed)
+        before = self._filed.get(instance_id)
+        now = (-self._members[instance_id].free_blocks, instance_id) if self.may_lend(instance_id) else None
+        if before == now:
+            return
+        if before is not None:
+            del self._creditors[bisect_left(self._creditors, before)]
+            del self._filed[instance_id]
+        if now is not None:
+            self._filed[instance_id] = now
+            insort(self._creditors, now)

@@ -17,7 +17,7 @@ import msgspec
 from distkv.control.commands import TellWorker
 from distkv.control.rmanager.peers.doubts import Doubts
 from distkv.control.rmanager.state import RManagerState
-from distkv.wire.messages.common import Member
+from distkv.wire.messages.common import DataEndpoint, Member
 from distkv.wire.messages.envelope import PeerAnswer
 from distkv.wire.messages.member_versions import MemberCursor, MemberLog
 from distkv.wire.messages.to_client import Located
@@ -58,7 +58,7 @@ class PeerBook:
         self.cursor = MemberCursor()
         self._log = MemberLog(max(1, state.settings.incarnation))
         self._listed: dict[str, Member] = {}
-        self._reached: dict[str, Member] = {}
+        self._reached: dict[str, tuple[int, DataEndpoint]] = {}
         self._changed: set[str] = set()
         self._source = 0
         self._postponed: dict[str, Member] = {}
@@ -91,7 +91,7 @@ class PeerBook:
         for member in members:
             if member.instance_id == self._state.settings.instance_id:
                 continue
-            before = known.get(member.instance_id)
+            before = known.find(member.instance_id)
             self._postponed.pop(member.instance_id, None)
             if before is not None and self._is_stale(before, member):
                 continue
@@ -108,10 +108,10 @@ class PeerBook:
         """Say what changed in whom the worker may open tensor links to. Costs what changed, not the list."""
         members, gone = [], []
         for instance_id in sorted(self._changed):
-            known, member = self._reached.pop(instance_id, None), self._state.members.get(instance_id)
-            if member is not None and _is_reachable(member):
-                self._reached[instance_id] = member
-                if known is None or (known.incarnation, known.data) != (member.incarnation, member.data):
+            known, member = self._reached.pop(instance_id, None), self._state.members.find(instance_id)
+            if member is not None and (reached := _reached_at(member)) is not None:
+                self._reached[instance_id] = reached
+                if known != reached:
                     members.append(member)
             elif known is not None:
                 gone.append(instance_id)
@@ -120,7 +120,7 @@ class PeerBook:
             self._state.emit(TellWorker(Peers(members=tuple(members), gone=tuple(gone))))
 
     def _forget_dead(self, instance_id: str) -> None:
-        member = self._state.members.get(instance_id)
+        member = self._state.members.find(instance_id)
         if member is not None and member.state == "dead":
             del self._state.members[instance_id]
             self._changed.add(instance_id)
@@ -153,10 +153,11 @@ class PeerBook:
     def _believe(self, member: Member) -> list[LostPeer]:
         """Take over what is listed; returns the peer if it died, or is another process than the one known here."""
         instance_id = member.instance_id
-        known = self._state.members.get(instance_id)
+        known = self._state.members.find(instance_id)
         self._listed.pop(instance_id, None)
         self._state.members[instance_id] = member
-        self._changed.add(instance_id)
+        if self._reached.get(instance_id) != _reached_at(member):
+            self._changed.add(instance_id)
         self._log.put(member)
         if known is None:
             return []
@@ -179,7 +180,7 @@ class PeerBook:
 
     def heard_from(self, peer_id: str, answer: PeerAnswer) -> list[LostPeer]:
         """It is there. Returns it as lost if the answer shows that it is another process than the one known here."""
-        known = self._state.members.get(peer_id)
+        known = self._state.members.find(peer_id)
         listed = self._listed.get(peer_id)
         if known is not None and isinstance(answer, Renewed) and _is_successor(answer.incarnation, known, listed):
             successor = listed
@@ -195,7 +196,7 @@ class PeerBook:
 
     def drains(self, instance_id: str) -> None:
         """It says so itself, which no list may have told yet."""
-        known = self._state.members.get(instance_id)
+        known = self._state.members.find(instance_id)
         if known is not None and known.state == "ready":
             self._believe(msgspec.structs.replace(known, state="draining"))
 
@@ -225,7 +226,8 @@ class PeerBook:
     def validate(self) -> None:
         """The worker was told of all that it may reach."""
         assert not self._changed, "what changed was not told"
-        assert self._reached == {name: m for name, m in self._state.members.items() if _is_reachable(m)}
+        reached = {name: _reached_at(member) for name, member in self._state.members.items()}
+        assert self._reached == {name: at for name, at in reached.items() if at is not None}
 
     # --- what it tells
 
@@ -250,9 +252,9 @@ class PeerBook:
         return msgspec.structs.replace(self.own, state=self._state.instance_state, free_blocks=free)
 
 
-def _is_reachable(member: Member) -> bool:
-    """Whether the worker may open a tensor link to it."""
-    return member.state != "dead" and member.data is not None
+def _reached_at(member: Member) -> tuple[int, DataEndpoint] | None:
+    """What the worker opens tensor links to it by; None if it may not."""
+    return None if member.state == "dead" or member.data is None else (member.incarnation, member.data)
 
 
 def _misses(known: Member, listed: Member) -> bool:
