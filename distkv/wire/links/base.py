@@ -66,6 +66,10 @@ class TensorLink(Protocol):
     def transport(self) -> str: ...
 
     @property
+    def within_host(self) -> bool:
+        """Whether the peer is certainly on this host: frames pass no network, nor its part of the kernel."""
+
+    @property
     def mapped(self) -> memoryview | None:
         """The peer's pool as memory of this process, read-only; None if this link does not map it. What is read there
         without `read` counts only if the link lives afterwards."""

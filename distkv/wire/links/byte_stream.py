@@ -38,6 +38,11 @@ class ByteStream:
         return self._sock.fileno()
 
     @property
+    def within_host(self) -> bool:
+        """Whether it is no TCP connection, so that the peer is on this host."""
+        return self._sock.family == socket.AF_UNIX
+
+    @property
     def local_host(self) -> str:
         """The own IP address by which the peer is linked; within a host that of loopback. Raises LinkClosed."""
         self.enter()

@@ -59,6 +59,11 @@ class FrameSocket:
         self._stream.peer = name
 
     @property
+    def within_host(self) -> bool:
+        """See ByteStream."""
+        return self._stream.within_host
+
+    @property
     def local_host(self) -> str:
         """See ByteStream."""
         return self._stream.local_host

@@ -37,6 +37,7 @@ def test_bodies_are_aligned_and_writable(pair: Pair) -> None:
 def test_names(pair: Pair, transport: str) -> None:
     assert (pair.asking.peer, pair.answering.peer) == ("b", "a")
     assert pair.asking.transport == transport
+    assert pair.asking.within_host == (transport != "tcp")
 
 
 def test_a_big_body(pair: Pair) -> None:

@@ -4,24 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 from distkv.control.performance.model import PerformanceModel
 from distkv.engine.attention.fetch.costs import Model, Way, Work
 from distkv.wire.messages.profile import LinkKind, Profile
 from distkv.wire.profile_file import load_profile
 
-MAPPING = ("inproc", "shm")
-"""Transports by which pools are mapped: nothing is read before it is attended to."""
 _LEAST_S = 1e-9
 
 
-def cost_models(profile: Profile, block_tokens: int) -> Callable[[str], Model]:
-    """By the transport of a link to a creditor: the seconds of a layer."""
+class LinkPath(Protocol):
+    """What a link to a creditor says of itself; see TensorLink. Where the pool is mapped, nothing is read before it is
+    attended to."""
+
+    @property
+    def within_host(self) -> bool: ...
+
+    @property
+    def mapped(self) -> memoryview | None: ...
+
+
+def cost_models(profile: Profile, block_tokens: int) -> Callable[[LinkPath], Model]:
+    """By the link to a creditor: the seconds of a layer."""
     performance = PerformanceModel(profile)
 
-    def over(transport: str) -> Model:
-        link: LinkKind = "network" if transport == "tcp" else "host"
-        is_mapped = transport in MAPPING
+    def over(path: LinkPath) -> Model:
+        link: LinkKind = "host" if path.within_host else "network"
+        is_mapped = path.mapped is not None
 
         def layer_s(way: Way, work: Work) -> float:
             tokens = work.blocks * block_tokens
@@ -40,6 +50,6 @@ def cost_models(profile: Profile, block_tokens: int) -> Callable[[str], Model]:
     return over
 
 
-def cost_models_of(path: str | None, block_tokens: int) -> Callable[[str], Model] | None:
+def cost_models_of(path: str | None, block_tokens: int) -> Callable[[LinkPath], Model] | None:
     """Of the profile in this file; None without one. Raises ConfigError."""
     return None if path is None else cost_models(load_profile(Path(path).expanduser()), block_tokens)

@@ -45,11 +45,11 @@ class PeerLinks:
         slot_bytes: int,
         attend_timeout_s: float,
         transport: Transport,
-        cost_model: Callable[[str], Model] | None = None,
+        cost_model: Callable[[TensorLink], Model] | None = None,
         registered: Registrations | None = None,
     ) -> None:
-        """registered: the own pool, known to transports that need it. cost_model(transport): what attention over keys
-        behind such a link takes by a profile; None without one."""
+        """registered: the own pool, known to transports that need it. cost_model(link): what attention over keys
+        behind a link takes by a profile; None without one."""
         self.counters = Counters()
         self._identity = identity
         self._slot_bytes = slot_bytes
@@ -123,19 +123,19 @@ class PeerLinks:
         link.abort()
 
     def _asking(self, link: TensorLink, instance_id: str, on_silent: Callable[[], None]) -> CreditorLink:
-        measured = self._measured_of(instance_id, link.transport)
+        measured = self._measured_of(instance_id, link)
         return CreditorLink(link, instance_id, measured.answers, self.counters, on_silent, measured.costs)
 
     def _reading(self, link: TensorLink, instance_id: str, on_silent: Callable[[], None]) -> FetchLink:
-        measured = self._measured_of(instance_id, link.transport)
+        measured = self._measured_of(instance_id, link)
         return FetchLink(link, instance_id, measured.slots, measured.costs, on_silent)
 
-    def _measured_of(self, instance_id: str, transport: str) -> Measured:
+    def _measured_of(self, instance_id: str, link: TensorLink) -> Measured:
         """What links to a creditor have taught; kept while it is a member, and used by the step thread."""
         with self._lock:
             known = self._measured.get(instance_id)
             if known is None:
-                model = None if self._cost_model is None else self._cost_model(transport)
+                model = None if self._cost_model is None else self._cost_model(link)
                 timeout_s = self._attend_timeout_s
                 known = Measured(AnswerTimes(timeout_s), AnswerTimes(timeout_s), Costs(model))
                 self._measured[instance_id] = known

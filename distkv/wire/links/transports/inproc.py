@@ -40,6 +40,7 @@ class InprocLink:
     """A TensorLink within one process. faults: what goes wrong at this end; harmless unless programmed."""
 
     transport = "inproc"
+    within_host = True
 
     def __init__(self, pipe: _Pipe, end: int, peer: str, pool: PoolMemory, faults: Faults) -> None:
         self.faults = faults

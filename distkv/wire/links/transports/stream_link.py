@@ -32,6 +32,10 @@ class StreamLink:
         return self._frames.peer
 
     @property
+    def within_host(self) -> bool:
+        return self._frames.within_host
+
+    @property
     def local_host(self) -> str:
         """See ByteStream."""
         return self._frames.local_host
