@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import socket
 import time
 from collections.abc import Callable
@@ -66,9 +67,12 @@ class Ways:
         host = reached.endpoint.address.rpartition(":")[0]
         self._sock = self._connection(host, reached.port)
         self._by_ucx: dict[str, tuple[socket.socket, ucx_messages.Receiver]] = {}
+        # Namespaces stand for hosts, which share no memory.
+        by_network = {} if ipaddress.ip_address(host).is_loopback else {"TLS": "tcp"}
         for name, settings in UCX_SETTINGS.items():
             try:
-                self._by_ucx[name] = self._connected_by_ucx(self._connection(host, reached.port), settings)
+                sock = self._connection(host, reached.port)
+                self._by_ucx[name] = self._connected_by_ucx(sock, settings | by_network)
             except (DistKVError, ImportError) as error:
                 self.not_linked[name] = str(error)
         context = self._stack.enter_context(zmq.Context())

@@ -11,9 +11,10 @@ from distkv.wire.links.base import SEND_TIMEOUT_S
 from distkv.wire.links.frames import FrameSocket
 from distkv.wire.links.iovec import byte_views
 from distkv.wire.links.runs import Destination
+from distkv.wire.links.slot_views import SlotViews
 from distkv.wire.messages.data import Blocks, Denied, ReadBlocks
 
-PIECE_BYTES = 4 * 2**20
+PIECE_BYTES = 16 * 2**20
 _AHEAD_BYTES = 2 * PIECE_BYTES
 _AHEAD_PIECES = 16
 # The owner reads no request while it sends an answer, so what is asked for ahead fits into the buffers between.
@@ -139,10 +140,13 @@ class _Targets:
     """The destination of a read, handed out piece by piece."""
 
     def __init__(self, into: Destination) -> None:
-        self._views, _size = byte_views(into)
+        self._views, self._left = byte_views([into] if isinstance(into, SlotViews) else into)
         self._views.reverse()
 
     def take(self, size: int) -> list[memoryview]:
+        if size == self._left:
+            return self._views[::-1]
+        self._left -= size
         taken: list[memoryview] = []
         while size:
             view = self._views.pop()
