@@ -201,7 +201,7 @@ def test_a_request_that_borrows_still_lacks_what_it_lacked() -> None:
     admitting = Admitting(8)
     admitting.run("running", 5)
     old = admitting.wait("old", 4, arrival=5.0)
-    admitting.wait("young", 1, arrival=6.0)
+    admitting.wait("young", 4, arrival=6.0)
     before = admitting.admission.lacking(admitting.clock.now())
     admitting.admit()
     assert old.state is ACQUIRING and old.placement.unassigned_slots

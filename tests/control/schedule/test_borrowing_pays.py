@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from distkv.control.request.sequence import SeqState
+from distkv.control.schedule.admission.waiting import AGED_S
 from distkv.wire.messages.profile import LinkProfile
 from distkv.wire.messages.to_gmanager import BorrowQuery
 from distkv.wire.messages.to_rmanager import TryMoveKvcache
@@ -69,14 +70,41 @@ def test_while_nothing_is_known_of_what_steps_cost_who_fits_here_borrows() -> No
     assert seq.state is ACQUIRING and admitting.borrow().is_avoidable
 
 
-def test_who_fits_here_and_could_begin_elsewhere_waits_for_memory_in_one_place() -> None:
-    """Each borrow had all steps of its batch wait, and took memory from those who came to its creditor next."""
+def test_who_fits_here_and_borrows_says_that_all_of_it_could_go_elsewhere() -> None:
+    """Then the gManager may send it where it fits alone; it has had time to do so before."""
     admitting = Admitting(8)
     admitting.run("running", 5)
     fits = add_sequence(admitting.state, "fits", 16, WAITING, arrival=5.0, can_move=True)
-    larger = add_sequence(admitting.state, "larger", 48, WAITING, arrival=6.0, can_move=True)
     admitting.admit()
-    assert (fits.state, larger.state) == (WAITING, ACQUIRING)
+    assert fits.state is WAITING
+    admitting.clock.advance(AGED_S)
+    admitting.admit()
+    assert fits.state is ACQUIRING and admitting.borrow().is_avoidable
+    (query,) = issued(admitting.state, BorrowQuery)
+    assert query.movable_tokens >= 16 and query.request_id == "fits"
+
+
+def test_who_could_wait_leaves_what_is_free_to_a_younger_one_that_fits() -> None:
+    admitting = Admitting(8)
+    admitting.state.growing.outputs.ended(1)
+    admitting.run("running", 4)
+    large, small = admitting.wait("large", 5, arrival=5.0), admitting.wait("small", 1, arrival=6.0)
+    admitting.admit()
+    assert (large.state, small.state) == (ACQUIRING, RUNNING)
+    assert small.age > large.age and large.placement.num_local_slots <= 2
+
+
+def test_who_could_wait_leaves_a_share_of_its_pool_free_for_who_comes_next() -> None:
+    borrowed = {}
+    for pool, size in ((40, 24), (40, 48)):  # the other one could not wait
+        admitting = Admitting(pool)
+        admitting.state.growing.outputs.ended(1)
+        admitting.run("running", 24)
+        seq = admitting.wait("r", size, arrival=5.0)
+        admitting.admit()
+        assert seq.state is ACQUIRING
+        borrowed[admitting.borrow().is_avoidable] = admitting.state.pool.num_free
+    assert borrowed[True] - borrowed[False] == admitting.state.kept_for_next == 4
 
 
 @pytest.mark.parametrize(("round_trip_s", "state"), [(0.00001, ACQUIRING), (0.1, WAITING)])

@@ -105,6 +105,20 @@ def test_memory_that_comes_free_soon_is_not_worth_waits_for_the_whole_request() 
     assert seen.pays(1, home_steps=5.0, life_steps=6.0)
 
 
+def test_where_others_would_have_the_memory_at_home_a_whole_life_of_waits_is_compared_with_a_smaller_batch() -> None:
+    """Whoever waits for it leaves the batch smaller by one for as long, however soon memory comes free."""
+    seen = Seen()
+    seen.step(2, 0.004)
+
+    def pays(batch: int, prefill_s: float = 0.0) -> bool:
+        choice = Choice(batch, False, 5.0, 200.0, is_in_demand=True, prefill_s=prefill_s)
+        return seen.worth.pays(choice, seen.now)
+
+    assert not seen.pays(1, home_steps=5.0, life_steps=200.0) and pays(1)
+    assert not pays(8)
+    assert not pays(1, prefill_s=100.0), "hardly any of its time is decode, and only that gains"
+
+
 def test_where_steps_wait_anyway_one_more_costs_little() -> None:
     seen = Seen()
     seen.step(2, 0.007)

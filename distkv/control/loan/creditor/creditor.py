@@ -61,6 +61,8 @@ class Creditor:
                 self._revoke(loan, tell_debtor=False)
         request = sender, message.request_id
         kept = state.earmarks.kept_from(request, state.earmarks.since(message.waited_s, now), now)
+        if message.is_avoidable:
+            kept += state.kept_for_next
         answer, is_new = state.loans.try_grant(route, message, max(0, state.lendable_to(*request) - kept), now)
         if isinstance(answer, Granted):
             serving = state.serving
@@ -69,7 +71,8 @@ class Creditor:
             )
         granted = len(answer.slots) if isinstance(answer, Granted) else 0
         wanted = self._wanted(message.num_blocks, granted) if granted < message.num_blocks else 0
-        state.earmarks.ask(request, message.waited_s, wanted, now)
+        if not message.is_avoidable:  # that waits for memory at home too, and keeps none from others
+            state.earmarks.ask(request, message.waited_s, wanted, now)
         if isinstance(answer, Granted) and is_new:
             span = SpanRef(span_id=answer.span_id, epoch=answer.epoch)
             state.emit(TellWorker(Grant(span=span, slots=answer.slots)))
@@ -104,8 +107,9 @@ class Creditor:
 
     def _why_not_avoidable(self) -> str:
         """Why nothing is lent to a request that its own instance could hold; empty if it may have some."""
-        if self._state.sequences.num_waiting:
-            return "requests wait here, and the debtor's own pool could hold this one"
+        queue = self._state.sequences.queue
+        if queue.resuming or queue.next_fitting(self._state.pool.num_free) is not None:
+            return "requests wait here that fit, and the debtor's own pool could hold this one"
         if self._state.owed:
             return "this instance has borrowed, and the debtor's own pool could hold the request"
         return ""

@@ -90,12 +90,12 @@ class Admission:
         needs."""
         while not self._batch_is_full and (room := self._room()) > 0:
             aged = self._queue.aged.oldest
+            if aged is not None:
+                self._passing.look(aged.request_id, aged.size_blocks)
             seq = self._next_borrower(aged, room, now) or self._queue.next_fitting(room)
             if seq is None:
                 break
             passed = [self._passing] if aged is not None and seq.age > aged.age else []
-            if aged is not None:
-                self._passing.look(aged.request_id, aged.size_blocks)
             asking = self._state.settings.instance_id, seq.request_id
             kept = self._state.earmarks.kept_from(asking, seq.request.arrival, now)
             if kept and room - seq.size_blocks < kept:
@@ -117,10 +117,18 @@ class Admission:
             return None
         for seq in (self._queue.next_ready, self._queue.next_larger(self._state.settings.num_blocks)):
             if seq is not None and (aged is None or seq.age <= aged.age):
-                fits = self._holdings.unplaced_blocks(seq) + self._growth(seq, now) <= room
-                if fits or self._is_to_borrow(seq, now):
+                if self._holdings.unplaced_blocks(seq) + self._growth(seq, now) <= room:
                     return seq
+                if self._is_to_borrow(seq, now):
+                    return None if self._yields(seq, aged, room) else seq
         return None
+
+    def _yields(self, seq: Sequence, aged: Sequence | None, room: int) -> bool:
+        """Whether one that could wait for memory at home leaves what is free to a younger one that fits."""
+        if seq.placement.holds_kv or not self._state.fits_at_home(seq):
+            return False
+        fitting = self._queue.next_fitting(room)
+        return fitting is not None and (aged is None or self._passing.may_pass(fitting.size_blocks))
 
     def _make_way(self, seq: Sequence, now: float) -> None:
         youngest = self._queue.resuming.youngest
@@ -237,7 +245,9 @@ class Admission:
             return True
         if not self._may_borrow or not self._is_to_borrow(seq, now):
             return False
-        local = min(need, max(room - growth, min(1, room)))
+        is_avoidable = not seq.placement.holds_kv and state.fits_at_home(seq)
+        kept = state.kept_for_next if is_avoidable else 0
+        local = min(need, max(room - growth - kept, min(1, room)))
         self._take_local(seq, local)
         staging = self._missing_staging(seq)
         if staging and not seq.placement.counts.movable:
@@ -247,18 +257,18 @@ class Admission:
         state.borrower.start(
             seq,
             Purpose.PLACE,
-            max(remote, need + growth - room),
+            max(remote, need + growth + kept - room),
             now,
             movable_tokens=state.movable_tokens(seq),
-            is_avoidable=not seq.placement.holds_kv and state.fits_at_home(seq),
+            is_avoidable=is_avoidable,
         )
         return True
 
     def _is_to_borrow(self, seq: Sequence, now: float) -> bool:
-        """Whether it should have memory of others as soon as it can. One that could begin here alone, and elsewhere,
-        waits for memory in one place. Where it could begin nowhere else, borrowing must be expected to pay, and nothing
-        is borrowed for it while requests like it have borrowed from here. Looked at when a step was planned or
-        answered, or slots or the batch changed."""
+        """Whether it should have memory of others as soon as it can. For one that could begin here alone borrowing must
+        be expected to pay, and nothing is borrowed while requests like it have borrowed from here. One that could begin
+        elsewhere waits for AGED_S first: by then it has been sent there if there was memory for it. Looked at when a
+        step was planned or answered, or slots or the batch changed."""
         state = self._state
         if not self._may_be_to_borrow(seq):
             return False
@@ -274,7 +284,7 @@ class Admission:
         state = self._state
         if seq.placement.holds_kv or not state.fits_at_home(seq):
             return True
-        return not state.movable_tokens(seq) and not state.loans.has_avoidable
+        return (seq in self._queue.aged or not state.movable_tokens(seq)) and not state.loans.has_avoidable
 
     def _choice(self, seq: Sequence, now: float) -> Choice:
         state = self._state
@@ -285,6 +295,8 @@ class Admission:
             home_steps=steps_until(endings(state), lacking),
             life_steps=still_to_come(state, seq),
             profiled_wait_s=self._profiled_wait_s(seq, lacking),
+            is_in_demand=self._queue.unplaced_blocks - seq.size_blocks >= lacking,
+            prefill_s=seq.length * state.scheduler.times.prompt_token_s,
         )
 
     def _profiled_wait_s(self, seq: Sequence, remote_blocks: int) -> float | None:

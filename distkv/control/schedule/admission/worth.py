@@ -37,6 +37,12 @@ By judgement, not measured: 1 would count neither of these costs, and the more i
 it: `distkv bench cluster` around saturation with 1, 1.25, 1.5, 2 and 3 in place of it, by turns beside lending off, on
 a trace of high variance and on one where every request fits; the smallest that is nowhere below 0.98 of lending off is
 right."""
+LEAST_GAIN = 0.1
+"""Of the seconds that an instance spends on a request, so much must be saved where all memory stays in demand: moves,
+prefill over a link and those who come next and find less room are not in the sum.
+
+By judgement, from simulations of `documents` and of the public traces (docs/benchmarks/sharing.md): without it a load
+whose time is nearly all prefill (mooncake) had 0.97 of the throughput of lending off, with it 1.00."""
 
 
 class StepTime:
@@ -78,7 +84,8 @@ class Choice:
 
     batch: sequences that run without it. is_remote: their steps wait for partials anyway. life_steps: how long it is
     expected to run. profiled_wait_s: what a profile says of the wait of a step that its rBlocks would cost; None
-    without one.
+    without one. is_in_demand: others who wait need the memory that comes free here, too. prefill_s: what the prompt
+    takes.
     """
 
     batch: int
@@ -86,6 +93,8 @@ class Choice:
     home_steps: float
     life_steps: float
     profiled_wait_s: float | None = None
+    is_in_demand: bool = False
+    prefill_s: float = 0.0
 
 
 class Worth:
@@ -140,7 +149,8 @@ class Worth:
     def pays(self, choice: Choice, now: float) -> bool:
         """Whether borrowing is expected to make more tokens than waiting: what the larger batch makes until there is
         room here, less CAUTION times what all lose to waits then, and what they lose afterwards if nobody leaves that
-        room to its rBlocks."""
+        room to its rBlocks. Where others would have that room, there is no afterwards: a batch larger by one that waits
+        is compared with one that does not."""
         if not choice.batch or not self.is_known:
             return True
         joined = choice.batch + 1
@@ -151,6 +161,11 @@ class Worth:
             wait_s = UNSEEN_WAIT * alone_s if choice.profiled_wait_s is None else choice.profiled_wait_s
         if choice.is_remote:
             return joined / (joined_s + wait_s) > choice.batch / (alone_s + wait_s)
+        if choice.is_in_demand:
+            # What the instance spends on one request of a full batch: its prefill, and its share of the steps.
+            spent_s = choice.prefill_s + choice.life_steps * alone_s / choice.batch
+            then_s = choice.prefill_s + choice.life_steps * (joined_s + CAUTION * wait_s) / joined
+            return then_s <= (1 - LEAST_GAIN) * spent_s
         lost_per_s = joined / joined_s - joined / (joined_s + wait_s)
         gain_per_s = joined / joined_s - choice.batch / alone_s - CAUTION * lost_per_s
         if gain_per_s <= 0 or choice.home_steps == math.inf:
