@@ -154,7 +154,7 @@ class TryMoveKvcache(Message, frozen=True):
     num_blocks: Count  #: rBlocks requested
     ttl_s: Seconds  #: lease requested, seconds
     waited_s: Seconds = 0.0  #: how long the request has waited for memory; one that waits for long is kept some
-    #: the debtor alone could hold the request, later: nothing is lent to it where one waits that fits or that has borrowed
+    #: the debtor alone could hold the request, later: who has borrowed, or has one waiting that fits, lends nothing
     is_avoidable: bool = False
 
 
