@@ -80,7 +80,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "device": {"model"},
         "model": {"device"},
         "attention": {"device", "model", "step"},
-        "sampling": {"model", "step"},
+        "sampling": {"device", "model", "step"},
         "step": {"device", "model", "attention", "sampling"},
     },
     "gateway": {

@@ -34,6 +34,7 @@ from distkv.actors.worker.links.link_server import LinkServer
 from distkv.actors.worker.links.peer_links import PeerLinks
 from distkv.actors.worker.pool_size import kv_dtype, make_pool
 from distkv.actors.worker.spec import SPEC_VARIABLE, WorkerSpec
+from distkv.actors.worker.steps import Steps
 from distkv.actors.worker.transfers import Transfers
 from distkv.engine.attention.serving import AttendServer
 from distkv.engine.attention.spans import SpanRegistry
@@ -45,7 +46,7 @@ from distkv.engine.model.weights import fingerprint
 from distkv.engine.step.runner import StepRunner
 from distkv.engine.step.warm_up import warm_up
 from distkv.errors import CheckpointError, ConfigError, LinkClosed
-from distkv.log import about, configure
+from distkv.log import configure
 from distkv.wire.links import LinkIdentity, listen, register
 from distkv.wire.messages import from_worker as fw
 from distkv.wire.messages import to_worker as tw
@@ -121,9 +122,8 @@ class Worker:
             self._model, self._pool, self._peers, engine.microbatches, data.prefill_kv, data.fetch_bytes
         )
         warm_up(self._runner, self._model, self._pool)
-        self._steps: queue.SimpleQueue[Envelope[ToWorker]] = queue.SimpleQueue()
+        self._steps = Steps(spec.pipe_address, self._runner, self._server.served_s, self._counters)
         self._failure: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
-        self._step_counters = Counters()
         self._log.info(
             "loaded", model=config.model_type, dtype=str(dtype), kv_dtype=str(kv),
             linears=device.backend.linear_name(dtype), device=str(device.place), blocks=self._pool.num_slots,
@@ -143,7 +143,7 @@ class Worker:
         self._grammars.prepare()
         self._start("listener", self._serving.run)
         self._start("transfers", self._transfers.run)
-        self._start("steps", self._run_steps)
+        self._start("steps", self._steps.run)
         self._start("grammars", self._grammars.run)
         self._results.send(
             fw.WorkerReady(
@@ -170,7 +170,7 @@ class Worker:
         command = envelope.body
         match command:
             case tw.Step() | tw.Forget():
-                self._steps.put(envelope)
+                self._steps.put(command, envelope.id)
             case tw.Compile():
                 self._grammars.put(command, envelope.id)
             case tw.Checksum() | tw.Pull() | tw.Link():
@@ -191,30 +191,9 @@ class Worker:
                 assert_never(command)
         return True
 
-    def _run_steps(self) -> None:
-        with ResultWriter(self._spec.pipe_address) as results:
-            while True:
-                envelope = self._steps.get()
-                command = envelope.body
-                if isinstance(command, tw.Forget):
-                    self._runner.forget(command.request_ids, command.grammar_ids)
-                    continue
-                assert isinstance(command, tw.Step)
-                with about(cause=envelope.id):
-                    started, served_s = time.perf_counter(), self._server.served_s()
-                    outcome = self._runner.run(command)
-                    self._step_counters.step_serve_s += self._server.served_s() - served_s
-                    result = fw.StepResult(
-                        step_id=command.step_id,
-                        results=outcome,
-                        compute_s=time.perf_counter() - started,
-                        counters=self._counters(),
-                    )
-                results.send(result, envelope.id)
-
     def _counters(self) -> Counters:
-        parts = (self._runner, self._peers, self._server, self._serving, self._transfers)
-        return total(self._step_counters, *(part.counters for part in parts))
+        parts = (self._steps, self._runner, self._peers, self._server, self._serving, self._transfers)
+        return total(*(part.counters for part in parts))
 
     def _start(self, name: str, target: Callable[[], None]) -> None:
         def guarded() -> None:

@@ -35,6 +35,11 @@ class _CudaCopy:
     held: tuple[Tensor, ...]
     arrived: torch.cuda.Event
 
+    @property
+    def is_done(self) -> bool:
+        """See PendingCopy."""
+        return bool(self.arrived.query())  # type: ignore[no-untyped-call]
+
     def wait(self) -> tuple[Tensor, ...]:
         """See PendingCopy."""
         self.arrived.synchronize()

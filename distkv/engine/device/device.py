@@ -29,6 +29,11 @@ class Captured:
 class PendingCopy(Protocol):
     """A copy on its way to host memory."""
 
+    @property
+    def is_done(self) -> bool:
+        """Whether it is there."""
+        ...
+
     def wait(self) -> tuple[Tensor, ...]:
         """The tensors on the host, once they are there."""
 
@@ -133,6 +138,7 @@ class CompletedCopy:
     """A PendingCopy of what is on the host."""
 
     tensors: tuple[Tensor, ...]
+    is_done = True
 
     def wait(self) -> tuple[Tensor, ...]:
         """See PendingCopy."""

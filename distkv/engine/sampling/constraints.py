@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from distkv.engine.device.device import Device
 from distkv.engine.step.batch import PlannedSeq
 from distkv.errors import MalformedMessage
 from distkv.wire.messages.counters import Counters
@@ -104,8 +105,9 @@ class Masks:
     def __init__(self, wanted: Sequence[tuple[str, Constraint, Sampling]], made: Future[Words] | None) -> None:
         self._wanted, self._made = wanted, made
 
-    def apply(self, logits: Tensor, row_of: Mapping[str, int]) -> None:
-        """-inf for tokens that cannot come next, in place, in float32 [N, vocab]. row_of: the row of each request."""
+    def apply(self, logits: Tensor, row_of: Mapping[str, int], device: Device) -> None:
+        """-inf for tokens that cannot come next, in place, in float32 [N, vocab] on the device. row_of: the row of each
+        request."""
         if self._made is None:
             return
         words = self._made.result()
@@ -118,8 +120,8 @@ class Masks:
                 mask[:] = True
         found = [index for index, (name, *_) in enumerate(self._wanted) if name in row_of]
         rows = [row_of[self._wanted[index][0]] for index in found]
-        barred = torch.from_numpy(~bits[found, :vocab]).to(logits.device)
-        logits[rows] = logits[rows].masked_fill(barred, -torch.inf)
+        barred, at = device.to_device(torch.from_numpy(~bits[found, :vocab]), torch.tensor(rows, dtype=torch.int64))
+        logits.index_copy_(0, at, logits.index_select(0, at).masked_fill_(barred, -torch.inf))
 
 
 class Constraints:

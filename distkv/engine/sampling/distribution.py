@@ -1,49 +1,41 @@
-"""From logits to a token. A token depends on its own row, its request, seed and position, never on the batch.
+"""From logits to tokens, all of a step by the same operations. A token depends on its own row, its request, seed and
+position, never on the batch.
 
 The order is that of transformers, and of vLLM as far as it says the same: bias, repetition penalty, frequency and
 presence penalty, all on raw logits and also when greedy; then temperature, top-k, top-p, min-p. (vLLM has min-p before
 top-k and top-p.) transformers knows no frequency and presence penalties: they are OpenAI's, in vLLM's place. What may
 not be chosen is left out after the penalties, which change none of it; vLLM does so before.
+
+Nothing here waits for the device, and nothing is done row by row.
 """
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 
 import torch
-import xxhash
 from torch import Tensor
 
-from distkv.wire.messages.to_worker import Sampling
+from distkv.engine.sampling.draws import Numbers, Shape, Tables
+from distkv.engine.sampling.seen import SeenTokens
 
 # Beyond any logit, and far enough from the largest float64 that differences of two stay finite.
 _HUGE = 1e300
 
 
-def sample(logits: Tensor, sampling: Sampling, position: int, history: Tensor | None = None) -> Tensor:
-    """Choose the token at `position` from float32 logits [vocab]; int64, without dimensions, where the logits lie, and
-    without waiting for them. Temperature 0 is greedy.
-
-    history: int64 [position], all tokens before it; needed for penalties and bad words. Otherwise one draw by inverse
-    distribution in order of token id.
-    """
-    scores = _leave_out(_penalize(_bias(logits, sampling), sampling, history), sampling, history)
-    if sampling.temperature == 0:
-        return scores.argmax()
-    scores = _filter(scores, sampling)
-    cumulative = scores.softmax(-1).cumsum(-1)
-    drawn = noise(sampling.seed, position) * cumulative[-1]
-    index = torch.searchsorted(cumulative, drawn, right=True)
-    # Rounding may put the draw at the very end: take the last token that has a probability.
-    tokens = torch.arange(len(scores), device=scores.device)
-    return torch.minimum(index, tokens.masked_fill(scores == -torch.inf, 0).max())
-
-
-def is_greedy(sampling: Sampling) -> bool:
-    """Whether the token is the argmax of its raw logits."""
-    penalties = sampling.repetition_penalty != 1 or sampling.frequency_penalty != 0 or sampling.presence_penalty != 0
-    leaves_out = bool(sampling.allowed_token_ids or sampling.forbidden_token_ids or sampling.bad_words)
-    return sampling.temperature == 0 and not (sampling.logit_bias or penalties or leaves_out)
+def choose(logits: Tensor, tables: Tables, shape: Shape, seen: SeenTokens) -> Tensor:
+    """int64 [R]: a token for each row of float32 logits [R, vocab], by one draw by inverse distribution in order of
+    token id, or the likeliest one where the temperature is 0. All are on one device; `seen` learns what is new."""
+    numbers = Numbers(*tables.numbers[:, :, None])
+    scores = logits.double()
+    if tables.bias_at is not None and tables.bias is not None:
+        scores.view(-1).index_add_(0, tables.bias_at, tables.bias)
+    if tables.seen_rows is not None:
+        seen.update(tables.new_rows, tables.new_seen, tables.new_output)
+        scores = _penalized(scores, numbers, tables.seen_rows, shape, seen)
+    scores = _left_out(scores, tables)
+    drawn = _drawn(_filtered(scores, numbers, tables, shape), numbers.noise)
+    return torch.where(numbers.is_greedy[:, 0] > 0, scores.argmax(-1), drawn) if shape.has_greedy else drawn
 
 
 def argmax(logits: Tensor) -> Tensor:
@@ -52,78 +44,72 @@ def argmax(logits: Tensor) -> Tensor:
     return logits.argmax(-1) if logits.is_cuda else torch.from_numpy(logits.numpy().argmax(-1))
 
 
-def noise(seed: int, position: int) -> float:
-    """A number in [0, 1) that is a pure function of both arguments, 0 ≤ each < 2**64."""
-    digest = xxhash.xxh3_64_intdigest(seed.to_bytes(8, "little") + position.to_bytes(8, "little"))
-    return (digest >> 11) / float(1 << 53)
-
-
-def _bias(logits: Tensor, sampling: Sampling) -> Tensor:
-    if not sampling.logit_bias:
-        return logits
-    ids = torch.tensor(list(sampling.logit_bias), device=logits.device)
-    biases = torch.tensor(list(sampling.logit_bias.values()), dtype=torch.float64, device=logits.device)
-    return logits.double().index_add(0, ids, biases)
-
-
-def _penalize(logits: Tensor, sampling: Sampling, history: Tensor | None) -> Tensor:
-    repetition, frequency, presence = (
-        sampling.repetition_penalty, sampling.frequency_penalty, sampling.presence_penalty
-    )  # fmt: skip
-    if repetition == 1 and frequency == presence == 0:
-        return logits
-    assert history is not None, "a Step with penalties has no history"
-    scores, history = logits.double(), history.to(logits.device)
-    if repetition != 1:
-        seen = scores[history]
-        changed = torch.where(seen < 0, seen * repetition, seen / repetition).clamp(-_HUGE, _HUGE)
-        seen = torch.where(seen == -torch.inf, seen, changed)  # what no grammar allows stays out
-        scores = scores.index_put((history,), seen)
-    if frequency != 0 or presence != 0:
-        counts = history[sampling.prompt_tokens :].bincount(minlength=len(scores))
-        scores = scores - frequency * counts - presence * (counts > 0)
+def _penalized(scores: Tensor, numbers: Numbers, rows: Tensor, shape: Shape, seen: SeenTokens) -> Tensor:
+    """Where all penalties of a row are neutral, so is this."""
+    assert seen.seen is not None and seen.counts is not None
+    if shape.has_repetition:
+        repetition = numbers.repetition
+        changed = torch.where(scores < 0, scores * repetition, scores / repetition).clamp_(-_HUGE, _HUGE)
+        # What no grammar allows stays out.
+        changes = (scores != -torch.inf).logical_and_(seen.seen.index_select(0, rows))
+        scores = torch.where(changes, changed, scores)
+    if shape.has_counted:
+        counts = seen.counts.index_select(0, rows)
+        scores = scores - numbers.frequency * counts
+        scores -= numbers.presence * (counts > 0)
     return scores
 
 
-def _leave_out(scores: Tensor, sampling: Sampling, history: Tensor | None) -> Tensor:
+def _left_out(scores: Tensor, tables: Tables) -> Tensor:
     """-inf for tokens that may not be chosen; forbidden ones and those that complete bad words may, if no other is
     left."""
-    if sampling.allowed_token_ids:
-        allowed = torch.tensor(sampling.allowed_token_ids, device=scores.device)
-        scores = torch.full_like(scores, -torch.inf).index_put((allowed,), scores[allowed])
-    forbidden = [*sampling.forbidden_token_ids, *_completing(sampling, history)]
-    if not forbidden:
-        return scores
-    left = scores.index_fill(0, torch.tensor(forbidden, device=scores.device), -torch.inf)
-    return torch.where(left.max() == -torch.inf, scores, left)
-
-
-def _completing(sampling: Sampling, history: Tensor | None) -> list[int]:
-    """The last tokens of bad words whose others the output ends with."""
-    if not sampling.bad_words:
-        return []
-    assert history is not None, "a Step with bad words has no history"
-    longest = max(map(len, sampling.bad_words)) - 1
-    end = tuple(history[max(sampling.prompt_tokens, len(history) - longest) :].tolist())
-    # A word that is longer than the output cannot be its end.
-    return [
-        word[-1]
-        for word in sampling.bad_words
-        if len(word) <= len(end) + 1 and end[len(end) + 1 - len(word) :] == word[:-1]
-    ]
-
-
-def _filter(logits: Tensor, sampling: Sampling) -> Tensor:
-    """float64 scores, -inf for tokens that cannot be drawn; at most 0 before, so that none overflows."""
-    scores = (logits.double() - logits.max()) / sampling.temperature
-    if 0 < sampling.top_k < len(scores):
-        scores = scores.masked_fill(scores < scores.topk(sampling.top_k).values[-1], -torch.inf)
-    if sampling.top_p < 1:
-        ascending, order = scores.sort()
-        rest = ascending.softmax(-1).cumsum(-1) <= 1 - sampling.top_p
-        rest[-1] = False
-        scores = scores.scatter(0, order, ascending.masked_fill(rest, -torch.inf))
-    if sampling.min_p > 0:
-        # The most likely token is always left and has score 0: the others' scores are logarithms of their shares of it.
-        scores = scores.masked_fill(scores < math.log(sampling.min_p), -torch.inf)
+    if tables.allowed_rows is not None and tables.allowed_at is not None:
+        kept = torch.zeros(len(tables.allowed_rows), scores.shape[1], dtype=torch.bool, device=scores.device)
+        kept.view(-1).index_fill_(0, tables.allowed_at, True)
+        some = scores.index_select(0, tables.allowed_rows).masked_fill_(~kept, -torch.inf)
+        scores = scores.index_copy(0, tables.allowed_rows, some)
+    if tables.barred_at is not None:
+        left = scores.clone()
+        left.view(-1).index_fill_(0, tables.barred_at, -torch.inf)
+        scores = torch.where(left.amax(-1, keepdim=True) == -torch.inf, scores, left)
     return scores
+
+
+def _filtered(scores: Tensor, numbers: Numbers, tables: Tables, shape: Shape) -> Tensor:
+    """Scores after temperature, at most 0 before, so that none overflows; -inf for tokens that cannot be drawn."""
+    scores = (scores - scores.amax(-1, keepdim=True)).div_(numbers.temperature)
+    if tables.top_k_rows is not None:
+        scores = _of_rows(scores, tables.top_k_rows, lambda some: _top_k(some, tables, shape.most_k))
+    if tables.top_p_rows is not None:
+        scores = _of_rows(scores, tables.top_p_rows, lambda some: _top_p(some, tables))
+    # The most likely token is always left and has score 0: the others' scores are logarithms of their shares of it.
+    return scores.masked_fill_(scores < numbers.least, -torch.inf) if shape.has_least else scores
+
+
+def _of_rows(scores: Tensor, rows: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+    if len(rows) == len(scores):
+        return change(scores)
+    return scores.index_copy(0, rows, change(scores.index_select(0, rows)))
+
+
+def _top_k(scores: Tensor, tables: Tables, most_k: int) -> Tensor:
+    assert tables.top_k_last is not None
+    last = scores.topk(most_k, -1).values.gather(1, tables.top_k_last)
+    return scores.masked_fill(scores < last, -torch.inf)
+
+
+def _top_p(scores: Tensor, tables: Tables) -> Tensor:
+    """Of equally likely ones at the edge those with the higher ids stay."""
+    assert tables.top_p_rest is not None
+    ascending, order = scores.sort(stable=True)
+    rest = ascending.softmax(-1).cumsum_(-1) <= tables.top_p_rest
+    rest[:, -1] = False
+    return scores.scatter(1, order, ascending.masked_fill_(rest, -torch.inf))
+
+
+def _drawn(scores: Tensor, noise: Tensor) -> Tensor:
+    cumulative = scores.softmax(-1).cumsum_(-1)
+    total = cumulative[:, -1:]
+    # Below the total, whatever the rounding: so the token found has a probability.
+    at = torch.minimum(noise * total, total.nextafter(torch.zeros_like(total)))
+    return torch.searchsorted(cumulative, at, right=True)[:, 0]

@@ -21,6 +21,7 @@ class Histories:
     def __init__(self) -> None:
         self._ids: dict[str, Tensor] = {}
         self._lengths: dict[str, int] = {}
+        self._rewritten: dict[str, int] = {}
 
     def write(self, request_id: str, start: int, token_ids: array[int]) -> None:
         """The request has these ids from position `start` on. Raises MalformedMessage when that leaves a gap."""
@@ -32,7 +33,10 @@ class Histories:
             # Doubling, so that a token costs the same however long the request is.
             ids = torch.cat([ids, torch.zeros(max(end - len(ids), len(ids)), dtype=torch.int64)])
             self._ids[request_id] = ids
-        ids[start:end] = torch.from_numpy(np.asarray(token_ids))
+        new = torch.from_numpy(np.asarray(token_ids)).long()
+        if start < length and not ids[start : min(end, length)].equal(new[: length - start]):
+            self._rewritten[request_id] = self.rewritten(request_id) + 1
+        ids[start:end] = new
         self._lengths[request_id] = max(length, end)
 
     def read(self, request_id: str, end: int) -> Tensor:
@@ -41,7 +45,12 @@ class Histories:
             raise MalformedMessage(f"{request_id}: a history of {length} tokens ends before {end}")
         return self._ids[request_id][:end]
 
+    def rewritten(self, request_id: str) -> int:
+        """How often a write put other ids where some were."""
+        return self._rewritten.get(request_id, 0)
+
     def forget(self, request_id: str) -> None:
         """Drop what is kept of a request."""
+        self._rewritten.pop(request_id, None)
         self._ids.pop(request_id, None)
         self._lengths.pop(request_id, None)

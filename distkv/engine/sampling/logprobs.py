@@ -5,7 +5,8 @@ Where an output follows a grammar, what it cannot have is masked out of these lo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,35 +17,44 @@ ROWS_AT_ONCE = 256
 """Logits of a long chunk would take more memory than its KV: rows × vocabulary × 4 bytes."""
 
 
-def logprobs_of(logits: Tensor, token_ids: Sequence[int], top: int) -> tuple[TokenLogprobs, ...]:
-    """One for each of `token_ids`, token i of row i of float32 [N, vocab], with the `top` most likely of its row."""
+class Scored(NamedTuple):
+    """Of N tokens, where the logits lie: token_ids int64 [N], logprobs float32 [N], ranks int64 [N]; best_ids int64
+    [N, K] and best float32 [N, K], the K most likely ones instead of each."""
+
+    token_ids: Tensor
+    logprobs: Tensor
+    ranks: Tensor
+    best_ids: Tensor
+    best: Tensor
+
+
+def score(logits: Tensor, token_ids: Tensor, top: int) -> Scored:
+    """Token i, of int64 [N], in row i of float32 [N, vocab], with the `top` most likely of its row."""
     every = logits.log_softmax(-1)
-    chosen = torch.tensor(token_ids, dtype=torch.int64, device=logits.device)[:, None]
+    chosen = token_ids[:, None]
     ranks = (logits > logits.gather(1, chosen)).sum(-1) + 1
     best = logits.topk(min(top, logits.shape[-1]), dim=-1).indices
-    return tuple(
+    return Scored(token_ids, every.gather(1, chosen)[:, 0], ranks, best, every.gather(1, best))
+
+
+def score_in_slices(
+    to_logits: Callable[[Tensor], Tensor], hidden: Tensor, token_ids: Tensor, top: int
+) -> Iterator[Scored]:
+    """As `score`, from hidden states [N, hidden], with the logits of few rows in memory at a time."""
+    for first in range(0, len(token_ids), ROWS_AT_ONCE):
+        rows = slice(first, first + ROWS_AT_ONCE)
+        yield score(to_logits(hidden[rows]), token_ids[rows], top)
+
+
+def read(scored: Scored, tops: Sequence[int]) -> list[TokenLogprobs]:
+    """What is on the host by now, in words. tops: how many most likely ones are wanted of each, at most K."""
+    columns = [part.tolist() for part in scored]
+    return [
         TokenLogprobs(
-            token_id, logprob, rank, tuple(pair for pair in zip(ids, values, strict=True) if pair[1] > -torch.inf)
+            token_id,
+            logprob,
+            rank,
+            tuple(pair for pair in zip(ids[:top], values, strict=False) if pair[1] > -torch.inf),
         )
-        for token_id, logprob, rank, ids, values in zip(
-            token_ids,
-            every.gather(1, chosen)[:, 0].tolist(),
-            ranks.tolist(),
-            best.tolist(),
-            every.gather(1, best).tolist(),
-            strict=True,
-        )
-    )
-
-
-def logprobs_in_slices(
-    to_logits: Callable[[Tensor], Tensor], hidden: Tensor, token_ids: Sequence[int], top: int
-) -> tuple[TokenLogprobs, ...]:
-    """As `logprobs_of`, from hidden states [N, hidden], with the logits of few rows in memory at a time."""
-    return tuple(
-        found
-        for first in range(0, len(token_ids), ROWS_AT_ONCE)
-        for found in logprobs_of(
-            to_logits(hidden[first : first + ROWS_AT_ONCE]), token_ids[first : first + ROWS_AT_ONCE], top
-        )
-    )
+        for token_id, logprob, rank, ids, values, top in zip(*columns, tops, strict=True)
+    ]

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from distkv.engine.device.device import PendingCopy
 from distkv.engine.model.decoder import Model
 from distkv.engine.sampling.constraints import Constraints, Masks
-from distkv.engine.sampling.distribution import argmax, is_greedy, sample
+from distkv.engine.sampling.distribution import argmax, choose
+from distkv.engine.sampling.draws import Draw, completing, is_greedy, tables_of
 from distkv.engine.sampling.history import Histories
-from distkv.engine.sampling.logprobs import logprobs_in_slices, logprobs_of
+from distkv.engine.sampling.logprobs import Scored, read, score, score_in_slices
+from distkv.engine.sampling.seen import SeenTokens
 from distkv.engine.step.batch import Batch, BatchSeq
 from distkv.token_ids import unpack
 from distkv.types import TokenLogprobs
 from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.to_worker import Sampling
+
+HOST_NUMBERS = 2**18
+"""Scores that a CPU draws from at once, so that they stay in its cache: some rows, one at least."""
 
 
 @dataclass(slots=True)
@@ -32,81 +38,132 @@ class SequenceOutput:
     problem: str = ""
 
 
+@dataclass(slots=True)
+class Sampled:
+    """What is on its way to the host. tokens: int64 [M], on the device, of `wanted`. scored: rows of it whose logprobs
+    come; prompts: (sequence, number of its tokens, most likely ones of each) in the order in which theirs come."""
+
+    tokens: Tensor
+    wanted: list[tuple[BatchSeq, Sampling]]
+    scored: list[int]
+    prompts: list[tuple[BatchSeq, list[int]]]
+    copy: PendingCopy
+
+
 class Sampler:
     """Tokens are chosen where the logits lie, all of a step at once, and the host waits for them once."""
 
     def __init__(self, model: Model, histories: Histories, constraints: Constraints) -> None:
         self._model, self._histories, self._constraints = model, histories, constraints
+        self._seen = SeenTokens(histories, model.config.vocab_size, model.device.place)
 
-    def __call__(
+    def begin(
         self, batches: Sequence[Batch], hidden: Sequence[Tensor], masks: Masks, counters: Counters
-    ) -> dict[str, SequenceOutput]:
-        """By request id. hidden: of the wanted rows of each batch, [M, hidden]. masks: of those that have a grammar.
-        Counts model_s."""
-        outputs = {seq.step.request_id: SequenceOutput() for batch in batches for seq in batch.seqs}
+    ) -> Sampled | None:
+        """Choose tokens, and have them sent to the host; None if there are no rows. hidden: of the wanted rows of each
+        batch, [M, hidden]. masks: of those that have a grammar. Counts model_s."""
         if not batches:
-            return outputs
+            return None
+        started_s = time.perf_counter()
         counts = [sum(seq.step.sample is not None for seq in batch.seqs) for batch in batches]
         next_rows = [rows[:count] for rows, count in zip(hidden, counts, strict=True)]
-        self._sample_tokens(batches, next_rows, masks, outputs, counters)
-        for batch, rows, count in zip(batches, hidden, counts, strict=True):
-            self._score_prompts(batch, rows[count:], outputs)
+        logits = self._model.logits(next_rows[0] if len(batches) == 1 else torch.cat(next_rows))
+        counters.model_s += time.perf_counter() - started_s
+        return self._sample(batches, [rows[count:] for rows, count in zip(hidden, counts, strict=True)], logits, masks)
+
+    def finish(
+        self, batches: Sequence[Batch], sampled: Sampled | None, counters: Counters
+    ) -> dict[str, SequenceOutput]:
+        """What came of `begin`, by request id. Waits for the device: with what is sampled it has done all before it.
+        Counts model_s."""
+        outputs = {seq.step.request_id: SequenceOutput() for batch in batches for seq in batch.seqs}
+        if sampled is not None:
+            started_s = time.perf_counter()
+            found = sampled.copy.wait()
+            counters.model_s += time.perf_counter() - started_s
+            self._report(sampled, found, outputs)
         return outputs
 
-    def _sample_tokens(
-        self,
-        batches: Sequence[Batch],
-        hidden: list[Tensor],
-        masks: Masks,
-        outputs: dict[str, SequenceOutput],
-        counters: Counters,
-    ) -> None:
-        """hidden: of the rows that predict the next token of a sequence."""
-        wanted = [(seq, seq.step.sample) for batch in batches for seq in batch.seqs if seq.step.sample is not None]
-        scored = [row for row, (_, sampling) in enumerate(wanted) if sampling.logprobs is not None]
+    def forget(self, request_ids: Iterable[str]) -> None:
+        """Drop what is kept of these requests."""
+        self._seen.forget(request_ids)
+
+    def _sample(self, batches: Sequence[Batch], prompt_rows: Sequence[Tensor], logits: Tensor, masks: Masks) -> Sampled:
+        """logits: of the rows that predict the next token of a sequence. prompt_rows: hidden states, per batch, of
+        those that predict prompt tokens."""
         device = self._model.device
-        started_s = time.perf_counter()
-        logits = self._model.logits(hidden[0] if len(hidden) == 1 else torch.cat(hidden))
-        ended_s = time.perf_counter()
-        masks.apply(logits, {seq.step.request_id: row for row, (seq, _) in enumerate(wanted)})
-        tokens, rows = device.to_host(self._choose(wanted, logits), _rows(logits, scored)).wait()
-        # An asynchronous device has computed the model by now, the host had when the logits came.
-        counters.model_s += (time.perf_counter() if device.is_async else ended_s) - started_s
-        for (seq, sampling), token in zip(wanted, tokens.tolist(), strict=True):
+        wanted = [(seq, seq.step.sample) for batch in batches for seq in batch.seqs if seq.step.sample is not None]
+        masks.apply(logits, {seq.step.request_id: row for row, (seq, _) in enumerate(wanted)}, device)
+        tokens = self._choose(wanted, logits)
+        slices: list[Scored] = []
+        scored = [row for row, (seq, sampling) in enumerate(wanted) if sampling.logprobs is not None and not seq.lost]
+        if scored:
+            top = max(wanted[row][1].logprobs or 0 for row in scored)
+            if len(scored) == len(wanted):
+                slices.append(score(logits, tokens, top))
+            else:
+                (rows,) = device.to_device(torch.tensor(scored))
+                slices.append(score(logits.index_select(0, rows), tokens.index_select(0, rows), top))
+        prompts: list[tuple[BatchSeq, list[int]]] = []
+        for batch, rows in zip(batches, prompt_rows, strict=True):
+            start = 0
+            for seq in batch.seqs:
+                if (asked := seq.step.prompt_logprobs) is None:
+                    continue
+                end = start + asked.num_tokens
+                if not seq.lost:
+                    (ids,) = device.to_device(torch.tensor(unpack(asked.token_ids), dtype=torch.int64))
+                    parts = list(score_in_slices(self._model.logits, rows[start:end], ids, asked.top))
+                    slices += parts
+                    prompts.append((seq, [len(part.ranks) for part in parts]))
+                start = end
+        copy = device.to_host(tokens, *(part for one in slices for part in one))
+        return Sampled(tokens, wanted, scored, prompts, copy)
+
+    def _report(self, sampled: Sampled, found: Sequence[Tensor], outputs: dict[str, SequenceOutput]) -> None:
+        """found: on the host, as `Sampled.copy` has them."""
+        tokens, *parts = found
+        slices = [Scored(*parts[first : first + 5]) for first in range(0, len(parts), 5)]
+        for (seq, sampling), token in zip(sampled.wanted, tokens.tolist(), strict=True):
             output = outputs[seq.step.request_id]
             output.token = token
             if sampling.grammar_id is not None and not seq.lost:
                 constraint = self._constraints.sampled(seq.step.request_id, token)
                 output.complete, output.problem = constraint.is_complete, constraint.problem
-        for index, row in enumerate(scored):
-            seq, sampling = wanted[row]
-            output = outputs[seq.step.request_id]
-            if not seq.lost and output.token is not None:
-                (output.logprobs,) = logprobs_of(rows[index : index + 1], [output.token], sampling.logprobs or 0)
+        if sampled.scored:
+            tops = [sampled.wanted[row][1].logprobs or 0 for row in sampled.scored]
+            for row, logprobs in zip(sampled.scored, read(slices.pop(0), tops), strict=True):
+                outputs[sampled.wanted[row][0].step.request_id].logprobs = logprobs
+        rest = iter(slices)
+        for seq, sizes in sampled.prompts:
+            assert seq.step.prompt_logprobs is not None
+            for size in sizes:
+                read_slice = read(next(rest), [seq.step.prompt_logprobs.top] * size)
+                outputs[seq.step.request_id].prompt_logprobs += tuple(read_slice)
 
     def _choose(self, wanted: Sequence[tuple[BatchSeq, Sampling]], logits: Tensor) -> Tensor:
         """int64 [M], where the logits [M, vocab] lie: a token for each sequence."""
-        tokens = argmax(logits)
-        for row, (seq, sampling) in enumerate(wanted):
-            if not is_greedy(sampling) and not seq.lost:
-                step = seq.step
-                history = self._histories.read(step.request_id, step.end) if step.history else None
-                tokens[row] = sample(logits[row], sampling, step.end, history)
+        draws = [
+            (row, self._draw(seq, sampling))
+            for row, (seq, sampling) in enumerate(wanted)
+            if not is_greedy(sampling) and not seq.lost
+        ]
+        if not draws:
+            return argmax(logits)
+        device, vocab_size = self._model.device, logits.shape[-1]
+        are_all = len(draws) == len(logits)
+        tokens = torch.empty(len(logits), dtype=torch.int64, device=logits.device) if are_all else argmax(logits)
+        most = len(draws) if device.is_async else max(1, HOST_NUMBERS // vocab_size)
+        for first in range(0, len(draws), most):
+            part = draws[first : first + most]
+            tables, shape = tables_of([draw for _, draw in part], self._seen, vocab_size)
+            numbers = torch.tensor([row for row, _ in part])
+            rows, *there = device.to_device(numbers, *tables.present())
+            of_rows = logits[first : first + most] if are_all else logits.index_select(0, rows)
+            tokens.index_copy_(0, rows, choose(of_rows, tables.placed(there), shape, self._seen))
         return tokens
 
-    def _score_prompts(self, batch: Batch, hidden: Tensor, outputs: dict[str, SequenceOutput]) -> None:
-        """hidden: of the rows that predict prompt tokens."""
-        start = 0
-        for seq in batch.seqs:
-            if (wanted := seq.step.prompt_logprobs) is not None:
-                rows = hidden[start : start + wanted.num_tokens]
-                start += len(rows)
-                if not seq.lost:
-                    found = logprobs_in_slices(self._model.logits, rows, unpack(wanted.token_ids), wanted.top)
-                    outputs[seq.step.request_id].prompt_logprobs += found
-
-
-def _rows(logits: Tensor, rows: list[int]) -> Tensor:
-    if len(rows) in (0, len(logits)):
-        return logits[: len(rows)]
-    return logits[rows]
+    def _draw(self, seq: BatchSeq, sampling: Sampling) -> Draw:
+        step = seq.step
+        bad = completing(sampling, self._histories.read(step.request_id, step.end)) if sampling.bad_words else ()
+        return Draw(step.request_id, sampling, step.end, bad)

@@ -23,12 +23,14 @@ _MUCH = 16
 class PlannedSeq:
     """A sequence of a step, or the part of it in one microbatch, and all its token ids.
 
-    lost: creditors that failed it, in any microbatch; once there is one, nothing of the sequence counts.
+    lost: creditors that failed it, in any microbatch; once there is one, nothing of the sequence counts. source: among
+    the tokens that the step before samples at this moment, the one that the last of `tokens` stands for, if it does.
     """
 
     step: SeqStep
     tokens: array[int]
     lost: set[str] = field(default_factory=set)
+    source: int | None = None
 
 
 @dataclass(slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterable, Mapping, Sequence
 
 from distkv.engine.sampling.history import Histories
@@ -24,10 +23,11 @@ class Requests:
         self._sampled: dict[str, tuple[int, int]] = {}
         self._lost_attempt: dict[str, int] = {}
 
-    def plan(self, step: Step) -> list[PlannedSeq]:
-        """The sequences that count, with all their tokens. Raises MalformedMessage when the step contradicts itself or
-        the steps before."""
-        planned = [PlannedSeq(seq, self._tokens(seq)) for seq in step.seqs if not self._is_void(seq)]
+    def plan(self, step: Step, sampling: Sequence[SeqStep] = ()) -> list[PlannedSeq]:
+        """The sequences that count, with all their tokens. sampling: for which the step before samples a token at this
+        moment, in this order. Raises MalformedMessage when the step contradicts itself or the steps before."""
+        sources = {seq.request_id: (seq.end, source) for source, seq in enumerate(sampling)}
+        planned = [self._planned(seq, sources) for seq in step.seqs if not self._is_void(seq)]
         for one in planned:
             if one.step.history:
                 self._histories.write(one.step.request_id, one.step.start, one.tokens)
@@ -55,18 +55,22 @@ class Requests:
     def _is_void(self, seq: SeqStep) -> bool:
         return seq.attempt <= self._lost_attempt.get(seq.request_id, -1)
 
-    def _tokens(self, seq: SeqStep) -> array[int]:
+    def _planned(self, seq: SeqStep, sources: Mapping[str, tuple[int, int]]) -> PlannedSeq:
         tokens = unpack(seq.tokens)
         missing = seq.end - seq.start - len(tokens)
         if missing == 0 and tokens:
-            return tokens
+            return PlannedSeq(seq, tokens)
+        position, source = sources.get(seq.request_id, (-1, -1))
+        if missing == 1 and position == seq.end - 1:
+            tokens.append(0)
+            return PlannedSeq(seq, tokens, source=source)
         position, token = self._sampled.get(seq.request_id, (-1, -1))
         if missing != 1 or position != seq.end - 1:
             raise MalformedMessage(
                 f"{seq.request_id}: {len(tokens)} tokens for [{seq.start}, {seq.end}), last sampled was {position}"
             )
         tokens.append(token)
-        return tokens
+        return PlannedSeq(seq, tokens)
 
     def _committed(self, seq: SeqStep, lost: set[str], outputs: Mapping[str, SequenceOutput]) -> SeqResult:
         name, attempt = seq.request_id, seq.attempt

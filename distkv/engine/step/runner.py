@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -13,7 +14,8 @@ from distkv.engine.device.pool import KvPool
 from distkv.engine.model.decoder import Model
 from distkv.engine.sampling.constraints import Constraints
 from distkv.engine.sampling.history import Histories
-from distkv.engine.sampling.sampler import Sampler
+from distkv.engine.sampling.sampler import Sampled, Sampler
+from distkv.engine.step.ahead import fill_in
 from distkv.engine.step.batch import Batch, PlannedSeq
 from distkv.engine.step.forward import Forward
 from distkv.engine.step.microbatches import microbatches
@@ -22,7 +24,22 @@ from distkv.engine.step.requests import Requests
 from distkv.types import PrefillKv
 from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.from_worker import SeqResult
-from distkv.wire.messages.to_worker import Step
+from distkv.wire.messages.to_worker import SeqStep, Step
+
+
+@dataclass(slots=True)
+class Begun:
+    """A step that the device has been given. sampled: None if it has no rows."""
+
+    step: Step
+    planned: list[PlannedSeq]
+    batches: list[Batch]
+    sampled: Sampled | None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the device has done it, so that `StepRunner.finish` need not wait."""
+        return self.sampled is None or self.sampled.copy.is_done
 
 
 class StepRunner:
@@ -55,26 +72,47 @@ class StepRunner:
         self._forward = Forward(model, pool)
         self._sample = Sampler(model, histories, self.constraints)
 
-    @torch.inference_mode()
     def run(self, step: Step) -> tuple[SeqResult, ...]:
         """Plan → prepare → forward → sample → commit. Results are in the order of the step's sequences.
 
         When it returns the device has done all of it: whoever hears of the results may read what was stored. Raises
         MalformedMessage when the step contradicts itself, the pool or the steps before.
         """
-        planned = self._requests.plan(step)
+        return self.finish(self.begin(step))
+
+    @torch.inference_mode()
+    def begin(self, step: Step, after: Begun | None = None) -> Begun:
+        """Give the device all of a step. after: the one before, if it is not finished and this one `may_follow` it."""
+        before = None if after is None else after.sampled
+        planned = self._requests.plan(step, [seq.step for seq, _ in before.wanted] if before else ())
         masks = self.constraints.begin(planned, self.counters)
         with self._stream:
             batches = self._prepare(step, planned)
+            if before is not None:
+                fill_in(batches, planned, before.tokens, self._device)
             hidden = self._forward(batches, self.counters)
             if self.fetching is not None:
                 for batch in batches:
                     self.fetching.attended(batch.local_pairs, batch.attend_s)
-            outputs = self._sample(batches, hidden, masks, self.counters)
-            self._device.synchronize()
+            sampled = self._sample.begin(batches, hidden, masks, self.counters)
+        return Begun(step, planned, batches, sampled)
+
+    def may_follow(self, step: Step, begun: Begun) -> bool:
+        """Whether a step may begin while the one before is under way: nothing has to be decided on the host between
+        them."""
+        return self._device.is_async and all(_is_plain(seq) for one in (begun.step, step) for seq in one.seqs)
+
+    @torch.inference_mode()
+    def finish(self, begun: Begun) -> tuple[SeqResult, ...]:
+        """The results of a step, once the device has done it."""
+        step, batches = begun.step, begun.batches
+        with self._stream:
+            outputs = self._sample.finish(batches, begun.sampled, self.counters)
+            if any(batch.links or batch.fetched for batch in batches):
+                self._device.synchronize()
         self.counters.steps += 1
         self.counters.remote_steps += any(batch.links or batch.fetched for batch in batches)
-        return self._requests.commit(step, planned, outputs)
+        return self._requests.commit(step, begun.planned, outputs)
 
     @property
     def graphs(self) -> str:
@@ -84,6 +122,7 @@ class StepRunner:
     def forget(self, request_ids: Collection[str], grammar_ids: Collection[int] = ()) -> None:
         """Drop what is remembered of these requests and grammars."""
         self._requests.forget(request_ids)
+        self._sample.forget(request_ids)
         self.constraints.forget(request_ids, grammar_ids)
 
     def _prepare(self, step: Step, planned: Sequence[PlannedSeq]) -> list[Batch]:
@@ -98,3 +137,8 @@ class StepRunner:
         for batch in batches:
             batch.times = self.times
         return [batch for batch in batches if batch.seqs]
+
+
+def _is_plain(seq: SeqStep) -> bool:
+    """Whether no creditor may fail it, no id of it is looked at on the host, and no grammar has to follow its token."""
+    return not seq.remote and not seq.history and (seq.sample is None or seq.sample.grammar_id is None)

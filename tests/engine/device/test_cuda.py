@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from distkv.engine.device.cuda import STEP_BYTES, CudaDevice, _CudaCopy
-from distkv.engine.sampling.distribution import sample
 from distkv.wire.messages.to_worker import Sampling
+from tests.engine.sampling.by_row import sample_rows
 
 
 def on_gpu(test: Callable[..., None]) -> Callable[..., None]:
@@ -116,13 +116,15 @@ def test_what_cannot_be_captured_is_an_error_and_no_more(device: CudaDevice) -> 
     ids=str,
 )
 def test_tokens_are_those_of_the_host(device: CudaDevice, more: dict[str, Any]) -> None:
-    logits = torch.randn(500, generator=torch.Generator().manual_seed(1)) * 3
-    plain = Sampling(temperature=0.9, top_k=0, top_p=0.9, seed=4, min_p=0.01, logit_bias={3: 2.0})
-    sampling, history = msgspec.structs.replace(plain, **more), torch.tensor([7, 1, 2])
+    logits = torch.randn(20, 500, generator=torch.Generator().manual_seed(1)) * 3
+    plain = Sampling(
+        temperature=0.9, top_k=0, top_p=0.9, seed=4, min_p=0.01, logit_bias={3: 2.0}, repetition_penalty=1.2
+    )
+    samplings = [msgspec.structs.replace(plain, seed=seed, **more) for seed in range(20)]
+    rest = [3] * 20, [torch.tensor([7, 1, 2])] * 20
     with device.stream():
         (there,) = device.to_device(logits)
-        for position in range(20):
-            assert int(sample(there, sampling, position, history)) == int(sample(logits, sampling, position, history))
+        assert sample_rows(there, samplings, *rest, device).tolist() == sample_rows(logits, samplings, *rest).tolist()
 
 
 def test_room_is_what_all_that_is_taken_leaves(packing: CudaDevice, monkeypatch: pytest.MonkeyPatch) -> None:

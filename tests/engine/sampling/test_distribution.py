@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+from array import array
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec import structs
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import (
     LogitsProcessor,
     LogitsProcessorList,
@@ -20,8 +24,12 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from distkv.engine.sampling.distribution import noise, sample
+from distkv.engine.sampling.distribution import choose
+from distkv.engine.sampling.draws import Draw, completing, noise, tables_of
+from distkv.engine.sampling.history import Histories
+from distkv.engine.sampling.seen import SeenTokens
 from distkv.wire.messages.to_worker import Sampling
+from tests.engine.sampling.by_row import sample, sample_row, sample_rows
 
 
 def logits(seed: int = 0, size: int = 50) -> Tensor:
@@ -120,9 +128,9 @@ def test_tokens_follow_the_distribution_of_transformers(sampling: Sampling) -> N
     draws = 2000
     sampling = structs.replace(sampling, prompt_tokens=3)
     expected = expected_scores(row, sampling, HISTORY).softmax(-1)
-    counts = torch.bincount(
-        torch.tensor([sample(row, sampling, position, HISTORY) for position in range(draws)]), minlength=len(row)
-    )
+    samplings = [structs.replace(sampling, seed=seed) for seed in range(draws)]
+    drawn = sample_rows(row.expand(draws, -1), samplings, [6] * draws, [HISTORY] * draws)
+    counts = drawn.bincount(minlength=len(row))
     assert not counts[expected == 0].any()
     deviation = (expected * (1 - expected) * draws).sqrt()
     assert ((counts - expected * draws).abs() <= 4.5 * deviation + 1e-9).all()
@@ -167,9 +175,10 @@ def test_bad_words_are_those_of_the_output() -> None:
 def test_what_would_leave_no_token_does_not_apply(temperature: float) -> None:
     row = torch.tensor([2.0, 1.9, 5.0, 0.0])
     sampling = sampling_of(temperature, 0, allowed_token_ids=(0, 1), forbidden_token_ids=(1,), bad_words=((2, 0),))
-    drawn = {int(sample(row, sampling, position, torch.tensor([2]))) for position in range(50)}
+    seeded = [structs.replace(sampling, seed=seed) for seed in range(50)]
+    drawn = {int(sample(row, one, 1, torch.tensor([2]))) for one in seeded}
     assert drawn == ({0} if temperature == 0 else {0, 1})
-    assert {int(sample(row, sampling, position, torch.tensor([3]))) for position in range(50)} == {0}
+    assert {int(sample(row, one, 1, torch.tensor([3]))) for one in seeded} == {0}
 
 
 def test_penalties_of_the_output_leave_the_prompt_alone() -> None:
@@ -201,3 +210,102 @@ def test_noise_is_a_pure_function_of_seed_and_position() -> None:
     assert all(0 <= draw < 1 for draw in draws.values())
     assert abs(sum(draws.values()) / len(draws) - 0.5) < 0.02
     assert noise(0, 1) == 0.0 or noise(0, 1) != noise(1, 0)
+
+
+# --- all of a step at once
+
+
+VOCAB = 40
+
+
+@st.composite
+def mixtures(draw: st.DrawFn) -> tuple[Tensor, list[Sampling], list[Tensor]]:
+    """Rows of a step: logits with equal ones, some tokens that no grammar allows, whatever may be asked for, and
+    histories that repeat tokens."""
+    ids = st.integers(0, VOCAB - 1)
+    rows, samplings, histories = [], [], []
+    for _ in range(draw(st.integers(1, 7))):
+        row = torch.tensor(draw(st.lists(st.integers(-8, 8), min_size=VOCAB, max_size=VOCAB)), dtype=torch.float32) / 2
+        for barred in draw(st.sets(ids, max_size=VOCAB - 1)) if draw(st.booleans()) else ():
+            row[barred] = -torch.inf
+        rows.append(row)
+        history = draw(st.lists(ids, min_size=1, max_size=12))
+        histories.append(torch.tensor(history))
+        reachable = [token for token in range(VOCAB) if row[token] > -torch.inf]
+        samplings.append(
+            Sampling(
+                temperature=draw(st.sampled_from([0.0, 1e-30, 0.3, 1.0, 1.7])),
+                top_k=draw(st.sampled_from([0, 0, 1, 3, 10, VOCAB, 1000])),
+                top_p=draw(st.sampled_from([1.0, 1.0, 0.01, 0.5, 0.95])),
+                min_p=draw(st.sampled_from([0.0, 0.0, 0.2, 1.0])),
+                seed=draw(st.integers(0, 2**63)),
+                repetition_penalty=draw(st.sampled_from([1.0, 1.0, 0.5, 1.8, 1e308])),
+                frequency_penalty=draw(st.sampled_from([0.0, 0.0, -1.0, 1.5])),
+                presence_penalty=draw(st.sampled_from([0.0, 0.0, -2.0, 2.0])),
+                logit_bias=draw(st.dictionaries(ids, st.sampled_from([-100.0, 3.0, 100.0]), max_size=4)),
+                prompt_tokens=draw(st.integers(0, len(history))),
+                allowed_token_ids=tuple(draw(st.lists(st.sampled_from(reachable), max_size=5, unique=True))),
+                forbidden_token_ids=tuple(draw(st.lists(ids, max_size=3))),
+                bad_words=tuple(draw(st.lists(st.tuples(st.sampled_from(history), ids), max_size=3))),
+            )
+        )
+    return torch.stack(rows), samplings, histories
+
+
+@given(mixtures())
+def test_a_step_chooses_what_its_rows_choose_alone(mixture: tuple[Tensor, list[Sampling], list[Tensor]]) -> None:
+    rows, samplings, histories = mixture
+    positions = [len(history) for history in histories]
+    found = sample_rows(rows, samplings, positions, histories).tolist()
+    alone = [
+        int(sample_row(row, sampling, len(history), history))
+        for row, sampling, history in zip(rows, samplings, histories, strict=True)
+    ]
+    assert found == alone
+    one_by_one = zip(rows, samplings, positions, histories, strict=True)
+    assert found == [int(sample(*each)) for each in one_by_one]
+
+
+class Operations(TorchDispatchMode):
+    """names: of all operations; those that a device would have to be waited for fail."""
+
+    WAITS = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "item", "is_nonzero")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        name = str(func)
+        assert not any(one in name for one in self.WAITS), f"waits for the device: {name}"
+        if "index" in name:  # indexing by a mask has to count it first
+            assert not any(isinstance(one, Tensor) and one.dtype == torch.bool for one in _leaves(args[1:2])), name
+        self.names.append(name)
+        return func(*args, **(kwargs or {}))
+
+
+def _leaves(args: Any) -> list[Any]:
+    return [leaf for one in args for leaf in (one if isinstance(one, list | tuple) else [one])]
+
+
+def test_the_number_of_operations_does_not_depend_on_the_number_of_rows() -> None:
+    """With one sequence of each kind and with five: no operation more, and none that waits."""
+
+    def operations(times: int) -> list[str]:
+        samplings = [structs.replace(one, prompt_tokens=3) for one in SETTINGS] * times
+        known = Histories()
+        seen = SeenTokens(known, 50, torch.device("cpu"))
+        draws = []
+        for row, sampling in enumerate(samplings):
+            known.write(str(row), 0, array("i", HISTORY.tolist()))
+            draws.append(Draw(str(row), sampling, 6, completing(sampling, HISTORY) if sampling.bad_words else ()))
+        tables, shape = tables_of(draws, seen, 50)
+        rows = logits().expand(len(draws), -1).clone()
+        with Operations() as counted:
+            choose(rows, tables, shape, seen)
+        return counted.names
+
+    assert operations(1) == operations(5)
+    assert len(operations(1)) < 90

@@ -5,11 +5,16 @@ import torch
 from torch import Tensor
 
 from distkv.engine.sampling import logprobs
-from distkv.engine.sampling.logprobs import logprobs_in_slices, logprobs_of
+from distkv.engine.sampling.logprobs import read, score, score_in_slices
+from distkv.types import TokenLogprobs
 
 
 def rows(count: int, vocab: int = 50, seed: int = 0) -> Tensor:
     return torch.randn(count, vocab, generator=torch.Generator().manual_seed(seed)) * 3
+
+
+def logprobs_of(logits: Tensor, token_ids: list[int], top: int) -> list[TokenLogprobs]:
+    return read(score(logits, torch.tensor(token_ids), top), [top] * len(token_ids))
 
 
 @pytest.mark.parametrize("top", [0, 1, 5, 50])
@@ -44,7 +49,8 @@ def test_slices_are_no_larger_than_allowed_and_change_nothing(monkeypatch: pytes
         sizes.append(len(some))
         return some @ weights
 
-    found = logprobs_in_slices(to_logits, hidden, list(range(count)), 2)
+    slices = score_in_slices(to_logits, hidden, torch.arange(count), 2)
+    found = [one for part in slices for one in read(part, [2] * len(part.ranks))]
     assert sum(sizes) == count and max(sizes, default=0) <= 4
     whole = logprobs_of(hidden @ weights, list(range(count)), 2)
     assert [one.top[0][0] for one in found] == [one.top[0][0] for one in whole]

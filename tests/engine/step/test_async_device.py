@@ -26,7 +26,8 @@ def test_a_step_waits_once_for_its_tokens(engine: Engine, path: Path, device: As
         seq_step(PROMPT, 0, 50, tables[1], name="b", sample=sampled),
     ]
     first, second = engine.run(*steps)
-    assert (device.copies_out, device.copies_in) == (1, 1)
+    # In: the rows, what is drawn by, and whose logprobs are wanted.
+    assert (device.copies_out, device.copies_in) == (1, 3)
     assert first.token == reference_greedy(path, PROMPT, 1)[0]
     assert second.token is not None
     check_logprobs(second.logprobs, reference_logits(path, PROMPT)[-1], second.token, 3)
