@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
 from distkv.kernels.attention_metadata import AttentionMetadata
@@ -46,7 +47,7 @@ class FrameStatus(IntEnum):
 class Asked:
     """A creditor in one step. rows: of the queries, those that it is sent; partial_rows: of its partials. frames,
     expected: per layer, how the frame of its queries begins, and that of its partials. patience_s: how long it may let
-    this side wait."""
+    this side wait. out_dtype: float32 or bfloat16, in which the out of its partials travels."""
 
     fd: int
     rows: slice | Tensor
@@ -54,11 +55,12 @@ class Asked:
     frames: Sequence[bytes]
     expected: Sequence[bytes]
     patience_s: float
+    out_dtype: torch.dtype = torch.float32
 
 
 class Answered(NamedTuple):
     """status: OK, or why there is no partial; of OTHER, `taken` was received. Times are those of a monotonic clock:
-    asked from asked_s to sent_s, waited for from waits_s to answered_s."""
+    asked from asked_s to sent_s, waited for from waits_s to answered_s. partial: float32, however it travelled."""
 
     status: FrameStatus
     partial: Partial
@@ -153,5 +155,13 @@ class Exchanges(Protocol):
     def gate(self) -> Gate:
         """One for `serving`, open."""
 
-    def serving(self, metadata: AttentionMetadata, num_rows: int, gate: Gate, clock: ServeClock) -> Serving:
-        """For plans over these rBlocks; metadata: of the first of them. num_rows: of their queries."""
+    def serving(
+        self,
+        metadata: AttentionMetadata,
+        num_rows: int,
+        gate: Gate,
+        clock: ServeClock,
+        out_dtype: torch.dtype = torch.float32,
+    ) -> Serving:
+        """For plans over these rBlocks; metadata: of the first of them. num_rows: of their queries. out_dtype: float32
+        or bfloat16, in which the out of partials travels."""

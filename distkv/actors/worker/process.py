@@ -36,6 +36,7 @@ from distkv.actors.worker.pool_size import kv_dtype, make_pool
 from distkv.actors.worker.spec import SPEC_VARIABLE, WorkerSpec
 from distkv.actors.worker.steps import Steps
 from distkv.actors.worker.transfers import Transfers
+from distkv.engine.attention.bodies import out_dtype_of
 from distkv.engine.attention.serving import AttendServer
 from distkv.engine.attention.spans import SpanRegistry
 from distkv.engine.device.compat import Compat
@@ -117,6 +118,7 @@ class Worker:
             data.tensor_transport,
             models,
             self._registered,
+            out_dtype_of(self._model.dtype),
         )
         self._runner = StepRunner(
             self._model, self._pool, self._peers, engine.microbatches, data.prefill_kv, data.fetch_bytes

@@ -11,6 +11,7 @@ import torch
 from distkv.bench.workloads.computing.decode_steps import GREEDY
 from distkv.bench.workloads.computing.lender import BLOCK_TOKENS, COMPAT, SPAN, VALUE
 from distkv.engine.attention.answer_times import AnswerTimes
+from distkv.engine.attention.bodies import out_dtype_of
 from distkv.engine.attention.creditor_link import CreditorLink
 from distkv.engine.attention.layer_times import LayerTimes
 from distkv.engine.device.pool import KvPool, slot_bytes
@@ -21,6 +22,7 @@ from distkv.types import Transport
 from distkv.wire.links import LinkIdentity, TensorLink, connect, hello_to
 from distkv.wire.messages.common import Member, Run
 from distkv.wire.messages.counters import Counters
+from distkv.wire.messages.data import OutDtype
 from distkv.wire.messages.to_worker import RemoteSpan, SeqStep, Step
 
 PATIENCE_S = 30.0
@@ -48,7 +50,7 @@ class DecodeSteps:
     def __init__(
         self, model: Model, pool: KvPool, context: int, lenders: Sequence[Member], transport: Transport
     ) -> None:
-        self._peers = Linked(lenders, transport)
+        self._peers = Linked(lenders, transport, out_dtype_of(model.dtype))
         self._lenders = [member.instance_id for member in lenders]
         self._runner = StepRunner(model, pool, self._peers, None, "ship")
         blocks = context // BLOCK_TOKENS
@@ -101,7 +103,7 @@ class Linked:
     """Peers of a debtor, linked beforehand. They are waited for as long as a machine may stand still that does much
     else: a step that gives one up is no measurement."""
 
-    def __init__(self, members: Sequence[Member], transport: Transport) -> None:
+    def __init__(self, members: Sequence[Member], transport: Transport, out_dtype: OutDtype = "float32") -> None:
         identity = LinkIdentity(instance_id="debtor", incarnation=1, compat=COMPAT)
         self._links: list[TensorLink] = []
         self._creditors: dict[str, CreditorLink] = {}
@@ -111,7 +113,9 @@ class Linked:
             link = connect(member.data, hello, PATIENCE_S, transport)
             times = AnswerTimes(PATIENCE_S, shortest_s=PATIENCE_S)
             self._links.append(link)
-            self._creditors[member.instance_id] = CreditorLink(link, member.instance_id, times, Counters())
+            self._creditors[member.instance_id] = CreditorLink(
+                link, member.instance_id, times, Counters(), out_dtype="float32" if link.within_host else out_dtype
+            )
 
     def creditor(self, instance_id: str, microbatch: int = 0) -> CreditorLink:
         """See Peers."""

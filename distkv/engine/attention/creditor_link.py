@@ -6,12 +6,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+import msgspec
 import structlog
 import torch
 from torch import Tensor
 
 from distkv.engine.attention.answer_times import AnswerTimes
-from distkv.engine.attention.bodies import body_of, tensor_of
+from distkv.engine.attention.bodies import OUT_DTYPES, body_of, partial_of
 from distkv.engine.attention.fetch.costs import Costs
 from distkv.engine.attention.fetch.keys import work_of
 from distkv.engine.attention.fetch.link import FetchLink
@@ -21,7 +22,7 @@ from distkv.kernels import Partial
 from distkv.kernels.exchange import Answered, Asked, FrameStatus
 from distkv.wire.messages.common import clipped
 from distkv.wire.messages.counters import Counters
-from distkv.wire.messages.data import Attend, AttendPlan, DataMessage, Denied, Partials
+from distkv.wire.messages.data import Attend, AttendPlan, DataMessage, Denied, OutDtype, Partials
 
 TURN_S = 0.05
 """What a creditor gets at least to hand over what it may have answered while another one was waited for."""
@@ -90,12 +91,14 @@ class CreditorLink:
         counters: Counters,
         on_silent: Callable[[], None] = lambda: None,
         costs: Costs | None = None,
+        out_dtype: OutDtype = "float32",
     ) -> None:
         """times: of this creditor's answers, by which it is waited for. counters: query_bytes are added to these.
-        on_silent: called when it was waited for in vain. costs: learn what it costs a step to ask this creditor."""
+        on_silent: called when it was waited for in vain. costs: learn what it costs a step to ask this creditor.
+        out_dtype: in which partials are asked for, until the creditor answers in float32 all the same."""
         self.broken = False
         self._on_silent = on_silent
-        self._link, self._creditor_id, self._times = link, creditor_id, times
+        self._link, self._creditor_id, self._times, self._out_dtype = link, creditor_id, times, out_dtype
         self._counters, self._costs = counters, costs
         self._busy_s, self._layers, self._own_blocks = 0.0, 0, 0
         self._plan = AttendPlan(step_id=0, num_rows=0, entries=())
@@ -133,6 +136,8 @@ class CreditorLink:
         failed its sequence: this one is added when the entry is stale or the link fails. own_blocks: see Work.
         """
         self._own_blocks = own_blocks
+        if plan.out_dtype != self._out_dtype:
+            plan = msgspec.structs.replace(plan, out_dtype=self._out_dtype)
         self._plan, self._rows, self._lost, self._awaited_heads = plan, rows, lost, None
         self._busy_s, self._layers = 0.0, 0
         self._work = sum(entry.num_rows * entry.num_blocks for entry in plan.entries)
@@ -153,15 +158,20 @@ class CreditorLink:
         if stream is None or not self.is_open or stream.has_received:
             return None
         step_id, rows, num_queries = self._plan.step_id, self.partial_rows, self._plan.num_rows
-        query_bytes, partial_bytes = num_queries * heads * dim * dtype.itemsize, rows * heads * (dim + 1) * 4
+        query_bytes, out_dtype = num_queries * heads * dim * dtype.itemsize, self._plan.out_dtype
+        partial_bytes = _partial_bytes(rows, heads, dim, out_dtype)
         layers = range(num_layers)
         return Asked(
             stream.fileno(),
             self._rows,
             rows,
             [stream.beginning(Attend(step_id=step_id, layer=layer), query_bytes) for layer in layers],
-            [stream.beginning(Partials(step_id=step_id, layer=layer), partial_bytes) for layer in layers],
+            [
+                stream.beginning(Partials(step_id=step_id, layer=layer, out_dtype=out_dtype), partial_bytes)
+                for layer in layers
+            ],
             self._patience_s,
+            OUT_DTYPES[out_dtype],
         )
 
     def enter(self) -> bool:
@@ -187,8 +197,9 @@ class CreditorLink:
         self._busy_s += answer.sent_s - answer.asked_s
         match answer.status:
             case FrameStatus.OK:
-                out, lse = answer.partial
-                self._took(answer.waits_s, answer.answered_s, out.nbytes + lse.nbytes)
+                rows, heads, dim = answer.partial[0].shape
+                size = _partial_bytes(rows, heads, dim, self._plan.out_dtype)
+                self._took(answer.waits_s, answer.answered_s, size)
                 self._counters.query_bytes += q[self._rows].nbytes
                 return answer.partial
             case FrameStatus.OTHER:
@@ -205,8 +216,8 @@ class CreditorLink:
         return None
 
     def collect(self, layer: int, since_s: float) -> Partial | None:
-        """Wait for the partials of what was sent last, entry by entry: out float32 [ΣR, Hq, D], lse float32 [ΣR, Hq];
-        on the host, valid until the next call. None when nothing was sent or none will come.
+        """Wait for the partials of what was sent last, entry by entry: out float32 or bfloat16 [ΣR, Hq, D], as it came,
+        lse float32 [ΣR, Hq]; on the host, valid until the next call. None when nothing was sent or none will come.
 
         since_s: when the step began to wait for this layer, on the monotonic clock: all creditors are waited for
         together, and none for longer because another one was."""
@@ -218,15 +229,16 @@ class CreditorLink:
         left_s = since_s + self._patience_s - waits_s
         try:
             header, body = self._link.recv(min(self._patience_s, max(TURN_S, left_s)))
-            stale = self._stale(layer, header)
-            flat = tensor_of(body, torch.float32, (rows * heads * (dim + 1),))
+            found = self._expected(layer, header)
+            out, lse = partial_of(body, found.out_dtype, rows, heads, dim)
         except (LinkError, WireError) as error:
             self._fail(error)
             return None
-        self._took(waits_s, time.monotonic(), flat.nbytes)
-        for entry in stale:
+        self._took(waits_s, time.monotonic(), out.nbytes + lse.nbytes)
+        self._out_dtype = found.out_dtype
+        for entry in found.stale:
             self._lost[entry].add(self._creditor_id)
-        return flat[: rows * heads * dim].view(rows, heads, dim), flat[rows * heads * dim :].view(rows, heads)
+        return out, lse
 
     def finish(self) -> None:
         """The step is over: what it cost is known."""
@@ -252,14 +264,17 @@ class CreditorLink:
         else:
             self._counters.query_bytes += body.nbytes
 
-    def _stale(self, layer: int, header: DataMessage) -> tuple[int, ...]:
-        """The stale entries, of the partials that were to come. Raises LinkClosed when it is another one."""
+    def _expected(self, layer: int, header: DataMessage) -> Partials:
+        """The header of the partials that were to come. Raises LinkClosed when it is another one."""
         step_id, num_entries = self._plan.step_id, len(self._plan.entries)
         match header:
-            case Partials(stale=stale) if header.step_id == step_id and header.layer == layer:
-                if all(0 <= entry < num_entries for entry in stale):
-                    return stale
-                problem = f"named entries {stale} of {num_entries}"
+            case Partials(stale=stale, out_dtype=out_dtype) if header.step_id == step_id and header.layer == layer:
+                if out_dtype not in ("float32", self._plan.out_dtype):
+                    problem = f"sent partials in {out_dtype} for a plan that wants {self._plan.out_dtype}"
+                elif all(0 <= entry < num_entries for entry in stale):
+                    return header
+                else:
+                    problem = f"named entries {stale} of {num_entries}"
             case Denied(field=field, expected=expected, got=got):
                 problem = f"denied: {field} should be {expected}, was {got}"
             case _:
@@ -274,3 +289,8 @@ class CreditorLink:
                 self._on_silent()
         for lost in self._lost:
             lost.add(self._creditor_id)
+
+
+def _partial_bytes(rows: int, heads: int, dim: int, out_dtype: OutDtype) -> int:
+    """Of a frame's body: out, and float32 lse."""
+    return rows * heads * (dim * OUT_DTYPES[out_dtype].itemsize + 4)

@@ -57,4 +57,4 @@ def attend_directly(layer: int, q: Tensor, batch: Batch, exchange: Exchange, bac
         partial or empty_partial(link.partial_rows, *q.shape[1:])
         for link, partial in zip(batch.links, partials, strict=True)
     ]
-    return batch.merge_plan.merge(done.local, found, backend)
+    return batch.merge_plan.merge(done.local, [(out.float(), lse) for out, lse in found], backend)

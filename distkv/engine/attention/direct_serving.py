@@ -30,7 +30,7 @@ class DirectServing:
         """A plan that was accepted. Raises MalformedMessage. Plans with the same entries, as of decodes from step to
         step, share what it takes to serve them."""
         plan, self._served = served.plan, None
-        if self._direct is not None and (self._direct.entries, self._direct.num_rows) != (plan.entries, plan.num_rows):
+        if self._direct is not None and not self._direct.fits(plan):
             self.end()
         if self._direct is None:
             self._direct = self._server.stand(served)
@@ -41,7 +41,10 @@ class DirectServing:
         self._direct.serving.begin(
             served.positions,
             [beginning(Attend(step_id=plan.step_id, layer=layer), query_bytes) for layer in layers],
-            [beginning(Partials(step_id=plan.step_id, layer=layer), partial_bytes) for layer in layers],
+            [
+                beginning(Partials(step_id=plan.step_id, layer=layer, out_dtype=plan.out_dtype), partial_bytes)
+                for layer in layers
+            ],
         )
         self._served = served
 

@@ -90,5 +90,6 @@ def collect_partials(layer: int, q: Tensor, batch: Batch, device: Device) -> lis
 
 
 def _placed(partial: Partial, device: Device) -> Partial:
+    """float32, whatever it travelled in."""
     out, lse = device.to_device(*partial)
-    return out, lse
+    return out.float(), lse

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from distkv.engine.attention.bodies import body_of, tensor_of
+from distkv.engine.attention.bodies import OUT_DTYPES, body_of, tensor_of
 from distkv.engine.attention.layer_times import ServedTimes
 from distkv.engine.attention.spans import SpanRegistry, Standing
 from distkv.engine.device.device import Device, ThreadStreams
@@ -21,7 +21,7 @@ from distkv.errors import MalformedMessage
 from distkv.kernels import AttentionMetadata, BlockTable
 from distkv.kernels.exchange import ServeClock, Serving
 from distkv.wire.messages.counters import Counters, total
-from distkv.wire.messages.data import Attend, AttendEntry, AttendPlan, Partials, Slots, SlotsQuery, SpanPart
+from distkv.wire.messages.data import Attend, AttendEntry, AttendPlan, OutDtype, Partials, Slots, SlotsQuery, SpanPart
 
 MAX_PARTIALS_BYTES = 1 << 30
 MAX_DIRECT_BYTES = 1 << 24
@@ -89,8 +89,13 @@ class Direct:
 
     entries: tuple[AttendEntry, ...]
     num_rows: int
+    out_dtype: OutDtype
     serving: Serving
     standing: Standing
+
+    def fits(self, plan: AttendPlan) -> bool:
+        """Whether it serves this plan, too."""
+        return (self.entries, self.num_rows, self.out_dtype) == (plan.entries, plan.num_rows, plan.out_dtype)
 
 
 class AttendServer:
@@ -167,8 +172,9 @@ class AttendServer:
         except MalformedMessage:
             self._registry.leave(standing)
             raise
-        serving = self._exchanges.serving(metadata, served.plan.num_rows, gate, self._clock)
-        return Direct(served.plan.entries, served.plan.num_rows, serving, standing)
+        plan = served.plan
+        serving = self._exchanges.serving(metadata, plan.num_rows, gate, self._clock, OUT_DTYPES[plan.out_dtype])
+        return Direct(plan.entries, plan.num_rows, plan.out_dtype, serving, standing)
 
     def leave(self, direct: Direct) -> None:
         """It serves nothing now, and will not again."""
@@ -192,7 +198,8 @@ class AttendServer:
         stale, out, lse = self.attend(served, header.layer, tensor_of(body, self._dtype, shape))
         if self.times is not None:
             self.times.append(ServedTimes(header.layer, received_s, time.monotonic()))
-        return Partials(step_id=header.step_id, layer=header.layer, stale=stale), body_of(out), body_of(lse)
+        answer = Partials(step_id=header.step_id, layer=header.layer, stale=stale, out_dtype=served.plan.out_dtype)
+        return answer, body_of(out), body_of(lse)
 
     def slots(self, query: SlotsQuery) -> tuple[Slots, memoryview]:
         """Where parts of spans lie, for a peer that reads them. Raises MalformedMessage."""
@@ -213,8 +220,8 @@ class AttendServer:
     def attend(self, served: ServedPlan, layer: int, q: Tensor) -> tuple[tuple[int, ...], Tensor, Tensor]:
         """Attend with q [R, Hq, D] to every entry's span, which is pinned only meanwhile.
 
-        Returns the indices of stale entries, and entry by entry out float32 [ΣR, Hq, D] and lse float32 [ΣR, Hq]; all
-        tensors on the host.
+        Returns the indices of stale entries, and entry by entry out [ΣR, Hq, D] in the plan's dtype and lse float32
+        [ΣR, Hq]; all tensors on the host.
         """
         if layer >= self._config.num_layers:
             raise MalformedMessage(f"layer {layer} of a model with {self._config.num_layers} layers")
@@ -229,11 +236,11 @@ class AttendServer:
                 served.metadata, served.stale = self._metadata(served, spans), stale
             window = self._config.windows[layer]
             (queries,) = device.to_device(q)
-            partials = backend.attend(
+            out, lse = backend.attend(
                 queries, self._pool.layer(layer), served.metadata, self._config.scale, window, serving=True
             )
             # Only what has arrived on the host was read while the spans were pinned.
-            out, lse = device.to_host(*partials).wait()
+            out, lse = device.to_host(out.to(OUT_DTYPES[served.plan.out_dtype]), lse).wait()
         with self._lock:
             self._counters.attend_queries += served.plan.num_rows
         return stale, out, lse

@@ -16,8 +16,8 @@ from distkv.kernels.cpu.functions import ExchangeCall, Peer
 from distkv.kernels.cpu.functions import MergeRun as NativeRun
 from distkv.kernels.cpu.library import Native
 from distkv.kernels.cpu.serving import NativeGate, NativeServeClock, NativeServing
+from distkv.kernels.cpu.travelling import TravellingPartial
 from distkv.kernels.exchange import Answered, Asked, Exchanged, FrameStatus, Gate, MergeRun, ServeClock
-from distkv.kernels.merge import Partial
 
 TURN_S = 0.05
 """What a creditor gets at least to hand over what it may have answered while another one was waited for."""
@@ -43,10 +43,17 @@ class NativeExchanges:
         """See Exchanges."""
         return NativeGate(self._native)
 
-    def serving(self, metadata: AttentionMetadata, num_rows: int, gate: Gate, clock: ServeClock) -> NativeServing:
+    def serving(
+        self,
+        metadata: AttentionMetadata,
+        num_rows: int,
+        gate: Gate,
+        clock: ServeClock,
+        out_dtype: torch.dtype = torch.float32,
+    ) -> NativeServing:
         """See Exchanges."""
         assert isinstance(gate, NativeGate) and isinstance(clock, NativeServeClock)
-        return NativeServing(self._native, self._calls, metadata, num_rows, gate, clock)
+        return NativeServing(self._native, self._calls, metadata, num_rows, gate, clock, out_dtype)
 
 
 class NativeExchange:
@@ -66,15 +73,17 @@ class NativeExchange:
         self._local = torch.empty(num_rows, heads, dim), torch.empty(num_rows, heads)
         self._merged = torch.empty(num_rows, heads, dim), torch.empty(num_rows, heads)
         self._row_bytes = heads * dim * calls.q_dtype.itemsize
-        self._partials = [_partial(one.partial_rows, heads, dim) for one in asked]
+        self._bodies = [TravellingPartial(one.partial_rows, heads, dim, one.out_dtype) for one in asked]
+        self._partials = [body.partial for body in self._bodies]
         self._calls, self._attend = calls, calls.one_over(metadata, *self._local)
         self._frames = [Beginnings(one.frames) for one in asked]
         self._expected = [Beginnings(one.expected) for one in asked]
         self._received = [ctypes.create_string_buffer(max(map(len, one.expected))) for one in asked]
         self._peers = (Peer * len(asked))()
-        for peer, one, partial, head in zip(self._peers, asked, self._partials, self._received, strict=True):
+        for peer, one, body, head in zip(self._peers, asked, self._bodies, self._received, strict=True):
             peer.fd, peer.patience_s, peer.head = one.fd, one.patience_s, ctypes.addressof(head)
-            peer.partials, peer.partial_bytes = partial[0].data_ptr(), one.partial_rows * heads * (dim + 1) * 4
+            peer.partials, peer.partial_bytes = body.flat.data_ptr(), body.flat.nbytes
+            peer.wide, peer.num_halves = body.wide, body.num_halves
         parts = [part for run in runs for part in run.parts]
         sources = [(out.data_ptr(), lse.data_ptr()) for out, lse in (self._local, *self._partials)]
         pointers = ctypes.c_void_p * len(parts)
@@ -139,10 +148,3 @@ class NativeExchange:
     @staticmethod
     def _taken(peer: Peer) -> bytes:
         return taken_of(peer.received, peer.head, peer.expected_bytes, peer.partials)
-
-
-def _partial(rows: int, heads: int, dim: int) -> Partial:
-    """Views of one piece of memory, as a frame has it: out, then lse."""
-    flat = torch.empty(rows * heads * (dim + 1))
-    end = rows * heads * dim
-    return flat[:end].view(rows, heads, dim), flat[end:].view(rows, heads)

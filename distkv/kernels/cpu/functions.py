@@ -96,8 +96,9 @@ class Peer(Structure):
 
     _fields_ = [
         *((name, c_int32) for name in ("fd", "status")),
-        *((name, c_void_p) for name in ("frame", "queries", "expected", "head", "partials")),
+        *((name, c_void_p) for name in ("frame", "queries", "expected", "head", "partials", "wide")),
         *((name, c_int64) for name in ("frame_bytes", "query_bytes", "expected_bytes", "partial_bytes", "received")),
+        ("num_halves", c_int64),
         *((name, c_double) for name in ("patience_s", "asked_s", "sent_s", "waits_s", "answered_s")),
     ]
 
@@ -137,8 +138,8 @@ class ServeCall(Structure):
     """As in native/exchange.cpp."""
 
     _fields_ = [
-        *((name, c_void_p) for name in ("attend", "layers", "gate", "time", "head", "queries", "partials")),
-        *((name, c_int64) for name in ("num_layers", "next", "query_bytes", "partial_bytes", "received")),
+        *((name, c_void_p) for name in ("attend", "layers", "gate", "time", "head", "queries", "partials", "wide")),
+        *((name, c_int64) for name in ("num_layers", "next", "query_bytes", "partial_bytes", "received", "num_halves")),
         *((name, c_double) for name in ("idle_s", "send_s")),
         ("fd", c_int32),
     ]

@@ -14,6 +14,7 @@ from distkv.kernels.cpu.attend_calls import AttendCalls
 from distkv.kernels.cpu.frames import Beginnings, taken_of
 from distkv.kernels.cpu.functions import ServeCall, ServeLayer
 from distkv.kernels.cpu.library import Native
+from distkv.kernels.cpu.travelling import TravellingPartial
 from distkv.kernels.exchange import FrameStatus, Served
 
 
@@ -62,15 +63,15 @@ class NativeServing:
         num_rows: int,
         gate: NativeGate,
         clock: NativeServeClock,
+        out_dtype: torch.dtype,
     ) -> None:
         heads, dim = calls.heads, calls.dim
         self._run, self._gate, self._clock, self._metadata = native.serve, gate, clock, metadata
         rows = sum(map(len, metadata.rows))
         self._queries = torch.empty(num_rows, heads, dim, dtype=calls.q_dtype)
-        self._flat = torch.empty(rows * heads * (dim + 1))
-        self.query_bytes, self.partial_bytes = self._queries.nbytes, self._flat.nbytes
-        out, lse = self._flat[: rows * heads * dim], self._flat[rows * heads * dim :]
-        self._calls = calls.over(metadata, out, lse)
+        self._partials = TravellingPartial(rows, heads, dim, out_dtype)
+        self.query_bytes, self.partial_bytes = self._queries.nbytes, self._partials.flat.nbytes
+        self._calls = calls.over(metadata, *self._partials.partial)
         self._layers = (ServeLayer * calls.num_layers)()
         for index, (layer, call) in enumerate(zip(self._layers, self._calls, strict=True)):
             call.q = self._queries.data_ptr()
@@ -81,7 +82,9 @@ class NativeServing:
             gate=gate.address,
             time=clock.address,
             queries=self._queries.data_ptr(),
-            partials=self._flat.data_ptr(),
+            partials=self._partials.flat.data_ptr(),
+            wide=self._partials.wide,
+            num_halves=self._partials.num_halves,
             num_layers=calls.num_layers,
             query_bytes=self.query_bytes,
             partial_bytes=self.partial_bytes,

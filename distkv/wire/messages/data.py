@@ -5,6 +5,8 @@ Tensors are little-endian and contiguous. R: query rows of a plan's entries toge
 
 from __future__ import annotations
 
+from typing import Literal
+
 from distkv.wire.messages.common import Compat, Count, InstanceId, Message, Reason, SpanRef, Value, Word
 
 
@@ -39,6 +41,10 @@ class Denied(Message, frozen=True):
     got: Reason  #: what it was
 
 
+OutDtype = Literal["float32", "bfloat16"]
+"""Of the `out` of partials; their `lse` is float32 in any case."""
+
+
 class AttendEntry(Value, frozen=True, array_like=True):
     """Query rows [row, row + num_rows) of the layer's q attend to rBlocks [index, index + num_blocks) of a span."""
 
@@ -60,6 +66,7 @@ class AttendPlan(Message, frozen=True):
     step_id: Count  #: the debtor's Step
     num_rows: Count  #: query rows (R)
     entries: tuple[AttendEntry, ...]  #: what the rows attend to
+    out_dtype: OutDtype = "float32"  #: in what partials are wanted; who cannot do that answers with float32
 
 
 class Attend(Message, frozen=True):
@@ -70,13 +77,14 @@ class Attend(Message, frozen=True):
 
 
 class Partials(Message, frozen=True):
-    """Partials of one layer, entry by entry: body out float32 [R, Hq, D], then lse float32 [R, Hq] (natural log)."""
+    """Partials of one layer, entry by entry: body out [R, Hq, D], then lse float32 [R, Hq] (natural log)."""
 
     step_id: Count  #: as in `Attend`
     layer: Count  #: as in `Attend`
     #: indices of entries whose span does not exist in that epoch: their rows are empty partials (0, -inf), and their
     #: sequences have lost this creditor
     stale: tuple[Count, ...] = ()
+    out_dtype: OutDtype = "float32"  #: of out; bfloat16 only where the plan wants that
 
 
 class ReadBlocks(Message, frozen=True, omit_defaults=True):

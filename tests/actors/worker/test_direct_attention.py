@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
@@ -22,11 +23,11 @@ from distkv.kernels.cpu.native_backend import NativeBackend
 from distkv.types import Transport
 from distkv.wire.links import PoolMemory, TensorLink, listen
 from distkv.wire.messages.common import Member
-from distkv.wire.messages.data import Attend, AttendPlan, Partials
+from distkv.wire.messages.data import Attend, AttendPlan, OutDtype, Partials
 from distkv.wire.messages.from_worker import SeqResult
 from distkv.wire.messages.to_worker import Sampling, SeqStep, Step
 from tests.actors.links import DEADLINE_S, identity
-from tests.checkpoints import variant
+from tests.checkpoints import reference_logits, variant
 from tests.engine.harness import Engine, seq_step
 from tests.engine.lent import Lent
 
@@ -67,9 +68,12 @@ class Creditors:
         self._stack.callback(thread.join, DEADLINE_S)
         self._stack.callback(listener.close)
 
-    def runner(self, transport: Transport = "auto", timeout_s: float = DEADLINE_S) -> StepRunner:
+    def runner(
+        self, transport: Transport = "auto", timeout_s: float = DEADLINE_S, out_dtype: OutDtype = "float32"
+    ) -> StepRunner:
         """A debtor that asks them."""
-        links = PeerLinks(identity("debtor"), self._memory.slot_bytes, timeout_s, transport)
+        links = PeerLinks(identity("debtor"), self._memory.slot_bytes, timeout_s, transport, out_dtype=out_dtype)
+        self.counters = links.counters
         links.update(tuple(self.members))
         self._stack.callback(links.update, (), tuple(member.instance_id for member in self.members))
         return StepRunner(self.engine.model, self.engine.pool, links, None, "ship")
@@ -143,6 +147,35 @@ def test_the_token_of_one_instance(
     assert (result.status, result.token) == ("ok", lent.expected(path))
     assert attends.count == 0, "neither side came back to Python for a layer"
     assert runner.counters.attend_wait_s > 0
+
+
+@pytest.mark.parametrize("directly", [True, False])
+def test_partials_of_a_bfloat16_model_take_half_the_bytes_over_a_network(
+    path: Path, monkeypatch: pytest.MonkeyPatch, directly: bool
+) -> None:
+    """Within a host they come in float32. Judged against float32, the model is no worse than transformers' own."""
+    if not directly:
+        monkeypatch.setattr(NativeBackend, "exchanges", lambda *_: None)
+    engine = Engine(path, "bfloat16")
+    lent, layers, heads = Lent(engine), engine.model.config.num_layers, engine.model.heads
+    many_logprobs = msgspec.structs.replace(SAMPLE, logprobs=20)
+    found: dict[tuple[Transport, OutDtype], tuple[SeqResult, int]] = {}
+    with contextlib.closing(Creditors(engine)) as creditors:
+        creditors.add("x")
+        creditors.add("y")
+        for transport, out_dtype in (("tcp", "float32"), ("tcp", "bfloat16"), ("unix", "bfloat16")):
+            (result,) = run(creditors.runner(transport, out_dtype=out_dtype), lent.step(sample=many_logprobs))
+            found[transport, out_dtype] = result, creditors.counters.query_bytes
+    (exact, many), (rounded, few), (within, as_many) = found.values()
+    assert within == exact and rounded.status == exact.status == "ok"
+    assert many == as_many and many - few == 2 * 3 * heads.queries * heads.dim * 2 * layers, "two rows of three spans"
+    assert exact.logprobs is not None and rounded.logprobs is not None
+    reference, theirs = (
+        reference_logits(path, lent.ids, dtype)[-1].float().log_softmax(-1) for dtype in (torch.float32, torch.bfloat16)
+    )
+    tokens = [token for token, _ in rounded.logprobs.top]
+    off = torch.tensor([logprob for _, logprob in rounded.logprobs.top]) - reference[tokens]
+    assert off.abs().mean() <= 1.2 * (theirs - reference).abs().mean()
 
 
 def by_frames(engine: Engine, creditors: Creditors, monkeypatch: pytest.MonkeyPatch, *seqs: SeqStep) -> Any:

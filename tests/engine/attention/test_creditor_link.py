@@ -99,6 +99,34 @@ def test_one_layer(link: ScriptedLink, creditor: CreditorLink, counters: Counter
     assert creditor.is_open and not creditor.broken
 
 
+def test_partials_in_bfloat16(link: ScriptedLink, counters: Counters) -> None:
+    creditor = CreditorLink(link, "x", AnswerTimes(0.25), counters, out_dtype="bfloat16")
+    creditor.begin(plan(3), torch.tensor([7, 8]), slice(0, 2), [set()])
+    assert (
+        isinstance(link.sent[0][0], AttendPlan) and link.sent[0][0].out_dtype == creditor.plan.out_dtype == "bfloat16"
+    )
+    creditor.send(0, torch.zeros(2, HEADS, DIM))
+    out, lse = torch.randn(3, HEADS, DIM).bfloat16(), torch.randn(3, HEADS)
+    before = counters.query_bytes
+    link.answers.append((Partials(step_id=9, layer=0, out_dtype="bfloat16"), bytes(body_of(out)) + bytes(body_of(lse))))
+    found = creditor.collect(0, time.monotonic())
+    assert found is not None and torch.equal(found[0], out) and torch.equal(found[1], lse)
+    assert counters.query_bytes - before == 3 * HEADS * (2 * DIM + 4)
+
+
+def test_a_creditor_that_answers_in_float32_is_asked_for_that_from_then_on(
+    link: ScriptedLink, counters: Counters
+) -> None:
+    creditor = CreditorLink(link, "x", AnswerTimes(0.25), counters, out_dtype="bfloat16")
+    for wanted in ("bfloat16", "float32"):
+        creditor.begin(plan(3), torch.tensor([7, 8]), slice(0, 2), [set()])
+        assert creditor.plan.out_dtype == wanted
+        creditor.send(0, torch.zeros(2, HEADS, DIM))
+        link.answers.append(partials(3))
+        found = creditor.collect(0, time.monotonic())
+        assert found is not None and found[0].dtype == torch.float32 and not creditor.broken
+
+
 def test_partials_share_the_memory_of_their_frame(link: ScriptedLink, creditor: CreditorLink) -> None:
     creditor.begin(plan(1), torch.tensor([7, 8]), slice(0, 2), [set()])
     creditor.send(0, torch.zeros(2, HEADS, DIM))
@@ -139,9 +167,21 @@ def test_a_link_is_closed_to_sequences_that_no_longer_count(creditor: CreditorLi
         partials(2),
         partials(3, stale=(2,)),
         partials(3, stale=(-1,)),
+        (Partials(step_id=9, layer=0, out_dtype="bfloat16"), bytes(3 * HEADS * (2 * DIM + 4))),
         (Denied(field="step_id", expected="1", got="2"), b""),
     ],
-    ids=["late", "closed", "noise", "other layer", "other step", "other size", "entry 2", "entry -1", "denied"],
+    ids=[
+        "late",
+        "closed",
+        "noise",
+        "other layer",
+        "other step",
+        "other size",
+        "entry 2",
+        "entry -1",
+        "other dtype",
+        "denied",
+    ],
 )
 def test_after_a_wrong_answer_the_link_is_not_used_again(
     link: ScriptedLink, creditor: CreditorLink, answer: tuple[DataMessage, bytes] | DistKVError

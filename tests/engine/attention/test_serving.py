@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from distkv.engine.attention import serving
-from distkv.engine.attention.bodies import body_of
+from distkv.engine.attention.bodies import body_of, partial_of
 from distkv.engine.attention.serving import AttendServer, ServeTime
 from distkv.engine.attention.spans import SpanRegistry
 from distkv.engine.device.cpu import CpuDevice
@@ -185,6 +185,25 @@ def test_stale_entries_are_empty_partials_beside_good_ones(served: Server) -> No
     assert torch.isneginf(lse[2:4]).all()
     assert torch.isfinite(lse[[0, 1, 4]]).all()
     assert served.server.counters.attend_queries == 2
+
+
+def test_partials_in_bfloat16_are_within_their_rounding_of_attention_in_float64(served: Server) -> None:
+    """2^-8 of each number, and what float32 attention is off by."""
+    exact = served.server.accept(served.plan(served.entry()), POSITIONS)
+    narrow = served.server.accept(msgspec.structs.replace(exact.plan, out_dtype="bfloat16"), POSITIONS)
+    q, layer, config = served.q(), served.pool.layer(0), served.config
+    slots = torch.tensor((5, 2, 7))
+    k, v = (half.double().transpose(0, 1).flatten(1, 2) for half in (layer.keys(slots), layer.values(slots)))
+    header, out, lse = served.server.serve(narrow, Attend(step_id=4, layer=0), body_of(q))
+    assert header.out_dtype == "bfloat16" and len(out) == 2 * q.numel()
+    found, sums = partial_of(bytes(out) + bytes(lse), "bfloat16", 2, *q.shape[1:])
+    group = config.num_heads // len(k)
+    for row in range(2):
+        for head in range(config.num_heads):
+            scores = k[head // group] @ q[row, head].double() * config.scale
+            reference = torch.softmax(scores, 0) @ v[head // group]
+            torch.testing.assert_close(found[row, head].double(), reference, rtol=2**-8 + 1e-5, atol=1e-5)
+            torch.testing.assert_close(sums[row, head].double(), torch.logsumexp(scores, 0), rtol=1e-5, atol=1e-5)
 
 
 def test_spans_are_pinned_only_while_they_are_read(served: Server) -> None:

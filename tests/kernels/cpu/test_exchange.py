@@ -101,6 +101,45 @@ def test_a_layer(case: Case, ends: tuple[socket.socket, socket.socket], layer: i
     assert list(times) == sorted(times) and done.merged_s >= done.collected_s
 
 
+def rounded(partial: Partial) -> Partial:
+    """As it arrives: out in bfloat16 and back."""
+    return partial[0].bfloat16().float(), partial[1]
+
+
+def frame_of(partial: Partial) -> bytes:
+    """The body of one whose out travels as bfloat16."""
+    return body(partial[0].bfloat16().view(torch.int16), partial[1])
+
+
+def test_partials_that_travel_as_bfloat16(case: Case, ends: tuple[socket.socket, socket.socket]) -> None:
+    here, there = ends
+    theirs = torch.randn(ROWS, HEADS, DIM), torch.randn(ROWS, HEADS)
+    runs = [MergeRun(0, ROWS, ((1, 0), (0, 0)))]
+    asked = Asked(here.fileno(), slice(0, ROWS), ROWS, QUERIES, PARTIALS, DEADLINE_S, torch.bfloat16)
+    there.sendall(PARTIALS[0] + frame_of(theirs))
+    done = case.exchanges.exchange(case.metadata, ROWS, runs, [asked])(0, case.q)
+    (answer,) = done.answers
+    assert done.merged is not None and answer.status is FrameStatus.OK
+    assert all(torch.equal(*pair) for pair in zip(answer.partial, rounded(theirs), strict=True))
+    assert torch.equal(done.merged, case.backend.merge([rounded(theirs), case.partial(0)])[0])
+    here.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        here.recv(1)
+
+
+def test_served_partials_that_travel_as_bfloat16(case: Case, ends: tuple[socket.socket, socket.socket]) -> None:
+    """Rounded to the nearest, as torch does it, bit by bit; their lse is as it was."""
+    here, there = ends
+    creditor = Creditor(case, here, out_dtype=torch.bfloat16)
+    assert creditor.serving.partial_bytes == ROWS * HEADS * (DIM * 2 + 4)
+    for layer in range(LAYERS):
+        there.sendall(QUERIES[layer] + body(case.q))
+        expected = PARTIALS[layer] + frame_of(case.partial(layer))
+        assert received(there, len(expected)) == expected
+    creditor.join()
+    assert creditor.served.status is FrameStatus.OK
+
+
 def test_empty_partials_change_nothing(case: Case, ends: tuple[socket.socket, socket.socket]) -> None:
     here, there = ends
     there.sendall(PARTIALS[0] + body(*empty_partial(ROWS, HEADS, DIM)))
@@ -166,10 +205,18 @@ def test_signals_are_not_taken_for_an_end(case: Case, ends: tuple[socket.socket,
 class Creditor:
     """Serves the layers of a plan in a thread."""
 
-    def __init__(self, case: Case, here: socket.socket, got: bytes = b"", idle_s: float = DEADLINE_S) -> None:
+    def __init__(
+        self,
+        case: Case,
+        here: socket.socket,
+        got: bytes = b"",
+        idle_s: float = DEADLINE_S,
+        out_dtype: torch.dtype = torch.float32,
+    ) -> None:
         self.gate, self.clock = case.exchanges.gate(), case.exchanges.clock()
-        self.serving: Serving = case.exchanges.serving(case.metadata, ROWS, self.gate, self.clock)
-        assert (self.serving.query_bytes, self.serving.partial_bytes) == (QUERY_BYTES, PARTIAL_BYTES)
+        self.serving: Serving = case.exchanges.serving(case.metadata, ROWS, self.gate, self.clock, out_dtype)
+        assert self.serving.query_bytes == QUERY_BYTES
+        assert self.serving.partial_bytes == PARTIAL_BYTES or out_dtype != torch.float32
         self.serving.begin(POSITIONS, QUERIES, PARTIALS)
         self.thread = threading.Thread(target=self._run, args=(here.fileno(), got, idle_s))
         self.thread.start()

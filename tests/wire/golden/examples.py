@@ -240,9 +240,10 @@ HEADERS: dict[str, DataMessage] = {
         entries=(
             AttendEntry(request_id="req-1", span=SPAN, index=0, num_blocks=8, first_position=0, row=0, num_rows=2),
         ),
+        out_dtype="bfloat16",
     ),
     "Attend": data.Attend(step_id=512, layer=3),
-    "Partials": data.Partials(step_id=512, layer=3, stale=(0,)),
+    "Partials": data.Partials(step_id=512, layer=3, stale=(0,), out_dtype="bfloat16"),
     "ReadBlocks": data.ReadBlocks(slots=(4, 5), first_byte=8192, num_bytes=4096),
     "Blocks": data.Blocks(num_blocks=2),
     "Attach": data.Attach(transport="nixl"),

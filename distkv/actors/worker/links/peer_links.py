@@ -18,6 +18,7 @@ from distkv.errors import HandshakeRefused, LinkClosed, LinkError, WireError
 from distkv.wire.links import LinkIdentity, Registrations, TensorLink, Transport, connect, hello_to
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.counters import Counters
+from distkv.wire.messages.data import OutDtype
 
 CONNECT_TIMEOUT_S = 1.0
 
@@ -47,14 +48,17 @@ class PeerLinks:
         transport: Transport,
         cost_model: Callable[[TensorLink], Model] | None = None,
         registered: Registrations | None = None,
+        out_dtype: OutDtype = "float32",
     ) -> None:
         """registered: the own pool, known to transports that need it. cost_model(link): what attention over keys
-        behind a link takes by a profile; None without one."""
+        behind a link takes by a profile; None without one. out_dtype: in which partials come from other hosts; within
+        one it costs as much to round them as it saves."""
         self.counters = Counters()
         self._identity = identity
         self._slot_bytes = slot_bytes
         self._transport: Transport = transport
         self._registered = registered or {}
+        self._out_dtype: OutDtype = out_dtype
         self._lock = threading.Lock()
         self._members: dict[str, Member] = {}
         self._attend_timeout_s, self._cost_model = attend_timeout_s, cost_model
@@ -124,7 +128,8 @@ class PeerLinks:
 
     def _asking(self, link: TensorLink, instance_id: str, on_silent: Callable[[], None]) -> CreditorLink:
         measured = self._measured_of(instance_id, link)
-        return CreditorLink(link, instance_id, measured.answers, self.counters, on_silent, measured.costs)
+        out_dtype: OutDtype = "float32" if link.within_host else self._out_dtype
+        return CreditorLink(link, instance_id, measured.answers, self.counters, on_silent, measured.costs, out_dtype)
 
     def _reading(self, link: TensorLink, instance_id: str, on_silent: Callable[[], None]) -> FetchLink:
         measured = self._measured_of(instance_id, link)

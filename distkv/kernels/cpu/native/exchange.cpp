@@ -7,6 +7,7 @@
 
 #include "abi.h"
 #include "frames.h"
+#include "halves.h"
 
 namespace {
 
@@ -16,12 +17,14 @@ typedef void (*Merge)(const float* const* outs, const float* const* lses, int co
 
 // What one creditor is sent, and what comes back. frame: how the frame of its queries begins. expected: how that of its
 // partials does, which goes to `head`. status, received: see FrameStatus. Times are seconds on the monotonic clock.
+// wide: where the `num_halves` numbers of bfloat16 that partials begin with go as float32, null where they are that.
 struct Peer {
     int32_t fd;
     int32_t status;
     const char *frame, *queries, *expected;
     char *head, *partials;
-    int64_t frame_bytes, query_bytes, expected_bytes, partial_bytes, received;
+    float* wide;
+    int64_t frame_bytes, query_bytes, expected_bytes, partial_bytes, received, num_halves;
     double patience_s, asked_s, sent_s, waits_s, answered_s;
 };
 
@@ -63,6 +66,7 @@ FrameStatus collect(Peer& peer, double since_s, double turn_s) {
     const FrameStatus status =
         receive_frame(peer.fd, peer.expected, peer.expected_bytes, peer.head, peer.partials, peer.partial_bytes,
                       peer.waits_s + patience_s, peer.received);
+    if (status == FRAME_OK && peer.wide) widen(peer.partials, peer.wide, peer.num_halves);
     peer.answered_s = monotonic_s();
     return status;
 }
@@ -101,15 +105,15 @@ struct ServeLayer {
 };
 
 // layers: in the order in which they come, from `next` on. queries: where they go. partials: where all attention is
-// written. received: of the next layer's frame, what is there, `head` first; or of another one.
+// written, but for its out where that is to be bfloat16: then it is written to `wide`, `num_halves` numbers. received: of the next layer's frame, what is there, `head` first; or of another one.
 struct ServeCall {
     Attend attend;
     ServeLayer* layers;
     std::atomic<int32_t>* gate;
     ServeTime* time;
-    char *head, *queries;
-    const char* partials;
-    int64_t num_layers, next, query_bytes, partial_bytes, received;
+    char *head, *queries, *partials;
+    const float* wide;
+    int64_t num_layers, next, query_bytes, partial_bytes, received, num_halves;
     double idle_s, send_s;
     int32_t fd;
 };
@@ -164,13 +168,14 @@ DISTKV_EXPORT int distkv_serve(ServeCall* call) {
         layer.received_s = monotonic_s();
         call->time->begin();
         const int out_of_memory = call->attend(layer.attend_call);
+        if (call->wide && !out_of_memory) narrow(call->wide, call->partials, call->num_halves);
         call->time->end();
         layer.attended_s = monotonic_s();
         // Whoever shut it meanwhile waits until this call returns.
         const bool is_shut = (call->gate->fetch_and(~READING) & SHUT) != 0;
         if (out_of_memory) return SERVE_NO_MEMORY;
         iovec parts[2] = {{const_cast<char*>(layer.answer), static_cast<size_t>(layer.answer_bytes)},
-                          {const_cast<char*>(call->partials), static_cast<size_t>(call->partial_bytes)}};
+                          {call->partials, static_cast<size_t>(call->partial_bytes)}};
         call->received = 0;
         const FrameStatus sent = send_all(call->fd, parts, 2, call->send_s);
         if (sent != FRAME_OK) return sent == FRAME_LATE ? SERVE_STUCK : sent;
