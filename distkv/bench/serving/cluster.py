@@ -33,12 +33,11 @@ from distkv.bench.pooling.rates import Rates
 from distkv.bench.pooling.seen import Seen
 from distkv.bench.pooling.summary import TOKENS, at, unit
 from distkv.bench.profiling import run as profiling
-from distkv.bench.workloads.trace import DRAWN, POOL_OF_LARGEST, Drawn, drawn_trace, read_trace, varies_much
+from distkv.bench.workloads.trace import DRAWN, POOL_OF_LARGEST, Drawn, drawn_trace, pool_of, read_trace, varies_much
 from distkv.errors import ConfigError
 from distkv.sim.trace import beginning_with, scaled
 from distkv.wire.profile_file import load_profile, save_profile
 
-BLOCK_TOKENS = 16
 ALONE_REQUESTS = 6
 DEADLINE_S = 120.0
 PROFILE_S = 120.0
@@ -100,7 +99,7 @@ def measure(
     drawing = drawn_trace(drawn, requests or size.requests, size.median_tokens, seed)
     played = scaled(drawing if trace is None else read_trace(trace, requests or size.requests), tokens=scale_tokens)
     largest = max(one.num_tokens for one in played)
-    pool = kv_tokens or _whole_blocks(POOL_OF_LARGEST["variance" if trace else drawn] * largest)
+    pool = kv_tokens or pool_of(played, POOL_OF_LARGEST["variance" if trace else drawn])
     if largest > pool * count:
         raise ConfigError("kv_tokens", f"the largest request has {largest:,} tokens, {count} pools of {pool:,} do not")
     timed = [one for one in played if one.num_tokens <= pool and one.output_tokens > 1][:ALONE_REQUESTS]
@@ -217,10 +216,6 @@ def _count(rate: float, most: int) -> int:
     return min(most, max(LEAST_REQUESTS, round(rate * WINDOW_S)))
 
 
-def _whole_blocks(tokens: float) -> int:
-    return -(-int(tokens) // BLOCK_TOKENS) * BLOCK_TOKENS
-
-
 main = benchmark(
     "cluster",
     measure,
@@ -242,7 +237,8 @@ main = benchmark(
             type=click.Choice(DRAWN),
             default=DRAWN[0],
             show_default=True,
-            help="Which trace is drawn: outputs of high variance; with requests too long for one instance; all alike.",
+            help="Which trace is drawn: outputs of high variance; with requests too long for one instance; all alike; "
+            "documents among chats.",
         ),
         click.Option(["--seed"], type=int, default=0, show_default=True, help="Of the drawn trace."),
         click.Option(

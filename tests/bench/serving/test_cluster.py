@@ -10,7 +10,7 @@ import pytest
 
 from distkv.bench.pooling.contenders import POOLED
 from distkv.bench.serving import cluster
-from distkv.bench.workloads.trace import POOL_OF_LARGEST, drawn_trace, read_trace, varies_much
+from distkv.bench.workloads.trace import POOL_OF_LARGEST, drawn_trace, pool_of, read_trace, varies_much
 from distkv.errors import ConfigError
 from distkv.sim.outcome import Outcome, Unloaded
 from distkv.sim.trace import TraceRequest
@@ -58,6 +58,15 @@ def test_requests_that_are_all_alike_do_not_vary() -> None:
     trace = drawn_trace("even", 20, 48)
     assert {(one.prompt_tokens, one.output_tokens) for one in trace} == {(48, 192)}
     assert trace[0].arrival_s == 0 and not varies_much(trace)
+
+
+def test_of_documents_an_instance_has_room_for_one_and_chats_take_hardly_any() -> None:
+    trace = drawn_trace("documents", 90, 48)
+    pool = pool_of(trace, POOL_OF_LARGEST["documents"])
+    large = [one.num_tokens for one in trace if one.num_tokens > 0.3 * pool]
+    assert len(large) == 30 and pool / 2 < min(large) <= max(large) <= pool / 1.5 + 16
+    assert max(one.num_tokens for one in trace if one.num_tokens not in large) < pool / 4
+    assert varies_much(trace) and trace == drawn_trace("documents", 90, 48)
 
 
 def test_goodput_counts_what_came_in_time_by_the_length_of_its_prompt() -> None:
