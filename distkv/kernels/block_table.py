@@ -52,6 +52,26 @@ class BlockTable:
     def __len__(self) -> int:
         return len(self.slots)
 
+    @property
+    def ends(self) -> tuple[int, int]:
+        """Positions of the first key of its first and of its last block; (0, 0) without blocks."""
+        return (int(self.positions[0]), int(self.positions[-1])) if len(self.positions) else (0, 0)
+
+    @property
+    def num_existing(self) -> int:
+        """How many of its keys exist."""
+        last = self.ends[1]
+        if not len(self.slots) or last >= self.num_keys:
+            return self.keys_before(self.num_keys)
+        return (len(self.slots) - 1) * self.block_tokens + min(self.block_tokens, self.num_keys - last)
+
+    def with_keys(self, num_keys: int) -> BlockTable:
+        """The same blocks, of which so many keys exist: one of them in each block, at least."""
+        other = BlockTable.__new__(BlockTable)
+        other.slots, other.positions, other.block_tokens = self.slots, self.positions, self.block_tokens
+        other.num_keys = num_keys
+        return other
+
     def keys_before(self, position: int) -> int:
         """How many existing keys have a position below `position`: they are those with the lowest indices."""
         position = min(position, self.num_keys)

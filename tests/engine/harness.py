@@ -23,6 +23,7 @@ from distkv.engine.step.batch import PlannedSeq
 from distkv.engine.step.forward import Forward
 from distkv.engine.step.prepare import prepare
 from distkv.engine.step.runner import StepRunner
+from distkv.engine.step.tables import BlockTables
 from distkv.errors import LinkClosed
 from distkv.token_ids import unpack
 from distkv.types import PrefillKv
@@ -214,6 +215,7 @@ class Engine:
                 next(self._step_ids),
                 planned,
                 self.pool,
+                BlockTables(self.pool),
                 self.model.config,
                 self.peers,
                 device,

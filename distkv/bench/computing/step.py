@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import click
@@ -37,6 +38,7 @@ HELP = """Decode steps of the engine alone, with random weights, beside the rate
 Examples:
   distkv bench step --model b --contexts 128,2048,8192,32768
   distkv bench step --device cuda --model 8b --batches 1,8,64 --json step.json
+  distkv bench step --host --batches 1,64
 """
 
 
@@ -50,10 +52,13 @@ def measure(
     contexts: str,
     threads: int,
     rounds: int | None,
+    host: bool,
 ) -> Measured:
     """Run it; the report and its samples."""
+    if host:
+        return _measure_host(say, _cells(batches, contexts), rounds or (2 if quick else 7))
     shape = MODELS[model or ("tiny" if quick else "8b" if device != "cpu" else "b")]
-    cells = [(batch, context) for batch in _sizes("batches", batches) for context in _sizes("contexts", contexts)]
+    cells = _cells(batches, contexts)
     rounds = rounds or (2 if quick else 7)
     if device != "cpu":
         gpu_of(device)
@@ -90,6 +95,30 @@ def measure(
     goals = tuple(_goal(case, rates, shape.name, here) for case, rates in samples.items())
     units = {case: unit_of_name(case) for case in samples}
     return Report("step", machine, versions_of(("torch", "triton")), results(samples, units), goals), samples
+
+
+def _measure_host(say: Say, cells: list[tuple[int, int]], rounds: int) -> Measured:
+    if find_spec("triton") is None:
+        raise ConfigError(
+            "host", "the host plans launches of Triton, which is not installed", "pip install 'distkv[gpu]'"
+        )
+    from distkv.bench.workloads.computing import host_steps
+
+    say("steps whose kernels are not there")
+    samples = host_steps.host_work(cells, rounds)
+    machine = machine_facts() | {
+        "model": f"random Llama of {host_steps.LAYERS} layers, so narrow that what is computed takes next to nothing",
+        "kernels": "none: captured pieces are not replayed, attention is planned and not launched",
+        "command": "distkv bench step --host --batches "
+        + ",".join(str(batch) for batch in dict.fromkeys(batch for batch, _ in cells)),
+    }
+    units = {case: unit_of_name(case) for case in samples}
+    goals = host_steps.goals(samples)
+    return Report("step", machine, versions_of(("torch", "triton")), results(samples, units), goals), samples
+
+
+def _cells(batches: str, contexts: str) -> list[tuple[int, int]]:
+    return [(batch, context) for batch in _sizes("batches", batches) for context in _sizes("contexts", contexts)]
 
 
 def _sizes(name: str, given: str) -> list[int]:
@@ -143,6 +172,7 @@ main = benchmark(
         click.Option(
             ["--threads"], type=click.IntRange(min=1), default=torch.get_num_threads(), help="Of the CPU; all CPUs."
         ),
+        click.Option(["--host"], is_flag=True, help="Only what the host does for a GPU's step. Needs Triton, no GPU."),
         click.Option(["--rounds"], type=click.IntRange(min=1), help="How often each contender runs."),
     ],
     unit_of=unit_of_name,

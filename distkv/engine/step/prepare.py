@@ -17,8 +17,9 @@ from distkv.engine.device.pool import KvPool
 from distkv.engine.model.config import ModelConfig
 from distkv.engine.step.batch import Batch, BatchSeq, PlannedSeq
 from distkv.engine.step.queries import connect, find_keys, queries_of
+from distkv.engine.step.tables import BlockTables
 from distkv.errors import MalformedMessage
-from distkv.kernels import AttentionMetadata, BlockTable
+from distkv.kernels import AttentionMetadata
 from distkv.wire.messages.to_worker import RemoteSpan, SeqStep
 
 
@@ -26,6 +27,7 @@ def prepare(
     step_id: int,
     planned: Sequence[PlannedSeq],
     pool: KvPool,
+    tables: BlockTables,
     config: ModelConfig,
     peers: Peers,
     device: Device,
@@ -34,11 +36,11 @@ def prepare(
 ) -> Batch:
     """Lay out a microbatch, send every creditor the plan of its queries, and begin to read keys that are fetched.
 
-    microbatch: which one of the step it is, for each has links of its own. fetching: chunks may fetch. A
-    creditor that cannot be reached loses the sequences with spans there, no others; they get no rows. Raises
-    MalformedMessage when a table does not cover what is to be computed, or leaves the pool.
+    tables: of the requests over `pool`. microbatch: which one of the step it is, for each has links of its own.
+    fetching: chunks may fetch. A creditor that cannot be reached loses the sequences with spans there, no others; they
+    get no rows. Raises MalformedMessage when a table does not cover what is to be computed, or leaves the pool.
     """
-    all_seqs = [_seq(one, pool, config) for one in planned]
+    all_seqs = [_seq(one, tables, config, pool.block_tokens) for one in planned]
     links = connect(all_seqs, peers, microbatch)
     seqs = [seq for seq in all_seqs if not seq.lost]
     _number_rows(seqs)
@@ -75,15 +77,11 @@ def prepare(
     )
 
 
-def _seq(planned: PlannedSeq, pool: KvPool, config: ModelConfig) -> BatchSeq:
+def _seq(planned: PlannedSeq, tables: BlockTables, config: ModelConfig, block_tokens: int) -> BatchSeq:
     step = planned.step
-    runs = [(run.first_block, run.first_slot, run.num_blocks) for run in step.local]
-    if any(first_slot + num_blocks > pool.num_slots for _, first_slot, num_blocks in runs):
-        raise MalformedMessage(f"{step.request_id}: {step.local} leaves a pool of {pool.num_slots} slots")
-    local = BlockTable.from_runs(runs, step.end, pool.block_tokens)
-    spans = [span for span in step.remote if _is_visible(span, step, config, pool.block_tokens)]
-    first_local = int(local.positions[0]) if len(local) else 0
-    place = sum(span.first_block * pool.block_tokens < first_local for span in spans)
+    local = tables.of(step)
+    spans = [span for span in step.remote if _is_visible(span, step, config, block_tokens)]
+    place = sum(span.first_block * block_tokens < local.ends[0] for span in spans)
     return BatchSeq(step, planned.tokens, planned.lost, local, spans, place)
 
 

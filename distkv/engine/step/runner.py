@@ -21,6 +21,7 @@ from distkv.engine.step.forward import Forward
 from distkv.engine.step.microbatches import microbatches
 from distkv.engine.step.prepare import prepare
 from distkv.engine.step.requests import Requests
+from distkv.engine.step.tables import BlockTables
 from distkv.types import PrefillKv
 from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.from_worker import SeqResult
@@ -65,6 +66,7 @@ class StepRunner:
         histories = Histories()
         self.constraints = Constraints(model.config.vocab_size, model.config.eos_token_ids)
         self._requests = Requests(histories)
+        self._tables = BlockTables(pool)
         self.times: list[LayerTimes] | None = None
         self.fetching = (
             None if prefill_kv == "ship" else Fetching(pool, model.config, self._device, prefill_kv, fetch_bytes)
@@ -122,6 +124,7 @@ class StepRunner:
     def forget(self, request_ids: Collection[str], grammar_ids: Collection[int] = ()) -> None:
         """Drop what is remembered of these requests and grammars."""
         self._requests.forget(request_ids)
+        self._tables.forget(request_ids)
         self._sample.forget(request_ids)
         self.constraints.forget(request_ids, grammar_ids)
 
@@ -131,7 +134,7 @@ class StepRunner:
             self.fetching.begin_step()
         config, pool, peers, device = self._model.config, self._pool, self._peers, self._device
         batches = [
-            prepare(step.step_id, part, pool, config, peers, device, index, self.fetching)
+            prepare(step.step_id, part, pool, self._tables, config, peers, device, index, self.fetching)
             for index, part in enumerate(microbatches(planned, device, self._num_microbatches))
         ]
         for batch in batches:

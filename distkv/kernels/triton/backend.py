@@ -86,13 +86,28 @@ class TritonBackend(Backend):
         num_rows = there.num_out_rows + (plan.num_parts if plan else 0)
         out = torch.empty(num_rows, *q.shape[1:], dtype=torch.float32, device=q.device)
         lse = torch.empty(num_rows, q.shape[1], dtype=torch.float32, device=q.device)
+        self._launch(q, kv, there, plan, entries, (out, lse), scale, window, alibi)
+        return out[: there.num_out_rows], lse[: there.num_out_rows]
+
+    def _launch(
+        self,
+        q: Tensor,
+        kv: LayerKv,
+        metadata: DeviceMetadata,
+        plan: DecodePlan | None,
+        entries: _Entries,
+        into: Partial,
+        scale: float,
+        window: int | None,
+        alibi: Tensor | None,
+    ) -> None:
+        out, lse = into
         if plan:
-            decode_attention(q, kv.k, kv.v, there, plan, out, lse, scale, window, alibi)
+            decode_attention(q, kv.k, kv.v, metadata, plan, out, lse, scale, window, alibi)
         if entries.prefill is not None:
             prefill_attention(
-                q, kv.k, kv.v, there, entries.prefill, entries.prefill_rows, out, lse, scale, window, alibi
+                q, kv.k, kv.v, metadata, entries.prefill, entries.prefill_rows, out, lse, scale, window, alibi
             )
-        return out[: there.num_out_rows], lse[: there.num_out_rows]
 
     def merge(self, partials: Sequence[Partial]) -> Partial:
         """See Backend."""

@@ -93,21 +93,17 @@ def _copied(metadata: AttentionMetadata, device: torch.device) -> DeviceMetadata
 
 
 def _entries(metadata: AttentionMetadata) -> NDArray[np.int64]:
-    entries = np.zeros((len(metadata.rows), len(Column)), dtype=np.int64)
+    # In the order of Column; numpy fills an array from a list far faster than element by element.
+    entries = []
     first_block = out_row = 0
-    for entry, rows, blocks in zip(entries, metadata.rows, metadata.block_tables, strict=True):
-        first, last = (blocks.positions[0], blocks.positions[-1]) if len(blocks) else (0, 0)
-        entry[Column.FIRST_BLOCK] = first_block
-        entry[Column.NUM_BLOCKS] = len(blocks)
-        entry[Column.NUM_KEYS] = blocks.keys_before(blocks.num_keys)
-        entry[Column.FIRST_ROW] = rows.start
-        entry[Column.NUM_ROWS] = len(rows)
-        entry[Column.OUT_ROW] = out_row
-        entry[Column.FIRST_POSITION] = first
-        entry[Column.GAPS] = last - first - max(len(blocks) - 1, 0) * blocks.block_tokens
-        first_block += len(blocks)
-        out_row += len(rows)
-    return entries
+    for rows, blocks in zip(metadata.rows, metadata.block_tables, strict=True):
+        num_blocks, num_rows = len(blocks), len(rows)
+        first, last = blocks.ends
+        gaps = last - first - max(num_blocks - 1, 0) * blocks.block_tokens
+        entries.append((first_block, num_blocks, blocks.num_existing, rows.start, num_rows, out_row, first, gaps))
+        first_block += num_blocks
+        out_row += num_rows
+    return np.array(entries, dtype=np.int64).reshape(len(entries), len(Column))
 
 
 @triton.jit

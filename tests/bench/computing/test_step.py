@@ -31,6 +31,20 @@ def test_a_quick_run(tmp_path: Path) -> None:
     assert [goal["met"] for goal in report["goals"]] == [None, None]
 
 
+def test_a_quick_run_of_the_host_alone(tmp_path: Path) -> None:
+    pytest.importorskip("triton")
+    file = tmp_path / "host.json"
+    threads = torch.get_num_threads()
+    try:
+        step.main.main(["--host", "--quick", "--batches", "1,3", "--json", str(file)], standalone_mode=False)
+    finally:
+        torch.set_num_threads(threads)
+    report = json.loads(file.read_text())
+    assert [row["variant"] for row in report["results"]] == ["batch 1 x 2,048", "batch 3 x 2,048"]
+    assert all(0 < row["min"] <= row["median"] <= row["max"] for row in report["results"])
+    assert [goal["goal"] for goal in report["goals"]] == ["work of the host for a step, µs, batch 1 x 2,048"]
+
+
 def test_bad_settings_are_refused_before_anything_is_made() -> None:
     with pytest.raises(ConfigError, match="cuda:99 is not here"):
         step.main.main(["--device", "cuda:99"], standalone_mode=False)

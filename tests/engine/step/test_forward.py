@@ -14,6 +14,7 @@ from distkv.engine.step import forward as forward_module
 from distkv.engine.step.batch import Batch, PlannedSeq
 from distkv.engine.step.forward import Forward
 from distkv.engine.step.prepare import prepare
+from distkv.engine.step.tables import BlockTables
 from distkv.token_ids import unpack
 from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.to_worker import SeqStep
@@ -38,7 +39,9 @@ def engine(path: Path) -> Engine:
 def batch_of(engine: Engine, *seqs: SeqStep, microbatch: int = 0) -> Batch:
     planned = [PlannedSeq(seq, unpack(seq.tokens)) for seq in seqs]
     model = engine.model
-    return prepare(1, planned, engine.pool, model.config, engine.peers, model.device, microbatch)
+    return prepare(
+        1, planned, engine.pool, BlockTables(engine.pool), model.config, engine.peers, model.device, microbatch
+    )
 
 
 @torch.inference_mode()

@@ -13,6 +13,7 @@ from distkv.engine.step.batch import Batch, PlannedSeq
 from distkv.engine.step.graphs import PiecewiseGraphs, ReplayedPieces
 from distkv.engine.step.pieces import EagerPieces, Pieces
 from distkv.engine.step.prepare import prepare
+from distkv.engine.step.tables import BlockTables
 from distkv.token_ids import unpack
 from distkv.wire.messages.common import Run
 from distkv.wire.messages.to_worker import SeqStep
@@ -78,8 +79,8 @@ def test_benchmarks_can_say_what_became_of_graphs(engine: Engine, device: AsyncH
 
 def batch_of(engine: Engine, *seqs: SeqStep) -> Batch:
     planned = [PlannedSeq(seq, unpack(seq.tokens)) for seq in seqs]
-    model = engine.model
-    return prepare(1, planned, engine.pool, model.config, engine.peers, model.device)
+    model, tables = engine.model, BlockTables(engine.pool)
+    return prepare(1, planned, engine.pool, tables, model.config, engine.peers, model.device)
 
 
 def next_of(pieces: Pieces, batch: Batch, engine: Engine) -> Iterator[Tensor]:

@@ -12,6 +12,7 @@ from distkv.engine.device.cpu import CpuDevice
 from distkv.engine.device.device import Device
 from distkv.engine.step.batch import Batch, PlannedSeq
 from distkv.engine.step.prepare import prepare
+from distkv.engine.step.tables import BlockTables
 from distkv.errors import MalformedMessage
 from distkv.token_ids import unpack
 from distkv.wire.messages.common import Run
@@ -38,7 +39,9 @@ def engine(path: Path) -> Engine:
 def prepared(engine: Engine, *seqs: SeqStep | PlannedSeq, device: Device | None = None, microbatch: int = 0) -> Batch:
     planned = [PlannedSeq(seq, unpack(seq.tokens)) if isinstance(seq, SeqStep) else seq for seq in seqs]
     device = device or CpuDevice()
-    return prepare(7, planned, engine.pool, engine.model.config, engine.peers, device, microbatch)
+    return prepare(
+        7, planned, engine.pool, BlockTables(engine.pool), engine.model.config, engine.peers, device, microbatch
+    )
 
 
 def test_rows_follow_each_other_sequence_by_sequence(engine: Engine) -> None:

@@ -40,10 +40,14 @@ class DecodeSteps:
         memory.view(model.dtype).fill_(_VALUE)
         layout = model.device.backend.layout
         pool = KvPool(model.config, batch * self._blocks, BLOCK_TOKENS, model.dtype, memory, layout)
-        self._runner = StepRunner(model, pool, NoPeers())
+        self.runner = StepRunner(model, pool, NoPeers())
 
     def step(self) -> None:
         """One token for every sequence; returns when they are known."""
+        self.runner.run(self.next_step())
+
+    def next_step(self) -> Step:
+        """What `step` runs. The one before has to be run."""
         at = self._context + self._done
         seqs = tuple(
             SeqStep(
@@ -59,12 +63,12 @@ class DecodeSteps:
             for index in range(self.batch)
         )
         self._done += 1
-        self._runner.run(Step(step_id=self._done, seqs=seqs))
+        return Step(step_id=self._done, seqs=seqs)
 
     @property
     def graphs(self) -> str:
         """What became of captured graphs, in words."""
-        return self._runner.graphs
+        return self.runner.graphs
 
     @property
     def context(self) -> int:

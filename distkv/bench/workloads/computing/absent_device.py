@@ -1,0 +1,49 @@
+"""A GPU that is not there: its host does all that it would do for one, and nothing is computed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from distkv.engine.device.cpu import CpuDevice
+from distkv.engine.device.device import Captured, Run
+from distkv.kernels import FusedQkv, LayerKv
+from distkv.kernels.linear import Linear
+from distkv.kernels.ops import TorchOps
+from distkv.kernels.triton.backend import TritonBackend
+
+
+class AbsentDevice(CpuDevice):
+    """What is captured is computed once and never again. Copies to and from it cost nothing; those of a GPU cost a
+    launch each, as every kernel does."""
+
+    is_async = True
+
+    def __init__(self) -> None:
+        super().__init__(AbsentBackend())
+
+    def capture(self, run: Run, group: int = 0) -> Captured:
+        """See Device."""
+        return Captured(_nothing, run())
+
+
+class AbsentBackend(TritonBackend):
+    """Plans attention as Triton's does, and launches none."""
+
+    ops = TorchOps()  # type: ignore[assignment]
+
+    def store(self, qkv: FusedQkv, kv: LayerKv, slots: Tensor, offsets: Tensor) -> Tensor:
+        """See Backend: queries, and nothing is stored."""
+        return qkv.rotated()[0]
+
+    def linear(self, weight: Tensor, bias: Tensor | None) -> Linear:
+        """See Backend: zeros."""
+        return lambda x: x.new_zeros(*x.shape[:-1], len(weight))
+
+    def _launch(self, *launch: Any) -> None:
+        """Nothing."""
+
+
+def _nothing() -> None:
+    pass
