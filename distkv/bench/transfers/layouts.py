@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distkv.wire.links import PoolMemory
+from distkv.wire.links.runs import Destination
 
 Kind = Literal["scattered", "in runs of 16", "contiguous"]
 KINDS: tuple[Kind, ...] = ("scattered", "in runs of 16", "contiguous")
@@ -56,10 +57,10 @@ class Layout:
         marks = _marks(pool.num_slots)[np.array(self.source)]
         return bool((blocks[np.array(self.target)] == marks[:, None]).all())
 
-    def views(self, pool: PoolMemory) -> list[memoryview]:
-        """The target, a view for each run."""
+    def views(self, pool: PoolMemory) -> Destination:
+        """The target, as workers give it to reads."""
         with pool.writing(self.target) as views:
-            return list(views)
+            return views
 
     def blocks(self, pool: PoolMemory) -> list[memoryview]:
         """The target, a view for each block."""

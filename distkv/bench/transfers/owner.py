@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 import zmq
 
+from distkv.bench.transfers import ucx_messages
 from distkv.bench.transfers.layouts import fill
 from distkv.errors import ConfigError, LinkError
 from distkv.types import Transport
@@ -127,19 +128,30 @@ def _serve_link(link: TensorLink, pool: PoolMemory, registered: dict[str, Regist
 
 
 def _serve_socket(sock: socket.socket, pool: PoolMemory) -> None:
-    """Answer requests: a byte that says how, the number of slots (u32), and the slots (i64)."""
+    """Answer requests: a byte that says how, the number of slots (u32), and the slots (i64). One more connects by UCX:
+    behind its number of bytes it says how."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     size = pool.slot_bytes
     blocks = np.frombuffer(pool.view, dtype=np.uint8).reshape(pool.num_slots, size)
     gathered = np.empty(0, dtype=np.uint8)
+    by_ucx: ucx_messages.Sender | None = None
     with sock, sock.makefile("rb") as requests:
         while head := requests.read(5):
+            if head[:1] == b"U":
+                told = requests.read(int.from_bytes(head[1:], "little"))
+                by_ucx = ucx_messages.Sender(
+                    msgspec.msgpack.decode(told, type=ucx_messages.Connect), sock.getsockname()[0]
+                )
+                continue
             slots = np.frombuffer(requests.read(8 * int.from_bytes(head[1:], "little")), dtype=np.int64)
             views = [pool.view[slot * size : (slot + 1) * size] for slot in slots.tolist()]
             if head[:1] == b"m":
                 for view in views:
                     sock.sendmsg([size.to_bytes(8, "little")])
                     sock.sendall(view)
+            elif head[:1] == b"u":
+                assert by_ucx is not None
+                by_ucx.send_blocks((blocks.ctypes.data + slots * size).tolist(), size)
             elif head[:1] == b"g":
                 if gathered.nbytes != len(slots) * size:
                     gathered = np.empty(len(slots) * size, dtype=np.uint8)

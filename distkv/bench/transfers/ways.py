@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import socket
 import time
 from collections.abc import Callable
 from functools import partial
 from typing import Self
 
+import msgspec
 import numpy as np
 import zmq
 
+from distkv.bench.transfers import ucx_messages
 from distkv.bench.transfers.layouts import Layout
 from distkv.bench.transfers.owner import IDENTITY, IOVECS, Reached, registered_with_all
-from distkv.errors import LinkClosed
+from distkv.errors import DistKVError, LinkClosed
 from distkv.types import Transport
 from distkv.wire.links import LinkIdentity, PoolMemory, TensorLink, connect, hello_to
+from distkv.wire.links.base import CheckingLink
 from distkv.wire.links.mapped_copy import copy_runs
 from distkv.wire.links.runs import runs_of
 from distkv.wire.links.transports.registry import OPTIONAL
@@ -29,7 +33,11 @@ VECTORED = "vectored sockets"
 MESSAGES = "TCP, a message per block"
 GATHERED = "TCP, gathered, sent, scattered"
 ZMQ_MESSAGES = "ZeroMQ, a message per block"
+UCX_MESSAGES = "UCX, a message per block"
+UCX_BEST_MESSAGES = "UCX, a message per block, best settings"
+UCX_SETTINGS: dict[str, ucx_messages.Settings] = {UCX_MESSAGES: {}, UCX_BEST_MESSAGES: ucx_messages.BEST}
 PER_BLOCK = ", a read per block"
+VERIFIED = ", verified"
 
 Way = Callable[[Layout], None]
 
@@ -57,13 +65,35 @@ class Ways:
             else:
                 self._stack.callback(self.links[name].abort)
         host = reached.endpoint.address.rpartition(":")[0]
-        self._sock = self._stack.enter_context(socket.create_connection((host, reached.port)))
-        self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._sock = self._connection(host, reached.port)
+        self._by_ucx: dict[str, tuple[socket.socket, ucx_messages.Receiver]] = {}
+        # Namespaces stand for hosts, which share no memory.
+        by_network = {} if ipaddress.ip_address(host).is_loopback else {"TLS": "tcp"}
+        for name, settings in UCX_SETTINGS.items():
+            try:
+                sock = self._connection(host, reached.port)
+                self._by_ucx[name] = self._connected_by_ucx(sock, settings | by_network)
+            except (DistKVError, ImportError) as error:
+                self.not_linked[name] = str(error)
         context = self._stack.enter_context(zmq.Context())
         self._dealer = self._stack.enter_context(context.socket(zmq.DEALER))
         self._dealer.setsockopt(zmq.RCVHWM, 0)
         self._dealer.setsockopt(zmq.LINGER, 0)
         self._dealer.connect(reached.zmq_address)
+
+    def _connection(self, host: str, port: int) -> socket.socket:
+        sock = self._stack.enter_context(socket.create_connection((host, port)))
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return sock
+
+    def _connected_by_ucx(
+        self, sock: socket.socket, settings: ucx_messages.Settings
+    ) -> tuple[socket.socket, ucx_messages.Receiver]:
+        receiver = self._stack.enter_context(ucx_messages.Receiver(settings, sock.getsockname()[0]))
+        told = msgspec.msgpack.encode(ucx_messages.Connect(settings, receiver.address))
+        sock.sendall(b"U" + len(told).to_bytes(4, "little") + told)
+        receiver.wait_connected()
+        return sock, receiver
 
     def all(self) -> dict[str, Way]:
         """By name; each brings the blocks of a layout to where it says."""
@@ -71,6 +101,10 @@ class Ways:
         for name, link in self.links.items():
             ways[name] = partial(self._list, link)
             ways[name + PER_BLOCK] = partial(self._each, link)
+            if isinstance(link, CheckingLink):
+                ways[name + VERIFIED] = partial(self._verified, link)
+        for name, (sock, receiver) in self._by_ucx.items():
+            ways[name] = partial(self._messages_by_ucx, sock, receiver)
         return ways | {
             VECTORED: self._vectored,
             GATHERED: self._gathered,
@@ -99,9 +133,22 @@ class Ways:
         for read in reads:
             read.wait(DEADLINE_S)
 
-    def _ask(self, how: bytes, layout: Layout) -> None:
+    def _verified(self, link: CheckingLink, layout: Layout) -> None:
+        read = link.read_checked(layout.source, layout.views(self.own))
+        if read is None:
+            raise RuntimeError("nothing is checked on the way here")
+        read.wait(DEADLINE_S)
+
+    def _messages_by_ucx(self, sock: socket.socket, receiver: ucx_messages.Receiver, layout: Layout) -> None:
+        size = self.own.slot_bytes
+        first = np.frombuffer(self.own.view, dtype=np.uint8).ctypes.data
+        requests = receiver.receive_blocks([first + slot * size for slot in layout.target], size)
+        self._ask(b"u", layout, sock)
+        receiver.finish(requests)
+
+    def _ask(self, how: bytes, layout: Layout, sock: socket.socket | None = None) -> None:
         slots = np.array(layout.source, dtype=np.int64)
-        self._sock.sendall(how + len(slots).to_bytes(4, "little") + slots.tobytes())
+        (sock or self._sock).sendall(how + len(slots).to_bytes(4, "little") + slots.tobytes())
 
     def _vectored(self, layout: Layout) -> None:
         self._ask(b"v", layout)

@@ -17,7 +17,8 @@ from distkv.wire.messages.common import DataEndpoint
 from distkv.wire.messages.data import DataMessage
 
 Buffer = Any
-"""Anything C-contiguous with the buffer protocol: bytes, memoryview, a numpy array."""
+"""Anything C-contiguous with the buffer protocol: bytes, memoryview, a numpy array. And SlotViews, whose views follow
+each other."""
 
 MAX_HEADER_BYTES = 8 * 2**20
 MAX_BODY_BYTES = 2**30

@@ -5,6 +5,7 @@ from __future__ import annotations
 from distkv.errors import LinkError, MalformedMessage
 from distkv.wire.links.base import MAX_BODY_BYTES, TensorLink
 from distkv.wire.links.pool_memory import Pool, part_problem, slots_problem
+from distkv.wire.links.slot_views import SlotViews
 from distkv.wire.messages.common import clipped
 from distkv.wire.messages.data import Blocks, Denied, ReadBlocks
 
@@ -28,7 +29,7 @@ def serve_read(link: TensorLink, request: ReadBlocks, pool: Pool) -> int:
     if len(slots) * size > MAX_BODY_BYTES:
         raise deny(link, "slots", f"at most {MAX_BODY_BYTES // size} at once", str(len(slots)))
     with pool.reading(slots, None if size == pool.slot_bytes else part) as views:
-        link.send(Blocks(num_blocks=len(slots)), *views)
+        link.send(Blocks(num_blocks=len(slots)), *([views] if isinstance(views, SlotViews) else views))
     return len(slots) * size
 
 

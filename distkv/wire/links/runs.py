@@ -87,7 +87,7 @@ def read_problem(source: PoolShape, slots: Sequence[int], into: Destination, par
 
 
 def _size(into: Destination) -> int:
-    return len(into.slots) * into.slot_bytes if isinstance(into, SlotViews) else sum(view.nbytes for view in into)
+    return into.nbytes if isinstance(into, SlotViews) else sum(view.nbytes for view in into)
 
 
 def _places(into: Destination, size: int) -> tuple[NDArray[np.int64], list[NDArray[np.uint8]]]:

@@ -11,9 +11,10 @@ from distkv.wire.links.base import SEND_TIMEOUT_S
 from distkv.wire.links.frames import FrameSocket
 from distkv.wire.links.iovec import byte_views
 from distkv.wire.links.runs import Destination
+from distkv.wire.links.slot_views import SlotViews
 from distkv.wire.messages.data import Blocks, Denied, ReadBlocks
 
-PIECE_BYTES = 4 * 2**20
+PIECE_BYTES = 16 * 2**20
 _AHEAD_BYTES = 2 * PIECE_BYTES
 _AHEAD_PIECES = 16
 # The owner reads no request while it sends an answer, so what is asked for ahead fits into the buffers between.
@@ -36,7 +37,7 @@ class StreamReads:
         for first in range(0, len(slots), most):
             piece = tuple(slots[first : first + most])
             request = ReadBlocks(slots=piece, first_byte=first_byte, num_bytes=0 if whole else size)
-            self._waiting.append(_Piece(read, request, targets.take(len(piece) * size), len(piece) * size))
+            self._waiting.append(_Piece(read, request, targets, len(piece) * size))
             read.pieces_left += 1
         try:
             self._ask(SEND_TIMEOUT_S)
@@ -64,6 +65,7 @@ class StreamReads:
                     got = f"{type(header).__name__} with {body_bytes}"
                     raise MalformedMessage(f"expected {num_blocks} rBlocks ({piece.num_bytes} bytes), got {got}")
                 piece.is_arriving = True
+                piece.parts = piece.targets.take(piece.num_bytes)
             self._frames.recv_body_into(piece.parts, deadline - time.monotonic())
             self._asked.popleft()
             piece.read.pieces_left -= 1
@@ -128,21 +130,31 @@ def refuse_denied(frames: FrameSocket, header: object) -> None:
 
 
 class _Piece:
-    """Blocks of one read in one answer; `parts` are what is left to fill."""
+    """Blocks of one read in one answer; `parts` are what is left to fill of one that is arriving."""
 
-    def __init__(self, read: StreamRead, request: ReadBlocks, parts: list[memoryview], num_bytes: int) -> None:
-        self.read, self.request, self.parts, self.num_bytes = read, request, parts, num_bytes
+    def __init__(self, read: StreamRead, request: ReadBlocks, targets: _Targets, num_bytes: int) -> None:
+        self.read, self.request, self.targets, self.num_bytes = read, request, targets, num_bytes
         self.is_arriving = False
+        self.parts: list[memoryview] = []
 
 
 class _Targets:
-    """The destination of a read, handed out piece by piece."""
+    """The destination of a read, handed out piece by piece. Views of slots are made when the first is on its way: the
+    owner works meanwhile."""
 
     def __init__(self, into: Destination) -> None:
-        self._views, _size = byte_views(into)
+        self._slots = into if isinstance(into, SlotViews) else None
+        self._views, self._left = byte_views(() if self._slots is not None else into)
         self._views.reverse()
 
     def take(self, size: int) -> list[memoryview]:
+        if self._slots is not None:
+            self._views, self._left = byte_views([self._slots])
+            self._views.reverse()
+            self._slots = None
+        if size == self._left:
+            return self._views[::-1]
+        self._left -= size
         taken: list[memoryview] = []
         while size:
             view = self._views.pop()

@@ -88,6 +88,7 @@ class Ucp:
     def __init__(self, library: ctypes.CDLL) -> None:
         """Raises UcxError for a version that is too old."""
         released, held = library, ctypes.PyDLL(library._name, handle=library._handle)
+        self._held = held
         p = _POINTER
         self._status_string = _function(held, "ucs_status_string", ctypes.c_char_p, _STATUS)
         self.get_version = _function(held, "ucp_get_version", None, p, p, p)
@@ -121,6 +122,10 @@ class Ucp:
         self.version: tuple[int, int] = numbers[0].value, numbers[1].value
         if self.version < MIN_VERSION:
             raise UcxError(f"version {_dotted(self.version)} is installed, {_dotted(MIN_VERSION)} is needed")
+
+    def held(self, name: str, result: Any, *arguments: Any) -> Any:
+        """One more function of libucp, which holds the interpreter."""
+        return _function(self._held, name, result, *arguments)
 
     def check(self, what: str, status: int) -> None:
         """Raise UcxError unless `status` is OK."""

@@ -1,0 +1,137 @@
+"""A message per block by UCX: tagged sends of the owner, one for each block, into receives that are posted before."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from collections.abc import Mapping, Sequence
+from typing import Self
+
+import msgspec
+
+from distkv.wire.links.transports.one_sided.devices import device_of
+from distkv.wire.links.transports.ucx import library
+
+FEATURE_TAG = 1 << 0
+CONNECTED = 2**63
+"""The tag of the first message, which opens the connection."""
+
+
+Settings = dict[str, str]
+"""Variables of UCX, without their prefix. Peer error handling is off in any case: with it UCX uses no shared memory,
+and is slower."""
+BEST: Settings = {"RNDV_THRESH": "inf", "TCP_TX_SEG_SIZE": "256K", "TCP_RX_SEG_SIZE": "256K"}
+"""For messages alone, of what was tried: no rendezvous for blocks of up to 128 KB, and long segments over TCP."""
+
+
+class Connect(msgspec.Struct, frozen=True):
+    """What a reader tells the owner: by which settings, and where it is."""
+
+    settings: Settings
+    worker: bytes
+
+
+class _End:
+    """A context and a worker, and what both ends do with requests."""
+
+    def __init__(self, settings: Settings, host: str) -> None:
+        """host: the own address by which the other end is reached."""
+        self.ucp = library.load()
+        tag = ctypes.c_uint64
+        pointer, size = ctypes.c_void_p, ctypes.c_size_t
+        self._send = self.ucp.held("ucp_tag_send_nbx", pointer, pointer, pointer, size, tag, pointer)
+        self._receive = self.ucp.held("ucp_tag_recv_nbx", pointer, pointer, pointer, size, tag, tag, pointer)
+        self._param = ctypes.byref(library.RequestParam())
+        self._context, self.worker = ctypes.c_void_p(), ctypes.c_void_p()
+        self._open(settings | {"NET_DEVICES": device_of(host)})
+
+    def _open(self, variables: Mapping[str, str]) -> None:
+        ucp, config = self.ucp, ctypes.c_void_p()
+        ucp.check("ucp_config_read", ucp.config_read(None, None, ctypes.byref(config)))
+        try:
+            for name, value in variables.items():
+                ucp.check(name, ucp.config_modify(config, name.encode(), value.encode()))
+            params = library.ContextParams(mask=library.ContextParams.FEATURES, features=FEATURE_TAG)
+            status = ucp.init_version(1, 17, ctypes.byref(params), config, ctypes.byref(self._context))
+            ucp.check("ucp_init", status)
+        finally:
+            ucp.config_release(config)
+        of_worker = library.WorkerParams(mask=0)
+        status = ucp.worker_create(self._context, ctypes.byref(of_worker), ctypes.byref(self.worker))
+        ucp.check("ucp_worker_create", status)
+
+    @property
+    def address(self) -> bytes:
+        attributes = library.WorkerAttr(mask=library.WorkerAttr.ADDRESS)
+        self.ucp.check("ucp_worker_query", self.ucp.worker_query(self.worker, ctypes.byref(attributes)))
+        try:
+            return ctypes.string_at(attributes.address, attributes.address_length)
+        finally:
+            self.ucp.worker_release_address(self.worker, attributes.address)
+
+    def send(self, endpoint: ctypes.c_void_p, address: int, size: int, tag: int) -> int | None:
+        """The request under way, None if it is complete."""
+        return self.ucp.request("ucp_tag_send_nbx", self._send(endpoint, address, size, tag, self._param))
+
+    def receive(self, address: int, size: int, tag: int) -> int | None:
+        """As `send`."""
+        found = self._receive(self.worker, address, size, tag, 2**64 - 1, self._param)
+        return self.ucp.request("ucp_tag_recv_nbx", found)
+
+    def finish(self, requests: Sequence[int | None]) -> None:
+        """Until all are complete."""
+        status_of, progress = self.ucp.request_check_status, self.ucp.worker_progress
+        for request in requests:
+            if request is not None:
+                while (status := status_of(request)) == library.INPROGRESS:
+                    progress(self.worker)
+                self.ucp.request_free(request)
+                self.ucp.check("a message", status)
+
+    def close(self) -> None:
+        """Once."""
+        self.ucp.worker_destroy(self.worker)
+        self.ucp.cleanup(self._context)
+
+
+class Sender(_End):
+    """The owner's end of one connection."""
+
+    def __init__(self, to: Connect, host: str) -> None:
+        super().__init__(to.settings, host)
+        address = ctypes.create_string_buffer(to.worker, len(to.worker))
+        params = library.EpParams(mask=library.EpParams.REMOTE_ADDRESS, address=ctypes.addressof(address))
+        self._endpoint = ctypes.c_void_p()
+        status = self.ucp.ep_create(self.worker, ctypes.byref(params), ctypes.byref(self._endpoint))
+        self.ucp.check("ucp_ep_create", status)
+        self.finish([self.send(self._endpoint, ctypes.addressof(address), 1, CONNECTED)])
+
+    def send_blocks(self, addresses: Sequence[int], size: int) -> None:
+        """A message for each, in order."""
+        self.finish([self.send(self._endpoint, address, size, tag) for tag, address in enumerate(addresses)])
+
+    def close(self) -> None:
+        """Once; the reader is still there."""
+        param = library.RequestParam(mask=library.RequestParam.FLAGS, flags=library.EP_CLOSE_FLAG_FORCE)
+        with contextlib.suppress(library.UcxError):
+            self.finish([self.ucp.request("ucp_ep_close_nbx", self.ucp.ep_close(self._endpoint, ctypes.byref(param)))])
+        super().close()
+
+
+class Receiver(_End):
+    """The reader's end of one connection."""
+
+    def wait_connected(self) -> None:
+        """Until the owner has sent its first message."""
+        byte = ctypes.create_string_buffer(1)
+        self.finish([self.receive(ctypes.addressof(byte), 1, CONNECTED)])
+
+    def receive_blocks(self, addresses: Sequence[int], size: int) -> list[int | None]:
+        """Begin to receive a message for each; `finish` them."""
+        return [self.receive(address, size, tag) for tag, address in enumerate(addresses)]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
