@@ -59,7 +59,8 @@ def _copy(pool: Tensor, staging: Tensor, slots: Tensor, *, gathers: bool) -> Non
 
 
 @triton.jit(
-    do_not_specialize=["pool_stride", "staging_stride", "length", "pieces"], do_not_specialize_on_alignment=["slots"]
+    do_not_specialize=["pool_stride", "staging_stride", "length", "pieces"],
+    do_not_specialize_on_alignment=["pool", "staging", "slots"],
 )
 def _copy_kernel(  # type: ignore[no-untyped-def]
     pool,
@@ -73,12 +74,14 @@ def _copy_kernel(  # type: ignore[no-untyped-def]
     STEP: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """A piece of one rBlock. Strides and length are in STEPs, so that the compiler sees what divides an address."""
+    """A piece of one rBlock. Strides and length are in STEPs, which both addresses are multiples of: what the compiler
+    knows of an address follows from STEP alone, so that memory at another one needs no other kernel."""
     row = tl.program_id(0) // pieces
     place = tl.program_id(0) % pieces * BLOCK + tl.arange(0, BLOCK)
     mask = place < length * STEP
-    pool += tl.load(slots + row) * (pool_stride * STEP)
-    staging += row.to(tl.int64) * (staging_stride * STEP)
+    STEP_BYTES: tl.constexpr = STEP * (pool.dtype.element_ty.primitive_bitwidth // 8)
+    pool = tl.multiple_of(pool + tl.load(slots + row) * (pool_stride * STEP), STEP_BYTES)
+    staging = tl.multiple_of(staging + row.to(tl.int64) * (staging_stride * STEP), STEP_BYTES)
     if GATHERS:
         tl.store(staging + place, tl.load(pool + place, mask=mask), mask=mask)
     else:

@@ -10,7 +10,9 @@ from collections.abc import Collection
 from dataclasses import replace
 
 import numpy as np
+import structlog
 import torch
+import triton
 
 from distkv.kernels.attention_metadata import AttentionMetadata
 from distkv.kernels.block_table import BlockTable
@@ -19,7 +21,7 @@ from distkv.kernels.triton.attention.decode import decode_attention
 from distkv.kernels.triton.attention.decode_plan import decode_plan
 from distkv.kernels.triton.attention.prefill import prefill_attention
 from distkv.kernels.triton.attention.prefill_tiles import FEW_PAIRS
-from distkv.kernels.triton.attention.templates import Shape, Template, count_sms
+from distkv.kernels.triton.attention.templates import Config, Shape, Template, count_sms
 from distkv.kernels.triton.metadata import DeviceMetadata, device_metadata
 from distkv.kernels.triton.tuning.tuned_table import TunedTable
 
@@ -31,19 +33,22 @@ def launch_attention(
     tuned: TunedTable, num_heads: int, kv: LayerKv, dtype: torch.dtype, windows: Collection[int | None]
 ) -> int:
     """For queries of `dtype` with num_heads heads over such layers. windows: of all layers. It reads the first block of
-    `kv`, whatever is in it, and writes to no block. Returns how many launches that took."""
+    `kv`, whatever is in it, and writes to no block. A measured config that does not compile or fit here is left out of
+    the table, with a warning. Returns how many launches that took."""
     q = torch.zeros(_most_rows(num_heads // kv.kv_heads), num_heads, kv.head_dim, dtype=dtype, device=kv.k.device)
     shape, scale = Shape.of(q, kv.k), kv.head_dim**-0.5
-    tokens, one_row = kv.block_tokens, _metadata(kv, 1)
     count = 0
-    for config in sorted({replace(config, programs_per_sm=1) for config in tuned.configs(shape)}, key=str):
-        for template, blocks in _DIVIDED.items():
-            division = template, blocks * tokens
-            plan = decode_plan(one_row, np.arange(1), shape, config, count_sms(q.device), None, division)
-            out = torch.empty(1 + plan.num_parts, *q.shape[1:], dtype=torch.float32, device=q.device)
-            lse = torch.empty(out.shape[:2], dtype=torch.float32, device=q.device)
-            decode_attention(q, kv.k, kv.v, one_row, plan, out, lse, scale)
-            count += 1
+    ready: set[Config] = set()
+    while missing := {replace(config, programs_per_sm=1) for config in tuned.configs(shape)} - ready:
+        for config in sorted(missing, key=str):
+            try:
+                count += _launch_decode(q[:1], kv, config)
+                ready.add(config)
+            except (triton.TritonError, RuntimeError) as error:
+                if not tuned.leave_out(shape, config):
+                    raise
+                log = structlog.get_logger()
+                log.warning("tuned config left out", shape=shape.key, config=str(config), reason=str(error))
     first = torch.zeros(1, dtype=torch.int32, device=q.device)
     for rows in (1, len(q)):  # tiles are chosen by the rows of the longest entry
         there = _metadata(kv, rows)
@@ -53,6 +58,18 @@ def launch_attention(
                 prefill_attention(q[:rows], kv.k, kv.v, there, first, rows, out, lse, scale, window, splits=splits)
                 count += 1
     return count
+
+
+def _launch_decode(q: torch.Tensor, kv: LayerKv, config: Config) -> int:
+    """Every template, of one row."""
+    metadata, shape = _metadata(kv, 1), Shape.of(q, kv.k)
+    for template, blocks in _DIVIDED.items():
+        division = template, blocks * kv.block_tokens
+        plan = decode_plan(metadata, np.arange(1), shape, config, count_sms(q.device), None, division)
+        out = torch.empty(1 + plan.num_parts, *q.shape[1:], dtype=torch.float32, device=q.device)
+        lse = torch.empty(out.shape[:2], dtype=torch.float32, device=q.device)
+        decode_attention(q, kv.k, kv.v, metadata, plan, out, lse, kv.head_dim**-0.5)
+    return len(_DIVIDED)
 
 
 def _most_rows(group: int) -> int:

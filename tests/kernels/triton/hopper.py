@@ -37,6 +37,10 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
+_ODD_BYTES = 4104
+"""Of an rBlock that is no multiple of 16 bytes: every other one begins between two of them."""
+
+
 class NoDriver:
     """What Triton asks a driver before it compiles."""
 
@@ -66,8 +70,15 @@ def describe(name: str, asm: dict[str, Any]) -> dict[str, Any]:
         "registers": registers,
         "stack_bytes": stack_bytes,
         "async_copy_bytes": sorted({int(size, 16) for size in copies}),
+        "stored_bytes": max(map(_stored_bytes, re.findall(r"st\.global\S*", asm["ptx"])), default=0),
         "tensor_cores": "wgmma" in asm["ptx"] or "mma.sync" in asm["ptx"],
     }
+
+
+def _stored_bytes(instruction: str) -> int:
+    """Of one thread at a time: st.global.v2.b64 stores 16."""
+    vector, bits = re.fullmatch(r"st\.global.*?(?:\.v(\d))?\.[bfsu](\d+)", instruction).groups()
+    return int(vector or 1) * int(bits) // 8
 
 
 def compile_instead_of_running() -> None:
@@ -130,6 +141,10 @@ def beside_attention(
     TritonOps().silu_mul(rows)
     pool = kv.k.view(1, -1).view(torch.uint8)
     scatter_blocks(gather_blocks(pool, place[:1]), pool, place[:1])
+    odd = torch.zeros(3 * _ODD_BYTES, dtype=torch.uint8)
+    for at in (0, 8):
+        pool = odd[at : at + 2 * _ODD_BYTES].view(2, _ODD_BYTES)
+        scatter_blocks(gather_blocks(pool, place[:1]), pool, place[:1])
 
 
 if __name__ == "__main__":

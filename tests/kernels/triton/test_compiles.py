@@ -35,6 +35,8 @@ def test_kernels_compile_for_hopper(case: str, tmp_path: Path) -> None:
     names = [kernel["kernel"] for kernel in kernels]
     assert attention | beside <= set(names)
     assert names.count("_decode_kernel") == 1, "a kernel was compiled again for another length"
+    copies = [kernel["stored_bytes"] for kernel in kernels if kernel["kernel"] == "_copy_kernel"]
+    assert copies == [16, 16, 8, 8], "blocks are copied in small pieces, or a kernel was compiled for an address"
     for kernel in kernels:
         if case != "float32":
             # Some bytes, outside of loops, do no harm.

@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import structlog
 import torch
 
 pytest.importorskip("triton", reason="Triton is not installed: it comes with the extra 'gpu'")
 
+import triton
+
 from distkv.kernels import AttentionMetadata, BlockTable, RowKv
 from distkv.kernels.triton.attention import decode, prefill
-from distkv.kernels.triton.attention.templates import Config, Shape
+from distkv.kernels.triton.attention.templates import Config, Shape, heuristic
 from distkv.kernels.triton.backend import TritonBackend
 from distkv.kernels.triton.tuning.tuned_table import Case, Measured, TunedTable
 
@@ -74,6 +77,59 @@ def test_nothing_is_left_to_compile(
                     backend.attend(q[:rows], kv, metadata, 0.1, window)
     assert seen - ready == set()
     assert {name for name, _, _ in ready} == {"_decode_kernel", "_reduce_kernel", "_prefill", "_merge_splits"}
+
+
+class Refusing(Launches):
+    """Refuses tiles of so many keys, as a device or a compiler does."""
+
+    def __init__(self, name: str, seen: set[Any], tile_keys: int, error: Exception) -> None:
+        super().__init__(name, seen)
+        self._tile_keys, self._error = tile_keys, error
+
+    def __getitem__(self, grid: Any) -> Any:
+        launch = super().__getitem__(grid)
+
+        def launch_or_refuse(*arguments: Any, **constants: Any) -> None:
+            if constants["TILE"] == self._tile_keys:
+                raise self._error
+            launch(*arguments, **constants)
+
+        return launch_or_refuse
+
+
+UNFIT = [triton.OutOfResources(300_000, 232_448, "shared memory"), RuntimeError("PassManager::run failed")]
+
+
+@pytest.mark.parametrize("error", UNFIT, ids=["too large", "not compiled"])
+@pytest.mark.parametrize("is_alone", [False, True])
+def test_a_measured_config_that_does_not_fit_is_left_out(
+    seen: set[Any], monkeypatch: pytest.MonkeyPatch, error: Exception, is_alone: bool
+) -> None:
+    monkeypatch.setattr(decode, "_decode_kernel", Refusing("_decode_kernel", seen, 256, error))
+    kv, q = layer(2, torch.bfloat16), torch.zeros(1, 4, DIM, dtype=torch.bfloat16)
+    shape = Shape.of(q, kv.k)
+    assert heuristic(shape).tile_keys != 256
+    good = [] if is_alone else [Measured(Case(shape.key, 1024, 1), Config(32, 4, 2, 3), 1.0)]
+    unfit = [Measured(Case(shape.key, keys, 1), Config(256, 4, 2, count), 1.0) for keys, count in ((64, 3), (9000, 6))]
+    table = TunedTable([*good, *unfit])
+    with structlog.testing.capture_logs() as lines:
+        assert TritonBackend(table).warm_up(4, kv, q.dtype, (None,)) > 0
+    assert [(line["event"], line["log_level"], line["reason"]) for line in lines] == [
+        ("tuned config left out", "warning", str(error))
+    ]
+    assert table.measured == good
+    wanted = heuristic(shape) if is_alone else good[0].config
+    assert table.config(shape, 9000, 1) == wanted
+    tiles = {dict(constants)["TILE"] for name, _, constants in seen if name == "_decode_kernel"}
+    assert tiles == {str(wanted.tile_keys)}
+
+
+def test_the_chosen_config_that_does_not_fit_ends_a_start(seen: set[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    kv, q = layer(2, torch.bfloat16), torch.zeros(1, 4, DIM, dtype=torch.bfloat16)
+    tile = heuristic(Shape.of(q, kv.k)).tile_keys
+    monkeypatch.setattr(decode, "_decode_kernel", Refusing("_decode_kernel", seen, tile, UNFIT[0]))
+    with pytest.raises(triton.OutOfResources, match="shared memory"):
+        TritonBackend(TunedTable()).warm_up(4, kv, q.dtype, (None,))
 
 
 def test_it_runs_and_writes_no_key() -> None:

@@ -89,6 +89,14 @@ class TunedTable:
         """All that `config` may return for a shape."""
         return {one.config for one in self._by_shape.get(shape.key, {}).values()} or {heuristic(shape)}
 
+    def leave_out(self, shape: Shape, config: Config) -> bool:
+        """Forgets what was measured with that config's kernel, which is no good here. False if nothing was."""
+        cases = self._by_shape.get(shape.key, {})
+        unfit = [case for case, one in cases.items() if _kernel(one.config) == _kernel(config)]
+        for case in unfit:
+            del cases[case]
+        return bool(unfit)
+
     @classmethod
     def load(cls, device: str, directory: Path | None = None) -> TunedTable:
         """The table of this device and kernels, in a directory, or what is shipped and over it what the cache has;
@@ -172,6 +180,11 @@ def best_of(
         if best is None or milliseconds < best.milliseconds:
             best = Measured(case, config, milliseconds)
     return best
+
+
+def _kernel(config: Config) -> tuple[int, ...]:
+    """What is compiled for a config: how many programs there are is no part of it."""
+    return config.tile_keys, config.num_warps, config.num_stages
 
 
 def _numbers(config: Config) -> tuple[int, ...]:
