@@ -28,6 +28,7 @@ SHAPES = (Shape(32, 8, 128), Shape(12, 4, 64), Shape(32, 32, 128), Shape(64, 8, 
 LENGTHS = (8192, 32768, 131072)
 PREFILL_TOKENS = 2048
 PARTIALS = 8
+LAYERS = 32
 STREAM = "memory read"
 FLASH = "torch flash"
 HELP = """Micro-attention of the CPU backends: decode beside streaming memory and torch's fused kernel, merging of
@@ -53,11 +54,12 @@ def measure(
     shapes: str | None,
     tune: bool,
     tables: Path | None,
+    layers: int,
 ) -> Measured:
     """Run it; the report and its samples."""
     wanted = _shapes(shapes) if shapes else SHAPES[:2] if quick else SHAPES
     if device != "cpu":
-        return _measure_gpu(say, device, quick, rounds, wanted, shapes, tune, tables)
+        return _measure_gpu(say, device, quick, rounds, wanted, shapes, tune, tables, layers)
     names = levels.split(",") if levels else [available()[0]]
     choices = [choose(name) for name in names]  # type: ignore[arg-type]
     torch.set_num_threads(threads)
@@ -162,6 +164,7 @@ def _measure_gpu(
     given: str | None,
     tune: bool,
     tables: Path | None,
+    layers: int,
 ) -> Measured:
     # Triton is an extra, and takes a while to load.
     from distkv.bench.gpu import attention as gpu_attention
@@ -169,9 +172,10 @@ def _measure_gpu(
     device = gpu_of(name)
     rounds = rounds or (3 if quick else 9)
     options = (" --quick" if quick else "") + (f" --shapes {given}" if given else "") + (" --tune" if tune else "")
+    options += "" if layers == LAYERS else f" --layers {layers}"
     return gpu_attention.measure_on(
         device,
-        gpu_attention.backend_for(say, shapes, device, tables, tune=tune),
+        gpu_attention.backend_for(say, shapes, device, tables, tune=tune, layers=layers),
         say,
         shapes,
         gpu_attention.DECODE[:2] if quick else gpu_attention.DECODE,
@@ -179,6 +183,7 @@ def _measure_gpu(
         rounds,
         COPY_BYTES,
         f"distkv bench attention --device {name} --rounds {rounds}{options}",
+        layers,
     )
 
 
@@ -195,6 +200,13 @@ main = benchmark(
             ["--tune"], is_flag=True, help="With cuda: first time the kernels' configs here, and keep the best."
         ),
         click.Option(["--shapes"], help="Query heads/KV heads/head dim, by commas: 32/8/128,64/8/128."),
+        click.Option(
+            ["--layers"],
+            type=click.IntRange(min=1),
+            default=LAYERS,
+            show_default=True,
+            help="With cuda: of the rBlocks, whose layers are gone over in turn.",
+        ),
         click.Option(
             ["--tables"],
             type=click.Path(path_type=Path, file_okay=False),

@@ -100,7 +100,9 @@ def measure(
 def _measure_host(say: Say, cells: list[tuple[int, int]], rounds: int) -> Measured:
     if find_spec("triton") is None:
         raise ConfigError(
-            "host", "the host plans launches of Triton, which is not installed", "in distkv's checkout: pip install '.[gpu]'"
+            "host",
+            "the host plans launches of Triton, which is not installed",
+            "in distkv's checkout: pip install '.[gpu]'",
         )
     from distkv.bench.workloads.computing import host_steps
 

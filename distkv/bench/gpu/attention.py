@@ -1,7 +1,8 @@
 """`distkv bench attention --device cuda`: the Triton backend beside the device's copy bandwidth and other kernels.
 
 Decode reads every key and value once, so its limit is what the device's memory moves, measured as a copy in the same
-rounds. Every contender is a captured graph: the figures are of kernels, not of launching them.
+rounds: of contiguous memory, by which decode is judged, and of the same rBlocks. Every contender is a captured graph:
+the figures are of kernels, not of launching them. It goes over all layers of a pool, as a step does.
 """
 
 from __future__ import annotations
@@ -15,7 +16,16 @@ import torch
 
 from distkv.bench.harness.alternate import Samples, alternate, paired_ratio
 from distkv.bench.harness.command import Measured, Say
-from distkv.bench.harness.gpu import Clock, Work, clock_of, copying, gpu_facts, timed_rate
+from distkv.bench.harness.gpu import (
+    Clock,
+    Work,
+    clock_of,
+    copying,
+    free_bytes,
+    gpu_facts,
+    timed_milliseconds,
+    timed_rate,
+)
 from distkv.bench.harness.machine import machine_facts, versions_of
 from distkv.bench.harness.report import Goal, Report, at_least, results
 from distkv.bench.workloads.computing.attention import BLOCK_TOKENS, Shape
@@ -26,28 +36,41 @@ from distkv.kernels.triton.backend import TritonBackend
 from distkv.kernels.triton.tuning import measure
 from distkv.kernels.triton.tuning.tuned_table import TunedTable
 
-OURS, COPY, FLASHINFER = "triton", "device copy", "FlashInfer"
-DECODE = (Cells(1, 32768), Cells(1, 131072), Cells(16, 8192), Cells(64, 2048))
+OURS, COPY, PAGED_COPY, FLASHINFER = "triton", "device copy", "copy of the rBlocks", "FlashInfer"
+DECODE = (Cells(1, 32768), Cells(1, 131072), Cells(16, 8192), Cells(32, 2048), Cells(64, 2048))
 PREFILL = (Cells(1, 8192), Cells(4, 2048))
 
 
 def backend_for(
-    say: Say, shapes: tuple[Shape, ...], device: torch.device, tables: Path | None = None, *, tune: bool
+    say: Say,
+    shapes: tuple[Shape, ...],
+    device: torch.device,
+    tables: Path | None = None,
+    *,
+    tune: bool,
+    layers: int,
 ) -> TritonBackend:
     """With the configs that were measured on this GPU before; tune: measure those of these shapes now, to keep. tables:
-    a directory in place of the cache."""
+    a directory in place of the cache. layers: of rBlocks that they are measured with."""
     name = torch.cuda.get_device_name(device)
     table = TunedTable.load(name, tables)
     if tune:
+        timer = partial(timed_milliseconds, clock_of(device))
         for shape in shapes:
             say(f"tuning decode of {shape}")
             dtypes = ("bfloat16", "bfloat16")
             wanted = templates.Shape(shape.heads, shape.kv_heads, shape.dim, BLOCK_TOKENS, *dtypes)
             for case in measure.CASES:
-                measure.tune(table, wanted, device, [case])
+                room = fitting(layers, measure.layer_bytes(wanted, *case), device)
+                measure.tune(table, wanted, device, room, [case], timer=timer)
                 path = table.save(name, tables)  # each time: what is measured is not lost
             say(f"tuned configs are in {path}")
     return TritonBackend(table)
+
+
+def fitting(layers: int, layer_bytes: int, device: torch.device) -> int:
+    """So many layers, or as many as half the free memory holds, at least one."""
+    return max(1, min(layers, free_bytes(device) // 2 // layer_bytes))
 
 
 def measure_on(
@@ -60,22 +83,36 @@ def measure_on(
     rounds: int,
     copy_bytes: int,
     command: str,
+    layers: int,
 ) -> Measured:
     """Run it; the report and its samples."""
     clock = clock_of(device)
     samples: Samples = {}
+    fewer: list[str] = []
+
+    def batch(shape: Shape, cells: Cells) -> PagedBatch:
+        room = fitting(layers, PagedBatch.layer_bytes(shape, cells), device)
+        if room < layers:
+            fewer.append(f"{shape} {cells}: {room}")
+        made = PagedBatch(shape, cells, device, room)
+        # What does not fit here is left out of the table now, and compiled is all that is timed.
+        backend.warm_up(shape.heads, made.kvs[0], torch.bfloat16, (None,))
+        return made
+
     for shape in shapes:
         for cells in decode:
-            samples |= _decode(say, clock, PagedBatch(shape, cells, device), backend, rounds, device, copy_bytes)
+            samples |= _decode(say, clock, batch(shape, cells), backend, rounds, device, copy_bytes)
         for cells in prefill:
-            samples |= _prefill(say, clock, PagedBatch(shape, cells, device), backend, rounds)
+            samples |= _prefill(say, clock, batch(shape, cells), backend, rounds)
     units = {case: case.rpartition(", ")[2] for case in samples}
     machine = machine_facts() | gpu_facts(device) | {
-        "keys": f"bfloat16, blocks of {BLOCK_TOKENS} tokens in random order",
+        "keys": f"bfloat16, rBlocks of {BLOCK_TOKENS} tokens and {layers} layers in random order",
+        "fewer layers, for want of memory": "; ".join(fewer) or "none",
         "command": command,
         "not captured": ", ".join(f"{why} ({count} times)" for why, count in clock.not_captured.items()) or "none",
         "contenders": {
             COPY: f"copy of {copy_bytes >> 20} MiB within the device, bytes read and written",
+            PAGED_COPY: "copy of what each layer has in its rBlocks, one after the other, bytes read and written",
             FLASHINFER: "BatchDecodeWithPagedKVCacheWrapper, HND, the same pages; where it is installed",
             "torch ...": "scaled_dot_product_attention of that backend, enable_gqa, contiguous K and V",
         },
@@ -93,15 +130,17 @@ def _decode(
     if (flashinfer := batch.flashinfer()) is not None:
         contenders[FLASHINFER] = flashinfer
     contenders |= batch.sdpa(1)
-    amounts = dict.fromkeys(contenders, batch.num_bytes / 1e9) | {COPY: 2 * copy_bytes / 1e9}
-    return _by_turns(clock, contenders | {COPY: copying(device, copy_bytes)}, amounts, case, rounds)
+    amounts = dict.fromkeys(contenders, batch.num_bytes / 1e9)
+    contenders |= {PAGED_COPY: batch.copying(), COPY: copying(device, copy_bytes)}
+    amounts |= {PAGED_COPY: 2 * batch.num_bytes / 1e9, COPY: 2 * copy_bytes / 1e9}
+    return _by_turns(clock, contenders, amounts, case, rounds)
 
 
 def _prefill(say: Say, clock: Clock, batch: PagedBatch, backend: Backend, rounds: int) -> Samples:
     case = f"prefill {batch.shape} {batch.cells} tokens, tokens/s"
     say(case)
     contenders: dict[str, Work] = {OURS: batch.ours(backend, batch.cells.keys), **batch.sdpa(batch.cells.keys)}
-    tokens = float(batch.cells.sequences * batch.cells.keys)
+    tokens = float(batch.layers * batch.cells.sequences * batch.cells.keys)
     return _by_turns(clock, contenders, dict.fromkeys(contenders, tokens), case, rounds)
 
 
@@ -117,7 +156,7 @@ def _by_turns(
 def _goals(samples: Samples) -> tuple[Goal, ...]:
     goals = []
     for case, variants in samples.items():
-        others = [name for name in variants if name not in (OURS, COPY)]
+        others = [name for name in variants if name not in (OURS, COPY, PAGED_COPY)]
         if case.startswith("decode"):
             share = paired_ratio(variants[OURS], variants[COPY])
             goals.append(at_least(f"{case}: {OURS} beside the device's copy", share, 0.85))

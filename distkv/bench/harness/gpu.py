@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import os
+import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -17,6 +20,10 @@ COPY_BYTES = 1 << 30
 WARMUPS = 3
 LEAST_S = 0.02
 """What one sample lasts at least: shorter ones are mostly the events' own spread."""
+
+
+SHORT_S, SAMPLES = 0.005, 3
+"""Where many things are timed: how long a sample is, and how many there are."""
 
 
 def gpu_of(name: str) -> torch.device:
@@ -120,6 +127,22 @@ def timed_rate(clock: Clock, work: Work, amount: float, case: str, least_s: floa
     """`amount` per call over the time of a call; what `alternate` wants of a variant."""
     repeats = max(1, round(least_s / max(clock.seconds(work, 1), 1e-6)))
     return {case: amount * repeats / clock.seconds(work, repeats)}
+
+
+def timed_milliseconds(clock: Clock, work: Work) -> float:
+    """The median of a few samples of one call."""
+    ready = clock.ready(work)
+    repeats = max(1, round(SHORT_S / max(clock.seconds(ready, 1), 1e-6)))
+    return statistics.median(clock.seconds(ready, repeats) for _ in range(SAMPLES)) / repeats * 1e3
+
+
+def free_bytes(device: torch.device) -> int:
+    """Of the device's memory, with what torch keeps of it for the next tensors; of a host, what is available."""
+    if device.type != "cuda":
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    gc.collect()
+    torch.cuda.empty_cache()
+    return torch.cuda.mem_get_info(device)[0]
 
 
 def copying(device: torch.device, num_bytes: int = COPY_BYTES) -> Work:

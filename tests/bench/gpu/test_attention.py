@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,10 +14,11 @@ pytest.importorskip("triton", reason="Triton is not installed: it comes with the
 from distkv.bench.computing import attention
 from distkv.bench.gpu import attention as gpu_attention
 from distkv.bench.harness.gpu import gpu_of
+from distkv.bench.workloads.computing import gpu_attention as gpu_workload
 from distkv.bench.workloads.computing.attention import Shape
 from distkv.bench.workloads.computing.gpu_attention import Cells, PagedBatch
 from distkv.errors import ConfigError
-from distkv.kernels import Backend
+from distkv.kernels import Backend, LayerKv, Partial
 from distkv.kernels.triton.attention import templates
 from distkv.kernels.triton.backend import TritonBackend
 from distkv.kernels.triton.tuning import measure
@@ -36,7 +38,7 @@ def device() -> torch.device:
 
 
 def test_all_contenders_compute_the_same_attention(backend: Backend, device: torch.device) -> None:
-    batch = PagedBatch(SHAPE, CELLS, device)
+    batch = PagedBatch(SHAPE, CELLS, device, 1)
     out, _ = batch.ours(backend, 1)()
     others = batch.sdpa(1)
     assert others
@@ -47,10 +49,58 @@ def test_all_contenders_compute_the_same_attention(backend: Backend, device: tor
         torch.testing.assert_close(work().transpose(1, 2).flatten(0, 1).float(), out, atol=2e-2, rtol=2e-2)
 
 
+def test_every_layer_is_gone_over_as_it_lies_in_a_pool(backend: Backend, device: torch.device) -> None:
+    batch = PagedBatch(SHAPE, CELLS, device, 3)
+    assert batch.num_bytes == 3 * PagedBatch.layer_bytes(SHAPE, CELLS) == 3 * 2 * 2 * 48 * 2 * 32 * 2
+    rblock_bytes = batch.num_bytes // batch.slots.numel()
+    assert {kv.k.stride(0) * kv.k.element_size() for kv in batch.kvs} == {rblock_bytes}
+    seen: list[int] = []
+
+    class Seeing(TritonBackend):
+        def attend(self, q: torch.Tensor, kv: LayerKv, *arguments: Any, **options: Any) -> Partial:
+            seen.append(kv.k.data_ptr())
+            return super().attend(q, kv, *arguments, **options)
+
+    out, _ = batch.ours(Seeing(), 1)()
+    assert seen == [kv.k.data_ptr() for kv in batch.kvs] and len(set(seen)) == 3
+    last = PagedBatch(SHAPE, CELLS, device, 1)
+    last.kvs[0].k.copy_(batch.kvs[2].k)
+    last.kvs[0].v.copy_(batch.kvs[2].v)
+    torch.testing.assert_close(last.ours(backend, 1)()[0], out)
+
+
+def test_the_copy_is_of_what_a_layer_has(device: torch.device) -> None:
+    batch = PagedBatch(SHAPE, CELLS, device, 2)
+    copied = batch.copying()().view(torch.bfloat16).view(batch.slots.numel(), 2, SHAPE.kv_heads, -1)
+    slots = batch.slots.flatten().to(device)
+    assert torch.equal(copied[:, 0], batch.kvs[1].k[slots].flatten(2))
+    assert torch.equal(copied[:, 1], batch.kvs[1].v[slots].flatten(2))
+
+
+def test_contiguous_contenders_meet_no_warm_cache(monkeypatch: pytest.MonkeyPatch, device: torch.device) -> None:
+    """As many layers of keys as are more than a cache has, and no more memory than that."""
+    layer = PagedBatch.layer_bytes(SHAPE, CELLS)
+    for cold, copies in ((1, 1), (layer, 1), (layer + 1, 2), (100 * layer, 5)):
+        monkeypatch.setattr(gpu_workload, "COLD_BYTES", cold)
+        met: list[int] = []
+        monkeypatch.setattr(gpu_workload, "_sdpa", lambda _kind, q, k, _v, _causal, met=met: met.append(k.data_ptr()))
+        works = PagedBatch(SHAPE, CELLS, device, 5).sdpa(1)
+        met.clear()
+        next(iter(works.values()))()
+        assert len(met) == 5 and len(set(met)) == copies
+
+
+def test_a_pool_has_as_many_layers_as_half_the_memory_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_attention, "free_bytes", lambda _device: 1000)
+    device = torch.device("cpu")
+    assert [gpu_attention.fitting(32, size, device) for size in (1, 15, 16, 100, 600)] == [32, 32, 31, 5, 1]
+
+
 def test_every_goal_is_said(backend: Backend, device: torch.device) -> None:
     report, samples = gpu_attention.measure_on(
-        device, backend, lambda _: None, (SHAPE,), (CELLS,), (CELLS,), 2, 1 << 20, "distkv bench attention"
+        device, backend, lambda _: None, (SHAPE,), (CELLS,), (CELLS,), 2, 1 << 20, "distkv bench attention", 2
     )
+    assert "copy of the rBlocks" in {row.variant for row in report.results}
     goals = [goal.goal for goal in report.goals]
     assert len(goals) == len(set(goals)) == 3 and len(samples) == 2
     assert all(0 < row.min <= row.median <= row.max for row in report.results)
@@ -71,7 +121,16 @@ def test_tuning_keeps_what_it_measured(monkeypatch: pytest.MonkeyPatch, tmp_path
 
     kept: list[int] = []
 
-    def measured(table: TunedTable, shape: templates.Shape, _: torch.device, cases: list[tuple[int, int]]) -> None:
+    def measured(
+        table: TunedTable,
+        shape: templates.Shape,
+        _: torch.device,
+        layers: int,
+        cases: list[tuple[int, int]],
+        *,
+        timer: Any,
+    ) -> None:
+        assert layers == 3 and timer(lambda: None) >= 0
         asked.append(shape.key)
         kept.append(len(TunedTable.load("a GPU", tmp_path).measured))
         ((keys, rows),) = cases
@@ -80,7 +139,7 @@ def test_tuning_keeps_what_it_measured(monkeypatch: pytest.MonkeyPatch, tmp_path
 
     monkeypatch.setattr(measure, "tune", measured)
     said: list[str] = []
-    gpu_attention.backend_for(said.append, (SHAPE,), device, tmp_path, tune=True)
+    gpu_attention.backend_for(said.append, (SHAPE,), device, tmp_path, tune=True, layers=3)
     (file,) = tmp_path.iterdir()
     assert asked == ["4/2x32 P16 bfloat16 bfloat16"] * 2 and str(file) in said[-1]
     assert kept == [0, 1], "a case that was measured is kept at once"

@@ -1,8 +1,12 @@
-"""Attention of a batch on a GPU, for the Triton backend and for what a user could call instead."""
+"""Attention of a batch on a GPU, for the Triton backend and for what a user could call instead.
+
+Keys lie as they do in a serving instance: rBlocks of all layers of a model, so that what a layer reads of a block is
+one piece of it. All work goes over the layers in turn, as a step does, so that no cache holds what a layer reads.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -22,6 +26,9 @@ SDPA = {
 }
 WORKSPACE_BYTES = 256 << 20
 
+COLD_BYTES = 256 << 20
+"""Read or written before the same is met again, where memory is not the pool's: a few times what a GPU's L2 holds."""
+
 
 @dataclass(frozen=True)
 class Cells:
@@ -35,21 +42,32 @@ class Cells:
 
 
 class PagedBatch:
-    """bfloat16 keys of a batch in a paged pool, in blocks of random order, and the same amount contiguous."""
+    """bfloat16 keys of a batch in a pool of rBlocks in random order, and the same amount contiguous.
 
-    def __init__(self, shape: Shape, cells: Cells, device: torch.device) -> None:
-        self.shape, self.cells, self._device = shape, cells, device
+    layers: of every rBlock. All work that is made here is of every layer once; num_bytes says of how many bytes.
+    """
+
+    def __init__(self, shape: Shape, cells: Cells, device: torch.device, layers: int) -> None:
+        self.shape, self.cells, self.layers, self._device = shape, cells, layers, device
         self._blocks = cells.keys // BLOCK_TOKENS
-        slots = cells.sequences * self._blocks
-        self._pool = torch.randn(slots, 2, shape.kv_heads, BLOCK_TOKENS * shape.dim, device=device).bfloat16()
-        self.kv = RowKv.of(self._pool[:, 0], self._pool[:, 1], shape.dim, BLOCK_TOKENS)
-        order = torch.randperm(slots, generator=torch.Generator().manual_seed(0))
+        size = (cells.sequences * self._blocks, layers, 2, shape.kv_heads, BLOCK_TOKENS * shape.dim)
+        self._pool = torch.empty(size, dtype=torch.bfloat16, device=device).normal_()
+        self.kvs = tuple(
+            RowKv.of(self._pool[:, layer, 0], self._pool[:, layer, 1], shape.dim, BLOCK_TOKENS)
+            for layer in range(layers)
+        )
+        order = torch.randperm(size[0], generator=torch.Generator().manual_seed(0))
         self.slots = order.view(cells.sequences, self._blocks)
+
+    @staticmethod
+    def layer_bytes(shape: Shape, cells: Cells) -> int:
+        """Of K and V of one layer."""
+        return 2 * cells.sequences * cells.keys * shape.kv_heads * shape.dim * torch.bfloat16.itemsize
 
     @property
     def num_bytes(self) -> int:
-        """Of K and V."""
-        return self._pool.numel() * self._pool.element_size()
+        """Of K and V of all layers."""
+        return self._pool.nbytes
 
     def queries(self, rows: int) -> Tensor:
         """bfloat16 [sequences · rows, Hq, D], sequence by sequence."""
@@ -66,32 +84,45 @@ class PagedBatch:
             tuple(BlockTable(tuple(slots), starts, keys, BLOCK_TOKENS) for slots in self.slots.tolist()),
             torch.arange(keys - rows, keys, device=self._device).repeat(count),
         )
-        return partial(backend.attend, self.queries(rows), self.kv, metadata, self.shape.dim**-0.5)
+        q, scale = self.queries(rows), self.shape.dim**-0.5
+        return self._by_layers([partial(backend.attend, q, kv, metadata, scale) for kv in self.kvs])
 
-    def sdpa(self, rows: int) -> dict[str, Callable[[], Tensor]]:
-        """torch's fused kernels that take this shape, over contiguous keys; causal for more than one row."""
-        keys, values = (
-            half[self.slots.to(self._device)].transpose(1, 2).flatten(2, 3) for half in (self.kv.k, self.kv.v)
+    def copying(self) -> Callable[[], Any]:
+        """Copies of what a layer has in its rBlocks, in the order of the sequences, to memory that no cache holds."""
+        # Triton is an extra.
+        from distkv.kernels.triton.copy import gather_blocks
+
+        rows = self._pool.view(len(self._pool), self.layers, -1).view(torch.uint8)
+        slots = self.slots.flatten().to(self._device)
+        targets = [torch.empty_like(rows[:, 0]) for _ in range(self._cold)]
+        return self._by_layers(
+            [
+                partial(gather_blocks, rows[:, layer], slots, targets[layer % len(targets)])
+                for layer in range(self.layers)
+            ]
         )
+
+    def sdpa(self, rows: int) -> dict[str, Callable[[], Any]]:
+        """torch's fused kernels that take this shape, over contiguous keys; causal for more than one row."""
+        contiguous = [self._contiguous(kv) for kv in self.kvs[: self._cold]]
         q = self.queries(rows).view(self.cells.sequences, rows, self.shape.heads, self.shape.dim).transpose(1, 2)
-        found: dict[str, Callable[[], Tensor]] = {}
+        found: dict[str, Callable[[], Any]] = {}
         for name, kind in SDPA.items():
-            work = partial(_sdpa, kind, q, keys, values, rows > 1)
+            works = [partial(_sdpa, kind, q, keys, values, rows > 1) for keys, values in contiguous]
             try:
-                work()
+                works[0]()
             except RuntimeError:  # it does not take such tensors, or is not there
                 continue
-            found[name] = work
+            found[name] = self._by_layers(works)
         return found
 
-    def flashinfer(self) -> Callable[[], Tensor] | None:
+    def flashinfer(self) -> Callable[[], Any] | None:
         """FlashInfer's paged decode over the same pages in the same order; None where it is not installed."""
         try:
             import flashinfer  # type: ignore[import-not-found]
         except ImportError:
             return None
         count, shape = self.cells.sequences, self.shape
-        k, v = (half.contiguous() for half in (self.kv.k, self.kv.v))
         wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(
             torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=self._device),
             "HND",
@@ -108,7 +139,28 @@ class PagedBatch:
             q_data_type=torch.bfloat16,
             kv_data_type=torch.bfloat16,
         )
-        return partial(wrapper.run, self.queries(1), (k, v))
+        return self._by_layers([partial(wrapper.run, self.queries(1), (kv.k, kv.v)) for kv in self.kvs])
+
+    @property
+    def _cold(self) -> int:
+        """Layers whose keys and values no cache holds together."""
+        return min(self.layers, -(-COLD_BYTES * self.layers // self.num_bytes))
+
+    def _contiguous(self, kv: RowKv) -> tuple[Tensor, Tensor]:
+        """K and V [sequences, Hkv, keys, D]."""
+        slots = self.slots.to(self._device)
+        keys, values = (half[slots].transpose(1, 2).flatten(2, 3) for half in (kv.k, kv.v))
+        return keys, values
+
+    def _by_layers(self, works: Sequence[Callable[[], Any]]) -> Callable[[], Any]:
+        """As many calls as there are layers, of these by turns; the result is the last one's."""
+
+        def work() -> Any:
+            for layer in range(self.layers):
+                result = works[layer % len(works)]()
+            return result
+
+        return work
 
 
 def _sdpa(kind: SDPBackend, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 import torch
-from triton.testing import do_bench
 
 from distkv.kernels.attention_metadata import AttentionMetadata
 from distkv.kernels.block_table import BlockTable
+from distkv.kernels.layout import RowKv
 from distkv.kernels.triton.attention.decode import decode_attention
 from distkv.kernels.triton.attention.decode_plan import decode_plan
 from distkv.kernels.triton.attention.templates import Config, Shape, count_sms
@@ -18,44 +18,54 @@ from distkv.kernels.triton.tuning.tuned_table import Case, TunedTable, best_of, 
 
 CASES = ((1 << 10, 1), (8 << 10, 1), (32 << 10, 1), (128 << 10, 1), (1 << 10, 64), (4 << 10, 64), (32 << 10, 8))
 """Keys of a row and rows, that cover each template with few and many programs. In bfloat16, 8 KV heads of 128 numbers
-take 1 GiB for the largest."""
+take 1 GiB of each layer for the largest."""
 
 
-def median_ms(run: Callable[[], object]) -> float:
-    """Milliseconds by CUDA events, with a cold L2 cache."""
-    return float(do_bench(run, warmup=5, rep=20, return_mode="median"))
+def layer_bytes(shape: Shape, keys: int, rows: int) -> int:
+    """Of K and V of one layer in the pool of a case."""
+    blocks = rows * -(-keys // shape.block_tokens)
+    return 2 * blocks * shape.kv_heads * shape.block_tokens * shape.head_dim * _dtype(shape.kv_dtype).itemsize
 
 
 def tune(
     table: TunedTable,
     shape: Shape,
     device: torch.device,
+    layers: int,
     cases: Iterable[tuple[int, int]] = CASES,
     *,
+    timer: Callable[[Callable[[], object]], float],
     configs: Iterable[Config] | None = None,
-    timer: Callable[[Callable[[], object]], float] = median_ms,
 ) -> None:
     """Measure `configs`, by default `candidates(shape)`, for every (keys of a row, rows) of `cases` into `table`.
 
-    The pool of a case holds every key of every row: keys · rows · Hkv · D numbers of K, and of V.
+    The pool of a case holds every key of every row in rBlocks of so many layers, `layer_bytes` for each. timer: runs
+    what it is given and returns its milliseconds. That goes over all layers: what one leaves in a cache is no use to
+    the next, and what a layer reads of an rBlock lies as far apart as in a serving instance.
     """
     for keys, rows in cases:
         measured = best_of(
-            Case(shape.key, keys, rows), configs or candidates(shape), _decode_of(shape, keys, rows, device), timer
+            Case(shape.key, keys, rows),
+            configs or candidates(shape),
+            _decode_of(shape, keys, rows, device, layers),
+            lambda run: timer(run) / layers,
         )
         if measured is not None:
             table.put(measured)
 
 
-def _decode_of(shape: Shape, keys: int, rows: int, device: torch.device) -> Callable[[Config], Callable[[], None]]:
-    """What runs the kernels with a config over rows of `keys` keys, in blocks that lie in random order."""
+def _decode_of(
+    shape: Shape, keys: int, rows: int, device: torch.device, layers: int
+) -> Callable[[Config], Callable[[], None]]:
+    """What runs the kernels with a config over rows of `keys` keys, in every layer of rBlocks in random order."""
     tokens = shape.block_tokens
     blocks = -(-keys // tokens)
     places = torch.randperm(rows * blocks, generator=torch.Generator().manual_seed(0)).view(rows, blocks)
     starts = tuple(range(0, blocks * tokens, tokens))
-    kv_shape = (2, rows * blocks, shape.kv_heads, tokens, shape.head_dim)
-    k, v = torch.randn(kv_shape, dtype=torch.bfloat16, device=device).to(getattr(torch, shape.kv_dtype))
-    q = torch.randn(rows, shape.heads, shape.head_dim, device=device).to(getattr(torch, shape.q_dtype))
+    size = (rows * blocks, layers, 2, shape.kv_heads, tokens * shape.head_dim)
+    pool = _noise(size, _dtype(shape.kv_dtype), device)
+    kvs = [RowKv.of(pool[:, layer, 0], pool[:, layer, 1], shape.head_dim, tokens) for layer in range(layers)]
+    q = torch.randn(rows, shape.heads, shape.head_dim, device=device).to(_dtype(shape.q_dtype))
     metadata = device_metadata(
         AttentionMetadata(
             tuple(range(row, row + 1) for row in range(rows)),
@@ -69,6 +79,26 @@ def _decode_of(shape: Shape, keys: int, rows: int, device: torch.device) -> Call
         plan = decode_plan(metadata, np.arange(rows), shape, config, count_sms(device))
         out = torch.empty(rows + plan.num_parts, shape.heads, shape.head_dim, device=device)
         lse = torch.empty(rows + plan.num_parts, shape.heads, device=device)
-        return lambda: decode_attention(q, k, v, metadata, plan, out, lse, shape.head_dim**-0.5)
+
+        def run() -> None:
+            for kv in kvs:
+                decode_attention(q, kv.k, kv.v, metadata, plan, out, lse, shape.head_dim**-0.5)
+
+        return run
 
     return runner
+
+
+def _noise(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Normal numbers, made where they lie: a pool has no room for another of a wider type beside it."""
+    if dtype.itemsize > 1:
+        return torch.empty(size, dtype=dtype, device=device).normal_()
+    noise = torch.empty(size, dtype=dtype, device=device)
+    for block in noise:
+        block.copy_(torch.randn(size[1:], device=device))
+    return noise
+
+
+def _dtype(name: str) -> torch.dtype:
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype

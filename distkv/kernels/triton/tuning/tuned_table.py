@@ -166,7 +166,7 @@ def best_of(
     runner: Callable[[Config], Callable[[], object]],
     timer: Callable[[Callable[[], object]], float],
 ) -> Measured | None:
-    """The config whose run is the fastest, the first of equals. None if none fits the device.
+    """The config whose run is the fastest, the first of equals. None if none compiles and fits the device.
 
     runner: makes what is timed. timer: runs it and returns milliseconds.
     """
@@ -174,7 +174,7 @@ def best_of(
     for config in configs:
         try:
             milliseconds = timer(runner(config))
-        except triton.OutOfResources as error:
+        except (triton.TritonError, RuntimeError) as error:
             structlog.get_logger().info("config left out", case=str(case), config=str(config), reason=str(error))
             continue
         if best is None or milliseconds < best.milliseconds:

@@ -10,18 +10,19 @@ import msgspec
 import pytest
 import structlog
 import torch
+from torch import Tensor
 
 pytest.importorskip("triton", reason="Triton is not installed: it comes with the extra 'gpu'")
 
 import triton
 
 from distkv.kernels.triton.attention.templates import Config, Shape, heuristic
-from distkv.kernels.triton.tuning import tuned_table
+from distkv.kernels.triton.tuning import measure, tuned_table
 from distkv.kernels.triton.tuning.measure import tune
 from distkv.kernels.triton.tuning.tuned_table import Case, Measured, TunedTable, best_of, candidates, table_path
 
 SHAPE = Shape(4, 2, 16, 16, "float32", "float32")
-FAST, SLOW, TOO_LARGE = (Config(tile, 4, 2, 3) for tile in (32, 64, 128))
+FAST, SLOW, TOO_LARGE, REFUSED = (Config(tile, 4, 2, 3) for tile in (32, 64, 128, 256))
 
 
 def measured(keys: int, rows: int, config: Config, shape: Shape = SHAPE) -> Measured:
@@ -141,6 +142,8 @@ def test_the_fastest_that_fits_wins() -> None:
         def run() -> Config:
             if config == TOO_LARGE:
                 raise triton.OutOfResources(300_000, 232_448, "shared memory")
+            if config == REFUSED:
+                raise RuntimeError("PassManager::run failed")
             return config
 
         return run
@@ -150,9 +153,9 @@ def test_the_fastest_that_fits_wins() -> None:
 
     case = Case(SHAPE.key, 1024, 1)
     with structlog.testing.capture_logs() as lines:
-        assert best_of(case, [TOO_LARGE, SLOW, FAST, FAST], runner, timer) == Measured(case, FAST, 1.0)
+        assert best_of(case, [TOO_LARGE, SLOW, FAST, REFUSED, FAST], runner, timer) == Measured(case, FAST, 1.0)
         assert best_of(case, [TOO_LARGE], runner, timer) is None
-    assert [line["event"] for line in lines] == ["config left out"] * 2
+    assert [line["event"] for line in lines] == ["config left out"] * 3
     assert "shared memory" in lines[0]["reason"]
 
 
@@ -163,8 +166,27 @@ def test_candidates_lie_around_the_heuristic() -> None:
     assert all(16 <= config.tile_keys <= 128 for config in configs)
 
 
+@pytest.mark.parametrize("kv_dtype", ["float32", "bfloat16", "float8_e4m3fn"])
+def test_a_case_is_measured_over_all_layers_of_rblocks(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch, kv_dtype: str
+) -> None:
+    shape, met = replace(SHAPE, q_dtype="bfloat16", kv_dtype=kv_dtype), []
+
+    def attend(_q: Tensor, k: Tensor, v: Tensor, *_arguments: object) -> None:
+        met.append((k.data_ptr(), k.stride(0) * k.itemsize, k.shape[0]))
+        assert k.float().isfinite().all() and v.float().std() > 0.5
+
+    monkeypatch.setattr(measure, "decode_attention", attend)
+    tune(TunedTable(), shape, device, 3, [(33, 2)], timer=lambda run: run() or 1.0, configs=[FAST])
+    size = measure.layer_bytes(shape, 33, 2)
+    assert size == 2 * 6 * 2 * 16 * 16 * getattr(torch, kv_dtype).itemsize
+    assert len({address for address, _, _ in met}) == 3
+    assert {(stride, slots) for _, stride, slots in met} == {(3 * size // 6, 6)}
+
+
 def test_a_tuning_run_fills_the_table(device: torch.device) -> None:
     times = iter([3.0, 1.0, 2.0, 2.0, 3.0, 4.0])
+    layers = 2
 
     def timer(run: Callable[[], object]) -> float:
         run()
@@ -172,7 +194,8 @@ def test_a_tuning_run_fills_the_table(device: torch.device) -> None:
 
     table = TunedTable()
     first, second, third = FAST, SLOW, Config(16, 4, 2, 3)
-    tune(table, SHAPE, device, [(33, 1), (20, 2)], configs=[first, second, third], timer=timer)
+    tune(table, SHAPE, device, layers, [(33, 1), (20, 2)], timer=timer, configs=[first, second, third])
+    assert [one.milliseconds for one in table.measured] == [0.5, 1.0], "times are of a layer"
     assert table.config(SHAPE, 33, 1) == second
     assert table.config(SHAPE, 20, 2) == first
     assert msgspec.json.decode(msgspec.json.encode(table.measured), type=list[Measured]) == table.measured
