@@ -17,6 +17,7 @@ from distkv.kernels.layout import LayerKv
 from distkv.kernels.linear import Linear, TorchLinear
 from distkv.kernels.merge import Partial
 from distkv.kernels.ops import Ops, TorchOps
+from distkv.kernels.static_decode import StaticDecode, StaticInputs
 
 
 class Backend(ABC):
@@ -25,12 +26,14 @@ class Backend(ABC):
     A backend has to have attention, merge and store over pools in its `layout`; for the rest it inherits torch's
     functions, which run on any device, and replaces those that it has better ones for.
 
-    name: for logs and benchmarks. has_fp8: whether keys and values may be stored as float8 (e4m3).
+    name: for logs and benchmarks. has_fp8: whether keys and values may be stored as float8 (e4m3). static_keys: the
+    lengths, ascending, up to which `static_decode` has a kernel of its own; none where it has none at all.
     """
 
     name: str
     layout: type[LayerKv]
     has_fp8: bool = False
+    static_keys: tuple[int, ...] = ()
     ops: Ops = TorchOps()
 
     @abstractmethod
@@ -89,6 +92,11 @@ class Backend(ABC):
         """Attention over keys here and elsewhere as one call per layer, for the layers of one pool; None where there is
         no such kernel. heads: of queries."""
         return None
+
+    def static_decode(self, inputs: StaticInputs, kv: LayerKv, most_keys: int) -> StaticDecode:
+        """Decode that a graph can hold, over layers like `kv`, for rows of up to most_keys keys, which is one of
+        `static_keys`. Only where that has any."""
+        raise NotImplementedError(f"{self.name} has no decode of fixed launches")
 
     def use_threads(self, threads: int, cores: Sequence[int]) -> None:
         """Compute with so many threads of the host, each on one of the cores if there are any."""

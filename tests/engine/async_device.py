@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from distkv.engine.device.cpu import CpuDevice
 from distkv.engine.device.device import Captured, CompletedCopy, PendingCopy, Run
-from distkv.kernels import Backend, FusedQkv, LayerKv, RowKv
+from distkv.kernels import AttentionMetadata, Backend, BlockTable, FusedQkv, LayerKv, RowKv
 from distkv.kernels.cpu.torch_backend import TorchBackend
+from distkv.kernels.static_decode import StaticDecode, StaticInputs
 
 
 class AsyncHost(CpuDevice):
@@ -28,6 +31,11 @@ class AsyncHost(CpuDevice):
         assert self._inside, "a copy outside of every stream"
         self.copies_in += 1
         return tuple(tensor.clone() for tensor in tensors)
+
+    def write(self, target: Tensor, source: Tensor) -> None:
+        assert self._inside, "a copy outside of every stream"
+        self.copies_in += 1
+        target.copy_(source)
 
     def to_host(self, *tensors: Tensor, aside: bool = False) -> PendingCopy:
         assert self._inside, "a copy outside of every stream"
@@ -68,9 +76,41 @@ class RowTorchBackend(TorchBackend):
     """What Triton's backend does, in torch: the interpreter is slow."""
 
     layout: type[LayerKv] = RowKv
+    static_keys = (40, 2**31 - 1)
 
     def store(self, qkv: FusedQkv, kv: LayerKv, slots: Tensor, offsets: Tensor) -> Tensor:
         q, k, v = qkv.rotated()
         stored = slots >= 0
         kv.write(slots[stored], offsets[stored], k[stored], v[stored])
         return q
+
+    def static_decode(self, inputs: StaticInputs, kv: LayerKv, most_keys: int) -> StaticDecode:
+        return TorchStaticDecode(self, inputs, kv.block_tokens, most_keys)
+
+
+class TorchStaticDecode:
+    """Attends by the tables as they are when it is called. planned: how often it was."""
+
+    def __init__(self, backend: Backend, inputs: StaticInputs, block_tokens: int, most_keys: int) -> None:
+        self._backend, self._inputs, self._most_keys = backend, inputs, most_keys
+        self._block_tokens = block_tokens
+        self._rows: list[tuple[int, int, int]] = []
+        self.planned = 0
+
+    def plan(self, places: NDArray[np.int64], first_positions: NDArray[np.int64], keys: NDArray[np.int64]) -> None:
+        assert keys.max() <= self._most_keys
+        assert (places % self._inputs.max_blocks == 0).all()
+        self._rows = list(zip(places.tolist(), first_positions.tolist(), keys.tolist(), strict=True))
+        self.planned += 1
+
+    def attend(self, q: Tensor, kv: LayerKv, scale: float, window: int | None) -> None:
+        assert window in self._inputs.windows
+        tokens, positions = self._block_tokens, self._inputs.positions.tolist()
+        for row, (place, first, keys) in enumerate(self._rows):
+            seen = positions[row] + 1 - first
+            assert 0 < seen <= keys
+            slots = self._inputs.tables[place : place - (-seen // tokens)].tolist()
+            table = BlockTable(slots, range(first, first + len(slots) * tokens, tokens), first + seen, tokens)
+            metadata = AttentionMetadata((range(1),), (table,), self._inputs.positions[row : row + 1])
+            out, _ = self._backend.attend(q[row : row + 1], kv, metadata, scale, window)
+            self._inputs.attended[row : row + 1] = out

@@ -22,13 +22,15 @@ from distkv.engine.device.cpu import CpuDevice
 from distkv.engine.device.device import Device
 from distkv.engine.device.registry import choose_device
 from distkv.kernels import AttentionMetadata, BlockTable, FusedQkv, RowKv
+from distkv.kernels.static_decode import StaticInputs
 from distkv.kernels.triton.attention.decode import decode_attention
 from distkv.kernels.triton.attention.decode_plan import decode_plan
-from distkv.kernels.triton.attention.templates import Shape, Template, count_sms, heuristic
+from distkv.kernels.triton.attention.templates import SPLIT_KEYS, Shape, Template, count_sms, heuristic
 from distkv.kernels.triton.backend import TritonBackend
 from distkv.kernels.triton.metadata import device_metadata
 
 P, HEADS, KV_HEADS, DIM = 16, 32, 8, 128
+ENDLESS = 2**31 - 1
 CLOSE = 2e-2
 """Of attention over bfloat16."""
 
@@ -61,6 +63,8 @@ class Smoke:
             "store": self._store,
             **divided,
             "split decode of fp8": lambda: self._decode(Template.SPLIT, torch.float8_e4m3fn),
+            "captured decode": lambda: self._captured_decode(SPLIT_KEYS),
+            "captured decode of long contexts": lambda: self._captured_decode(ENDLESS),
             "prefill": self._prefill,
             "merge": self._merge,
             "gather and scatter": self._scatter,
@@ -101,6 +105,32 @@ class Smoke:
         for _ in range(2):  # the second time counters have to be 0 again
             decode_attention(q, kv.k, kv.v, there, plan, out, lse, self._dim**-0.5)
         return _close(out[:2], self._expected(kv, q), CLOSE)
+
+    def _captured_decode(self, most_keys: int) -> str:
+        """Of two rows, in a graph for four, replayed for contexts that grew since."""
+        kv, metadata, q = self._sequence(4, torch.bfloat16)
+        (table,) = metadata.block_tables
+        positions, attended = torch.zeros(4, dtype=torch.int64, device=self._place), torch.zeros_like(q)
+        tables = torch.from_numpy(table.slots).int().to(self._place)
+        inputs = StaticInputs(tables, len(table), positions, attended, (None,))
+        decode = self._device.backend.static_decode(inputs, kv, most_keys)
+
+        def run() -> tuple[Tensor, ...]:
+            decode.attend(q, kv, self._dim**-0.5, None)
+            return (attended,)
+
+        run()
+        captured = self._device.capture(run)
+        decode.plan(np.zeros(2, np.int64), np.zeros(2, np.int64), np.full(2, self._keys))
+        queries, expected, error = q.clone(), self._expected(kv, q), ""
+        for grown in (3, 1):  # of the four rows of `expected`, whose last one sees all
+            positions[:2] = torch.tensor([self._keys - 1 - grown, self._keys - grown], device=self._place)
+            rows = slice(3 - grown, 5 - grown)
+            q[:2] = queries[rows]
+            captured.replay()
+            error = _close(attended[:2], expected[rows], CLOSE)
+        _close(attended[2:], torch.zeros_like(attended[2:]), 0)
+        return error
 
     def _prefill(self) -> str:
         kv, metadata, q = self._sequence(9, torch.bfloat16)

@@ -15,7 +15,7 @@ from distkv.engine.device.device import Device, PendingCopy
 from distkv.engine.device.pool import KvPool
 from distkv.engine.model.decoder import Model
 from distkv.engine.step.batch import Batch
-from distkv.engine.step.pieces import Pieces
+from distkv.engine.step.graphs.pieces import Pieces
 from distkv.kernels import Partial, empty_partial
 
 

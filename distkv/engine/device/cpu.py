@@ -43,6 +43,10 @@ class CpuDevice(Device):
         """See Device."""
         return tensors
 
+    def write(self, target: Tensor, source: Tensor) -> None:
+        """See Device."""
+        target.copy_(source)
+
     def to_host(self, *tensors: Tensor, aside: bool = False) -> PendingCopy:
         """See Device."""
         return CompletedCopy(tensors)

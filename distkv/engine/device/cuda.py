@@ -90,6 +90,12 @@ class CudaDevice(Device):
         there = pinned.to(self.place, non_blocking=True)
         return tuple(_part(there, place, tensor) for tensor, place in zip(tensors, places, strict=True))
 
+    def write(self, target: Tensor, source: Tensor) -> None:
+        """See Device."""
+        pinned = torch.empty(source.shape, dtype=source.dtype, pin_memory=True)
+        pinned.copy_(source)
+        target.copy_(pinned, non_blocking=True)
+
     def to_host(self, *tensors: Tensor, aside: bool = False) -> PendingCopy:
         """See Device."""
         stream = here = torch.cuda.current_stream(self.place)

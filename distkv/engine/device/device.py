@@ -77,6 +77,11 @@ class Device(ABC):
         they may be changed at once, unless it is one alone that `host` made."""
 
     @abstractmethod
+    def write(self, target: Tensor, source: Tensor) -> None:
+        """Copy a host tensor over one of the device, of the same shape and dtype; nothing waits for it, and the source
+        may be changed at once."""
+
+    @abstractmethod
     def to_host(self, *tensors: Tensor, aside: bool = False) -> PendingCopy:
         """Begin to copy tensors of the device, as they are after all operations so far, to the host.
 

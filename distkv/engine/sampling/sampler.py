@@ -17,11 +17,13 @@ from distkv.engine.sampling.draws import Draw, completing, is_greedy, tables_of
 from distkv.engine.sampling.history import Histories
 from distkv.engine.sampling.logprobs import Scored, read, score, score_in_slices
 from distkv.engine.sampling.seen import SeenTokens
-from distkv.engine.step.batch import Batch, BatchSeq
+from distkv.engine.step.batch import Batch, BatchSeq, PlannedSeq
 from distkv.token_ids import unpack
 from distkv.types import TokenLogprobs
 from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.to_worker import Sampling
+
+Sequenced = BatchSeq | PlannedSeq
 
 HOST_NUMBERS = 2**18
 """Scores that a CPU draws from at once, so that they stay in its cache: some rows, one at least."""
@@ -44,9 +46,9 @@ class Sampled:
     come; prompts: (sequence, number of its tokens, most likely ones of each) in the order in which theirs come."""
 
     tokens: Tensor
-    wanted: list[tuple[BatchSeq, Sampling]]
+    wanted: list[tuple[Sequenced, Sampling]]
     scored: list[int]
-    prompts: list[tuple[BatchSeq, list[int]]]
+    prompts: list[tuple[Sequenced, list[int]]]
     copy: PendingCopy
 
 
@@ -69,14 +71,20 @@ class Sampler:
         next_rows = [rows[:count] for rows, count in zip(hidden, counts, strict=True)]
         logits = self._model.logits(next_rows[0] if len(batches) == 1 else torch.cat(next_rows))
         counters.model_s += time.perf_counter() - started_s
-        return self._sample(batches, [rows[count:] for rows, count in zip(hidden, counts, strict=True)], logits, masks)
+        prompts = [(batch.seqs, rows[count:]) for batch, rows, count in zip(batches, hidden, counts, strict=True)]
+        return self._sample([seq for batch in batches for seq in batch.seqs], prompts, logits, None, masks)
+
+    def begin_decodes(self, planned: Sequence[PlannedSeq], logits: Tensor, likeliest: Tensor, masks: Masks) -> Sampled:
+        """The same for a step whose logits are there: float32 [N, vocab] of its N sequences, one row each, and int64
+        [N], the token of the largest of each."""
+        return self._sample(planned, (), logits, likeliest, masks)
 
     def finish(
-        self, batches: Sequence[Batch], sampled: Sampled | None, counters: Counters
+        self, planned: Sequence[PlannedSeq], sampled: Sampled | None, counters: Counters
     ) -> dict[str, SequenceOutput]:
         """What came of `begin`, by request id. Waits for the device: with what is sampled it has done all before it.
         Counts model_s."""
-        outputs = {seq.step.request_id: SequenceOutput() for batch in batches for seq in batch.seqs}
+        outputs = {one.step.request_id: SequenceOutput() for one in planned}
         if sampled is not None:
             started_s = time.perf_counter()
             found = sampled.copy.wait()
@@ -88,13 +96,21 @@ class Sampler:
         """Drop what is kept of these requests."""
         self._seen.forget(request_ids)
 
-    def _sample(self, batches: Sequence[Batch], prompt_rows: Sequence[Tensor], logits: Tensor, masks: Masks) -> Sampled:
-        """logits: of the rows that predict the next token of a sequence. prompt_rows: hidden states, per batch, of
-        those that predict prompt tokens."""
+    def _sample(
+        self,
+        seqs: Sequence[Sequenced],
+        of_prompts: Sequence[tuple[Sequence[BatchSeq], Tensor]],
+        logits: Tensor,
+        likeliest: Tensor | None,
+        masks: Masks,
+    ) -> Sampled:
+        """logits: of the rows that predict the next token of a sequence; likeliest: int64, of each, if that is known.
+        of_prompts: per batch, the hidden states of those that predict prompt tokens."""
         device = self._model.device
-        wanted = [(seq, seq.step.sample) for batch in batches for seq in batch.seqs if seq.step.sample is not None]
-        masks.apply(logits, {seq.step.request_id: row for row, (seq, _) in enumerate(wanted)}, device)
-        tokens = self._choose(wanted, logits)
+        wanted = [(seq, seq.step.sample) for seq in seqs if seq.step.sample is not None]
+        if masks.apply(logits, [seq.step.request_id for seq, _ in wanted], device):
+            likeliest = None
+        tokens = self._choose(wanted, logits, likeliest)
         slices: list[Scored] = []
         scored = [row for row, (seq, sampling) in enumerate(wanted) if sampling.logprobs is not None and not seq.lost]
         if scored:
@@ -104,10 +120,10 @@ class Sampler:
             else:
                 (rows,) = device.to_device(torch.tensor(scored))
                 slices.append(score(logits.index_select(0, rows), tokens.index_select(0, rows), top))
-        prompts: list[tuple[BatchSeq, list[int]]] = []
-        for batch, rows in zip(batches, prompt_rows, strict=True):
+        prompts: list[tuple[Sequenced, list[int]]] = []
+        for batch_seqs, rows in of_prompts:
             start = 0
-            for seq in batch.seqs:
+            for seq in batch_seqs:
                 if (asked := seq.step.prompt_logprobs) is None:
                     continue
                 end = start + asked.num_tokens
@@ -141,7 +157,7 @@ class Sampler:
                 read_slice = read(next(rest), [seq.step.prompt_logprobs.top] * size)
                 outputs[seq.step.request_id].prompt_logprobs += tuple(read_slice)
 
-    def _choose(self, wanted: Sequence[tuple[BatchSeq, Sampling]], logits: Tensor) -> Tensor:
+    def _choose(self, wanted: Sequence[tuple[Sequenced, Sampling]], logits: Tensor, likeliest: Tensor | None) -> Tensor:
         """int64 [M], where the logits [M, vocab] lie: a token for each sequence."""
         draws = [
             (row, self._draw(seq, sampling))
@@ -149,10 +165,13 @@ class Sampler:
             if not is_greedy(sampling) and not seq.lost
         ]
         if not draws:
-            return argmax(logits)
+            return argmax(logits) if likeliest is None else likeliest
         device, vocab_size = self._model.device, logits.shape[-1]
         are_all = len(draws) == len(logits)
-        tokens = torch.empty(len(logits), dtype=torch.int64, device=logits.device) if are_all else argmax(logits)
+        if are_all:
+            tokens = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
+        else:
+            tokens = argmax(logits) if likeliest is None else likeliest
         most = len(draws) if device.is_async else max(1, HOST_NUMBERS // vocab_size)
         for first in range(0, len(draws), most):
             part = draws[first : first + most]
@@ -163,7 +182,7 @@ class Sampler:
             tokens.index_copy_(0, rows, choose(of_rows, tables.placed(there), shape, self._seen))
         return tokens
 
-    def _draw(self, seq: BatchSeq, sampling: Sampling) -> Draw:
+    def _draw(self, seq: Sequenced, sampling: Sampling) -> Draw:
         step = seq.step
         bad = completing(sampling, self._histories.read(step.request_id, step.end)) if sampling.bad_words else ()
         return Draw(step.request_id, sampling, step.end, bad)

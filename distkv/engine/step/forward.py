@@ -12,8 +12,8 @@ from distkv.engine.attention.dist_attention import dist_attention
 from distkv.engine.device.pool import KvPool
 from distkv.engine.model.decoder import Model
 from distkv.engine.step.batch import Batch
-from distkv.engine.step.graphs import PiecewiseGraphs
-from distkv.engine.step.pieces import EagerPieces, Pieces
+from distkv.engine.step.graphs.pieces import EagerPieces, Pieces
+from distkv.engine.step.graphs.piecewise import PiecewiseGraphs
 from distkv.wire.messages.counters import Counters
 
 

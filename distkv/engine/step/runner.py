@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -12,12 +13,13 @@ from distkv.engine.attention.fetch.fetching import FETCH_BYTES, Fetching
 from distkv.engine.attention.layer_times import LayerTimes
 from distkv.engine.device.pool import KvPool
 from distkv.engine.model.decoder import Model
-from distkv.engine.sampling.constraints import Constraints
+from distkv.engine.sampling.constraints import Constraints, Masks
 from distkv.engine.sampling.history import Histories
 from distkv.engine.sampling.sampler import Sampled, Sampler
 from distkv.engine.step.ahead import fill_in
 from distkv.engine.step.batch import Batch, PlannedSeq
 from distkv.engine.step.forward import Forward
+from distkv.engine.step.graphs.decode import DecodeGraphs, Decodes
 from distkv.engine.step.microbatches import microbatches
 from distkv.engine.step.prepare import prepare
 from distkv.engine.step.requests import Requests
@@ -30,7 +32,8 @@ from distkv.wire.messages.to_worker import SeqStep, Step
 
 @dataclass(slots=True)
 class Begun:
-    """A step that the device has been given. sampled: None if it has no rows."""
+    """A step that the device has been given. batches: none if a graph computes it. sampled: None if it has no
+    rows."""
 
     step: Step
     planned: list[PlannedSeq]
@@ -72,6 +75,8 @@ class StepRunner:
             None if prefill_kv == "ship" else Fetching(pool, model.config, self._device, prefill_kv, fetch_bytes)
         )
         self._forward = Forward(model, pool)
+        has_graphs = self._device.is_async and self._device.backend.static_keys
+        self._graphs = DecodeGraphs(model, pool) if has_graphs else None
         self._sample = Sampler(model, histories, self.constraints)
 
     def run(self, step: Step) -> tuple[SeqResult, ...]:
@@ -89,9 +94,13 @@ class StepRunner:
         planned = self._requests.plan(step, [seq.step for seq, _ in before.wanted] if before else ())
         masks = self.constraints.begin(planned, self.counters)
         with self._stream:
+            decodes = None if self._graphs is None else self._graphs.decodes(planned)
+            if decodes is not None:
+                return Begun(step, planned, [], self._begin_decodes(decodes, planned, before, masks))
             batches = self._prepare(step, planned)
-            if before is not None:
-                fill_in(batches, planned, before.tokens, self._device)
+            if before is not None and batches:
+                (batch,) = batches
+                fill_in(batch.tokens, planned, before.tokens, self._device)
             hidden = self._forward(batches, self.counters)
             if self.fetching is not None:
                 for batch in batches:
@@ -109,7 +118,7 @@ class StepRunner:
         """The results of a step, once the device has done it."""
         step, batches = begun.step, begun.batches
         with self._stream:
-            outputs = self._sample.finish(batches, begun.sampled, self.counters)
+            outputs = self._sample.finish(begun.planned, begun.sampled, self.counters)
             if any(batch.links or batch.fetched for batch in batches):
                 self._device.synchronize()
         self.counters.steps += 1
@@ -118,15 +127,37 @@ class StepRunner:
 
     @property
     def graphs(self) -> str:
-        """See Forward."""
+        """What became of captured graphs, in words: for benchmarks."""
+        if self._graphs is not None and self._graphs.problem:
+            return f"whole steps given up: {self._graphs.problem}; pieces {self._forward.graphs}"
         return self._forward.graphs
+
+    @torch.inference_mode()
+    def capture(self) -> None:
+        """All graphs of decode steps, on a device that has them."""
+        if self._graphs is not None:
+            with self._stream:
+                self._graphs.capture_all()
 
     def forget(self, request_ids: Collection[str], grammar_ids: Collection[int] = ()) -> None:
         """Drop what is remembered of these requests and grammars."""
         self._requests.forget(request_ids)
         self._tables.forget(request_ids)
+        if self._graphs is not None:
+            self._graphs.forget(request_ids)
         self._sample.forget(request_ids)
         self.constraints.forget(request_ids, grammar_ids)
+
+    def _begin_decodes(
+        self, decodes: Decodes, planned: Sequence[PlannedSeq], before: Sampled | None, masks: Masks
+    ) -> Sampled:
+        """A step that is one graph."""
+        started_s = time.perf_counter()
+        if before is not None:
+            fill_in(decodes.tokens, planned, before.tokens, self._device)
+        logits, likeliest = decodes.run()
+        self.counters.model_s += time.perf_counter() - started_s
+        return self._sample.begin_decodes(planned, logits, likeliest, masks)
 
     def _prepare(self, step: Step, planned: Sequence[PlannedSeq]) -> list[Batch]:
         """The microbatches that have rows."""

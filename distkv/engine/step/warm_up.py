@@ -6,7 +6,7 @@ import torch
 
 from distkv.engine.device.pool import KvPool
 from distkv.engine.model.decoder import Model
-from distkv.engine.step.graphs import SIZES
+from distkv.engine.step.graphs.piecewise import SIZES
 from distkv.engine.step.runner import StepRunner
 from distkv.kernels import empty_partial
 from distkv.token_ids import ID_BYTES
@@ -20,8 +20,8 @@ _GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
 
 
 def warm_up(runner: StepRunner, model: Model, pool: KvPool) -> None:
-    """Steps of all captured sizes and one beyond, over an empty pool, every kernel of attention and copies of blocks,
-    where the device is asynchronous: nobody's queries and nobody's step wait for a compiler."""
+    """Graphs of decodes, steps of all captured sizes and one beyond, over an empty pool, every kernel of attention and
+    copies of blocks, where the device is asynchronous: nobody's queries and nobody's step wait for a compiler."""
     device = model.device
     if not device.is_async:
         return
@@ -29,10 +29,13 @@ def warm_up(runner: StepRunner, model: Model, pool: KvPool) -> None:
         count = min(rows, pool.num_slots * pool.block_tokens)
         table = (Run(0, 0, -(-count // pool.block_tokens)),)
         tokens = bytes(count * ID_BYTES)
+        # One row that wants no token is no decode: it is computed in pieces.
+        sample = _GREEDY if count > 1 else None
         seq = SeqStep(
-            request_id=_NAME, version=0, attempt=0, start=0, end=count, tokens=tokens, local=table, sample=_GREEDY
+            request_id=_NAME, version=0, attempt=0, start=0, end=count, tokens=tokens, local=table, sample=sample
         )
         runner.run(Step(step_id=0, seqs=(seq,)))
+    runner.capture()
     with device.stream(), torch.inference_mode():
         layer, config = pool.layer(0), model.config
         device.backend.warm_up(config.num_heads, layer, model.dtype, config.windows)

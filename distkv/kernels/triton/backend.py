@@ -15,10 +15,12 @@ from distkv.kernels.backend import Backend
 from distkv.kernels.fused_qkv import FusedQkv
 from distkv.kernels.layout import LayerKv, RowKv
 from distkv.kernels.merge import Partial
+from distkv.kernels.static_decode import StaticDecode, StaticInputs
 from distkv.kernels.triton.attention.decode import decode_attention
 from distkv.kernels.triton.attention.decode_plan import DecodePlan, decode_plan
 from distkv.kernels.triton.attention.prefill import prefill_attention
-from distkv.kernels.triton.attention.templates import Shape, count_sms
+from distkv.kernels.triton.attention.static_decode import TritonStaticDecode
+from distkv.kernels.triton.attention.templates import SPLIT_KEYS, Shape, count_sms
 from distkv.kernels.triton.copy import gather_blocks, scatter_blocks
 from distkv.kernels.triton.first_launches import launch_attention
 from distkv.kernels.triton.merge import merge_partials
@@ -30,6 +32,9 @@ from distkv.kernels.triton.tuning.tuned_table import TunedTable
 _DECODE_ROWS = 2
 """Entries of at most so many rows read their keys once per row; more share a tile of the prefill kernel."""
 
+
+_LONG_KEYS = 2 * SPLIT_KEYS
+"""What is measured for such rows holds for longer ones."""
 
 _FP8_CAPABILITY = (8, 9)
 """From Ada on, GPUs convert e4m3."""
@@ -53,6 +58,7 @@ class TritonBackend(Backend):
     name = "triton"
     layout: type[LayerKv] = RowKv
     has_fp8 = True
+    static_keys = (SPLIT_KEYS, 2**31 - 1)
     ops = TritonOps()
 
     def __init__(self, tuned: TunedTable | None = None, index: int | None = None) -> None:
@@ -125,6 +131,12 @@ class TritonBackend(Backend):
     def warm_up(self, num_heads: int, kv: LayerKv, dtype: torch.dtype, windows: Collection[int | None]) -> int:
         """See Backend."""
         return launch_attention(self._tuned, num_heads, kv, dtype, windows)
+
+    def static_decode(self, inputs: StaticInputs, kv: LayerKv, most_keys: int) -> StaticDecode:
+        """See Backend."""
+        shape = Shape.of(inputs.attended, kv.k)
+        config = self._tuned.config(shape, min(most_keys, _LONG_KEYS), len(inputs.attended))
+        return TritonStaticDecode(inputs, shape, config, count_sms(inputs.attended.device), most_keys)
 
     def gather_blocks(self, pool: Tensor, slots: Tensor) -> Tensor:
         """See Backend."""

@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 
 from distkv.kernels.merge import Partial
+from distkv.kernels.triton.casts import rounded
 
 _LOG2_E = tl.constexpr(1.4426950408889634)
 _LN_2 = tl.constexpr(0.6931471805599453)
@@ -70,6 +71,7 @@ def _merge_kernel(  # type: ignore[no-untyped-def]
 def reduce_parts(  # type: ignore[no-untyped-def]
     out,
     lse,
+    into,
     row,
     first,
     count,
@@ -81,7 +83,8 @@ def reduce_parts(  # type: ignore[no-untyped-def]
     HEAD_TILE: tl.constexpr,
     PARTS: tl.constexpr,
 ):
-    """Rows [first, first + count) of out [rows, HEADS, D] and lse [rows, HEADS], merged into `row`.
+    """Rows [first, first + count) of out [rows, HEADS, D] and lse [rows, HEADS], merged into `row` of both, or, without
+    an lse, into that of `into`, [rows, HEADS, D] of any type.
 
     head: [HEAD_TILE], those to merge, up to last_head. PARTS rows are read at a time; later ones rescale what is there,
     as tiles of attention do.
@@ -106,8 +109,12 @@ def reduce_parts(  # type: ignore[no-untyped-def]
         peak = new_peak
     pair = row * HEADS + head
     is_element = is_head[:, None] & (dim < D)[None, :]
-    tl.store(out + pair[:, None] * D + dim[None, :], merged / tl.maximum(total, 1.0)[:, None], mask=is_element)
-    tl.store(lse + pair, _lse(peak, total), mask=is_head)
+    merged = merged / tl.maximum(total, 1.0)[:, None]
+    if into is None:
+        tl.store(out + pair[:, None] * D + dim[None, :], merged, mask=is_element)
+        tl.store(lse + pair, _lse(peak, total), mask=is_head)
+    else:
+        tl.store(into + pair[:, None] * D + dim[None, :], rounded(merged, into.dtype.element_ty), mask=is_element)
 
 
 @triton.jit

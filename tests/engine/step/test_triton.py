@@ -73,7 +73,7 @@ def test_long_runs_on_a_gpu(tmp_path: Path, dtype: str) -> None:
     """Graphs and large batches; bfloat16 is judged against float32, like transformers' own."""
     path, ids = variant(tmp_path, "llama"), prompt_ids(300)
     engine = engine_of(path, dtype, num_slots=128)
-    warm_up(engine.runner, engine.pool, engine.model.device)
+    warm_up(engine.runner, engine.model, engine.pool)
     logits = engine.chunked_logits(ids, [200, 64, 30, *[1] * 6], engine.table(300, scattered=True))
     exact = reference_logits(path, ids)
     if dtype == "float32":

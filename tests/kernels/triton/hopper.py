@@ -20,6 +20,7 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from distkv.kernels import AttentionMetadata, BlockTable, FusedQkv, RowKv
+from distkv.kernels.static_decode import StaticInputs
 from distkv.kernels.triton.attention.prefill import prefill_attention
 from distkv.kernels.triton.backend import TritonBackend
 from distkv.kernels.triton.copy import gather_blocks, scatter_blocks
@@ -122,6 +123,28 @@ def attend(
         prefill_attention(q, kv.k, kv.v, *many, *part, 0.1, None, slopes, splits=2)
 
 
+def captured_attention(
+    *,
+    heads: int = 32,
+    kv_heads: int = 8,
+    dim: int = 128,
+    block_tokens: int = 16,
+    q_dtype: torch.dtype = torch.bfloat16,
+    kv_dtype: torch.dtype = torch.bfloat16,
+    **_: Any,
+) -> None:
+    """Decode in a graph, for contexts of any length."""
+    kv = RowKv(*torch.zeros(2, 1, kv_heads, block_tokens, dim).to(kv_dtype))
+    positions = torch.zeros(2, dtype=torch.int64)
+    attended = torch.zeros(2, heads, dim, dtype=q_dtype)
+    inputs = StaticInputs(torch.zeros(9, dtype=torch.int32), 4, positions, attended, (None, 64))
+    backend = TritonBackend()
+    for most_keys in backend.static_keys:
+        decode = backend.static_decode(inputs, kv, most_keys)
+        for window in inputs.windows:
+            decode.attend(attended, kv, 0.1, window)
+
+
 def beside_attention(
     *,
     heads: int = 32,
@@ -150,4 +173,5 @@ def beside_attention(
 if __name__ == "__main__":
     compile_instead_of_running()
     attend(**CASES[sys.argv[1]])
+    captured_attention(**CASES[sys.argv[1]])
     beside_attention(**CASES[sys.argv[1]])

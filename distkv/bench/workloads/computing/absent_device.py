@@ -11,7 +11,13 @@ from distkv.engine.device.device import Captured, Run
 from distkv.kernels import FusedQkv, LayerKv
 from distkv.kernels.linear import Linear
 from distkv.kernels.ops import TorchOps
+from distkv.kernels.static_decode import StaticDecode, StaticInputs
+from distkv.kernels.triton.attention.static_decode import TritonStaticDecode
+from distkv.kernels.triton.attention.templates import Shape, heuristic
 from distkv.kernels.triton.backend import TritonBackend
+
+SMS = 132
+"""Multiprocessors of the GPU that is not there: an H100's or H200's."""
 
 
 class AbsentDevice(CpuDevice):
@@ -41,7 +47,17 @@ class AbsentBackend(TritonBackend):
         """See Backend: zeros."""
         return lambda x: x.new_zeros(*x.shape[:-1], len(weight))
 
+    def static_decode(self, inputs: StaticInputs, kv: LayerKv, most_keys: int) -> StaticDecode:
+        """See Backend: planned and not launched."""
+        shape = Shape.of(inputs.attended, kv.k)
+        return _AbsentDecode(inputs, shape, heuristic(shape), SMS, most_keys)
+
     def _launch(self, *launch: Any) -> None:
+        """Nothing."""
+
+
+class _AbsentDecode(TritonStaticDecode):
+    def attend(self, q: Tensor, kv: LayerKv, scale: float, window: int | None) -> None:
         """Nothing."""
 
 

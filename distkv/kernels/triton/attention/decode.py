@@ -15,7 +15,7 @@ from torch import Tensor
 
 from distkv.kernels.triton.attention.decode_plan import DecodePlan
 from distkv.kernels.triton.attention.templates import Template
-from distkv.kernels.triton.casts import widened
+from distkv.kernels.triton.casts import rounded, widened
 from distkv.kernels.triton.merge import reduce_parts
 from distkv.kernels.triton.metadata import DeviceMetadata, keys_before
 
@@ -35,12 +35,14 @@ def decode_attention(
     scale: float,
     window: int | None = None,
     alibi: Tensor | None = None,
+    into: Tensor | None = None,
 ) -> None:
     """Attend with the rows of `plan`; see distkv.kernels.Backend for what is computed.
 
     q: [N, Hq, D], rows may be strided. k, v: [slots, Hkv, P, D], strided alike over slots. out: float32
     [R + parts, Hq, D] and lse: float32 [R + parts, Hq], where R = metadata.num_out_rows and parts = plan.num_parts: the
-    plan's rows get their results, rows from R on are scratch.
+    plan's rows get their results, rows from R on are scratch. into: [R, Hq, D] of any type gets the results instead,
+    rounded, and no row has an lse; out and lse are scratch then, and R is 0.
     """
     assert k.stride(0) == v.stride(0)
     assert q.stride()[1:] == (plan.shape.head_dim, 1)
@@ -50,6 +52,7 @@ def decode_attention(
         v,
         out,
         lse,
+        into,
         plan.items,
         plan.counters,
         metadata.slots,
@@ -59,19 +62,18 @@ def decode_attention(
         scale * _LOG2_E.value,
         q.stride(0),
         k.stride(0),
-        plan.keys_per_item,
         window or 2**31 - 1,
         **plan.heads,
         **plan.constants,
     )
     if plan.template is Template.DEEP_SPLIT:
         _reduce_kernel[plan.num_split_rows * plan.shape.heads,](
-            out, lse, plan.split_rows, PARTS=_REDUCED_AT_ONCE, num_warps=4, **plan.heads
+            out, lse, into, plan.split_rows, PARTS=_REDUCED_AT_ONCE, num_warps=4, **plan.heads
         )
 
 
 @triton.jit(
-    do_not_specialize=["keys_per_item", "window"],
+    do_not_specialize=["window"],
     do_not_specialize_on_alignment=["lse", "items", "counters", "slots", "starts", "positions"],
 )
 def _decode_kernel(  # type: ignore[no-untyped-def]
@@ -80,6 +82,7 @@ def _decode_kernel(  # type: ignore[no-untyped-def]
     v,
     out,
     lse,
+    into,
     items,
     counters,
     slots,
@@ -89,7 +92,6 @@ def _decode_kernel(  # type: ignore[no-untyped-def]
     scale,
     q_stride,
     slot_stride,
-    keys_per_item,
     window,
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
@@ -102,15 +104,15 @@ def _decode_kernel(  # type: ignore[no-untyped-def]
     FUSED: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """scale: of the scores, with log2 e folded in, so that exponentials are powers of 2. items: DecodePlan's."""
+    """scale: of the scores, with log2 e folded in, so that exponentials are powers of 2. items: DecodePlan's; one of no
+    parts is nobody's: it fills up the launch of a captured graph."""
     GROUP: tl.constexpr = HEADS // KV_HEADS
     TILES: tl.constexpr = (GROUP + HEAD_TILE - 1) // HEAD_TILE
     program = tl.program_id(0) % (KV_HEADS * TILES)
     kv_head = program // TILES
     first_head = kv_head * GROUP + program % TILES * HEAD_TILE
-    last_head = tl.minimum(first_head + HEAD_TILE, (kv_head + 1) * GROUP)
     # In the order of plan.Item.
-    item = items + tl.program_id(0) // (KV_HEADS * TILES) * 11
+    item = items + tl.program_id(0) // (KV_HEADS * TILES) * 12
     first_block = tl.load(item)
     num_blocks = tl.load(item + 1).to(tl.int32)
     num_keys = tl.load(item + 2).to(tl.int32)
@@ -122,6 +124,8 @@ def _decode_kernel(  # type: ignore[no-untyped-def]
     num_parts = tl.load(item + 8).to(tl.int32)
     first_part = tl.load(item + 9)
     counter = counters + tl.load(item + 10) * (KV_HEADS * TILES) + program
+    keys_per_item = tl.load(item + 11).to(tl.int32)
+    last_head = tl.where(num_parts > 0, tl.minimum(first_head + HEAD_TILE, (kv_head + 1) * GROUP), 0)
     slots += first_block
     starts += first_block
 
@@ -170,6 +174,13 @@ def _decode_kernel(  # type: ignore[no-untyped-def]
 
     # A row without keys has total 0 and peak -inf. Partials lie behind the results.
     total = tl.where(total > 0, total, 1.0)
+    if into is not None:
+        whole = head < tl.where(num_parts == 1, last_head, 0)
+        place = (out_row * HEADS + head)[:, None] * D + dim[None, :]
+        rows = rounded(values / total[:, None], into.dtype.element_ty)
+        tl.store(into + place, rows, mask=whole[:, None] & is_dim[None, :])
+        is_head = head < tl.where(num_parts > 1, last_head, 0)
+        is_query = is_head[:, None] & is_dim[None, :]
     target = tl.where(num_parts == 1, out_row, first_part + part) * HEADS + head
     tl.store(out + target[:, None] * D + dim[None, :], values / total[:, None], mask=is_query)
     tl.store(lse + target, (peak + tl.log2(total)) * _LN_2, mask=is_head)
@@ -180,15 +191,16 @@ def _decode_kernel(  # type: ignore[no-untyped-def]
         if tl.atomic_add(counter, 1, sem="acq_rel") == num_parts - 1:
             # The next layer's launch counts from 0 again.
             tl.store(counter, 0)
-            reduce_parts(out, lse, out_row, first_part, num_parts, head, last_head, HEADS, D, DIM, HEAD_TILE, 1)
+            reduce_parts(out, lse, into, out_row, first_part, num_parts, head, last_head, HEADS, D, DIM, HEAD_TILE, 1)
 
 
 @triton.jit(do_not_specialize_on_alignment=["lse", "split_rows"])
 def _reduce_kernel(  # type: ignore[no-untyped-def]
-    out, lse, split_rows, HEADS: tl.constexpr, D: tl.constexpr, DIM: tl.constexpr, PARTS: tl.constexpr
+    out, lse, into, split_rows, HEADS: tl.constexpr, D: tl.constexpr, DIM: tl.constexpr, PARTS: tl.constexpr
 ):
     """split_rows: see DecodePlan. One program merges the partials of one row and query head."""
     split_row = split_rows + tl.program_id(0) // HEADS * 3
     row, first, count = tl.load(split_row), tl.load(split_row + 1), tl.load(split_row + 2).to(tl.int32)
     head = tl.program_id(0) % HEADS + tl.arange(0, 1)
-    reduce_parts(out, lse, row, first, count, head, HEADS, HEADS, D, DIM, 1, PARTS)
+    last_head = tl.where(count > 0, HEADS, 0)
+    reduce_parts(out, lse, into, row, first, count, head, last_head, HEADS, D, DIM, 1, PARTS)

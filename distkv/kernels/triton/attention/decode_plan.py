@@ -27,22 +27,25 @@ class Item(IntEnum):
     NUM_PARTS = 8  # of the row
     FIRST_PART = 9  # row of out where the row's partials begin
     COUNTER = 10  # which of `counters` the row's programs use
+    KEYS = 11  # of a part, the last one of a row excepted
+
+
+ITEM_NUMBERS = len(_OF_ENTRY) + len(Item)
 
 
 @dataclass(frozen=True)
 class DecodePlan:
     """Work items of one launch.
 
-    items: int64 [I, 11], see Item. split_rows: int64 [S, 3]: OUT_ROW, FIRST_PART and NUM_PARTS of divided rows.
+    items: int64 [I, 12], see Item. split_rows: int64 [S, 3]: OUT_ROW, FIRST_PART and NUM_PARTS of divided rows.
     counters: int32, 0 between launches, one per split row and program of an item: how many programs have ended.
-    num_parts: rows of scratch behind the results. keys_per_item: of a row's keys. num_programs: of the launch.
-    heads, constants: what kernels are compiled for, by the names of their arguments; `heads` of both kernels.
+    num_parts: rows of scratch behind the results. num_programs: of the launch. heads, constants: what kernels are
+    compiled for, by the names of their arguments; `heads` of both kernels.
     """
 
     shape: Shape
     config: Config
     template: Template
-    keys_per_item: int
     num_items: int
     num_split_rows: int
     num_parts: int
@@ -73,28 +76,10 @@ def decode_plan(
     keys = rows[:, Column.NUM_KEYS] if window is None else np.minimum(rows[:, Column.NUM_KEYS], window)
     template, keys_per_item = division or divide(keys, shape, config, num_sms)
 
-    num_parts = np.maximum(-(-keys // keys_per_item), 1)
-    scratch = np.where(num_parts > 1, num_parts, 0)
-    first_part = metadata.num_out_rows + np.cumsum(scratch) - scratch
-    is_split = num_parts > 1
-    row_table = np.column_stack(
-        [
-            rows[:, _OF_ENTRY],
-            rows[:, Column.FIRST_ROW] + place,
-            rows[:, Column.OUT_ROW] + place,
-            np.zeros_like(keys),
-            num_parts,
-            first_part,
-            np.cumsum(is_split) - 1,
-        ]
+    first_rows = np.column_stack(
+        [rows[:, _OF_ENTRY], rows[:, Column.FIRST_ROW] + place, rows[:, Column.OUT_ROW] + place]
     )
-    items = np.repeat(row_table, num_parts, axis=0)
-    items[:, Item.PART] = np.arange(len(items)) - np.repeat(np.cumsum(num_parts) - num_parts, num_parts)
-    # Long items first: what ends last should be short.
-    left = np.minimum(np.repeat(keys, num_parts) - items[:, Item.PART] * keys_per_item, keys_per_item)
-    items = items[np.argsort(-left, kind="stable")]
-    split_rows = row_table[is_split][:, [Item.OUT_ROW, Item.FIRST_PART, Item.NUM_PARTS]]
-
+    items, split_rows = work_items(first_rows, keys, keys_per_item, metadata.num_out_rows)
     num_counters = len(split_rows) * shape.programs_per_item
     packed = np.concatenate([items.ravel(), split_rows.ravel(), np.zeros(-(-num_counters // 2), np.int64)])
     there = to_device(packed, metadata.slots.device)
@@ -102,23 +87,51 @@ def decode_plan(
         shape=shape,
         config=config,
         template=template,
-        keys_per_item=keys_per_item,
         num_items=len(items),
         num_split_rows=len(split_rows),
-        num_parts=int(scratch.sum()),
+        num_parts=int(split_rows[:, 2].sum()),
         items=there[: items.size].view(items.shape),
         split_rows=there[items.size : items.size + split_rows.size].view(split_rows.shape),
         counters=there[items.size + split_rows.size :].view(torch.int32),
         num_programs=len(items) * shape.programs_per_item,
-        heads=dict(HEADS=shape.heads, D=shape.head_dim, DIM=shape.padded_dim),
-        constants=dict(
-            KV_HEADS=shape.kv_heads,
-            P=shape.block_tokens,
-            HEAD_TILE=shape.head_tile,
-            TILE=config.tile_keys,
-            DOT=DOT_TYPES[shape.dot_dtype],
-            FUSED=template is Template.SPLIT,
-            STAGES=config.num_stages,
-            num_warps=config.num_warps,
-        ),
+        heads=heads_of(shape),
+        constants=constants_of(shape, config, template),
+    )
+
+
+def work_items(
+    rows: NDArray[np.int64], keys: NDArray[np.int64], keys_per_item: int, first_scratch: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Items [I, 12], the long ones first, for what ends last should be short; and split_rows, see DecodePlan.
+
+    rows: [R, 7], of each what Item says before PART. keys: [R], how many it may see. first_scratch: the row of out
+    where partials begin.
+    """
+    num_parts = np.maximum(-(-keys // keys_per_item), 1)
+    is_split = num_parts > 1
+    scratch = np.where(is_split, num_parts, 0)
+    columns = [np.zeros_like(keys), num_parts, first_scratch + np.cumsum(scratch) - scratch, np.cumsum(is_split) - 1]
+    table = np.column_stack([rows, *columns, np.full_like(keys, keys_per_item)])
+    items = np.repeat(table, num_parts, axis=0)
+    items[:, Item.PART] = np.arange(len(items)) - np.repeat(np.cumsum(num_parts) - num_parts, num_parts)
+    left = np.minimum(np.repeat(keys, num_parts) - items[:, Item.PART] * keys_per_item, keys_per_item)
+    return items[np.argsort(-left, kind="stable")], table[is_split][:, [Item.OUT_ROW, Item.FIRST_PART, Item.NUM_PARTS]]
+
+
+def heads_of(shape: Shape) -> dict[str, Any]:
+    """DecodePlan.heads."""
+    return dict(HEADS=shape.heads, D=shape.head_dim, DIM=shape.padded_dim)
+
+
+def constants_of(shape: Shape, config: Config, template: Template) -> dict[str, Any]:
+    """DecodePlan.constants."""
+    return dict(
+        KV_HEADS=shape.kv_heads,
+        P=shape.block_tokens,
+        HEAD_TILE=shape.head_tile,
+        TILE=config.tile_keys,
+        DOT=DOT_TYPES[shape.dot_dtype],
+        FUSED=template is Template.SPLIT,
+        STAGES=config.num_stages,
+        num_warps=config.num_warps,
     )

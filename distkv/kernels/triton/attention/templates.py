@@ -127,17 +127,38 @@ def heuristic(shape: Shape) -> Config:
 def divide(keys: NDArray[np.int64], shape: Shape, config: Config, num_sms: int) -> tuple[Template, int]:
     """The template for rows that see up to `keys` [rows] keys each, and how many keys a program takes."""
     longest = int(keys.max(initial=1))
-    per_part = len(keys) * shape.programs_per_item
-    wanted = config.programs_per_sm * num_sms
-    if longest <= ONE_PASS_KEYS and 2 * per_part >= wanted:
-        return Template.ONE_PASS, longest
-    share = -(-int(keys.sum()) * shape.programs_per_item // wanted)
-    least = _LEAST_TILES * config.tile_keys
-    # A few programs for each multiprocessor are enough where they spare the second kernel.
-    few = longest <= SPLIT_KEYS and FUSED_PARTS * per_part >= num_sms
-    if few:
-        least = max(least, -(-longest // FUSED_PARTS))
-    taken = -(-max(min(share, ONE_PASS_KEYS), least) // config.tile_keys) * config.tile_keys
+    few = merges_fused(longest, len(keys), shape, num_sms)
+    taken = _taken(keys, few, shape, config, num_sms, ONE_PASS_KEYS)
     if longest <= taken:
         return Template.ONE_PASS, longest
     return Template.SPLIT if few else Template.DEEP_SPLIT, taken
+
+
+def merges_fused(longest: int, rows: int, shape: Shape, num_sms: int) -> bool:
+    """Whether rows of up to `longest` keys are split over so few programs that the last of them merges: a few for each
+    multiprocessor are enough where they spare the second kernel."""
+    return longest <= SPLIT_KEYS and FUSED_PARTS * rows * shape.programs_per_item >= num_sms
+
+
+def keys_per_item(keys: NDArray[np.int64], fused: bool, shape: Shape, config: Config, num_sms: int) -> int:
+    """How many keys a program takes so that rows of `keys` [rows] keys are at most `most_items` items."""
+    return _taken(keys, fused, shape, config, num_sms, int(keys.max(initial=1)))
+
+
+def most_items(rows: int, shape: Shape, config: Config, num_sms: int) -> int:
+    """Items that so many rows are divided into, however long they are: each program takes its share, rounded up, and
+    one of a row takes what is left of it."""
+    return rows + config.programs_per_sm * num_sms // shape.programs_per_item
+
+
+def _taken(keys: NDArray[np.int64], fused: bool, shape: Shape, config: Config, num_sms: int, most_keys: int) -> int:
+    """At most about most_keys, where the programs wanted would take more."""
+    longest = int(keys.max(initial=1))
+    wanted = config.programs_per_sm * num_sms
+    if longest <= ONE_PASS_KEYS and 2 * len(keys) * shape.programs_per_item >= wanted:
+        return longest
+    share = -(-int(keys.sum()) * shape.programs_per_item // wanted)
+    least = _LEAST_TILES * config.tile_keys
+    if fused:
+        least = max(least, -(-longest // FUSED_PARTS))
+    return -(-max(min(share, most_keys), least) // config.tile_keys) * config.tile_keys

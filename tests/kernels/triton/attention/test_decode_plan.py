@@ -43,12 +43,13 @@ def test_every_key_of_every_row_is_taken_once(entries: list[tuple[int, int]], wi
     plan = plan_of(keys, rows, window, num_sms)
     seen = [min(k, window or k) for k, count in entries for _ in range(count)]
     items = plan.items.tolist()
+    (per_item,) = {item[11] for item in items}
     assert plan.num_items == len(items)
     by_row = {row: sorted(item[7:9] for item in items if item[5] == row) for row in range(sum(rows))}
     scratch = set()
     for row, parts in by_row.items():
         assert parts == [[part, len(parts)] for part in range(len(parts))]
-        assert (len(parts) - 1) * plan.keys_per_item < max(seen[row], 1) <= len(parts) * plan.keys_per_item
+        assert (len(parts) - 1) * per_item < max(seen[row], 1) <= len(parts) * per_item
         first = {item[9] for item in items if item[5] == row}
         assert len(first) == 1
         if len(parts) > 1:
@@ -67,7 +68,7 @@ def test_every_key_of_every_row_is_taken_once(entries: list[tuple[int, int]], wi
 def test_long_items_go_first() -> None:
     plan = plan_of([40, 900, 5, 100], [1, 1, 2, 1], num_sms=60)
     assert plan.template is Template.SPLIT
-    left = [min(item[2] - item[7] * plan.keys_per_item, plan.keys_per_item) for item in plan.items.tolist()]
+    left = [min(item[2] - item[7] * item[11], item[11]) for item in plan.items.tolist()]
     assert left == sorted(left, reverse=True)
 
 

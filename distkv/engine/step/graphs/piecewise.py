@@ -17,7 +17,7 @@ from distkv.engine.device.device import Captured, Run
 from distkv.engine.device.pool import KvPool
 from distkv.engine.model.decoder import Model
 from distkv.engine.step.batch import Batch
-from distkv.engine.step.pieces import EagerPieces, Pieces
+from distkv.engine.step.graphs.pieces import EagerPieces, Pieces
 from distkv.kernels import FusedQkv
 
 SIZES = (1, 2, 4, 8, 16, 32, 64)
@@ -55,7 +55,7 @@ class PiecewiseGraphs:
                 self._sizes = ()
                 self._captured.clear()
                 self.problem = str(error)
-                structlog.get_logger().warning("no CUDA graphs", size=size, reason=str(error))
+                structlog.get_logger().warning("no CUDA graphs", size=size, of="pieces", reason=str(error))
             else:
                 self._captured[size, microbatch] = captured
         return captured

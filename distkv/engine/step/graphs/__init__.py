@@ -1,0 +1,1 @@
+"""Steps captured as graphs: decodes whole, others in pieces between their attentions."""

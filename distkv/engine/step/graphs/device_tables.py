@@ -1,0 +1,136 @@
+"""Block tables on the device, where captured graphs read them: kept from step to step, changed where they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from distkv.engine.device.pool import KvPool
+from distkv.wire.messages.common import Run
+from distkv.wire.messages.to_worker import SeqStep
+
+
+@dataclass(slots=True)
+class _Kept:
+    """place: of the table. local: what it holds. used: number of the step that needed it last."""
+
+    place: int
+    local: tuple[Run, ...]
+    used: int
+
+
+class DeviceTables:
+    """Tables of `num_tables` requests at a time, of up to max_blocks blocks each. Used by one thread.
+
+    tensor: int32 [num_tables · max_blocks + 1], on the device: table i from i · max_blocks on, slots of blocks that
+    follow each other; the last number is nobody's. It lags behind until `take_changes` was written to it.
+    """
+
+    def __init__(self, pool: KvPool, place: torch.device, num_tables: int, max_blocks: int) -> None:
+        self._num_slots, self._max_blocks = pool.num_slots, max_blocks
+        self.tensor = torch.zeros(num_tables * max_blocks + 1, dtype=torch.int32, device=place)
+        self._slots = np.zeros((num_tables, max_blocks), np.int64)
+        self._first_blocks = np.zeros(num_tables, np.int64)
+        self._counts = np.zeros(num_tables, np.int64)
+        self._kept: dict[str, _Kept] = {}
+        self._free = list(range(num_tables))
+        self._step = 0
+        self._changes: list[tuple[int, int]] = []
+
+    def begin_step(self) -> None:
+        """Tables that are taken from here on are needed together."""
+        self._step += 1
+
+    def take(self, step: SeqStep) -> int | None:
+        """Which table is that of a sequence with all its own blocks; None if it has none that is one run of blocks in
+        the pool, is too long, or finds no place."""
+        kept = self._kept.get(step.request_id)
+        if kept is not None and kept.local == step.local:
+            kept.used = self._step
+            return kept.place
+        return self._changed(step.request_id, step.local, kept)
+
+    def blocks(
+        self, tables: NDArray[np.int64], blocks: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+        """(slots of these blocks of a sequence, its first block), one of each table; None if one is not there."""
+        first = self._first_blocks[tables]
+        place = blocks - first
+        if (place < 0).any() or (place >= self._counts[tables]).any():
+            return None
+        return self._slots[tables, place], first
+
+    def take_changes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Where `tensor` has to change, and to what. A place may come twice, with the same number."""
+        if not self._changes:
+            return _NOTHING
+        at = np.concatenate([np.arange(first, end) for first, end in self._changes])
+        self._changes.clear()
+        return at, self._slots.reshape(-1)[at]
+
+    def forget(self, request_ids: Iterable[str]) -> None:
+        """Their tables are free for others."""
+        self._free += [kept.place for name in request_ids if (kept := self._kept.pop(name, None)) is not None]
+
+    def _changed(self, name: str, local: tuple[Run, ...], kept: _Kept | None) -> int | None:
+        if not self._fits(local):
+            return None
+        if kept is None:
+            if not self._free and not self._evict():
+                return None
+            kept = self._kept[name] = _Kept(self._free.pop(), (), self._step)
+            self._counts[kept.place] = 0
+        kept.used = self._step
+        place, first_block = kept.place, local[0].first_block
+        same, old = 0, kept.local
+        if old and old[0].first_block == first_block:
+            for run, was in zip(local, old, strict=False):
+                if run.first_slot != was.first_slot:
+                    break
+                same += min(run.num_blocks, was.num_blocks)
+                if run.num_blocks != was.num_blocks:
+                    break
+        slots = _slots_of(local, same)
+        count = same + len(slots)
+        self._slots[place, same:count] = slots
+        self._first_blocks[place], self._counts[place], kept.local = first_block, count, local
+        if len(slots):
+            start = place * self._max_blocks
+            self._changes.append((start + same, start + count))
+        return place
+
+    def _fits(self, local: Sequence[Run]) -> bool:
+        if not local:
+            return False
+        end = local[0].first_block
+        for run in local:
+            if run.first_block != end or run.num_blocks <= 0 or run.first_slot + run.num_blocks > self._num_slots:
+                return False
+            end += run.num_blocks
+        return end - local[0].first_block <= self._max_blocks
+
+    def _evict(self) -> bool:
+        """The table that was not needed for longest, unless all are needed now."""
+        name, kept = min(self._kept.items(), key=lambda item: item[1].used)
+        if kept.used == self._step:
+            return False
+        self.forget([name])
+        return True
+
+
+_NOTHING = (np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+def _slots_of(local: Sequence[Run], skipped: int) -> NDArray[np.int64]:
+    """The slots of all blocks but the first ones."""
+    parts = []
+    for run in local:
+        here = min(skipped, run.num_blocks)
+        skipped -= here
+        if here < run.num_blocks:
+            parts.append(np.arange(run.first_slot + here, run.first_slot + run.num_blocks))
+    return np.concatenate(parts) if parts else _NOTHING[0]
