@@ -29,14 +29,15 @@ from distkv.bench.harness.gpu import (
 from distkv.bench.harness.machine import machine_facts, versions_of
 from distkv.bench.harness.report import Goal, Report, at_least, results
 from distkv.bench.workloads.computing.attention import BLOCK_TOKENS, Shape
-from distkv.bench.workloads.computing.gpu_attention import Cells, PagedBatch
+from distkv.bench.workloads.computing.gpu_attention import FLASH_ATTENTION_3, FLASHINFER, Cells, PagedBatch
 from distkv.kernels import Backend
 from distkv.kernels.triton.attention import templates
 from distkv.kernels.triton.backend import TritonBackend
 from distkv.kernels.triton.tuning import measure
 from distkv.kernels.triton.tuning.tuned_table import TunedTable
 
-OURS, COPY, PAGED_COPY, FLASHINFER = "triton", "device copy", "copy of the rBlocks", "FlashInfer"
+OURS, COPY, PAGED_COPY = "triton", "device copy", "copy of the rBlocks"
+LIBRARIES = (FLASHINFER, FLASH_ATTENTION_3)
 DECODE = (Cells(1, 32768), Cells(1, 131072), Cells(16, 8192), Cells(32, 2048), Cells(64, 2048))
 PREFILL = (Cells(1, 8192), Cells(4, 2048))
 
@@ -89,6 +90,7 @@ def measure_on(
     clock = clock_of(device)
     samples: Samples = {}
     fewer: list[str] = []
+    missing: dict[str, str] = {}
 
     def batch(shape: Shape, cells: Cells) -> PagedBatch:
         room = fitting(layers, PagedBatch.layer_bytes(shape, cells), device)
@@ -101,47 +103,73 @@ def measure_on(
 
     for shape in shapes:
         for cells in decode:
-            samples |= _decode(say, clock, batch(shape, cells), backend, rounds, device, copy_bytes)
+            samples |= _decode(say, clock, batch(shape, cells), backend, rounds, device, copy_bytes, missing)
         for cells in prefill:
-            samples |= _prefill(say, clock, batch(shape, cells), backend, rounds)
+            samples |= _prefill(say, clock, batch(shape, cells), backend, rounds, missing)
     units = {case: case.rpartition(", ")[2] for case in samples}
     machine = machine_facts() | gpu_facts(device) | {
         "keys": f"bfloat16, rBlocks of {BLOCK_TOKENS} tokens and {layers} layers in random order",
         "fewer layers, for want of memory": "; ".join(fewer) or "none",
+        "libraries that did not run": _by_reason(missing) or "none",
         "command": command,
         "not captured": ", ".join(f"{why} ({count} times)" for why, count in clock.not_captured.items()) or "none",
         "contenders": {
             COPY: f"copy of {copy_bytes >> 20} MiB within the device, bytes read and written",
             PAGED_COPY: "copy of what each layer has in its rBlocks, one after the other, bytes read and written",
-            FLASHINFER: "BatchDecodeWithPagedKVCacheWrapper, HND, the same pages; where it is installed",
+            FLASHINFER: "BatchDecodeWithPagedKVCacheWrapper or BatchPrefill..., HND, the same rBlocks",
+            FLASH_ATTENTION_3: "flash_attn_with_kvcache with get_scheduler_metadata, the same rBlocks",
             "torch ...": "scaled_dot_product_attention of that backend, enable_gqa, contiguous K and V",
         },
     }  # fmt: skip
-    versions = versions_of(("torch", "triton", "flashinfer-python"))
+    versions = versions_of(("torch", "triton", "flashinfer-python", "flash-attn-3"))
     return Report("attention", machine, versions, results(samples, units), _goals(samples)), samples
 
 
 def _decode(
-    say: Say, clock: Clock, batch: PagedBatch, backend: Backend, rounds: int, device: torch.device, copy_bytes: int
+    say: Say,
+    clock: Clock,
+    batch: PagedBatch,
+    backend: Backend,
+    rounds: int,
+    device: torch.device,
+    copy_bytes: int,
+    missing: dict[str, str],
 ) -> Samples:
     case = f"decode {batch.shape} {batch.cells} keys, GB/s"
     say(case)
     contenders: dict[str, Work] = {OURS: batch.ours(backend, 1)}
-    if (flashinfer := batch.flashinfer()) is not None:
-        contenders[FLASHINFER] = flashinfer
-    contenders |= batch.sdpa(1)
+    libraries, reasons = batch.libraries(1)
+    missing |= {f"{name}, {case}": reason for name, reason in reasons.items()}
+    contenders |= libraries | batch.sdpa(1)
     amounts = dict.fromkeys(contenders, batch.num_bytes / 1e9)
     contenders |= {PAGED_COPY: batch.copying(), COPY: copying(device, copy_bytes)}
     amounts |= {PAGED_COPY: 2 * batch.num_bytes / 1e9, COPY: 2 * copy_bytes / 1e9}
     return _by_turns(clock, contenders, amounts, case, rounds)
 
 
-def _prefill(say: Say, clock: Clock, batch: PagedBatch, backend: Backend, rounds: int) -> Samples:
+def _prefill(
+    say: Say, clock: Clock, batch: PagedBatch, backend: Backend, rounds: int, missing: dict[str, str]
+) -> Samples:
     case = f"prefill {batch.shape} {batch.cells} tokens, tokens/s"
     say(case)
-    contenders: dict[str, Work] = {OURS: batch.ours(backend, batch.cells.keys), **batch.sdpa(batch.cells.keys)}
+    rows = batch.cells.keys
+    libraries, reasons = batch.libraries(rows)
+    missing |= {f"{name}, {case}": reason for name, reason in reasons.items()}
+    contenders: dict[str, Work] = {OURS: batch.ours(backend, rows), **libraries, **batch.sdpa(rows)}
     tokens = float(batch.layers * batch.cells.sequences * batch.cells.keys)
     return _by_turns(clock, contenders, dict.fromkeys(contenders, tokens), case, rounds)
+
+
+def _by_reason(missing: Mapping[str, str]) -> str:
+    """Each reason once, with the first case that it holds for and how many more there are."""
+    cases: dict[tuple[str, str], list[str]] = {}
+    for place, reason in missing.items():
+        name, _, case = place.partition(", ")
+        cases.setdefault((name, reason), []).append(case)
+    return "; ".join(
+        f"{name}: {reason} ({first}{f' and {len(rest)} more' if rest else ''})"
+        for (name, reason), (first, *rest) in cases.items()
+    )
 
 
 def _by_turns(
@@ -160,7 +188,7 @@ def _goals(samples: Samples) -> tuple[Goal, ...]:
         if case.startswith("decode"):
             share = paired_ratio(variants[OURS], variants[COPY])
             goals.append(at_least(f"{case}: {OURS} beside the device's copy", share, 0.85))
-            others = [FLASHINFER] if FLASHINFER in others else others
+            others = [name for name in others if name in LIBRARIES] or others
         if not others:
             goals.append(Goal(f"{case}: {OURS} beside others", "at least 1", "none", None, "no other kernel is here"))
             continue

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,6 +25,7 @@ from distkv.kernels.triton.attention import templates
 from distkv.kernels.triton.backend import TritonBackend
 from distkv.kernels.triton.tuning import measure
 from distkv.kernels.triton.tuning.tuned_table import Case, Measured, TunedTable
+from tests.kernels.triton.libraries import documented
 
 SHAPE, CELLS = Shape(4, 2, 32), Cells(2, 48)
 
@@ -104,6 +107,44 @@ def test_every_goal_is_said(backend: Backend, device: torch.device) -> None:
     goals = [goal.goal for goal in report.goals]
     assert len(goals) == len(set(goals)) == 3 and len(samples) == 2
     assert all(0 < row.min <= row.median <= row.max for row in report.results)
+
+
+def test_a_library_that_fails_costs_its_own_figures_only(
+    monkeypatch: pytest.MonkeyPatch, backend: Backend, device: torch.device
+) -> None:
+    class Other(documented.BatchDecodeWithPagedKVCacheWrapper):
+        def run(self, *arguments: Any, **options: Any) -> Any:
+            raise TypeError("run() got an unexpected keyword argument\nand more")
+
+    changed = SimpleNamespace(
+        BatchDecodeWithPagedKVCacheWrapper=Other,
+        BatchPrefillWithPagedKVCacheWrapper=documented.BatchPrefillWithPagedKVCacheWrapper,
+    )
+    monkeypatch.setitem(sys.modules, "flashinfer", changed)
+    monkeypatch.setitem(sys.modules, "flash_attn_interface", None)
+    monkeypatch.setitem(sys.modules, "flash_attn_3", None)
+    report, samples = gpu_attention.measure_on(
+        device, backend, lambda _: None, (SHAPE,), (CELLS, CELLS), (CELLS,), 2, 1 << 20, "distkv bench attention", 2
+    )
+    decode, prefill = samples.values()
+    assert "FlashInfer" not in decode and "FlashInfer" in prefill
+    assert report.machine["libraries that did not run"] == (
+        "FlashInfer: TypeError: run() got an unexpected keyword argument (decode (4, 2, 32) 2 x 48 keys, GB/s); "
+        "FlashAttention-3: not installed (decode (4, 2, 32) 2 x 48 keys, GB/s and 1 more)"
+    )
+
+
+def test_a_library_over_the_same_rblocks_computes_the_same(
+    monkeypatch: pytest.MonkeyPatch, backend: Backend, device: torch.device
+) -> None:
+    monkeypatch.setitem(sys.modules, "flashinfer", documented.FLASHINFER)
+    batch = PagedBatch(SHAPE, CELLS, device, 2)
+    for rows in (1, 48):
+        out, _ = batch.ours(backend, rows)()
+        found, _ = batch.libraries(rows)
+        theirs, lse = found["FlashInfer"]()
+        torch.testing.assert_close(theirs.float(), out, atol=2e-2, rtol=2e-2)
+        assert lse.shape == out.shape[:2]
 
 
 def test_a_device_that_is_not_here_is_refused_before_anything_is_measured() -> None:

@@ -24,7 +24,7 @@ SDPA = {
     "torch cuDNN": SDPBackend.CUDNN_ATTENTION,
     "torch efficient": SDPBackend.EFFICIENT_ATTENTION,
 }
-WORKSPACE_BYTES = 256 << 20
+FLASHINFER, FLASH_ATTENTION_3 = "FlashInfer", "FlashAttention-3"
 
 COLD_BYTES = 256 << 20
 """Read or written before the same is met again, where memory is not the pool's: a few times what a GPU's L2 holds."""
@@ -78,10 +78,9 @@ class PagedBatch:
     def ours(self, backend: Backend, rows: int) -> Callable[[], Any]:
         """Attention of the last `rows` tokens of each sequence."""
         count, keys = self.cells.sequences, self.cells.keys
-        starts = tuple(range(0, keys, BLOCK_TOKENS))
         metadata = AttentionMetadata(
             tuple(range(i * rows, (i + 1) * rows) for i in range(count)),
-            tuple(BlockTable(tuple(slots), starts, keys, BLOCK_TOKENS) for slots in self.slots.tolist()),
+            self._tables(),
             torch.arange(keys - rows, keys, device=self._device).repeat(count),
         )
         q, scale = self.queries(rows), self.shape.dim**-0.5
@@ -116,30 +115,36 @@ class PagedBatch:
             found[name] = self._by_layers(works)
         return found
 
-    def flashinfer(self) -> Callable[[], Any] | None:
-        """FlashInfer's paged decode over the same pages in the same order; None where it is not installed."""
-        try:
-            import flashinfer  # type: ignore[import-not-found]
-        except ImportError:
-            return None
-        count, shape = self.cells.sequences, self.shape
-        wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(
-            torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=self._device),
-            "HND",
-            use_tensor_cores=shape.heads // shape.kv_heads >= 4,
-        )
-        wrapper.plan(
-            torch.arange(0, (count + 1) * self._blocks, self._blocks, dtype=torch.int32, device=self._device),
-            self.slots.flatten().to(self._device, torch.int32),
-            torch.full((count,), BLOCK_TOKENS, dtype=torch.int32, device=self._device),
-            shape.heads,
-            shape.kv_heads,
-            shape.dim,
-            BLOCK_TOKENS,
-            q_data_type=torch.bfloat16,
-            kv_data_type=torch.bfloat16,
-        )
-        return self._by_layers([partial(wrapper.run, self.queries(1), (kv.k, kv.v)) for kv in self.kvs])
+    def libraries(self, rows: int) -> tuple[dict[str, Callable[[], Any]], dict[str, str]]:
+        """Other libraries over the same rBlocks, causal for more than one row, and why those that are missing are."""
+        # Triton is an extra.
+        from distkv.kernels.triton.attention import templates
+        from distkv.kernels.triton.libraries.flash_attention3 import FlashAttention3
+        from distkv.kernels.triton.libraries.flash_infer import FlashInfer
+        from distkv.kernels.triton.libraries.pages import PagedAttention, Pages
+
+        kinds: dict[str, Callable[..., PagedAttention]] = {FLASHINFER: FlashInfer, FLASH_ATTENTION_3: FlashAttention3}
+        q, scale = self.queries(rows), self.shape.dim**-0.5
+        shape = templates.Shape.of(q, self.kvs[0].k)
+        pages = Pages.of([rows] * self.cells.sequences, self._tables())
+        found: dict[str, Callable[[], Any]] = {}
+        missing: dict[str, str] = {}
+        for name, kind in kinds.items():
+            try:
+                attention = kind(pages, shape, scale, self._device)
+                attention.run(q, self.kvs[0])
+            except ImportError:
+                missing[name] = "not installed"
+            # Whatever a library does not take, or another version of it has changed, costs nothing but its figures.
+            except Exception as error:
+                missing[name] = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+            else:
+                found[name] = self._by_layers([partial(attention.run, q, kv) for kv in self.kvs])
+        return found, missing
+
+    def _tables(self) -> tuple[BlockTable, ...]:
+        starts = tuple(range(0, self.cells.keys, BLOCK_TOKENS))
+        return tuple(BlockTable(tuple(slots), starts, self.cells.keys, BLOCK_TOKENS) for slots in self.slots.tolist())
 
     @property
     def _cold(self) -> int:

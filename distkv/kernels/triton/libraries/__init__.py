@@ -1,0 +1,1 @@
+"""Attention of other libraries over our pools, where they are installed: to be measured beside our kernels."""

@@ -1,0 +1,71 @@
+"""FlashInfer's paged attention (flashinfer-python 0.6) over our pools.
+
+Its "HND" layout is ours: [pages, Hkv, P, D], where a page may lie any distance from the next one as long as K and V
+lie alike. It wants the ends of all sequences on the host, once per step, and its lse is in base 2.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from distkv.kernels.layout import RowKv
+from distkv.kernels.merge import Partial
+from distkv.kernels.triton.attention.templates import Shape
+from distkv.kernels.triton.libraries.pages import Pages
+
+_WORKSPACE_BYTES = 256 << 20
+_TENSOR_CORE_GROUP = 4
+"""Query heads of a KV head from which on its decode is faster with tensor cores, as its documentation says."""
+
+
+class FlashInfer:
+    """See PagedAttention: BatchDecodeWithPagedKVCacheWrapper for single rows, else BatchPrefillWithPagedKVCacheWrapper.
+
+    Raises ImportError where it is not installed, and what it raises itself for shapes that it does not take.
+    """
+
+    def __init__(self, pages: Pages, shape: Shape, scale: float, device: torch.device) -> None:
+        import flashinfer  # type: ignore[import-not-found]
+
+        # It says that this has to be zero at first.
+        workspace = torch.zeros(_WORKSPACE_BYTES, dtype=torch.uint8, device=device)
+        ends: tuple[Tensor, ...] = (pages.first_page, pages.slots, pages.last_tokens)
+        if bool((pages.rows == 1).all()):
+            tensor_cores = shape.heads // shape.kv_heads >= _TENSOR_CORE_GROUP
+            self._wrapper: Any = flashinfer.BatchDecodeWithPagedKVCacheWrapper(
+                workspace, "HND", use_tensor_cores=tensor_cores
+            )
+            more = {}
+        else:
+            self._wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(workspace, "HND")
+            ends, more = (pages.first_row, *ends), {"causal": True}
+        # What follows the ends has one order in both and in all versions; the rest has names.
+        self._wrapper.plan(
+            *ends,
+            shape.heads,
+            shape.kv_heads,
+            shape.head_dim,
+            pages.block_tokens,
+            sm_scale=scale,
+            q_data_type=getattr(torch, shape.q_dtype),
+            kv_data_type=getattr(torch, shape.kv_dtype),
+            **more,
+        )
+
+    def run(self, q: Tensor, kv: RowKv) -> tuple[Tensor, Tensor]:
+        """See PagedAttention. lse: [N, Hq], base 2."""
+        out, lse = self._wrapper.run(q, (kv.k, kv.v), return_lse=True)
+        return out, lse
+
+    def partial(self, q: Tensor, kv: RowKv) -> Partial:
+        """See PagedAttention."""
+        return natural(*self.run(q, kv))
+
+
+def natural(out: Tensor, lse: Tensor) -> Partial:
+    """Its result as a partial: lse [N, Hq] from base 2."""
+    return out.float(), lse * math.log(2)
