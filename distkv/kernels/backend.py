@@ -15,6 +15,7 @@ from distkv.kernels.layer_tail import LayerTail, LayerTailWeights, StepwiseLayer
 from distkv.kernels.layers import LocalLayer, LocalLayers
 from distkv.kernels.layout import LayerKv
 from distkv.kernels.linear import Linear, TorchLinear
+from distkv.kernels.mailbox import Lane, post, take
 from distkv.kernels.merge import Partial
 from distkv.kernels.ops import Ops, TorchOps
 from distkv.kernels.static_decode import StaticDecode, StaticInputs
@@ -116,3 +117,11 @@ class Backend(ABC):
     def scatter_blocks(self, staging: Tensor, pool: Tensor, slots: Tensor) -> None:
         """The reverse of `gather_blocks`: row i of staging to rBlock slots[i]. No slot twice."""
         pool[slots] = staging
+
+    def post(self, lane: Lane, number: int, *tensors: Tensor) -> None:
+        """See `mailbox.post`. Tensors on the device, contiguous, of whole four-byte words; one or two."""
+        post(lane, number, *tensors)
+
+    def take(self, lane: Lane, number: int, *tensors: Tensor, limit_s: float) -> None:
+        """See `mailbox.take`, likewise."""
+        take(lane, number, *tensors, limit_s=limit_s)

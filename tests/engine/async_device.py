@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import AbstractContextManager
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -17,7 +19,8 @@ from distkv.kernels.static_decode import StaticDecode, StaticInputs
 
 class AsyncHost(CpuDevice):
     """captured: how often `capture` was called; replayed: how often what it returned was. fails: `capture` does.
-    copies_in, copies_out: how many copies to the device and to the host were begun."""
+    copies_in, copies_out: how many copies to the device and to the host were begun. Its operations are done when they
+    return, also those that wait for mail."""
 
     is_async = True
 
@@ -25,22 +28,29 @@ class AsyncHost(CpuDevice):
         super().__init__(backend or RowTorchBackend())
         self.captured = self.replayed = self.copies_in = self.copies_out = 0
         self.fails = False
-        self._inside = 0
+        self._inside = threading.local()
 
     def to_device(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        assert self._inside, "a copy outside of every stream"
+        assert self._is_inside, "a copy outside of every stream"
         self.copies_in += 1
         return tuple(tensor.clone() for tensor in tensors)
 
     def write(self, target: Tensor, source: Tensor) -> None:
-        assert self._inside, "a copy outside of every stream"
+        assert self._is_inside, "a copy outside of every stream"
         self.copies_in += 1
         target.copy_(source)
 
     def to_host(self, *tensors: Tensor, aside: bool = False) -> PendingCopy:
-        assert self._inside, "a copy outside of every stream"
+        assert self._is_inside, "a copy outside of every stream"
         self.copies_out += 1
         return CompletedCopy(tuple(tensor.clone() for tensor in tensors))
+
+    @property
+    def _is_inside(self) -> bool:
+        return getattr(self._inside, "depth", 0) > 0
+
+    def share(self, memory: memoryview) -> Tensor:
+        return torch.frombuffer(memory, dtype=torch.uint8)
 
     def stream(self) -> AbstractContextManager[object]:
         return _Stream(self)
@@ -66,10 +76,14 @@ class _Stream:
         self._device = device
 
     def __enter__(self) -> None:
-        self._device._inside += 1
+        self._enter(1)
 
     def __exit__(self, *_: object) -> None:
-        self._device._inside -= 1
+        self._enter(-1)
+
+    def _enter(self, change: int) -> None:
+        inside = self._device._inside
+        inside.depth = getattr(inside, "depth", 0) + change
 
 
 class RowTorchBackend(TorchBackend):

@@ -31,6 +31,7 @@ from distkv.actors.worker import device_setup
 from distkv.actors.worker.grammars import Grammars
 from distkv.actors.worker.links.fetch_model import cost_models_of
 from distkv.actors.worker.links.link_server import LinkServer
+from distkv.actors.worker.links.mailboxes import Mailboxes
 from distkv.actors.worker.links.peer_links import PeerLinks
 from distkv.actors.worker.pool_size import kv_dtype, make_pool
 from distkv.actors.worker.spec import SPEC_VARIABLE, WorkerSpec
@@ -111,6 +112,10 @@ class Worker:
         )
         models = cost_models_of(spec.profile, engine.block_size)
         self._registered = register(self._memory, data.tensor_transport)
+        self._mailboxes = None
+        if device.is_async:
+            self._mailboxes = Mailboxes(self._server, config, dtype, device)
+            self._registered[Mailboxes.name] = self._mailboxes
         self._peers = PeerLinks(
             self._identity,
             self._memory.slot_bytes,
@@ -119,6 +124,7 @@ class Worker:
             models,
             self._registered,
             out_dtype_of(self._model.dtype),
+            self._mailboxes,
         )
         self._runner = StepRunner(
             self._model, self._pool, self._peers, engine.microbatches, data.prefill_kv, data.fetch_bytes
@@ -139,7 +145,7 @@ class Worker:
         listener = listen(
             spec.data_address, self._identity, self._memory, insecure=spec.insecure, registered=registered
         )
-        self._serving = LinkServer(listener, self._server, self._memory, registered)
+        self._serving = LinkServer(listener, self._server, self._memory, registered, self._mailboxes)
         self._transfers = Transfers(spec.pipe_address, self._peers, self._registry, self._memory, data.attend_timeout_s)
         self._grammars = Grammars(spec.pipe_address, spec.engine.model, self._runner.constraints, config.vocab_size)
         self._grammars.prepare()

@@ -16,13 +16,15 @@ from distkv.engine.attention.bodies import OUT_DTYPES, body_of, partial_of
 from distkv.engine.attention.fetch.costs import Costs
 from distkv.engine.attention.fetch.keys import work_of
 from distkv.engine.attention.fetch.link import FetchLink
+from distkv.engine.attention.mailbox.posting import Posting
 from distkv.engine.attention.merging import Rows
 from distkv.errors import LinkClosed, LinkError, LinkTimeout, WireError
 from distkv.kernels import Partial
 from distkv.kernels.exchange import Answered, Asked, FrameStatus
+from distkv.kernels.mailbox import MailStatus
 from distkv.wire.messages.common import clipped
 from distkv.wire.messages.counters import Counters
-from distkv.wire.messages.data import Attend, AttendPlan, DataMessage, Denied, OutDtype, Partials
+from distkv.wire.messages.data import Attend, AttendPlan, DataMessage, Denied, OutDtype, Partials, PlanServed
 
 TURN_S = 0.05
 """What a creditor gets at least to hand over what it may have answered while another one was waited for."""
@@ -92,14 +94,16 @@ class CreditorLink:
         on_silent: Callable[[], None] = lambda: None,
         costs: Costs | None = None,
         out_dtype: OutDtype = "float32",
+        posting: Posting | None = None,
     ) -> None:
         """times: of this creditor's answers, by which it is waited for. counters: query_bytes are added to these.
         on_silent: called when it was waited for in vain. costs: learn what it costs a step to ask this creditor.
-        out_dtype: in which partials are asked for, until the creditor answers in float32 all the same."""
+        out_dtype: in which partials are asked for, until the creditor answers in float32 all the same. posting: the
+        mailbox that the creditor has mapped, for plans that have room there."""
         self.broken = False
         self._on_silent = on_silent
         self._link, self._creditor_id, self._times, self._out_dtype = link, creditor_id, times, out_dtype
-        self._counters, self._costs = counters, costs
+        self._counters, self._costs, self._posting, self._posts = counters, costs, posting, False
         self._busy_s, self._layers, self._own_blocks = 0.0, 0, 0
         self._plan = AttendPlan(step_id=0, num_rows=0, entries=())
         self._rows: Rows = slice(0, 0)
@@ -136,13 +140,54 @@ class CreditorLink:
         failed its sequence: this one is added when the entry is stale or the link fails. own_blocks: see Work.
         """
         self._own_blocks = own_blocks
-        if plan.out_dtype != self._out_dtype:
-            plan = msgspec.structs.replace(plan, out_dtype=self._out_dtype)
-        self._plan, self._rows, self._lost, self._awaited_heads = plan, rows, lost, None
-        self._busy_s, self._layers = 0.0, 0
         self._work = sum(entry.num_rows * entry.num_blocks for entry in plan.entries)
         self._patience_s = self._times.patience_s(self._work)
+        first = self._posting.begin(plan, rows, self._patience_s) if self._posting is not None else 0
+        self._posts = first > 0
+        out_dtype = "float32" if first else self._out_dtype
+        if first or plan.out_dtype != out_dtype:
+            plan = msgspec.structs.replace(plan, out_dtype=out_dtype, first_post=first)
+        self._plan, self._rows, self._lost, self._awaited_heads = plan, rows, lost, None
+        self._busy_s, self._layers = 0.0, 0
         self._send(plan, positions)
+
+    @property
+    def posts(self) -> bool:
+        """Whether the layers of this plan are posted and taken by the device, in place of `send` and `collect`."""
+        return self._posts and not self.broken
+
+    def post(self, layer: int, q: Tensor) -> None:
+        """Have the device post the queries of a layer, [N, Hq, D] of the microbatch."""
+        assert self._posting is not None
+        self._posting.post(layer, q)
+
+    def take(self, layer: int) -> Partial:
+        """Have the device wait for the partials of what was posted last; see Posting.take."""
+        assert self._posting is not None
+        partial = self._posting.take(layer)
+        self._counters.query_bytes += partial[0].nbytes + partial[1].nbytes
+        return partial
+
+    def settle(self) -> None:
+        """The device has done a step whose layers were posted: what became of them is known now. To be called inside
+        its stream; waits for the creditor's word that all of them counted."""
+        if not self.posts:
+            return
+        assert self._posting is not None
+        self._posts, status = False, self._posting.outcome()
+        try:
+            match status:
+                case MailStatus.OK:
+                    for entry in self._served().stale:
+                        self._lost[entry].add(self._creditor_id)
+                case MailStatus.LATE:
+                    raise LinkTimeout(self._creditor_id, self._patience_s)
+                case MailStatus.HALTED:
+                    raise LinkClosed(self._creditor_id, "it ended, or has taken back what it lent")
+                case MailStatus.SPOILT:
+                    raise LinkClosed(self._creditor_id, "it could not serve a layer")
+        except (LinkError, WireError) as error:
+            self._fail(error)
 
     def send(self, layer: int, q: Tensor) -> None:
         """Send the queries of a layer, [R, Hq, D] in the model's dtype, on the host."""
@@ -155,7 +200,7 @@ class CreditorLink:
         """The plan as something that native code can send and receive by itself; None where it is to be done frame by
         frame. heads, dim, dtype: of queries."""
         stream = self._link.stream
-        if stream is None or not self.is_open or stream.has_received:
+        if stream is None or not self.is_open or stream.has_received or self.posts:
             return None
         step_id, rows, num_queries = self._plan.step_id, self.partial_rows, self._plan.num_rows
         query_bytes, out_dtype = num_queries * heads * dim * dtype.itemsize, self._plan.out_dtype
@@ -281,10 +326,22 @@ class CreditorLink:
                 problem = f"sent {clipped(repr(header))} instead of the partials of step {step_id}, layer {layer}"
         raise LinkClosed(self._creditor_id, problem)
 
+    def _served(self) -> PlanServed:
+        """The creditor's word about the plan. Raises LinkError, WireError."""
+        header, _body = self._link.recv(self._patience_s)
+        num_entries = len(self._plan.entries)
+        match header:
+            case PlanServed(step_id=self._plan.step_id, stale=stale) if all(entry < num_entries for entry in stale):
+                return header
+        problem = f"sent {clipped(repr(header))} instead of its word on the {num_entries} entries of the plan"
+        raise LinkClosed(self._creditor_id, problem)
+
     def _fail(self, error: LinkError | WireError) -> None:
         if not self.broken:
             structlog.get_logger().warning("a creditor failed", peer=self._creditor_id, why=str(error))
             self.broken = True
+            if self._posting is not None:
+                self._posting.halt()
             if isinstance(error, LinkTimeout):
                 self._on_silent()
         for lost in self._lost:

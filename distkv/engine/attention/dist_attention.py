@@ -70,7 +70,11 @@ class QueriesOnTheWay:
 def send_queries(layer: int, q: Tensor, links: Sequence[CreditorLink], device: Device) -> QueriesOnTheWay:
     """Send each creditor its rows of q. On an asynchronous device they only begin to leave it: what is launched next
     computes while the host waits for them to arrive."""
-    queries = QueriesOnTheWay(layer, [(one, device.to_host(q[one.rows], aside=True)) for one in links if one.is_open])
+    framed = [one for one in links if one.is_open and not one.posts]
+    queries = QueriesOnTheWay(layer, [(one, device.to_host(q[one.rows], aside=True)) for one in framed])
+    for one in links:
+        if one.posts:
+            one.post(layer, q)
     if not device.is_async:
         queries.complete()
     return queries
@@ -81,10 +85,10 @@ def collect_partials(layer: int, q: Tensor, batch: Batch, device: Device) -> lis
     if not batch.links:
         return []
     since_s = time.monotonic()
-    found = [link.collect(layer, since_s) for link in batch.links]
+    found = [None if link.posts else link.collect(layer, since_s) for link in batch.links]
     batch.waited_s += time.monotonic() - since_s
     return [
-        _placed(partial or empty_partial(link.partial_rows, *q.shape[1:]), device)
+        link.take(layer) if link.posts else _placed(partial or empty_partial(link.partial_rows, *q.shape[1:]), device)
         for link, partial in zip(batch.links, found, strict=True)
     ]
 

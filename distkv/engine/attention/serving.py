@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -102,7 +102,8 @@ class AttendServer:
     """Computes peers' micro-attention over local full rBlocks; waits for nothing remote.
 
     Any thread may call it; a ServedPlan belongs to one link. What a peer sends is checked before it is used:
-    MalformedMessage means that its connection should be dropped. On a GPU each thread has an urgent stream of its own
+    MalformedMessage means that its connection should be dropped. pool, registry, config, dtype (of queries), device: as
+    they were given. On a GPU each thread has an urgent stream of its own
     beside the step. It need not wait for that: a block is lent after the step that wrote it was reported, and a step is
     reported when the device has done it. times: where those of each layer go; nowhere by default.
     """
@@ -111,7 +112,7 @@ class AttendServer:
         self, pool: KvPool, registry: SpanRegistry, config: ModelConfig, dtype: torch.dtype, device: Device
     ) -> None:
         """dtype: of queries."""
-        self._pool, self._registry, self._config, self._dtype, self._device = pool, registry, config, dtype, device
+        self.pool, self.registry, self.config, self.dtype, self.device = pool, registry, config, dtype, device
         self._heads = config.heads
         self._row_bytes = self._heads.queries * (self._heads.dim + 1) * 4
         self._streams = ThreadStreams(device, urgent=True)
@@ -120,12 +121,13 @@ class AttendServer:
         self._exchanges = device.backend.exchanges(layers, config.windows, config.scale, self._heads.queries, dtype)
         self._clock: ServeClock = ServeTime() if self._exchanges is None else self._exchanges.clock()
         self._counters = Counters()
+        self._posted_s = 0.0
         self.times: list[ServedTimes] | None = None
 
     @property
     def num_layers(self) -> int:
         """Of the model."""
-        return self._config.num_layers
+        return self.config.num_layers
 
     @property
     def counters(self) -> Counters:
@@ -134,7 +136,17 @@ class AttendServer:
 
     def served_s(self) -> float:
         """The time in which peers were served so far."""
-        return self._clock.total_s()
+        return self._clock.total_s() + self._posted_s
+
+    def stream(self) -> AbstractContextManager[object]:
+        """The calling thread's, in which it serves."""
+        return self._streams.current()
+
+    def count_posted(self, rows: int, seconds: float) -> None:
+        """Of plans whose layers the device served by itself. seconds: that it computed."""
+        with self._lock:
+            self._counters.attend_queries += rows
+            self._posted_s += seconds
 
     def accept(self, plan: AttendPlan, body: bytes | bytearray | memoryview) -> ServedPlan:
         """Check a plan. body: int64 [num_rows], the position of each query row. Raises MalformedMessage."""
@@ -150,7 +162,7 @@ class AttendServer:
                 raise MalformedMessage(
                     f"rows [{entry.row}, {entry.row + entry.num_rows}) of a plan with {plan.num_rows} rows"
                 )
-            with self._registry.pin(entry.span) as slots:
+            with self.registry.pin(entry.span) as slots:
                 if slots is not None:
                     _check_within(entry, slots)
         return ServedPlan(plan, positions)
@@ -163,14 +175,14 @@ class AttendServer:
             return None
         gate = self._exchanges.gate()
         parts = [(entry.span, entry.index, entry.num_blocks) for entry in served.plan.entries]
-        found = self._registry.stand(parts, gate)
+        found = self.registry.stand(parts, gate)
         if found is None:
             return None
         standing, spans = found
         try:
-            metadata = self._metadata(served, spans)
+            metadata = self.metadata(served, spans)
         except MalformedMessage:
-            self._registry.leave(standing)
+            self.registry.leave(standing)
             raise
         plan = served.plan
         serving = self._exchanges.serving(metadata, plan.num_rows, gate, self._clock, OUT_DTYPES[plan.out_dtype])
@@ -178,7 +190,7 @@ class AttendServer:
 
     def leave(self, direct: Direct) -> None:
         """It serves nothing now, and will not again."""
-        self._registry.leave(direct.standing)
+        self.registry.leave(direct.standing)
 
     def count(self, served: ServedPlan, times: Sequence[tuple[int, float, float]]) -> None:
         """Of layers that were served directly."""
@@ -195,7 +207,7 @@ class AttendServer:
             raise MalformedMessage(f"queries of step {header.step_id} under the plan of step {served.plan.step_id}")
         shape = (served.plan.num_rows, self._heads.queries, self._heads.dim)
         received_s = time.monotonic()
-        stale, out, lse = self.attend(served, header.layer, tensor_of(body, self._dtype, shape))
+        stale, out, lse = self.attend(served, header.layer, tensor_of(body, self.dtype, shape))
         if self.times is not None:
             self.times.append(ServedTimes(header.layer, received_s, time.monotonic()))
         answer = Partials(step_id=header.step_id, layer=header.layer, stale=stale, out_dtype=served.plan.out_dtype)
@@ -208,7 +220,7 @@ class AttendServer:
         found: list[int] = []
         stale: list[int] = []
         for index, part in enumerate(query.parts):
-            with self._registry.pin(part.span, part.index, part.num_blocks) as slots:
+            with self.registry.pin(part.span, part.index, part.num_blocks) as slots:
                 if slots is None:
                     stale.append(index)
                     continue
@@ -223,21 +235,21 @@ class AttendServer:
         Returns the indices of stale entries, and entry by entry out [ΣR, Hq, D] in the plan's dtype and lse float32
         [ΣR, Hq]; all tensors on the host.
         """
-        if layer >= self._config.num_layers:
-            raise MalformedMessage(f"layer {layer} of a model with {self._config.num_layers} layers")
-        device, backend = self._device, self._device.backend
+        if layer >= self.config.num_layers:
+            raise MalformedMessage(f"layer {layer} of a model with {self.config.num_layers} layers")
+        device, backend = self.device, self.device.backend
         with _counted_by(self._clock), self._streams.current(), ExitStack() as pins:
             spans = [
-                pins.enter_context(self._registry.pin(entry.span, entry.index, entry.num_blocks))
+                pins.enter_context(self.registry.pin(entry.span, entry.index, entry.num_blocks))
                 for entry in served.plan.entries
             ]
             stale = tuple(index for index, slots in enumerate(spans) if slots is None)
             if served.metadata is None or served.stale != stale:
-                served.metadata, served.stale = self._metadata(served, spans), stale
-            window = self._config.windows[layer]
+                served.metadata, served.stale = self.metadata(served, spans), stale
+            window = self.config.windows[layer]
             (queries,) = device.to_device(q)
             out, lse = backend.attend(
-                queries, self._pool.layer(layer), served.metadata, self._config.scale, window, serving=True
+                queries, self.pool.layer(layer), served.metadata, self.config.scale, window, serving=True
             )
             # Only what has arrived on the host was read while the spans were pinned.
             out, lse = device.to_host(out.to(OUT_DTYPES[served.plan.out_dtype]), lse).wait()
@@ -245,14 +257,16 @@ class AttendServer:
             self._counters.attend_queries += served.plan.num_rows
         return stale, out, lse
 
-    def _metadata(self, served: ServedPlan, spans: Sequence[tuple[int, ...] | None]) -> AttentionMetadata:
+    def metadata(self, served: ServedPlan, spans: Sequence[tuple[int, ...] | None]) -> AttentionMetadata:
+        """What the entries of a plan read. spans: the slots of each entry's span, None if it is gone. Raises
+        MalformedMessage."""
         blocks = tuple(self._blocks(entry, slots) for entry, slots in zip(served.plan.entries, spans, strict=True))
         rows = tuple(range(entry.row, entry.row + entry.num_rows) for entry in served.plan.entries)
-        (positions,) = self._device.to_device(served.positions)
+        (positions,) = self.device.to_device(served.positions)
         return AttentionMetadata(rows, blocks, positions)
 
     def _blocks(self, entry: AttendEntry, slots: tuple[int, ...] | None) -> BlockTable:
-        tokens = self._pool.block_tokens
+        tokens = self.pool.block_tokens
         if slots is None:
             return BlockTable((), (), 0, tokens)
         _check_within(entry, slots)

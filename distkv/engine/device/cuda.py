@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
@@ -25,6 +26,8 @@ UNPROVEN = "no run on a GPU is recorded yet; docs/benchmarks/gpu.md says what wa
 
 _INSTALL = "in distkv's checkout: pip install '.[gpu]'"
 _ALIGNED_BYTES = 16
+_PORTABLE, _MAPPED = 1, 2
+"""cudaHostRegister's flags: for all contexts, and for kernels."""
 
 
 @dataclass(frozen=True)
@@ -142,6 +145,15 @@ class CudaDevice(Device):
         torch.cuda.empty_cache()
         free_bytes, total_bytes = torch.cuda.mem_get_info(self.place)
         return int(share * total_bytes) - (total_bytes - free_bytes) - STEP_BYTES
+
+    def share(self, memory: memoryview) -> Tensor | None:
+        """See Device: pinned where it lies, so that kernels reach it over the bus, those of peers' GPUs too."""
+        host = torch.frombuffer(memory, dtype=torch.uint8)
+        runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+        if int(runtime.cudaHostRegister(host.data_ptr(), host.nbytes, _PORTABLE | _MAPPED)):
+            return None
+        weakref.finalize(host, runtime.cudaHostUnregister, host.data_ptr())
+        return host
 
     def claim(self, *, alone: bool) -> None:
         """See Device."""

@@ -110,6 +110,11 @@ class Device(ABC):
     def kv_budget(self, share: float) -> int:
         """Bytes that a KV pool may have whose size nobody chose. share: of all memory of a GPU, for this process."""
 
+    def share(self, memory: memoryview) -> Tensor | None:
+        """Memory of this process that another one maps, too, as uint8 that kernels here read and write until the tensor
+        is gone; None where kernels of this device cannot, or its host would do it sooner."""
+        return None
+
     def claim(self, *, alone: bool) -> None:  # noqa: B027
         """Take part of this device's memory until the process ends. alone: as if nobody else did, for a pool whose size
         nobody chose. Raises ConfigError where such a one and another would share a device."""

@@ -118,9 +118,11 @@ class StepRunner:
         """The results of a step, once the device has done it."""
         step, batches = begun.step, begun.batches
         with self._stream:
-            outputs = self._sample.finish(begun.planned, begun.sampled, self.counters)
             if any(batch.links or batch.fetched for batch in batches):
                 self._device.synchronize()
+            for link in (link for batch in batches for link in batch.links):
+                link.settle()
+            outputs = self._sample.finish(begun.planned, begun.sampled, self.counters)
         self.counters.steps += 1
         self.counters.remote_steps += any(batch.links or batch.fetched for batch in batches)
         return self._requests.commit(step, begun.planned, outputs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from distkv.engine.attention.mailbox.ends import warm_up_mail
 from distkv.engine.device.pool import KvPool
 from distkv.engine.model.decoder import Model
 from distkv.engine.step.graphs.piecewise import SIZES
@@ -44,6 +45,7 @@ def warm_up(runner: StepRunner, model: Model, pool: KvPool) -> None:
         partial = device.to_device(*empty_partial(1, layer.kv_heads, layer.head_dim))
         for count in _MERGED:
             device.backend.merge([(partial[0], partial[1])] * count)
+        warm_up_mail(device, config.num_heads, config.head_dim, model.dtype)
         device.synchronize()
     runner.forget([_NAME])
     runner.counters = Counters()

@@ -14,6 +14,7 @@ from distkv.kernels.attention_metadata import AttentionMetadata
 from distkv.kernels.backend import Backend
 from distkv.kernels.fused_qkv import FusedQkv
 from distkv.kernels.layout import LayerKv, RowKv
+from distkv.kernels.mailbox import Lane
 from distkv.kernels.merge import Partial
 from distkv.kernels.static_decode import StaticDecode, StaticInputs
 from distkv.kernels.triton.attention.decode import decode_attention
@@ -23,6 +24,7 @@ from distkv.kernels.triton.attention.static_decode import TritonStaticDecode
 from distkv.kernels.triton.attention.templates import SPLIT_KEYS, Shape, count_sms
 from distkv.kernels.triton.copy import gather_blocks, scatter_blocks
 from distkv.kernels.triton.first_launches import launch_attention
+from distkv.kernels.triton.mailbox import post_mail, take_mail
 from distkv.kernels.triton.merge import merge_partials
 from distkv.kernels.triton.metadata import Column, DeviceMetadata, device_metadata, to_device
 from distkv.kernels.triton.ops import TritonOps
@@ -145,6 +147,14 @@ class TritonBackend(Backend):
     def scatter_blocks(self, staging: Tensor, pool: Tensor, slots: Tensor) -> None:
         """See Backend."""
         scatter_blocks(staging, pool, slots)
+
+    def post(self, lane: Lane, number: int, *tensors: Tensor) -> None:
+        """See Backend."""
+        post_mail(lane, number, *tensors, timed=lane.status.is_cuda)
+
+    def take(self, lane: Lane, number: int, *tensors: Tensor, limit_s: float) -> None:
+        """See Backend."""
+        take_mail(lane, number, *tensors, limit_s=limit_s, timed=lane.status.is_cuda)
 
     def _plan(self, metadata: DeviceMetadata, entries: _Entries, shape: Shape, window: int | None) -> DecodePlan | None:
         if not len(entries.decode):

@@ -5,7 +5,7 @@ from distkv.wire.links.base import BlockRead, CheckedRead, CheckingLink, LinkLis
 from distkv.wire.links.block_reads import deny, serve_read
 from distkv.wire.links.handshake import LinkIdentity, hello_to
 from distkv.wire.links.pool_memory import Part, Pool, PoolMemory, PoolRegion, host_key
-from distkv.wire.links.registration import Registration, Registrations, attach
+from distkv.wire.links.registration import Registration, Registrations, ask_to_attach, attach
 from distkv.wire.links.transports.registry import connect, listen, register
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "Registrations",
     "TensorLink",
     "Transport",
+    "ask_to_attach",
     "attach",
     "connect",
     "deny",

@@ -190,33 +190,42 @@ class PeerPool:
         """Map it and check that it is the one called `token`. Raises PoolUnmappable."""
         self.slot_bytes, self.num_slots = slot_bytes, num_slots
         size_bytes = self.slot_bytes * self.num_slots
-        try:
-            fd = os.open(f"/proc/{pool.pid}/fd/{pool.fd}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        except OSError as e:
-            raise PoolUnmappable(f"process {pool.pid}, descriptor {pool.fd}: {e.strerror}") from None
-        try:
-            self._check(fd, size_bytes, token)
-            self._map = mmap.mmap(fd, size_bytes, mmap.MAP_SHARED, mmap.PROT_READ)
-        except OSError as e:
-            raise PoolUnmappable(str(e)) from None
-        finally:
-            os.close(fd)
+        self._map = map_peer(pool.pid, pool.fd, size_bytes, token, mmap.PROT_READ)
         self.view = memoryview(self._map)
 
     def close(self) -> None:
         """Unmap; more than once is fine."""
         _unmap(self.view, self._map)
 
-    @staticmethod
-    def _check(fd: int, size_bytes: int, token: str) -> None:
-        status = os.fstat(fd)
-        name = str(Path(f"/proc/self/fd/{fd}").readlink())
-        if not token or name.removesuffix(" (deleted)") != f"/memfd:{token}":
-            raise PoolUnmappable(f"the descriptor holds {name!r}, not the pool")
-        if not stat.S_ISREG(status.st_mode) or status.st_size != size_bytes or size_bytes == 0:
-            raise PoolUnmappable(f"it has {status.st_size} bytes, {size_bytes} were announced")
-        if not fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
-            raise PoolUnmappable("it could shrink while it is read")
+
+def map_peer(pid: int, descriptor: int, size_bytes: int, token: str, access: int) -> mmap.mmap:
+    """Map the memory file called `token` that another process of this host and user holds. access: mmap's PROT_ flags.
+
+    Raises PoolUnmappable where it is another one, has another size, or could shrink under who reads it.
+    """
+    mode = os.O_RDWR if access & mmap.PROT_WRITE else os.O_RDONLY
+    try:
+        fd = os.open(f"/proc/{pid}/fd/{descriptor}", mode | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as e:
+        raise PoolUnmappable(f"process {pid}, descriptor {descriptor}: {e.strerror}") from None
+    try:
+        _check(fd, size_bytes, token)
+        return mmap.mmap(fd, size_bytes, mmap.MAP_SHARED, access)
+    except OSError as e:
+        raise PoolUnmappable(str(e)) from None
+    finally:
+        os.close(fd)
+
+
+def _check(fd: int, size_bytes: int, token: str) -> None:
+    status = os.fstat(fd)
+    name = str(Path(f"/proc/self/fd/{fd}").readlink())
+    if not token or name.removesuffix(" (deleted)") != f"/memfd:{token}":
+        raise PoolUnmappable(f"the descriptor holds {name!r}, not the memory that was announced")
+    if not stat.S_ISREG(status.st_mode) or status.st_size != size_bytes or size_bytes == 0:
+        raise PoolUnmappable(f"it has {status.st_size} bytes, {size_bytes} were announced")
+    if not fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
+        raise PoolUnmappable("it could shrink while it is read")
 
 
 def slots_problem(slots: Sequence[int], num_slots: int) -> str:

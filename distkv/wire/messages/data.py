@@ -67,6 +67,9 @@ class AttendPlan(Message, frozen=True):
     num_rows: Count  #: query rows (R)
     entries: tuple[AttendEntry, ...]  #: what the rows attend to
     out_dtype: OutDtype = "float32"  #: in what partials are wanted; who cannot do that answers with float32
+    #: number of the first layer's queries and partials in the mailbox of this link, the next layer's is one more; 0 if
+    #: they travel as `Attend` and `Partials`
+    first_post: Count = 0
 
 
 class Attend(Message, frozen=True):
@@ -85,6 +88,13 @@ class Partials(Message, frozen=True):
     #: sequences have lost this creditor
     stale: tuple[Count, ...] = ()
     out_dtype: OutDtype = "float32"  #: of out; bfloat16 only where the plan wants that
+
+
+class PlanServed(Message, frozen=True):
+    """Every layer of a plan with `first_post` was served by the mailbox, and what it read was there until then."""
+
+    step_id: Count  #: that of the plan
+    stale: tuple[Count, ...] = ()  #: as in `Partials`, of all layers
 
 
 class ReadBlocks(Message, frozen=True, omit_defaults=True):
@@ -149,6 +159,7 @@ DataMessage = (
     | AttendPlan
     | Attend
     | Partials
+    | PlanServed
     | ReadBlocks
     | Blocks
     | SlotsQuery

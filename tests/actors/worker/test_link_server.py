@@ -236,7 +236,7 @@ def test_who_attaches_is_detached_at_its_end(config: ModelConfig, end: str) -> N
         assert carrier.attached.get(timeout=DEADLINE_S) == "asker" and carrier.detached.empty()
         if end == "attaches twice":
             link.send(Attach(transport="carrier"), b"me")
-            with pytest.raises(LinkClosed, match="one Attach at most"):
+            with pytest.raises(LinkClosed, match="one Attach for a transport at most"):
                 link.recv(DEADLINE_S)
         link.close()
         assert carrier.detached.get(timeout=DEADLINE_S) == "asker"

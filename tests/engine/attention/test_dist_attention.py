@@ -31,6 +31,8 @@ def partial(seed: int, rows: int = 3) -> Partial:
 class Link:
     """A CreditorLink of two rows that records what happens. partial: what it collects."""
 
+    posts = False
+
     def __init__(self, calls: list[str], name: str, partial: Partial | None, is_open: bool = True) -> None:
         self._calls, self._name, self._partial, self.is_open = calls, name, partial, is_open
         self.rows, self.partial_rows = slice(1, 3), 2

@@ -20,10 +20,12 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from distkv.kernels import AttentionMetadata, BlockTable, FusedQkv, RowKv
+from distkv.kernels.mailbox import Lane
 from distkv.kernels.static_decode import StaticInputs
 from distkv.kernels.triton.attention.prefill import prefill_attention
 from distkv.kernels.triton.backend import TritonBackend
 from distkv.kernels.triton.copy import gather_blocks, scatter_blocks
+from distkv.kernels.triton.mailbox import post_mail, take_mail
 from distkv.kernels.triton.metadata import device_metadata
 from distkv.kernels.triton.ops import TritonOps
 
@@ -72,6 +74,8 @@ def describe(name: str, asm: dict[str, Any]) -> dict[str, Any]:
         "stack_bytes": stack_bytes,
         "async_copy_bytes": sorted({int(size, 16) for size in copies}),
         "stored_bytes": max(map(_stored_bytes, re.findall(r"st\.global\S*", asm["ptx"])), default=0),
+        "loads": sorted(set(re.findall(r"ld\.[\w.:]*(?:volatile|relaxed|acquire)[\w.:]*", asm["ptx"]))),
+        "atomics": sorted(set(re.findall(r"atom\.[\w.]+", asm["ptx"]))),
         "tensor_cores": "wgmma" in asm["ptx"] or "mma.sync" in asm["ptx"],
     }
 
@@ -170,8 +174,20 @@ def beside_attention(
         scatter_blocks(gather_blocks(pool, place[:1]), pool, place[:1])
 
 
+def mail(*, heads: int = 32, dim: int = 128, **_: Any) -> None:
+    """What two devices say to each other in a layer, at both ends, with the number of a step far on."""
+    word = torch.zeros(1, dtype=torch.int64)
+    lane = Lane(word, word, torch.zeros(heads * (dim + 1), dtype=torch.int32), word, word.int(), word)
+    query, partial = torch.zeros(1, heads, dim).bfloat16(), (torch.zeros(1, heads, dim), torch.zeros(1, heads))
+    for number in (1, 2**40):
+        for tensors in ((query,), partial):
+            post_mail(lane, number, *tensors, timed=True)
+            take_mail(lane, number, *tensors, limit_s=30.0, timed=True)
+
+
 if __name__ == "__main__":
     compile_instead_of_running()
     attend(**CASES[sys.argv[1]])
     captured_attention(**CASES[sys.argv[1]])
     beside_attention(**CASES[sys.argv[1]])
+    mail(**CASES[sys.argv[1]])

@@ -136,7 +136,7 @@ def test_a_pool_that_is_another_one_is_read_over_a_socket() -> None:
             link = connect_by("auto", endpoint)
             assert link.transport == "unix"
             link.abort()
-            with pytest.raises(LinkClosed, match="not the pool"):
+            with pytest.raises(LinkClosed, match="not the memory"):
                 connect_by("shm", endpoint)
             elsewhere = msgspec.structs.replace(listener.endpoint, host_key="elsewhere")
             link = connect_by("auto", elsewhere)

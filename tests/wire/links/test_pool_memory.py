@@ -62,7 +62,7 @@ def test_nobody_can_shrink_or_write_it_from_outside(pool: PoolMemory) -> None:
         ({"fd": 999}, "No such file"),
         ({"pid": 2**22 + 1}, "No such file"),
         ({"num_slots": 5}, "320 were announced"),
-        ({"fd": 1}, "not the pool"),
+        ({"fd": 1}, "not the memory"),
     ],
 )
 def test_another_memory_is_not_mapped(pool: PoolMemory, change: dict[str, int], why: str) -> None:
@@ -72,7 +72,7 @@ def test_another_memory_is_not_mapped(pool: PoolMemory, change: dict[str, int], 
 
 @pytest.mark.parametrize("token", ["", "distkv-pool-0"])
 def test_the_token_must_match(pool: PoolMemory, token: str) -> None:
-    with pytest.raises(PoolUnmappable, match="not the pool"):
+    with pytest.raises(PoolUnmappable, match="not the memory"):
         peer_pool(pool, token=token)
 
 

@@ -10,9 +10,11 @@ import threading
 
 import structlog
 
+from distkv.actors.worker.links.mailboxes import Mailboxes
 from distkv.engine.attention.direct_serving import DirectServing
 from distkv.engine.attention.serving import AttendServer, ServedPlan
 from distkv.errors import LinkClosed, LinkError, LinkTimeout, MalformedMessage, WireError
+from distkv.kernels.mailbox import MailStatus
 from distkv.wire.links import LinkListener, Pool, Registration, Registrations, TensorLink, attach, deny, serve_read
 from distkv.wire.messages.counters import Counters, total
 from distkv.wire.messages.data import Attach, Attend, AttendPlan, ReadBlocks, SlotsQuery
@@ -25,12 +27,17 @@ class LinkServer:
     """`run` is the listener's thread; it starts one more per link."""
 
     def __init__(
-        self, listener: LinkListener, server: AttendServer, memory: Pool, registered: Registrations | None = None
+        self,
+        listener: LinkListener,
+        server: AttendServer,
+        memory: Pool,
+        registered: Registrations | None = None,
+        mailboxes: Mailboxes | None = None,
     ) -> None:
-        """registered: the pool, known to what peers may attach to."""
+        """registered: what peers may attach to. mailboxes: one of these, where debtors may post their queries."""
         self._listener = listener
         self._registered = registered or {}
-        self._server = server
+        self._server, self._mailboxes = server, mailboxes
         self._memory = memory
         self._counters = Counters()
         self._lock = threading.Lock()
@@ -50,7 +57,7 @@ class LinkServer:
 
     def _serve(self, link: TensorLink) -> None:
         plan: ServedPlan | None = None
-        attached: list[Registration] = []
+        attached: dict[str, Registration] = {}
         direct = None if link.stream is None else DirectServing(self._server, link.stream, link.peer)
         try:
             while True:
@@ -69,14 +76,14 @@ class LinkServer:
             if direct is not None:
                 direct.end()
             link.abort()
-            for registration in attached:
+            for registration in attached.values():
                 registration.detach(link)
 
     def _answer(
         self,
         link: TensorLink,
         plan: ServedPlan | None,
-        attached: list[Registration],
+        attached: dict[str, Registration],
         direct: DirectServing | None,
     ) -> ServedPlan | None:
         """Serve one frame, or all layers of a plan; returns the plan that holds from now on."""
@@ -90,7 +97,9 @@ class LinkServer:
             case AttendPlan():
                 try:
                     plan = self._server.accept(header, body)
-                    if direct is not None:
+                    if header.first_post:
+                        self._serve_posted(link, plan)
+                    elif direct is not None:
                         direct.begin(plan)
                     return plan
                 except MalformedMessage as error:
@@ -106,9 +115,9 @@ class LinkServer:
                 serve_read(link, header, self._memory)
                 return plan
             case Attach():
-                if attached:
-                    raise deny(link, "frame", "one Attach at most", "another")
-                attached.append(attach(link, header, body, self._registered))
+                if header.transport in attached:
+                    raise deny(link, "frame", "one Attach for a transport at most", "another")
+                attached[header.transport] = attach(link, header, body, self._registered)
                 return plan
             case SlotsQuery():
                 try:
@@ -119,3 +128,13 @@ class LinkServer:
                 return plan
             case _:
                 raise deny(link, "frame", "a plan, queries after a plan, or a read", type(header).__name__)
+
+    def _serve_posted(self, link: TensorLink, plan: ServedPlan) -> None:
+        """Raises MalformedMessage, LinkError."""
+        serving = None if self._mailboxes is None else self._mailboxes.of(link)
+        if serving is None:
+            raise MalformedMessage("a plan for a mailbox, and there is none")
+        outcome = serving.serve(plan)
+        if isinstance(outcome, MailStatus):
+            raise LinkClosed(link.peer, f"its mailbox is {outcome.name.lower()}")
+        link.send(outcome)

@@ -6,14 +6,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import structlog
 
 from distkv.actors.worker.links.creditor_links import CreditorLinks, Report
+from distkv.actors.worker.links.mailboxes import Mailboxes
 from distkv.engine.attention.answer_times import AnswerTimes
 from distkv.engine.attention.creditor_link import CreditorLink
 from distkv.engine.attention.fetch.costs import Costs, Model
 from distkv.engine.attention.fetch.link import FetchLink
+from distkv.engine.attention.mailbox.posting import Posting
 from distkv.errors import HandshakeRefused, LinkClosed, LinkError, WireError
 from distkv.wire.links import LinkIdentity, Registrations, TensorLink, Transport, connect, hello_to
 from distkv.wire.messages.common import Member
@@ -49,10 +52,11 @@ class PeerLinks:
         cost_model: Callable[[TensorLink], Model] | None = None,
         registered: Registrations | None = None,
         out_dtype: OutDtype = "float32",
+        mailboxes: Mailboxes | None = None,
     ) -> None:
         """registered: the own pool, known to transports that need it. cost_model(link): what attention over keys
         behind a link takes by a profile; None without one. out_dtype: in which partials come from other hosts; within
-        one it costs as much to round them as it saves."""
+        one it costs as much to round them as it saves. mailboxes: by which the device asks creditors on this host."""
         self.counters = Counters()
         self._identity = identity
         self._slot_bytes = slot_bytes
@@ -63,7 +67,9 @@ class PeerLinks:
         self._members: dict[str, Member] = {}
         self._attend_timeout_s, self._cost_model = attend_timeout_s, cost_model
         self._measured: dict[str, Measured] = {}
-        self._creditors = CreditorLinks(self._open, self._asking)
+        self._mailboxes = mailboxes
+        self._postings: WeakKeyDictionary[TensorLink, Posting] = WeakKeyDictionary()
+        self._creditors = CreditorLinks(self._open_with_mailbox, self._asking)
         self._fetches = CreditorLinks(self._open, self._reading)
         self._sources: dict[str, tuple[int, TensorLink]] = {}
         self._log = structlog.get_logger()
@@ -129,7 +135,11 @@ class PeerLinks:
     def _asking(self, link: TensorLink, instance_id: str, on_silent: Callable[[], None]) -> CreditorLink:
         measured = self._measured_of(instance_id, link)
         out_dtype: OutDtype = "float32" if link.within_host else self._out_dtype
-        return CreditorLink(link, instance_id, measured.answers, self.counters, on_silent, measured.costs, out_dtype)
+        with self._lock:
+            posting = self._postings.pop(link, None)
+        return CreditorLink(
+            link, instance_id, measured.answers, self.counters, on_silent, measured.costs, out_dtype, posting
+        )
 
     def _reading(self, link: TensorLink, instance_id: str, on_silent: Callable[[], None]) -> FetchLink:
         measured = self._measured_of(instance_id, link)
@@ -163,6 +173,22 @@ class PeerLinks:
         if member.incarnation != incarnation:
             raise LinkClosed(instance_id, "it has a new incarnation")
         return member
+
+    def _open_with_mailbox(self, member: Member) -> TensorLink:
+        """For queries; on this host the devices of both ends may do without the link's frames."""
+        link = self._open(member)
+        if self._mailboxes is None:
+            return link
+        assert member.data is not None
+        try:
+            posting = self._mailboxes.make(link, member.data)
+        except (LinkError, WireError) as error:
+            link.abort()
+            raise LinkClosed(member.instance_id, f"its mailbox: {error}") from error
+        if posting is not None:
+            with self._lock:
+                self._postings[link] = posting
+        return link
 
     def _open(self, member: Member) -> TensorLink:
         assert member.data is not None

@@ -1,0 +1,92 @@
+"""A debtor's side: queries are posted by its device, and partials taken where the merge reads them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from distkv.engine.attention.mailbox.ends import MailboxEnd, SharedMemory
+from distkv.engine.attention.merging import Rows
+from distkv.engine.device.device import Device
+from distkv.kernels import Partial
+from distkv.kernels.mailbox import MailStatus
+from distkv.wire.messages.data import AttendPlan
+
+MAX_ROWS = 256
+"""Of decodes in a plan; chunks of prompts travel by frames."""
+MAX_BYTES = 16 * 2**20
+
+
+class Posting:
+    """What a CreditorLink posts by. Of one link, and of the thread that computes steps.
+
+    A plan gets numbers for its layers that were never used on this mailbox, so what is late of an earlier one is never
+    taken for it.
+    """
+
+    def __init__(
+        self,
+        memory: SharedMemory,
+        shared: Tensor,
+        device: Device,
+        num_layers: int,
+        heads: int,
+        dim: int,
+        dtype: torch.dtype,
+    ) -> None:
+        """shared: see MailboxEnd. heads, dim, dtype: of queries. Inside a stream of the device."""
+        self._end, self._device = MailboxEnd(memory, shared, device), device
+        self._num_layers, self._heads, self._dim, self._dtype = num_layers, heads, dim, dtype
+        self._query_bytes, self._partial_bytes = memory.query_bytes, memory.partial_bytes
+        self._next, self._first = 1, 0
+        self._rows: Rows = slice(0, 0)
+        self._limit_s = 0.0
+        self._partial: Partial | None = None
+
+    def begin(self, plan: AttendPlan, rows: Rows, limit_s: float) -> int:
+        """The number of the first layer of a plan of decodes; 0 if it is to be sent by frames. rows: of the microbatch,
+        those that the plan sends. limit_s: for which a layer's partials are waited for."""
+        partial_rows = sum(entry.num_rows for entry in plan.entries)
+        row = self._heads * self._dim
+        if (
+            any(entry.num_rows > 1 for entry in plan.entries)
+            or plan.num_rows * row * self._dtype.itemsize > self._query_bytes
+            or partial_rows * (row + self._heads) * 4 > self._partial_bytes
+        ):
+            return 0
+        self._rows, self._limit_s = rows, limit_s
+        if self._partial is None or len(self._partial[0]) != partial_rows:
+            place = self._device.place
+            self._partial = (
+                torch.zeros(partial_rows, self._heads, self._dim, dtype=torch.float32, device=place),
+                torch.zeros(partial_rows, self._heads, dtype=torch.float32, device=place),
+            )
+        self._first = self._next
+        self._next += self._num_layers
+        return self._first
+
+    def post(self, layer: int, q: Tensor) -> None:
+        """The queries of a layer, [N, Hq, D] of all rows of the microbatch."""
+        self._device.backend.post(self._end.queries, self._first + layer, q[self._rows].contiguous())
+
+    def take(self, layer: int) -> Partial:
+        """The partials of a layer, entry by entry, on the device, until the next layer's are taken: out float32
+        [ΣR, Hq, D], lse float32 [ΣR, Hq]. If none come they are those of a layer before; `outcome` says so."""
+        assert self._partial is not None
+        self._device.backend.take(self._end.partials, self._first + layer, *self._partial, limit_s=self._limit_s)
+        return self._partial
+
+    def halt(self) -> None:
+        """Nothing will be posted or taken any more: the creditor need not wait. From any thread."""
+        self._end.halt()
+
+    def outcome(self) -> MailStatus:
+        """Of all layers that were launched, once the device has done them."""
+        return self._end.outcome()[0]
+
+
+def mailbox_bytes(num_layers: int, heads: int, dim: int, dtype: torch.dtype) -> tuple[int, int]:
+    """Bytes of queries and of partials that a mailbox of such a model should have room for."""
+    row, partial = heads * dim * dtype.itemsize, heads * (dim + 1) * 4
+    rows = max(1, min(MAX_ROWS, MAX_BYTES // (row + partial)))
+    return rows * row, rows * partial

@@ -1,0 +1,390 @@
+"""Steps whose queries and partials pass a mailbox: two devices, real links, no host in the path of a layer."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from distkv.actors.worker.links.link_server import LinkServer
+from distkv.actors.worker.links.mailboxes import Mailboxes
+from distkv.actors.worker.links.peer_links import PeerLinks
+from distkv.engine.attention.bodies import body_of
+from distkv.engine.step.runner import StepRunner
+from distkv.errors import LinkClosed
+from distkv.kernels import Partial
+from distkv.types import Transport
+from distkv.wire.links import PoolMemory, TensorLink, connect, hello_to, listen
+from distkv.wire.links.mailbox_memory import MAX_MAILBOX_BYTES, make_mailbox
+from distkv.wire.messages.common import Member
+from distkv.wire.messages.data import Attach, Attached, Attend, AttendEntry, AttendPlan, PlanServed
+from distkv.wire.messages.from_worker import SeqResult
+from distkv.wire.messages.to_worker import SeqStep, Step
+from tests.actors.links import DEADLINE_S, identity
+from tests.checkpoints import variant
+from tests.engine.async_device import AsyncHost
+from tests.engine.harness import Engine, seq_step
+from tests.engine.lent import Lent
+
+
+def until(condition: Callable[[], bool]) -> bool:
+    """Whether it comes to hold."""
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not condition() and time.monotonic() < deadline_s:
+        time.sleep(0.002)
+    return condition()
+
+
+class Creditors:
+    """Creditors x and y of an engine, which map mailboxes. before_layer: called by each of them before it attends, with
+    its name and the layer."""
+
+    def __init__(self, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.engine = engine
+        self._memory = PoolMemory(engine.pool.slot_bytes, 1)
+        self._stack = contextlib.ExitStack()
+        self._stack.callback(self._memory.close)
+        self.members: dict[str, Member] = {}
+        self.servers: dict[str, LinkServer] = {}
+        self.before_layer: Callable[[int], None] = lambda _layer: None
+        self.posted: list[int] = []
+        self._patch(monkeypatch)
+
+    def _patch(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        backend = self.engine.model.device.backend
+        attend, post = backend.attend, backend.post
+
+        def attends(q: Tensor, kv: Any, *args: Any, serving: bool = False, **named: Any) -> Partial:
+            if serving:
+                for creditor in self.engine.peers.creditors.values():
+                    for layer in range(self.engine.model.config.num_layers):
+                        if creditor.engine.pool.layer(layer) is kv:
+                            self.before_layer(layer)
+            return attend(q, kv, *args, serving=serving, **named)
+
+        def posts(lane: Any, number: int, *tensors: Tensor) -> None:
+            self.posted.append(number)
+            post(lane, number, *tensors)
+
+        monkeypatch.setattr(backend, "attend", attends)
+        monkeypatch.setattr(backend, "post", posts)
+
+    def add(self, name: str, incarnation: int = 1) -> None:
+        model, server = self.engine.model, self.engine.peers.creditors[name].server
+        mailboxes = Mailboxes(server, model.config, model.dtype, model.device)
+        self._stack.callback(mailboxes.close)
+        registered = {Mailboxes.name: mailboxes}
+        listener = listen("127.0.0.1:0", identity(name, incarnation), self._memory, registered=registered)
+        self.members[name] = Member(
+            instance_id=name, incarnation=incarnation, address="", state="ready", data=listener.endpoint
+        )
+        self.servers[name] = LinkServer(listener, server, self._memory, registered, mailboxes)
+
+        def accept() -> None:
+            with contextlib.suppress(LinkClosed):
+                self.servers[name].run()
+
+        thread = threading.Thread(target=accept)
+        thread.start()
+        self._stack.callback(thread.join, DEADLINE_S)
+        self._stack.callback(listener.close)
+
+    def runner(self, transport: Transport = "auto", timeout_s: float = DEADLINE_S) -> StepRunner:
+        """A debtor that asks them."""
+        model, creditor = self.engine.model, next(iter(self.engine.peers.creditors.values()))
+        mailboxes = Mailboxes(creditor.server, model.config, model.dtype, model.device)
+        self.links = PeerLinks(identity("debtor"), self._memory.slot_bytes, timeout_s, transport, mailboxes=mailboxes)
+        self.links.update(tuple(self.members.values()))
+        self._stack.callback(mailboxes.close)
+        self._stack.callback(self.links.update, (), tuple(self.members))
+        return StepRunner(model, self.engine.pool, self.links, None, "ship")
+
+    def counted(self, name: str) -> int:
+        """Query rows that it attended with."""
+        return self.engine.peers.creditors[name].server.counters.attend_queries
+
+    def pins(self, lent: Lent) -> int:
+        return sum(self.engine.peers.creditors[one.instance_id].registry.pins(one.span) for one in lent.remote)
+
+    def join(self, name: str) -> TensorLink:
+        """A link of whoever."""
+        endpoint = self.members[name].data
+        assert endpoint is not None
+        link = connect(endpoint, hello_to(identity("asker"), name, 1), DEADLINE_S, "unix")
+        self._stack.callback(link.close)
+        return link
+
+    def close(self) -> None:
+        self._stack.close()
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return variant(tmp_path_factory.mktemp("checkpoint"), "qwen3")
+
+
+@pytest.fixture
+def engine(path: Path) -> Engine:
+    return Engine(path, device=AsyncHost(), num_slots=128)
+
+
+@pytest.fixture
+def creditors(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Creditors]:
+    creditors = Creditors(engine, monkeypatch)
+    yield creditors
+    creditors.close()
+
+
+def run(runner: StepRunner, *seqs: SeqStep, step_id: int = 1) -> tuple[SeqResult, ...]:
+    return runner.run(Step(step_id=step_id, seqs=seqs))
+
+
+def decode(lent: Lent, **fields: Any) -> SeqStep:
+    return lent.step(49, 50, **fields)
+
+
+@pytest.fixture
+def lent(engine: Engine, creditors: Creditors) -> Lent:
+    """One whose position 48 is computed; both creditors listen."""
+    lent = Lent(engine)
+    creditors.add("x")
+    creditors.add("y")
+    engine.run(lent.step(48, 49))
+    return lent
+
+
+def test_the_token_of_one_instance_without_a_frame_for_a_layer(
+    engine: Engine, creditors: Creditors, lent: Lent, path: Path
+) -> None:
+    runner, layers, before = creditors.runner(), engine.model.config.num_layers, creditors.counted("x")
+    for step_id in range(1, 20):
+        (result,) = run(runner, decode(lent), step_id=step_id)
+        assert (result.status, result.token) == ("ok", lent.expected(path)), step_id
+    # Each layer of a step has a number of its own, at both ends of both mailboxes.
+    assert sorted(creditors.posted) == sorted([*range(1, 19 * layers + 1)] * 4)
+    assert creditors.counted("x") == creditors.counted("y") == before + 19 * layers
+    assert creditors.pins(lent) == 0
+
+
+def test_over_a_network_and_for_chunks_frames_travel(creditors: Creditors, lent: Lent, path: Path) -> None:
+    (result,) = run(creditors.runner("tcp"), decode(lent))
+    assert (result.status, result.token, creditors.posted) == ("ok", lent.expected(path), [])
+    runner = creditors.runner("unix")
+    for step_id, (start, end) in enumerate([(44, 50), (49, 50), (44, 50), (49, 50)]):
+        (result,) = run(runner, lent.step(start, end), step_id=step_id)
+        assert (result.status, result.token) == ("ok", lent.expected(path))
+        assert bool(creditors.posted) == (end - start == 1)
+        creditors.posted.clear()
+
+
+def test_many_sequences_beside_one_that_lies_here(engine: Engine, creditors: Creditors, lent: Lent) -> None:
+    others = [Lent(engine, name, seed) for name, seed in (("a", 6), ("b", 7))]
+    table, ids = engine.table(20), lent.ids[:20]
+    engine.chunked_logits(ids[:19], [19], table)
+    for one in others:
+        engine.run(one.step(48, 49))
+    seqs = decode(lent), seq_step(ids, 19, 20, table, name="own", sample=decode(lent).sample), *map(decode, others)
+    expected = engine.run(*seqs)
+    assert not creditors.posted
+    assert run(creditors.runner(), *seqs) == expected
+    assert creditors.posted
+
+
+def test_a_revoked_span_is_read_until_the_plan_is_done_and_then_lost(creditors: Creditors, lent: Lent) -> None:
+    registry = creditors.engine.peers.creditors["x"].registry
+    revoked = threading.Event()
+    at_revocation: list[bool] = []
+
+    def revoke(layer: int) -> None:
+        if layer == 1 and not at_revocation:
+            registry.revoke(lent.remote[0].span, revoked.set)
+            at_revocation.append(revoked.is_set())
+
+    runner = creditors.runner()
+    (before,) = run(runner, decode(lent))
+    creditors.before_layer = revoke
+    (result,) = run(runner, decode(lent), step_id=2)
+    assert result == before and at_revocation == [False], "what a plan reads may be overwritten only afterwards"
+    assert revoked.wait(DEADLINE_S)
+    (result,) = run(runner, decode(lent), step_id=3)
+    assert (result.status, result.lost) == ("lost", ("x",))
+
+
+def test_a_stale_span_loses_its_sequence_alone(engine: Engine, creditors: Creditors, lent: Lent) -> None:
+    other = Lent(engine, "other", 6)
+    engine.run(other.step(48, 49))
+    runner = creditors.runner()
+    before = run(runner, decode(lent), decode(other))
+    creditors.engine.peers.creditors["y"].registry.revoke(lent.remote[2].span, lambda: None)
+    lost, kept = run(runner, decode(lent), decode(other), step_id=2)
+    assert (lost.status, lost.lost) == ("lost", ("y",))
+    assert kept == before[1]
+
+
+def test_a_creditor_that_ends_in_the_middle_is_lost_at_once_and_asked_again(creditors: Creditors, lent: Lent) -> None:
+    """What waits for it on the device ends with its connection, long before its time is over."""
+    ended = threading.Event()
+
+    def end(layer: int) -> None:
+        if layer == 1 and not ended.is_set():
+            ended.set()
+            creditors.links.update((), ("x",))
+
+    runner = creditors.runner()
+    (before,) = run(runner, decode(lent))
+    creditors.before_layer = end
+    begun_s = time.monotonic()
+    (result,) = run(runner, decode(lent), step_id=2)
+    assert (result.status, result.lost) == ("lost", ("x",))
+    assert time.monotonic() - begun_s < DEADLINE_S / 2
+    creditors.links.update((creditors.members["x"],))
+    (again,) = run(runner, decode(lent, attempt=1), step_id=3)
+    assert (again.status, again.token) == ("ok", before.token)
+    assert until(lambda: creditors.pins(lent) == 0)
+
+
+def test_a_creditor_that_is_late_is_lost(creditors: Creditors, lent: Lent) -> None:
+    go_on = threading.Event()
+    runner = creditors.runner(timeout_s=0.3)
+    run(runner, decode(lent))
+    creditors.before_layer = lambda layer: assert_waited(go_on) if layer == 1 else None
+    begun_s = time.monotonic()
+    (result,) = run(runner, decode(lent), step_id=2)
+    waited_s = time.monotonic() - begun_s
+    go_on.set()
+    assert result.status == "lost" and waited_s < DEADLINE_S / 2
+    assert until(lambda: creditors.pins(lent) == 0), "the creditor's plan ended too"
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def assert_waited(event: threading.Event) -> None:
+    assert event.wait(DEADLINE_S)
+
+
+def plan(lent: Lent, *, first_post: int = 1, num_rows: int = 1) -> AttendPlan:
+    span = lent.remote[0]
+    entry = AttendEntry(
+        request_id="r", span=span.span, index=2, num_blocks=4, first_position=4, row=0, num_rows=num_rows
+    )
+    return AttendPlan(step_id=4, num_rows=num_rows, entries=(entry,), first_post=first_post)
+
+
+def attached(link: TensorLink, body: bytes) -> bytes:
+    link.send(Attach(transport=Mailboxes.name), body)
+    header, told = link.recv(DEADLINE_S)
+    assert header == Attached(transport=Mailboxes.name)
+    return bytes(told)
+
+
+def with_mailbox(creditors: Creditors, query_bytes: int = 4096, partial_bytes: int = 8192) -> tuple[TensorLink, Any]:
+    link, memory = creditors.join("x"), make_mailbox(query_bytes, partial_bytes)
+    assert attached(link, memory.place()) == b""
+    memory.forget()
+    return link, memory
+
+
+def test_a_debtor_that_posts_nothing_keeps_no_revocation_waiting(creditors: Creditors, lent: Lent) -> None:
+    link, memory = with_mailbox(creditors)
+    link.send(plan(lent), body_of(torch.tensor([49])))
+    registry = creditors.engine.peers.creditors["x"].registry
+    assert until(lambda: bool(registry._spans[lent.remote[0].span].standing))
+    revoked = threading.Event()
+    registry.revoke(lent.remote[0].span, revoked.set)
+    assert not revoked.is_set()
+    assert revoked.wait(DEADLINE_S / 2)
+    assert memory.is_halted
+    with pytest.raises(LinkClosed):
+        link.recv(DEADLINE_S)
+
+
+def test_a_debtor_that_is_gone_leaves_nothing_pinned(creditors: Creditors, lent: Lent) -> None:
+    link, _memory = with_mailbox(creditors)
+    link.send(plan(lent), body_of(torch.tensor([49])))
+    spans = creditors.engine.peers.creditors["x"].registry._spans
+    assert until(lambda: bool(spans[lent.remote[0].span].standing))
+    link.abort()
+    assert until(lambda: not spans[lent.remote[0].span].standing)
+
+
+@pytest.mark.parametrize("first_post", [0, 1])
+def test_plans_and_queries_that_do_not_fit_end_the_link(creditors: Creditors, lent: Lent, first_post: int) -> None:
+    """A mailbox is no way around the checks, and nothing is read or written beyond its end."""
+    link, _memory = with_mailbox(creditors, 128, 128)
+    if first_post:
+        link.send(plan(lent, num_rows=3), body_of(torch.tensor([47, 48, 49])))
+    else:
+        link.send(Attend(step_id=4, layer=0), b"")
+    with pytest.raises(LinkClosed):
+        link.recv(DEADLINE_S)
+
+
+def test_a_plan_for_a_mailbox_that_is_not_there_ends_the_link(creditors: Creditors, lent: Lent) -> None:
+    link = creditors.join("x")
+    link.send(plan(lent), body_of(torch.tensor([49])))
+    with pytest.raises(LinkClosed, match="there is none"):
+        link.recv(DEADLINE_S)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"token": "another"}, "not the memory"),
+        ({"fd": 10**6}, "descriptor"),
+        ({"partial_bytes": 4096}, "were announced"),
+        ({"query_bytes": 100}, "a mailbox of 100"),
+        ({"query_bytes": MAX_MAILBOX_BYTES}, "a mailbox of"),
+    ],
+)
+def test_a_mailbox_that_is_none_is_not_mapped(
+    creditors: Creditors, lent: Lent, change: dict[str, Any], why: str
+) -> None:
+    memory = make_mailbox(4096, 8192)
+    told = attached(creditors.join("x"), json.dumps(json.loads(memory.place()) | change).encode())
+    memory.forget()
+    assert why in told.decode()
+
+
+def test_an_attach_that_is_nonsense_ends_the_link(creditors: Creditors, lent: Lent) -> None:
+    link = creditors.join("x")
+    link.send(Attach(transport=Mailboxes.name), b"nonsense")
+    with pytest.raises(LinkClosed):
+        link.recv(DEADLINE_S)
+
+
+def test_a_peer_that_writes_into_the_mailbox_as_it_likes_harms_itself_alone(
+    engine: Engine, creditors: Creditors, lent: Lent
+) -> None:
+    """It posts numbers that nobody waits for. Others at that creditor notice nothing, and nothing of it is left."""
+    before = descriptors()
+    for number in (2**62, 77):
+        link, memory = with_mailbox(creditors)
+        memory.view[:8] = number.to_bytes(8, "little")
+        link.send(plan(lent), body_of(torch.tensor([49])))
+        with pytest.raises(LinkClosed):
+            link.recv(DEADLINE_S)
+        link.abort()
+        del memory
+    assert until(lambda: descriptors() <= before)
+    (result,) = run(creditors.runner(), decode(lent))
+    assert result.status == "ok"
+
+
+def test_a_plan_is_answered_once_all_its_layers_are(creditors: Creditors, lent: Lent) -> None:
+    link, memory = with_mailbox(creditors)
+    layers = creditors.engine.model.config.num_layers
+    link.send(plan(lent, first_post=10), body_of(torch.tensor([49])))
+    for number in range(10, 10 + layers):
+        memory.view[:8] = number.to_bytes(8, "little")
+        assert until(lambda number=number: memory.view[128:136] == number.to_bytes(8, "little"))
+    assert link.recv(DEADLINE_S)[0] == PlanServed(step_id=4)
