@@ -60,12 +60,13 @@ def write_curves(report: Report, path: Path, along: str) -> None:
     figure.savefig(path, dpi=120)
 
 
-def write_lines(report: Report, path: Path, along: str) -> None:
-    """One panel per measure of cases that are called "MEASURE, NUMBER/UNIT", over the number: a line per variant."""
+def write_lines(report: Report, path: Path, along: str, *, log: bool = False) -> None:
+    """One panel per measure of cases that are called "MEASURE, NUMBER/UNIT" or "MEASURE, NUMBERK", over the number: a
+    line per variant. log: of what is measured, as `along` always is."""
     lines: dict[str, dict[str, list[tuple[float, Result]]]] = {}
     for row in report.results:
         measure, _, at = row.case.rpartition(", ")
-        point = float(at.partition("/")[0]), row
+        point = float(at.partition("/")[0].removesuffix("K")), row
         lines.setdefault(measure, {}).setdefault(row.variant, []).append(point)
     variants = list(dict.fromkeys(row.variant for row in report.results))
     figure, rows, columns = _figure(report, len(lines), LINES)
@@ -82,7 +83,7 @@ def write_lines(report: Report, path: Path, along: str) -> None:
         axes.set_xticks(places, [f"{x:g}" for x in places])
         axes.minorticks_off()
         axes.set_xlabel(along)
-        _describe(axes, measure, found[0].unit)
+        _describe(axes, measure, found[0].unit, log=log)
     labelled = [zip(*axes.get_legend_handles_labels(), strict=True) for axes in figure.axes]
     handles = {name: handle for pairs in labelled for handle, name in pairs}
     figure.legend([handles[name] for name in variants], variants, loc="outside right upper")
@@ -122,11 +123,14 @@ def _number(axes: Any, x: float, y: float, one: float, other: float) -> None:
     axes.annotate(text, (x, y), (0, 4), textcoords="offset points", ha="center", fontsize="small")
 
 
-def _describe(axes: Any, case: str, unit: str) -> None:
+def _describe(axes: Any, case: str, unit: str, *, log: bool = False) -> None:
     way = better(unit)
     axes.set_title(case, fontsize="medium")
     axes.set_ylabel(f"{unit} ({way} is better)" if way else unit)
-    axes.set_ylim(bottom=0, top=1.1 * axes.get_ylim()[1])
+    if log:
+        axes.set_yscale("log")
+    else:
+        axes.set_ylim(bottom=0, top=1.1 * axes.get_ylim()[1])
 
 
 def _wrapped(name: str) -> str:

@@ -101,10 +101,11 @@ class DecodeSteps:
 
 class Linked:
     """Peers of a debtor, linked beforehand. They are waited for as long as a machine may stand still that does much
-    else: a step that gives one up is no measurement."""
+    else: a step that gives one up is no measurement. counters: of all their links."""
 
     def __init__(self, members: Sequence[Member], transport: Transport, out_dtype: OutDtype = "float32") -> None:
         identity = LinkIdentity(instance_id="debtor", incarnation=1, compat=COMPAT)
+        self.counters = Counters()
         self._links: list[TensorLink] = []
         self._creditors: dict[str, CreditorLink] = {}
         for member in members:
@@ -114,7 +115,11 @@ class Linked:
             times = AnswerTimes(PATIENCE_S, shortest_s=PATIENCE_S)
             self._links.append(link)
             self._creditors[member.instance_id] = CreditorLink(
-                link, member.instance_id, times, Counters(), out_dtype="float32" if link.within_host else out_dtype
+                link,
+                member.instance_id,
+                times,
+                self.counters,
+                out_dtype="float32" if link.within_host else out_dtype,
             )
 
     def creditor(self, instance_id: str, microbatch: int = 0) -> CreditorLink:

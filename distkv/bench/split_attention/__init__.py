@@ -1,0 +1,1 @@
+"""What `distkv bench distattention` measures: one request's attention over several processes, in three ways."""

@@ -1,0 +1,56 @@
+"""`distkv bench distattention` from the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from distkv.bench.computing import distattention
+from distkv.bench.split_attention.goals import sent_case, time_case
+from distkv.bench.split_attention.network import missing
+from distkv.bench.split_attention.ways import DIST, HEADS, HOST, RING, SHAPED, WAYS
+from distkv.kernels.cpu.library import installed
+
+pytestmark = pytest.mark.skipif(
+    not any(native.has_exchange for native in installed().levels.values()), reason="the native library is not built"
+)
+
+
+def test_a_quick_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What travels is what the three ways have to send: a query and a partial per creditor, the outputs of each
+    process's heads, or half of the keys and values."""
+    monkeypatch.setattr(distattention, "QUICK_CONTEXTS", (512,))
+    file, picture = tmp_path / "distattention.json", tmp_path / "distattention.png"
+    distattention.main.main(["--quick", "--json", str(file), "--plot", str(picture)], standalone_mode=False)
+    report = json.loads(file.read_text())
+    found = {(row["case"], row["variant"]): row["median"] for row in report["results"]}
+    row_bytes, layers = 4 * 64, 2
+    positions_bytes = 8 / layers
+    for link, out_size in {HOST: 4, SHAPED: 2}.items():
+        if link == SHAPED and missing():
+            assert (time_case(link, 512), DIST) not in found
+            continue
+        assert all(found[time_case(link, 512), way] > 0 for way in WAYS)
+        partial_bytes = out_size * row_bytes + 4 * 4
+        sent = {way: 1e6 * found[sent_case(link, 512), way] for way in WAYS}
+        assert sent[DIST] == pytest.approx(2 * row_bytes + partial_bytes + positions_bytes)
+        assert sent[HEADS] == pytest.approx(out_size * row_bytes)
+        assert sent[RING] == pytest.approx(2 * 2 * row_bytes * 512 / 2)
+    (goal,) = report["goals"]
+    assert (goal["met"] is None and missing() in goal["why"]) if missing() else RING in goal["goal"]
+    assert picture.stat().st_size
+
+
+def test_a_wrong_result_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distattention, "QUICK_CONTEXTS", (64,))
+    monkeypatch.setattr(distattention, "exact_attention", lambda split, layer: split.queries()[layer].double())
+    with pytest.raises(RuntimeError, match=f"{DIST} is off by .* over 0.0625K tokens"):
+        distattention.main.main(["--quick"], standalone_mode=False)
+
+
+def test_contexts_that_memory_cannot_hold_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distattention, "_available_bytes", lambda: 0)
+    report, samples = distattention.measure(lambda _: None, quick=True, processes=2, rounds=1)
+    assert not samples and report.machine["left_out"] == "0K: memory, 1K: memory"
