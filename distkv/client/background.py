@@ -29,7 +29,7 @@ class BackgroundLoop:
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine and return its result; an interrupt of the caller cancels it."""
-        future = self._start(work)
+        future = self.start(work)
         try:
             return future.result()
         except BaseException:
@@ -53,7 +53,7 @@ class BackgroundLoop:
             finally:
                 await items.aclose()
 
-        future = self._start(pump())
+        future = self.start(pump())
         try:
             while (got := ready.get()) is not None:
                 if isinstance(got, asyncio.CancelledError):
@@ -65,6 +65,15 @@ class BackgroundLoop:
         finally:
             future.cancel()
 
+    def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Begin to run a coroutine; its result comes when it is done. Raises RuntimeError once stopped."""
+        # What comes before `stop` is run or cancelled by it; what came later would never end.
+        with self._lock:
+            if self._stopping:
+                work.close()
+                raise RuntimeError("the client is closed")
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
+
     def stop(self) -> None:
         """Cancel what still runs, and end the thread."""
         with self._lock:
@@ -72,14 +81,6 @@ class BackgroundLoop:
                 self._stopping = True
                 self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
-
-    def _start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        # What comes before `stop` is run or cancelled by it; what came later would never end.
-        with self._lock:
-            if self._stopping:
-                work.close()
-                raise RuntimeError("the client is closed")
-            return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def _soon(self, callback: Callable[[], None]) -> None:
         with self._lock:

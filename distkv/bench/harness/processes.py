@@ -19,6 +19,15 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[_USER]) + int(fields[_USER + 1])) / _TICKS_PER_S
 
 
+def thread_seconds(pid: int) -> dict[int, float]:
+    """Processor time of each thread of a process so far, by its number. Raises OSError when there is no process."""
+    found = {}
+    for task in (_PROC / f"{pid}/task").iterdir():
+        with suppress(OSError):  # it has ended meanwhile
+            found[int(task.name)] = int((task / "schedstat").read_text(encoding="ascii").split()[0]) / 1e9
+    return found
+
+
 class OtherPrograms:
     """What is none of this process and of those it started, them and theirs."""
 

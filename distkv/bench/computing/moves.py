@@ -1,0 +1,142 @@
+"""`distkv bench moves`: decode throughput of two instances while rBlocks of the one go to the other (001 Fig. 12a).
+
+Worker processes as instances have them, one core each, that decode full batches all the time. Nothing that is moved
+changes what they compute, so that what is lost is what moving costs.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+import click
+
+from distkv.bench.baselines.checkpoints import MODELS, checkpoint
+from distkv.bench.harness.alternate import alternate
+from distkv.bench.harness.command import Measured, Say, benchmark, unit_of_name
+from distkv.bench.harness.machine import machine_facts, versions_of
+from distkv.bench.harness.processes import thread_seconds
+from distkv.bench.harness.report import Report, results
+from distkv.bench.move_cells.goals import BURST, ROLES, beside_case, goals_of, rate_case, variant_of
+from distkv.bench.move_cells.instance import Instance, Load
+from distkv.bench.move_cells.moving import Moving
+from distkv.bench.workloads.computing.decode_steps import BLOCK_TOKENS
+from distkv.control.loan.debtor.moves import MAX_READY_BLOCKS
+from distkv.types import Transport
+
+SAMPLE_S, SETTLE_S = 1.5, 0.1
+TOKENS = 0, 16, 32, 64
+BURST_BLOCKS = MAX_READY_BLOCKS
+HELP = """Decode throughput of two instances while rBlocks of a request of the one are moved to the other: 16, 32 and 64
+tokens after each decode step, beside none.
+
+\\b
+Examples:
+  distkv bench moves --json moves.json --plot moves.png
+  distkv bench moves --quick
+"""
+
+
+def measure(say: Say, *, quick: bool, transport: Transport, batch: int, context: int, rounds: int | None) -> Measured:
+    """Run it; the report and its samples. Nothing that it started is left on return."""
+    shape = MODELS["tiny" if quick else "b"]
+    if quick:
+        batch, context = 2, 128
+    rounds, sample_s = rounds or (2 if quick else 20), 0.15 if quick else SAMPLE_S
+    facts = machine_facts()
+    cores: Sequence[int | None] = sorted(os.sched_getaffinity(0))
+    placed = tuple(cores[:2]) if len(cores) > 1 else (None, None)
+    with ExitStack() as stack:
+        scratch = stack.enter_context(tempfile.TemporaryDirectory())
+        stack.callback(sys.setswitchinterval, sys.getswitchinterval())
+        sys.setswitchinterval(0.0005)  # the drivers are two processes elsewhere
+        say("making a model and starting workers")
+        load = Load(checkpoint(shape, Path(scratch)), shape.vocab, batch, context)
+        both = [
+            stack.enter_context(Instance(name, load, core, transport)) for name, core in zip(ROLES, placed, strict=True)
+        ]
+        say("computing the KV of their sequences")
+        members = [one.member for one in both]
+        for beginning in [one.begin(members) for one in both]:
+            beginning.result()
+        moving = Moving(*both)
+        variants = {
+            variant_of(tokens): partial(_sample, moving, tokens // BLOCK_TOKENS, 1, sample_s) for tokens in TOKENS
+        }
+        burst = min(BURST_BLOCKS, both[0].num_blocks)
+        variants[BURST] = partial(_sample, moving, burst, burst, sample_s)
+        samples = alternate(variants, rounds, report=say)
+        refused = both[1].counters().checksum_refusals
+        goals = goals_of(samples, moving.moved, refused, moving.wrong_slots())
+    machine = facts | {
+        "model": f"random Llama {shape.name}, bfloat16, 1 thread per instance",
+        "decoding": f"{batch} sequences behind {context} tokens at each instance",
+        "transport": transport,
+        "placed": f"debtor on core {placed[0]}, creditor on core {placed[1]}",
+        "moved_blocks": moving.moved,
+        "block_bytes": shape.kv_bytes_per_token * BLOCK_TOKENS,
+        "command": f"distkv bench moves --transport {transport} --batch {batch} --context {context} --rounds {rounds}"
+        + (" --quick" if quick else ""),
+        "contenders": {
+            variant_of(
+                16
+            ): "an rBlock after each step of the debtor, in a Checksum and a Pull of its own; 32, 64: two, four",
+            BURST: f"as many rBlocks after so many steps, {burst} at once in one Checksum and one Pull",
+        },
+    }
+    units = {case: unit_of_name(case) for case in samples}
+    return Report("moves", machine, versions_of(("torch",)), results(samples, units), goals), samples
+
+
+def _sample(moving: Moving, blocks: int, every: int, seconds: float) -> Mapping[str, float]:
+    """Both instances for so long, while so many rBlocks move after every `every`th step of the debtor."""
+    both = moving.debtor, moving.creditor
+    moving.begin(blocks, every)
+    try:
+        time.sleep(SETTLE_S)
+        started_s = time.monotonic()
+        before = [thread_seconds(one.pid) for one in both]
+        for one in both:
+            one.watch()
+        time.sleep(seconds)
+        rates = [one.steps_per_s() for one in both]
+        after = [thread_seconds(one.pid) for one in both]
+    finally:
+        moving.end()
+    took_s = time.monotonic() - started_s
+    found: dict[str, float] = {}
+    for role, per_s, then_s, now_s in zip(ROLES, rates, before, after, strict=True):
+        # What the thread that computes steps takes is most of it.
+        *used_s, _ = sorted(now - then_s.get(thread, 0.0) for thread, now in now_s.items())
+        found |= {rate_case(role): per_s, beside_case(role): 100 * sum(used_s) / took_s}
+    return found
+
+
+main = benchmark(
+    "moves",
+    measure,
+    HELP,
+    [
+        click.Option(
+            ["--transport"], type=click.Choice(["auto", "shm", "tcp"]), default="auto", show_default=True, help="Of KV."
+        ),
+        click.Option(
+            ["--batch"], type=click.IntRange(min=1), default=8, show_default=True, help="Sequences that each decodes."
+        ),
+        click.Option(
+            ["--context"],
+            type=click.IntRange(min=BLOCK_TOKENS),
+            default=1024,
+            show_default=True,
+            help="Tokens behind each of them.",
+        ),
+        click.Option(["--rounds"], type=click.IntRange(min=1), help="How often each variant runs."),
+    ],
+    unit_of=unit_of_name,
+)

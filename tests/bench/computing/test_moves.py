@@ -1,0 +1,90 @@
+"""`distkv bench moves` from the command line, what moves leave behind, and how it judges what it measured."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from distkv.bench.baselines.checkpoints import MODELS, checkpoint
+from distkv.bench.computing import moves
+from distkv.bench.harness.alternate import Samples
+from distkv.bench.move_cells.goals import BURST, NONE, ROLES, beside_case, goals_of, rate_case, variant_of
+from distkv.bench.move_cells.instance import Instance, Load
+from distkv.bench.move_cells.moving import Moving
+
+DEADLINE_S = 60.0
+
+
+def test_a_quick_run(tmp_path: Path) -> None:
+    file, picture = tmp_path / "moves.json", tmp_path / "moves.png"
+    before = sys.getswitchinterval()
+    moves.main.main(["--quick", "--json", str(file), "--plot", str(picture)], standalone_mode=False)
+    assert sys.getswitchinterval() == before
+    report = json.loads(file.read_text())
+    found = {(row["case"], row["variant"]): row["median"] for row in report["results"]}
+    for role in ROLES:
+        for variant in (NONE, variant_of(16), variant_of(32), variant_of(64), BURST):
+            assert found[rate_case(role), variant] > 0
+            assert 0 < found[beside_case(role), variant] < 100
+    assert len(report["goals"]) == 5
+    assert report["goals"][-1]["met"] and report["machine"]["moved_blocks"] > 0
+    assert picture.stat().st_size
+
+
+@pytest.fixture
+def both(tmp_path: Path) -> Iterator[list[Instance]]:
+    shape = MODELS["tiny"]
+    load = Load(checkpoint(shape, tmp_path), shape.vocab, batch=2, context=64)
+    with Instance("debtor", load, None, "auto") as debtor, Instance("creditor", load, None, "auto") as creditor:
+        members = [debtor.member, creditor.member]
+        for beginning in [debtor.begin(members), creditor.begin(members)]:
+            beginning.result(DEADLINE_S)
+        yield [debtor, creditor]
+
+
+def test_what_was_moved_lies_there_and_a_wrong_block_is_an_error(both: list[Instance]) -> None:
+    debtor, creditor = both
+    moving = Moving(debtor, creditor)
+    moving.begin(3, 2)
+    deadline = time.monotonic() + DEADLINE_S
+    while moving.moved < 4 * debtor.num_blocks and time.monotonic() < deadline:
+        time.sleep(0.01)
+    moving.end()
+    assert moving.moved >= 4 * debtor.num_blocks and moving.moved % 3 == 0
+    assert moving.wrong_slots() == 0
+    assert creditor.counters().kv_bytes == moving.moved * debtor.block_bytes
+    # A checksum that is not that of the block.
+    problem = creditor.loop.call(creditor.pull("debtor", (0,), creditor.lent[:1], (1,)))
+    assert "1 of 1 checksums do not match" in problem
+    assert creditor.counters().checksum_refusals == 1
+
+
+def samples(sixteen: float, thirty_two: float) -> Samples:
+    """Of rounds that all found the same, but for a little; without moves it is 100 steps/s."""
+    draw = random.Random(1)
+
+    def of(value: float) -> list[float]:
+        return [value * draw.uniform(0.999, 1.001) for _ in range(9)]
+
+    rates = {NONE: of(100.0), variant_of(16): of(sixteen), variant_of(32): of(thirty_two)}
+    return {rate_case(role): rates for role in ROLES}
+
+
+@pytest.mark.parametrize(
+    ("sixteen", "thirty_two", "met"), [(99.5, 97.5, True), (98.5, 96.5, False), (99.0, 97.0, None)]
+)
+def test_goals(sixteen: float, thirty_two: float, met: bool | None) -> None:
+    *rates, blocks = goals_of(samples(sixteen, thirty_two), moved=7, refused=0, wrong=0)
+    assert [one.met for one in rates] == [met] * 4
+    assert blocks.met
+
+
+@pytest.mark.parametrize(("moved", "refused", "wrong"), [(0, 0, 0), (7, 1, 0), (7, 0, 1)])
+def test_moves_count_only_if_every_block_is_right(moved: int, refused: int, wrong: int) -> None:
+    assert goals_of(samples(99.5, 97.5), moved, refused, wrong)[-1].met is False
