@@ -17,7 +17,6 @@ from distkv.actors.worker.pulls.pull_job import PullJob
 from distkv.actors.worker.pulls.pull_queue import PullQueue
 from distkv.actors.worker.pulls.source_threads import SourceThreads
 from distkv.engine.attention.spans import SpanRegistry
-from distkv.log import about
 from distkv.wire.links import Pool
 from distkv.wire.messages.common import clipped
 from distkv.wire.messages.counters import Counters
@@ -72,13 +71,12 @@ class Transfers:
                 if isinstance(item, tuple):
                     results.send(*item)
                     continue
-                with about(cause=item.id):
-                    match item.body:
-                        case Checksum() as wanted:
-                            checksums = tuple(self._checksums(wanted.slots))
-                            results.send(Checksummed(checksum_id=wanted.checksum_id, checksums=checksums), item.id)
-                        case other:
-                            raise AssertionError(f"{type(other).__name__} is no transfer")
+                match item.body:
+                    case Checksum() as wanted:
+                        checksums = tuple(self._checksums(wanted.slots))
+                        results.send(Checksummed(checksum_id=wanted.checksum_id, checksums=checksums), item.id)
+                    case other:
+                        raise AssertionError(f"{type(other).__name__} is no transfer")
 
     def _count(self, num_bytes: int, refused: int) -> None:
         with self._lock:

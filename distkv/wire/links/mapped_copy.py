@@ -6,7 +6,8 @@ The function is part of the library of the CPU kernels, of which this is all tha
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -50,31 +51,35 @@ def native_copier(library: Path) -> CopyRuns | None:
     return copy
 
 
-def copy_checked(pool: memoryview, runs: Runs, block_bytes: int) -> list[int]:
-    """As `copy_runs`, for whole blocks; returns the xxh3 of each as it was written. Only where `can_check`."""
+def copy_checked(pool: memoryview, slots: Sequence[int], places: Sequence[int], block_bytes: int) -> list[int]:
+    """Copy these blocks of `pool` to these addresses; returns the xxh3 of each as it was written. Other threads run
+    meanwhile. Only where `can_check`. Raises ValueError as `copy_runs` does."""
     source = np.frombuffer(pool, dtype=np.uint8)
-    found = np.empty(runs.num_bytes // block_bytes, dtype=np.uint64)
+    of_slots, to = array("q", slots), array("q", places)
+    found = array("Q", bytes(8 * len(of_slots)))
     function = _native_check()
-    assert function is not None
-    arrays = (one.ctypes.data for one in (runs.remote, runs.local, runs.sizes))
-    is_done = function(source.ctypes.data, *arrays, len(runs), block_bytes, found.ctypes.data)
+    assert function is not None and len(of_slots) == len(to)
+    addresses = (one.buffer_info()[0] for one in (of_slots, to, found))
+    is_done = function(source.__array_interface__["data"][0], *addresses, len(of_slots), block_bytes)
     assert is_done, "blocks that can be checked"
     return found.tolist()
 
 
+@cache
 def can_check(block_bytes: int) -> bool:
     """Whether checksums of such blocks are computed on the way here."""
     function = _native_check()
-    return function is not None and bool(function(0, 0, 0, 0, 0, block_bytes, 0))
+    return function is not None and bool(function(0, 0, 0, 0, 0, block_bytes))
 
 
 @cache
 def _native_check() -> Callable[..., int] | None:
     try:
-        function = ctypes.CDLL(str(LIBRARY)).distkv_copy_checked
+        function = ctypes.CDLL(str(LIBRARY)).distkv_copy_blocks_checked
     except (OSError, AttributeError):
         return None
-    function.restype, function.argtypes = ctypes.c_int, (*_ARGUMENTS, ctypes.c_int64, ctypes.c_void_p)
+    pointer, number = ctypes.c_void_p, ctypes.c_int64
+    function.restype, function.argtypes = ctypes.c_int, (pointer, pointer, pointer, pointer, number, number)
     checked: Callable[..., int] = function
     return checked
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,6 +75,25 @@ def runs_of(slots: Sequence[int], slot_bytes: int, into: Destination, part: Part
     return Runs(remote[first], local[first], blocks * size, memory)
 
 
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where blocks go, one by one. addresses: int64, of the first byte of each. memory: see Runs."""
+
+    addresses: array[int]
+    memory: Sequence[NDArray[np.uint8]]
+
+
+def places_of(into: Destination, size: int) -> Places:
+    """The places of blocks of `size` bytes at the destination, in order. For few blocks this takes less time than
+    `runs_of`. Raises as that does."""
+    memory = [_writable(view) for view in ([into.memory] if isinstance(into, SlotViews) else into)]
+    bases = [view.__array_interface__["data"][0] for view in memory]
+    if isinstance(into, SlotViews):
+        return Places(array("q", [bases[0] + slot * size for slot in into.slots]), memory)
+    starts = (range(base, base + view.nbytes, size) for base, view in zip(bases, memory, strict=True))
+    return Places(array("q", chain.from_iterable(starts)), memory)
+
+
 def read_problem(source: PoolShape, slots: Sequence[int], into: Destination, part: Part | None) -> str:
     """What is wrong with a read of these slots of a peer's pool, or "". Raises ValueError when the views do not fit."""
     problem = slots_problem(slots, source.num_slots) or (part_problem(part, source.slot_bytes) if part else "")
@@ -95,7 +116,7 @@ def _places(into: Destination, size: int) -> tuple[NDArray[np.int64], list[NDArr
     memory = [_writable(view) for view in ([into.memory] if isinstance(into, SlotViews) else into) if view.nbytes]
     bases = np.array([view.__array_interface__["data"][0] for view in memory], dtype=np.int64)
     if isinstance(into, SlotViews):
-        return bases[0] + into.slots * size, memory
+        return bases[0] + np.asarray(into.slots, dtype=np.int64) * size, memory
     counts = np.array([view.nbytes // size for view in memory], dtype=np.int64)
     before = np.cumsum(counts) - counts
     places: NDArray[np.int64] = np.repeat(bases - before * size, counts) + np.arange(counts.sum()) * size

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import overload
 
 import numpy as np
-from numpy.typing import NDArray
 
 
 class SlotViews(Sequence[memoryview]):
@@ -14,15 +14,9 @@ class SlotViews(Sequence[memoryview]):
 
     def __init__(self, memory: memoryview, slot_bytes: int, slots: Sequence[int]) -> None:
         """memory: flat bytes. Raises ValueError for a slot that it does not have."""
-        self.memory, self.slot_bytes = memory, slot_bytes
-        self.slots: NDArray[np.int64] = np.asarray(slots, dtype=np.int64)
-        if len(slots) and not 0 <= self.slots.min() <= self.slots.max() < memory.nbytes // slot_bytes:
-            raise ValueError(f"slots from {self.slots.min()} to {self.slots.max()} of {memory.nbytes // slot_bytes}")
-        # Bytes [starts[i], ends[i]) of the memory are view i.
-        cuts = np.flatnonzero(np.diff(self.slots) != 1) + 1
-        has_any = len(self.slots) > 0
-        self._starts = (self.slots[np.r_[0, cuts]] * slot_bytes).tolist() if has_any else []
-        self._ends = ((self.slots[np.r_[cuts, len(self.slots)] - 1] + 1) * slot_bytes).tolist() if has_any else []
+        if len(slots) and not 0 <= min(slots) <= max(slots) < memory.nbytes // slot_bytes:
+            raise ValueError(f"slots from {min(slots)} to {max(slots)} of {memory.nbytes // slot_bytes}")
+        self.memory, self.slot_bytes, self.slots = memory, slot_bytes, slots
 
     @property
     def nbytes(self) -> int:
@@ -30,11 +24,11 @@ class SlotViews(Sequence[memoryview]):
         return len(self.slots) * self.slot_bytes
 
     def __len__(self) -> int:
-        return len(self._starts)
+        return len(self._bounds)
 
     def __iter__(self) -> Iterator[memoryview]:
         memory = self.memory
-        return iter([memory[start:end] for start, end in zip(self._starts, self._ends, strict=True)])
+        return iter([memory[start:end] for start, end in self._bounds])
 
     @overload
     def __getitem__(self, index: int) -> memoryview: ...
@@ -45,4 +39,17 @@ class SlotViews(Sequence[memoryview]):
     def __getitem__(self, index: int | slice) -> memoryview | list[memoryview]:
         if isinstance(index, slice):
             return list(self)[index]
-        return self.memory[self._starts[index] : self._ends[index]]
+        start, end = self._bounds[index]
+        return self.memory[start:end]
+
+    @cached_property
+    def _bounds(self) -> list[tuple[int, int]]:
+        """View i is bytes [start, end) of the memory. Not needed by who goes by `slots`."""
+        size = self.slot_bytes
+        if len(self.slots) <= 1:
+            return [(slot * size, (slot + 1) * size) for slot in self.slots]
+        slots = np.asarray(self.slots, dtype=np.int64)
+        cuts = np.flatnonzero(np.diff(slots) != 1) + 1
+        starts = slots[np.r_[0, cuts]] * size
+        ends = (slots[np.r_[cuts, len(slots)] - 1] + 1) * size
+        return list(zip(starts.tolist(), ends.tolist(), strict=True))

@@ -11,7 +11,7 @@ import xxhash
 from distkv.errors import LinkClosed, MalformedMessage
 from distkv.wire.links import CheckedRead, CheckingLink
 from distkv.wire.links.mapped_copy import LIBRARY, CopyRuns, can_check, copy_checked, copy_one_by_one, native_copier
-from distkv.wire.links.runs import runs_of
+from distkv.wire.links.runs import places_of, runs_of
 from distkv.wire.links.transports import mapped_read
 from tests.wire.links.peers import DEADLINE_S, NUM_SLOTS, SLOT_BYTES, open_pair
 
@@ -69,7 +69,7 @@ def test_checksums_on_the_way_are_those_of_xxhash(block_bytes: int, shift: int) 
     start = -target.ctypes.data % 32 + shift
     slots = [3, 4, 0, 7, 1]
     into = memoryview(target)[start : start + 5 * block_bytes]
-    found = copy_checked(memoryview(pool), runs_of(slots, block_bytes, [into]), block_bytes)
+    found = copy_checked(memoryview(pool), slots, places_of([into], block_bytes).addresses, block_bytes)
     expected = [pool[slot * block_bytes : (slot + 1) * block_bytes].tobytes() for slot in slots]
     assert into == b"".join(expected)
     assert found == [xxhash.xxh3_64_intdigest(block) for block in expected]

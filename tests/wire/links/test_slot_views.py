@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distkv.wire.links.runs import read_problem, runs_of
+from distkv.wire.links.runs import places_of, read_problem, runs_of
 from distkv.wire.links.slot_views import SlotViews
 
 SLOT_BYTES, NUM_SLOTS = 4, 12
@@ -45,6 +46,19 @@ def test_runs_into_them_are_those_into_a_list(blocks: list[tuple[int, int]]) -> 
     )
     for one in ("remote", "local", "sizes"):
         assert getattr(found, one).tolist() == getattr(expected, one).tolist()
+
+
+@given(st.lists(st.integers(0, NUM_SLOTS - 1), max_size=20))
+def test_places_in_them_are_those_in_a_list(slots: list[int]) -> None:
+    memory = memoryview(bytearray(SLOT_BYTES * NUM_SLOTS))
+    first = np.frombuffer(memory, dtype=np.uint8).ctypes.data
+    for into in (SlotViews(memory, SLOT_BYTES, slots), views_one_by_one(memory, slots)):
+        assert places_of(into, SLOT_BYTES).addresses.tolist() == [first + slot * SLOT_BYTES for slot in slots]
+
+
+def test_there_are_no_places_in_memory_that_cannot_be_written() -> None:
+    with pytest.raises(ValueError, match="cannot be written"):
+        places_of([memoryview(bytes(SLOT_BYTES))], SLOT_BYTES)
 
 
 @pytest.mark.parametrize("slots", [[-1], [0, NUM_SLOTS]])

@@ -113,16 +113,20 @@ class PeerLinks:
 
     def source(self, instance_id: str, incarnation: int) -> TensorLink:
         """A link to read the pool of one incarnation of a peer. Raises LinkError."""
+        if (open_link := self.open_source(instance_id, incarnation)) is not None:
+            return open_link
         member = self._member_in(instance_id, incarnation)
-        known = self._sources.get(instance_id)
-        if known is not None:
-            if known[0] == incarnation:
-                return known[1]
+        if (known := self._sources.get(instance_id)) is not None:
             self.drop_source(instance_id, known[1])
         link = self._open(member)
         with self._lock:
             self._sources[instance_id] = (incarnation, link)
         return link
+
+    def open_source(self, instance_id: str, incarnation: int) -> TensorLink | None:
+        """That link if there is one already: whoever is gone has none."""
+        known = self._sources.get(instance_id)
+        return known[1] if known is not None and known[0] == incarnation else None
 
     def drop_source(self, instance_id: str, link: TensorLink) -> None:
         """This link failed: open a new one next time, unless there is one already."""

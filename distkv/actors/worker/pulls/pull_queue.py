@@ -73,15 +73,19 @@ class PullQueue:
         if pull.span is not None and job.pins.enter_context(self._registry.pin(pull.span)) is None:
             job.fail("the span is gone")
         else:
-            try:
-                with about(cause=job.cause):
-                    job.link = self._peers.source(pull.source_id, pull.source_incarnation)
-            except (LinkError, WireError) as error:
-                job.fail(error)
+            job.link = self._peers.open_source(pull.source_id, pull.source_incarnation) or self._connect(job)
         if job.link is not None and job.left:
             self._begun.setdefault(job.link, deque()).append(job)
         else:
             self._end(job)
+
+    def _connect(self, job: PullJob) -> TensorLink | None:
+        try:
+            with about(cause=job.cause):
+                return self._peers.source(job.pull.source_id, job.pull.source_incarnation)
+        except (LinkError, WireError) as error:
+            job.fail(error)
+            return None
 
     def _start(self) -> None:
         """One more read."""

@@ -122,21 +122,19 @@ __attribute__((target("avx2"))) uint64_t copy_block(char* to, const char* from, 
 
 #endif
 
-// As distkv_copy_runs, for runs of whole blocks of `block_bytes`; the checksum of each block goes to `checksums`, in
-// their order. Returns 0, with nothing copied, where this machine or the size of a block does not allow it.
-DISTKV_EXPORT int distkv_copy_checked(const char* base, const int64_t* offsets, const int64_t* places,
-                                      const int64_t* sizes, int64_t count, int64_t block_bytes, uint64_t* checksums) {
+// Copies blocks slots[i] of `block_bytes` each, counted from `base`, to the addresses places[i], for `count` blocks; the
+// checksum of each goes to `checksums`. Returns 0, with nothing copied, where this machine or the size of a block does not
+// allow it.
+DISTKV_EXPORT int distkv_copy_blocks_checked(const char* base, const int64_t* slots, const int64_t* places,
+                                             uint64_t* checksums, int64_t count, int64_t block_bytes) {
 #if defined(__x86_64__)
     __builtin_cpu_init();
     if (block_bytes <= 240 || !__builtin_cpu_supports("avx2")) return 0;
-    for (int64_t run = 0; run < count; ++run) {
-        char* to = reinterpret_cast<char*>(places[run]);
-        const char* from = base + offsets[run];
-        for (int64_t at = 0; at < sizes[run]; at += block_bytes) {
-            const bool aligned = (reinterpret_cast<uintptr_t>(to + at) & 31) == 0;
-            *checksums++ = aligned ? copy_block<true>(to + at, from + at, block_bytes)
-                                   : copy_block<false>(to + at, from + at, block_bytes);
-        }
+    for (int64_t i = 0; i < count; ++i) {
+        char* to = reinterpret_cast<char*>(places[i]);
+        const char* from = base + slots[i] * block_bytes;
+        const bool aligned = (reinterpret_cast<uintptr_t>(to) & 31) == 0;
+        checksums[i] = aligned ? copy_block<true>(to, from, block_bytes) : copy_block<false>(to, from, block_bytes);
     }
     _mm_sfence();
     return 1;

@@ -3,54 +3,52 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from distkv.errors import LinkTimeout
 from distkv.wire.links.mapped_copy import copy_checked, copy_runs
-from distkv.wire.links.runs import Runs
+from distkv.wire.links.runs import Places, Runs
 
 PIECE_BYTES = 16 * 2**20
 """As much is copied between two looks at the deadline and the connection."""
+
+Copy = Callable[[], None]
+"""A piece. Raises ValueError, with nothing copied, when another thread has ended the link already."""
 
 
 class MappedRead:
     """See BlockRead.
 
-    check_alive: raises LinkClosed when the peer, or this side, has ended the link. give_up: a read took too long, so
-    that the link is dead.
+    copies: its pieces. check_alive: raises LinkClosed when the peer, or this side, has ended the link. give_up: a read
+    took too long, so that the link is dead.
     """
 
-    _piece_bytes = PIECE_BYTES
-
     def __init__(
-        self, pool: memoryview, runs: Runs, check_alive: Callable[[], None], give_up: Callable[[float], LinkTimeout]
+        self, copies: Sequence[Copy], check_alive: Callable[[], None], give_up: Callable[[float], LinkTimeout]
     ) -> None:
-        self._pool, self._check_alive, self._give_up = pool, check_alive, give_up
-        self._pieces = list(runs.pieces(self._piece_bytes)) if runs.num_bytes > self._piece_bytes else [runs]
-        self._pieces.reverse()
+        self._copies = list(reversed(copies))
+        self._check_alive, self._give_up = check_alive, give_up
 
     def poll(self) -> bool:
-        if self._pieces:
+        if self._copies:
             try:
-                self._copy(self._pieces[-1])
+                self._copies[-1]()
             except ValueError:
                 # Ended by another thread meanwhile, which says so; anything else is ours.
                 self._check_alive()
                 raise
             # Memory outlives its process: only an open connection says that the owner did not die before or meanwhile.
             self._check_alive()
-            self._pieces.pop()
-        return not self._pieces
+            self._copies.pop()
+        return not self._copies
 
     def wait(self, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
         while not self.poll():
             if time.monotonic() > deadline:
-                self._pieces.clear()
+                self._copies.clear()
                 raise self._give_up(timeout_s)
-
-    def _copy(self, piece: Runs) -> None:
-        copy_runs(self._pool, piece)
 
 
 class CheckedMappedRead(MappedRead):
@@ -59,16 +57,25 @@ class CheckedMappedRead(MappedRead):
     def __init__(
         self,
         pool: memoryview,
-        runs: Runs,
+        slots: Sequence[int],
+        places: Places,
+        block_bytes: int,
         check_alive: Callable[[], None],
         give_up: Callable[[float], LinkTimeout],
-        block_bytes: int,
     ) -> None:
         """Of blocks that `can_check`."""
         self.checksums: list[int] = []
-        self._block_bytes = block_bytes
-        self._piece_bytes = max(1, PIECE_BYTES // block_bytes) * block_bytes
-        super().__init__(pool, runs, check_alive, give_up)
+        self._pool, self._slots, self._places, self._block_bytes = pool, slots, places, block_bytes
+        most = max(1, PIECE_BYTES // block_bytes)
+        pieces = [slice(first, first + most) for first in range(0, len(slots), most)]
+        super().__init__([partial(self._copy, piece) for piece in pieces], check_alive, give_up)
 
-    def _copy(self, piece: Runs) -> None:
-        self.checksums += copy_checked(self._pool, piece, self._block_bytes)
+    def _copy(self, piece: slice) -> None:
+        places = self._places.addresses[piece]
+        self.checksums += copy_checked(self._pool, self._slots[piece], places, self._block_bytes)
+
+
+def copies_of(pool: memoryview, runs: Runs) -> list[Copy]:
+    """The pieces of a read of these runs of `pool`."""
+    pieces = runs.pieces(PIECE_BYTES) if runs.num_bytes > PIECE_BYTES else (runs,)
+    return [partial(copy_runs, pool, piece) for piece in pieces]

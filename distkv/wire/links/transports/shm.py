@@ -9,8 +9,8 @@ from distkv.wire.links.base import BlockRead, CheckedRead
 from distkv.wire.links.frames import FrameSocket
 from distkv.wire.links.mapped_copy import can_check
 from distkv.wire.links.pool_memory import MappablePool, Part, PeerPool, PoolUnmappable, host_key
-from distkv.wire.links.runs import Destination, runs_of
-from distkv.wire.links.transports.mapped_read import CheckedMappedRead, MappedRead
+from distkv.wire.links.runs import Destination, places_of, runs_of
+from distkv.wire.links.transports.mapped_read import CheckedMappedRead, MappedRead, copies_of
 from distkv.wire.links.transports.offer import TransportUnusable, offered
 from distkv.wire.links.transports.sockets import greet, open_tcp, open_unix
 from distkv.wire.links.transports.stream_link import StreamLink
@@ -29,7 +29,7 @@ class ShmLink(StreamLink):
         self._check_read(slots, into, part)
         self._frames.check_alive()
         runs = runs_of(slots, self.slot_bytes, into, part)
-        return MappedRead(self._pool.view, runs, self._frames.check_alive, self._give_up)
+        return MappedRead(copies_of(self._pool.view, runs), self._frames.check_alive, self._give_up)
 
     def read_checked(self, slots: Sequence[int], into: Destination) -> CheckedRead | None:
         """See CheckingLink."""
@@ -37,8 +37,9 @@ class ShmLink(StreamLink):
             return None
         self._check_read(slots, into, None)
         self._frames.check_alive()
-        runs = runs_of(slots, self.slot_bytes, into)
-        return CheckedMappedRead(self._pool.view, runs, self._frames.check_alive, self._give_up, self.slot_bytes)
+        places = places_of(into, self.slot_bytes)
+        alive = self._frames.check_alive
+        return CheckedMappedRead(self._pool.view, slots, places, self.slot_bytes, alive, self._give_up)
 
     def close(self) -> None:
         super().close()
