@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections import deque
 from collections.abc import Iterator
@@ -26,6 +27,9 @@ UNPROVEN = "no run on a GPU is recorded yet; docs/benchmarks/gpu.md says what wa
 
 _INSTALL = "in distkv's checkout: pip install '.[gpu]'"
 _ALIGNED_BYTES = 16
+_QUEUES = 32
+"""Of the host to a GPU, the most there are: each stream has one of its own."""
+
 _PORTABLE, _MAPPED = 1, 2
 """cudaHostRegister's flags: for all contexts, and for kernels."""
 
@@ -62,12 +66,15 @@ class CudaDevice(Device):
         self.place = torch.device("cuda", index)
         self.backend = TritonBackend(index=index)
         self._streams = streams_of(self.place)
+        self.unit = str(torch.cuda.get_device_properties(self.place).uuid)
         self._leaving: deque[_CudaCopy] = deque()
         self._graph_memory: dict[int, Any] = {}
 
     @classmethod
     def missing(cls, index: int) -> Missing | None:
         """See Device."""
+        # Read when CUDA starts: streams that share a queue wait for each other, and some wait for other GPUs.
+        os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", str(_QUEUES))
         if not torch.cuda.is_available():
             built = "" if torch.version.cuda else "; this torch was built without CUDA"
             return Missing(f"no CUDA device was found{built}", "use --device cpu")
@@ -157,8 +164,7 @@ class CudaDevice(Device):
 
     def claim(self, *, alone: bool) -> None:
         """See Device."""
-        uuid = torch.cuda.get_device_properties(self.place).uuid
-        self._claim = claim(str(self.place), str(uuid), alone=alone)
+        self._claim = claim(str(self.place), self.unit, alone=alone)
 
     def capture(self, run: Run, group: int = 0) -> Captured:
         """See Device."""

@@ -52,7 +52,8 @@ class Device(ABC):
 
     place: of tensors that kernels read and write. backend: its kernels. is_async: operations return before they are
     done, in order within a stream. why: it was chosen, in words, for the log. unproven: what is not known of such
-    devices, in words; None if nothing.
+    devices, in words; None if nothing. unit: the same word in all processes that compute with this piece of hardware in
+    turns; empty where they do not.
     """
 
     place: torch.device
@@ -60,6 +61,7 @@ class Device(ABC):
     is_async: bool
     why: str
     unproven: str | None = None
+    unit: str = ""
 
     @classmethod
     @abstractmethod

@@ -185,6 +185,20 @@ def test_over_a_network_and_for_chunks_frames_travel(creditors: Creditors, lent:
         creditors.posted.clear()
 
 
+def test_two_on_one_gpu_take_turns_and_so_exchange_frames(
+    engine: Engine, creditors: Creditors, lent: Lent, path: Path
+) -> None:
+    creditors.members.clear()
+    engine.model.device.unit = "GPU-1"
+    for name in ("x", "y"):
+        creditors.add(name)
+    (result,) = run(creditors.runner(), decode(lent))
+    assert (result.status, result.token, creditors.posted) == ("ok", lent.expected(path), [])
+    engine.model.device.unit = "GPU-2"
+    (result,) = run(creditors.runner(), decode(lent))
+    assert (result.status, result.token) == ("ok", lent.expected(path)) and creditors.posted
+
+
 def test_many_sequences_beside_one_that_lies_here(engine: Engine, creditors: Creditors, lent: Lent) -> None:
     others = [Lent(engine, name, seed) for name, seed in (("a", 6), ("b", 7))]
     table, ids = engine.table(20), lent.ids[:20]

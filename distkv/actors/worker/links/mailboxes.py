@@ -17,7 +17,7 @@ from distkv.engine.model.config import ModelConfig
 from distkv.wire.links import TensorLink, ask_to_attach
 from distkv.wire.links.mailbox_memory import make_mailbox, map_mailbox
 from distkv.wire.links.pool_memory import PoolUnmappable
-from distkv.wire.links.transports.offer import TransportUnusable
+from distkv.wire.links.transports.offer import TransportUnusable, offered
 from distkv.wire.messages.common import DataEndpoint, Value
 from distkv.wire.messages.data import Hello
 
@@ -25,7 +25,9 @@ ANSWER_S = 1.0
 
 
 class MailboxOffer(Value, frozen=True):
-    """Metadata of "mailbox": this worker maps mailboxes of debtors on its host."""
+    """Metadata of "mailbox": this worker maps mailboxes of debtors on its host. unit: of its device."""
+
+    unit: str = ""
 
 
 class Mailboxes:
@@ -33,11 +35,11 @@ class Mailboxes:
     was mapped, or why not. Used by any threads; closed when no link lives any more."""
 
     name: ClassVar[str] = "mailbox"
-    offer = MailboxOffer()
 
     def __init__(self, server: AttendServer, config: ModelConfig, dtype: torch.dtype, device: Device) -> None:
         """server: of the pool that debtors ask. dtype: of queries."""
         self._server, self._config, self._dtype, self._device = server, config, dtype, device
+        self.offer = MailboxOffer(unit=device.unit)
         self._lock = threading.Lock()
         self._serving: dict[TensorLink, PostedServing] = {}
         self._watch = LinkWatch()
@@ -47,7 +49,12 @@ class Mailboxes:
         """A mailbox that the creditor at the other end of a fresh link has mapped; None where there can be none. Raises
         LinkError, MalformedMessage: the link is dead then."""
         stream = link.stream
-        if stream is None or not link.within_host or self.name not in endpoint.transports:
+        offer = offered(endpoint, self.name, MailboxOffer)
+        if stream is None or not link.within_host or offer is None:
+            return None
+        if offer.unit and offer.unit == self.offer.unit:
+            # Who waits on the device would keep the one who is waited for from its turn.
+            self._log.info("a mailbox is not used", peer=link.peer, why="both compute on one device, in turns")
             return None
         config, dtype = self._config, self._dtype
         dims = config.num_layers, config.num_heads, config.head_dim, dtype
