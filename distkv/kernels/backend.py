@@ -118,6 +118,15 @@ class Backend(ABC):
         """The reverse of `gather_blocks`: row i of staging to rBlock slots[i]. No slot twice."""
         pool[slots] = staging
 
+    def has_checksums(self, num_bytes: int) -> bool:
+        """Whether there is a kernel for checksums of rBlocks of so many bytes."""
+        return False
+
+    def checksum_blocks(self, pool: Tensor, slots: Tensor) -> Tensor:
+        """Where it `has_checksums`: the sums of xxh3 over rBlocks of a pool, int64 [n, 8] for `checksum.checksums_of`.
+        pool, slots: as in `gather_blocks`."""
+        raise NotImplementedError
+
     def post(self, lane: Lane, number: int, *tensors: Tensor) -> None:
         """See `mailbox.post`. Tensors on the device, contiguous, of whole four-byte words; one or two."""
         post(lane, number, *tensors)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from distkv.engine.device.device import Device, ThreadStreams
 from distkv.errors import ConfigError
+from distkv.kernels.checksum import checksums_of
 from distkv.wire.links import Part, PoolRegion
 
 STAGING_BYTES = 64 * 2**20
@@ -51,6 +52,18 @@ class DevicePool:
             (index,) = self._device.to_device(torch.tensor(slots, dtype=torch.int64))
             (host,) = self._device.to_host(self._device.backend.gather_blocks(rows, index)).wait()
         yield [host.view(-1).numpy().data]
+
+    @property
+    def has_checksums(self) -> bool:
+        """See ChecksummingPool."""
+        return self._device.backend.has_checksums(self.slot_bytes)
+
+    def checksums(self, slots: Sequence[int]) -> list[int]:
+        """See ChecksummingPool."""
+        with self._streams.current():
+            (index,) = self._device.to_device(torch.tensor(slots, dtype=torch.int64))
+            (found,) = self._device.to_host(self._device.backend.checksum_blocks(self._slots, index)).wait()
+        return checksums_of(found, self.slot_bytes)
 
     @contextmanager
     def writing(self, slots: Sequence[int]) -> Iterator[list[memoryview]]:

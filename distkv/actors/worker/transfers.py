@@ -17,7 +17,7 @@ from distkv.actors.worker.pulls.pull_job import PullJob
 from distkv.actors.worker.pulls.pull_queue import PullQueue
 from distkv.actors.worker.pulls.source_threads import SourceThreads
 from distkv.engine.attention.spans import SpanRegistry
-from distkv.wire.links import Pool
+from distkv.wire.links import ChecksummingPool, Pool
 from distkv.wire.messages.common import clipped
 from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.envelope import Envelope, ToWorker
@@ -90,9 +90,13 @@ class Transfers:
         return report
 
     def _checksums(self, slots: tuple[int, ...]) -> Iterator[int]:
+        memory = self._memory
+        if isinstance(memory, ChecksummingPool) and memory.has_checksums:
+            yield from memory.checksums(slots)
+            return
         for part in self._batches(len(slots)):
-            with self._memory.reading(slots[part]) as views:
-                yield from checksums(views, self._memory.slot_bytes)
+            with memory.reading(slots[part]) as views:
+                yield from checksums(views, memory.slot_bytes)
 
     def _batches(self, num_slots: int) -> Iterator[slice]:
         step = self._memory.batch_slots

@@ -42,6 +42,8 @@ def warm_up(runner: StepRunner, model: Model, pool: KvPool) -> None:
         device.backend.warm_up(config.num_heads, layer, model.dtype, config.windows)
         block, (first,) = pool.slot(0).view(1, -1), device.to_device(torch.zeros(1, dtype=torch.int64))
         device.backend.scatter_blocks(device.backend.gather_blocks(block, first), block, first)
+        if device.backend.has_checksums(pool.slot_bytes):
+            device.backend.checksum_blocks(block, first)
         partial = device.to_device(*empty_partial(1, layer.kv_heads, layer.head_dim))
         for count in _MERGED:
             device.backend.merge([(partial[0], partial[1])] * count)

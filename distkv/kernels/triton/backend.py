@@ -12,6 +12,7 @@ from torch import Tensor
 
 from distkv.kernels.attention_metadata import AttentionMetadata
 from distkv.kernels.backend import Backend
+from distkv.kernels.checksum import has_sums
 from distkv.kernels.fused_qkv import FusedQkv
 from distkv.kernels.layout import LayerKv, RowKv
 from distkv.kernels.mailbox import Lane
@@ -22,6 +23,7 @@ from distkv.kernels.triton.attention.decode_plan import DecodePlan, decode_plan
 from distkv.kernels.triton.attention.prefill import prefill_attention
 from distkv.kernels.triton.attention.static_decode import TritonStaticDecode
 from distkv.kernels.triton.attention.templates import SPLIT_KEYS, Shape, count_sms
+from distkv.kernels.triton.checksum import sums_of_blocks
 from distkv.kernels.triton.copy import gather_blocks, scatter_blocks
 from distkv.kernels.triton.first_launches import launch_attention
 from distkv.kernels.triton.mailbox import post_mail, take_mail
@@ -147,6 +149,14 @@ class TritonBackend(Backend):
     def scatter_blocks(self, staging: Tensor, pool: Tensor, slots: Tensor) -> None:
         """See Backend."""
         scatter_blocks(staging, pool, slots)
+
+    def has_checksums(self, num_bytes: int) -> bool:
+        """See Backend."""
+        return has_sums(num_bytes)
+
+    def checksum_blocks(self, pool: Tensor, slots: Tensor) -> Tensor:
+        """See Backend."""
+        return sums_of_blocks(pool, slots)
 
     def post(self, lane: Lane, number: int, *tensors: Tensor) -> None:
         """See Backend."""

@@ -16,7 +16,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Literal, Protocol, Self
+from typing import Literal, Protocol, Self, runtime_checkable
 
 import numpy as np
 
@@ -101,6 +101,18 @@ class Pool(Protocol):
     def writing(self, slots: Sequence[int]) -> AbstractContextManager[Sequence[memoryview]]:
         """Views to fill with the bytes of these slots, likewise; they are in the pool when the block was left without
         an error, and undefined otherwise."""
+
+
+@runtime_checkable
+class ChecksummingPool(Protocol):
+    """A Pool whose device may compute checksums where the blocks lie."""
+
+    @property
+    def has_checksums(self) -> bool:
+        """Whether it does, of blocks of this size."""
+
+    def checksums(self, slots: Sequence[int]) -> list[int]:
+        """If so: xxh3 of each of these slots."""
 
 
 def host_key() -> str:

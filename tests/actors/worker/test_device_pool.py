@@ -40,7 +40,7 @@ from distkv.kernels.triton.backend import TritonBackend
 
 pytestmark = [pytest.mark.gpu] if torch.cuda.is_available() else []
 
-SLOT_BYTES, NUM_SLOTS = 96, 7
+SLOT_BYTES, NUM_SLOTS = 328, 7
 ENVELOPES = EnvelopeFactory("a")
 
 
@@ -49,9 +49,10 @@ def device() -> Device:
     return CudaDevice(0) if torch.cuda.is_available() else CpuDevice(TritonBackend())
 
 
-@pytest.fixture
-def pool(device: Device, monkeypatch: pytest.MonkeyPatch) -> DevicePool:
+@pytest.fixture(params=["checksums by the device", "checksums by the host"])
+def pool(request: pytest.FixtureRequest, device: Device, monkeypatch: pytest.MonkeyPatch) -> DevicePool:
     """Full of random bytes; two slots at once fit its staging."""
+    monkeypatch.setattr(TritonBackend, "has_checksums", lambda _, size: request.param.endswith("device") and size > 240)
     monkeypatch.setattr(device_pool, "STAGING_BYTES", 2 * SLOT_BYTES)
     pool = DevicePool(SLOT_BYTES, NUM_SLOTS, device)
     held = bytearray(secrets.token_bytes(SLOT_BYTES * NUM_SLOTS))

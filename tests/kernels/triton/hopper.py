@@ -24,6 +24,7 @@ from distkv.kernels.mailbox import Lane
 from distkv.kernels.static_decode import StaticInputs
 from distkv.kernels.triton.attention.prefill import prefill_attention
 from distkv.kernels.triton.backend import TritonBackend
+from distkv.kernels.triton.checksum import sums_of_blocks
 from distkv.kernels.triton.copy import gather_blocks, scatter_blocks
 from distkv.kernels.triton.mailbox import post_mail, take_mail
 from distkv.kernels.triton.metadata import device_metadata
@@ -174,6 +175,13 @@ def beside_attention(
         scatter_blocks(gather_blocks(pool, place[:1]), pool, place[:1])
 
 
+def checksums(**_: Any) -> None:
+    """Of rBlocks of any size and number."""
+    for num_bytes in (4096, 4104):
+        for slots in (1, 3):
+            sums_of_blocks(torch.zeros(3, num_bytes, dtype=torch.uint8), torch.zeros(slots, dtype=torch.int64))
+
+
 def mail(*, heads: int = 32, dim: int = 128, **_: Any) -> None:
     """What two devices say to each other in a layer, at both ends, with the number of a step far on."""
     word = torch.zeros(1, dtype=torch.int64)
@@ -190,4 +198,5 @@ if __name__ == "__main__":
     attend(**CASES[sys.argv[1]])
     captured_attention(**CASES[sys.argv[1]])
     beside_attention(**CASES[sys.argv[1]])
+    checksums(**CASES[sys.argv[1]])
     mail(**CASES[sys.argv[1]])

@@ -42,6 +42,7 @@ def test_kernels_compile_for_hopper(case: str, tmp_path: Path) -> None:
     assert post["atomics"] == ["atom.global.sys.acq_rel.add.u32", "atom.global.sys.release.exch.b64"]
     (take,) = (kernel for kernel in kernels if kernel["kernel"] == "_take_kernel")
     assert take["loads"] == ["ld.volatile.global.b32", "ld.volatile.global.b64"] and not take["atomics"]
+    assert names.count("_sums_kernel") == 1, "a kernel was compiled again for another size"
     for kernel in kernels:
         if case != "float32":
             # Some bytes, outside of loops, do no harm.

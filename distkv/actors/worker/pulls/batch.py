@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import xxhash
 
 from distkv.actors.worker.pulls.pull_job import PullJob
-from distkv.wire.links import BlockRead, CheckedRead, CheckingLink, Pool, TensorLink
+from distkv.wire.links import BlockRead, CheckedRead, CheckingLink, ChecksummingPool, Pool, TensorLink
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +43,19 @@ def take_shares(jobs: deque[PullJob], most_blocks: int) -> list[Share]:
 class Batch:
     """One read under way into the own pool, and whose blocks it brings: each of these jobs has one read more."""
 
-    def __init__(self, shares: list[Share], link: TensorLink, pool: Pool) -> None:
-        """Start it. Raises as `read_blocks` does."""
+    def __init__(
+        self, shares: list[Share], link: TensorLink, pool: Pool, device: ChecksummingPool | None = None
+    ) -> None:
+        """Start it. device: the pool again, where it computes checksums itself. Raises as `read_blocks` does."""
         self.link = link
         blocks = [(one.job, index) for one in shares for index in range(one.first, one.first + one.count)]
         # Neighbours meet whosever they are. Only a run that is one at both ends is read at once (004 §4.2).
         blocks.sort(key=lambda block: (block[0].pull.source_slots[block[1]], block[0].pull.slots[block[1]]))
-        self._blocks, self._pool = blocks, pool
+        self._blocks, self._pool, self._device = blocks, pool, device
         with ExitStack() as writing:
             self._views = writing.enter_context(pool.writing([job.pull.slots[index] for job, index in blocks]))
-            self._read = _begin(link, [job.pull.source_slots[index] for job, index in blocks], self._views)
+            slots = [job.pull.source_slots[index] for job, index in blocks]
+            self._read = _begin(link, slots, self._views, checks=device is None)
             self._writing = writing.pop_all()
         self.jobs = list({id(one.job): one.job for one in shares}.values())
         for job in self.jobs:
@@ -62,19 +65,23 @@ class Batch:
         """Wait for the blocks, compare their checksums, and put them into the pool. Raises as `BlockRead.wait` does."""
         for job in self.jobs:
             job.reads -= 1
+        found: Sequence[int] = ()
         with self._writing:
             self._read.wait(timeout_s)
             if isinstance(self._read, CheckedRead):
                 found = self._read.checksums
-            else:
+            elif self._device is None:
                 found = list(checksums(self._views, self._pool.slot_bytes))
+        if self._device is not None:
+            # Of what arrived where it is used: staging and the way into the pool are checked, too.
+            found = self._device.checksums([job.pull.slots[index] for job, index in self._blocks])
         for (job, index), checksum in zip(self._blocks, found, strict=True):
             job.wrong += checksum != job.pull.checksums[index]
 
 
-def _begin(link: TensorLink, slots: list[int], into: Sequence[memoryview]) -> BlockRead:
-    """Start a read, with checksums on the way where the link can do that."""
-    checked = link.read_checked(slots, into) if isinstance(link, CheckingLink) else None
+def _begin(link: TensorLink, slots: list[int], into: Sequence[memoryview], *, checks: bool) -> BlockRead:
+    """Start a read. checks: with checksums on the way, where the link can do that."""
+    checked = link.read_checked(slots, into) if checks and isinstance(link, CheckingLink) else None
     return link.read_blocks(slots, into) if checked is None else checked
 
 
