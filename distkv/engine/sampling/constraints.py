@@ -8,7 +8,7 @@ request of the same name, that samples an earlier position moves it back.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, NamedTuple
@@ -105,12 +105,16 @@ class Masks:
     def __init__(self, wanted: Sequence[tuple[str, Constraint, Sampling]], made: Future[Words] | None) -> None:
         self._wanted, self._made = wanted, made
 
-    def apply(self, logits: Tensor, names: Sequence[str], device: Device) -> bool:
-        """-inf for tokens that cannot come next, in place, in float32 [N, vocab] on the device. names: the request of
-        each row. Whether there is any."""
+    @property
+    def are_any(self) -> bool:
+        """Whether `apply` does anything."""
+        return self._made is not None
+
+    def apply(self, logits: Tensor, row_of: Mapping[str, int], device: Device) -> None:
+        """-inf for tokens that cannot come next, in place, in float32 [N, vocab] on the device. row_of: the row of each
+        request."""
         if self._made is None:
-            return False
-        row_of = {name: row for row, name in enumerate(names)}
+            return
         words = self._made.result()
         vocab = logits.shape[-1]
         bits = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little")[:, : vocab + 1].astype(np.bool_)
@@ -123,7 +127,6 @@ class Masks:
         rows = [row_of[self._wanted[index][0]] for index in found]
         barred, at = device.to_device(torch.from_numpy(~bits[found, :vocab]), torch.tensor(rows, dtype=torch.int64))
         logits.index_copy_(0, at, logits.index_select(0, at).masked_fill_(barred, -torch.inf))
-        return True
 
 
 class Constraints:

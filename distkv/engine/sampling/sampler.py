@@ -108,7 +108,8 @@ class Sampler:
         of_prompts: per batch, the hidden states of those that predict prompt tokens."""
         device = self._model.device
         wanted = [(seq, seq.step.sample) for seq in seqs if seq.step.sample is not None]
-        if masks.apply(logits, [seq.step.request_id for seq, _ in wanted], device):
+        if masks.are_any:
+            masks.apply(logits, {seq.step.request_id: row for row, (seq, _) in enumerate(wanted)}, device)
             likeliest = None
         tokens = self._choose(wanted, logits, likeliest)
         slices: list[Scored] = []

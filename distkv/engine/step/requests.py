@@ -13,6 +13,9 @@ from distkv.wire.messages.common import clipped
 from distkv.wire.messages.from_worker import SeqResult
 from distkv.wire.messages.to_worker import SeqStep, Step
 
+_NOTHING = (-1, -1)
+"""The position and the token where none was sampled."""
+
 
 class Requests:
     """Per request: the last token that was sampled, which a Step sent ahead leaves out; the last attempt that lost a
@@ -27,7 +30,8 @@ class Requests:
         """The sequences that count, with all their tokens. sampling: for which the step before samples a token at this
         moment, in this order. Raises MalformedMessage when the step contradicts itself or the steps before."""
         sources = {seq.request_id: (seq.end, source) for source, seq in enumerate(sampling)}
-        planned = [self._planned(seq, sources) for seq in step.seqs if not self._is_void(seq)]
+        seqs = [seq for seq in step.seqs if not self._is_void(seq)] if self._lost_attempt else step.seqs
+        planned = [self._planned(seq, sources) for seq in seqs]
         for one in planned:
             if one.step.history:
                 self._histories.write(one.step.request_id, one.step.start, one.tokens)
@@ -56,18 +60,19 @@ class Requests:
         return seq.attempt <= self._lost_attempt.get(seq.request_id, -1)
 
     def _planned(self, seq: SeqStep, sources: Mapping[str, tuple[int, int]]) -> PlannedSeq:
-        tokens = unpack(seq.tokens)
-        missing = seq.end - seq.start - len(tokens)
+        tokens, end = unpack(seq.tokens), seq.end
+        missing = end - seq.start - len(tokens)
         if missing == 0 and tokens:
             return PlannedSeq(seq, tokens)
-        position, source = sources.get(seq.request_id, (-1, -1))
-        if missing == 1 and position == seq.end - 1:
-            tokens.append(0)
-            return PlannedSeq(seq, tokens, source=source)
-        position, token = self._sampled.get(seq.request_id, (-1, -1))
-        if missing != 1 or position != seq.end - 1:
+        if sources:
+            position, source = sources.get(seq.request_id, _NOTHING)
+            if missing == 1 and position == end - 1:
+                tokens.append(0)
+                return PlannedSeq(seq, tokens, source=source)
+        position, token = self._sampled.get(seq.request_id, _NOTHING)
+        if missing != 1 or position != end - 1:
             raise MalformedMessage(
-                f"{seq.request_id}: {len(tokens)} tokens for [{seq.start}, {seq.end}), last sampled was {position}"
+                f"{seq.request_id}: {len(tokens)} tokens for [{seq.start}, {end}), last sampled was {position}"
             )
         tokens.append(token)
         return PlannedSeq(seq, tokens)

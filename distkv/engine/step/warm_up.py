@@ -36,7 +36,6 @@ def warm_up(runner: StepRunner, model: Model, pool: KvPool) -> None:
             request_id=_NAME, version=0, attempt=0, start=0, end=count, tokens=tokens, local=table, sample=sample
         )
         runner.run(Step(step_id=0, seqs=(seq,)))
-    runner.capture()
     with device.stream(), torch.inference_mode():
         layer, config = pool.layer(0), model.config
         device.backend.warm_up(config.num_heads, layer, model.dtype, config.windows)
@@ -49,5 +48,6 @@ def warm_up(runner: StepRunner, model: Model, pool: KvPool) -> None:
             device.backend.merge([(partial[0], partial[1])] * count)
         warm_up_mail(device, config.num_heads, config.head_dim, model.dtype)
         device.synchronize()
+    runner.capture()  # with configs of kernels that were launched
     runner.forget([_NAME])
     runner.counters = Counters()

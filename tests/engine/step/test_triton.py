@@ -11,6 +11,7 @@ from distkv.engine.device.cpu import CpuDevice
 from distkv.engine.device.cuda import CudaDevice
 from distkv.engine.step.warm_up import warm_up
 from tests.checkpoints import prompt_ids, reference_greedy, reference_logits, variant
+from tests.engine.async_device import AsyncHost
 from tests.engine.harness import GREEDY, Engine, seq_step, without
 from tests.engine.lent import Lent
 
@@ -41,6 +42,35 @@ def test_prompt_and_decode(path: Path) -> None:
     engine = engine_of(path)
     logits = engine.chunked_logits(ids, [5, 2], engine.table(8, scattered=True))
     torch.testing.assert_close(logits, reference_logits(path, ids), atol=ATOL, rtol=0)
+
+
+def test_decodes_as_one_graph(path: Path) -> None:
+    """Of two sequences that are padded to four, then of one, over blocks that come one by one."""
+    from distkv.kernels.triton.backend import TritonBackend
+
+    device = CudaDevice(0) if HAS_GPU else AsyncHost(TritonBackend())
+    engine = Engine(path, device=device, num_slots=16)
+    prompts = {
+        name: prompt_ids(length, seed=seed) for seed, (name, length) in enumerate([("a", 3), ("b", 7), ("c", 2)])
+    }
+    tables = {name: engine.table(12, scattered=True) for name in prompts}
+    found = {
+        name: [engine.run(seq_step(ids, 0, len(ids), tables[name], name=name, sample=GREEDY))[0].token]
+        for name, ids in prompts.items()
+    }
+    for names in (["a", "b", "c"], ["c", "a", "b"], ["b"], ["a", "b"]):
+        ends = [len(prompts[name]) + len(found[name]) for name in names]
+        results = engine.run(
+            *(
+                seq_step((), end - 1, end, tables[name][: -(-end // 4)], name=name, sample=GREEDY)
+                for name, end in zip(names, ends, strict=True)
+            )
+        )
+        for name, result in zip(names, results, strict=True):
+            found[name].append(result.token)
+    assert engine.runner.graphs == "captured"
+    for name, ids in prompts.items():
+        assert found[name] == reference_greedy(path, ids, len(found[name]))
 
 
 @pytest.mark.parametrize(
@@ -92,6 +122,37 @@ def test_greedy_tokens_on_a_gpu(tmp_path: Path) -> None:
     steps = [seq_step(ids, 0, 50, table, sample=GREEDY)]
     steps += [seq_step((), end - 1, end, table, sample=GREEDY) for end in range(51, 70)]
     assert [engine.run(step)[0].token for step in steps] == reference_greedy(path, ids, 20)
+
+
+@on_gpu
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_graphs_and_no_graphs_on_a_gpu(tmp_path: Path, dtype: str) -> None:
+    """Batches of 1 to 9 in one graph store the same keys and values as chunks that run without, within rounding."""
+    path = variant(tmp_path, "llama")
+    engine = engine_of(path, dtype, num_slots=512)
+    warm_up(engine.runner, engine.model, engine.pool)
+    texts = [prompt_ids(60 + 9 * seed, seed=seed) for seed in range(9)]
+    tables = [[engine.table(140, scattered=True) for _ in texts] for _ in range(2)]
+    for seed, ids in enumerate(texts):
+        engine.run(seq_step(ids, 0, 30, tables[0][seed], name=f"g{seed}"))
+        engine.run(seq_step(ids, 0, len(ids), tables[1][seed], name=f"n{seed}"))
+    for end in range(31, 61):
+        for group in ([0], [1, 2], [3, 4, 5, 6, 7, 8]):
+            steps = [seq_step(texts[i], end - 1, end, tables[0][i], name=f"g{i}", sample=GREEDY) for i in group]
+            assert all(result.token is not None for result in engine.run(*steps))
+    assert engine.runner.graphs == "captured"
+    torch.cuda.synchronize()
+    for seed in range(len(texts)):
+        with_graph, without_graph = (
+            torch.stack([engine.pool.slot(run.first_slot) for run in tables[kind][seed][:15]]).view(engine.model.dtype)
+            for kind in (0, 1)
+        )
+        torch.testing.assert_close(
+            with_graph,
+            without_graph,
+            atol=1e-3 if dtype == "float32" else 0.1,
+            rtol=1e-3 if dtype == "float32" else 0.1,
+        )
 
 
 @on_gpu

@@ -57,7 +57,7 @@ class DecodeSteps:
                 start=at,
                 end=at + 1,
                 tokens=b"" if self._done else pack(array("i", [index])),
-                local=(Run(0, index * self._blocks, self._blocks),),
+                local=(Run(0, index * self._blocks, at // BLOCK_TOKENS + 1),),
                 sample=GREEDY,
             )
             for index in range(self.batch)

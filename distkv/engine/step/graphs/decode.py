@@ -68,29 +68,33 @@ class DecodeGraphs:
         keys elsewhere, sequences without a sample, too many of them or too long ones, or a capture failed."""
         count = len(planned)
         size = next((size for size in self._sizes if size >= count), None)
-        if size is None or not count or not all(map(_is_decode, planned)):
+        if size is None or not count:
             return None
-        if self._tables is None:
-            self._tables = DeviceTables(self._pool, self._model.device.place, NUM_TABLES, self._max_blocks)
-        device_tables = self._tables
+        device_tables = self._device_tables()
         device_tables.begin_step()
-        taken = [device_tables.take(one.step) for one in planned]
-        if None in taken:
-            return None
-        tables = np.array(taken, np.int64)
-        positions = np.array([one.step.start for one in planned], np.int64)
-        blocks, offsets = np.divmod(positions, self._pool.block_tokens)
+        rows = np.empty((4, count), np.int64)
+        taken: list[int] = []
+        for one in planned:
+            step = one.step
+            # One row over own keys, whose next token is wanted.
+            if step.sample is None or step.remote or len(one.tokens) != 1 or step.prompt_logprobs is not None:
+                return None
+            table = device_tables.take(step)
+            if table is None:
+                return None
+            taken.append(table)
+        rows[0] = [one.tokens[0] for one in planned]
+        rows[1] = [one.step.start for one in planned]
+        tables = np.array(taken)
+        blocks, rows[3] = np.divmod(rows[1], self._pool.block_tokens)
         found = device_tables.blocks(tables, blocks)
         if found is None:
             return None
-        slots, first_blocks = found
+        rows[2], first_blocks = found
         firsts = first_blocks * self._pool.block_tokens
-        keys = positions + 1 - firsts
+        keys = rows[1] + 1 - firsts
         graph = self._graph(size, self._most_keys(int(keys.max())))
-        if graph is None:
-            return None
-        tokens = [one.tokens[0] for one in planned]
-        return graph.decodes(np.array([tokens, positions, slots, offsets]), tables, firsts, keys)
+        return None if graph is None else graph.decodes(rows, tables, firsts, keys)
 
     def capture_all(self) -> None:
         """All that steps can need, before the first of them."""
@@ -106,17 +110,21 @@ class DecodeGraphs:
         if self._tables is not None:
             self._tables.forget(request_ids)
 
+    def _device_tables(self) -> DeviceTables:
+        """Made when they are first needed."""
+        if self._tables is None:
+            self._tables = DeviceTables(self._pool, self._model.device.place, NUM_TABLES, self._max_blocks)
+        return self._tables
+
     def _most_keys(self, longest: int) -> int:
         return next(most for most in self._model.device.backend.static_keys if most >= longest)
 
     def _graph(self, size: int, most_keys: int) -> _DecodeGraph | None:
         graph = self._graphs.get((size, most_keys))
         if graph is None and self.problem is None:
-            if self._tables is None:
-                self._tables = DeviceTables(self._pool, self._model.device.place, NUM_TABLES, self._max_blocks)
-            try:
-                graph = _DecodeGraph(self._model, self._pool, self._tables, self._max_blocks, size, most_keys)
-            except RuntimeError as error:
+            try:  # a kernel that does not compile or fit is no reason to stop either
+                graph = _DecodeGraph(self._model, self._pool, self._device_tables(), self._max_blocks, size, most_keys)
+            except Exception as error:
                 self.problem = str(error)
                 self._sizes = ()
                 self._graphs.clear()
@@ -201,9 +209,3 @@ class _DecodeGraph:
 
 _GROUP = 2
 """Of graphs that share memory: those of pieces have one for each microbatch."""
-
-
-def _is_decode(one: PlannedSeq) -> bool:
-    """Whether it is one row over own keys that brings a token."""
-    step = one.step
-    return len(one.tokens) == 1 and step.sample is not None and not step.remote and step.prompt_logprobs is None
