@@ -28,8 +28,8 @@ from distkv.bench.transfers.ways import (
     GATHERED,
     MEMCPY,
     MESSAGES,
+    UCX_EXCHANGES,
     UCX_MESSAGES,
-    UCX_SETTINGS,
     VECTORED,
     VERIFIED,
     ZMQ_MESSAGES,
@@ -43,7 +43,7 @@ SIZES_KB = (4, 32, 128)
 QUERY_BYTES = 16 * 1024
 IDLE_S = 3.0
 PACKAGES = ("pyzmq", "numpy", "nixl-cu12", "libucx-cu12")
-CONTENDERS = (VECTORED, GATHERED, MESSAGES, ZMQ_MESSAGES, *UCX_SETTINGS)
+CONTENDERS = (VECTORED, GATHERED, MESSAGES, ZMQ_MESSAGES, *UCX_EXCHANGES)
 MOST_VERIFYING = 1.03
 QUERY_GOALS_US = {"shm": 45.0, "tcp": 60.0}
 HELP = """1,024 blocks of 4, 32 and 128 KB read from another process: each tensor transport, with a list of blocks and
@@ -104,10 +104,7 @@ def measure(say: Say, *, quick: bool, rounds: int | None, namespaces: bool) -> M
             MESSAGES: "8 bytes of length and sendall for each block; one request for all",
             ZMQ_MESSAGES: "ROUTER to DEALER, copy=False, no high-water mark; one request for all",
         }
-        | {
-            name: f"tagged sends into receives posted before, no peer error handling; {settings or 'nothing set'}"
-            for name, settings in UCX_SETTINGS.items()
-        },
+        | {name: str(exchange) for name, exchange in UCX_EXCHANGES.items()},
     }
     goals = _goals(samples, idle_percent, namespaces)
     return Report("transfer", machine, versions_of(PACKAGES), results(samples, units), goals), samples
@@ -167,7 +164,10 @@ def _goals(samples: Samples, idle_percent: float, namespaces: bool) -> tuple[Goa
         if "shm" + VERIFIED in variants:
             ratio = paired_ratio(variants["shm"], variants["shm" + VERIFIED])
             goals.append(judged(f"{name}, beside one that is not", ratio, most=MOST_VERIFYING))
-    variants, name = samples[_case(4, "scattered")], "4 KB scattered: shm beside messages over UCX at its defaults"
+    variants, name = (
+        samples[_case(4, "scattered")],
+        "4 KB scattered: shm beside messages over UCX, defaults, one at a time",
+    )
     if UCX_MESSAGES in variants:
         goals.append(at_least(name, paired_ratio(variants["shm"], variants[UCX_MESSAGES]), 5.5))
     else:

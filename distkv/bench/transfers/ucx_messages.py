@@ -1,10 +1,12 @@
-"""A message per block by UCX: tagged sends of the owner, one for each block, into receives that are posted before."""
+"""A message per block by UCX: tagged sends of the owner, one for each block, into receives of the reader. An end either
+waits for each before it begins the next, as in 004 Fig. 4, or begins them all at once."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Self
 
 import msgspec
@@ -20,22 +22,39 @@ CONNECTED = 2**63
 Settings = dict[str, str]
 """Variables of UCX, without their prefix. Peer error handling is off in any case: with it UCX uses no shared memory,
 and is slower."""
-BEST: Settings = {"RNDV_THRESH": "inf", "TCP_TX_SEG_SIZE": "256K", "TCP_RX_SEG_SIZE": "256K"}
-"""For messages alone, of what was tried: no rendezvous for blocks of up to 128 KB, and long segments over TCP."""
+
+
+class Exchange(msgspec.Struct, frozen=True):
+    """How blocks are sent. in_flight: how many messages an end begins before it waits for them."""
+
+    in_flight: int
+    settings: Settings = msgspec.field(default_factory=dict)
+
+    def __str__(self) -> str:
+        when = "one at a time" if self.in_flight == 1 else "all at once"
+        set_to = ", ".join(f"UCX_{name}={value}" for name, value in self.settings.items())
+        return f"tagged messages, {when}, no peer error handling, {set_to or 'defaults'}"
+
+
+ALL_AT_ONCE = 1 << 20
+ONE_AT_A_TIME, IN_FLIGHT = Exchange(1), Exchange(ALL_AT_ONCE)
+BEST = Exchange(ALL_AT_ONCE, {"RNDV_THRESH": "inf", "TCP_TX_SEG_SIZE": "256K", "TCP_RX_SEG_SIZE": "256K"})
+"""Of what was tried: no rendezvous for blocks of up to 128 KB, and long segments over TCP."""
 
 
 class Connect(msgspec.Struct, frozen=True):
-    """What a reader tells the owner: by which settings, and where it is."""
+    """What a reader tells the owner: how blocks are sent, and where it is."""
 
-    settings: Settings
+    exchange: Exchange
     worker: bytes
 
 
 class _End:
     """A context and a worker, and what both ends do with requests."""
 
-    def __init__(self, settings: Settings, host: str) -> None:
+    def __init__(self, exchange: Exchange, host: str) -> None:
         """host: the own address by which the other end is reached."""
+        self._exchange = exchange
         self.ucp = library.load()
         tag = ctypes.c_uint64
         pointer, size = ctypes.c_void_p, ctypes.c_size_t
@@ -43,7 +62,7 @@ class _End:
         self._receive = self.ucp.held("ucp_tag_recv_nbx", pointer, pointer, pointer, size, tag, tag, pointer)
         self._param = ctypes.byref(library.RequestParam())
         self._context, self.worker = ctypes.c_void_p(), ctypes.c_void_p()
-        self._open(settings | {"NET_DEVICES": device_of(host)})
+        self._open(exchange.settings | {"NET_DEVICES": device_of(host)})
 
     def _open(self, variables: Mapping[str, str]) -> None:
         ucp, config = self.ucp, ctypes.c_void_p()
@@ -78,6 +97,11 @@ class _End:
         found = self._receive(self.worker, address, size, tag, 2**64 - 1, self._param)
         return self.ucp.request("ucp_tag_recv_nbx", found)
 
+    def by_turns(self, begin: Iterator[int | None]) -> None:
+        """Begin as many requests as may be in flight, and finish them, until there are no more."""
+        while requests := list(itertools.islice(begin, self._exchange.in_flight)):
+            self.finish(requests)
+
     def finish(self, requests: Sequence[int | None]) -> None:
         """Until all are complete."""
         status_of, progress = self.ucp.request_check_status, self.ucp.worker_progress
@@ -98,7 +122,7 @@ class Sender(_End):
     """The owner's end of one connection."""
 
     def __init__(self, to: Connect, host: str) -> None:
-        super().__init__(to.settings, host)
+        super().__init__(to.exchange, host)
         address = ctypes.create_string_buffer(to.worker, len(to.worker))
         params = library.EpParams(mask=library.EpParams.REMOTE_ADDRESS, address=ctypes.addressof(address))
         self._endpoint = ctypes.c_void_p()
@@ -108,7 +132,7 @@ class Sender(_End):
 
     def send_blocks(self, addresses: Sequence[int], size: int) -> None:
         """A message for each, in order."""
-        self.finish([self.send(self._endpoint, address, size, tag) for tag, address in enumerate(addresses)])
+        self.by_turns(self.send(self._endpoint, address, size, tag) for tag, address in enumerate(addresses))
 
     def close(self) -> None:
         """Once; the reader is still there."""
@@ -126,9 +150,13 @@ class Receiver(_End):
         byte = ctypes.create_string_buffer(1)
         self.finish([self.receive(ctypes.addressof(byte), 1, CONNECTED)])
 
-    def receive_blocks(self, addresses: Sequence[int], size: int) -> list[int | None]:
-        """Begin to receive a message for each; `finish` them."""
-        return [self.receive(address, size, tag) for tag, address in enumerate(addresses)]
+    def receive_blocks(self, addresses: Sequence[int], size: int, ask: Callable[[], None]) -> None:
+        """A message for each. ask: has the owner send them; called when the first receives are posted."""
+        begin = (self.receive(address, size, tag) for tag, address in enumerate(addresses))
+        first = list(itertools.islice(begin, self._exchange.in_flight))
+        ask()
+        self.finish(first)
+        self.by_turns(begin)
 
     def __enter__(self) -> Self:
         return self

@@ -12,6 +12,7 @@ from typing import Self
 
 import msgspec
 import numpy as np
+import xxhash
 import zmq
 
 from distkv.bench.transfers import ucx_messages
@@ -34,8 +35,11 @@ MESSAGES = "TCP, a message per block"
 GATHERED = "TCP, gathered, sent, scattered"
 ZMQ_MESSAGES = "ZeroMQ, a message per block"
 UCX_MESSAGES = "UCX, a message per block"
-UCX_BEST_MESSAGES = "UCX, a message per block, best settings"
-UCX_SETTINGS: dict[str, ucx_messages.Settings] = {UCX_MESSAGES: {}, UCX_BEST_MESSAGES: ucx_messages.BEST}
+UCX_EXCHANGES = {
+    UCX_MESSAGES: ucx_messages.ONE_AT_A_TIME,
+    "UCX, a message per block, all at once": ucx_messages.IN_FLIGHT,
+    "UCX, a message per block, best settings": ucx_messages.BEST,
+}
 PER_BLOCK = ", a read per block"
 VERIFIED = ", verified"
 
@@ -46,9 +50,12 @@ class Ways:
     """All that can be had to one owner. own: the pool where blocks arrive. links: open ones, by transport."""
 
     def __init__(self, reached: Reached, own: PoolMemory, away: PoolMemory) -> None:
-        """away: a pool of this process, for copies within it."""
+        """away: a pool of this process, for copies within it, which holds what the owner's holds."""
         self.own = own
         self._away = away
+        size = own.slot_bytes
+        starts = range(0, away.view.nbytes, size)
+        self._checksums = [xxhash.xxh3_64_intdigest(away.view[start : start + size]) for start in starts]
         self._stack = contextlib.ExitStack()
         self.links: dict[str, TensorLink] = {}
         self.not_linked: dict[str, str] = {}
@@ -69,10 +76,10 @@ class Ways:
         self._by_ucx: dict[str, tuple[socket.socket, ucx_messages.Receiver]] = {}
         # Namespaces stand for hosts, which share no memory.
         by_network = {} if ipaddress.ip_address(host).is_loopback else {"TLS": "tcp"}
-        for name, settings in UCX_SETTINGS.items():
+        for name, exchange in UCX_EXCHANGES.items():
+            there = msgspec.structs.replace(exchange, settings=exchange.settings | by_network)
             try:
-                sock = self._connection(host, reached.port)
-                self._by_ucx[name] = self._connected_by_ucx(sock, settings | by_network)
+                self._by_ucx[name] = self._connected_by_ucx(self._connection(host, reached.port), there)
             except (DistKVError, ImportError) as error:
                 self.not_linked[name] = str(error)
         context = self._stack.enter_context(zmq.Context())
@@ -87,10 +94,10 @@ class Ways:
         return sock
 
     def _connected_by_ucx(
-        self, sock: socket.socket, settings: ucx_messages.Settings
+        self, sock: socket.socket, exchange: ucx_messages.Exchange
     ) -> tuple[socket.socket, ucx_messages.Receiver]:
-        receiver = self._stack.enter_context(ucx_messages.Receiver(settings, sock.getsockname()[0]))
-        told = msgspec.msgpack.encode(ucx_messages.Connect(settings, receiver.address))
+        receiver = self._stack.enter_context(ucx_messages.Receiver(exchange, sock.getsockname()[0]))
+        told = msgspec.msgpack.encode(ucx_messages.Connect(exchange, receiver.address))
         sock.sendall(b"U" + len(told).to_bytes(4, "little") + told)
         receiver.wait_connected()
         return sock, receiver
@@ -138,13 +145,14 @@ class Ways:
         if read is None:
             raise RuntimeError("nothing is checked on the way here")
         read.wait(DEADLINE_S)
+        if list(read.checksums) != [self._checksums[slot] for slot in layout.source]:
+            raise RuntimeError("blocks came with wrong checksums")
 
     def _messages_by_ucx(self, sock: socket.socket, receiver: ucx_messages.Receiver, layout: Layout) -> None:
         size = self.own.slot_bytes
         first = np.frombuffer(self.own.view, dtype=np.uint8).ctypes.data
-        requests = receiver.receive_blocks([first + slot * size for slot in layout.target], size)
-        self._ask(b"u", layout, sock)
-        receiver.finish(requests)
+        places = [first + slot * size for slot in layout.target]
+        receiver.receive_blocks(places, size, lambda: self._ask(b"u", layout, sock))
 
     def _ask(self, how: bytes, layout: Layout, sock: socket.socket | None = None) -> None:
         slots = np.array(layout.source, dtype=np.int64)

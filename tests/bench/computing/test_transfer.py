@@ -23,9 +23,9 @@ def test_a_quick_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cases = {row["case"] for row in report["results"]}
     assert cases == {f"{size} KB {kind}, GB/s" for size in (4, 32) for kind in KINDS} | {"16 KB there and back, µs"}
     variants = {row["variant"] for row in report["results"]}
-    always = set(transfer.CONTENDERS) - set(transfer.UCX_SETTINGS)
+    always = set(transfer.CONTENDERS) - set(transfer.UCX_EXCHANGES)
     assert {"memcpy", "shm", "tcp", "tcp, a read per block", *always} <= variants
-    with_ucx = transfer.UCX_SETTINGS.keys() <= variants
+    with_ucx = transfer.UCX_EXCHANGES.keys() <= variants
     assert with_ucx == (importlib.util.find_spec("libucx") is not None)
     assert all(0 < row["min"] <= row["median"] <= row["max"] for row in report["results"])
     unresolved = [goal["goal"] for goal in report["goals"] if goal["met"] is None]

@@ -75,8 +75,11 @@ class Batch:
         if self._device is not None:
             # Of what arrived where it is used: staging and the way into the pool are checked, too.
             found = self._device.checksums([job.pull.slots[index] for job, index in self._blocks])
-        for (job, index), checksum in zip(self._blocks, found, strict=True):
-            job.wrong += checksum != job.pull.checksums[index]
+        expected = [job.pull.checksums[index] for job, index in self._blocks]
+        if list(found) == expected:
+            return
+        for (job, _index), checksum, right in zip(self._blocks, found, expected, strict=True):
+            job.wrong += checksum != right
 
 
 def _begin(link: TensorLink, slots: list[int], into: Sequence[memoryview], *, checks: bool) -> BlockRead:
