@@ -38,8 +38,16 @@ class Exchange(msgspec.Struct, frozen=True):
 
 ALL_AT_ONCE = 1 << 20
 ONE_AT_A_TIME, IN_FLIGHT = Exchange(1), Exchange(ALL_AT_ONCE)
-BEST = Exchange(ALL_AT_ONCE, {"RNDV_THRESH": "inf", "TCP_TX_SEG_SIZE": "256K", "TCP_RX_SEG_SIZE": "256K"})
-"""Of what was tried: no rendezvous for blocks of up to 128 KB, and long segments over TCP."""
+_WITHIN_HOST = {
+    f"{which}_{name}": value
+    for which in ("POSIX", "SYSV")
+    for name, value in (("SEG_SIZE", "64K"), ("FIFO_SIZE", "1024"))
+}
+BEST = Exchange(
+    ALL_AT_ONCE, {"RNDV_THRESH": "inf", "TCP_TX_SEG_SIZE": "256K", "TCP_RX_SEG_SIZE": "256K"} | _WITHIN_HOST
+)
+"""Of what was tried: no rendezvous for blocks of up to 128 KB, long segments, and a queue in shared memory for as many
+messages as there are blocks."""
 
 
 class Connect(msgspec.Struct, frozen=True):

@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 from distkv.wire.links.pool_memory import Part, PoolShape, part_problem, slots_problem
 from distkv.wire.links.slot_views import SlotViews
 
+_FEW = 32
+"""So many blocks are gone through one by one in less time than arrays of them are made."""
+
 Destination = Sequence[memoryview]
 """Where a read puts its blocks: writable views of one or more whole rBlocks, or parts of them, each."""
 
@@ -88,6 +91,9 @@ def places_of(into: Destination, size: int) -> Places:
     `runs_of`. Raises as that does."""
     memory = [_writable(view) for view in ([into.memory] if isinstance(into, SlotViews) else into)]
     bases = [view.__array_interface__["data"][0] for view in memory]
+    if isinstance(into, SlotViews) and len(into.slots) > _FEW:
+        addresses = np.asarray(array("q", into.slots)) * size + bases[0]
+        return Places(array("q", addresses.tobytes()), memory)
     if isinstance(into, SlotViews):
         return Places(array("q", [bases[0] + slot * size for slot in into.slots]), memory)
     starts = (range(base, base + view.nbytes, size) for base, view in zip(bases, memory, strict=True))

@@ -48,7 +48,7 @@ def test_runs_into_them_are_those_into_a_list(blocks: list[tuple[int, int]]) -> 
         assert getattr(found, one).tolist() == getattr(expected, one).tolist()
 
 
-@given(st.lists(st.integers(0, NUM_SLOTS - 1), max_size=20))
+@given(st.lists(st.integers(0, NUM_SLOTS - 1), max_size=20) | st.lists(st.integers(0, NUM_SLOTS - 1), min_size=33))
 def test_places_in_them_are_those_in_a_list(slots: list[int]) -> None:
     memory = memoryview(bytearray(SLOT_BYTES * NUM_SLOTS))
     first = np.frombuffer(memory, dtype=np.uint8).ctypes.data
