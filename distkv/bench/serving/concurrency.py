@@ -44,11 +44,15 @@ PROMPT_TOKENS = MAX_TOKENS = 16
 DEADLINE_S = 120.0
 WATCH_S = 0.25
 GOAL_SHARE = 0.95
+WORKER = "worker"
 MANY = 1000
 """Requests at once for which the goal is stated."""
 SPARE_DESCRIPTORS = 512
 TOKENS, FIRST, CPU = "output tokens/s", "time to first token, median", "processor time per token, all processes"
-UNITS = {TOKENS: "tokens/s", FIRST: "s", CPU: "ms"}
+BY_WORK = "the same, to that of the workers"
+"""Their work for a token is the same however many requests wait, as long as batches are full; what the machine's
+neighbours take it longer, they take all processes longer."""
+UNITS = {TOKENS: "tokens/s", FIRST: "s", CPU: "ms", BY_WORK: "times"}
 HELP = """Tokens per second of two instances behind a gateway, over HTTP, for several numbers of requests at once; how
 many requests were not answered, and how often an instance was not ready meanwhile. A random model of two layers: what
 is measured is everything around the model.
@@ -69,7 +73,7 @@ class Levels:
         self._pids = {"gateway": cluster.gateway.pid, "gManager": cluster.gmanager.pid}
         for status in cluster.status()["instances"]:
             self._pids[f"rManager {status['instance_id']}"] = status["pid"]
-            self._pids[f"worker {status['instance_id']}"] = status["worker_pid"]
+            self._pids[f"{WORKER} {status['instance_id']}"] = status["worker_pid"]
         self.unanswered: dict[int, int] = {}
         self.problems: dict[int, dict[str, int]] = {}
         self.refused: dict[int, int] = {}
@@ -94,6 +98,7 @@ class Levels:
             TOKENS: tokens / load.seconds,
             FIRST: statistics.median(load.first_s or [load.seconds]),
             CPU: sum(used.values()),
+            BY_WORK: sum(used.values()) / max(1e-9, sum(ms for name, ms in used.items() if name.startswith(WORKER))),
         }
 
     async def _watched(self, concurrency: int) -> tuple[LoadResult, int]:
