@@ -1,7 +1,7 @@
 """No fatal error ends with 0: the table in docs/operations.md, row by row, with the real daemons.
 
 Elsewhere: a model that cannot be loaded (test_notify), a gManager that refuses (tests/cluster/test_joining), a hung
-worker (tests/cluster/test_creditor_lost), a second signal, a drain that takes too long and a parent that is gone
+worker (tests/cluster/lost/test_creditor_lost), a second signal, a drain that takes too long and a parent that is gone
 (tests/cli/test_daemon).
 """
 

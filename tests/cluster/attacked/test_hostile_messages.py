@@ -26,9 +26,9 @@ from distkv.wire.messages.common import Member, Message
 from distkv.wire.messages.envelope import Envelope, ToGManager, ToRManager
 from distkv.wire.messages.to_client import Rejected
 from tests.checkpoints import prompt_ids
+from tests.cluster.attacked.forged_messages import Known, message_types
 from tests.cluster.conftest import started, without_surprises
 from tests.cluster.driving import Driver, Running, driving, eventually
-from tests.cluster.forged_messages import Known, message_types
 
 CONTROL, OF_LINKS = message_types()
 PROMPT_TOKENS, MAX_TOKENS = 700, 700

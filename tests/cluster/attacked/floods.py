@@ -1,8 +1,8 @@
 """Floods of real daemons, by recipes that once ended processes (see tests/wire/abort_recipes.py).
 
-`python -m tests.cluster.floods gmanager|instance|gateway TRIES`: whether the daemon still runs, and answers, after each
-of them. A gManager and an instance are flooded by strangers, a gateway by the instances it has asked, while its event
-loop stands still and ZeroMQ's thread goes on.
+`python -m tests.cluster.attacked.floods gmanager|instance|gateway TRIES`: whether the daemon still runs, and answers,
+after each of them. A gManager and an instance are flooded by strangers, a gateway by the instances it has asked, while
+its event loop stands still and ZeroMQ's thread goes on.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How long a stop of everything takes, with real processes: from the signal until the last process is gone.
 
-    python -m tests.cluster.stop_times [--rounds N] [--model CHECKPOINT]
+    python -m tests.cluster.lost.stop_times [--rounds N] [--model CHECKPOINT]
 
 Each case starts `distkv up` with three instances, sends requests over HTTP, stops it, and says how long that took, how
 long the request itself went on after the signal, and how it ended. The median of all rounds, as a table for
@@ -265,7 +265,7 @@ CASES: dict[str, Callable[[str], Outcome]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.cluster.stop_times", description=SUMMARY)
+    parser = argparse.ArgumentParser(prog="python -m tests.cluster.lost.stop_times", description=SUMMARY)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--model", default="demo")
     parser.add_argument("--case", help="only those whose name has this in it")
