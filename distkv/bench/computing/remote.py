@@ -26,12 +26,14 @@ from distkv.bench.harness.report import Report, results
 from distkv.bench.remote_cells.debtor import Debtor, DecodeSteps
 from distkv.bench.remote_cells.goals import (
     ALONE,
+    BESIDE,
     IDLE,
     ONE,
     OWN_STEPS,
     ROUND_TRIP,
     SERVING,
     SHARE,
+    SHARE_BESIDE,
     THREE,
     TWO,
     goals_of,
@@ -161,24 +163,30 @@ class _Bench:
         return {case: found}
 
     def busy(self, context: int) -> Samples:
-        """Own steps of a creditor, without and with a debtor that asks all the time."""
-        steps = self._debtor.steps(context, (self._first.member,), self._transport)
-        rates: dict[str, list[float]] = {ALONE: [], SERVING: [], SHARE: []}
+        """Own steps of a creditor alone, beside a debtor that computes as much and asks nobody, and with one that asks
+        all the time."""
+        asking = self._debtor.steps(context, (self._first.member,), self._transport)
+        apart = self._debtor.steps(context, (), self._transport)
+        rates: dict[str, list[float]] = {ALONE: [], BESIDE: [], SERVING: [], SHARE: [], SHARE_BESIDE: []}
         try:
-            steps.step()
+            asking.step()
             self._first.load(True)
             for index in range(self._rounds):
                 self._say(f"a busy creditor, round {index + 1} of {self._rounds}")
                 alone, _ = self._own_steps(None)
-                serving, asked = self._own_steps(steps)
+                beside, _ = self._own_steps(apart)
+                serving, asked = self._own_steps(asking)
                 own_bytes = self._shape.step_bytes(OWN_CONTEXT, OWN_BATCH)
-                extra_bytes = asked * steps.remote_tokens * self._shape.kv_bytes_per_token
+                fewer = asked * asking.remote_tokens * self._shape.kv_bytes_per_token / own_bytes
                 rates[ALONE].append(alone)
+                rates[BESIDE].append(beside)
                 rates[SERVING].append(serving)
-                rates[SHARE].append(max(0.0, alone - extra_bytes / own_bytes))
+                rates[SHARE].append(max(0.0, alone - fewer))
+                rates[SHARE_BESIDE].append(max(0.0, beside - fewer))
         finally:
             self._first.load(False)
-            steps.close()
+            asking.close()
+            apart.close()
         return {OWN_STEPS: rates}
 
     def _own_steps(self, asking: DecodeSteps | None) -> tuple[float, float]:

@@ -15,6 +15,7 @@ from distkv.bench.computing import remote
 from distkv.bench.harness.alternate import Samples
 from distkv.bench.remote_cells.goals import (
     ALONE,
+    BESIDE,
     IDLE,
     LONG,
     ONE,
@@ -22,6 +23,7 @@ from distkv.bench.remote_cells.goals import (
     ROUND_TRIP,
     SERVING,
     SHARE,
+    SHARE_BESIDE,
     THREE,
     TWO,
     goals_of,
@@ -53,7 +55,7 @@ def test_a_quick_run(tmp_path: Path) -> None:
             assert found[layer_case(context, load), "own attention"] > 0
             assert found[layer_case(context, load), BEYOND_P99] >= found[layer_case(context, load), BEYOND] >= 0
     assert found[OWN_STEPS, ALONE] > 0 and found[ROUND_TRIP, "shm"] > 0 and found[ROUND_TRIP, "tcp"] > 0
-    assert len(report["goals"]) == 8
+    assert len(report["goals"]) == 9
     assert picture.stat().st_size
 
 
@@ -84,7 +86,13 @@ def samples(two: float, three: float, beyond: float, serving: float) -> Samples:
         token_case(LONG): {ONE: of(10.0), TWO: of(two), THREE: of(three)},
         layer_case(LONG, "idle"): {BEYOND: of(beyond)},
         layer_case(LONG, "busy"): {BEYOND_P99: of(900.0)},
-        OWN_STEPS: {ALONE: of(100.0), SERVING: of(serving), SHARE: of(60.0)},
+        OWN_STEPS: {
+            ALONE: of(100.0),
+            BESIDE: of(90.0),
+            SERVING: of(serving),
+            SHARE: of(60.0),
+            SHARE_BESIDE: of(50.0),
+        },
         ROUND_TRIP: {"shm": of(40.0), "tcp": of(70.0)},
         IDLE: {"creditor": of(0.0)},
     }
@@ -96,7 +104,9 @@ def samples(two: float, three: float, beyond: float, serving: float) -> Samples:
 def test_goals(two: float, three: float, beyond: float, serving: float, met: bool) -> None:
     """A creditor whose own steps were to fall to 60 % by the bytes may fall to 50 %."""
     found = goals_of(samples(two, three, beyond, serving), [LONG])
-    times, rates, waits, busy, kept, shm, tcp, idle = found
+    times, rates, waits, busy, kept, kept_beside, shm, tcp, idle = found
     assert [one.met for one in (times, rates, waits, kept)] == [met] * 4
     assert (busy.met, shm.met, tcp.met, idle.met) == (None, True, False, True)
     assert float(kept.target.removeprefix("at least ")) == pytest.approx(0.5, abs=0.01)
+    assert float(kept_beside.target.removeprefix("at least ")) == pytest.approx(5 / 9 - 0.1, abs=0.01)
+    assert kept_beside.met
