@@ -70,3 +70,11 @@ def paired_ratio(ours: Sequence[float], theirs: Sequence[float], *, seed: int = 
     means = sorted(statistics.fmean(draw.choices(logs, k=len(logs))) for _ in range(RESAMPLES))
     low, high = means[int(0.025 * RESAMPLES)], means[int(0.975 * RESAMPLES) - 1]
     return Ratio(math.exp(statistics.fmean(logs)), math.exp(low), math.exp(high))
+
+
+def median_interval(values: Sequence[float], *, seed: int = 0) -> Ratio:
+    """The median of the rounds, and its bootstrapped 95 % interval."""
+    draw = random.Random(seed)
+    medians = sorted(statistics.median(draw.choices(values, k=len(values))) for _ in range(RESAMPLES))
+    low, high = medians[int(0.025 * RESAMPLES)], medians[int(0.975 * RESAMPLES) - 1]
+    return Ratio(statistics.median(values), low, high)

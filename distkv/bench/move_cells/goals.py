@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distkv.bench.harness.alternate import Samples, paired_ratio
+from distkv.bench.harness.alternate import Samples, median_interval, paired_ratio
 from distkv.bench.harness.report import Goal, judged
 
 ROLES = "debtor", "creditor"
@@ -35,6 +35,10 @@ def goals_of(samples: Samples, moved: int, refused: int, wrong: int) -> tuple[Go
             rates = samples[rate_case(role)]
             name = f"decode throughput of the {role} at {tokens} tokens per step, beside none"
             found.append(judged(name, paired_ratio(rates[variant_of(tokens)], rates[NONE]), least=least))
+            beside = samples[beside_case(role)]
+            more = [a - b for a, b in zip(beside[variant_of(tokens)], beside[NONE], strict=True)]
+            name = f"% of its core that moving takes the {role} at {tokens} tokens per step"
+            found.append(judged(name, median_interval(more), most=round(100 * (1 - least), 3)))
     name = "rBlocks refused on arrival, and slots with wrong bytes"
     found.append(Goal(name, "0 of some", f"{refused + wrong} of {moved}", refused + wrong == 0 < moved))
     return tuple(found)

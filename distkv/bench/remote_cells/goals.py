@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import random
-import statistics
 from collections.abc import Sequence
 
-from distkv.bench.harness.alternate import RESAMPLES, Ratio, Samples, paired_ratio
+from distkv.bench.harness.alternate import Samples, median_interval, paired_ratio
 from distkv.bench.harness.report import Goal, judged
 from distkv.bench.remote_cells.layers import BEYOND, BEYOND_P99
 
@@ -39,14 +37,6 @@ OWN_STEPS = "busy creditor, steps/s"
 def goals_of(samples: Samples, contexts: Sequence[int]) -> tuple[Goal, ...]:
     """Those that were measured."""
     return (*_times(samples, contexts), *_layers(samples, contexts), *_loss(samples), *_links(samples))
-
-
-def median_interval(values: Sequence[float], *, seed: int = 0) -> Ratio:
-    """The median of the rounds, and its bootstrapped 95 % interval."""
-    draw = random.Random(seed)
-    medians = sorted(statistics.median(draw.choices(values, k=len(values))) for _ in range(RESAMPLES))
-    low, high = medians[int(0.025 * RESAMPLES)], medians[int(0.975 * RESAMPLES) - 1]
-    return Ratio(statistics.median(values), low, high)
 
 
 def _times(samples: Samples, contexts: Sequence[int]) -> list[Goal]:

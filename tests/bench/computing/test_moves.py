@@ -32,7 +32,7 @@ def test_a_quick_run(tmp_path: Path) -> None:
         for variant in (NONE, variant_of(16), variant_of(32), variant_of(64), BURST):
             assert found[rate_case(role), variant] > 0
             assert 0 < found[beside_case(role), variant] < 100
-    assert len(report["goals"]) == 5
+    assert len(report["goals"]) == 9
     assert report["goals"][-1]["met"] and report["machine"]["moved_blocks"] > 0
     assert picture.stat().st_size
 
@@ -66,23 +66,30 @@ def test_what_was_moved_lies_there_and_a_wrong_block_is_an_error(both: list[Inst
 
 
 def samples(sixteen: float, thirty_two: float) -> Samples:
-    """Of rounds that all found the same, but for a little; without moves it is 100 steps/s."""
+    """Of rounds that all found the same, but for a little. Without moves it is 100 steps/s, and 1 % of the core goes
+    beside them; what is lost of the steps goes there, too."""
     draw = random.Random(1)
 
     def of(value: float) -> list[float]:
         return [value * draw.uniform(0.999, 1.001) for _ in range(9)]
 
-    rates = {NONE: of(100.0), variant_of(16): of(sixteen), variant_of(32): of(thirty_two)}
-    return {rate_case(role): rates for role in ROLES}
+    steps = {NONE: 100.0, variant_of(16): sixteen, variant_of(32): thirty_two}
+    rates = {name: of(value) for name, value in steps.items()}
+    beside = {name: of(101.0 - value) for name, value in steps.items()}
+    return {rate_case(role): rates for role in ROLES} | {beside_case(role): beside for role in ROLES}
 
 
-@pytest.mark.parametrize(
-    ("sixteen", "thirty_two", "met"), [(99.5, 97.5, True), (98.5, 96.5, False), (99.0, 97.0, None)]
-)
-def test_goals(sixteen: float, thirty_two: float, met: bool | None) -> None:
-    *rates, blocks = goals_of(samples(sixteen, thirty_two), moved=7, refused=0, wrong=0)
-    assert [one.met for one in rates] == [met] * 4
+@pytest.mark.parametrize(("sixteen", "thirty_two", "met"), [(99.5, 97.5, True), (98.5, 96.5, False)])
+def test_goals(sixteen: float, thirty_two: float, met: bool) -> None:
+    *lost, blocks = goals_of(samples(sixteen, thirty_two), moved=7, refused=0, wrong=0)
+    assert [one.met for one in lost] == [met] * 8
     assert blocks.met
+
+
+def test_a_goal_that_rounds_disagree_about_is_open() -> None:
+    found = samples(99.0, 97.0)
+    *lost, _ = goals_of(found, moved=7, refused=0, wrong=0)
+    assert [one.met for one in lost[::2]] == [None] * 4
 
 
 @pytest.mark.parametrize(("moved", "refused", "wrong"), [(0, 0, 0), (7, 1, 0), (7, 0, 1)])
