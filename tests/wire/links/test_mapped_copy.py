@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import numpy as np
@@ -110,3 +111,23 @@ def test_large_reads_are_checked_in_pieces_of_whole_blocks(monkeypatch: pytest.M
         assert read is not None and not read.poll()
         read.wait(DEADLINE_S)
         assert into == pair.pool.view and len(read.checksums) == NUM_SLOTS
+
+
+@checking
+def test_a_read_that_is_dropped_in_the_middle_gives_its_destination_back_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(mapped_read, "PIECE_BYTES", SLOT_BYTES)
+    with open_pair("shm") as pair:
+        assert isinstance(pair.asking, CheckingLink)
+        memory = bytearray(2 * SLOT_BYTES)
+        read = pair.asking.read_checked([0, 1], [memoryview(memory)])
+        assert read is not None and not read.poll()
+        with pytest.raises(BufferError):
+            memory.append(0)
+        gc.disable()
+        try:
+            del read
+            memory.append(0)
+        finally:
+            gc.enable()

@@ -65,14 +65,17 @@ class CheckedMappedRead(MappedRead):
     ) -> None:
         """Of blocks that `can_check`."""
         self.checksums: list[int] = []
-        self._pool, self._slots, self._places, self._block_bytes = pool, slots, places, block_bytes
         most = max(1, PIECE_BYTES // block_bytes)
         pieces = [slice(first, first + most) for first in range(0, len(slots), most)]
-        super().__init__([partial(self._copy, piece) for piece in pieces], check_alive, give_up)
+        # Pieces know their destination and not this read: nobody waits for a collection of garbage to have it back.
+        copies = [partial(_copy_checked, pool, slots[one], places, one, block_bytes, self.checksums) for one in pieces]
+        super().__init__(copies, check_alive, give_up)
 
-    def _copy(self, piece: slice) -> None:
-        places = self._places.addresses[piece]
-        self.checksums += copy_checked(self._pool, self._slots[piece], places, self._block_bytes)
+
+def _copy_checked(
+    pool: memoryview, slots: Sequence[int], places: Places, piece: slice, block_bytes: int, found: list[int]
+) -> None:
+    found += copy_checked(pool, slots, places.addresses[piece], block_bytes)
 
 
 def copies_of(pool: memoryview, runs: Runs) -> list[Copy]:
