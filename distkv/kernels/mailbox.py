@@ -38,8 +38,8 @@ class Lane:
 
     flag: int64 [1], the number of the newest body. halt: int64 [1], anything but 0 ends all waits, at both ends. body:
     int32 [W]. These lie in memory that both ends reach. On the own device: status, int64 [1], a MailStatus, of both
-    lanes of this end, and done, int32 [1], 0 between two calls. busy_ns: int64 [1] on the device, from what was taken
-    to what is posted, added up where the device has a clock.
+    lanes of this end, and done, int32 [1], 0 between two calls; times, int64 [2], of this end where its device has a
+    clock, in ns: how long it has waited for what it took, and computed between what it took and what it then posted.
 
     Once the status is not OK nothing is taken or posted any more, and whoever would be waited for spoils its lane.
     """
@@ -49,7 +49,7 @@ class Lane:
     body: Tensor
     status: Tensor
     done: Tensor
-    busy_ns: Tensor
+    times: Tensor
 
 
 def words_of(tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -69,6 +69,7 @@ def post(lane: Lane, number: int, *tensors: Tensor) -> None:
     for words in words_of(tensors):
         start, end = end, end + len(words)
         lane.body[start:end].copy_(words)
+    lane.times[1] += time.perf_counter_ns()
     lane.flag.fill_(number)
 
 
@@ -76,13 +77,16 @@ def take(lane: Lane, number: int, *tensors: Tensor, limit_s: float) -> None:
     """Wait for the number, `limit_s` at most, and read the body into tensors, one or two. If it does not come they are
     left as they are, and the status says why."""
     if int(lane.status) == MailStatus.OK:
+        begun_ns = time.perf_counter_ns()
         lane.status.fill_(_awaited(lane, number, time.monotonic() + limit_s))
+        lane.times[0] += time.perf_counter_ns() - begun_ns
     if int(lane.status) != MailStatus.OK:
         return
     end = 0
     for words in words_of(tensors):
         start, end = end, end + len(words)
         words.copy_(lane.body[start:end])
+    lane.times[1] -= time.perf_counter_ns()
 
 
 def _awaited(lane: Lane, number: int, deadline_s: float) -> MailStatus:

@@ -168,13 +168,15 @@ class CreditorLink:
         self._counters.query_bytes += partial[0].nbytes + partial[1].nbytes
         return partial
 
-    def settle(self) -> None:
+    def settle(self) -> float:
         """The device has done a step whose layers were posted: what became of them is known now. To be called inside
-        its stream; waits for the creditor's word that all of them counted."""
+        its stream; waits for the creditor's word that all of them counted. Returns the seconds that the device stood
+        still for partials."""
         if not self.posts:
-            return
+            return 0.0
         assert self._posting is not None
-        self._posts, status = False, self._posting.outcome()
+        status, waited_s = self._posting.outcome()
+        self._posts = False
         try:
             match status:
                 case MailStatus.OK:
@@ -188,6 +190,7 @@ class CreditorLink:
                     raise LinkClosed(self._creditor_id, "it could not serve a layer")
         except (LinkError, WireError) as error:
             self._fail(error)
+        return waited_s
 
     def send(self, layer: int, q: Tensor) -> None:
         """Send the queries of a layer, [R, Hq, D] in the model's dtype, on the host."""

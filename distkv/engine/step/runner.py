@@ -121,7 +121,7 @@ class StepRunner:
             if any(batch.links or batch.fetched for batch in batches):
                 self._device.synchronize()
             for link in (link for batch in batches for link in batch.links):
-                link.settle()
+                self.counters.attend_wait_s += link.settle()
             outputs = self._sample.finish(begun.planned, begun.sampled, self.counters)
         self.counters.steps += 1
         self.counters.remote_steps += any(batch.links or batch.fetched for batch in batches)

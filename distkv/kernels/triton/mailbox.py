@@ -37,7 +37,7 @@ def post_mail(lane: Lane, number: int, *tensors: Tensor, timed: bool) -> None:
         lane.flag,
         lane.status,
         lane.done,
-        lane.busy_ns,
+        lane.times,
         len(first),
         words,
         number,
@@ -57,7 +57,7 @@ def take_mail(lane: Lane, number: int, *tensors: Tensor, limit_s: float, timed: 
         lane.flag,
         lane.halt,
         lane.status,
-        lane.busy_ns,
+        lane.times,
         len(first),
         words,
         number,
@@ -74,7 +74,7 @@ def _pair(tensors: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
 
 @triton.jit(
     do_not_specialize=["words_first", "words", "number"],
-    do_not_specialize_on_alignment=["second", "flag", "status", "done", "busy_ns"],
+    do_not_specialize_on_alignment=["second", "flag", "status", "done", "times"],
 )
 def _post_kernel(  # type: ignore[no-untyped-def]
     first,
@@ -83,7 +83,7 @@ def _post_kernel(  # type: ignore[no-untyped-def]
     flag,
     status,
     done,
-    busy_ns,
+    times,
     words_first,
     words,
     number: tl.int64,
@@ -103,13 +103,13 @@ def _post_kernel(  # type: ignore[no-untyped-def]
     if tl.atomic_add(done, 1, sem="acq_rel", scope="sys") == tl.num_programs(0) - 1:
         tl.store(done, 0)
         if TIMED:
-            tl.store(busy_ns, tl.load(busy_ns) + cuda.globaltimer().to(tl.int64))
+            tl.store(times + 1, tl.load(times + 1) + cuda.globaltimer().to(tl.int64))
         tl.atomic_xchg(flag, tl.where(is_ok, number.to(tl.int64), _SPOILT_NUMBER), sem="release", scope="sys")
 
 
 @triton.jit(
     do_not_specialize=["words_first", "words", "number", "limit"],
-    do_not_specialize_on_alignment=["second", "flag", "halt", "status", "busy_ns"],
+    do_not_specialize_on_alignment=["second", "flag", "halt", "status", "times"],
 )
 def _take_kernel(  # type: ignore[no-untyped-def]
     first,
@@ -118,7 +118,7 @@ def _take_kernel(  # type: ignore[no-untyped-def]
     flag,
     halt,
     status,
-    busy_ns,
+    times,
     words_first,
     words,
     number: tl.int64,
@@ -150,6 +150,7 @@ def _take_kernel(  # type: ignore[no-untyped-def]
             tl.store(first + place, value, mask=is_first & is_word)
             tl.store(second + place - words_first, value, mask=is_word & (place >= words_first))
             if TIMED and tl.program_id(0) == 0:
-                tl.store(busy_ns, tl.load(busy_ns) - cuda.globaltimer().to(tl.int64))
+                tl.store(times, tl.load(times) + spent)
+                tl.store(times + 1, tl.load(times + 1) - cuda.globaltimer().to(tl.int64))
         else:
             tl.store(status, tl.where(seen > number, _SPOILT, tl.where(halted != 0, _HALTED, _LATE)).to(tl.int64))

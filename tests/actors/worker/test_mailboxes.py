@@ -54,7 +54,7 @@ class Creditors:
         self._stack.callback(self._memory.close)
         self.members: dict[str, Member] = {}
         self.servers: dict[str, LinkServer] = {}
-        self.before_layer: Callable[[int], None] = lambda _layer: None
+        self.before_layer: Callable[[str, int], None] = lambda _name, _layer: None
         self.posted: list[int] = []
         self._patch(monkeypatch)
 
@@ -64,10 +64,10 @@ class Creditors:
 
         def attends(q: Tensor, kv: Any, *args: Any, serving: bool = False, **named: Any) -> Partial:
             if serving:
-                for creditor in self.engine.peers.creditors.values():
+                for name, creditor in self.engine.peers.creditors.items():
                     for layer in range(self.engine.model.config.num_layers):
                         if creditor.engine.pool.layer(layer) is kv:
-                            self.before_layer(layer)
+                            self.before_layer(name, layer)
             return attend(q, kv, *args, serving=serving, **named)
 
         def posts(lane: Any, number: int, *tensors: Tensor) -> None:
@@ -97,7 +97,9 @@ class Creditors:
         self._stack.callback(thread.join, DEADLINE_S)
         self._stack.callback(listener.close)
 
-    def runner(self, transport: Transport = "auto", timeout_s: float = DEADLINE_S) -> StepRunner:
+    def runner(
+        self, transport: Transport = "auto", timeout_s: float = DEADLINE_S, microbatches: int | None = None
+    ) -> StepRunner:
         """A debtor that asks them."""
         model, creditor = self.engine.model, next(iter(self.engine.peers.creditors.values()))
         mailboxes = Mailboxes(creditor.server, model.config, model.dtype, model.device)
@@ -105,7 +107,7 @@ class Creditors:
         self.links.update(tuple(self.members.values()))
         self._stack.callback(mailboxes.close)
         self._stack.callback(self.links.update, (), tuple(self.members))
-        return StepRunner(model, self.engine.pool, self.links, None, "ship")
+        return StepRunner(model, self.engine.pool, self.links, microbatches, "ship")
 
     def counted(self, name: str) -> int:
         """Query rows that it attended with."""
@@ -185,6 +187,34 @@ def test_over_a_network_and_for_chunks_frames_travel(creditors: Creditors, lent:
         creditors.posted.clear()
 
 
+def test_what_the_device_waits_and_computes_is_counted(
+    engine: Engine, creditors: Creditors, lent: Lent, path: Path
+) -> None:
+    """As it is where the host sees each layer: by it instances decide what borrowing costs, and what serving does."""
+    runner = creditors.runner()
+    run(runner, decode(lent))
+    waited_s = runner.counters.attend_wait_s
+    before = [engine.peers.creditors[name].server.counters.serve_s for name in ("x", "y")]
+    creditors.before_layer = lambda _name, _layer: time.sleep(0.05)
+    run(runner, decode(lent), step_id=2)
+    layers = engine.model.config.num_layers
+    assert 0.04 * layers <= runner.counters.attend_wait_s - waited_s < DEADLINE_S
+    for name, serve_s in zip(("x", "y"), before, strict=True):
+        assert 0.04 * layers <= engine.peers.creditors[name].server.counters.serve_s - serve_s < DEADLINE_S
+
+
+def test_two_microbatches_have_mailboxes_of_their_own(engine: Engine, creditors: Creditors, lent: Lent) -> None:
+    other = Lent(engine, "other", 6)
+    engine.run(other.step(48, 49))
+    seqs = decode(lent), decode(other)
+    expected = engine.run(*seqs)
+    runner = creditors.runner(microbatches=2)
+    for step_id in range(1, 4):
+        assert run(runner, *seqs, step_id=step_id) == expected
+    layers = engine.model.config.num_layers
+    assert sorted(creditors.posted) == sorted([*range(1, 3 * layers + 1)] * 8), "two ends, two creditors, two parts"
+
+
 def test_two_on_one_gpu_take_turns_and_so_exchange_frames(
     engine: Engine, creditors: Creditors, lent: Lent, path: Path
 ) -> None:
@@ -217,8 +247,8 @@ def test_a_revoked_span_is_read_until_the_plan_is_done_and_then_lost(creditors: 
     revoked = threading.Event()
     at_revocation: list[bool] = []
 
-    def revoke(layer: int) -> None:
-        if layer == 1 and not at_revocation:
+    def revoke(name: str, layer: int) -> None:
+        if (name, layer) == ("x", 1) and not at_revocation:
             registry.revoke(lent.remote[0].span, revoked.set)
             at_revocation.append(revoked.is_set())
 
@@ -247,8 +277,8 @@ def test_a_creditor_that_ends_in_the_middle_is_lost_at_once_and_asked_again(cred
     """What waits for it on the device ends with its connection, long before its time is over."""
     ended = threading.Event()
 
-    def end(layer: int) -> None:
-        if layer == 1 and not ended.is_set():
+    def end(name: str, layer: int) -> None:
+        if (name, layer) == ("x", 1) and not ended.is_set():
             ended.set()
             creditors.links.update((), ("x",))
 
@@ -269,7 +299,7 @@ def test_a_creditor_that_is_late_is_lost(creditors: Creditors, lent: Lent) -> No
     go_on = threading.Event()
     runner = creditors.runner(timeout_s=0.3)
     run(runner, decode(lent))
-    creditors.before_layer = lambda layer: assert_waited(go_on) if layer == 1 else None
+    creditors.before_layer = lambda _name, layer: assert_waited(go_on) if layer == 1 else None
     begun_s = time.monotonic()
     (result,) = run(runner, decode(lent), step_id=2)
     waited_s = time.monotonic() - begun_s

@@ -185,7 +185,7 @@ def checksums(**_: Any) -> None:
 def mail(*, heads: int = 32, dim: int = 128, **_: Any) -> None:
     """What two devices say to each other in a layer, at both ends, with the number of a step far on."""
     word = torch.zeros(1, dtype=torch.int64)
-    lane = Lane(word, word, torch.zeros(heads * (dim + 1), dtype=torch.int32), word, word.int(), word)
+    lane = Lane(word, word, torch.zeros(heads * (dim + 1), dtype=torch.int32), word, word.int(), word.repeat(2))
     query, partial = torch.zeros(1, heads, dim).bfloat16(), (torch.zeros(1, heads, dim), torch.zeros(1, heads))
     for number in (1, 2**40):
         for tensors in ((query,), partial):

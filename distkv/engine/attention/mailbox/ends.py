@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -38,6 +38,15 @@ class SharedMemory(Protocol):
     def halt(self) -> None: ...
 
 
+class Outcome(NamedTuple):
+    """What became of an end's mail, and in all so far, where the device has a clock: how long it has waited, and, at a
+    creditor, computed between queries and partials."""
+
+    status: MailStatus
+    waited_s: float
+    computed_s: float
+
+
 class MailboxEnd:
     """The debtor's end or the creditor's. queries, partials: its lanes, good while this object lives. Made inside a
     stream of the device; used by one thread, but for `halt`.
@@ -51,7 +60,7 @@ class MailboxEnd:
         self._memory, self._shared, self._device = memory, shared, device
         # Of this end's, and as far apart as what different programs write should be.
         (own,) = device.to_device(torch.zeros(4 * LINE_BYTES, dtype=torch.uint8))
-        self._status, self._busy = own[:8].view(torch.int64), own[3 * LINE_BYTES :][:8].view(torch.int64)
+        self._status, self._times = own[:8].view(torch.int64), own[3 * LINE_BYTES :][:16].view(torch.int64)
 
         def lane(flag_at: int, body_at: int, num_bytes: int, done_at: int) -> Lane:
             return Lane(
@@ -60,7 +69,7 @@ class MailboxEnd:
                 body=shared[body_at : body_at + num_bytes].view(torch.int32),
                 status=self._status,
                 done=own[done_at : done_at + 4].view(torch.int32),
-                busy_ns=self._busy,
+                times=self._times,
             )
 
         self.queries = lane(memory.queries_flag_at, memory.queries_at, memory.query_bytes, LINE_BYTES)
@@ -70,11 +79,11 @@ class MailboxEnd:
         """See MailboxMemory: from any thread."""
         self._memory.halt()
 
-    def outcome(self) -> tuple[MailStatus, float]:
-        """What became of all that was launched in this stream, once it is done, and the seconds that this end computed,
-        in all; 0 where the device has no clock."""
-        status, busy = self._device.to_host(self._status, self._busy).wait()
-        return MailStatus(int(status)), int(busy) / 1e9
+    def outcome(self) -> Outcome:
+        """Of all that was launched in this stream, once it is done."""
+        status, times = self._device.to_host(self._status, self._times).wait()
+        waited_ns, computed_ns = times.tolist()
+        return Outcome(MailStatus(int(status)), waited_ns / 1e9, computed_ns / 1e9)
 
 
 def warm_up_mail(device: Device, heads: int, dim: int, dtype: torch.dtype) -> None:
@@ -82,7 +91,7 @@ def warm_up_mail(device: Device, heads: int, dim: int, dtype: torch.dtype) -> No
     mail may have to wait for that first. heads, dim, dtype: of queries."""
     word, count = (torch.zeros(1, dtype=one, device=device.place) for one in (torch.int64, torch.int32))
     body = torch.zeros(heads * (dim + 1), dtype=torch.int32, device=device.place)
-    lane = Lane(word.clone(), word.clone(), body, word, count, word.clone())
+    lane = Lane(word.clone(), word.clone(), body, word, count, word.repeat(2))
     query = torch.zeros(heads, dim, dtype=dtype, device=device.place)
     partial = torch.zeros(heads, dim, device=device.place), torch.zeros(heads, device=device.place)
     for number, tensors in enumerate([(query,), partial], 1):

@@ -40,7 +40,7 @@ class Posting:
         self._query_bytes, self._partial_bytes = memory.query_bytes, memory.partial_bytes
         self._next, self._first = 1, 0
         self._rows: Rows = slice(0, 0)
-        self._limit_s = 0.0
+        self._limit_s = self._waited_s = 0.0
         self._partial: Partial | None = None
 
     def begin(self, plan: AttendPlan, rows: Rows, limit_s: float) -> int:
@@ -80,9 +80,12 @@ class Posting:
         """Nothing will be posted or taken any more: the creditor need not wait. From any thread."""
         self._end.halt()
 
-    def outcome(self) -> MailStatus:
-        """Of all layers that were launched, once the device has done them."""
-        return self._end.outcome()[0]
+    def outcome(self) -> tuple[MailStatus, float]:
+        """Of the layers of the plan, once the device has done them, and the seconds that it stood still for partials: 0
+        where it has no clock."""
+        outcome, before_s = self._end.outcome(), self._waited_s
+        self._waited_s = outcome.waited_s
+        return outcome.status, outcome.waited_s - before_s
 
 
 def mailbox_bytes(num_layers: int, heads: int, dim: int, dtype: torch.dtype) -> tuple[int, int]:

@@ -36,7 +36,7 @@ class PostedServing:
         self._server, self._memory, self._later = server, memory, later
         with server.stream():
             self._end = MailboxEnd(memory, shared, server.device)
-        self._busy_s = 0.0
+        self._computed_s = 0.0
 
     @torch.inference_mode()
     def serve(self, served: ServedPlan) -> PlanServed | MailStatus:
@@ -47,12 +47,12 @@ class PostedServing:
         with server.stream(), self._standing(served) as spans:
             self._launch(served, spans)
             # From here on nothing that was launched reads a pool any more.
-            status, busy_s = self._end.outcome()
-        if status is not MailStatus.OK:
+            outcome = self._end.outcome()
+        if outcome.status is not MailStatus.OK:
             self._end.halt()
-            return status
-        server.count_posted(plan.num_rows * server.num_layers, busy_s - self._busy_s)
-        self._busy_s = busy_s
+            return outcome.status
+        server.count_posted(plan.num_rows * server.num_layers, outcome.computed_s - self._computed_s)
+        self._computed_s = outcome.computed_s
         return PlanServed(
             step_id=plan.step_id, stale=tuple(index for index, slots in enumerate(spans) if slots is None)
         )

@@ -121,8 +121,8 @@ def test_bodies_of_any_size(tmp_path: Path, kernels: str, words: tuple[int, int]
     from tests.engine.attention.mailbox.ends import backend_of
 
     backend, body = backend_of(kernels), torch.full((20_000,), -1, dtype=torch.int32)
-    flag, halt, status, busy = torch.zeros(4, 1, dtype=torch.int64)
-    lane = Lane(flag, halt, body, status, torch.zeros(1, dtype=torch.int32), busy)
+    flag, halt, status = torch.zeros(3, 1, dtype=torch.int64)
+    lane = Lane(flag, halt, body, status, torch.zeros(1, dtype=torch.int32), torch.zeros(2, dtype=torch.int64))
     sent = [torch.arange(count, dtype=torch.int32) + 10**6 * index for index, count in enumerate(words) if count]
     for number in (5, 6):
         backend.post(lane, number, *sent)
