@@ -110,7 +110,7 @@ def _measure_host(say: Say, cells: list[tuple[int, int]], rounds: int) -> Measur
     samples = host_steps.host_work(cells, rounds)
     machine = machine_facts() | {
         "model": f"random Llama of {host_steps.LAYERS} layers, so narrow that what is computed takes next to nothing",
-        "kernels": "none: captured pieces are not replayed, attention is planned and not launched",
+        "kernels": "none: captured graphs are not replayed, attention is planned and not launched",
         "command": "distkv bench step --host --batches "
         + ",".join(str(batch) for batch in dict.fromkeys(batch for batch, _ in cells)),
     }

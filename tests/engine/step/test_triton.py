@@ -45,20 +45,18 @@ def test_prompt_and_decode(path: Path) -> None:
 
 
 def test_decodes_as_one_graph(path: Path) -> None:
-    """Of two sequences that are padded to four, then of one, over blocks that come one by one."""
+    """Of two sequences in any order, then of one, over blocks that come one by one."""
     from distkv.kernels.triton.backend import TritonBackend
 
     device = CudaDevice(0) if HAS_GPU else AsyncHost(TritonBackend())
     engine = Engine(path, device=device, num_slots=16)
-    prompts = {
-        name: prompt_ids(length, seed=seed) for seed, (name, length) in enumerate([("a", 3), ("b", 7), ("c", 2)])
-    }
-    tables = {name: engine.table(12, scattered=True) for name in prompts}
+    prompts = {name: prompt_ids(length, seed=seed) for seed, (name, length) in enumerate([("a", 2), ("b", 1)])}
+    tables = {name: engine.table(8, scattered=True) for name in prompts}
     found = {
         name: [engine.run(seq_step(ids, 0, len(ids), tables[name], name=name, sample=GREEDY))[0].token]
         for name, ids in prompts.items()
     }
-    for names in (["a", "b", "c"], ["c", "a", "b"], ["b"], ["a", "b"]):
+    for names in (["b", "a"], ["a"]):
         ends = [len(prompts[name]) + len(found[name]) for name in names]
         results = engine.run(
             *(

@@ -39,7 +39,7 @@ class DeviceTables:
         self._kept: dict[str, _Kept] = {}
         self._free = list(range(num_tables))
         self._step = 0
-        self._changes: list[tuple[int, int]] = []
+        self._changes: dict[int, tuple[int, int]] = {}
 
     def begin_step(self) -> None:
         """Tables that are taken from here on are needed together."""
@@ -65,10 +65,10 @@ class DeviceTables:
         return self._slots[tables, place], first
 
     def take_changes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Where `tensor` has to change, and to what. A place may come twice, with the same number."""
+        """Where `tensor` has to change, and to what."""
         if not self._changes:
             return _NOTHING
-        at = np.concatenate([np.arange(first, end) for first, end in self._changes])
+        at = np.concatenate([np.arange(first, end) for first, end in self._changes.values()])
         self._changes.clear()
         return at, self._slots.reshape(-1)[at]
 
@@ -100,7 +100,9 @@ class DeviceTables:
         self._first_blocks[place], self._counts[place], kept.local = first_block, count, local
         if len(slots):
             start = place * self._max_blocks
-            self._changes.append((start + same, start + count))
+            before = self._changes.get(place, (start + same, start + count))
+            # Steps that are computed otherwise leave theirs to a later one.
+            self._changes[place] = min(before[0], start + same), max(before[1], start + count)
         return place
 
     def _fits(self, local: Sequence[Run]) -> bool:

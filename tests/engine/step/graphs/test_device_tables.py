@@ -92,3 +92,16 @@ def test_what_does_not_fit_has_no_table() -> None:
     found = taken(device_tables, **{name: (Run(0, 3, 1),) for name in "abcd"})
     assert [place is None for place in found.values()] == [False, False, False, True]
     assert taken(device_tables, d=(Run(0, 3, 1),))["d"] is not None
+
+
+def test_what_is_left_to_a_later_step_does_not_grow() -> None:
+    """A request grows for long while its steps are computed without these tables."""
+    device_tables = tables_of()
+    for count in range(1, BLOCKS + 1):
+        for name in "ab":
+            device_tables.begin_step()
+            device_tables.take(seq_step((), 0, 1, (Run(0, 7, count),), name=name))
+            assert len(device_tables._changes) <= 2
+    at, slots = device_tables.take_changes()
+    assert sorted(at.tolist()) == sorted({*at.tolist()}) and len(at) == 2 * BLOCKS
+    assert slots.tolist() == [*range(7, 7 + BLOCKS)] * 2
