@@ -1,4 +1,4 @@
-"""`distkv bench distattention`: attention of one decode step over several processes, in three ways (001 Fig. 11).
+"""`distkv bench distattention`: attention of a decode step, and of a chunk, over several processes (001 Fig. 11).
 
 DistAttention, tensor parallelism by heads and RingAttention, by turns over the same keys, within a host and over links
 of 125 MB/s. Each is checked against attention in float64 before it is measured.
@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import click
 from torch import Tensor
@@ -25,22 +26,28 @@ from distkv.bench.split_attention.network import RATE_MB_S, Place, missing, shap
 from distkv.bench.split_attention.split import Split, exact_attention
 from distkv.bench.split_attention.ways import DIST, HEADS, HOST, OUT_DTYPES, RING, SHAPED, WAYS, Link, Name
 
+Load = Literal["all", "decode", "chunk"]
 LINKS: tuple[Link, ...] = (HOST, SHAPED)
 CONTEXTS = tuple(2**exponent << 10 for exponent in range(2, 9))
+CHUNK_CONTEXTS = CONTEXTS[:3]
+CHUNK_ROWS = 256
 QUICK_CONTEXTS = (512, 1024)
+QUICK_CHUNK_CONTEXTS, QUICK_CHUNK_ROWS = (512,), 5
 HEADS_13B, DIM_13B, LAYERS_13B = 40, 128, 40
 STEP_BYTES = 5 << 28
 """A step has as many layers as have so many bytes of keys and values, so that no cache has what it reads."""
 TOLERANCE = 0.01
 """Of results, beside the largest number of the exact ones: keys, queries and some outputs are bfloat16."""
-RING_S = 15.0
-"""RingAttention over shaped links is played once where all its rounds would take longer."""
+RING_S = 10.0
+RING_ROUNDS = 3
+"""RingAttention plays as many rounds as take RING_S, RING_ROUNDS at most; where that is less than two, the step that
+its result was taken from is all that is measured of it."""
 MEMORY_SHARE = 0.75
 """Of the memory that is available, what the pools of all processes may take."""
-HELP = """Attention of one decode step of LLaMA2-13B's shapes (40 heads of 128, bfloat16) over 4K to 256K tokens,
-split over processes in three ways: DistAttention, tensor parallelism by heads, RingAttention. By turns over the same
-keys, with the processes on one host, and joined by links of 125 MB/s where this is root; the time of a layer, and what
-it sends.
+HELP = """Attention of one decode step of LLaMA2-13B's shapes (40 heads of 128, bfloat16) over 4K to 256K tokens, and of
+a chunk of 256 tokens behind 4K to 16K, split over processes in three ways: DistAttention, tensor parallelism by heads,
+RingAttention. By turns over the same keys, with the processes on one host, and joined by links of 125 MB/s where this
+is root; the time of a layer, and what it sends.
 
 \\b
 Examples:
@@ -50,14 +57,14 @@ Examples:
 """
 
 
-def measure(say: Say, *, quick: bool, processes: int, rounds: int | None) -> Measured:
+def measure(say: Say, *, quick: bool, processes: int, load: Load, rounds: int | None) -> Measured:
     """Run it; the report and its samples. Nothing that it started is left on return."""
-    rounds = rounds or (2 if quick else 7)
+    rounds = rounds or (2 if quick else 11)
     facts = machine_facts()
-    splits = [_split(context, processes, quick=quick) for context in (QUICK_CONTEXTS if quick else CONTEXTS)]
+    splits = [one for one in (_quick_splits if quick else _splits)(processes) if load in ("all", _load(one))]
     available_bytes = _available_bytes()
     fitting = [split for split in splits if _pools_bytes(split) <= MEMORY_SHARE * available_bytes]
-    turns, errors, once = Turns(), dict.fromkeys(WAYS, 0.0), []
+    turns, errors, ring_rounds = Turns(), dict.fromkeys(WAYS, 0.0), []
     no_network = missing()
     with ExitStack() as stack:
         places = () if no_network else stack.enter_context(shaped_network(processes))
@@ -65,39 +72,40 @@ def measure(say: Say, *, quick: bool, processes: int, rounds: int | None) -> Mea
             bench = _Bench(say, split, turns, rounds, places)
             for way, error in bench.run().items():
                 errors[way] = max(errors[way], error)
-            once += bench.played_once
+            ring_rounds += bench.ring_rounds
     samples = turns.samples
     machine = facts | {
-        "model": f"attention of LLaMA2-13B, {HEADS_13B} heads of {DIM_13B}, bfloat16; one decode step",
+        "model": f"attention of LLaMA2-13B, {HEADS_13B} heads of {DIM_13B}, bfloat16",
         "placed": f"{processes} processes of one thread each, on {min(processes, facts['cores'])} cores",
         "links": "Unix sockets and mapped pools; " + (no_network or f"{RATE_MB_S} MB/s each way by tc tbf"),
-        "left_out": ", ".join(f"{one.context >> 10}K: memory" for one in splits if one not in fitting) or "nothing",
-        "played_once": ", ".join(once) or "nothing",
+        "left_out": ", ".join(f"{_title(one)}: memory" for one in splits if one not in fitting) or "nothing",
+        "rounds of RingAttention": ", ".join(ring_rounds),
         "off_by": ", ".join(f"{way} {error:.2%}" for way, error in errors.items()) + " of the largest exact number",
-        "command": f"distkv bench distattention --processes {processes} --rounds {rounds}"
+        "command": f"distkv bench distattention --processes {processes} --load {load} --rounds {rounds}"
         + (" --quick" if quick else ""),
         "contenders": {
             DIST: "the rBlocks are split; queries in bfloat16 to creditors, partials back in "
             f"{OUT_DTYPES[HOST]} within a host and {OUT_DTYPES[SHAPED]} between",
             HEADS: "the heads are split; no queries travel, and outputs are gathered by all in one hop, in the same "
             "dtypes; the all-reduce that a layer does instead would send at least twice as much",
-            RING: "the rBlocks are split, and the one query is where the first of them are; all others come there, "
-            "also ahead for the next layer, by mapped reads within a host; attended to piece by piece meanwhile",
+            RING: "the rBlocks are split, and so are a chunk's queries; the one of a decode step is where the first of "
+            "them are; all others come there, also ahead for the next layer, by mapped reads within a host; attended "
+            "to piece by piece meanwhile",
         },
     }  # fmt: skip
-    goals = goals_of(samples, [split.context for split in fitting], no_network)
+    goals = goals_of(samples, [split.context for split in fitting if split.rows == 1], no_network)
     units = {case: unit_of(case) for case in samples}
     return Report("distattention", machine, versions_of(("torch",)), results(samples, units), goals), samples
 
 
 class _Bench:
-    """One split. played_once: what was, of what plays rounds."""
+    """One split. ring_rounds: of RingAttention over each link, in words."""
 
     def __init__(self, say: Say, split: Split, turns: Turns, rounds: int, places: Sequence[Place]) -> None:
         self._split, self._turns, self._rounds, self._places = split, turns, rounds, places
         self._report = say
-        self._title = f"{split.context / 1024:g}K tokens"
-        self.played_once: list[str] = []
+        self._title = _title(split)
+        self.ring_rounds: list[str] = []
 
     def run(self) -> dict[Name, float]:
         """Measure all ways; returns how far each is off."""
@@ -119,26 +127,27 @@ class _Bench:
         self._report(f"{self._title}, {what}")
 
     def _rounds_of(self, group: Group, link: Link, first: Mapping[Name, Step]) -> None:
-        variants: dict[str, Measure] = {way: partial(self._measured, group, way, link) for way in WAYS}
-        seconds = first[RING].seconds
-        if link == SHAPED and seconds * self._rounds > RING_S:
-            del variants[RING]
+        measures: dict[str, Measure] = {way: partial(self._measured, group, way, link) for way in WAYS}
+        others = {way: measure for way, measure in measures.items() if way != RING}
+        ring_rounds = min(self._rounds, RING_ROUNDS, int(RING_S / first[RING].seconds))
+        if ring_rounds < 2:
+            ring_rounds = 0
         for index in range(self._rounds):
             self._say(f"{link}, round {index + 1} of {self._rounds}")
-            self._turns.take(variants, index)
-        if RING not in variants:
+            self._turns.take(measures if index < ring_rounds else others, index)
+        if not ring_rounds:
             for case, value in self._values(RING, link, first[RING]).items():
                 self._turns.samples[case][RING] = [value]
-            self.played_once.append(f"{RING} over {self._title} and shaped links")
+        self.ring_rounds.append(f"{self._title} {link} {max(1, ring_rounds)}")
 
     def _measured(self, group: Group, way: Name, link: Link) -> Mapping[str, float]:
         return self._values(way, link, group.step(way, link, self._layers(way, link)))
 
     def _values(self, way: Name, link: Link, step: Step) -> Mapping[str, float]:
-        layers, context = self._layers(way, link), self._split.context
+        layers, context, rows = self._layers(way, link), self._split.context, self._split.rows
         return {
-            time_case(link, context): 1e3 * step.seconds / layers,
-            sent_case(link, context): step.sent_bytes / 1e6 / layers,
+            time_case(link, context, rows): 1e3 * step.seconds / layers,
+            sent_case(link, context, rows): step.sent_bytes / 1e6 / layers,
         }
 
     def _layers(self, way: Name, link: Link) -> int:
@@ -147,18 +156,41 @@ class _Bench:
 
     def _error(self, way: Name, step: Step, exact: Tensor) -> float:
         """The most that any process is off in the first layer. Raises RuntimeError when that is no rounding."""
-        most = exact.abs().max()
-        error = max(float((outputs[0].double() - exact).abs().max() / most) for outputs in step.outputs)
+        most, error, row = float(exact.abs().max()), 0.0, 0
+        for outputs in step.outputs:
+            rows = outputs.shape[1]
+            # Each process has all rows, or those behind the ones of the process before.
+            expected = exact if rows == len(exact) else exact[row : row + rows]
+            error = max(error, float((outputs[0].double() - expected).abs().max()) / most)
+            row += rows
         if not error <= TOLERANCE:
             raise RuntimeError(f"{way} is off by {error:.2%} over {self._title}")
         return error
 
 
-def _split(context: int, processes: int, *, quick: bool) -> Split:
-    if quick:
-        return Split(context, processes, layers=2, heads=4, dim=64)
-    one = Split(context, processes, layers=1, heads=HEADS_13B, dim=DIM_13B)
-    return Split(context, processes, max(1, min(LAYERS_13B, STEP_BYTES // one.layer_bytes)), HEADS_13B, DIM_13B)
+def _splits(processes: int) -> list[Split]:
+    """Decode steps, then chunks, whose layers take so long that one is enough."""
+    found = []
+    for context in CONTEXTS:
+        layer = Split(context, processes, 1, HEADS_13B, DIM_13B)
+        layers = max(1, min(LAYERS_13B, STEP_BYTES // layer.layer_bytes))
+        found.append(Split(context, processes, layers, HEADS_13B, DIM_13B))
+    chunks = [Split(context, processes, 1, HEADS_13B, DIM_13B, CHUNK_ROWS) for context in CHUNK_CONTEXTS]
+    return found + chunks
+
+
+def _quick_splits(processes: int) -> list[Split]:
+    found = [Split(context, processes, layers=2, heads=4, dim=64) for context in QUICK_CONTEXTS]
+    return found + [Split(context, processes, 2, 4, 64, QUICK_CHUNK_ROWS) for context in QUICK_CHUNK_CONTEXTS]
+
+
+def _load(split: Split) -> Load:
+    return "decode" if split.rows == 1 else "chunk"
+
+
+def _title(split: Split) -> str:
+    tokens = f"{split.context / 1024:g}K tokens"
+    return tokens if split.rows == 1 else f"a chunk of {split.rows} behind {tokens}"
 
 
 def _pools_bytes(split: Split) -> int:
@@ -187,7 +219,16 @@ main = benchmark(
             show_default=True,
             help="That the keys are split over.",
         ),
-        click.Option(["--rounds"], type=click.IntRange(min=1), help="How often each way is played."),
+        click.Option(
+            ["--load"],
+            type=click.Choice(["all", "decode", "chunk"]),
+            default="all",
+            show_default=True,
+            help="Decode steps, chunks, or both.",
+        ),
+        click.Option(
+            ["--rounds"], type=click.IntRange(min=1), help="How often each way is played; RingAttention less often."
+        ),
     ],
     unit_of=unit_of,
     plot=partial(write_lines, along="K tokens of context", log=True),

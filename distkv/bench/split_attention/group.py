@@ -96,7 +96,8 @@ class Group:
 def _started(told: Told) -> subprocess.Popen[bytes]:
     module = "distkv.bench.split_attention.process"
     command = [sys.executable, "-P", "-m", module, msgspec.json.encode(told).decode()]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    # Who interrupts the benchmark interrupts it alone; it ends them.
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
 
 
 def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:

@@ -22,6 +22,7 @@ def test_a_quick_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What travels is what the three ways have to send: a query and a partial per creditor, the outputs of each
     process's heads, or half of the keys and values."""
     monkeypatch.setattr(distattention, "QUICK_CONTEXTS", (512,))
+    monkeypatch.setattr(distattention, "QUICK_CHUNK_CONTEXTS", (256,))
     file, picture = tmp_path / "distattention.json", tmp_path / "distattention.png"
     distattention.main.main(["--quick", "--json", str(file), "--plot", str(picture)], standalone_mode=False)
     report = json.loads(file.read_text())
@@ -32,12 +33,15 @@ def test_a_quick_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         if link == SHAPED and missing():
             assert (time_case(link, 512), DIST) not in found
             continue
-        assert all(found[time_case(link, 512), way] > 0 for way in WAYS)
-        partial_bytes = out_size * row_bytes + 4 * 4
-        sent = {way: 1e6 * found[sent_case(link, 512), way] for way in WAYS}
-        assert sent[DIST] == pytest.approx(2 * row_bytes + partial_bytes + positions_bytes)
-        assert sent[HEADS] == pytest.approx(out_size * row_bytes)
-        assert sent[RING] == pytest.approx(2 * 2 * row_bytes * 512 / 2)
+        for context, rows in ((512, 1), (256, 5)):
+            assert all(found[time_case(link, context, rows), way] > 0 for way in WAYS)
+            sent = {way: 1e6 * found[sent_case(link, context, rows), way] for way in WAYS}
+            partial_bytes = out_size * row_bytes + 4 * 4
+            assert sent[DIST] == pytest.approx(rows * (2 * row_bytes + partial_bytes + positions_bytes))
+            assert sent[HEADS] == pytest.approx(rows * out_size * row_bytes)
+            # Of a chunk each process needs the other one's half.
+            readers = 1 if rows == 1 else 2
+            assert sent[RING] == pytest.approx(readers * 2 * 2 * row_bytes * context / 2)
     (goal,) = report["goals"]
     assert (goal["met"] is None and missing() in goal["why"]) if missing() else RING in goal["goal"]
     assert picture.stat().st_size
@@ -45,6 +49,7 @@ def test_a_quick_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_wrong_result_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distattention, "QUICK_CONTEXTS", (64,))
+    monkeypatch.setattr(distattention, "QUICK_CHUNK_CONTEXTS", ())
     monkeypatch.setattr(distattention, "exact_attention", lambda split, layer: split.queries()[layer].double())
     with pytest.raises(RuntimeError, match=f"{DIST} is off by .* over 0.0625K tokens"):
         distattention.main.main(["--quick"], standalone_mode=False)
@@ -52,5 +57,8 @@ def test_a_wrong_result_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_contexts_that_memory_cannot_hold_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distattention, "_available_bytes", lambda: 0)
-    report, samples = distattention.measure(lambda _: None, quick=True, processes=2, rounds=1)
-    assert not samples and report.machine["left_out"] == "0K: memory, 1K: memory"
+    report, samples = distattention.measure(lambda _: None, quick=True, processes=2, load="all", rounds=1)
+    assert not samples
+    assert report.machine["left_out"] == (
+        "0.5K tokens: memory, 1K tokens: memory, a chunk of 5 behind 0.5K tokens: memory"
+    )
