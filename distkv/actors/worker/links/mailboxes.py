@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import ClassVar
 
 import structlog
@@ -22,6 +23,9 @@ from distkv.wire.messages.common import DataEndpoint, Value
 from distkv.wire.messages.data import Hello
 
 ANSWER_S = 1.0
+FRAMES_S = 60.0
+"""For which a creditor is asked by frames after a device waited for it in vain: whatever is wrong between two devices,
+requests go on."""
 
 
 class MailboxOffer(Value, frozen=True):
@@ -41,6 +45,7 @@ class Mailboxes:
         self._server, self._config, self._dtype, self._device = server, config, dtype, device
         self.offer = MailboxOffer(unit=device.unit)
         self._lock = threading.Lock()
+        self._frames_until_s: dict[str, float] = {}
         self._serving: dict[TensorLink, PostedServing] = {}
         self._watch = LinkWatch()
         self._log = structlog.get_logger()
@@ -58,6 +63,9 @@ class Mailboxes:
             return None
         config, dtype = self._config, self._dtype
         dims = config.num_layers, config.num_heads, config.head_dim, dtype
+        if self._has_failed(link.peer):
+            self._log.info("a mailbox is not used", peer=link.peer, why="one failed lately")
+            return None
         try:
             memory = make_mailbox(*mailbox_bytes(*dims))
         except OSError as error:
@@ -75,7 +83,7 @@ class Mailboxes:
             return None
         self._log.info("a mailbox is used", peer=link.peer)
         with self._device.stream():
-            posting = Posting(memory, shared, self._device, *dims)
+            posting = Posting(memory, shared, self._device, *dims, lambda: self._failed(link.peer))
             self._device.synchronize()
         self._watch.on_end(stream, memory.halt)
         return posting
@@ -84,6 +92,17 @@ class Mailboxes:
         """What serves the plans that a debtor posts; None if it has no mailbox on this link."""
         with self._lock:
             return self._serving.get(link)
+
+    def _failed(self, peer: str) -> None:
+        """The next links to this creditor do without."""
+        now_s = time.monotonic()
+        with self._lock:
+            self._frames_until_s = {name: until for name, until in self._frames_until_s.items() if until > now_s}
+            self._frames_until_s[peer] = now_s + FRAMES_S
+
+    def _has_failed(self, peer: str) -> bool:
+        with self._lock:
+            return self._frames_until_s.get(peer, 0.0) > time.monotonic()
 
     def connect(self, endpoint: DataEndpoint, hello: Hello, timeout_s: float) -> TensorLink:
         """See Registration."""

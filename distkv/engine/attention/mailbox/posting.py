@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -33,8 +35,11 @@ class Posting:
         heads: int,
         dim: int,
         dtype: torch.dtype,
+        on_failure: Callable[[], None] = lambda: None,
     ) -> None:
-        """shared: see MailboxEnd. heads, dim, dtype: of queries. Inside a stream of the device."""
+        """shared: see MailboxEnd. heads, dim, dtype: of queries. on_failure: called when a device waited in vain, or
+        found what it did not wait for. Inside a stream of the device."""
+        self._on_failure = on_failure
         self._end, self._device = MailboxEnd(memory, shared, device), device
         self._num_layers, self._heads, self._dim, self._dtype = num_layers, heads, dim, dtype
         self._query_bytes, self._partial_bytes = memory.query_bytes, memory.partial_bytes
@@ -85,6 +90,8 @@ class Posting:
         where it has no clock."""
         outcome, before_s = self._end.outcome(), self._waited_s
         self._waited_s = outcome.waited_s
+        if outcome.status in (MailStatus.LATE, MailStatus.SPOILT):
+            self._on_failure()
         return outcome.status, outcome.waited_s - before_s
 
 
