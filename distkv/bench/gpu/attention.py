@@ -65,6 +65,11 @@ def backend_for(
                 room = fitting(layers, measure.layer_bytes(wanted, *case), device)
                 measure.tune(table, wanted, device, room, [case], timer=timer)
                 path = table.save(name, tables)  # each time: what is measured is not lost
+            say(f"tuning prefill of {shape}")
+            for keys, rows in measure.PREFILL_CASES:
+                room = fitting(layers, measure.layer_bytes(wanted, keys, 1), device)
+                measure.tune_prefill(table, wanted, device, room, [(keys, rows)], timer=timer)
+                path = table.save(name, tables)
             say(f"tuned configs are in {path}")
     return TritonBackend(table)
 

@@ -21,6 +21,7 @@ from distkv.kernels.static_decode import StaticDecode, StaticInputs
 from distkv.kernels.triton.attention.decode import decode_attention
 from distkv.kernels.triton.attention.decode_plan import DecodePlan, decode_plan
 from distkv.kernels.triton.attention.prefill import prefill_attention
+from distkv.kernels.triton.attention.prefill_tiles import FEW_PAIRS, Tiles
 from distkv.kernels.triton.attention.static_decode import TritonStaticDecode
 from distkv.kernels.triton.attention.templates import SPLIT_KEYS, Shape, count_sms
 from distkv.kernels.triton.checksum import sums_of_blocks
@@ -115,8 +116,10 @@ class TritonBackend(Backend):
         if plan:
             decode_attention(q, kv.k, kv.v, metadata, plan, out, lse, scale, window, alibi)
         if entries.prefill is not None:
+            rows = entries.prefill_rows
+            tiles = self._tiles(metadata, Shape.of(q, kv.k), rows) if alibi is None else None
             prefill_attention(
-                q, kv.k, kv.v, metadata, entries.prefill, entries.prefill_rows, out, lse, scale, window, alibi
+                q, kv.k, kv.v, metadata, entries.prefill, rows, out, lse, scale, window, alibi, tiles=tiles
             )
 
     def merge(self, partials: Sequence[Partial]) -> Partial:
@@ -178,6 +181,12 @@ class TritonBackend(Backend):
             plan = decode_plan(metadata, entries.decode, shape, config, count_sms(metadata.slots.device), window)
             metadata.plans[key] = plan
         return plan
+
+    def _tiles(self, metadata: DeviceMetadata, shape: Shape, rows: int) -> Tiles | None:
+        """Measured ones, where there are more pairs than few."""
+        if rows * (shape.heads // shape.kv_heads) <= FEW_PAIRS:
+            return None
+        return self._tuned.tiles(shape, int(metadata.host[:, Column.NUM_KEYS].max()), rows)
 
 
 def _entries(metadata: DeviceMetadata) -> _Entries:

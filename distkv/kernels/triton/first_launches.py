@@ -20,7 +20,7 @@ from distkv.kernels.layout import LayerKv
 from distkv.kernels.triton.attention.decode import decode_attention
 from distkv.kernels.triton.attention.decode_plan import decode_plan
 from distkv.kernels.triton.attention.prefill import prefill_attention
-from distkv.kernels.triton.attention.prefill_tiles import FEW_PAIRS
+from distkv.kernels.triton.attention.prefill_tiles import FEW_PAIRS, Tiles
 from distkv.kernels.triton.attention.templates import Config, Shape, Template, count_sms
 from distkv.kernels.triton.metadata import DeviceMetadata, device_metadata
 from distkv.kernels.triton.tuning.tuned_table import TunedTable
@@ -36,7 +36,7 @@ def launch_attention(
     `kv`, whatever is in it, and writes to no block. A measured config that does not compile or fit here is left out of
     the table, with a warning. Returns how many launches that took."""
     q = torch.zeros(_most_rows(num_heads // kv.kv_heads), num_heads, kv.head_dim, dtype=dtype, device=kv.k.device)
-    shape, scale = Shape.of(q, kv.k), kv.head_dim**-0.5
+    shape = Shape.of(q, kv.k)
     count = 0
     ready: set[Config] = set()
     while missing := {replace(config, programs_per_sm=1) for config in tuned.configs(shape)} - ready:
@@ -49,15 +49,29 @@ def launch_attention(
                     raise
                 log = structlog.get_logger()
                 log.warning("tuned config left out", shape=shape.key, config=str(config), reason=str(error))
-    first = torch.zeros(1, dtype=torch.int32, device=q.device)
     for rows in (1, len(q)):  # tiles are chosen by the rows of the longest entry
-        there = _metadata(kv, rows)
-        out, lse = torch.empty_like(q[:rows], dtype=torch.float32), q.new_empty(rows, num_heads, dtype=torch.float32)
-        for window in {None if window is None else 1 for window in windows}:
-            for splits in (1, 2):
-                prefill_attention(q[:rows], kv.k, kv.v, there, first, rows, out, lse, scale, window, splits=splits)
-                count += 1
+        count += _launch_prefill(q[:rows], kv, windows, None)
+    for tiles in sorted(tuned.all_tiles(shape), key=str):
+        try:
+            count += _launch_prefill(q, kv, windows, tiles)
+        except (triton.TritonError, RuntimeError) as error:
+            tuned.leave_out_tiles(shape, tiles)
+            log = structlog.get_logger()
+            log.warning("tuned config left out", shape=shape.key, config=str(tiles), reason=str(error))
     return count
+
+
+def _launch_prefill(q: torch.Tensor, kv: LayerKv, windows: Collection[int | None], tiles: Tiles | None) -> int:
+    """Of all rows as one entry, with keys that are divided and not."""
+    there, entries = _metadata(kv, len(q)), torch.zeros(1, dtype=torch.int32, device=q.device)
+    out, lse = torch.empty_like(q, dtype=torch.float32), q.new_empty(q.shape[:2], dtype=torch.float32)
+    kinds = {None if window is None else 1 for window in windows}
+    for window in kinds:
+        for splits in (1, 2):
+            prefill_attention(
+                q, kv.k, kv.v, there, entries, len(q), out, lse, kv.head_dim**-0.5, window, tiles=tiles, splits=splits
+            )
+    return 2 * len(kinds)
 
 
 def _launch_decode(q: torch.Tensor, kv: LayerKv, config: Config) -> int:

@@ -22,9 +22,10 @@ from distkv.bench.workloads.computing.gpu_attention import Cells, PagedBatch
 from distkv.errors import ConfigError
 from distkv.kernels import Backend, LayerKv, Partial
 from distkv.kernels.triton.attention import templates
+from distkv.kernels.triton.attention.prefill_tiles import Tiles
 from distkv.kernels.triton.backend import TritonBackend
 from distkv.kernels.triton.tuning import measure
-from distkv.kernels.triton.tuning.tuned_table import Case, Measured, TunedTable
+from distkv.kernels.triton.tuning.tuned_table import Case, Measured, MeasuredTiles, TunedTable
 from tests.kernels.triton.libraries import documented
 
 SHAPE, CELLS = Shape(4, 2, 32), Cells(2, 48)
@@ -178,6 +179,19 @@ def test_tuning_keeps_what_it_measured(monkeypatch: pytest.MonkeyPatch, tmp_path
         config = templates.Config(tile_keys=16, num_warps=8, num_stages=2, programs_per_sm=3)
         table.put(Measured(Case(shape.key, keys, rows), config, 1.5))
 
+    def measured_tiles(
+        table: TunedTable,
+        shape: templates.Shape,
+        _: torch.device,
+        layers: int,
+        cases: list[tuple[int, int]],
+        **_more: Any,
+    ) -> None:
+        ((keys, rows),) = cases
+        table.put_tiles(MeasuredTiles(Case(shape.key, keys, rows), Tiles(64, 32, 4, layers), 1.5))
+
+    monkeypatch.setattr(measure, "PREFILL_CASES", ((64, 64), (512, 9)))
+    monkeypatch.setattr(measure, "tune_prefill", measured_tiles)
     monkeypatch.setattr(measure, "tune", measured)
     said: list[str] = []
     gpu_attention.backend_for(said.append, (SHAPE,), device, tmp_path, tune=True, layers=3)
@@ -185,6 +199,7 @@ def test_tuning_keeps_what_it_measured(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert asked == ["4/2x32 P16 bfloat16 bfloat16"] * 2 and str(file) in said[-1]
     assert kept == [0, 1], "a case that was measured is kept at once"
     assert [one.case.keys for one in TunedTable.load("a GPU", tmp_path).measured] == [1024, 8192]
+    assert [one.case.keys for one in TunedTable.load("a GPU", tmp_path).prefill] == [64, 512]
 
 
 @pytest.mark.gpu

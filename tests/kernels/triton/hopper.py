@@ -23,6 +23,8 @@ from distkv.kernels import AttentionMetadata, BlockTable, FusedQkv, RowKv
 from distkv.kernels.mailbox import Lane
 from distkv.kernels.static_decode import StaticInputs
 from distkv.kernels.triton.attention.prefill import prefill_attention
+from distkv.kernels.triton.attention.prefill_tiles import Tiles, takes
+from distkv.kernels.triton.attention.templates import Shape
 from distkv.kernels.triton.backend import TritonBackend
 from distkv.kernels.triton.checksum import sums_of_blocks
 from distkv.kernels.triton.copy import gather_blocks, scatter_blocks
@@ -38,11 +40,15 @@ CASES: dict[str, dict[str, Any]] = {
     "71 heads of one, dim 64": dict(heads=71, kv_heads=1, dim=64),
     "dim 80, 48 tokens, ALiBi": dict(dim=80, block_tokens=48, alibi=True),
     "dim 256": dict(dim=256),
+    "blocks of 128 tokens": dict(block_tokens=128, lengths=(4096,)),
 }
 
 
 _ODD_BYTES = 4104
 """Of an rBlock that is no multiple of 16 bytes: every other one begins between two of them."""
+
+
+BY_DESCRIPTORS = (Tiles(128, 64, 8, 3, described=True), Tiles(64, 64, 4, 2, described=True))
 
 
 class NoDriver:
@@ -77,6 +83,7 @@ def describe(name: str, asm: dict[str, Any]) -> dict[str, Any]:
         "stored_bytes": max(map(_stored_bytes, re.findall(r"st\.global\S*", asm["ptx"])), default=0),
         "loads": sorted(set(re.findall(r"ld\.[\w.:]*(?:volatile|relaxed|acquire)[\w.:]*", asm["ptx"]))),
         "atomics": sorted(set(re.findall(r"atom\.[\w.]+", asm["ptx"]))),
+        "tma": "cp.async.bulk.tensor" in asm["ptx"],
         "tensor_cores": "wgmma" in asm["ptx"] or "mma.sync" in asm["ptx"],
     }
 
@@ -126,6 +133,9 @@ def attend(
         backend.merge([part, part, part])
         many = device_metadata(metadata, q.device), torch.ones(1, dtype=torch.int32), 300
         prefill_attention(q, kv.k, kv.v, *many, *part, 0.1, None, slopes, splits=2)
+        for tiles in BY_DESCRIPTORS:
+            if takes(tiles, Shape.of(q, kv.k), not alibi):
+                prefill_attention(q, kv.k, kv.v, *many, *part, 0.1, tiles=tiles)
 
 
 def captured_attention(

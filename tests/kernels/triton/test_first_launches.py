@@ -14,9 +14,10 @@ import triton
 
 from distkv.kernels import AttentionMetadata, BlockTable, RowKv
 from distkv.kernels.triton.attention import decode, prefill
+from distkv.kernels.triton.attention.prefill_tiles import Tiles
 from distkv.kernels.triton.attention.templates import Config, Shape, heuristic
 from distkv.kernels.triton.backend import TritonBackend
-from distkv.kernels.triton.tuning.tuned_table import Case, Measured, TunedTable
+from distkv.kernels.triton.tuning.tuned_table import Case, Measured, MeasuredTiles, TunedTable
 
 TOKENS, DIM = 16, 32
 
@@ -63,7 +64,9 @@ def test_nothing_is_left_to_compile(
     shape = Shape.of(q, kv.k)
     cases = [(1024, 1, Config(32, 4, 2, 3)), (32768, 1, Config(64, 8, 3, 6)), (1024, 64, Config(16, 4, 2, 12))]
     measured = [Measured(Case(shape.key, keys, rows), config, 1.0) for keys, rows, config in cases]
-    backend = TritonBackend(TunedTable(measured if is_tuned else ()))
+    tiles = [(1024, 1024, Tiles(64, 32, 4, 2)), (9000, 17, Tiles(128, 64, 8, 2, described=True))]
+    prefill = [MeasuredTiles(Case(shape.key, keys, rows), one, 1.0) for keys, rows, one in tiles]
+    backend = TritonBackend(TunedTable(measured, prefill) if is_tuned else TunedTable())
     assert backend.warm_up(heads[0], kv, q.dtype, windows) > 0
     ready = set(seen)
     for num_keys in (1, 900, 8200, 33_000, 100_000):
@@ -80,17 +83,17 @@ def test_nothing_is_left_to_compile(
 
 
 class Refusing(Launches):
-    """Refuses tiles of so many keys, as a device or a compiler does."""
+    """Refuses tiles of so many keys, as a device or a compiler does. constant: that says how many they are."""
 
-    def __init__(self, name: str, seen: set[Any], tile_keys: int, error: Exception) -> None:
+    def __init__(self, name: str, seen: set[Any], tile_keys: int, error: Exception, constant: str = "TILE") -> None:
         super().__init__(name, seen)
-        self._tile_keys, self._error = tile_keys, error
+        self._tile_keys, self._error, self._constant = tile_keys, error, constant
 
     def __getitem__(self, grid: Any) -> Any:
         launch = super().__getitem__(grid)
 
         def launch_or_refuse(*arguments: Any, **constants: Any) -> None:
-            if constants["TILE"] == self._tile_keys:
+            if constants[self._constant] == self._tile_keys:
                 raise self._error
             launch(*arguments, **constants)
 
@@ -122,6 +125,29 @@ def test_a_measured_config_that_does_not_fit_is_left_out(
     assert table.config(shape, 9000, 1) == wanted
     tiles = {dict(constants)["TILE"] for name, _, constants in seen if name == "_decode_kernel"}
     assert tiles == {str(wanted.tile_keys)}
+
+
+@pytest.mark.parametrize("error", UNFIT, ids=["too large", "not compiled"])
+def test_measured_tiles_that_do_not_fit_are_left_out(
+    seen: set[Any], monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    monkeypatch.setattr(prefill, "_prefill", Refusing("_prefill", seen, 256, error, "BLOCK_N"))
+    kv, q = layer(2, torch.bfloat16), torch.zeros(100, 4, DIM, dtype=torch.bfloat16)
+    shape = Shape.of(q, kv.k)
+    good = MeasuredTiles(Case(shape.key, 1024, 1024), Tiles(64, 32, 4, 2), 1.0)
+    unfit = [
+        MeasuredTiles(Case(shape.key, keys, 100), Tiles(128, 256, 8, 2, described=True), 1.0) for keys in (64, 900)
+    ]
+    table = TunedTable(prefill=[good, *unfit])
+    backend = TritonBackend(table)
+    with structlog.testing.capture_logs() as lines:
+        assert backend.warm_up(4, kv, q.dtype, (None,)) > 0
+    assert [(line["event"], line["reason"]) for line in lines] == [("tuned config left out", str(error))]
+    assert table.prefill == [good]
+    metadata = AttentionMetadata((range(100),), (BlockTable([0] * 7, range(0, 112, 16), 112, 16),), torch.arange(100))
+    seen.clear()
+    backend.attend(q, kv, metadata, 0.1)
+    assert {dict(constants)["BLOCK_N"] for _, _, constants in seen if "BLOCK_N" in dict(constants)} == {"32"}
 
 
 def test_the_chosen_config_that_does_not_fit_ends_a_start(seen: set[Any], monkeypatch: pytest.MonkeyPatch) -> None:

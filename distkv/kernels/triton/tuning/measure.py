@@ -1,4 +1,4 @@
-"""A tuning run: times the decode kernels on a device and fills a TunedTable."""
+"""A tuning run: times the kernels of decode and prefill on a device and fills a TunedTable."""
 
 from __future__ import annotations
 
@@ -12,13 +12,23 @@ from distkv.kernels.block_table import BlockTable
 from distkv.kernels.layout import RowKv
 from distkv.kernels.triton.attention.decode import decode_attention
 from distkv.kernels.triton.attention.decode_plan import decode_plan
+from distkv.kernels.triton.attention.prefill import prefill_attention
+from distkv.kernels.triton.attention.prefill_tiles import Tiles
+from distkv.kernels.triton.attention.prefill_tiles import candidates as candidate_tiles
 from distkv.kernels.triton.attention.templates import Config, Shape, count_sms
 from distkv.kernels.triton.metadata import device_metadata
-from distkv.kernels.triton.tuning.tuned_table import Case, TunedTable, best_of, candidates
+from distkv.kernels.triton.tuning.tuned_table import Case, MeasuredTiles, TunedTable, best_of, candidates, fastest
 
 CASES = ((1 << 10, 1), (8 << 10, 1), (32 << 10, 1), (128 << 10, 1), (1 << 10, 64), (4 << 10, 64), (32 << 10, 8))
 """Keys of a row and rows, that cover each template with few and many programs. In bfloat16, 8 KV heads of 128 numbers
 take 1 GiB of each layer for the largest."""
+
+
+PREFILL_CASES = ((8 << 10, 8 << 10), (2 << 10, 2 << 10), (32 << 10, 512))
+"""Keys of a sequence and rows, its last ones: a whole prompt, a short one, a chunk of a long one."""
+
+_CLOSE = 0.03
+"""How far attention of 16-bit numbers by other tiles may be off: sums have another order, and weights are rounded."""
 
 
 def layer_bytes(shape: Shape, keys: int, rows: int) -> int:
@@ -54,26 +64,34 @@ def tune(
             table.put(measured)
 
 
+def tune_prefill(
+    table: TunedTable,
+    shape: Shape,
+    device: torch.device,
+    layers: int,
+    cases: Iterable[tuple[int, int]] = PREFILL_CASES,
+    *,
+    timer: Callable[[Callable[[], object]], float],
+    choices: Iterable[Tiles] | None = None,
+) -> None:
+    """As `tune`, for tiles of prefill, by default `prefill_tiles.candidates(shape)`. Tiles that compute something else
+    than the heuristic's are left out: what copies by descriptors is new in the compiler."""
+    for keys, rows in cases:
+        case = Case(shape.key, keys, rows)
+        given = list(candidate_tiles(shape) if choices is None else choices)
+        best = fastest(case, given, _prefill_of(shape, keys, rows, device, layers), lambda run: timer(run) / layers)
+        if best is not None:
+            table.put_tiles(MeasuredTiles(case, *best))
+
+
 def _decode_of(
     shape: Shape, keys: int, rows: int, device: torch.device, layers: int
 ) -> Callable[[Config], Callable[[], None]]:
     """What runs the kernels with a config over rows of `keys` keys, in every layer of rBlocks in random order."""
-    tokens = shape.block_tokens
-    blocks = -(-keys // tokens)
-    places = torch.randperm(rows * blocks, generator=torch.Generator().manual_seed(0)).view(rows, blocks)
-    starts = tuple(range(0, blocks * tokens, tokens))
-    size = (rows * blocks, layers, 2, shape.kv_heads, tokens * shape.head_dim)
-    pool = _noise(size, _dtype(shape.kv_dtype), device)
-    kvs = [RowKv.of(pool[:, layer, 0], pool[:, layer, 1], shape.head_dim, tokens) for layer in range(layers)]
+    kvs, tables = _layers_of(shape, keys, rows, device, layers)
     q = torch.randn(rows, shape.heads, shape.head_dim, device=device).to(_dtype(shape.q_dtype))
-    metadata = device_metadata(
-        AttentionMetadata(
-            tuple(range(row, row + 1) for row in range(rows)),
-            tuple(BlockTable(tuple(slots), starts, keys, tokens) for slots in places.tolist()),
-            torch.full((rows,), keys - 1),
-        ),
-        device,
-    )
+    ranges = tuple(range(row, row + 1) for row in range(rows))
+    metadata = device_metadata(AttentionMetadata(ranges, tables, torch.full((rows,), keys - 1)), device)
 
     def runner(config: Config) -> Callable[[], None]:
         plan = decode_plan(metadata, np.arange(rows), shape, config, count_sms(device))
@@ -87,6 +105,53 @@ def _decode_of(
         return run
 
     return runner
+
+
+def _prefill_of(
+    shape: Shape, keys: int, rows: int, device: torch.device, layers: int
+) -> Callable[[Tiles], Callable[[], None]]:
+    """What runs the kernel with tiles, for the last rows of a sequence, in every layer of rBlocks in random order."""
+    kvs, tables = _layers_of(shape, keys, 1, device, layers)
+    q = torch.randn(rows, shape.heads, shape.head_dim, device=device).to(_dtype(shape.q_dtype))
+    metadata = device_metadata(AttentionMetadata((range(rows),), tables, torch.arange(keys - rows, keys)), device)
+    entries = torch.zeros(1, dtype=torch.int32, device=device)
+    out, lse = torch.empty(q.shape, device=device), torch.empty(q.shape[:2], device=device)
+
+    def attend(kv: RowKv, tiles: Tiles | None) -> None:
+        scale = shape.head_dim**-0.5
+        prefill_attention(q, kv.k, kv.v, metadata, entries, rows, out, lse, scale, tiles=tiles)
+
+    attend(kvs[0], None)
+    wanted = out.clone(), lse.clone()
+
+    def runner(tiles: Tiles) -> Callable[[], None]:
+        attend(kvs[0], tiles)
+        off = max(float((found - other).abs().max()) for found, other in zip((out, lse), wanted, strict=True))
+        if not off <= _CLOSE:
+            raise RuntimeError(f"it computes something else, off by {off:.3g}")
+
+        def run() -> None:
+            for kv in kvs:
+                attend(kv, tiles)
+
+        return run
+
+    return runner
+
+
+def _layers_of(
+    shape: Shape, keys: int, sequences: int, device: torch.device, layers: int
+) -> tuple[list[RowKv], tuple[BlockTable, ...]]:
+    """The layers of a pool, and block tables of sequences of so many keys each."""
+    tokens = shape.block_tokens
+    blocks = -(-keys // tokens)
+    places = torch.randperm(sequences * blocks, generator=torch.Generator().manual_seed(0)).view(sequences, blocks)
+    starts = tuple(range(0, blocks * tokens, tokens))
+    pool = _noise(
+        (sequences * blocks, layers, 2, shape.kv_heads, tokens * shape.head_dim), _dtype(shape.kv_dtype), device
+    )
+    kvs = [RowKv.of(pool[:, layer, 0], pool[:, layer, 1], shape.head_dim, tokens) for layer in range(layers)]
+    return kvs, tuple(BlockTable(tuple(slots), starts, keys, tokens) for slots in places.tolist())
 
 
 def _noise(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:

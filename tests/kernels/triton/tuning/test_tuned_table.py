@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,10 +17,20 @@ pytest.importorskip("triton", reason="Triton is not installed: it comes with the
 
 import triton
 
+from distkv.kernels.triton.attention import prefill_tiles
+from distkv.kernels.triton.attention.prefill_tiles import Tiles
 from distkv.kernels.triton.attention.templates import Config, Shape, heuristic
 from distkv.kernels.triton.tuning import measure, tuned_table
-from distkv.kernels.triton.tuning.measure import tune
-from distkv.kernels.triton.tuning.tuned_table import Case, Measured, TunedTable, best_of, candidates, table_path
+from distkv.kernels.triton.tuning.measure import tune, tune_prefill
+from distkv.kernels.triton.tuning.tuned_table import (
+    Case,
+    Measured,
+    MeasuredTiles,
+    TunedTable,
+    best_of,
+    candidates,
+    table_path,
+)
 
 SHAPE = Shape(4, 2, 16, 16, "float32", "float32")
 FAST, SLOW, TOO_LARGE, REFUSED = (Config(tile, 4, 2, 3) for tile in (32, 64, 128, 256))
@@ -199,3 +210,63 @@ def test_a_tuning_run_fills_the_table(device: torch.device) -> None:
     assert table.config(SHAPE, 33, 1) == second
     assert table.config(SHAPE, 20, 2) == first
     assert msgspec.json.decode(msgspec.json.encode(table.measured), type=list[Measured]) == table.measured
+
+
+PLAIN, DESCRIBED = Tiles(16, 16, 4, 1), Tiles(16, 32, 4, 2, described=True)
+HALVES = replace(SHAPE, q_dtype="float16", kv_dtype="float16")
+
+
+def test_tiles_are_kept_beside_configs(tmp_path: Path) -> None:
+    tiles = [
+        MeasuredTiles(Case(SHAPE.key, 1024, 1024), PLAIN, 1.0),
+        MeasuredTiles(Case(SHAPE.key, 64, 9), DESCRIBED, 2),
+    ]
+    TunedTable([measured(1024, 1, FAST)], tiles).save("GPU", tmp_path)
+    table = TunedTable.load("GPU", tmp_path)
+    assert (table.prefill, len(table.measured)) == (tiles, 1)
+    assert [table.tiles(SHAPE, *case) for case in ((900, 700), (70, 8))] == [PLAIN, DESCRIBED]
+    assert table.tiles(HALVES, 900, 700) is None and table.all_tiles(HALVES) == set()
+    table.leave_out_tiles(SHAPE, DESCRIBED)
+    assert table.all_tiles(SHAPE) == {PLAIN} and table.tiles(SHAPE, 70, 8) == PLAIN
+
+
+def test_a_table_without_tiles_is_one_too(tmp_path: Path) -> None:
+    """As tuning runs of before have written them."""
+    path = TunedTable([measured(1024, 1, FAST)]).save("GPU", tmp_path)
+    text = msgspec.json.decode(path.read_bytes())
+    del text["prefill"]
+    path.write_bytes(msgspec.json.encode(text))
+    table = TunedTable.load("GPU", tmp_path)
+    assert len(table.measured) == 1 and table.prefill == []
+
+
+def test_tuning_of_prefill_takes_only_tiles_that_compute_the_same(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times, wrong = {PLAIN: 4.0, DESCRIBED: 2.0}, replace(DESCRIBED, num_warps=8)
+    real, met = measure.prefill_attention, []
+
+    def attend(*arguments: Any, tiles: Tiles | None, **options: Any) -> None:
+        real(*arguments, tiles=tiles, **options)
+        met.append(tiles)
+        if tiles == wrong:
+            arguments[6].mul_(1.5)
+
+    def timer(run: Callable[[], object]) -> float:
+        run()
+        return times[met[-1]]
+
+    monkeypatch.setattr(measure, "prefill_attention", attend)
+    table = TunedTable()
+    with structlog.testing.capture_logs() as lines:
+        tune_prefill(table, HALVES, device, 2, [(70, 20)], timer=timer, choices=[PLAIN, wrong, DESCRIBED])
+    assert table.prefill == [MeasuredTiles(Case(HALVES.key, 70, 20), DESCRIBED, 1.0)]
+    assert len(lines) == 1 and "it computes something else" in lines[0]["reason"]
+
+
+def test_candidates_for_prefill_come_with_and_without_descriptors() -> None:
+    found = prefill_tiles.candidates(Shape(32, 8, 128, 16, "bfloat16", "bfloat16"))
+    assert found[0] == prefill_tiles.prefill_tiles(Shape(32, 8, 128, 16, "bfloat16", "bfloat16"), 65, alibi=False)
+    assert {tiles.described for tiles in found} == {False, True} and len(found) == len(set(found))
+    others = prefill_tiles.candidates(Shape(32, 8, 128, 16, "bfloat16", "float8_e4m3fn"))
+    assert {tiles.described for tiles in others} == {False}
