@@ -16,7 +16,7 @@ from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.to_worker import Sampling, SeqStep, Step
 
 _NAME = "warm-up"
-_MERGED = (2, 3, 4)
+_MERGED = range(2, 9)
 _GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
 
 

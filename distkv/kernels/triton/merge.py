@@ -13,7 +13,7 @@ from distkv.kernels.triton.casts import rounded
 
 _LOG2_E = tl.constexpr(1.4426950408889634)
 _LN_2 = tl.constexpr(0.6931471805599453)
-_AT_ONCE = 4
+_AT_ONCE = 8
 """Partials of one launch. Every number of them is a kernel of its own, so more are folded."""
 
 _NUMBERS = 4096
