@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import socket
+import statistics
 import time
 from collections.abc import Callable
 from functools import partial
@@ -120,13 +121,15 @@ class Ways:
         }
 
     def round_trip_s(self, transport: str, num_bytes: int, times: int) -> float:
-        """Seconds for as many bytes there and back, by the link's frames."""
+        """Seconds for as many bytes there and back, by the link's frames; the median of so many times."""
         link, body = self.links[transport], bytes(num_bytes)
-        started = time.perf_counter()
+        took_s = []
         for number in range(times):
+            started = time.perf_counter()
             link.send(Attend(step_id=number, layer=0), body)
             link.recv(DEADLINE_S)
-        return (time.perf_counter() - started) / times
+            took_s.append(time.perf_counter() - started)
+        return statistics.median(took_s)
 
     def _copy(self, layout: Layout) -> None:
         copy_runs(self._away.view, runs_of(layout.source, self.own.slot_bytes, layout.views(self.own)))

@@ -21,7 +21,8 @@ from distkv.wire.messages.data import DataMessage
 
 MAGIC = 0x764B4431
 _FIXED = struct.Struct("<IIQ")
-_STAGE_BYTES = 16 * 1024
+_STAGE_BYTES = 32 * 1024
+"""Received at once where a frame may begin: one of 16 KiB, as queries are, comes with its header by one call."""
 
 
 class FrameSocket:
