@@ -12,6 +12,7 @@ import msgspec
 import pytest
 import torch
 
+from distkv.actors.worker.links import creditor_links
 from distkv.actors.worker.links.link_server import LinkServer
 from distkv.actors.worker.links.peer_links import PeerLinks
 from distkv.engine.attention.bodies import body_of
@@ -92,6 +93,12 @@ def _started(serve: Callable[[TensorLink], None] | None, link: TensorLink) -> th
     thread = threading.Thread(target=run)
     thread.start()
     return thread
+
+
+@pytest.fixture(autouse=True)
+def patient_first_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However busy the machine is, a first step finds its links."""
+    monkeypatch.setattr(creditor_links, "LINK_WAIT_S", DEADLINE_S)
 
 
 @pytest.fixture(scope="module")
