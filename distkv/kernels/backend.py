@@ -125,7 +125,7 @@ class Backend(ABC):
     def checksum_blocks(self, pool: Tensor, slots: Tensor) -> Tensor:
         """Where it `has_checksums`: the sums of xxh3 over rBlocks of a pool, int64 [n, 8] for `checksum.checksums_of`.
         pool, slots: as in `gather_blocks`."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{self.name} has no checksums of rBlocks")
 
     def post(self, lane: Lane, number: int, *tensors: Tensor) -> None:
         """See `mailbox.post`. Tensors on the device, contiguous, of whole four-byte words; one or two."""
