@@ -21,6 +21,7 @@ KvCacheDtype = Literal["auto", "fp8"]
 ToolCallParser = Literal["auto", "none", "hermes", "llama3_json", "mistral"]
 PolicyName = Literal["contract", "greedy", "none"]
 DispatchName = Literal["predicted", "least-loaded", "random"]
+AttentionBackend = Literal["auto", "triton", "flashinfer", "fa3"]
 CpuKernels = Literal["auto", "avx512bf16", "avx512", "avx2", "portable", "torch"]
 
 MAX_STOP_STRINGS = 64

@@ -13,7 +13,16 @@ from msgspec import Meta
 
 from distkv.config.values import check_device, parse_cores
 from distkv.errors import ConfigError
-from distkv.types import CpuKernels, DispatchName, KvCacheDtype, LogLevel, PolicyName, PrefillKv, Transport
+from distkv.types import (
+    AttentionBackend,
+    CpuKernels,
+    DispatchName,
+    KvCacheDtype,
+    LogLevel,
+    PolicyName,
+    PrefillKv,
+    Transport,
+)
 
 _SUFFIXED = {"suffixed": True}
 
@@ -112,6 +121,10 @@ class EngineSettings(Group, frozen=True, kw_only=True):
     cpu_kernels: Annotated[
         CpuKernels,
         Meta(description="Backend on a CPU; auto is the best that it can run, torch where none was built."),
+    ] = "auto"
+    attention_backend: Annotated[
+        AttentionBackend,
+        Meta(description="Attention on a GPU: triton, or flashinfer or fa3 where installed; auto is triton."),
     ] = "auto"
     microbatches: Annotated[
         Annotated[int, Meta(ge=1, le=2)] | None,

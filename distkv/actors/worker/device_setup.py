@@ -19,7 +19,7 @@ def set_up(settings: EngineSettings) -> Device:
     With cores given, all threads of the process stay on them, and each of the native threads but the caller's, which
     has other things to do as well, on one. Raises ConfigError when what the settings name is not here.
     """
-    device = choose_device(settings.device, settings.cpu_kernels)
+    device = choose_device(settings.device, settings.cpu_kernels, settings.attention_backend)
     if settings.cores:
         os.sched_setaffinity(0, settings.cores)
     threads = settings.threads or 1

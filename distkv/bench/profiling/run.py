@@ -37,7 +37,7 @@ async def _run(settings: dict[str, Any], say: Say, *, quick: bool, budget_s: flo
     sizes = QUICK if quick else FULL
     configs = configs_of(settings, sizes)
     engine, facts = configs[0].engine, machine_facts()
-    device = choose_device(engine.device, engine.cpu_kernels)
+    device = choose_device(engine.device, engine.cpu_kernels, engine.attention_backend)
     say("loading the model twice")
     async with engines(configs) as (debtor, creditor):
         shape = shape_of(configs[0].engine.model, debtor)

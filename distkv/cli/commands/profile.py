@@ -21,6 +21,7 @@ SETTINGS = (
     "block_size",
     "threads",
     "cpu_kernels",
+    "attention_backend",
     "microbatches",
     "cpu_affinity",
 )

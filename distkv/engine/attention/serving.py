@@ -263,7 +263,7 @@ class AttendServer:
         blocks = tuple(self._blocks(entry, slots) for entry, slots in zip(served.plan.entries, spans, strict=True))
         rows = tuple(range(entry.row, entry.row + entry.num_rows) for entry in served.plan.entries)
         (positions,) = self.device.to_device(served.positions)
-        return AttentionMetadata(rows, blocks, positions)
+        return AttentionMetadata(rows, blocks, positions, served.positions)
 
     def _blocks(self, entry: AttendEntry, slots: tuple[int, ...] | None) -> BlockTable:
         tokens = self.pool.block_tokens

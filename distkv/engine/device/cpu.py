@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from distkv.engine.device.device import Captured, CompletedCopy, Device, Missing, PendingCopy, Run
+from distkv.errors import ConfigError
 from distkv.kernels import Backend
 from distkv.kernels.cpu.dispatch import backend_of, choose
-from distkv.types import CpuKernels
+from distkv.types import AttentionBackend, CpuKernels
 
 DEFAULT_POOL_BYTES = 4 * 2**30
 DEFAULT_POOL_SHARE = 5
@@ -34,8 +35,10 @@ class CpuDevice(Device):
         return None
 
     @classmethod
-    def open(cls, index: int, cpu_kernels: CpuKernels) -> CpuDevice:
+    def open(cls, index: int, cpu_kernels: CpuKernels, attention: AttentionBackend) -> CpuDevice:
         """See Device."""
+        if attention != "auto":
+            raise ConfigError("attention_backend", f"{attention} is for GPUs, and a CPU computes", "leave it out")
         choice = choose(cpu_kernels)
         return cls(backend_of(choice), choice.why)
 

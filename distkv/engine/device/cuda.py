@@ -17,7 +17,7 @@ from torch import Tensor
 from distkv.engine.device.claims import claim
 from distkv.engine.device.cuda_streams import streams_of
 from distkv.engine.device.device import Captured, Device, Missing, PendingCopy, Run
-from distkv.types import CpuKernels
+from distkv.types import AttentionBackend, CpuKernels
 
 STEP_BYTES = 3 * 2**29
 """Kept free beside a pool whose size nobody chose: activations, logits, workspaces and what graphs keep."""
@@ -25,6 +25,7 @@ STEP_BYTES = 3 * 2**29
 UNPROVEN = "no run on a GPU is recorded yet; docs/benchmarks/gpu.md says what was shown without one"
 """To be removed with the first report of bin/gpu-check whose tests passed."""
 
+_TRITON_IS_AUTO = "no recorded run shows attention of another library to be better than triton's"
 _INSTALL = "in distkv's checkout: pip install '.[gpu]'"
 _ALIGNED_BYTES = 16
 _QUEUES = 32
@@ -57,14 +58,17 @@ class CudaDevice(Device):
     """See Device. Entering a stream makes this GPU the thread's current one."""
 
     is_async = True
-    why = "there is a CUDA device"
     unproven = UNPROVEN
 
-    def __init__(self, index: int) -> None:
+    def __init__(self, index: int, attention: AttentionBackend = "auto") -> None:
+        """Raises ConfigError where the library of an attention backend is not here."""
         from distkv.kernels.triton.backend import TritonBackend
+        from distkv.kernels.triton.libraries.backend import LIBRARIES, LibraryBackend
 
         self.place = torch.device("cuda", index)
-        self.backend = TritonBackend(index=index)
+        is_library = attention in LIBRARIES
+        self.backend = LibraryBackend(attention, index=index) if is_library else TritonBackend(index=index)
+        self.why = f"there is a CUDA device; {_TRITON_IS_AUTO if attention == 'auto' else f'{attention} is asked for'}"
         self._streams = streams_of(self.place)
         self.unit = str(torch.cuda.get_device_properties(self.place).uuid)
         self._leaving: deque[_CudaCopy] = deque()
@@ -85,9 +89,9 @@ class CudaDevice(Device):
         return None
 
     @classmethod
-    def open(cls, index: int, cpu_kernels: CpuKernels) -> CudaDevice:
+    def open(cls, index: int, cpu_kernels: CpuKernels, attention: AttentionBackend) -> CudaDevice:
         """See Device."""
-        return cls(index)
+        return cls(index, attention)
 
     def to_device(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """See Device."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from distkv.kernels import Backend
-from distkv.types import CpuKernels
+from distkv.types import AttentionBackend, CpuKernels
 
 Run = Callable[[], tuple[Tensor, ...]]
 
@@ -70,8 +70,9 @@ class Device(ABC):
 
     @classmethod
     @abstractmethod
-    def open(cls, index: int, cpu_kernels: CpuKernels) -> Device:
-        """That device, which is here. cpu_kernels: for devices that are CPUs. Raises ConfigError."""
+    def open(cls, index: int, cpu_kernels: CpuKernels, attention: AttentionBackend) -> Device:
+        """That device, which is here. cpu_kernels: for devices that are CPUs. attention: for GPUs. Raises
+        ConfigError."""
 
     @abstractmethod
     def to_device(self, *tensors: Tensor) -> tuple[Tensor, ...]:

@@ -61,7 +61,10 @@ def prepare(
         plan = FetchPlan(one.plan, source.slots, rows, host_positions, positions[rows], one.lost, source.spent_s)
         keys.append(fetching.keys(source, plan))
     metadata = AttentionMetadata(
-        tuple(range(seq.rows.start, seq.rows.stop) for seq in seqs), tuple(seq.local for seq in seqs), positions
+        tuple(range(seq.rows.start, seq.rows.stop) for seq in seqs),
+        tuple(seq.local for seq in seqs),
+        positions,
+        on_host[1],
     )
     return Batch(
         tokens=tokens,

@@ -63,7 +63,7 @@ class TritonBackend(Backend):
     name = "triton"
     layout: type[LayerKv] = RowKv
     has_fp8 = True
-    static_keys = (SPLIT_KEYS, 2**31 - 1)
+    static_keys: tuple[int, ...] = (SPLIT_KEYS, 2**31 - 1)
     ops = TritonOps()
 
     def __init__(self, tuned: TunedTable | None = None, index: int | None = None) -> None:

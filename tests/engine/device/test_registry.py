@@ -17,7 +17,7 @@ from distkv.engine.device.device import Device
 from distkv.engine.device.registry import DEVICES, choose_device
 from distkv.errors import ConfigError
 from distkv.kernels import PanelKv
-from distkv.types import CpuKernels
+from distkv.types import AttentionBackend, CpuKernels
 
 
 @pytest.fixture
@@ -64,13 +64,36 @@ def test_a_gpu_that_is_there(two_gpus: None, monkeypatch: pytest.MonkeyPatch, de
     pytest.importorskip("triton", reason="Triton is not installed: it comes with the extra 'gpu'")
 
     class NoStreams(CudaDevice):
-        def __init__(self, index: int) -> None:
+        def __init__(self, index: int, attention: AttentionBackend) -> None:
             self.place = torch.device("cuda", index)
+            self.why = f"attention by {attention}"
 
     monkeypatch.setattr(registry, "DEVICES", DEVICES | {"cuda": NoStreams})
-    found = choose_device(device)
+    found = choose_device(device, attention="fa3")
     assert isinstance(found, NoStreams)
-    assert (found.place.index, found.why) == (index, "there is a CUDA device")
+    assert (found.place.index, found.why) == (index, "attention by fa3")
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("flashinfer", r"flashinfer is not here: no module flashinfer \(pip install 'flashinfer-python>=0.6'\)"),
+        ("fa3", r"fa3 is not here: no module flash_attn_interface \(build the folder hopper of .*flash-attention\)"),
+    ],
+)
+def test_attention_of_a_library_that_is_not_installed(
+    two_gpus: None, monkeypatch: pytest.MonkeyPatch, name: AttentionBackend, hint: str
+) -> None:
+    libraries = pytest.importorskip("distkv.kernels.triton.libraries.backend", reason="Triton is not installed")
+    monkeypatch.setattr(libraries, "find_spec", lambda _module: None)
+    with pytest.raises(ConfigError, match=f"attention_backend: {hint}"):
+        choose_device("cuda", attention=name)
+
+
+@pytest.mark.parametrize("device", ["auto", "cpu"])
+def test_attention_of_a_gpu_on_a_cpu(no_gpu: None, device: str) -> None:
+    with pytest.raises(ConfigError, match=r"attention_backend: flashinfer is for GPUs, and a CPU computes"):
+        choose_device(device, attention="flashinfer")
 
 
 def test_the_cpu_when_it_is_asked_for(two_gpus: None) -> None:
@@ -82,7 +105,7 @@ def test_the_cpu_when_it_is_asked_for(two_gpus: None) -> None:
 def test_another_kind_of_device_is_one_line(no_gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
     class Npu(CpuDevice):
         @classmethod
-        def open(cls, index: int, cpu_kernels: CpuKernels) -> Npu:
+        def open(cls, index: int, cpu_kernels: CpuKernels, attention: AttentionBackend) -> Npu:
             return cls(why=f"number {index}")
 
     devices: dict[str, type[Device]] = {"npu": Npu, **DEVICES}

@@ -136,7 +136,7 @@ class MappedKeys(FetchedKeys):
         self._pool = pool
         rows = tuple(range(entry.row, entry.row + entry.num_rows) for entry in plan.plan.entries)
         tables = tuple(table_of(entry, slots, pool.block_tokens) for entry, slots in plan.entries())
-        self._metadata = AttentionMetadata(rows, tables, plan.device_positions)
+        self._metadata = AttentionMetadata(rows, tables, plan.device_positions, plan.positions)
 
     def _attend(self, layer: int, q: Tensor) -> Partial:
         config = self._config
@@ -219,7 +219,8 @@ class StreamedKeys(FetchedKeys):
         table = BlockTable(table.slots, table.positions + first_position, first_position + count * tokens, tokens)
         rows = slice(entry.row, entry.row + entry.num_rows)
         (here,) = device.to_device(buffer[: count * self._layer_bytes])
-        metadata = AttentionMetadata((range(entry.num_rows),), (table,), self._plan.device_positions[rows])
+        positions = self._plan.device_positions[rows], self._plan.positions[rows]
+        metadata = AttentionMetadata((range(entry.num_rows),), (table,), *positions)
         kv = self._pool.layer_over(here)
         partial = device.backend.attend(q[rows], kv, metadata, config.scale, config.windows[layer])
         device.synchronize()

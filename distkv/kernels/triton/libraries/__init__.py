@@ -1,1 +1,1 @@
-"""Attention of other libraries over our pools, where they are installed: to be measured beside our kernels."""
+"""Attention of other libraries over our pools, where they are installed: to serve with, and to measure beside ours."""

@@ -41,8 +41,9 @@ class FlashAttention3:
         self._lengths, self._table = pages.lengths.to(device), pages.table.to(device)
         # One row per sequence is a batch of its own; else sequences lie one after the other.
         self._is_decode = most_rows == 1
+        causal = pages.causal and not self._is_decode
         varying = {} if self._is_decode else {"cu_seqlens_q": pages.first_row.to(device)}
-        self._options: dict[str, Any] = {"softmax_scale": scale, "causal": not self._is_decode, **varying}
+        self._options: dict[str, Any] = {"softmax_scale": scale, "causal": causal, **varying}
         if not self._is_decode:
             self._options["max_seqlen_q"] = most_rows
         self._options["scheduler_metadata"] = functions.get_scheduler_metadata(
@@ -55,9 +56,14 @@ class FlashAttention3:
             self._lengths,
             qkv_dtype=getattr(torch, shape.q_dtype),
             page_size=pages.block_tokens,
-            causal=not self._is_decode,
+            causal=causal,
             **varying,
         )
+
+    @staticmethod
+    def takes(shape: Shape) -> bool:
+        """Whether it is for such queries and keys: 16 bits, and heads of up to 256 numbers."""
+        return shape.kv_dtype == shape.q_dtype and shape.dot_bytes == 2 and shape.head_dim in range(8, 257, 8)
 
     def run(self, q: Tensor, kv: RowKv) -> tuple[Tensor, Tensor]:
         """See PagedAttention. Single rows: out [N, 1, Hq, D], lse [N, Hq, 1]; else [N, Hq, D] and [Hq, N]. Natural."""

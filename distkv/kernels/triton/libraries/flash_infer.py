@@ -7,6 +7,8 @@ lie alike. It wants the ends of all sequences on the host, once per step, and it
 from __future__ import annotations
 
 import math
+import threading
+import weakref
 from typing import Any
 
 import torch
@@ -22,17 +24,49 @@ _TENSOR_CORE_GROUP = 4
 """Query heads of a KV head from which on its decode is faster with tensor cores, as its documentation says."""
 
 
+class Workspaces:
+    """Memory that its kernels leave partials in, kept for the next plan of the same stream: what that launches comes
+    after what is there."""
+
+    def __init__(self) -> None:
+        self._free: dict[int, list[Tensor]] = {}
+        self._lock = threading.Lock()
+
+    def take(self, device: torch.device, queue: int) -> Tensor:
+        """uint8, as it was given back, or a new one, which it wants to be zeros."""
+        with self._lock:
+            if free := self._free.get(queue):
+                return free.pop()
+        return torch.zeros(_WORKSPACE_BYTES, dtype=torch.uint8, device=device)
+
+    def give_back(self, workspace: Tensor, queue: int) -> None:
+        """From whatever is launched in that stream from now on, another may have it."""
+        with self._lock:
+            self._free.setdefault(queue, []).append(workspace)
+
+
+def queue_of(device: torch.device) -> int:
+    """The current stream, as a key."""
+    return int(torch.cuda.current_stream(device).cuda_stream) if device.type == "cuda" else 0
+
+
 class FlashInfer:
     """See PagedAttention: BatchDecodeWithPagedKVCacheWrapper for single rows, else BatchPrefillWithPagedKVCacheWrapper.
 
-    Raises ImportError where it is not installed, and what it raises itself for shapes that it does not take.
+    Raises ImportError where it is not installed, and what it raises itself for shapes that it does not take. It is to
+    be kept until what it launched is done: some of what kernels read is copied from host memory of its own.
     """
 
-    def __init__(self, pages: Pages, shape: Shape, scale: float, device: torch.device) -> None:
+    def __init__(
+        self, pages: Pages, shape: Shape, scale: float, device: torch.device, workspaces: Workspaces | None = None
+    ) -> None:
+        """workspaces: that its own is taken from, and given back to with the last reference to this."""
         import flashinfer  # type: ignore[import-not-found]
 
-        # It says that this has to be zero at first.
-        workspace = torch.zeros(_WORKSPACE_BYTES, dtype=torch.uint8, device=device)
+        workspaces = workspaces or Workspaces()
+        queue = queue_of(device)
+        workspace = workspaces.take(device, queue)
+        weakref.finalize(self, workspaces.give_back, workspace, queue)
         ends: tuple[Tensor, ...] = (pages.first_page, pages.slots, pages.last_tokens)
         if bool((pages.rows == 1).all()):
             tensor_cores = shape.heads // shape.kv_heads >= _TENSOR_CORE_GROUP
@@ -42,7 +76,7 @@ class FlashInfer:
             more = {}
         else:
             self._wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(workspace, "HND")
-            ends, more = (pages.first_row, *ends), {"causal": True}
+            ends, more = (pages.first_row, *ends), {"causal": pages.causal}
         # What follows the ends has one order in both and in all versions; the rest has names.
         self._wrapper.plan(
             *ends,
@@ -55,6 +89,11 @@ class FlashInfer:
             kv_data_type=getattr(torch, shape.kv_dtype),
             **more,
         )
+
+    @staticmethod
+    def takes(shape: Shape) -> bool:
+        """Whether it is for such queries and keys: 16 bits, keys float8 too, and heads of 64, 128 or 256 numbers."""
+        return shape.dot_bytes == 2 and shape.head_dim in (64, 128, 256)
 
     def run(self, q: Tensor, kv: RowKv) -> tuple[Tensor, Tensor]:
         """See PagedAttention. lse: [N, Hq], base 2."""

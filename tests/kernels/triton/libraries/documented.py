@@ -7,11 +7,15 @@ they are installed.
 from __future__ import annotations
 
 import math
+import sys
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
+
+from distkv.kernels.triton.libraries import backend, flash_attention3, flash_infer
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> tuple[Tensor, Tensor]:
@@ -128,3 +132,12 @@ def flash_attn_with_kvcache(
 FLASH_ATTENTION_3 = SimpleNamespace(
     get_scheduler_metadata=get_scheduler_metadata, flash_attn_with_kvcache=flash_attn_with_kvcache
 )
+
+
+def install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both, in place of the libraries themselves."""
+    monkeypatch.setitem(sys.modules, "flashinfer", FLASHINFER)
+    monkeypatch.setitem(sys.modules, "flash_attn_interface", FLASH_ATTENTION_3)
+    for module in (backend, flash_attention3):
+        monkeypatch.setattr(module, "find_spec", lambda _name: True)
+    monkeypatch.setattr(flash_infer, "_WORKSPACE_BYTES", 16)
