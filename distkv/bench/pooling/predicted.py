@@ -50,7 +50,7 @@ class Predictor:
 
     def alone(self, requests: Sequence[TraceRequest]) -> Unloaded:
         """What these take one after the other."""
-        return Unloaded.of([self._outcomes([msgspec.structs.replace(one, arrival_s=0.0)])[0] for one in requests])
+        return Unloaded.of([self._outcomes([_at(one, 0.0)])[0] for one in requests])
 
     def learn(self, requests: Sequence[TraceRequest], measured: Unloaded) -> None:
         """An instance shares its core with its rManager, and with clients: from here on steps take as much longer than
@@ -60,29 +60,63 @@ class Predictor:
         profile = beside_control(self._spec.profile, self.control_s)
         self._spec = msgspec.structs.replace(self._spec, profile=profile)
 
-    def samples(self, plays: Iterable[Play], names: Iterable[str], unloaded: Unloaded) -> Samples:
-        """Of each contender that the simulator knows, what it predicts of each play: cases as measured."""
+    def samples(
+        self,
+        plays: Sequence[Play],
+        names: Iterable[str],
+        unloaded: Unloaded,
+        earlier: Mapping[str, Sequence[TraceRequest]],
+    ) -> Samples:
+        """Of each contender that the simulator knows, what it predicts of each play: cases as measured. Its instances
+        play one after the other and remember, as real ones do: how long outputs were decides how much memory the next
+        ones are given. earlier: the requests that a contender served first, one after the other."""
         found: Samples = {}
-        known = [name for name in names if name in POLICIES]
-        for play in plays:
-            for name in known:
-                for case, value in self._play(POLICIES[name], play, unloaded).items():
-                    found.setdefault(at(case, play.rate), {}).setdefault(name, []).append(value)
+        for name in names:
+            if name in POLICIES:
+                for case, values in self._plays(POLICIES[name], earlier.get(name, ()), plays, unloaded).items():
+                    found.setdefault(case, {})[name] = values
         return found
 
-    def _play(self, policy: SimPolicyName, play: Play, unloaded: Unloaded) -> dict[str, float]:
-        """The median of some."""
+    def _plays(
+        self, policy: SimPolicyName, earlier: Sequence[TraceRequest], plays: Sequence[Play], unloaded: Unloaded
+    ) -> dict[str, list[float]]:
+        """Of each play the median of some simulations."""
         deadline_s = self._spec.deadline_s
         assert deadline_s is not None
-        plays = [
-            dict(summary(self._outcomes(play.requests, policy, seed), unloaded, deadline_s)) for seed in range(SEEDS)
+        parts = [*([one] for one in earlier), *(play.requests for play in plays)]
+        simulated = [
+            self._one_after_the_other(parts, deadline_s, policy, seed)[len(earlier) :] for seed in range(SEEDS)
         ]
-        return {case: statistics.median(one[case] for one in plays) for case in MOST_OFF if case in plays[0]}
+        found: dict[str, list[float]] = {}
+        for play, *outcomes in zip(plays, *simulated, strict=True):
+            seen = [dict(summary(one, unloaded, deadline_s)) for one in outcomes]
+            for case in MOST_OFF:
+                if case in seen[0]:
+                    found.setdefault(at(case, play.rate), []).append(statistics.median(one[case] for one in seen))
+        return found
+
+    def _one_after_the_other(
+        self, parts: Sequence[Sequence[TraceRequest]], deadline_s: float, policy: SimPolicyName, seed: int
+    ) -> list[Sequence[Outcome]]:
+        """Of each part, which begins when the deadlines of those before have passed."""
+        begins_s, requests = [0.0], list[TraceRequest]()
+        for part in parts:
+            requests += (_at(one, begins_s[-1] + one.arrival_s) for one in part)
+            begins_s.append(requests[-1].arrival_s + deadline_s)
+        outcomes = iter(self._outcomes(requests, policy, seed))
+        return [
+            [msgspec.structs.replace(one, request=request) for request, one in zip(part, outcomes, strict=False)]
+            for part in parts
+        ]
 
     def _outcomes(
         self, requests: Sequence[TraceRequest], policy: SimPolicyName = "none", seed: int = 0
     ) -> Sequence[Outcome]:
         return simulate(requests, msgspec.structs.replace(self._spec, policy=policy, seed=seed)).outcomes
+
+
+def _at(request: TraceRequest, arrival_s: float) -> TraceRequest:
+    return msgspec.structs.replace(request, arrival_s=arrival_s)
 
 
 def beside_control(profile: Profile, seconds: float) -> Profile:

@@ -153,7 +153,7 @@ def measure(
         )
         plan.run(play)
     say("simulating the same")
-    predicted = {} if predictor is None else predictor.samples(plays, seen, unloaded)
+    predicted = {} if predictor is None else predictor.samples(plays, seen, unloaded, {first: timed})
     lengths = [one.num_tokens for one in played]
     unheld = sum(one > pool for one in lengths)
     samples = turns.samples

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from distkv.bench.harness.alternate import Samples
 from distkv.bench.pooling.predicted import MOST_OFF, Play, Predictor, beside_control, compared, goals
 from distkv.bench.pooling.summary import FIRST_HIGH, TOKENS, at
 from distkv.sim.outcome import Unloaded
+from distkv.sim.trace import TraceRequest
 from tests.sim.timed.parts import PROFILE, trace
 
 REQUESTS = trace((0.0, 100, 20), (0.1, 300, 30), (0.2, 50, 10))
@@ -46,13 +49,27 @@ def test_every_step_takes_longer_beside_control() -> None:
 def test_plays_of_contenders_that_it_knows_are_predicted() -> None:
     plays = [Play(2.0, REQUESTS), Play(4.0, REQUESTS[:2]), Play(2.0, REQUESTS)]
     unloaded = Unloaded(0.1, 0.0, 0.05)
-    found = predictor().samples(plays, ("off", "big", "contract", "vllm"), unloaded)
+    found = predictor().samples(plays, ("off", "big", "contract", "vllm"), unloaded, {})
     assert found.keys() == {at(case, rate) for case in MOST_OFF for rate in (2.0, 4.0)}
     assert all(by_name.keys() == {"off", "contract"} for by_name in found.values())
     assert [len(found[at(TOKENS, rate)]["off"]) for rate in (2.0, 4.0)] == [2, 1]
-    assert found == predictor().samples(plays, ("off", "contract"), unloaded)
-    without = predictor(has_profile=False).samples(plays[:1], ("off",), unloaded)
+    assert found == predictor().samples(plays, ("off", "contract"), unloaded, {})
+    without = predictor(has_profile=False).samples(plays[:1], ("off",), unloaded, {})
     assert without[at(FIRST_HIGH, 2.0)]["off"][0] > 0
+
+
+def test_instances_remember_what_they_served_before() -> None:
+    # Long outputs that have ended keep memory for the growth of those that come: the last one waits for it.
+    play = Play(1.0, [TraceRequest(0.05 * index, 64, 400) for index in range(24)])
+
+    def firsts(plays: list[Play], earlier: dict[str, Sequence[TraceRequest]]) -> list[float]:
+        found = predictor().samples(plays, ("off",), Unloaded(0.1, 0.0, 0.05), earlier)
+        return found[at(FIRST_HIGH, 1.0)]["off"]
+
+    alone, after_itself = firsts([play, play], {})
+    (after_some,) = firsts([play], {"off": play.requests[:6]})
+    assert min(after_itself, after_some) > 1.1 * alone
+    assert firsts([play], {"contract": play.requests}) == [alone]
 
 
 def samples(case: str, *by_rate: float, name: str = "off") -> Samples:
