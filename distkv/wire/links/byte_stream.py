@@ -6,6 +6,8 @@ The socket blocks in the kernel with its own timeouts: one system call per wait,
 from __future__ import annotations
 
 import contextlib
+import os
+import select
 import socket
 import struct
 import threading
@@ -18,20 +20,28 @@ from distkv.wire.links.iovec import advance
 _MAX_IOVECS = 1024
 # How much longer than asked a wait may take, before the kernel's timeout is set anew.
 _SLACK, _SLACK_S = 1.25, 0.001
+LOOKS_S = 50e-6
+"""Bytes that are awaited are looked for so long before they are slept for: a sleeping core takes as long to wake."""
 
 
 class ByteStream:
-    """Owns `sock`. One thread receives, any send (whole calls never mix), any ends it."""
+    """Owns `sock`. One thread receives, any send (whole calls never mix), any ends it.
 
-    def __init__(self, sock: socket.socket, peer: str) -> None:
+    awaits: whether what is received was asked for, so that it comes soon.
+    """
+
+    def __init__(self, sock: socket.socket, peer: str, *, awaits: bool = False) -> None:
         sock.settimeout(None)
         self.peer = peer
+        self._awaits = awaits
         self._sock = sock
         self._send_timeout_s = 0.0
         self._receive_timeout_s = 0.0
         self._why_dead = ""
         self._closing = False
         self._users = 0
+        self._poll = select.poll()
+        self._poll.register(sock, select.POLLIN)
         self._guard, self._send_lock = threading.Lock(), threading.Lock()
 
     def fileno(self) -> int:
@@ -114,6 +124,8 @@ class ByteStream:
             elif not left_s <= self._receive_timeout_s <= left_s * _SLACK + _SLACK_S:
                 self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(left_s))
                 self._receive_timeout_s = left_s
+            if self._awaits and left_s > LOOKS_S:
+                self._look()
             if len(views) == 1:
                 return self._sock.recv_into(views[0], 0, flags)
             return self._sock.recvmsg_into(views[:_MAX_IOVECS], 0, flags)[0]
@@ -121,6 +133,12 @@ class ByteStream:
             raise LinkTimeout(self.peer, timeout_s) from None
         except OSError as e:
             raise self.kill(e.strerror or str(e)) from None
+
+    def _look(self) -> None:
+        """Until bytes are here, or LOOKS_S are over."""
+        until_s = time.monotonic() + LOOKS_S
+        while not self._poll.poll(0) and time.monotonic() < until_s:
+            os.sched_yield()  # the peer may be on this core
 
     def check_alive(self) -> None:
         """Raise LinkClosed if the peer has ended; reads nothing."""

@@ -28,7 +28,8 @@ _STAGE_BYTES = 32 * 1024
 class FrameSocket:
     """Frames over a connected stream socket, which it owns. One thread receives; the rest may be used by any.
 
-    max_header_bytes, max_body_bytes: what is accepted from the peer; more ends the stream.
+    max_header_bytes, max_body_bytes: what is accepted from the peer; more ends the stream. asks: whether this end
+    sends the requests, so that all it receives are answers that it awaits.
     """
 
     def __init__(
@@ -38,9 +39,10 @@ class FrameSocket:
         *,
         max_header_bytes: int = MAX_HEADER_BYTES,
         max_body_bytes: int = MAX_BODY_BYTES,
+        asks: bool = False,
     ) -> None:
         self.max_header_bytes, self.max_body_bytes = max_header_bytes, max_body_bytes
-        self._stream = ByteStream(sock, peer)
+        self._stream = ByteStream(sock, peer, awaits=asks)
         self.fileno, self.check_alive = self._stream.fileno, self._stream.check_alive
         self.kill, self.end, self.in_use = self._stream.kill, self._stream.end, self._stream.in_use
         # Bytes [start, stop) of the stage came from the socket and are not used yet.

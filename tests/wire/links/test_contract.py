@@ -88,6 +88,13 @@ def test_a_timeout_leaves_the_link_usable(pair: Pair) -> None:
     assert bytes(pair.asking.recv(DEADLINE_S)[1]) == b"late"
 
 
+def test_who_waits_for_an_answer_looks_for_it_only_a_moment(pair: Pair) -> None:
+    used_s = time.thread_time()
+    with pytest.raises(LinkTimeout):
+        pair.asking.recv(0.5)
+    assert time.thread_time() - used_s < 0.1
+
+
 @pytest.mark.parametrize(
     "slots",
     [[5], list(range(NUM_SLOTS)), [3, 1, 60, 7], [9, 10, 11, 4, 5, 63, 0], [2, 2, 2]],

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include <poll.h>
+#include <sched.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -75,9 +76,10 @@ inline FrameStatus send_all(int fd, iovec* parts, size_t num_parts, double patie
 }
 
 // A frame that begins with the `head_bytes` of `expected`: they go to `head`, its body to `body`. received: how many of
-// its bytes are there, before and after. Never takes more than this one frame from a peer that waits for its answer.
+// its bytes are there, before and after. looks_until_s: it is looked for until then, and slept for after that. Never
+// takes more than this one frame from a peer that waits for its answer.
 inline FrameStatus receive_frame(int fd, const char* expected, int64_t head_bytes, char* head, char* body,
-                                 int64_t body_bytes, double deadline_s, int64_t& received) {
+                                 int64_t body_bytes, double deadline_s, double looks_until_s, int64_t& received) {
     iovec all[2] = {{head, static_cast<size_t>(head_bytes)}, {body, static_cast<size_t>(body_bytes)}};
     iovec* parts = all;
     size_t num_parts = 2;
@@ -97,7 +99,11 @@ inline FrameStatus receive_frame(int fd, const char* expected, int64_t head_byte
         } else if (count == 0) {
             return FRAME_ENDED;
         } else if (errno == EAGAIN) {
-            if (!wait_for(fd, POLLIN, deadline_s)) return FRAME_LATE;
+            if (monotonic_s() < looks_until_s) {
+                sched_yield();  // the peer may be on this core
+            } else if (!wait_for(fd, POLLIN, deadline_s)) {
+                return FRAME_LATE;
+            }
         } else if (errno != EINTR) {
             return errno == ECONNRESET ? FRAME_ENDED : FRAME_FAILED;
         }

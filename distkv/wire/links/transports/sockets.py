@@ -84,7 +84,7 @@ def greet(sock: socket.socket, endpoint: DataEndpoint, hello: Hello, timeout_s: 
     Raises LinkClosed, LinkTimeout, HandshakeRefused, MalformedMessage; the connection is closed then.
     """
     deadline = time.monotonic() + timeout_s
-    frames = FrameSocket(sock, hello.expects_id, max_header_bytes=HANDSHAKE_HEADER_BYTES, max_body_bytes=0)
+    frames = FrameSocket(sock, hello.expects_id, max_header_bytes=HANDSHAKE_HEADER_BYTES, max_body_bytes=0, asks=True)
     try:
         frames.send(hello, ())
         answer, _body = frames.recv(deadline - time.monotonic())
