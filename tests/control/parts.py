@@ -90,8 +90,7 @@ def compute(state: RManagerState, seq: Sequence, moving: bool = False) -> None:
             assert slot is not None
             placement.put(block, slot)
     seq.uncomputed = Ranges()
-    for block in placement.blocks[: seq.length // placement.block_tokens]:
-        placement.mark_full(block)
+    placement.mark_full(placement.blocks[: seq.length // placement.block_tokens])
 
 
 def lend(
@@ -117,8 +116,8 @@ def lend(
 def offer(seq: Sequence, debt: Debt, num_blocks: int | None = None) -> None:
     """The creditor was told that the next blocks of the debt lie ready, all of them or so many."""
     blocks = debt.blocks[debt.filled :][:num_blocks]
+    seq.placement.mark_full(blocks)
     for block in blocks:
-        seq.placement.mark_full(block)
         block.checksum = 1000 + block.number
     ready = tuple(ReadyBlock(block.slot or 0, 1000 + block.number) for block in blocks)
     message = BlocksReady(span=debt.span, index=debt.filled, source_id="me", source_incarnation=7, blocks=ready)

@@ -17,6 +17,8 @@ class BlockTable:
     A step looks only at blocks from the first one on that changed since the step before it.
     """
 
+    __slots__ = ("_local", "_num_blocks", "_remote")
+
     def __init__(self) -> None:
         self._num_blocks = 0
         self._local: list[Run] = []

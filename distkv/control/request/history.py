@@ -6,7 +6,7 @@ again and again is one entry, so that neither a long request nor many of them co
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from itertools import chain
@@ -58,7 +58,7 @@ class History:
 
     since: float
     prompt_tokens: int
-    entries: deque[Entry] = field(default_factory=deque)
+    entries: list[Entry] = field(default_factory=list)
     left_out: int = 0
 
     def note(self, happened: Happened, at: float, instance_id: str, why: str, blocks: int) -> None:
@@ -69,7 +69,7 @@ class History:
             last.blocks = blocks if happened in ABSOLUTE else last.blocks + blocks
             return
         if len(self.entries) == MAX_ENTRIES:
-            self.entries.popleft()
+            del self.entries[0]
             self.left_out += 1
         self.entries.append(Entry(happened, at, instance_id, why, blocks))
 

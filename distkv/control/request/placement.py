@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 
-from distkv.control.request.block import NOWHERE, PROMISED, Block, BlockCounts, Cleared, Debt
+from distkv.control.request.block import HERE, NOWHERE, PROMISED, Block, BlockCounts, Cleared, Debt
 from distkv.control.request.block_table import BlockTable
 from distkv.wire.messages.common import Run
 from distkv.wire.messages.to_rmanager import BlocksReady
@@ -108,6 +108,18 @@ class Placement:
             self.blocks.extend(map(Block, range(known, wanted)))
             self.counts.add(wanted - known)
 
+    def grow(self, num_tokens: int, first: int, slots: Seq[int]) -> None:
+        """`cover` so many tokens, and `put` the blocks from number `first` on, which lie nowhere, into these slots; all
+        before them are known."""
+        blocks, known = self.blocks, len(self.blocks)
+        for number, slot in enumerate(slots, first):
+            if number < known:
+                self.put(blocks[number], slot)
+            else:
+                blocks.append(Block(number, slot, counted=HERE))
+        self.counts.local += len(blocks) - known
+        self.cover(num_tokens)
+
     def add_slots(self, slots: Iterable[int]) -> None:
         """Own these slots, for blocks still to come."""
         self.unassigned_slots.extend(slots)
@@ -150,10 +162,11 @@ class Placement:
 
     # --- content
 
-    def mark_full(self, block: Block) -> None:
-        """Every layer of every position of the block is written."""
-        block.full = True
-        self.counts.update(block)
+    def mark_full(self, blocks: Iterable[Block]) -> None:
+        """Every layer of every position of these blocks is written."""
+        for block in blocks:
+            block.full = True
+            self.counts.update(block)
 
     def to_checksum(self, most_per_debt: int) -> list[tuple[Block, int]]:
         """Full blocks that are to leave and have no checksum yet, with their slots; the worker is to make them now."""

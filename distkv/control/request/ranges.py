@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator
 class Ranges:
     """What is still to be computed of a sequence: a fresh prompt is one range, a lost span another."""
 
+    __slots__ = ("_ranges",)
+
     def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
         self._ranges: list[tuple[int, int]] = []
         for start, end in ranges:
@@ -45,7 +47,7 @@ class Ranges:
 
     def advance(self, position: int, by: int) -> None:
         """In place of the only position there is comes the one that is so many further."""
-        assert self.is_only(position), f"{position} is not all of {self._ranges}"
+        assert self._ranges == [(position, position + 1)], f"{position} is not all of {self._ranges}"
         self._ranges[0] = position + by, position + by + 1
 
     def add(self, start: int, end: int) -> None:

@@ -66,9 +66,10 @@ class Request:
             bad_words=longer,
             grammar_id=self.grammar_id,
         )
-        self._early_sampling = structs.replace(
-            self._sampling, forbidden_token_ids=tuple(sorted(forbidden.union(self.ends)))
-        )
+        self._early_sampling = self._sampling
+        if self.ends:
+            early = tuple(sorted(forbidden.union(self.ends)))
+            self._early_sampling = structs.replace(self._sampling, forbidden_token_ids=early)
         has_penalties = params.repetition_penalty != 1 or params.presence_penalty != 0 or params.frequency_penalty != 0
         self.has_history = has_penalties or bool(longer)
         self.is_plain = params.logprobs is None and params.prompt_logprobs is None and self.grammar_id is None

@@ -28,12 +28,16 @@ class Sequence:
     uncomputed: positions whose KV no sent step computes. pending: tokens sampled by steps whose results are not back.
     attempt: grows whenever steps in flight are void. high_water: how far it was ever computed. retry_at, retries: when
     one that waits may try again, and how often it has. starved_since: since when the live instances cannot hold it.
+    max_length: its tokens when it ends at the latest. is_uniform: nothing ends it but that, and its tokens come with
+    nothing else.
     """
 
     __slots__ = (
         "age",
         "attempt",
         "high_water",
+        "is_uniform",
+        "max_length",
         "output",
         "pending",
         "placement",
@@ -52,6 +56,8 @@ class Sequence:
         self.request_id = request.request_id
         self.age = request.age
         self.output = output
+        self.max_length = request.prompt_tokens + request.params.max_tokens
+        self.is_uniform = request.is_plain and output.ends_at_length
         self.placement = Placement(block_tokens)
         self.state = SeqState.WAITING
         self.attempt = attempt
@@ -95,8 +101,7 @@ class Sequence:
     @property
     def can_grow(self) -> bool:
         """Whether another token may be sampled after those on their way."""
-        request = self.request
-        return len(request.tokens) + self.pending - request.prompt_tokens < request.params.max_tokens
+        return len(self.request.tokens) + self.pending < self.max_length
 
     @property
     def is_decoding(self) -> bool:
@@ -107,16 +112,15 @@ class Sequence:
     def num_alike(self) -> int:
         """How many tokens may come, each followed by another one, that change nothing but how long it is."""
         request, placement = self.request, self.placement
-        num_known = len(request.tokens) - request.prompt_tokens
+        num_tokens = len(request.tokens)
         if (
-            num_known <= 0
-            or not request.is_plain
-            or not self.output.ends_at_length
+            not self.is_uniform
+            or num_tokens <= request.prompt_tokens
             or placement.unassigned_slots
             or (placement.debts and placement.has_outgoing)
         ):
             return 0
-        return max(0, request.params.max_tokens - num_known - self.pending - 1)
+        return max(0, self.max_length - num_tokens - self.pending - 1)
 
     def span_of(self, block: Block) -> tuple[int, int]:
         """Positions of a block, the last one clipped to the sequence."""
@@ -143,10 +147,10 @@ class Sequence:
     def planned(self, start: int, end: int) -> None:
         """A step that computes [start, end) is sent; if it samples, the new position is to be computed next."""
         self.uncomputed.remove(start, end)
-        request, length = self.request, self.length
+        length = self.length
         if end == length:
             self.pending += 1
-            if length + 1 - request.prompt_tokens < request.params.max_tokens:
+            if length + 1 < self.max_length:
                 self.uncomputed.add(length, length + 1)
                 self.placement.cover(length + 1)
 
@@ -155,8 +159,8 @@ class Sequence:
         again = max(0, min(end, self.high_water) - start)
         self.high_water = max(self.high_water, end)
         block_tokens = self.placement.block_tokens
-        for number in range(start // block_tokens, end // block_tokens):
-            self.placement.mark_full(self.placement.blocks[number])
+        if (first := start // block_tokens) < (after := end // block_tokens):
+            self.placement.mark_full(self.placement.blocks[first:after])
         return again
 
     def not_computed(self, start: int, end: int) -> None:
@@ -168,10 +172,14 @@ class Sequence:
         self.request.tokens.append(token_id)
         self.pending -= 1
 
-    def decoded(self, token_ids: Seq[int]) -> None:
-        """Sampled tokens are back, and steps for as many more are sent, each of which decodes it."""
-        self.uncomputed.advance(self.length - 1, len(token_ids))
+    def decoded(self, start: int, token_ids: Seq[int], slots: Seq[int]) -> int:
+        """Steps computed as many positions from `start` on, whose sampled tokens these are, and as many more steps are
+        sent, each of which decodes it; the rBlocks that they begin lie in these slots. Returns as `computed`."""
+        placement, first, steps = self.placement, self.length - 1, len(token_ids)
+        self.uncomputed.advance(first, steps)
         self.request.tokens.extend(token_ids)
+        placement.grow(first + 1 + steps, -(-first // placement.block_tokens), slots)
+        return self.computed(start, start + steps)
 
     def void(self, ranges: Iterable[tuple[int, int]], ahead: int) -> None:
         """Nothing of the steps in flight counts: `ranges` are to be computed again, in a new attempt, and no token is

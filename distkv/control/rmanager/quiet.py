@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import copy
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Seq
 from operator import attrgetter
 from typing import Protocol
 
 from distkv.control.blocks import SlotState
 from distkv.control.commands import Answer, ClientRequested, Event
+from distkv.control.request.sequence import Sequence
 from distkv.control.rmanager.reports.heartbeats import Heartbeats
 from distkv.control.rmanager.state import RManagerState
 from distkv.control.schedule.scheduler import InFlight, Planned
@@ -83,7 +85,7 @@ class QuietDecode:
         is no `room`, or it is `until`."""
         return self._is_unserved(self.results[-1])
 
-    def keep(self, results: Sequence[StepResult], times: Sequence[float]) -> None:
+    def keep(self, results: Seq[StepResult], times: Seq[float]) -> None:
         """Such results have come, at these times."""
         assert len(results) <= self.room
         self.results += results
@@ -119,7 +121,7 @@ class Quiet:
         state: RManagerState,
         heartbeats: Heartbeats,
         observe: Callable[[InFlight, StepResult, float], None],
-        may_act: Sequence[MayAct],
+        may_act: Seq[MayAct],
     ) -> None:
         self._state = state
         self._heartbeats = heartbeats
@@ -133,7 +135,7 @@ class Quiet:
             return None
         return QuietDecode(most, until, self._state.serving)
 
-    def handle(self, results: Sequence[StepResult], times: Sequence[float]) -> None:
+    def handle(self, results: Seq[StepResult], times: Seq[float]) -> None:
         """Do with results that were kept what would have been done with each of them."""
         scheduler = self._state.scheduler
         oldest = scheduler.in_flight[0]
@@ -143,9 +145,10 @@ class Quiet:
             scheduler.observe(oldest, result.compute_s)
             self._observe(oldest, result, now)
         parts = list(oldest.planned.values())
-        self._take_slots(parts, len(results))
-        for part, (tokens, token_ids) in zip(parts, _columns(results), strict=True):
-            self._commit(part, tokens, token_ids)
+        slots = self._take_slots(parts, len(results))
+        for part, taken, (tokens, token_ids) in zip(parts, slots, _columns(results), strict=True):
+            self._commit(part, taken, tokens, token_ids)
+        self._state.counters.generation_tokens += len(parts) * len(results)
         scheduler.repeated(len(results))
 
     # --- whether it is quiet
@@ -173,42 +176,42 @@ class Quiet:
         running = list(state.running())
         if not state.scheduler.decodes_only(len(running)):
             return 0
-        most = min(seq.num_alike for seq in running)
+        most = min([seq.num_alike for seq in running])
         keep = len(running) + (1 if state.sequences.num_waiting else 0)
         if (spare := state.pool.num_free - keep) < 0:
             return 0
-        begins = sorted((1 - seq.length) % block_tokens for seq in running)
+        begins = sorted([_steps_until_block(seq) for seq in running])
         rounds, rest = divmod(spare, len(running))
         return min(most, rounds * block_tokens + begins[rest])
 
     # --- what was kept
 
-    def _take_slots(self, parts: Sequence[Planned], num_steps: int) -> None:
-        """For the rBlocks that the steps begin, in the order of the steps and of the sequences in each."""
-        block_tokens = self._state.settings.block_tokens
-        due: list[tuple[int, int, int]] = []
-        for index, part in enumerate(parts):
-            first = part.seq.length - 1
-            part.seq.placement.cover(first + 1 + num_steps)
-            begun = range(-(-first // block_tokens) * block_tokens, first + num_steps, block_tokens)
-            due += [(start - first, index, start // block_tokens) for start in begun]
-        slots = self._state.pool.allocate_singly(len(due), SlotState.LOCAL)
-        for (_, index, number), slot in zip(sorted(due), slots, strict=True):
-            placement = parts[index].seq.placement
-            placement.put(placement.blocks[number], slot)
+    def _take_slots(self, parts: Seq[Planned], num_steps: int) -> list[list[int]]:
+        """For the rBlocks that the steps begin, in the order of the steps and of the sequences in each; returns those
+        of each sequence.
 
-    def _commit(self, part: Planned, tokens: array[int], token_ids: tuple[int, ...]) -> None:
-        """What steps did for one sequence, the first of them as it was planned. token_ids: the tokens once more."""
+        A sequence begins one every `block_tokens` steps, so all take turns in one order: that of their first ones.
+        """
+        block_tokens, num_parts = self._state.settings.block_tokens, len(parts)
+        begins = [_steps_until_block(part.seq) for part in parts]
+        count = sum([-(-(num_steps - begin) // block_tokens) for begin in begins if begin < num_steps])
+        slots = self._state.pool.allocate_singly(count, SlotState.LOCAL)
+        taken: list[list[int]] = [[]] * num_parts
+        for turn, index in enumerate(sorted(range(num_parts), key=begins.__getitem__)):
+            taken[index] = slots[turn::num_parts]
+        return taken
+
+    def _commit(self, part: Planned, slots: list[int], tokens: array[int], token_ids: tuple[int, ...]) -> None:
+        """What steps did for one sequence, the first of them as it was planned. slots: for the rBlocks that were begun.
+        token_ids: the tokens once more."""
         state, seq, start, steps = self._state, part.seq, part.start, len(tokens)
         counters = state.counters
-        counters.recomputed_tokens += seq.computed(start, start + steps)
+        counters.recomputed_tokens += seq.decoded(start, tokens, slots)
         counters.attended_tokens += steps * (start + 1) + steps * (steps - 1) // 2
-        counters.generation_tokens += steps
         if part.remote:
             blocks = sum(span.num_blocks for span in part.remote)
             counters.remote_attended_tokens += steps * blocks * seq.placement.block_tokens
             state.paths.attended(state.settings.instance_id, part.remote)
-        seq.decoded(tokens)
         request = seq.request
         text = seq.output.extend(token_ids)
         chunk = TokenChunk(
@@ -217,7 +220,12 @@ class Quiet:
         state.emit(Answer(request.route, chunk))
 
 
-def _columns(results: Sequence[StepResult]) -> Iterator[tuple[array[int], tuple[int, ...]]]:
+def _steps_until_block(seq: Sequence) -> int:
+    """Steps that may be sent for a sequence, which decodes, before one begins an rBlock."""
+    return (1 - seq.length) % seq.placement.block_tokens
+
+
+def _columns(results: Seq[StepResult]) -> Iterator[tuple[array[int], tuple[int, ...]]]:
     """The tokens of each sequence, to be kept and to be sent. Results of an engine that samples always the same are one
     object."""
     first = results[0].results

@@ -106,13 +106,12 @@ def test_blocks_leave_in_order_as_they_are_computed() -> None:
     moving.checksum()
     ready = moving.ready()
     assert len(ready.blocks) == 1
-    for number in (2, 3):
-        moving.seq.placement.mark_full(moving.seq.placement.blocks[number])
+    moving.seq.placement.mark_full(moving.seq.placement.blocks[2:4])
     moving.complete(debt, ready)
     moving.advance()
     moving.checksum()
     assert issued(moving.state, BlocksReady) == [], "block 1 comes first"
-    moving.seq.placement.mark_full(moving.seq.placement.blocks[1])
+    moving.seq.placement.mark_full(moving.seq.placement.blocks[1:2])
     moving.advance()
     moving.checksum()
     ready = moving.ready()

@@ -34,7 +34,7 @@ def test_blocks_that_go_to_a_span_are_counted_wherever_they_lie(kinds: list[str]
     lies = {kind: [block for block, one in zip(moved.blocks, kinds, strict=True) if one == kind] for kind in kinds}
     for block in (*lies.get("slot", ()), *lies.get("arrived", ())):
         moved.put(block, 100 + block.number)
-        moved.mark_full(block)
+        moved.mark_full([block])
         block.checksum = 1
     moved.borrow(before, lies.get("arrived", ()))
     for block in lies.get("arrived", ()):

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from distkv.control import commands as c
 from distkv.control.request.answer.output import NoText
+from distkv.control.request.block import BlockCounts
 from distkv.control.rmanager.quiet import QuietDecode
 from distkv.control.rmanager.state import RManagerSettings
 from distkv.control.rmanager.state_machine import RManager
@@ -117,8 +118,8 @@ class Decoding:
                 list(seq.request.tokens),
                 list(seq.uncomputed),
                 (seq.pending, seq.attempt, seq.high_water),
-                [(block.number, block.slot, block.full) for block in seq.placement.blocks],
-                vars(seq.placement.counts),
+                [(block.number, block.slot, block.full, block.counted) for block in seq.placement.blocks],
+                [getattr(seq.placement.counts, name) for name in BlockCounts.__slots__],
             )
             for seq in state.sequences.values()
         }

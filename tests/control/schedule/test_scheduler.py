@@ -32,8 +32,7 @@ def answer(state: RManagerState, step: Step, token: int = 5) -> None:
     for name, part in state.scheduler.finished(step.step_id).planned.items():
         seq = part.seq
         if part.attempt == seq.attempt and name in state.sequences:
-            for number in range(part.start // BLOCK, part.end // BLOCK):
-                seq.placement.mark_full(seq.placement.blocks[number])
+            seq.placement.mark_full(seq.placement.blocks[part.start // BLOCK : part.end // BLOCK])
             if part.sampled:
                 seq.request.tokens.append(token)
                 seq.pending -= 1

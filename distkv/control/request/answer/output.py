@@ -21,6 +21,7 @@ class Decoder(Protocol):
         ...
 
 
+NO_TOKENS: frozenset[int] = frozenset()
 MakeDecoder = Callable[[bool], Decoder]
 """The decoder of a new output; the argument says whether special tokens are left out of the text."""
 
@@ -47,8 +48,8 @@ class OutputText:
         self._decoder = decoder
         self._params = params
         self._eos_token_ids = eos_token_ids
-        self._own_ends = frozenset() if params.ignore_eos else eos_token_ids
-        self._ends = self._own_ends.union(params.stop_token_ids)
+        self._own_ends = NO_TOKENS if params.ignore_eos else eos_token_ids
+        self._ends = self._own_ends.union(params.stop_token_ids) if params.stop_token_ids else self._own_ends
         self.ends_at_length = not self._ends and not params.stop
         self.stop_reason: int | str | None = None
         self._stops = StopStrings(params.stop, are_part=params.include_stop_str_in_output)
