@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import MutableSequence, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
+from distkv.sim.token_times import TokenTimes
 from distkv.sim.trace import TraceRequest
 
 DEADLINE = "deadline"
@@ -16,7 +17,7 @@ class Outcome(msgspec.Struct):
     """What became of a request. times_s: when each token came, from when it was due. failed: why it did not end."""
 
     request: TraceRequest
-    times_s: MutableSequence[float]
+    times_s: TokenTimes
     failed: str = ""
 
     @property

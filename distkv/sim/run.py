@@ -17,6 +17,7 @@ from distkv.sim.outcome import Outcome
 from distkv.sim.spec import SimSpec
 from distkv.sim.timed.cluster import READY_S, Progress, TimedCluster
 from distkv.sim.timed.memory import MemorySample
+from distkv.sim.token_times import TokenTimes
 from distkv.sim.trace import TraceRequest
 from distkv.wire.messages.counters import Counters
 
@@ -100,4 +101,4 @@ def _of_baseline(trace: Sequence[TraceRequest], cluster: BaselineCluster, progre
 
 def _of_all(arrived: Sequence[Outcome], trace: Sequence[TraceRequest]) -> tuple[Outcome, ...]:
     """Those that did not come to arrive included."""
-    return (*arrived, *(Outcome(request, [], UNFINISHED) for request in trace[len(arrived) :]))
+    return (*arrived, *(Outcome(request, TokenTimes(), UNFINISHED) for request in trace[len(arrived) :]))

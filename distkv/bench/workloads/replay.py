@@ -12,6 +12,7 @@ from distkv.actors.task_scope import task_scope
 from distkv.client.async_client import AsyncClient
 from distkv.errors import DistKVError
 from distkv.sim.outcome import DEADLINE, Outcome, Unloaded
+from distkv.sim.token_times import TokenTimes
 from distkv.sim.trace import TraceRequest
 from distkv.types import SamplingParams
 
@@ -68,7 +69,7 @@ def _prompt(request: TraceRequest, vocab: int, seed: str) -> list[int]:
 async def _serve(
     generate: Generate, request: TraceRequest, prompt: list[int], due_s: float, deadline_s: float | None
 ) -> Outcome:
-    outcome = Outcome(request, [])
+    outcome = Outcome(request, TokenTimes())
     await asyncio.sleep(due_s - time.perf_counter())
     try:
         async with asyncio.timeout(deadline_s):

@@ -118,7 +118,8 @@ class Placement:
             else:
                 blocks.append(Block(number, slot, counted=HERE))
         self.counts.local += len(blocks) - known
-        self.cover(num_tokens)
+        if len(blocks) * self.block_tokens < num_tokens:
+            self.cover(num_tokens)
 
     def add_slots(self, slots: Iterable[int]) -> None:
         """Own these slots, for blocks still to come."""

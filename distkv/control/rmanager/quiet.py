@@ -17,7 +17,6 @@ from typing import Protocol
 
 from distkv.control.blocks import SlotState
 from distkv.control.commands import Answer, ClientRequested, Event
-from distkv.control.request.sequence import Sequence
 from distkv.control.rmanager.reports.heartbeats import Heartbeats
 from distkv.control.rmanager.state import RManagerState
 from distkv.control.schedule.scheduler import InFlight, Planned
@@ -180,7 +179,7 @@ class Quiet:
         keep = len(running) + (1 if state.sequences.num_waiting else 0)
         if (spare := state.pool.num_free - keep) < 0:
             return 0
-        begins = sorted([_steps_until_block(seq) for seq in running])
+        begins = sorted([(1 - seq.length) % block_tokens for seq in running])
         rounds, rest = divmod(spare, len(running))
         return min(most, rounds * block_tokens + begins[rest])
 
@@ -193,7 +192,8 @@ class Quiet:
         A sequence begins one every `block_tokens` steps, so all take turns in one order: that of their first ones.
         """
         block_tokens, num_parts = self._state.settings.block_tokens, len(parts)
-        begins = [_steps_until_block(part.seq) for part in parts]
+        num_sent = len(self._state.scheduler.in_flight)
+        begins = [-(part.start + num_sent) % block_tokens for part in parts]
         count = sum([-(-(num_steps - begin) // block_tokens) for begin in begins if begin < num_steps])
         slots = self._state.pool.allocate_singly(count, SlotState.LOCAL)
         taken: list[list[int]] = [[]] * num_parts
@@ -218,11 +218,6 @@ class Quiet:
             request_id=seq.request_id, prompt_tokens=request.prompt_tokens, token_ids=token_ids, text=text
         )
         state.emit(Answer(request.route, chunk))
-
-
-def _steps_until_block(seq: Sequence) -> int:
-    """Steps that may be sent for a sequence, which decodes, before one begins an rBlock."""
-    return (1 - seq.length) % seq.placement.block_tokens
 
 
 def _columns(results: Seq[StepResult]) -> Iterator[tuple[array[int], tuple[int, ...]]]:

@@ -76,9 +76,12 @@ class Growing:
 
     def growth(self, seq: Sequence) -> int:
         """rBlocks that a sequence is expected to need besides those of its tokens now."""
-        length, request, placement = seq.length, seq.request, seq.placement
+        request, placement = seq.request, seq.placement
+        length, held = len(request.tokens) + seq.pending, len(placement.blocks)
+        if held * placement.block_tokens < length:
+            held = seq.num_blocks
         to_come = self.outputs.still_to_come(length - request.prompt_tokens, request.params.max_tokens)
-        return blocks_to_come(length, seq.num_blocks, to_come, placement.block_tokens)
+        return blocks_to_come(length, held, to_come, placement.block_tokens)
 
     def blocks(self) -> int:
         """Slots that the running sequences are expected to need yet at once, besides what they keep at creditors."""
@@ -113,8 +116,12 @@ class Growing:
 
     def _count(self, seq: Sequence) -> None:
         placement = seq.placement
-        growing = max(1, self.growth(seq) - placement.num_spare)
-        due = max(0, placement.counts.unplaced - len(placement.unassigned_slots))
+        growing, due = self.growth(seq), placement.counts.unplaced
+        if placement.debts:
+            growing -= placement.num_spare
+        growing = max(1, growing)
+        if due:
+            due = max(0, due - len(placement.unassigned_slots))
         self._by[seq] = growing, due
         self._sum += growing
         self._due += due

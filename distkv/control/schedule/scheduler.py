@@ -148,7 +148,8 @@ class Scheduler:
     def observe(self, step: InFlight, compute_s: float) -> None:
         """A step like this one took the worker `compute_s`."""
         self._chunking.observe(step.decodes, step.chunks, compute_s)
-        self.times.observe(step.decodes, sum(end - start for start, end in step.chunks), compute_s)
+        prompt_tokens = sum(end - start for start, end in step.chunks) if step.chunks else 0
+        self.times.observe(step.decodes, prompt_tokens, compute_s)
 
     def decodes_only(self, num_running: int) -> bool:
         """Whether as many steps are in flight as may be, of which each decodes all that run."""

@@ -23,6 +23,7 @@ from distkv.sim.timed.agenda import Agenda
 from distkv.sim.timed.engine.step_work import StepTimes
 from distkv.sim.timed.links import Links, with_links
 from distkv.sim.timed.memory import MemorySample
+from distkv.sim.token_times import TokenTimes
 from distkv.sim.trace import TraceRequest
 from distkv.wire.messages.counters import Counters, total
 
@@ -186,7 +187,7 @@ class BaselineCluster:
     # --- a request
 
     def _arrive(self, order: int, request: TraceRequest) -> None:
-        one = Served(Outcome(request, array("d")), request.arrival_s, order)
+        one = Served(Outcome(request, TokenTimes()), request.arrival_s, order)
         self.outcomes.append(one.outcome)
         self._open[one] = None
         self._num_to_come -= 1

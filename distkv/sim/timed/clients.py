@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-import numpy as np
-
 from distkv.control import commands as c
 from distkv.sim.machines.processes import client_route
 from distkv.sim.outcome import DEADLINE, Outcome
 from distkv.sim.timed.agenda import Action, Agenda
+from distkv.sim.token_times import Times, TokenTimes
 from distkv.sim.trace import TraceRequest
 from distkv.token_ids import pack
 from distkv.types import SamplingParams
@@ -66,7 +65,7 @@ class Sent:
     its outcome."""
 
     outcome: Outcome
-    times_s: array[float]
+    times_s: TokenTimes
     due_s: float
     name: str
     at: str = ""
@@ -117,10 +116,10 @@ class Clients:
         wait_for_next()
         self._agenda.at(begin_s, self._keep_alive)
 
-    def receive_tokens(self, chunk: TokenChunk, times: np.ndarray[tuple[int], np.dtype[np.float64]]) -> None:
+    def receive_tokens(self, chunk: TokenChunk, times: Times) -> None:
         """An instance sent these tokens one by one, at these times, and nothing else of the request meanwhile."""
         if (sent := self._waiting_for(chunk.request_id)) is not None:
-            sent.times_s.frombytes((times + (self._message_s - sent.due_s)).tobytes())
+            sent.times_s.share(times)
 
     def receive(self, body: ToClient) -> None:
         """An instance or a gManager answers; it is on its way from now on."""
@@ -168,7 +167,7 @@ class Clients:
     # --- a request
 
     def _arrive(self, request: TraceRequest, due_s: float) -> None:
-        times_s = array("d")
+        times_s = TokenTimes(self._message_s - due_s)
         outcome = Outcome(request, times_s)
         sent = Sent(outcome, times_s, due_s, f"r{len(self.outcomes)}")
         self.outcomes.append(outcome)
@@ -239,9 +238,8 @@ class Clients:
             self._exclude(sent, f"instance {instance_id} is gone")
 
     def _on_chunk(self, sent: Sent, chunk: TokenChunk) -> None:
-        at_s = self._agenda.now() + (self._message_s - sent.due_s)
         for _ in chunk.token_ids:
-            sent.times_s.append(at_s)
+            sent.times_s.append(self._agenda.now())
         if chunk.finish_reason is not None:
             self._forget(sent)
             self._end(sent, "")

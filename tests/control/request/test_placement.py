@@ -80,3 +80,27 @@ def test_spans_of_a_request_that_ended_are_gone_without_looking_for_circles() ->
         assert not [one for one in known if one.creditor_id == "of a request that ended"]
     finally:
         gc.enable()
+
+
+@given(st.integers(0, 30), st.integers(0, 30), st.booleans())
+def test_growing_is_covering_and_putting(num_tokens: int, more_tokens: int, is_covered: bool) -> None:
+    """A sequence whose tokens have slots grows; the rBlock of the next token may be there already, with no slot."""
+    together, one_by_one = (placement(-(-num_tokens // 4)) for _ in range(2))
+    for made in (together, one_by_one):
+        for block in made.blocks:
+            made.put(block, block.number)
+        made.block_table(len(made.blocks))
+        if is_covered:
+            made.cover(num_tokens + 1)
+    first, wanted = -(-num_tokens // 4), num_tokens + more_tokens
+    slots = range(100, 100 + max(0, -(-wanted // 4) - first))
+    together.grow(wanted + 1, first, slots)
+    one_by_one.cover(wanted + 1)
+    for number, slot in enumerate(slots, first):
+        one_by_one.put(one_by_one.blocks[number], slot)
+    for made in (together, one_by_one):
+        made.validate()
+    assert [(b.number, b.slot, b.counted) for b in together.blocks] == [
+        (b.number, b.slot, b.counted) for b in one_by_one.blocks
+    ]
+    assert together.block_table(first + len(slots)) == one_by_one.block_table(first + len(slots))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from random import Random
 from typing import Any
 
@@ -14,6 +13,7 @@ from distkv.sim.baselines.batching.served import Served
 from distkv.sim.outcome import Outcome
 from distkv.sim.timed.agenda import Agenda
 from distkv.sim.timed.engine.step_work import StepTimes
+from distkv.sim.token_times import TokenTimes
 from distkv.sim.trace import TraceRequest
 from distkv.wire.messages.profile import Profile
 from tests.sim.timed.parts import PROFILE
@@ -49,7 +49,7 @@ class Bench:
     def submit(self, prompt_tokens: int, output_tokens: int, to: int = 0) -> Served:
         """A request comes now."""
         request = TraceRequest(self.agenda.now(), prompt_tokens, output_tokens)
-        one = Served(Outcome(request, array("d")), request.arrival_s, self._count, at=f"i{to}")
+        one = Served(Outcome(request, TokenTimes()), request.arrival_s, self._count, at=f"i{to}")
         self._count += 1
         self.instances[to].queue.expect(one)
         self.instances[to].submit(one)
