@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 
 from distkv.engine.sampling.history import Histories
@@ -60,7 +61,7 @@ class Requests:
         return seq.attempt <= self._lost_attempt.get(seq.request_id, -1)
 
     def _planned(self, seq: SeqStep, sources: Mapping[str, tuple[int, int]]) -> PlannedSeq:
-        tokens, end = unpack(seq.tokens), seq.end
+        tokens, end = unpack(seq.tokens) if seq.tokens else array("i"), seq.end
         missing = end - seq.start - len(tokens)
         if missing == 0 and tokens:
             return PlannedSeq(seq, tokens)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import structlog
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from distkv.engine.device.device import Captured
@@ -21,7 +22,7 @@ from distkv.engine.device.pool import KvPool
 from distkv.engine.model.decoder import Model
 from distkv.engine.sampling.distribution import argmax
 from distkv.engine.step.batch import PlannedSeq
-from distkv.engine.step.graphs.device_tables import DeviceTables
+from distkv.engine.step.graphs.device_tables import DeviceTables, TakenTables
 from distkv.engine.step.graphs.piecewise import NO_SLOT, SIZES
 from distkv.kernels.static_decode import StaticInputs
 
@@ -70,31 +71,26 @@ class DecodeGraphs:
         size = next((size for size in self._sizes if size >= count), None)
         if size is None or not count:
             return None
-        device_tables = self._device_tables()
-        device_tables.begin_step()
-        rows = np.empty((4, count), np.int64)
-        taken: list[int] = []
         for one in planned:
             step = one.step
             # One row over own keys, whose next token is wanted.
             if step.sample is None or step.remote or len(one.tokens) != 1 or step.prompt_logprobs is not None:
                 return None
-            table = device_tables.take(step)
-            if table is None:
-                return None
-            taken.append(table)
-        rows[0] = [one.tokens[0] for one in planned]
-        rows[1] = [one.step.start for one in planned]
-        tables = np.array(taken)
-        blocks, rows[3] = np.divmod(rows[1], self._pool.block_tokens)
-        found = device_tables.blocks(tables, blocks)
-        if found is None:
+        steps, device_tables = [one.step for one in planned], self._device_tables()
+        taken = device_tables.take([step.request_id for step in steps], [step.local for step in steps])
+        if taken is None:
             return None
-        rows[2], first_blocks = found
-        firsts = first_blocks * self._pool.block_tokens
-        keys = rows[1] + 1 - firsts
+        rows = np.empty((4, count), np.int64)
+        rows[0] = [one.tokens[0] for one in planned]
+        rows[1] = [step.start for step in steps]
+        blocks, rows[3] = np.divmod(rows[1], self._pool.block_tokens)
+        slots = device_tables.slots(taken, blocks)
+        if slots is None:
+            return None
+        rows[2] = slots
+        keys = rows[1] + 1 - taken.first_blocks * self._pool.block_tokens
         graph = self._graph(size, self._most_keys(int(keys.max())))
-        return None if graph is None else graph.decodes(rows, tables, firsts, keys)
+        return None if graph is None else graph.decodes(rows, taken, keys)
 
     def capture_all(self) -> None:
         """All that steps can need, before the first of them."""
@@ -153,28 +149,22 @@ class _DecodeGraph:
         self._attended = torch.zeros(size, heads.queries, heads.dim, dtype=model.dtype, device=place)
         inputs = StaticInputs(tables.tensor, max_blocks, self._numbers[1], self._attended, model.config.windows)
         self._attention = model.device.backend.static_decode(inputs, pool.layer(0), most_keys)
-        self._planned_for = np.empty((2, 0), np.int64)
-        self._planned_keys = np.empty(0, np.int64)
+        self._planned_for: TakenTables | None = None
+        self._most_held = self._least_held = np.empty(0, np.int64)
         with torch.inference_mode():
             self._run()
             self._captured = model.device.capture(self._run, _GROUP)
 
-    def decodes(
-        self,
-        rows: np.ndarray[tuple[int, int], np.dtype[np.int64]],
-        tables: np.ndarray[tuple[int], np.dtype[np.int64]],
-        firsts: np.ndarray[tuple[int], np.dtype[np.int64]],
-        keys: np.ndarray[tuple[int], np.dtype[np.int64]],
-    ) -> Decodes:
-        """rows: [4, N], of `numbers`. tables: [N], of each row. firsts: [N], of the first key of each, its position.
-        keys: [N], how many each sees."""
+    def decodes(self, rows: NDArray[np.int64], taken: TakenTables, keys: NDArray[np.int64]) -> Decodes:
+        """rows: [4, N], of `numbers`. taken: the table of each. keys: [N], how many each sees."""
         count, device = rows.shape[1], self._model.device
-        wanted_for = np.stack((tables, firsts))
-        if not (np.array_equal(wanted_for, self._planned_for) and self._holds(keys)):
-            self._planned_for = wanted_for
+        if taken is not self._planned_for or not self._holds(keys):
+            self._planned_for = taken
             slack = np.maximum(keys // _SLACK_SHARE, _LEAST_SLACK)
-            self._planned_keys = np.minimum(keys + slack, self._most_keys)
-            self._attention.plan(tables * self._max_blocks, firsts, self._planned_keys)
+            self._most_held = np.minimum(keys + slack, self._most_keys)
+            self._least_held = self._most_held // 2 - _LEAST_SLACK
+            firsts = taken.first_blocks * self._pool.block_tokens
+            self._attention.plan(taken.tables * self._max_blocks, firsts, self._most_held)
         numbers = self._nothing.copy()
         numbers[:4, :count] = rows
         at, slots = self._tables.take_changes()
@@ -188,8 +178,7 @@ class _DecodeGraph:
 
     def _holds(self, keys: np.ndarray[tuple[int], np.dtype[np.int64]]) -> bool:
         """Whether the division that was planned is still one for about so many keys."""
-        planned = self._planned_keys
-        return not ((keys > planned) | (planned > 2 * (keys + _LEAST_SLACK))).any()
+        return bool(((keys <= self._most_held) & (keys >= self._least_held)).all())
 
     def _run(self) -> tuple[Tensor, ...]:
         model, attended = self._model, self._attended

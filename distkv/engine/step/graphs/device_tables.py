@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from distkv.engine.device.pool import KvPool
 from distkv.wire.messages.common import Run
-from distkv.wire.messages.to_worker import SeqStep
 
 
 @dataclass(slots=True)
@@ -21,6 +20,19 @@ class _Kept:
     place: int
     local: tuple[Run, ...]
     used: int
+
+
+@dataclass(frozen=True, slots=True)
+class TakenTables:
+    """Of the sequences of a step, in their order: int64 [N] each.
+
+    tables: which table is that of each. first_blocks: the first of its blocks; counts: how many of them there are, as
+    of the newest step.
+    """
+
+    tables: NDArray[np.int64]
+    first_blocks: NDArray[np.int64]
+    counts: NDArray[np.int64]
 
 
 class DeviceTables:
@@ -40,29 +52,39 @@ class DeviceTables:
         self._free = list(range(num_tables))
         self._step = 0
         self._changes: dict[int, tuple[int, int]] = {}
+        # Of the newest step: a step of the same sequences looks only at those whose blocks have changed.
+        self._names: list[str] = []
+        self._locals: list[tuple[Run, ...]] = []
+        self._taken: TakenTables | None = None
 
-    def begin_step(self) -> None:
-        """Tables that are taken from here on are needed together."""
-        self._step += 1
+    def take(self, names: list[str], local: list[tuple[Run, ...]]) -> TakenTables | None:
+        """The tables of sequences with all their own blocks, needed together; None if one has none that is one run of
+        blocks in the pool, is too long, or finds no place. It is the same object as in the step before as long as it
+        says the same but for `counts`."""
+        if self._taken is None or names != self._names:
+            return self._take_all(names, local)
+        if local != self._locals:
+            taken = self._taken
+            changed = [index for index, (new, old) in enumerate(zip(local, self._locals, strict=True)) if new != old]
+            firsts = taken.first_blocks[changed]
+            for index in changed:
+                if self._changed(names[index], local[index], self._kept[names[index]]) is None:
+                    self._taken = None
+                    return None
+            tables = taken.tables[changed]
+            if not np.array_equal(firsts, self._first_blocks[tables]):
+                return self._take_all(names, local)
+            taken.counts[changed] = self._counts[tables]
+            self._locals = local
+        return self._taken
 
-    def take(self, step: SeqStep) -> int | None:
-        """Which table is that of a sequence with all its own blocks; None if it has none that is one run of blocks in
-        the pool, is too long, or finds no place."""
-        kept = self._kept.get(step.request_id)
-        if kept is not None and kept.local == step.local:
-            kept.used = self._step
-            return kept.place
-        return self._changed(step.request_id, step.local, kept)
-
-    def blocks(
-        self, tables: NDArray[np.int64], blocks: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
-        """(slots of these blocks of a sequence, its first block), one of each table; None if one is not there."""
-        first = self._first_blocks[tables]
-        place = blocks - first
-        if (place < 0).any() or (place >= self._counts[tables]).any():
+    def slots(self, taken: TakenTables, blocks: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        """The slots of these blocks, one of each sequence; None if one is not there."""
+        place = blocks - taken.first_blocks
+        if not ((place >= 0) & (place < taken.counts)).all():
             return None
-        return self._slots[tables, place], first
+        found: NDArray[np.int64] = self._slots[taken.tables, place]
+        return found
 
     def take_changes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Where `tensor` has to change, and to what."""
@@ -74,7 +96,26 @@ class DeviceTables:
 
     def forget(self, request_ids: Iterable[str]) -> None:
         """Their tables are free for others."""
+        self._taken = None
         self._free += [kept.place for name in request_ids if (kept := self._kept.pop(name, None)) is not None]
+
+    def _take_all(self, names: list[str], local: list[tuple[Run, ...]]) -> TakenTables | None:
+        self._step += 1
+        self._taken = None
+        places = []
+        for name, runs in zip(names, local, strict=True):
+            kept = self._kept.get(name)
+            if kept is not None and kept.local == runs:
+                kept.used = self._step
+                places.append(kept.place)
+            elif (place := self._changed(name, runs, kept)) is not None:
+                places.append(place)
+            else:
+                return None
+        tables = np.array(places)
+        self._names, self._locals = names, local
+        self._taken = TakenTables(tables, self._first_blocks[tables], self._counts[tables])
+        return self._taken
 
     def _changed(self, name: str, local: tuple[Run, ...], kept: _Kept | None) -> int | None:
         if not self._fits(local):
