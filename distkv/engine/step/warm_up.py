@@ -9,14 +9,12 @@ from distkv.engine.device.pool import KvPool
 from distkv.engine.model.decoder import Model
 from distkv.engine.step.graphs.piecewise import SIZES
 from distkv.engine.step.runner import StepRunner
-from distkv.kernels import empty_partial
 from distkv.token_ids import ID_BYTES
 from distkv.wire.messages.common import Run
 from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.to_worker import Sampling, SeqStep, Step
 
 _NAME = "warm-up"
-_MERGED = range(2, 9)
 _GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
 
 
@@ -43,9 +41,6 @@ def warm_up(runner: StepRunner, model: Model, pool: KvPool) -> None:
         device.backend.scatter_blocks(device.backend.gather_blocks(block, first), block, first)
         if device.backend.has_checksums(pool.slot_bytes):
             device.backend.checksum_blocks(block, first)
-        partial = device.to_device(*empty_partial(1, layer.kv_heads, layer.head_dim))
-        for count in _MERGED:
-            device.backend.merge([(partial[0], partial[1])] * count)
         warm_up_mail(device, config.num_heads, config.head_dim, model.dtype)
         device.synchronize()
     runner.capture()  # with configs of kernels that were launched

@@ -1,4 +1,4 @@
-"""The first launch of every kernel of attention that a request can reach, so that none compiles while somebody waits.
+"""The first launch of every kernel of attention and merges that requests can reach: none compiles while somebody waits.
 
 What a kernel is compiled for is the shape of heads, the types, the tiles of a config, the template, and whether there
 is a window. How many rows and keys there are only decides which of these runs.
@@ -17,11 +17,13 @@ import triton
 from distkv.kernels.attention_metadata import AttentionMetadata
 from distkv.kernels.block_table import BlockTable
 from distkv.kernels.layout import LayerKv
+from distkv.kernels.merge import empty_partial
 from distkv.kernels.triton.attention.decode import decode_attention
 from distkv.kernels.triton.attention.decode_plan import decode_plan
 from distkv.kernels.triton.attention.prefill import prefill_attention
 from distkv.kernels.triton.attention.prefill_tiles import FEW_PAIRS, Tiles
 from distkv.kernels.triton.attention.templates import Config, Shape, Template, count_sms
+from distkv.kernels.triton.merge import WIDTHS, merge_partials
 from distkv.kernels.triton.metadata import DeviceMetadata, device_metadata
 from distkv.kernels.triton.tuning.tuned_table import TunedTable
 
@@ -58,7 +60,10 @@ def launch_attention(
             tuned.leave_out_tiles(shape, tiles)
             log = structlog.get_logger()
             log.warning("tuned config left out", shape=shape.key, config=str(tiles), reason=str(error))
-    return count
+    out, lse = (x.to(q.device) for x in empty_partial(1, num_heads, kv.head_dim))
+    for width in WIDTHS:
+        merge_partials([(out, lse)] * width)
+    return count + len(WIDTHS)
 
 
 def _launch_prefill(q: torch.Tensor, kv: LayerKv, windows: Collection[int | None], tiles: Tiles | None) -> int:

@@ -13,11 +13,14 @@ from distkv.kernels.triton.casts import rounded
 
 _LOG2_E = tl.constexpr(1.4426950408889634)
 _LN_2 = tl.constexpr(0.6931471805599453)
-_AT_ONCE = 8
-"""Partials of one launch. Every number of them is a kernel of its own, so more are folded."""
+WIDTHS = (2, 4, 8, 16, 32)
+"""Partials that a kernel is compiled for: it takes fewer too. More than the last are folded."""
 
 _NUMBERS = 4096
 """Of a partial that a program merges at a time: whole pairs of row and head."""
+
+_ALL_NUMBERS = 32768
+"""Of all partials: the compiler reads them ahead of their use, into registers."""
 
 
 def merge_partials(partials: Sequence[Partial]) -> Partial:
@@ -27,28 +30,32 @@ def merge_partials(partials: Sequence[Partial]) -> Partial:
     """
     total, rest = partials[0], list(partials[1:])
     while rest:
-        total = _merge([total, *rest[: _AT_ONCE - 1]])
-        rest = rest[_AT_ONCE - 1 :]
+        total = _merge([total, *rest[: WIDTHS[-1] - 1]])
+        rest = rest[WIDTHS[-1] - 1 :]
     return total
 
 
 def _merge(partials: Sequence[Partial]) -> Partial:
-    outs = tuple(out.contiguous() for out, _ in partials)
-    lses = tuple(lse.contiguous() for _, lse in partials)
+    # Nothing is read of those that fill up the width.
+    count = len(partials)
+    filled = [*partials, *[partials[0]] * (next(width for width in WIDTHS if width >= count) - count)]
+    outs = tuple(out.contiguous() for out, _ in filled)
+    lses = tuple(lse.contiguous() for _, lse in filled)
     out, lse = torch.empty_like(outs[0]), torch.empty_like(lses[0])
     dim = triton.next_power_of_2(out.shape[2])
-    pairs = max(1, _NUMBERS // dim)
+    pairs = max(1, min(_NUMBERS, _ALL_NUMBERS // len(filled)) // dim)
     if lse.numel():
         grid = (triton.cdiv(lse.numel(), pairs),)
-        _merge_kernel[grid](out, lse, outs, lses, lse.numel(), D=out.shape[2], DIM=dim, PAIRS=pairs)
+        _merge_kernel[grid](out, lse, outs, lses, count, lse.numel(), D=out.shape[2], DIM=dim, PAIRS=pairs)
     return out, lse
 
 
-@triton.jit(do_not_specialize=["num_pairs"], do_not_specialize_on_alignment=["lse", "lses"])
+@triton.jit(do_not_specialize=["count", "num_pairs"], do_not_specialize_on_alignment=["lse", "lses"])
 def _merge_kernel(  # type: ignore[no-untyped-def]
-    out, lse, outs, lses, num_pairs, D: tl.constexpr, DIM: tl.constexpr, PAIRS: tl.constexpr
+    out, lse, outs, lses, count, num_pairs, D: tl.constexpr, DIM: tl.constexpr, PAIRS: tl.constexpr
 ):
-    """outs, lses: tuples of partials, each [pairs, D] and [pairs], where a pair is a row and a head."""
+    """outs, lses: tuples of partials, each [pairs, D] and [pairs], where a pair is a row and a head. The first `count`
+    are merged, one at least."""
     pair = tl.program_id(0) * PAIRS + tl.arange(0, PAIRS)
     dim = tl.arange(0, DIM)
     is_pair = pair < num_pairs
@@ -56,12 +63,16 @@ def _merge_kernel(  # type: ignore[no-untyped-def]
     is_element = is_pair[:, None] & (dim < D)[None, :]
     peak = tl.load(lses[0] + pair, mask=is_pair, other=0.0)
     for i in tl.static_range(1, len(lses)):
-        peak = tl.maximum(peak, tl.load(lses[i] + pair, mask=is_pair, other=0.0))
+        is_there = pair < tl.where(count > i, num_pairs, 0)
+        peak = tl.maximum(peak, tl.load(lses[i] + pair, mask=is_there, other=-float("inf")))
     total = tl.zeros([PAIRS], tl.float32)
     merged = tl.zeros([PAIRS, DIM], tl.float32)
     for i in tl.static_range(len(lses)):
-        weight = tl.exp2((tl.load(lses[i] + pair, mask=is_pair, other=0.0) - _finite(peak)) * _LOG2_E)
-        merged += weight[:, None] * tl.load(outs[i] + where, mask=is_element, other=0.0)
+        is_there = pair < tl.where(count > i, num_pairs, 0)
+        part_lse = tl.load(lses[i] + pair, mask=is_there, other=-float("inf"))
+        weight = tl.exp2((part_lse - _finite(peak)) * _LOG2_E)
+        part_out = tl.load(outs[i] + where, mask=is_there[:, None] & (dim < D)[None, :], other=0.0)
+        merged += weight[:, None] * part_out
         total += weight
     tl.store(out + where, merged / tl.maximum(total, 1.0)[:, None], mask=is_element)
     tl.store(lse + pair, _lse(peak, total), mask=is_pair)

@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,15 +33,39 @@ from distkv.kernels.triton.mailbox import post_mail, take_mail
 from distkv.kernels.triton.metadata import device_metadata
 from distkv.kernels.triton.ops import TritonOps
 
-CASES: dict[str, dict[str, Any]] = {
-    "llama": dict(lengths=(4096, 5003, 30_011)),
-    "llama, 40k keys": dict(lengths=(40_000, 77_777)),
-    "fp8": dict(kv_dtype=torch.float8_e4m3fn),
-    "float32": dict(q_dtype=torch.float32, kv_dtype=torch.float32),
-    "71 heads of one, dim 64": dict(heads=71, kv_heads=1, dim=64),
-    "dim 80, 48 tokens, ALiBi": dict(dim=80, block_tokens=48, alibi=True),
-    "dim 256": dict(dim=256),
-    "blocks of 128 tokens": dict(block_tokens=128, lengths=(4096,)),
+
+@dataclass(frozen=True)
+class Case:
+    """Heads, types and blocks that kernels are compiled for, and contexts that they are not."""
+
+    heads: int = 32
+    kv_heads: int = 8
+    dim: int = 128
+    block_tokens: int = 16
+    q_dtype: torch.dtype = torch.bfloat16
+    kv_dtype: torch.dtype = torch.bfloat16
+    lengths: tuple[int, ...] = (4096,)
+    alibi: bool = False
+
+    @property
+    def kv(self) -> RowKv:
+        """A layer of one block."""
+        return RowKv(*torch.zeros(2, 1, self.kv_heads, self.block_tokens, self.dim).to(self.kv_dtype))
+
+    def queries(self, rows: int) -> torch.Tensor:
+        """[rows, Hq, D]"""
+        return torch.zeros(rows, self.heads, self.dim, dtype=self.q_dtype)
+
+
+CASES = {
+    "llama": Case(lengths=(4096, 5003, 30_011)),
+    "llama, 40k keys": Case(lengths=(40_000, 77_777)),
+    "fp8": Case(kv_dtype=torch.float8_e4m3fn),
+    "float32": Case(q_dtype=torch.float32, kv_dtype=torch.float32),
+    "71 heads of one, dim 64": Case(heads=71, kv_heads=1, dim=64),
+    "dim 80, 48 tokens, ALiBi": Case(dim=80, block_tokens=48, alibi=True),
+    "dim 256": Case(dim=256),
+    "blocks of 128 tokens": Case(block_tokens=128, lengths=(4096,)),
 }
 
 
@@ -109,49 +134,27 @@ def compile_instead_of_running() -> None:
     driver.set_active(NoDriver())
 
 
-def attend(
-    *,
-    heads: int = 32,
-    kv_heads: int = 8,
-    dim: int = 128,
-    block_tokens: int = 16,
-    q_dtype: torch.dtype = torch.bfloat16,
-    kv_dtype: torch.dtype = torch.bfloat16,
-    lengths: tuple[int, ...] = (4096,),
-    alibi: bool = False,
-) -> None:
+def attend(case: Case) -> None:
     """Calls with one row of one sequence and many of another, and a merge."""
-    backend = TritonBackend()
-    kv = RowKv(*torch.zeros(2, 1, kv_heads, block_tokens, dim).to(kv_dtype))
-    q = torch.zeros(301, heads, dim, dtype=q_dtype)
-    slopes = torch.zeros(heads) if alibi else None
-    for num_keys in lengths:
-        starts = tuple(range(0, num_keys, block_tokens))
-        blocks = BlockTable((0,) * len(starts), starts, num_keys, block_tokens)
+    backend, kv, q = TritonBackend(), case.kv, case.queries(301)
+    slopes = torch.zeros(case.heads) if case.alibi else None
+    for num_keys in case.lengths:
+        starts = tuple(range(0, num_keys, case.block_tokens))
+        blocks = BlockTable((0,) * len(starts), starts, num_keys, case.block_tokens)
         metadata = AttentionMetadata((range(1), range(1, 301)), (blocks, blocks), torch.zeros(301, dtype=torch.int64))
         part = backend.attend(q, kv, metadata, 0.1, None, slopes)
-        backend.merge([part, part, part])
+        for count in (3, 8, 16, 32):
+            backend.merge([part] * count)
         many = device_metadata(metadata, q.device), torch.ones(1, dtype=torch.int32), 300
         prefill_attention(q, kv.k, kv.v, *many, *part, 0.1, None, slopes, splits=2)
         for tiles in BY_DESCRIPTORS:
-            if takes(tiles, Shape.of(q, kv.k), not alibi):
+            if takes(tiles, Shape.of(q, kv.k), not case.alibi):
                 prefill_attention(q, kv.k, kv.v, *many, *part, 0.1, tiles=tiles)
 
 
-def captured_attention(
-    *,
-    heads: int = 32,
-    kv_heads: int = 8,
-    dim: int = 128,
-    block_tokens: int = 16,
-    q_dtype: torch.dtype = torch.bfloat16,
-    kv_dtype: torch.dtype = torch.bfloat16,
-    **_: Any,
-) -> None:
+def captured_attention(case: Case) -> None:
     """Decode in a graph, for contexts of any length."""
-    kv = RowKv(*torch.zeros(2, 1, kv_heads, block_tokens, dim).to(kv_dtype))
-    positions = torch.zeros(2, dtype=torch.int64)
-    attended = torch.zeros(2, heads, dim, dtype=q_dtype)
+    kv, attended, positions = case.kv, case.queries(2), torch.zeros(2, dtype=torch.int64)
     inputs = StaticInputs(torch.zeros(9, dtype=torch.int32), 4, positions, attended, (None, 64))
     backend = TritonBackend()
     for most_keys in backend.static_keys:
@@ -160,21 +163,12 @@ def captured_attention(
             decode.attend(attended, kv, 0.1, window)
 
 
-def beside_attention(
-    *,
-    heads: int = 32,
-    kv_heads: int = 8,
-    dim: int = 128,
-    block_tokens: int = 16,
-    q_dtype: torch.dtype = torch.bfloat16,
-    kv_dtype: torch.dtype = torch.bfloat16,
-    **_: Any,
-) -> None:
+def beside_attention(case: Case) -> None:
     """The rest of a layer, and transfers of its rBlocks."""
-    kv = RowKv(*torch.zeros(2, 1, kv_heads, block_tokens, dim).to(kv_dtype))
-    rows, angle = torch.zeros(3, (heads + 2 * kv_heads) * dim, dtype=q_dtype), torch.zeros(3, dim, dtype=q_dtype)
+    kv, angle = case.kv, torch.zeros(3, case.dim, dtype=case.q_dtype)
+    rows = torch.zeros(3, (case.heads + 2 * case.kv_heads) * case.dim, dtype=case.q_dtype)
     place = torch.zeros(3, dtype=torch.int64)
-    TritonBackend().store(FusedQkv(rows, heads, angle, angle, angle[0], angle[0]), kv, place, place)
+    TritonBackend().store(FusedQkv(rows, case.heads, angle, angle, angle[0], angle[0]), kv, place, place)
     TritonOps().add_rms_norm(rows, rows, rows[0], 1e-5)
     TritonOps().silu_mul(rows)
     pool = kv.k.view(1, -1).view(torch.uint8)
@@ -185,28 +179,31 @@ def beside_attention(
         scatter_blocks(gather_blocks(pool, place[:1]), pool, place[:1])
 
 
-def checksums(**_: Any) -> None:
+def checksums() -> None:
     """Of rBlocks of any size and number."""
     for num_bytes in (4096, 4104):
         for slots in (1, 3):
             sums_of_blocks(torch.zeros(3, num_bytes, dtype=torch.uint8), torch.zeros(slots, dtype=torch.int64))
 
 
-def mail(*, heads: int = 32, dim: int = 128, **_: Any) -> None:
+def mail(case: Case) -> None:
     """What two devices say to each other in a layer, at both ends, with the number of a step far on."""
     word = torch.zeros(1, dtype=torch.int64)
-    lane = Lane(word, word, torch.zeros(heads * (dim + 1), dtype=torch.int32), word, word.int(), word.repeat(2))
-    query, partial = torch.zeros(1, heads, dim).bfloat16(), (torch.zeros(1, heads, dim), torch.zeros(1, heads))
+    words = torch.zeros(case.heads * (case.dim + 1), dtype=torch.int32)
+    lane = Lane(word, word, words, word, word.int(), word.repeat(2))
+    query = torch.zeros(1, case.heads, case.dim)
+    partial = query, torch.zeros(1, case.heads)
     for number in (1, 2**40):
-        for tensors in ((query,), partial):
+        for tensors in ((query.bfloat16(),), partial):
             post_mail(lane, number, *tensors, timed=True)
             take_mail(lane, number, *tensors, limit_s=30.0, timed=True)
 
 
 if __name__ == "__main__":
     compile_instead_of_running()
-    attend(**CASES[sys.argv[1]])
-    captured_attention(**CASES[sys.argv[1]])
-    beside_attention(**CASES[sys.argv[1]])
-    checksums(**CASES[sys.argv[1]])
-    mail(**CASES[sys.argv[1]])
+    chosen = CASES[sys.argv[1]]
+    attend(chosen)
+    captured_attention(chosen)
+    beside_attention(chosen)
+    checksums()
+    mail(chosen)

@@ -52,6 +52,8 @@ def test_kernels_compile_for_hopper(case: str, tmp_path: Path) -> None:
             if kernel["tma"] and case == "dim 256":
                 continue  # candidates of tuning, which finds out what they are worth
             assert kernel["stack_bytes"] <= 128, f"registers are spilled: {kernel}"
+        if kernel["kernel"] == "_decode_kernel" and case.startswith("llama"):
+            assert kernel["registers"] <= 168, "a multiprocessor has registers for fewer than three programs"
         if kernel["kernel"] in ("_decode_kernel", "_prefill"):
             assert max(kernel["async_copy_bytes"]) == 16, f"keys and values are not copied 16 bytes at a time: {kernel}"
             assert kernel["tensor_cores"] == (case != "float32")

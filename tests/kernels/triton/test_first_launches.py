@@ -13,6 +13,7 @@ pytest.importorskip("triton", reason="Triton is not installed: it comes with the
 import triton
 
 from distkv.kernels import AttentionMetadata, BlockTable, RowKv
+from distkv.kernels.triton import merge
 from distkv.kernels.triton.attention import decode, prefill
 from distkv.kernels.triton.attention.prefill_tiles import Tiles
 from distkv.kernels.triton.attention.templates import Config, Shape, heuristic
@@ -30,17 +31,24 @@ class Launches:
 
     def __getitem__(self, _grid: Any) -> Any:
         def launch(*arguments: Any, **constants: Any) -> None:
-            types = tuple(str(x.dtype) if isinstance(x, torch.Tensor) else type(x).__name__ for x in arguments)
+            types = tuple(map(_type_of, arguments))
             self._seen.add((self._name, types, tuple(sorted((name, str(value)) for name, value in constants.items()))))
 
         return launch
+
+
+def _type_of(argument: Any) -> str:
+    if isinstance(argument, tuple):
+        return ", ".join(map(_type_of, argument))
+    return str(argument.dtype) if isinstance(argument, torch.Tensor) else type(argument).__name__
 
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> set[Any]:
     found: set[Any] = set()
     for module, name in [
-        (decode, "_decode_kernel"), (decode, "_reduce_kernel"), (prefill, "_prefill"), (prefill, "_merge_splits")
+        (decode, "_decode_kernel"), (decode, "_reduce_kernel"), (prefill, "_prefill"), (prefill, "_merge_splits"),
+        (merge, "_merge_kernel"),
     ]:  # fmt: skip
         monkeypatch.setattr(module, name, Launches(name, found))
     return found
@@ -78,8 +86,12 @@ def test_nothing_is_left_to_compile(
                 metadata = AttentionMetadata(where, (table,) * count, torch.full((rows,), num_keys - 1))
                 for window in windows:
                     backend.attend(q[:rows], kv, metadata, 0.1, window)
+    for count in range(1, 70):
+        partial = torch.zeros(3, heads[0], DIM), torch.zeros(3, heads[0])
+        backend.merge([partial] * count)
     assert seen - ready == set()
-    assert {name for name, _, _ in ready} == {"_decode_kernel", "_reduce_kernel", "_prefill", "_merge_splits"}
+    names = {"_decode_kernel", "_reduce_kernel", "_prefill", "_merge_splits", "_merge_kernel"}
+    assert {name for name, _, _ in ready} == names
 
 
 class Refusing(Launches):

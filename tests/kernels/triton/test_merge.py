@@ -25,7 +25,7 @@ def partials_of(
     ]
 
 
-@pytest.mark.parametrize("count", [2, 3, 4, 5, 11])
+@pytest.mark.parametrize("count", [2, 3, 4, 7, 8, 9, 17, 33, 40])
 @pytest.mark.parametrize(("rows", "heads", "dim"), [(1, 3, 10), (13, 5, 32)])
 def test_any_number_of_partials(device: torch.device, count: int, rows: int, heads: int, dim: int) -> None:
     partials = partials_of(count, rows, heads, dim, device)

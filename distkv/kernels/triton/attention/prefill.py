@@ -307,12 +307,12 @@ def _merge_splits(  # type: ignore[no-untyped-def]
     is_number = is_pair[:, None] & (d < D)[None, :]
     num_pairs = num_out_rows.to(tl.int64) * HEADS
     peak = tl.full([PAIRS], float("-inf"), tl.float32)
-    for split in range(splits):
+    for split in tl.range(0, splits, num_stages=4):
         peak = tl.maximum(peak, tl.load(part_lse + split * num_pairs + place, mask=is_pair, other=float("-inf")))
     number = tl.where(peak == float("-inf"), 0.0, peak)
     total = tl.zeros([PAIRS], tl.float32)
     acc = tl.zeros([PAIRS, BLOCK_D], tl.float32)
-    for split in range(splits):
+    for split in tl.range(0, splits, num_stages=4):
         part = split * num_pairs + place
         weight = tl.exp2((tl.load(part_lse + part, mask=is_pair, other=float("-inf")) - number) * _LOG2_E)
         acc += weight[:, None] * tl.load(part_out + part[:, None] * D + d[None, :], mask=is_number, other=0.0)
