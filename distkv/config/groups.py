@@ -161,7 +161,7 @@ class DataPlaneSettings(Group, frozen=True, kw_only=True):
     data_port: Annotated[Port, Meta(description="TCP port for tensors; 0 takes a free one.")] = 0
     tensor_transport: Annotated[
         Transport,
-        Meta(description="How tensors travel; auto is shared memory on one host, else TCP. ucx, nixl: by extras."),
+        Meta(description="How tensors travel; auto: shared memory or cuda_ipc in a host, else TCP. ucx, nixl: extras."),
     ] = "auto"
     attend_timeout_s: Annotated[
         Seconds,

@@ -118,6 +118,11 @@ class Backend(ABC):
         """The reverse of `gather_blocks`: row i of staging to rBlock slots[i]. No slot twice."""
         pool[slots] = staging
 
+    def copy_blocks(self, source: Tensor, source_slots: Tensor, pool: Tensor, slots: Tensor) -> None:
+        """rBlock source_slots[i] of another pool, which this device reaches, to rBlock slots[i]. No slot twice in
+        `slots`. Both pools and slots as in `gather_blocks`."""
+        pool[slots] = source[source_slots]
+
     def has_checksums(self, num_bytes: int) -> bool:
         """Whether there is a kernel for checksums of rBlocks of so many bytes."""
         return False

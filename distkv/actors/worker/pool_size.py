@@ -9,6 +9,7 @@ from distkv.actors.worker.device_pool import DevicePool
 from distkv.config import EngineSettings
 from distkv.engine.device.device import Device
 from distkv.errors import ConfigError
+from distkv.types import Transport
 from distkv.wire.links import Pool, PoolMemory
 
 
@@ -25,15 +26,18 @@ def kv_dtype(settings: EngineSettings, dtype: torch.dtype, device: Device) -> to
     return torch.float8_e4m3fn
 
 
-def make_pool(settings: EngineSettings, one_slot: int, device: Device) -> tuple[Pool, memoryview | Tensor]:
+def make_pool(
+    settings: EngineSettings, one_slot: int, device: Device, transport: Transport = "auto"
+) -> tuple[Pool, memoryview | Tensor]:
     """A pool of as many rBlocks of `one_slot` bytes as the settings say, or as there is room for, and its memory; to be
-    called when the weights are loaded. Raises ConfigError when that is none, or more than there is."""
+    called when the weights are loaded. transport: where another than "cuda_ipc" is insisted on, peers map no pool of a
+    GPU. Raises ConfigError when that is none, or more than there is."""
     device.claim(alone=settings.kv_tokens is None and settings.kv_cache_memory_bytes is None)
     num_slots = _num_slots(settings, one_slot, device)
     if device.place.type == "cpu":
         memory = PoolMemory(one_slot, num_slots)
         return memory, memory.view
-    pool = DevicePool(one_slot, num_slots, device)
+    pool = DevicePool(one_slot, num_slots, device, is_shared=transport in ("auto", "cuda_ipc"))
     return pool, pool.memory
 
 

@@ -32,6 +32,7 @@ from distkv.actors.worker.grammars import Grammars
 from distkv.actors.worker.links.fetch_model import cost_models_of
 from distkv.actors.worker.links.link_server import LinkServer
 from distkv.actors.worker.links.mailboxes import Mailboxes
+from distkv.actors.worker.links.mapped_pools import MappedPools, mapped_pools_of
 from distkv.actors.worker.links.peer_links import PeerLinks
 from distkv.actors.worker.pool_size import kv_dtype, make_pool
 from distkv.actors.worker.spec import SPEC_VARIABLE, WorkerSpec
@@ -102,7 +103,9 @@ class Worker:
             device.synchronize()
             config, dtype, layout = self._model.config, self._model.dtype, device.backend.layout
             kv = kv_dtype(engine, dtype, device)
-            self._memory, memory = make_pool(engine, slot_bytes(config, engine.block_size, kv), device)
+            self._memory, memory = make_pool(
+                engine, slot_bytes(config, engine.block_size, kv), device, data.tensor_transport
+            )
         self._pool = KvPool(config, self._memory.num_slots, engine.block_size, kv, memory, layout)
         self._compat = Compat.of(config, fingerprint(engine.model), dtype, engine.block_size, layout, kv)
         self._registry = SpanRegistry()
@@ -112,6 +115,8 @@ class Worker:
         )
         models = cost_models_of(spec.profile, engine.block_size)
         self._registered = register(self._memory, data.tensor_transport)
+        if mapped := mapped_pools_of(self._memory, device, data.tensor_transport):
+            self._registered[MappedPools.name] = mapped
         self._mailboxes = None
         if device.is_async:
             self._mailboxes = Mailboxes(self._server, config, dtype, device)

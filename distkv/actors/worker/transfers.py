@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from distkv.actors.worker.links.peer_links import PeerLinks
-from distkv.actors.worker.pulls.batch import checksums
+from distkv.actors.worker.pulls.batch import checksums_of_slots
 from distkv.actors.worker.pulls.pull_job import PullJob
 from distkv.actors.worker.pulls.pull_queue import PullQueue
 from distkv.actors.worker.pulls.source_threads import SourceThreads
 from distkv.engine.attention.spans import SpanRegistry
-from distkv.wire.links import ChecksummingPool, Pool
+from distkv.wire.links import Pool
 from distkv.wire.messages.common import clipped
 from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.envelope import Envelope, ToWorker
@@ -73,7 +73,7 @@ class Transfers:
                     continue
                 match item.body:
                     case Checksum() as wanted:
-                        checksums = tuple(self._checksums(wanted.slots))
+                        checksums = tuple(checksums_of_slots(self._memory, wanted.slots))
                         results.send(Checksummed(checksum_id=wanted.checksum_id, checksums=checksums), item.id)
                     case other:
                         raise AssertionError(f"{type(other).__name__} is no transfer")
@@ -88,16 +88,3 @@ class Transfers:
             self._queue.put((Linked(instance_id=peer, incarnation=incarnation, problem=clipped(problem)), cause))
 
         return report
-
-    def _checksums(self, slots: tuple[int, ...]) -> Iterator[int]:
-        memory = self._memory
-        if isinstance(memory, ChecksummingPool) and memory.has_checksums:
-            yield from memory.checksums(slots)
-            return
-        for part in self._batches(len(slots)):
-            with memory.reading(slots[part]) as views:
-                yield from checksums(views, memory.slot_bytes)
-
-    def _batches(self, num_slots: int) -> Iterator[slice]:
-        step = self._memory.batch_slots
-        return (slice(first, first + step) for first in range(0, num_slots, step))

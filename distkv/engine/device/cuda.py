@@ -17,6 +17,8 @@ from torch import Tensor
 from distkv.engine.device.claims import claim
 from distkv.engine.device.cuda_streams import streams_of
 from distkv.engine.device.device import Captured, Device, Missing, PendingCopy, Run
+from distkv.engine.device.shared_memory.driver import Driver, DriverError
+from distkv.engine.device.shared_memory.memory import MemorySharing
 from distkv.types import AttentionBackend, CpuKernels
 
 STEP_BYTES = 3 * 2**29
@@ -71,6 +73,10 @@ class CudaDevice(Device):
         self.why = f"there is a CUDA device; {_TRITON_IS_AUTO if attention == 'auto' else f'{attention} is asked for'}"
         self._streams = streams_of(self.place)
         self.unit = str(torch.cuda.get_device_properties(self.place).uuid)
+        try:
+            self.sharing = MemorySharing(Driver(index), self.place)
+        except DriverError as error:
+            self.why_not_sharing = str(error)
         self._leaving: deque[_CudaCopy] = deque()
         self._graph_memory: dict[int, Any] = {}
 

@@ -12,6 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from distkv.engine.device.shared_memory.memory import MemorySharing
 from distkv.kernels import Backend
 from distkv.types import AttentionBackend, CpuKernels
 
@@ -53,7 +54,8 @@ class Device(ABC):
     place: of tensors that kernels read and write. backend: its kernels. is_async: operations return before they are
     done, in order within a stream. why: it was chosen, in words, for the log. unproven: what is not known of such
     devices, in words; None if nothing. unit: the same word in all processes that compute with this piece of hardware in
-    turns; empty where they do not.
+    turns; empty where they do not. sharing: gives memory that GPUs of other processes of the host map; None where there
+    is none, for `why_not_sharing`.
     """
 
     place: torch.device
@@ -62,6 +64,8 @@ class Device(ABC):
     why: str
     unproven: str | None = None
     unit: str = ""
+    sharing: MemorySharing | None = None
+    why_not_sharing: str = "peers map no memory of this device"
 
     @classmethod
     @abstractmethod

@@ -25,7 +25,7 @@ from distkv.kernels.triton.attention.prefill_tiles import FEW_PAIRS, Tiles
 from distkv.kernels.triton.attention.static_decode import TritonStaticDecode
 from distkv.kernels.triton.attention.templates import SPLIT_KEYS, Shape, count_sms
 from distkv.kernels.triton.checksum import sums_of_blocks
-from distkv.kernels.triton.copy import gather_blocks, scatter_blocks
+from distkv.kernels.triton.copy import copy_blocks, gather_blocks, scatter_blocks
 from distkv.kernels.triton.first_launches import launch_attention
 from distkv.kernels.triton.mailbox import post_mail, take_mail
 from distkv.kernels.triton.merge import merge_partials
@@ -152,6 +152,10 @@ class TritonBackend(Backend):
     def scatter_blocks(self, staging: Tensor, pool: Tensor, slots: Tensor) -> None:
         """See Backend."""
         scatter_blocks(staging, pool, slots)
+
+    def copy_blocks(self, source: Tensor, source_slots: Tensor, pool: Tensor, slots: Tensor) -> None:
+        """See Backend."""
+        copy_blocks(source, source_slots, pool, slots)
 
     def has_checksums(self, num_bytes: int) -> bool:
         """See Backend."""

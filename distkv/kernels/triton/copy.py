@@ -1,4 +1,4 @@
-"""Copies of whole rBlocks between a pool and staging memory."""
+"""Copies of whole rBlocks between a pool and staging memory, and from one pool to another."""
 
 from __future__ import annotations
 
@@ -21,56 +21,76 @@ def gather_blocks(pool: Tensor, slots: Tensor, staging: Tensor | None = None) ->
     """
     if staging is None:
         staging = torch.empty(len(slots), pool.shape[1], dtype=torch.uint8, device=pool.device)
-    _copy(pool, staging, slots, gathers=True)
+    _check(staging, len(slots), pool)
+    _copy(pool, slots, staging, None)
     return staging
 
 
 def scatter_blocks(staging: Tensor, pool: Tensor, slots: Tensor) -> None:
     """The reverse of `gather_blocks`: row i of staging to rBlock slots[i]. No slot twice."""
-    _copy(pool, staging, slots, gathers=False)
+    _check(staging, len(slots), pool)
+    _copy(staging, None, pool, slots)
 
 
-def _copy(pool: Tensor, staging: Tensor, slots: Tensor, *, gathers: bool) -> None:
-    shape = len(slots), pool.shape[1]
+def copy_blocks(source: Tensor, source_slots: Tensor, pool: Tensor, slots: Tensor) -> None:
+    """rBlock source_slots[i] of another pool, which the device reaches, to rBlock slots[i]. No slot twice in `slots`.
+
+    source, pool: uint8 [any, bytes], as in `gather_blocks`; they do not overlap. Slots: int64 [n], on the device.
+    """
+    if len(source_slots) != len(slots) or source.shape[1] != pool.shape[1]:
+        raise ValueError(
+            f"{len(source_slots)} rBlocks of {source.shape[1]} bytes for {len(slots)} of {pool.shape[1]} bytes"
+        )
+    _copy(source, source_slots, pool, slots)
+
+
+def _check(staging: Tensor, count: int, pool: Tensor) -> None:
+    shape = count, pool.shape[1]
     if staging.shape != shape:
         raise ValueError(
-            f"{shape[0]} rBlocks of {shape[1]} bytes need staging of shape {shape}, got {tuple(staging.shape)}"
+            f"{count} rBlocks of {shape[1]} bytes need staging of shape {shape}, got {tuple(staging.shape)}"
         )
-    if not staging.numel():
+
+
+def _copy(source: Tensor, source_slots: Tensor | None, target: Tensor, target_slots: Tensor | None) -> None:
+    """Rows of one to rows of the other: those of these slots, or one after the other where there are none."""
+    slots = target_slots if source_slots is None else source_slots
+    assert slots is not None
+    if not len(slots) or not target.shape[1]:
         return
     # What every rBlock's place and length is a multiple of.
-    step = math.gcd(16, pool.shape[1], *(n for x in (pool, staging) for n in (x.stride(0), x.data_ptr())))
+    step = math.gcd(16, source.shape[1], *(n for x in (source, target) for n in (x.stride(0), x.data_ptr())))
     unit = {16: torch.int64, 8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}[step]
-    pool, staging = pool.view(unit), staging.view(unit)
+    source, target = source.view(unit), target.view(unit)
     block = _COPY_BYTES // unit.itemsize
-    pieces = triton.cdiv(pool.shape[1], block)
+    pieces = triton.cdiv(source.shape[1], block)
     _copy_kernel[(len(slots) * pieces,)](
-        pool,
-        staging,
-        slots,
-        pool.stride(0) * unit.itemsize // step,
-        staging.stride(0) * unit.itemsize // step,
-        pool.shape[1] * unit.itemsize // step,
+        source,
+        target,
+        source_slots,
+        target_slots,
+        source.stride(0) * unit.itemsize // step,
+        target.stride(0) * unit.itemsize // step,
+        source.shape[1] * unit.itemsize // step,
         pieces,
-        GATHERS=gathers,
         STEP=step // unit.itemsize,
         BLOCK=block,
     )
 
 
 @triton.jit(
-    do_not_specialize=["pool_stride", "staging_stride", "length", "pieces"],
-    do_not_specialize_on_alignment=["pool", "staging", "slots"],
+    do_not_specialize=["source_stride", "target_stride", "length", "pieces"],
+    do_not_specialize_on_alignment=["source", "target", "source_slots", "target_slots"],
 )
 def _copy_kernel(  # type: ignore[no-untyped-def]
-    pool,
-    staging,
-    slots,
-    pool_stride,
-    staging_stride,
+    source,
+    target,
+    source_slots,
+    target_slots,
+    source_stride,
+    target_stride,
     length,
     pieces,
-    GATHERS: tl.constexpr,
     STEP: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -79,10 +99,13 @@ def _copy_kernel(  # type: ignore[no-untyped-def]
     row = tl.program_id(0) // pieces
     place = tl.program_id(0) % pieces * BLOCK + tl.arange(0, BLOCK)
     mask = place < length * STEP
-    STEP_BYTES: tl.constexpr = STEP * (pool.dtype.element_ty.primitive_bitwidth // 8)
-    pool = tl.multiple_of(pool + tl.load(slots + row) * (pool_stride * STEP), STEP_BYTES)
-    staging = tl.multiple_of(staging + row.to(tl.int64) * (staging_stride * STEP), STEP_BYTES)
-    if GATHERS:
-        tl.store(staging + place, tl.load(pool + place, mask=mask), mask=mask)
-    else:
-        tl.store(pool + place, tl.load(staging + place, mask=mask), mask=mask)
+    source_row = row.to(tl.int64)
+    target_row = row.to(tl.int64)
+    if source_slots is not None:
+        source_row = tl.load(source_slots + row)
+    if target_slots is not None:
+        target_row = tl.load(target_slots + row)
+    STEP_BYTES: tl.constexpr = STEP * (source.dtype.element_ty.primitive_bitwidth // 8)
+    source = tl.multiple_of(source + source_row * (source_stride * STEP), STEP_BYTES)
+    target = tl.multiple_of(target + target_row * (target_stride * STEP), STEP_BYTES)
+    tl.store(target + place, tl.load(source + place, mask=mask), mask=mask)

@@ -1,7 +1,7 @@
 """Tensor links between workers: blocking, one thread at each end. Start with `base` for the contract."""
 
 from distkv.types import Transport
-from distkv.wire.links.base import BlockRead, CheckedRead, CheckingLink, LinkListener, TensorLink
+from distkv.wire.links.base import BlockRead, CheckedRead, CheckingLink, LinkListener, PlacingLink, TensorLink
 from distkv.wire.links.block_reads import deny, serve_read
 from distkv.wire.links.handshake import LinkIdentity, hello_to
 from distkv.wire.links.pool_memory import ChecksummingPool, Part, Pool, PoolMemory, PoolRegion, host_key
@@ -16,6 +16,7 @@ __all__ = [
     "LinkIdentity",
     "LinkListener",
     "Part",
+    "PlacingLink",
     "Pool",
     "PoolMemory",
     "PoolRegion",

@@ -126,6 +126,15 @@ class CheckingLink(Protocol):
         """As `read_blocks`, of whole rBlocks; None, with nothing started, where it cannot be done."""
 
 
+@runtime_checkable
+class PlacingLink(Protocol):
+    """A TensorLink that reads into the own pool where that lies, with no memory of the host in between."""
+
+    def read_into_pool(self, slots: Sequence[int], own_slots: Sequence[int]) -> BlockRead | None:
+        """As `read_blocks`, of whole rBlocks, each into one of these slots of the own pool; no slot of it twice. None,
+        with nothing started, where it cannot be done."""
+
+
 class LinkListener(Protocol):
     """Accepts links. malformed: connections dropped for what they sent. refused: those that failed the handshake."""
 

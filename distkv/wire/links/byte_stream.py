@@ -53,6 +53,17 @@ class ByteStream:
         return self._sock.family == socket.AF_UNIX
 
     @property
+    def peer_pid(self) -> int | None:
+        """See FrameStream."""
+        if not self.within_host:
+            return None
+        with self.in_use():
+            try:
+                return peer_pid(self._sock)
+            except OSError as e:
+                raise self.kill(e.strerror or str(e)) from None
+
+    @property
     def local_host(self) -> str:
         """The own IP address by which the peer is linked; within a host that of loopback. Raises LinkClosed."""
         self.enter()
@@ -172,6 +183,12 @@ class ByteStream:
                     self._sock.shutdown(socket.SHUT_RDWR)
             if not self._users:
                 self._sock.close()
+
+
+def peer_pid(sock: socket.socket) -> int:
+    """The process that has connected to, or listened at, the other end of a Unix socket. Raises OSError."""
+    pid: int = struct.unpack("iII", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+    return pid
 
 
 def _timeval(seconds: float) -> bytes:

@@ -13,6 +13,11 @@ class FrameStream(Protocol):
 
     def fileno(self) -> int: ...
 
+    @property
+    def peer_pid(self) -> int | None:
+        """The process at the other end when the connection was made, as the kernel knows it; None for TCP. Raises
+        LinkClosed."""
+
     def enter(self) -> None:
         """The descriptor stays open from now on, whatever other threads do. Raises LinkClosed once the link is dead."""
 

@@ -67,6 +67,11 @@ class FrameSocket:
         return self._stream.within_host
 
     @property
+    def peer_pid(self) -> int | None:
+        """See FrameStream."""
+        return self._stream.peer_pid
+
+    @property
     def local_host(self) -> str:
         """See ByteStream."""
         return self._stream.local_host

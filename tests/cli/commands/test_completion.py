@@ -53,7 +53,7 @@ def test_paths_complete():
     ("section", "words", "expected"),
     [
         ("gmanager", ["--dead"], ["--dead-after-s"]),
-        ("instance", ["--tensor-transport", ""], ["auto", "nixl", "shm", "tcp", "ucx"]),
+        ("instance", ["--tensor-transport", ""], ["auto", "cuda_ipc", "nixl", "shm", "tcp", "ucx"]),
         ("gateway", ["--generation-config", "n"], ["none"]),
     ],
 )

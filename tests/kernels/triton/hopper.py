@@ -28,7 +28,7 @@ from distkv.kernels.triton.attention.prefill_tiles import Tiles, takes
 from distkv.kernels.triton.attention.templates import Shape
 from distkv.kernels.triton.backend import TritonBackend
 from distkv.kernels.triton.checksum import sums_of_blocks
-from distkv.kernels.triton.copy import gather_blocks, scatter_blocks
+from distkv.kernels.triton.copy import copy_blocks, gather_blocks, scatter_blocks
 from distkv.kernels.triton.mailbox import post_mail, take_mail
 from distkv.kernels.triton.metadata import device_metadata
 from distkv.kernels.triton.ops import TritonOps
@@ -173,6 +173,7 @@ def beside_attention(case: Case) -> None:
     TritonOps().silu_mul(rows)
     pool = kv.k.view(1, -1).view(torch.uint8)
     scatter_blocks(gather_blocks(pool, place[:1]), pool, place[:1])
+    copy_blocks(pool, place[:1], pool.clone(), place[:1])
     odd = torch.zeros(3 * _ODD_BYTES, dtype=torch.uint8)
     for at in (0, 8):
         pool = odd[at : at + 2 * _ODD_BYTES].view(2, _ODD_BYTES)

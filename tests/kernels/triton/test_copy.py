@@ -8,7 +8,7 @@ from torch import Tensor
 
 pytest.importorskip("triton", reason="Triton is not installed: it comes with the extra 'gpu'")
 
-from distkv.kernels.triton.copy import gather_blocks, scatter_blocks
+from distkv.kernels.triton.copy import copy_blocks, gather_blocks, scatter_blocks
 
 SIZES = (1, 2, 12, 24, 48, 1000, 16384, 16400, 70001)
 SLOTS = (5, 0, 3, 6)
@@ -54,3 +54,30 @@ def test_staging_of_another_size_is_refused(device: torch.device) -> None:
     pool, slots = pool_of(64, device), torch.tensor(SLOTS, device=device)
     with pytest.raises(ValueError, match=r"4 rBlocks of 64 bytes need staging of shape \(4, 64\), got \(3, 64\)"):
         scatter_blocks(pool[:3], pool, slots)
+
+
+@pytest.mark.parametrize("num_bytes", SIZES)
+def test_copied_from_pool_to_pool(device: torch.device, num_bytes: int) -> None:
+    source = pool_of(num_bytes, device)
+    from_slots, slots = torch.tensor(SLOTS, device=device), torch.tensor([1, 8, 2, 0], device=device)
+    target = torch.full((9, num_bytes), 7, dtype=torch.uint8, device=device)
+    expected = target.clone()
+    expected[slots] = source[from_slots]
+    copy_blocks(source, from_slots, target, slots)
+    assert torch.equal(target, expected)
+
+
+@pytest.mark.parametrize("shift", [0, 1, 4, 8])
+def test_pools_with_other_strides(device: torch.device, shift: int) -> None:
+    source, target = pool_of(160, device)[:, 32:128], pool_of(200, device)[:, shift : shift + 96]
+    slots = torch.tensor(SLOTS, device=device)
+    copy_blocks(source, slots, target, slots.flip(0))
+    assert torch.equal(target[slots.flip(0)], source[slots])
+
+
+def test_pools_must_have_equal_blocks(device: torch.device) -> None:
+    slots = torch.tensor(SLOTS, device=device)
+    with pytest.raises(ValueError, match="4 rBlocks of 64 bytes for 3 of 64 bytes"):
+        copy_blocks(pool_of(64, device), slots, pool_of(64, device), slots[:3])
+    with pytest.raises(ValueError, match="of 64 bytes for 4 of 32 bytes"):
+        copy_blocks(pool_of(64, device), slots, pool_of(32, device), slots)

@@ -10,12 +10,14 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
 
 from distkv.errors import ConfigError, LinkClosed, LinkError, LinkTimeout, WireError
 from distkv.wire.links import (
     LinkIdentity,
     LinkListener,
     PoolMemory,
+    Registration,
     Registrations,
     TensorLink,
     attach,
@@ -29,13 +31,18 @@ from distkv.wire.links.transports.registry import OPTIONAL
 from distkv.wire.messages.common import DataEndpoint
 from distkv.wire.messages.data import Attach, Hello, ReadBlocks
 
+if TYPE_CHECKING:
+    from tests.wire.links.device_pools import DevicePoolOnHost
+
 CARRIERS = ("inproc", "shm", "unix", "tcp")
-TRANSPORTS = (*CARRIERS, *OPTIONAL)
+TRANSPORTS = (*CARRIERS, "cuda_ipc", *OPTIONAL)
+ATTACHED = ("cuda_ipc", *OPTIONAL)
 DEADLINE_S = 20.0
 SLOT_BYTES, NUM_SLOTS = 4096, 64
 
 OWN = LinkIdentity(instance_id="a", incarnation=3, compat="same")
 PEER = LinkIdentity(instance_id="b", incarnation=7, compat="same")
+AnyPool: TypeAlias = "PoolMemory | DevicePoolOnHost"
 _names = itertools.count()
 
 
@@ -52,14 +59,18 @@ def why_not(transport: str) -> str:
                 OPTIONAL[transport].register(pool).close()
         except ConfigError as error:
             return str(error)
+    if transport == "cuda_ipc":
+        from tests.engine.device import fake_cuda
+
+        return fake_cuda.why_not()
     return ""
 
 
 class AttachingListener:
     """A listener over a registered pool, that lets peers attach to it before a test gets the link."""
 
-    def __init__(self, address: str, pool: PoolMemory, transport: str) -> None:
-        self._registered = register(pool, transport)  # type: ignore[arg-type]
+    def __init__(self, address: str, pool: AnyPool, transport: str) -> None:
+        self._registered = registered_by(transport, pool)
         self._listener = listen(address, PEER, pool, registered=self._registered)
         _registered[self.address] = self._registered
 
@@ -98,8 +109,15 @@ class AttachingListener:
             registration.close()
 
 
-def listen_on(transport: str, pool: PoolMemory) -> LinkListener:
-    if transport in OPTIONAL:
+def registered_by(transport: str, pool: AnyPool) -> dict[str, Registration]:
+    """As a process registers its pool that insists on a transport."""
+    if isinstance(pool, PoolMemory):
+        return register(pool, transport)  # type: ignore[arg-type]
+    return {transport: pool.registered()}
+
+
+def listen_on(transport: str, pool: AnyPool) -> LinkListener:
+    if transport in ATTACHED:
         return AttachingListener("127.0.0.1:0", pool, transport)
     address = f"inproc://test-{os.getpid()}-{next(_names)}" if transport == "inproc" else "127.0.0.1:0"
     return listen(address, PEER, pool)
@@ -111,6 +129,16 @@ def connect_by(
     forced = "auto" if transport == "inproc" else transport
     hello = hello or hello_to(OWN, PEER.instance_id, PEER.incarnation)
     return connect(endpoint, hello, timeout_s, forced, _registered.get(endpoint.address, {}))  # type: ignore[arg-type]
+
+
+def pool_for(transport: str, slot_bytes: int = SLOT_BYTES, num_slots: int = NUM_SLOTS) -> AnyPool:
+    """Such as it carries, zeroed."""
+    if transport == "cuda_ipc":
+        # Others need no torch, and start sooner.
+        from tests.wire.links.device_pools import DevicePoolOnHost
+
+        return DevicePoolOnHost(slot_bytes, num_slots)
+    return PoolMemory(slot_bytes, num_slots)
 
 
 def random_pool(slot_bytes: int = SLOT_BYTES, num_slots: int = NUM_SLOTS) -> PoolMemory:
@@ -125,7 +153,7 @@ class Pair:
 
     asking: TensorLink
     answering: TensorLink
-    pool: PoolMemory
+    pool: AnyPool
     listener: LinkListener
 
     @contextlib.contextmanager
@@ -138,7 +166,7 @@ class Pair:
                 self.asking.close()
 
 
-def serve(link: TensorLink, pool: PoolMemory) -> None:
+def serve(link: TensorLink, pool: AnyPool) -> None:
     with contextlib.suppress(LinkError, WireError):
         while True:
             header, _body = link.recv(DEADLINE_S)
@@ -170,9 +198,13 @@ def in_thread(run: Callable[[], object]) -> Iterator[threading.Thread]:
 
 
 @contextlib.contextmanager
-def open_pair(transport: str, pool: PoolMemory | None = None) -> Iterator[Pair]:
+def open_pair(transport: str, pool: AnyPool | None = None) -> Iterator[Pair]:
     with contextlib.ExitStack() as stack:
-        own_pool = pool or stack.enter_context(random_pool())
+        if pool is None:
+            own_pool = stack.enter_context(contextlib.closing(pool_for(transport)))
+            own_pool.view[:] = secrets.token_bytes(len(own_pool.view))
+        else:
+            own_pool = pool
         listener = listen_on(transport, own_pool)
         stack.callback(listener.close)
         accepted: list[TensorLink] = []

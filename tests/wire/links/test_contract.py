@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import secrets
 import threading
 import time
 
@@ -12,7 +14,7 @@ from distkv.errors import LinkClosed, LinkTimeout, MalformedMessage
 from distkv.wire.links import Part, serve_read
 from distkv.wire.links.block_reads import MAX_PARTS
 from distkv.wire.messages.data import Attend, Denied, Partials, ReadBlocks
-from tests.wire.links.peers import DEADLINE_S, NUM_SLOTS, SLOT_BYTES, Pair, in_thread, open_pair, random_pool
+from tests.wire.links.peers import DEADLINE_S, NUM_SLOTS, SLOT_BYTES, Pair, in_thread, open_pair, pool_for
 
 
 def test_a_frame_is_header_and_buffers_back_to_back(pair: Pair) -> None:
@@ -152,7 +154,8 @@ def test_read_of_nothing(pair: Pair) -> None:
 
 
 def test_read_larger_than_one_piece(transport: str) -> None:
-    with random_pool(slot_bytes=300_000, num_slots=60) as pool, open_pair(transport, pool) as pair:
+    with contextlib.closing(pool_for(transport, 300_000, 60)) as pool, open_pair(transport, pool) as pair:
+        pool.view[:] = secrets.token_bytes(len(pool.view))
         slots = [*range(40, 60), *range(20)]
         target = memoryview(bytearray(len(slots) * pool.slot_bytes))
         cut = 3 * pool.slot_bytes

@@ -28,6 +28,7 @@ from tests.wire.links.peers import (
     connect_by,
     in_thread,
     listen_on,
+    pool_for,
     random_pool,
 )
 
@@ -59,7 +60,7 @@ GARBAGE = {
 @pytest.mark.parametrize("field", WRONG)
 def test_a_wrong_hello_is_refused_and_both_ends_know_why(transport: str, field: str) -> None:
     links: list[TensorLink] = []
-    with random_pool() as pool:
+    with contextlib.closing(pool_for(transport)) as pool:
         listener = listen_on(transport, pool)
         with accepting(listener, links):
             with pytest.raises(HandshakeRefused, match=field) as refused:
@@ -83,7 +84,7 @@ def test_the_own_log_says_what_a_stranger_is_not_told(carrier: str) -> None:
 
 @pytest.mark.parametrize("field", ["slot_bytes", "num_slots"])
 def test_a_pool_of_another_shape_is_refused(transport: str, field: str) -> None:
-    with random_pool() as pool:
+    with contextlib.closing(pool_for(transport)) as pool:
         listener = listen_on(transport, pool)
         with accepting(listener, []):
             endpoint = msgspec.structs.replace(listener.endpoint, **{field: 1})
@@ -287,7 +288,7 @@ def test_a_taken_port_is_named() -> None:
 
 
 def test_accept_times_out_and_ends_with_its_listener(transport: str) -> None:
-    with random_pool() as pool:
+    with contextlib.closing(pool_for(transport)) as pool:
         listener = listen_on(transport, pool)
         assert listener.accept(0.01) is None
         assert listener.accept(0) is None

@@ -9,7 +9,7 @@ import pytest
 
 from distkv.errors import LinkClosed, MalformedMessage
 from distkv.wire.links.transports.inproc import InprocLink
-from tests.wire.links.peers import DEADLINE_S, NUM_SLOTS, OPTIONAL, SLOT_BYTES, Pair, in_thread, serve
+from tests.wire.links.peers import ATTACHED, DEADLINE_S, NUM_SLOTS, SLOT_BYTES, Pair, in_thread, serve
 
 
 def targets(count: int, blocks: int = 1) -> list[memoryview]:
@@ -70,7 +70,7 @@ def test_abort_ends_all_reads_and_nothing_is_written_after_it(pair: Pair) -> Non
 
 
 def test_abort_wakes_who_waits_for_a_read(pair: Pair, transport: str) -> None:
-    if transport in ("shm", *OPTIONAL):
+    if transport in ("shm", *ATTACHED):
         pytest.skip("a read without the peer waits for nothing")
     if isinstance(pair.asking, InprocLink):
         pair.asking.faults.hold("read")

@@ -6,11 +6,20 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import TypeGuard
 
 import xxhash
 
 from distkv.actors.worker.pulls.pull_job import PullJob
-from distkv.wire.links import BlockRead, CheckedRead, CheckingLink, ChecksummingPool, Pool, TensorLink
+from distkv.wire.links import (
+    BlockRead,
+    CheckedRead,
+    CheckingLink,
+    ChecksummingPool,
+    PlacingLink,
+    Pool,
+    TensorLink,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +52,23 @@ def take_shares(jobs: deque[PullJob], most_blocks: int) -> list[Share]:
 class Batch:
     """One read under way into the own pool, and whose blocks it brings: each of these jobs has one read more."""
 
-    def __init__(
-        self, shares: list[Share], link: TensorLink, pool: Pool, device: ChecksummingPool | None = None
-    ) -> None:
-        """Start it. device: the pool again, where it computes checksums itself. Raises as `read_blocks` does."""
+    def __init__(self, shares: list[Share], link: TensorLink, pool: Pool) -> None:
+        """Start it. Raises as `read_blocks` does."""
         self.link = link
         blocks = [(one.job, index) for one in shares for index in range(one.first, one.first + one.count)]
         # Neighbours meet whosever they are. Only a run that is one at both ends is read at once (004 §4.2).
         blocks.sort(key=lambda block: (block[0].pull.source_slots[block[1]], block[0].pull.slots[block[1]]))
-        self._blocks, self._pool, self._device = blocks, pool, device
+        self._blocks, self._pool = blocks, pool
+        self._slots = [job.pull.slots[index] for job, index in blocks]
+        # Where the device checks, it checks what arrived where it is used: the way into the pool is checked, too.
+        self._by_device = has_device_checksums(pool)
+        source_slots = [job.pull.source_slots[index] for job, index in blocks]
+        self._views: Sequence[memoryview] = ()
+        placed = link.read_into_pool(source_slots, self._slots) if isinstance(link, PlacingLink) else None
         with ExitStack() as writing:
-            self._views = writing.enter_context(pool.writing([job.pull.slots[index] for job, index in blocks]))
-            slots = [job.pull.source_slots[index] for job, index in blocks]
-            self._read = _begin(link, slots, self._views, checks=device is None)
+            if placed is None:
+                self._views = writing.enter_context(pool.writing(self._slots))
+            self._read = placed or _begin(link, source_slots, self._views, checks=not self._by_device)
             self._writing = writing.pop_all()
         self.jobs = list({id(one.job): one.job for one in shares}.values())
         for job in self.jobs:
@@ -70,11 +83,9 @@ class Batch:
             self._read.wait(timeout_s)
             if isinstance(self._read, CheckedRead):
                 found = self._read.checksums
-            elif self._device is None:
+            elif self._views and not self._by_device:
                 found = list(checksums(self._views, self._pool.slot_bytes))
-        if self._device is not None:
-            # Of what arrived where it is used: staging and the way into the pool are checked, too.
-            found = self._device.checksums([job.pull.slots[index] for job, index in self._blocks])
+        found = found or checksums_of_slots(self._pool, self._slots)
         expected = [job.pull.checksums[index] for job, index in self._blocks]
         if list(found) == expected:
             return
@@ -93,3 +104,19 @@ def checksums(views: Iterable[memoryview], slot_bytes: int) -> Iterator[int]:
     for view in views:
         for start in range(0, view.nbytes, slot_bytes):
             yield xxhash.xxh3_64_intdigest(view[start : start + slot_bytes])
+
+
+def checksums_of_slots(pool: Pool, slots: Sequence[int]) -> list[int]:
+    """xxh3 of these slots as they lie in the pool: by its device where that computes them, else by the host."""
+    if has_device_checksums(pool):
+        return pool.checksums(slots)
+    found: list[int] = []
+    for first in range(0, len(slots), pool.batch_slots):
+        with pool.reading(slots[first : first + pool.batch_slots]) as views:
+            found += checksums(views, pool.slot_bytes)
+    return found
+
+
+def has_device_checksums(pool: Pool) -> TypeGuard[ChecksummingPool]:
+    """Whether its device computes them."""
+    return isinstance(pool, ChecksummingPool) and pool.has_checksums

@@ -18,7 +18,7 @@ from distkv.actors.worker.pulls.pull_job import Ends, PullJob
 from distkv.engine.attention.spans import SpanRegistry
 from distkv.errors import DistKVError, LinkError, MalformedMessage, WireError
 from distkv.log import about
-from distkv.wire.links import ChecksummingPool, Pool, TensorLink
+from distkv.wire.links import Pool, TensorLink
 
 BATCH_BYTES = 4 * 2**20
 READS_AHEAD = 2
@@ -44,7 +44,6 @@ class PullQueue:
         """on_failure: takes what is no fault of the source."""
         self._peers, self._registry, self._pool, self._ends, self._count = peers, registry, pool, ends, count
         self._read_timeout_s, self._on_failure = read_timeout_s, on_failure
-        self._device = pool if isinstance(pool, ChecksummingPool) and pool.has_checksums else None
         self._batch_blocks = max(1, min(pool.batch_slots, BATCH_BYTES // pool.slot_bytes))
         self._waiting: deque[PullJob] = deque()
         # By their links; more than one only when its source has come back under another.
@@ -111,7 +110,7 @@ class PullQueue:
 
     def _read(self, shares: list[Share], link: TensorLink) -> None:
         try:
-            self._batches.append(Batch(shares, link, self._pool, self._device))
+            self._batches.append(Batch(shares, link, self._pool))
         except MalformedMessage as error:
             if len(shares) > 1:
                 # One of them asks for what cannot be read: only that pull fails.

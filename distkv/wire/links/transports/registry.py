@@ -37,8 +37,9 @@ OPTIONAL: dict[str, Optional] = {
 """Those that need a package, and the pool registered. Each is a module of this room with `register(pool)`, which
 returns a Registration and raises TransportUnusable; it is imported only where it is to be used."""
 
-ORDER = ("inproc", "shm", *OPTIONAL, "unix", "tcp")
-"""Fastest first: "auto" takes the first that both ends can use."""
+ORDER = ("inproc", "shm", "cuda_ipc", *OPTIONAL, "unix", "tcp")
+"""Fastest first: "auto" takes the first that both ends can use. "cuda_ipc" is registered by who has a GPU's memory to
+share."""
 
 NONE_REGISTERED: Registrations = MappingProxyType({})
 

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from distkv.errors import ConfigError
-from distkv.wire.links import PoolMemory, Registrations, register
-from tests.wire.links.faults.owner import DEADLINE_S, NUM_SLOTS, SLOT_BYTES, TRANSPORTS, Owner, insisted, running
+from distkv.wire.links import Registrations
+from tests.wire.links.faults.owner import DEADLINE_S, NUM_SLOTS, SLOT_BYTES, TRANSPORTS, Owner, registered_for, running
+from tests.wire.links.peers import AnyPool, pool_for, why_not
 
 
 @pytest.fixture(params=TRANSPORTS)
@@ -16,18 +17,17 @@ def transport(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def own() -> Iterator[PoolMemory]:
+def own(transport: str) -> Iterator[AnyPool]:
     """The pool that is read into."""
-    with PoolMemory(SLOT_BYTES, NUM_SLOTS) as pool:
+    if why := why_not(transport):
+        pytest.skip(why)
+    with contextlib.closing(pool_for(transport, SLOT_BYTES, NUM_SLOTS)) as pool:
         yield pool
 
 
 @pytest.fixture
-def registered(transport: str, own: PoolMemory) -> Iterator[Registrations]:
-    try:
-        registered = register(own, insisted(transport))  # type: ignore[arg-type]
-    except ConfigError as error:
-        pytest.skip(str(error))
+def registered(transport: str, own: AnyPool) -> Iterator[Registrations]:
+    registered = registered_for(transport, own)
     yield registered
     for registration in registered.values():
         registration.close()

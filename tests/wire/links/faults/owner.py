@@ -21,7 +21,6 @@ import numpy as np
 from distkv.errors import LinkError, WireError
 from distkv.wire.links import (
     LinkIdentity,
-    PoolMemory,
     Registration,
     Registrations,
     TensorLink,
@@ -29,14 +28,13 @@ from distkv.wire.links import (
     connect,
     hello_to,
     listen,
-    register,
     serve_read,
 )
-from distkv.wire.links.transports.registry import OPTIONAL
 from distkv.wire.messages.common import DataEndpoint
 from distkv.wire.messages.data import Attach, ReadBlocks
+from tests.wire.links.peers import ATTACHED, AnyPool, pool_for, registered_by
 
-TRANSPORTS = ("shm", "unix", "tcp", *OPTIONAL)
+TRANSPORTS = ("shm", "unix", "tcp", *ATTACHED)
 SLOT_BYTES, NUM_SLOTS = 4096, 16_384
 DEADLINE_S = 30.0
 
@@ -45,16 +43,16 @@ def byte_of(incarnation: int, slot: int) -> int:
     return (incarnation + slot) % 251
 
 
-def insisted(transport: str) -> str:
-    """What is registered for a transport: nothing, where it needs nothing."""
-    return transport if transport in OPTIONAL else "tcp"
+def registered_for(transport: str, pool: AnyPool) -> dict[str, Registration]:
+    """Nothing, where the transport needs nothing."""
+    return registered_by(transport if transport in ATTACHED else "tcp", pool)
 
 
 def main(transport: str, address: str, incarnation: int) -> None:
-    pool = PoolMemory(SLOT_BYTES, NUM_SLOTS)
+    pool = pool_for(transport, SLOT_BYTES, NUM_SLOTS)
     slots = np.frombuffer(pool.view, dtype=np.uint8).reshape(NUM_SLOTS, SLOT_BYTES)
     slots[:] = (incarnation + np.arange(NUM_SLOTS) % 251).astype(np.int64)[:, None] % 251
-    registered = register(pool, insisted(transport))  # type: ignore[arg-type]
+    registered = registered_for(transport, pool)
     own = LinkIdentity(instance_id="owner", incarnation=incarnation, compat="same")
     listener = listen(address, own, pool, insecure=True, registered=registered)
     sys.stdout.buffer.write(msgspec.json.encode(listener.endpoint) + b"\n")
@@ -64,7 +62,7 @@ def main(transport: str, address: str, incarnation: int) -> None:
             threading.Thread(target=_serve, args=(link, pool, registered), daemon=True).start()
 
 
-def _serve(link: TensorLink, pool: PoolMemory, registered: Registrations) -> None:
+def _serve(link: TensorLink, pool: AnyPool, registered: Registrations) -> None:
     attached: list[Registration] = []
     with contextlib.suppress(LinkError, WireError):
         while True:

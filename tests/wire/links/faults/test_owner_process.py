@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from distkv.errors import HandshakeRefused, LinkClosed, LinkError, LinkTimeout
-from distkv.wire.links import BlockRead, PoolMemory, Registrations, TensorLink
+from distkv.wire.links import BlockRead, Registrations, TensorLink
 from tests.wire.links.faults.owner import DEADLINE_S, NUM_SLOTS, SLOT_BYTES, Owner, byte_of, running
+from tests.wire.links.peers import AnyPool
 
 SHORT_S = 0.3
 READS = 16
@@ -23,7 +24,7 @@ def link(owner: Owner, registered: Registrations) -> Iterator[TensorLink]:
     link.abort()
 
 
-def start_all(link: TensorLink, own: PoolMemory) -> list[BlockRead]:
+def start_all(link: TensorLink, own: AnyPool) -> list[BlockRead]:
     """The whole pool, in several reads."""
     step = NUM_SLOTS // READS
     reads = []
@@ -40,7 +41,7 @@ def check_one(link: TensorLink, incarnation: int) -> None:
     assert into == b"".join(expected)
 
 
-def mark_and_check(own: PoolMemory, owner: Owner, registered: Registrations) -> None:
+def mark_and_check(own: AnyPool, owner: Owner, registered: Registrations) -> None:
     """The memory was given back: whatever the owner still sends, nothing is written there."""
     own.view[:] = bytes([MARK]) * len(own.view)
     other = owner.connect(registered)
@@ -49,7 +50,7 @@ def mark_and_check(own: PoolMemory, owner: Owner, registered: Registrations) -> 
     assert bytes(own.view) == bytes([MARK]) * len(own.view)
 
 
-def test_killed_under_reads(owner: Owner, link: TensorLink, own: PoolMemory, took: Callable[[], None]) -> None:
+def test_killed_under_reads(owner: Owner, link: TensorLink, own: AnyPool, took: Callable[[], None]) -> None:
     reads = start_all(link, own)
     reads[0].wait(DEADLINE_S)
     took()
@@ -63,13 +64,13 @@ def test_killed_under_reads(owner: Owner, link: TensorLink, own: PoolMemory, too
 
 
 def test_stopped_under_reads(
-    owner: Owner, link: TensorLink, own: PoolMemory, registered: Registrations, took: Callable[[], None]
+    owner: Owner, link: TensorLink, own: AnyPool, registered: Registrations, took: Callable[[], None]
 ) -> None:
     """Mapped memory is read all the same. Who needs the owner gives up at the own deadline."""
     took()
     owner.stop()
     reads = start_all(link, own)
-    if link.transport == "shm":
+    if link.transport in ("shm", "cuda_ipc"):
         for read in reads:
             read.wait(DEADLINE_S)
         assert [own.view[slot * SLOT_BYTES] for slot in (0, 700, 16_383)] == [byte_of(1, s) for s in (0, 700, 16_383)]
@@ -88,7 +89,7 @@ def test_stopped_under_reads(
 
 
 def test_aborted_under_reads(
-    owner: Owner, link: TensorLink, own: PoolMemory, registered: Registrations, took: Callable[[], None]
+    owner: Owner, link: TensorLink, own: AnyPool, registered: Registrations, took: Callable[[], None]
 ) -> None:
     reads = start_all(link, own)
     took()
