@@ -1,72 +1,86 @@
-"""The private channel between an rManager and its engine worker.
+"""The private channel between an rManager and one process of its engine worker: a pair of connected Unix sockets.
 
-The rManager side lives in asyncio; the worker side blocks, because the worker has plain threads. The endpoint is an
-abstract Unix socket: nothing on disk, gone with its owner. Its random name is a secret of this process and the worker,
-and connections of other users are refused.
+The worker inherits its end when it is started, so the channel has no name, and nobody else can reach it. The rManager's
+end lives in asyncio; the worker's blocks, because the worker has plain threads. A message is [size u32, little-endian]
+and an envelope. No thread stands between who sends and who receives: each that had to wake would cost as much as the
+message.
 
-Delivery: commands arrive in order; none is lost if the worker connects after they were sent. The results of one
-`ResultWriter` arrive in order; several writers are not ordered among each other. When one end dies the other learns it:
-the worker by LinkClosed from `recv`, the rManager by the end of its child.
+Delivery: in order, and none is lost while both ends live. What one end sent before it ended is read before the other
+learns of the end: the worker by LinkClosed from `recv`, the rManager by the end of its child.
 """
 
 from __future__ import annotations
 
-import os
-import secrets
+import asyncio
+import contextlib
+import select
+import socket
+import struct
+import threading
+import time
 from collections import deque
-from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
-import zmq
-
 from distkv.errors import LinkClosed, MalformedMessage
-from distkv.wire.codec import Bytes, EnvelopeDecoder, encode_envelope
+from distkv.wire.codec import encode_envelope
 from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.inboxes import WORKER_COMMANDS, WORKER_RESULTS
-from distkv.wire.messages.envelope import Body, Envelope, FromWorker, ToWorker
-from distkv.wire.sockets.loop_socket import LoopSocket
-from distkv.wire.sockets.options import shared_context
+from distkv.wire.messages.envelope import Control, Envelope, FromWorker, ToWorker
 
 MAX_PIPE_MESSAGE_BYTES = 64 * 2**20
-
-_LINGER_S = 1.0
+_SIZE = struct.Struct("<I")
+_READ_BYTES, _MOST_READ_BYTES = 16 * 1024, 2**20
+"""Read at once: some dozen messages, after which a loop has other tasks; of one that is larger, more."""
+_MOST_WAITING = 1024
+"""Results that nobody has taken; more stay with the worker."""
 
 
 class WorkerPipe:
-    """The rManager's end. address: to be handed to the worker, secretly (an environment variable, not a flag)."""
+    """The rManager's end. worker_end: to be given to the worker, as a descriptor; then closed here."""
 
     def __init__(self) -> None:
-        """Bind; needs a running loop."""
-        self.address = f"ipc://@distkv-{secrets.token_hex(16)}"
-        self._waiting: deque[bytes] = deque()
-        commands = _private(zmq.PUSH)
-        results = _private(zmq.PULL)
-        commands.set(zmq.SNDHWM, 0)
-        results.set(zmq.MAXMSGSIZE, MAX_PIPE_MESSAGE_BYTES)
-        commands.bind(_commands(self.address))
-        results.bind(_results(self.address))
-        self._commands = LoopSocket(commands, "worker", on_writable=self._flush)
-        self._results = LoopSocket(results, "worker")
+        """Needs a running loop."""
+        self._sock, self.worker_end = socket.socketpair()
+        self._sock.setblocking(False)
+        self._frames = _Frames()
+        self._unsent: deque[memoryview] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+        self._is_closed = self._is_reading = self._is_stuck = False
+        self._loop = asyncio.get_running_loop()
 
     def send(self, envelope: Envelope[ToWorker]) -> None:
-        """Send a command; it waits here until the worker has connected. Never blocks."""
-        self._waiting.append(encode_envelope(envelope))
-        self._flush()
+        """Send a command, or keep it until the worker has taken those before. Never blocks."""
+        if not self._is_closed:
+            self._unsent.append(memoryview(_framed(envelope)))
+            if len(self._unsent) == 1:
+                self._flush()
 
     async def recv(self) -> Envelope[FromWorker]:
         """The next message of the worker. Raises MalformedMessage, or LinkClosed once closed here."""
-        return _only(await self._results.recv(), WORKER_RESULTS)
+        while (message := self._frames.take()) is None:
+            if self._is_closed:
+                raise LinkClosed("worker", "it was closed on this side")
+            if not self._is_reading:
+                self._is_reading = True
+                self._loop.add_reader(self._sock, self._read)
+            self._waiter = self._loop.create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        return WORKER_RESULTS.decode(message, MAX_PIPE_MESSAGE_BYTES)
 
     def close(self) -> None:
-        """Close; commands sent before get a moment to leave."""
-        self._commands.close(_LINGER_S)
-        self._results.close(0)
-
-    def abort(self) -> None:
-        """Close at once."""
-        self._commands.close(0)
-        self._results.close(0)
+        """Close; what the system has taken still arrives. More than once is fine."""
+        self.worker_end.close()
+        if not self._is_closed:
+            self._is_closed = True
+            self._loop.remove_reader(self._sock)
+            self._loop.remove_writer(self._sock)
+            self._unsent.clear()
+            self._sock.close()
+            self._wake()
 
     async def __aenter__(self) -> Self:
         return self
@@ -74,75 +88,82 @@ class WorkerPipe:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close() if kind is None else self.abort()
+        self.close()
+
+    def _read(self) -> None:
+        try:
+            has_ended = not self._frames.fill(self._sock, 0)
+        except BlockingIOError:
+            return
+        except OSError:
+            has_ended = True
+        if has_ended or self._frames.num_whole >= _MOST_WAITING:
+            self._is_reading = False
+            self._loop.remove_reader(self._sock)
+        if not has_ended:
+            self._wake()
 
     def _flush(self) -> None:
-        while self._waiting and self._commands.send((self._waiting[0],)):
-            self._waiting.popleft()
+        try:
+            while self._unsent:
+                sent = self._sock.send(self._unsent[0])
+                if sent == len(self._unsent[0]):
+                    self._unsent.popleft()
+                else:
+                    self._unsent[0] = self._unsent[0][sent:]
+        except BlockingIOError:
+            if not self._is_stuck:
+                self._is_stuck = True
+                self._loop.add_writer(self._sock, self._flush)
+            return
+        except OSError:
+            self._unsent.clear()  # the worker is gone, which whoever started it learns
+        if self._is_stuck:
+            self._is_stuck = False
+            self._loop.remove_writer(self._sock)
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
 
-class CommandReader:
-    """The worker's reading end, for one thread."""
+class WorkerEnd:
+    """The worker's end. One thread receives, any may send. Owns `sock`."""
 
-    def __init__(self, address: str) -> None:
-        self._socket = _private(zmq.PULL)
-        self._monitor: zmq.Socket[bytes] = self._socket.get_monitor_socket(
-            zmq.Event.DISCONNECTED | zmq.Event.CONNECT_RETRIED | zmq.Event.HANDSHAKE_FAILED_NO_DETAIL
-        )
-        self._poller = zmq.Poller()
-        self._poller.register(self._socket, zmq.POLLIN)
-        self._poller.register(self._monitor, zmq.POLLIN)
-        self._socket.set(zmq.RCVHWM, 0)
-        self._socket.connect(_commands(address))
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        sock.setblocking(True)
+        sock.set_inheritable(False)
+        self._frames, self._envelopes = _Frames(), EnvelopeFactory("worker")
+        self._lock = threading.Lock()
+        self._readable = select.poll()
+        self._readable.register(sock, select.POLLIN)
 
     def recv(self, timeout_s: float) -> Envelope[ToWorker] | None:
         """The next command, or None after `timeout_s`.
 
         Raises MalformedMessage, and LinkClosed when the rManager is gone (every command it sent is read before).
         """
-        ready = dict(self._poller.poll(max(0, round(timeout_s * 1000))))
-        if self._socket in ready:
-            return _only(self._socket.recv_multipart(), WORKER_COMMANDS)
-        if self._monitor in ready:
-            # The last commands may have come between the poll and the end of the connection.
-            if self._socket.poll(0):
-                return _only(self._socket.recv_multipart(), WORKER_COMMANDS)
-            raise LinkClosed("rManager", "it ended or never listened")
-        return None
-
-    def close(self) -> None:
-        self._socket.disable_monitor()
-        self._monitor.close(linger=0)
-        self._socket.close(linger=0)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-class ResultWriter:
-    """One writing end of the worker. Use and close it in the thread that made it; every thread has its own."""
-
-    def __init__(self, address: str) -> None:
-        self._envelopes = EnvelopeFactory("worker")
-        # Only the end of a context waits until what was sent has left.
-        self._context = zmq.Context()
-        self._socket = _private(zmq.PUSH, self._context)
-        self._socket.set(zmq.SNDHWM, 0)
-        self._socket.connect(_results(address))
+        deadline = time.monotonic() + timeout_s
+        while (message := self._frames.take()) is None:
+            left_s = deadline - time.monotonic()
+            if not self._readable.poll(max(0, round(left_s * 1000))):
+                return None
+            with contextlib.suppress(ConnectionError):
+                if self._frames.fill(self._sock, socket.MSG_DONTWAIT):
+                    continue
+            raise LinkClosed("rManager", "it ended")
+        return WORKER_COMMANDS.decode(message, MAX_PIPE_MESSAGE_BYTES)
 
     def send(self, message: FromWorker, cause: str = "") -> None:
-        """Send a result; `cause` is the id of the command's envelope. Does not block."""
-        self._socket.send(encode_envelope(self._envelopes.wrap(message, cause)))
+        """Send a result; `cause` is the id of the command's envelope. Those of all threads leave in the order of these
+        calls. Waits while the rManager takes nothing; does nothing once that is gone, which `recv` says."""
+        with self._lock, contextlib.suppress(ConnectionError):
+            self._sock.sendall(_framed(self._envelopes.wrap(message, cause)))
 
     def close(self) -> None:
-        """Close; waits a moment for what was sent before to leave."""
-        self._socket.close(linger=round(_LINGER_S * 1000))
-        self._context.term()
+        """Close; what was sent still arrives."""
+        self._sock.close()
 
     def __enter__(self) -> Self:
         return self
@@ -153,21 +174,50 @@ class ResultWriter:
         self.close()
 
 
-def _commands(address: str) -> str:
-    return address + "-commands"
+class _Frames:
+    """Takes what comes by a socket apart. num_whole: messages that are there and were not taken."""
+
+    def __init__(self) -> None:
+        self._whole: deque[bytes] = deque()
+        self._rest = bytearray()
+
+    @property
+    def num_whole(self) -> int:
+        return len(self._whole)
+
+    def take(self) -> bytes | None:
+        """The next message. Raises MalformedMessage where one is announced that is too long."""
+        if self._whole:
+            return self._whole.popleft()
+        if self._missing > MAX_PIPE_MESSAGE_BYTES:
+            raise MalformedMessage(f"a message of the pipe has at most {MAX_PIPE_MESSAGE_BYTES} bytes")
+        return None
+
+    def fill(self, sock: socket.socket, flags: int) -> bool:
+        """Receive once; False when the other end has ended."""
+        if self._missing > MAX_PIPE_MESSAGE_BYTES:
+            return False
+        came = sock.recv(max(_READ_BYTES, min(self._missing, _MOST_READ_BYTES)), flags)
+        self._rest += came
+        at = 0
+        while len(self._rest) - at >= _SIZE.size:
+            (size,) = _SIZE.unpack_from(self._rest, at)
+            end = at + _SIZE.size + size
+            if end > len(self._rest):
+                break
+            self._whole.append(bytes(self._rest[at + _SIZE.size : end]))
+            at = end
+        del self._rest[:at]
+        return bool(came)
+
+    @property
+    def _missing(self) -> int:
+        """Bytes of the message that has begun to come."""
+        if len(self._rest) < _SIZE.size:
+            return 0
+        return int(_SIZE.unpack_from(self._rest)[0]) + _SIZE.size - len(self._rest)
 
 
-def _results(address: str) -> str:
-    return address + "-results"
-
-
-def _private(kind: int, context: zmq.Context[zmq.Socket[bytes]] | None = None) -> zmq.Socket[bytes]:
-    socket: zmq.Socket[bytes] = (context or shared_context()).socket(kind)
-    socket.set(zmq.IPC_FILTER_UID, os.getuid())
-    return socket
-
-
-def _only(frames: Sequence[Bytes], inbox: EnvelopeDecoder[Body]) -> Envelope[Body]:
-    if len(frames) != 1:
-        raise MalformedMessage(f"a message has 1 frame, this one has {len(frames)}")
-    return inbox.decode(frames[0], MAX_PIPE_MESSAGE_BYTES)
+def _framed(envelope: Envelope[Control]) -> bytes:
+    body = encode_envelope(envelope, MAX_PIPE_MESSAGE_BYTES)
+    return _SIZE.pack(len(body)) + body

@@ -46,17 +46,20 @@ class WorkerRank:
         """Spawn the process; it loads in the background, see `wait_ready`."""
         pipe = WorkerPipe()
         try:
+            end = pipe.worker_end.fileno()
             child = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-P",  # a folder `distkv` where we were started is not this package
                 "-m",
                 "distkv.actors.worker.start",
-                env=_environment(_spec(config, incarnation, pipe.address)),
+                env=_environment(_spec(config, incarnation, end)),
                 stdin=asyncio.subprocess.DEVNULL,
+                pass_fds=(end,),
             )
         except BaseException:
-            pipe.abort()
+            pipe.close()
             raise
+        pipe.worker_end.close()
         return cls(pipe, child, envelopes)
 
     @property
@@ -115,7 +118,7 @@ class WorkerRank:
                 except TimeoutError:
                     self._child.kill()
         await self._child.wait()
-        self._pipe.abort()
+        self._pipe.close()
 
     async def _die_unready(self) -> None:
         how = _how_it_ended(await self._child.wait())
@@ -123,9 +126,9 @@ class WorkerRank:
         raise StartupFailed("engine worker", how)
 
 
-def _spec(config: InstanceConfig, incarnation: int, pipe_address: str) -> WorkerSpec:
+def _spec(config: InstanceConfig, incarnation: int, pipe_fd: int) -> WorkerSpec:
     return WorkerSpec(
-        pipe_address=pipe_address,
+        pipe_fd=pipe_fd,
         instance_id=config.instance_id,
         incarnation=incarnation,
         data_address=join_host_port(config.data.data_host or config.host, config.data.data_port),

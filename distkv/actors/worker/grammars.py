@@ -13,7 +13,7 @@ from distkv.text.tokenizer import Tokenizer
 from distkv.wire.messages.common import clipped
 from distkv.wire.messages.from_worker import Compiled
 from distkv.wire.messages.to_worker import Compile
-from distkv.wire.worker_pipe import ResultWriter
+from distkv.wire.worker_pipe import WorkerEnd
 
 LARGE = 16384
 
@@ -21,8 +21,8 @@ LARGE = 16384
 class Grammars:
     """`run` is the thread; `put` is for any."""
 
-    def __init__(self, pipe_address: str, model_dir: str, constraints: Constraints, vocab_size: int) -> None:
-        self._pipe_address, self._model_dir = pipe_address, model_dir
+    def __init__(self, results: WorkerEnd, model_dir: str, constraints: Constraints, vocab_size: int) -> None:
+        self._results, self._model_dir = results, model_dir
         self._constraints, self._vocab_size = constraints, vocab_size
         self._waiting: queue.SimpleQueue[tuple[Compile, str]] = queue.SimpleQueue()
         self._vocabulary: Vocabulary | None = None
@@ -40,10 +40,10 @@ class Grammars:
 
     def run(self) -> None:
         """Compile, and answer; for ever."""
-        with ResultWriter(self._pipe_address) as results:
-            while True:
-                command, cause = self._waiting.get()
-                results.send(Compiled(grammar_id=command.grammar_id, problem=clipped(self._compile(command))), cause)
+        while True:
+            command, cause = self._waiting.get()
+            problem = clipped(self._compile(command))
+            self._results.send(Compiled(grammar_id=command.grammar_id, problem=problem), cause)
 
     def _compile(self, command: Compile) -> str:
         """Why there is no such grammar; empty if there is one."""

@@ -3,7 +3,7 @@
     main thread      reads commands; grants, revokes, member lists and counters are done on the spot
     step thread      Steps, in order
     grammar thread   Compiles, in order
-    transfer thread  Checksums in order; sends the ends of Pulls, Links and revocations
+    transfer thread  Checksums, in order
     source threads   Pulls, one thread for each peer that is pulled from, many pulls at once
     fetch threads    read keys for the step thread, one for each fetch over a socket
     link threads     one for each attempt to link to a creditor
@@ -18,6 +18,7 @@ import ctypes
 import os
 import queue
 import signal
+import socket
 import sys
 import threading
 import time
@@ -55,7 +56,7 @@ from distkv.wire.messages import from_worker as fw
 from distkv.wire.messages import to_worker as tw
 from distkv.wire.messages.counters import Counters, total
 from distkv.wire.messages.envelope import Envelope, ToWorker
-from distkv.wire.worker_pipe import CommandReader, ResultWriter
+from distkv.wire.worker_pipe import WorkerEnd
 
 POLL_S = 1.0
 
@@ -71,18 +72,18 @@ def main() -> int:
         signal.signal(signum, signal.SIG_IGN)  # the rManager decides when this process ends
     # Threads here hold the interpreter only between tensor operations; short turns keep a peer's answer from waiting.
     sys.setswitchinterval(0.0005)
-    with CommandReader(spec.pipe_address) as commands, ResultWriter(spec.pipe_address) as results:
+    with WorkerEnd(socket.socket(fileno=spec.pipe_fd)) as pipe:
         try:
-            Worker(spec, results, device_setup.set_up(spec.engine)).run(commands)
+            Worker(spec, pipe, device_setup.set_up(spec.engine)).run()
         except LinkClosed:
             return 1
         except (CheckpointError, ConfigError) as error:  # the user's to mend: where we found it says nothing
             structlog.get_logger().error("worker failed", reason=str(error))
-            results.send(fw.WorkerFailed(reason=str(error)))
+            pipe.send(fw.WorkerFailed(reason=str(error)))
             return 1
         except Exception as error:
             structlog.get_logger().error("worker failed", reason=f"{type(error).__name__}: {error}", exc_info=True)
-            results.send(fw.WorkerFailed(reason=str(error) or type(error).__name__))
+            pipe.send(fw.WorkerFailed(reason=str(error) or type(error).__name__))
             return 1
     return 0
 
@@ -90,11 +91,11 @@ def main() -> int:
 class Worker:
     """Owns the model, the pool and the threads."""
 
-    def __init__(self, spec: WorkerSpec, results: ResultWriter, device: Device) -> None:
+    def __init__(self, spec: WorkerSpec, pipe: WorkerEnd, device: Device) -> None:
         """Load the model and create the pool. Raises CheckpointError, ConfigError."""
         self._spec = spec
         engine, data = spec.engine, spec.data
-        self._results = results
+        self._pipe = pipe
         self._computes = "; ".join(filter(None, (str(device.place), device.unproven)))
         self._log = structlog.get_logger()
         started = time.monotonic()
@@ -135,7 +136,7 @@ class Worker:
             self._model, self._pool, self._peers, engine.microbatches, data.prefill_kv, data.fetch_bytes
         )
         warm_up(self._runner, self._model, self._pool)
-        self._steps = Steps(spec.pipe_address, self._runner, self._server.served_s, self._counters)
+        self._steps = Steps(pipe, self._runner, self._server.served_s, self._counters)
         self._failure: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
         self._log.info(
             "loaded", model=config.model_type, dtype=str(dtype), kv_dtype=str(kv),
@@ -143,7 +144,7 @@ class Worker:
             pool_bytes=self._pool.num_slots * self._pool.slot_bytes, seconds=round(time.monotonic() - started, 3),
         )  # fmt: skip
 
-    def run(self, commands: CommandReader) -> None:
+    def run(self) -> None:
         """Serve until Shutdown. Raises LinkClosed when the rManager is gone, and whatever a thread failed of."""
         spec, data, config = self._spec, self._spec.data, self._model.config
         registered = self._registered
@@ -151,14 +152,14 @@ class Worker:
             spec.data_address, self._identity, self._memory, insecure=spec.insecure, registered=registered
         )
         self._serving = LinkServer(listener, self._server, self._memory, registered, self._mailboxes)
-        self._transfers = Transfers(spec.pipe_address, self._peers, self._registry, self._memory, data.attend_timeout_s)
-        self._grammars = Grammars(spec.pipe_address, spec.engine.model, self._runner.constraints, config.vocab_size)
+        self._transfers = Transfers(self._pipe, self._peers, self._registry, self._memory, data.attend_timeout_s)
+        self._grammars = Grammars(self._pipe, spec.engine.model, self._runner.constraints, config.vocab_size)
         self._grammars.prepare()
         self._start("listener", self._serving.run)
         self._start("transfers", self._transfers.run)
         self._start("steps", self._steps.run)
         self._start("grammars", self._grammars.run)
-        self._results.send(
+        self._pipe.send(
             fw.WorkerReady(
                 pid=os.getpid(),
                 compat=self._compat.hash,
@@ -173,7 +174,7 @@ class Worker:
             )
         )
         while self._failure.empty():
-            envelope = commands.recv(POLL_S)
+            envelope = self._pipe.recv(POLL_S)
             if envelope is not None and not self._execute(envelope):
                 return
         raise self._failure.get()
@@ -197,7 +198,7 @@ class Worker:
                 self._peers.update(command.members, command.gone)
             case tw.StatsQuery():
                 stats = fw.WorkerStats(query_id=command.query_id, counters=self._counters())
-                self._results.send(stats, envelope.id)
+                self._pipe.send(stats, envelope.id)
             case tw.Shutdown():
                 return False
             case _:

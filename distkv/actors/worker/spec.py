@@ -10,10 +10,10 @@ SPEC_VARIABLE = "DISTKV_WORKER_SPEC"
 
 
 class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """pipe_address: of the private channel back. data_address: to listen on for tensors. The groups are resolved.
-    profile: file of what this hardware was measured to do, if there is one."""
+    """pipe_fd: the own end of the private channel, inherited. data_address: to listen on for tensors. The
+    groups are resolved. profile: file of what this hardware was measured to do, if there is one."""
 
-    pipe_address: str
+    pipe_fd: int
     instance_id: str
     incarnation: int
     data_address: str

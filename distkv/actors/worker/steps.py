@@ -12,7 +12,7 @@ from distkv.log import about
 from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.from_worker import StepResult
 from distkv.wire.messages.to_worker import Forget, Step
-from distkv.wire.worker_pipe import ResultWriter
+from distkv.wire.worker_pipe import WorkerEnd
 
 LOOK_S = 50e-6
 """Between two looks whether the device is done, while no other Step has come."""
@@ -31,10 +31,14 @@ class Steps:
     worker, for results."""
 
     def __init__(
-        self, pipe_address: str, runner: StepRunner, served_s: Callable[[], float], all_counters: Callable[[], Counters]
+        self,
+        results: WorkerEnd,
+        runner: StepRunner,
+        served_s: Callable[[], float],
+        all_counters: Callable[[], Counters],
     ) -> None:
         self.counters = Counters()
-        self._pipe_address, self._runner = pipe_address, runner
+        self._results, self._runner = results, runner
         self._served_s, self._all_counters = served_s, all_counters
         self._commands: queue.SimpleQueue[tuple[Step | Forget, str]] = queue.SimpleQueue()
         self._under_way: _UnderWay | None = None
@@ -46,16 +50,15 @@ class Steps:
 
     def run(self) -> None:
         """Until the process ends."""
-        with ResultWriter(self._pipe_address) as results:
-            while True:
-                self.step(results)
+        while True:
+            self.step()
 
-    def step(self, results: ResultWriter) -> None:
+    def step(self) -> None:
         """Begin one Step or carry out one Forget, and finish the Step before."""
         command, cause = self._next() or (None, "")
         before = self._under_way
         if before is not None and not (isinstance(command, Step) and self._runner.may_follow(command, before.begun)):
-            self._finish(results)
+            self._finish()
             before = None
         if isinstance(command, Forget):
             self._runner.forget(command.request_ids, command.grammar_ids)
@@ -65,7 +68,7 @@ class Steps:
             with about(cause=cause):
                 begun = self._runner.begin(command, None if before is None else before.begun)
             if before is not None:
-                self._finish(results)
+                self._finish()
             self._under_way = _UnderWay(begun, cause)
 
     def _next(self) -> tuple[Step | Forget, str] | None:
@@ -80,7 +83,7 @@ class Steps:
             except queue.Empty:
                 pass
 
-    def _finish(self, results: ResultWriter) -> None:
+    def _finish(self) -> None:
         """Tell what came of the Step under way. It took the time since it began, or the one before was done."""
         assert self._under_way is not None
         one, self._under_way = self._under_way, None
@@ -95,4 +98,4 @@ class Steps:
                 counters=self._all_counters(),
             )
             self._computed_until_s, self._served_until_s = now_s, served_s
-        results.send(result, one.cause)
+        self._results.send(result, one.cause)

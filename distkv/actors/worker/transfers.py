@@ -1,8 +1,7 @@
 """The worker's transfers: checksums rBlocks, pulls them from peers and verifies them (004 §4.1).
 
 They run beside the steps: rBlocks leave and arrive while the next chunk is being computed. One thread computes
-checksums and sends all results, so that they leave in the order in which they came about; each source is pulled from
-in a thread of its own, many pulls at once.
+checksums; each source is pulled from in a thread of its own, many pulls at once. Whoever has a result sends it.
 """
 
 from __future__ import annotations
@@ -23,25 +22,24 @@ from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.envelope import Envelope, ToWorker
 from distkv.wire.messages.from_worker import Checksummed, Linked, Pulled, Revoked
 from distkv.wire.messages.to_worker import Checksum, Link, Pull
-from distkv.wire.worker_pipe import ResultWriter
+from distkv.wire.worker_pipe import WorkerEnd
 
 
 class Transfers:
-    """`run` is the thread that sends results; the other methods may be called from any."""
+    """`run` is the thread that computes checksums; the other methods may be called from any."""
 
     def __init__(
-        self, pipe_address: str, peers: PeerLinks, registry: SpanRegistry, memory: Pool, read_timeout_s: float
+        self, results: WorkerEnd, peers: PeerLinks, registry: SpanRegistry, memory: Pool, read_timeout_s: float
     ) -> None:
         self.counters = Counters()
-        self._pipe_address = pipe_address
+        self._results = results
         self._peers = peers
         self._memory = memory
         self._lock = threading.Lock()
         self._pulls = SourceThreads[PullJob](
             lambda: PullQueue(peers, registry, memory, read_timeout_s, self, self._count, self._queue.put)
         )
-        self._queue: queue.SimpleQueue[Envelope[ToWorker] | tuple[Pulled | Revoked | Linked, str] | BaseException]
-        self._queue = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Envelope[ToWorker] | BaseException] = queue.SimpleQueue()
 
     def put(self, envelope: Envelope[ToWorker]) -> None:
         """Queue a Checksum, a Pull or a Link."""
@@ -55,28 +53,24 @@ class Transfers:
 
     def pulled(self, pulled: Pulled, cause: str) -> None:
         """See Ends."""
-        self._queue.put((pulled, cause))
+        self._results.send(pulled, cause)
 
     def reporter(self, revoked: Revoked, cause: str) -> Callable[[], None]:
         """What to call when the last reader is done: `revoked` is then sent, after the ends of all pulls before."""
-        return lambda: self._queue.put((revoked, cause))
+        return lambda: self._results.send(revoked, cause)
 
     def run(self) -> None:
         """Work off the queue for ever. Raises what a pull failed of, if that was no fault of its source."""
-        with ResultWriter(self._pipe_address) as results:
-            while True:
-                item = self._queue.get()
-                if isinstance(item, BaseException):
-                    raise item
-                if isinstance(item, tuple):
-                    results.send(*item)
-                    continue
-                match item.body:
-                    case Checksum() as wanted:
-                        checksums = tuple(checksums_of_slots(self._memory, wanted.slots))
-                        results.send(Checksummed(checksum_id=wanted.checksum_id, checksums=checksums), item.id)
-                    case other:
-                        raise AssertionError(f"{type(other).__name__} is no transfer")
+        while True:
+            item = self._queue.get()
+            if isinstance(item, BaseException):
+                raise item
+            match item.body:
+                case Checksum() as wanted:
+                    checksums = tuple(checksums_of_slots(self._memory, wanted.slots))
+                    self._results.send(Checksummed(checksum_id=wanted.checksum_id, checksums=checksums), item.id)
+                case other:
+                    raise AssertionError(f"{type(other).__name__} is no transfer")
 
     def _count(self, num_bytes: int, refused: int) -> None:
         with self._lock:
@@ -85,6 +79,6 @@ class Transfers:
 
     def _link_reporter(self, peer: str, incarnation: int, cause: str) -> Callable[[str], None]:
         def report(problem: str) -> None:
-            self._queue.put((Linked(instance_id=peer, incarnation=incarnation, problem=clipped(problem)), cause))
+            self._results.send(Linked(instance_id=peer, incarnation=incarnation, problem=clipped(problem)), cause)
 
         return report

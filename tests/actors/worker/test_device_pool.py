@@ -30,7 +30,7 @@ from distkv.wire.messages.common import Member
 from distkv.wire.messages.data import ReadBlocks
 from distkv.wire.messages.from_worker import Checksummed, Pulled
 from distkv.wire.messages.to_worker import Checksum, Pull, Shutdown
-from distkv.wire.worker_pipe import WorkerPipe
+from distkv.wire.worker_pipe import WorkerEnd, WorkerPipe
 from tests.actors.links import DEADLINE_S, close_links, identity, peer_links
 from tests.actors.worker.test_spec import SPEC
 
@@ -146,7 +146,7 @@ async def test_transfers_in_batches(pool: DevicePool, device: Device, monkeypatc
     with served(pool) as member:
         links.update((member,))
         async with WorkerPipe() as pipe:
-            transfers = Transfers(pipe.address, links, SpanRegistry(), own, DEADLINE_S)
+            transfers = Transfers(WorkerEnd(pipe.worker_end), links, SpanRegistry(), own, DEADLINE_S)
             thread = asyncio.create_task(asyncio.to_thread(transfers.run))
             pull = Pull(
                 pull_id=1,

@@ -9,7 +9,7 @@ from distkv.actors.worker.spec import WorkerSpec
 from distkv.config import DataPlaneSettings, EngineSettings, LogSettings
 
 SPEC = WorkerSpec(
-    pipe_address="ipc://@x",
+    pipe_fd=5,
     instance_id="a",
     incarnation=17,
     data_address="127.0.0.1:0",

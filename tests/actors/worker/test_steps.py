@@ -72,17 +72,17 @@ def results() -> Results:
 
 
 @pytest.fixture
-def steps(runner: Runner) -> Steps:
-    return Steps("nowhere", runner, lambda: 0.0, Counters)  # type: ignore[arg-type]
+def steps(runner: Runner, results: Results) -> Steps:
+    return Steps(results, runner, lambda: 0.0, Counters)  # type: ignore[arg-type]
 
 
 def step(number: int) -> Step:
     return Step(step_id=number, seqs=())
 
 
-def turns(steps: Steps, results: Results, count: int) -> Callable[[], bool]:
+def turns(steps: Steps, count: int) -> Callable[[], bool]:
     """In a thread, so many turns; whether they are over."""
-    thread = threading.Thread(target=lambda: [steps.step(results) for _ in range(count)], daemon=True)  # type: ignore[arg-type]
+    thread = threading.Thread(target=lambda: [steps.step() for _ in range(count)], daemon=True)
     thread.start()
     return lambda: not thread.is_alive()
 
@@ -90,7 +90,7 @@ def turns(steps: Steps, results: Results, count: int) -> Callable[[], bool]:
 def test_the_next_step_is_begun_while_the_device_computes(steps: Steps, runner: Runner, results: Results) -> None:
     steps.put(step(1), "m1")
     steps.put(step(2), "m2")
-    is_over = turns(steps, results, 3)
+    is_over = turns(steps, 3)
     asyncio.run(until(lambda: runner.calls == ["begin 1", "begin 2 after 1"]))
     runner.begun[1].done.set()
     asyncio.run(until(lambda: results.sent == [(1, "m1")]))
@@ -103,7 +103,7 @@ def test_the_next_step_is_begun_while_the_device_computes(steps: Steps, runner: 
 
 def test_a_step_that_comes_late_still_overlaps(steps: Steps, runner: Runner, results: Results) -> None:
     steps.put(step(1), "m1")
-    is_over = turns(steps, results, 2)
+    is_over = turns(steps, 2)
     asyncio.run(until(lambda: runner.calls == ["begin 1"]))
     steps.put(step(2), "m2")
     asyncio.run(until(lambda: runner.calls == ["begin 1", "begin 2 after 1"]))
@@ -112,11 +112,11 @@ def test_a_step_that_comes_late_still_overlaps(steps: Steps, runner: Runner, res
     assert results.sent == [(1, "m1")]
 
 
-def test_a_step_that_may_not_follow_waits(steps: Steps, runner: Runner, results: Results) -> None:
+def test_a_step_that_may_not_follow_waits(steps: Steps, runner: Runner) -> None:
     runner.follows = False
     steps.put(step(1), "m1")
     steps.put(step(2), "m2")
-    is_over = turns(steps, results, 3)
+    is_over = turns(steps, 3)
     asyncio.run(until(lambda: "begin 1" in runner.calls))
     runner.begun[1].done.set()
     asyncio.run(until(lambda: "begin 2" in runner.calls))
@@ -125,10 +125,10 @@ def test_a_step_that_may_not_follow_waits(steps: Steps, runner: Runner, results:
     assert runner.calls == ["begin 1", "finish 1", "begin 2", "finish 2"]
 
 
-def test_what_is_forgotten_is_not_needed_any_more(steps: Steps, runner: Runner, results: Results) -> None:
+def test_what_is_forgotten_is_not_needed_any_more(steps: Steps, runner: Runner) -> None:
     steps.put(step(1), "m1")
     steps.put(Forget(request_ids=("r",)), "m2")
-    is_over = turns(steps, results, 2)
+    is_over = turns(steps, 2)
     asyncio.run(until(lambda: "begin 1" in runner.calls))
     runner.begun[1].done.set()
     asyncio.run(until(is_over))

@@ -20,7 +20,7 @@ from distkv.wire.messages.common import MAX_REASON, SpanRef
 from distkv.wire.messages.envelope import FromWorker
 from distkv.wire.messages.from_worker import Checksummed, Linked, Pulled, Revoked
 from distkv.wire.messages.to_worker import Checksum, Link, Pull, Shutdown
-from distkv.wire.worker_pipe import WorkerPipe
+from distkv.wire.worker_pipe import WorkerEnd, WorkerPipe
 from tests.actors.links import DEADLINE_S, Worker, close_links, model_config, peer_links, span
 
 ENVELOPES = EnvelopeFactory("a")
@@ -51,7 +51,9 @@ class Puller:
         self.worker = Worker("puller", config)
         self.links: PeerLinks = peer_links("puller", source.memory.slot_bytes)
         self.links.update((source.member,))
-        self.transfers = Transfers(pipe.address, self.links, self.worker.registry, self.worker.memory, 0.2)
+        self.transfers = Transfers(
+            WorkerEnd(pipe.worker_end), self.links, self.worker.registry, self.worker.memory, 0.2
+        )
         self._pipe, self._source = pipe, source
 
     async def ask(self, command: Checksum | Pull | Link) -> FromWorker:
