@@ -35,6 +35,14 @@ class TokenTimes(Sequence[float]):
         """Tokens came; nobody changes these times any more."""
         self._shared.append(times)
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TokenTimes) and self._settled() == other._settled()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"TokenTimes({self._settled().tolist()})"
+
     def __bool__(self) -> bool:
         return bool(self._own or self._shared)
 

@@ -30,6 +30,11 @@ def test_they_read_as_they_were_noted(offset_s: float, noted: Noted) -> None:
         expected += [value + offset_s for value in values]
         assert len(found) == len(expected)
     assert list(found) == expected and list(found[1:]) == expected[1:]
+    again = TokenTimes()
+    again.extend(expected)
+    assert found == again and repr(found) == f"TokenTimes({expected})"
+    again.append(0.0)
+    assert found != again
 
 
 def test_what_is_shared_stays_as_it_is() -> None:
