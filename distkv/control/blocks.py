@@ -9,20 +9,17 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Sequence
-from enum import Enum
+from enum import IntEnum
 
 
-class SlotState(Enum):
+class SlotState(IntEnum):
     """free: nobody's. local: holds (or awaits) rBlocks of this instance's requests. reserved: granted to a debtor,
     nothing in it yet. lent: holds a verified rBlock of a debtor."""
 
-    FREE = "free"
-    LOCAL = "local"
-    RESERVED = "reserved"
-    LENT = "lent"
-
-    # There is one of each; Enum hashes its name anew every time.
-    __hash__ = object.__hash__
+    FREE = 0
+    LOCAL = 1
+    RESERVED = 2
+    LENT = 3
 
 
 ContentKey = bytes
@@ -35,8 +32,8 @@ class BlockPool:
     def __init__(self, num_slots: int) -> None:
         if num_slots < 1:
             raise ValueError(f"a pool needs at least one slot, got {num_slots}")
-        self._states = [SlotState.FREE] * num_slots
-        self._counts = dict.fromkeys(SlotState, 0) | {SlotState.FREE: num_slots}
+        self._states = bytearray(num_slots)  # all FREE
+        self._counts = [num_slots, 0, 0, 0]  # by state
         self._more_owners: dict[int, int] = {}  # of slots with more than one: how many besides the first
         self._key_of: dict[int, ContentKey] = {}
         self._slot_of: dict[ContentKey, int] = {}
@@ -62,10 +59,8 @@ class BlockPool:
         if num_slots > self.num_free:
             return None
         if num_slots == 1:
-            taken = [self._take_first()]
-            self._move(taken, SlotState.FREE, state)
-            return taken
-        taken = []
+            return self.allocate_singly(1, state)
+        taken: list[int] = []
         while (missing := num_slots - len(taken)) > 0:
             first, length = self._choose_run(missing)
             self._drop_run(first)
@@ -78,7 +73,9 @@ class BlockPool:
 
     def allocate_singly(self, num_slots: int, state: SlotState) -> list[int]:
         """Take free slots as if one was allocated after the other, in this order; there must be so many."""
-        taken = [self._take_first() for _ in range(num_slots)]
+        taken: list[int] = []
+        while (missing := num_slots - len(taken)) > 0:
+            taken.extend(self._take_first(missing))
         self._move(taken, SlotState.FREE, state)
         return taken
 
@@ -90,16 +87,16 @@ class BlockPool:
     def share(self, slots: Iterable[int], state: SlotState) -> None:
         """One more owner for each of these slots in `state`; each owner gives them back by `free`."""
         for slot in slots:
-            assert self._states[slot] is state is not SlotState.FREE, f"slot {slot} is {self._states[slot]}"
+            assert self._states[slot] == state != SlotState.FREE, f"slot {slot} is {self._in_words(slot)}"
             self._more_owners[slot] = self._more_owners.get(slot, 0) + 1
 
     def num_owners(self, slot: int) -> int:
         """How many have to give the slot back until it is free."""
-        return 0 if self._states[slot] is SlotState.FREE else 1 + self._more_owners.get(slot, 0)
+        return 0 if self._states[slot] == SlotState.FREE else 1 + self._more_owners.get(slot, 0)
 
     def set_content(self, slot: int, key: ContentKey) -> None:
         """The slot holds the content with this key until it is free; the first slot with a key keeps it."""
-        assert self._states[slot] is not SlotState.FREE, f"slot {slot} is free: it holds nothing"
+        assert self._states[slot] != SlotState.FREE, f"slot {slot} is free: it holds nothing"
         if key not in self._slot_of and slot not in self._key_of:
             self._key_of[slot], self._slot_of[key] = key, slot
 
@@ -120,28 +117,31 @@ class BlockPool:
     def validate(self) -> None:
         """Every slot in one state, counts right, and the free runs exactly the free slots."""
         for state in SlotState:
-            assert self._counts[state] == self._states.count(state), f"count of {state} is off"
+            assert self._counts[state] == self._states.count(state), f"count of {state.name} is off"
         in_runs = sorted(s for first, n in self._run_length.items() for s in range(first, first + n))
         assert self._runs == sorted((length, first) for first, length in self._run_length.items()), "an order is off"
-        assert in_runs == [i for i, s in enumerate(self._states) if s is SlotState.FREE], "free runs are off"
+        assert in_runs == [i for i, s in enumerate(self._states) if s == SlotState.FREE], "free runs are off"
         for first, length in self._run_length.items():
             assert self._run_start[first + length] == first, "run ends are off"
             assert first + length not in self._run_length, "neighbouring runs were not merged"
         for slot, more in self._more_owners.items():
-            assert more > 0 and self._states[slot] is not SlotState.FREE, f"slot {slot} is free and has owners"
+            assert more > 0 and self._states[slot] != SlotState.FREE, f"slot {slot} is free and has owners"
         assert self._slot_of == {key: slot for slot, key in self._key_of.items()}, "keys and slots disagree"
-        assert all(self._states[slot] is not SlotState.FREE for slot in self._key_of), "a free slot has a key"
+        assert all(self._states[slot] != SlotState.FREE for slot in self._key_of), "a free slot has a key"
 
     def _is_shared(self, slot: int, state: SlotState) -> bool:
         """Whether one of several owners lets go now, so that the slot stays in use."""
         more = self._more_owners.get(slot, 0)
         if more:
-            assert self._states[slot] is state, f"slot {slot} is {self._states[slot]}, not {state}"
+            assert self._states[slot] == state, f"slot {slot} is {self._in_words(slot)}, not {state.name}"
             if more == 1:
                 del self._more_owners[slot]
             else:
                 self._more_owners[slot] = more - 1
         return more > 0
+
+    def _in_words(self, slot: int) -> str:
+        return SlotState(self._states[slot]).name
 
     def _choose_run(self, wanted: int) -> tuple[int, int]:
         """The smallest run that holds all, else the largest."""
@@ -151,16 +151,17 @@ class BlockPool:
         length, first = self._runs[at]
         return first, length
 
-    def _take_first(self) -> int:
-        """The first slot of the smallest run, which stays the smallest."""
+    def _take_first(self, most: int) -> range:
+        """The first slots of the smallest run, which stays the smallest, up to so many."""
         length, first = self._runs[0]
+        end, after = first + length, first + min(length, most)
         del self._run_length[first]
-        if length > 1:
-            self._runs[0] = length - 1, first + 1
-            self._run_length[first + 1], self._run_start[first + length] = length - 1, first + 1
+        if after < end:
+            self._runs[0] = end - after, after
+            self._run_length[after], self._run_start[end] = end - after, after
         else:
-            del self._runs[0], self._run_start[first + 1]
-        return first
+            del self._runs[0], self._run_start[end]
+        return range(first, after)
 
     def _free_run(self, first: int, length: int) -> None:
         """Slots [first, first + length) are free; one run with their free neighbours."""
@@ -185,7 +186,7 @@ class BlockPool:
     def _move(self, slots: Sequence[int], old: SlotState, new: SlotState) -> None:
         states = self._states
         for slot in slots:
-            assert states[slot] is old, f"slot {slot} is {states[slot]}, not {old}"
+            assert states[slot] == old, f"slot {slot} is {self._in_words(slot)}, not {old.name}"
             states[slot] = new
         self._counts[old] -= len(slots)
         self._counts[new] += len(slots)

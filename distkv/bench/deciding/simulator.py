@@ -31,8 +31,10 @@ BATCH, QUICK_BATCH = 64, 4
 PROMPT_TOKENS = 64
 ARRIVING_S, SETTLED_S = 0.3, 2.0
 """From the first arrival: all have come by then; all decode by then."""
-LEAST_S = 1.0
-"""Measured: two heartbeats of each. What is kept at the end counts too: it is handed over before the clock stops."""
+JOINING_S = 0.5
+"""Between two looks at whether all instances know each other: a large member list takes seconds."""
+LEAST_S = 2.0
+"""Measured: four heartbeats of each. What is kept at the end counts too: it is handed over before the clock stops."""
 SPEED, WALL = "simulated seconds a second of one core", "simulated seconds a second, by the clock"
 TOKEN, MEMORY, KEPT, RUNNING = "a decoded token", "memory", "results handled together", "running in each"
 UNITS: Mapping[str, str] = {
@@ -83,12 +85,16 @@ def _player(instances: int, batch: int, say: Say) -> Callable[[], Mapping[str, f
         cluster.clients.play(
             [TraceRequest(index * gap_s, PROMPT_TOKENS, longest - PROMPT_TOKENS) for index in range(arriving)], READY_S
         )
-        cluster.agenda.run(READY_S + SETTLED_S)
+        settled_s = READY_S + SETTLED_S
+        cluster.agenda.run(settled_s)
+        while any(len(node.rm.members) < instances - 1 for node in cluster.processes.nodes.values()):
+            settled_s += JOINING_S
+            cluster.agenda.run(settled_s)
         before = cluster.count().generation_tokens
         results, kept = cluster.forward.num_results, cluster.forward.num_kept
         simulated_s = min(10.0, max(LEAST_S, 100.0 / instances))
         begun_s, begun_cpu_s = time.perf_counter(), time.process_time()
-        cluster.agenda.run(READY_S + SETTLED_S + simulated_s)
+        cluster.agenda.run(settled_s + simulated_s)
         after = cluster.count().generation_tokens
         took_s, took_cpu_s = time.perf_counter() - begun_s, time.process_time() - begun_cpu_s
         tokens = after - before

@@ -62,7 +62,7 @@ class Cluster(Protocol):
 class Sent:
     """A request on its way. due_s: when it arrived. name: by which it is known now. at: the instance where it is;
     empty while none is known. sent_s: when it was sent there. excluded: instances that failed it. times_s: those of
-    its outcome."""
+    its outcome. is_over: whether nothing more becomes of it."""
 
     outcome: Outcome
     times_s: TokenTimes
@@ -75,6 +75,7 @@ class Sent:
     excluded: tuple[str, ...] = ()
     failure: str = "no instance is ready to serve the request"
     tries: int = 0
+    is_over: bool = False
 
 
 class Clients:
@@ -140,13 +141,13 @@ class Clients:
     def _waiting_for(self, name: str) -> Sent | None:
         """The open request that is known by this name."""
         sent = self._sent.get(name)
-        return sent if sent is not None and sent in self._open else None
+        return sent if sent is not None and not sent.is_over else None
 
     def lost(self, name: str) -> None:
         """The connections to an instance broke."""
         for request_id in list(self._at.pop(name, ())):
             sent = self._sent.get(request_id)
-            if sent is not None and sent.at == name and sent in self._open:
+            if sent is not None and sent.at == name and not sent.is_over:
                 self._forget(sent)
                 if sent.times_s:
                     self._end(sent, "its instance was lost")
@@ -268,7 +269,7 @@ class Clients:
         self._find(sent)
 
     def _give_up(self, sent: Sent) -> None:
-        if sent not in self._open:
+        if sent.is_over:
             return
         self._cluster.settle(sent.at)
         if sent.at and sent.name in self._sent:
@@ -279,6 +280,7 @@ class Clients:
 
     def _end(self, sent: Sent, failed: str) -> None:
         sent.outcome.failed = failed
+        sent.is_over = True
         del self._open[sent]
 
     def _forget(self, sent: Sent) -> None:
@@ -288,7 +290,7 @@ class Clients:
 
     def _later(self, sent: Sent, action: Action) -> None:
         """When it has come, unless the request is over by then."""
-        self._agenda.after(self._message_s, lambda: action() if sent in self._open else None)
+        self._agenda.after(self._message_s, lambda: None if sent.is_over else action())
 
     def _keep_alive(self) -> None:
         """Instances hear that the client of their requests is there."""
