@@ -10,10 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
 import sys
-from types import TracebackType
-from typing import Self
 from urllib.parse import urlsplit
 
 import click
@@ -22,6 +19,7 @@ import uvloop
 
 from distkv.actors.task_scope import task_scope
 from distkv.bench.attacks.observation import Observation, Seen
+from distkv.bench.harness.line_process import LineProcess, say
 
 
 class Priority(msgspec.Struct, frozen=True):
@@ -30,33 +28,17 @@ class Priority(msgspec.Struct, frozen=True):
     problem: str = ""
 
 
-class Observer:
+class Observer(LineProcess):
     """The process that observes the gateway at `url`. It is gone when the context ends."""
 
     def __init__(self, url: str) -> None:
-        address = urlsplit(url).netloc
-        command = [sys.executable, "-P", "-m", "distkv.bench.attacks.observer", address]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._cuts, self._seen = self._process.stdin, self._process.stdout
-        self.priority = msgspec.json.decode(self._seen.readline(), type=Priority)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._process.kill()
-        self._process.wait()
-        self._cuts.close()
-        self._seen.close()
+        super().__init__("distkv.bench.attacks.observer", urlsplit(url).netloc)
+        self.priority = self.answer(Priority)
 
     def cut(self) -> Seen:
         """What was seen since the last cut, or since the beginning."""
-        self._cuts.write(b"\n")
-        self._cuts.flush()
-        return msgspec.json.decode(self._seen.readline(), type=Seen)
+        self.tell(None)
+        return self.answer(Seen)
 
 
 def take_real_time() -> Priority:
@@ -75,19 +57,14 @@ async def observe(host: str, port: int) -> None:
     async with task_scope() as tasks:
         observation = Observation(host, port, tasks)
         while await cuts.readline():
-            _say(await observation.cut())
-
-
-def _say(line: Priority | Seen) -> None:
-    sys.stdout.buffer.write(msgspec.json.encode(line) + b"\n")
-    sys.stdout.buffer.flush()
+            say(await observation.cut())
 
 
 @click.command()
 @click.argument("address")
 def main(address: str) -> None:
     """Observe the gateway at ADDRESS; see the module."""
-    _say(take_real_time())
+    say(take_real_time())
     host, _, port = address.rpartition(":")
     uvloop.run(observe(host, int(port)))
 

@@ -21,7 +21,7 @@ from distkv.bench.harness.machine import machine_facts, versions_of
 from distkv.bench.harness.plot import write_lines
 from distkv.bench.harness.report import Report, results, show_lines
 from distkv.bench.split_attention.goals import goals_of, sent_case, time_case, unit_of
-from distkv.bench.split_attention.group import Group, Step
+from distkv.bench.split_attention.group import Group, Step, started
 from distkv.bench.split_attention.network import RATE_MB_S, Place, missing, shaped_network
 from distkv.bench.split_attention.split import Split, exact_attention
 from distkv.bench.split_attention.ways import DIST, HEADS, HOST, OUT_DTYPES, RING, SHAPED, WAYS, Link, Name
@@ -113,7 +113,7 @@ class _Bench:
         exact = exact_attention(self._split, 0)
         self._say("drawing keys")
         errors: dict[Name, float] = dict.fromkeys(WAYS, 0.0)
-        with Group(self._split, self._places) as group:
+        with started(self._split, self._places) as group:
             for link in LINKS if self._places else LINKS[:1]:
                 first: dict[Name, Step] = {}
                 for way in WAYS:

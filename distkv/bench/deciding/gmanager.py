@@ -108,7 +108,7 @@ def measure(say: Say, *, quick: bool) -> Measured:
 def _round(fleet: Fleet, queries: QueryProcess, pid: int, seconds: float) -> dict[str, float]:
     fleet.late_s.clear()
     cpu_s, started, beats, own_s = _busy_seconds(pid), time.perf_counter(), fleet.sent, time.process_time()
-    queries.start(QueryRun(len(fleet), seconds, QUERIES_PER_S))
+    queries.tell(QueryRun(len(fleet), seconds, QUERIES_PER_S))
     while (times := queries.result()) is None:
         fleet.run(RESULT_S)
     passed = time.perf_counter() - started

@@ -11,6 +11,7 @@ import sys
 
 import msgspec
 
+from distkv.bench.harness.line_process import say
 from distkv.bench.split_attention.dist_attention import Debtor
 from distkv.bench.split_attention.door import Door, Reached
 from distkv.bench.split_attention.network import Place, within
@@ -68,7 +69,7 @@ def main(told: Told) -> None:
     server = AttendServer(by_sequence.pool, registry, by_sequence.config, DTYPE, device)
     places: dict[Link, Place | None] = {HOST: None} if told.place is None else {HOST: None, SHAPED: told.place}
     doors = {link: Door(process, link, place, server, by_sequence.memory) for link, place in places.items()}
-    _say(msgspec.json.encode({link: door.reached for link, door in doors.items()}))
+    say({link: door.reached for link, door in doors.items()})
     everyone = msgspec.json.decode(sys.stdin.readline(), type=list[ReachedBy])
     ways: dict[tuple[Name, Link], Way] = {}
     for link, door in doors.items():
@@ -79,18 +80,13 @@ def main(told: Told) -> None:
             creditors = [door.member(number, one) for number, one in enumerate(reached) if number]
             with within(places[link]):
                 ways[DIST, link] = Debtor(split, by_sequence, device.backend, creditors, link)
-    _say(b"{}")
+    say({})
     for line in sys.stdin:
         turn = msgspec.json.decode(line, type=Turn)
         way = ways[turn.way, turn.link]
         seconds = way.step(turn.layers)
         outputs = bytes(body_of(way.outputs)) if turn.with_outputs else b""
-        _say(msgspec.json.encode(Took(seconds, way.sent_bytes, outputs)))
-
-
-def _say(line: bytes) -> None:
-    sys.stdout.buffer.write(line + b"\n")
-    sys.stdout.buffer.flush()
+        say(Took(seconds, way.sent_bytes, outputs))
 
 
 if __name__ == "__main__":

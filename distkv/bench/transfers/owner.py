@@ -8,17 +8,15 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import subprocess
 import sys
 import threading
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Self
 
 import msgspec
 import numpy as np
 import zmq
 
+from distkv.bench.harness.line_process import LineProcess, say
 from distkv.bench.transfers import ucx_messages
 from distkv.bench.transfers.layouts import fill
 from distkv.errors import ConfigError, LinkError
@@ -50,29 +48,12 @@ class Reached(msgspec.Struct, frozen=True):
     zmq_address: str
 
 
-class Owner:
+class Owner(LineProcess):
     """The process, seen from outside; ends with its context. through: a command that runs it."""
 
     def __init__(self, served: Served, through: Sequence[str] = ()) -> None:
-        module = [sys.executable, "-P", "-m", "distkv.bench.transfers.owner", msgspec.json.encode(served).decode()]
-        self._process = subprocess.Popen([*through, *module], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"the owner ended with code {self._process.wait()}")
-        self.reached = msgspec.json.decode(line, type=Reached)
-        self.pid = self._process.pid
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait()
-        self._process.stdout.close()
+        super().__init__("distkv.bench.transfers.owner", msgspec.json.encode(served).decode(), through=through)
+        self.reached = self.answer(Reached)
 
 
 def registered_with_all(pool: PoolMemory) -> dict[str, Registration]:
@@ -109,8 +90,7 @@ def main(served: Served) -> None:
     for work in (accept_links, accept_sockets, lambda: _serve_zmq(router, pool)):
         threading.Thread(target=work, daemon=True).start()
     reached = Reached(listener.endpoint, plain.getsockname()[1], router.getsockopt_string(zmq.LAST_ENDPOINT))
-    sys.stdout.buffer.write(msgspec.json.encode(reached) + b"\n")
-    sys.stdout.buffer.flush()
+    say(reached)
     sys.stdin.read()
 
 

@@ -43,7 +43,7 @@ def test_queries_that_are_not_answered_end_the_run() -> None:
     with zmq.Context() as context, context.socket(zmq.ROUTER) as silent:
         port = silent.bind_to_random_port("tcp://127.0.0.1")
         with QueryProcess(f"tcp://127.0.0.1:{port}", answer_s=0.05) as queries:
-            queries.start(QueryRun(num_instances=10, seconds=0.1, per_s=100.0))
+            queries.tell(QueryRun(num_instances=10, seconds=0.1, per_s=100.0))
             with pytest.raises(NoAnswer, match=r"not answered within 0\.05 s"):
                 while queries.result() is None:
                     assert silent.poll(10_000), "no query came"

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from distkv.bench.split_attention.group import Group
+from distkv.bench.split_attention.group import started
 from distkv.bench.split_attention.network import missing, sent_bytes, shaped_network
 from distkv.bench.split_attention.split import Split, exact_attention
 from distkv.bench.split_attention.tensor_parallel import AllGather
@@ -29,7 +29,7 @@ def test_four_processes_agree_and_send_what_they_must() -> None:
         HEADS: 3 * 3 * 4 * row_bytes,
         RING: 3 * 3 * split.layer_bytes // 4,
     }
-    with Group(split) as group:
+    with started(split) as group:
         for way in WAYS:
             step = group.step(way, HOST, with_outputs=True)
             assert step.seconds > 0 and step.sent_bytes == expected[way]
@@ -45,7 +45,7 @@ def test_four_processes_agree_and_send_what_they_must() -> None:
 def test_bytes_that_are_counted_pass_the_shaped_links() -> None:
     """And little else does: headers of frames, TCP and Ethernet."""
     split = Split(context=4096, processes=2, layers=2, heads=4, dim=64)
-    with shaped_network(2) as places, Group(split, places) as group:
+    with shaped_network(2) as places, started(split, places) as group:
         counted: dict[Name, int] = {}
         for way in WAYS:
             group.step(way, SHAPED)

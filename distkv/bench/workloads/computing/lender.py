@@ -1,22 +1,20 @@
 """A creditor's data plane in a process of its own: a pool that is lent as one span, and steps of its own on demand.
 
-`python -m distkv.bench.workloads.computing.lender` says where it is reached, then follows its standard input: "busy"
-and "idle" say whether it computes steps of its own, and each answer what it did since the one before; at the end of it,
-it ends.
+`python -m distkv.bench.workloads.computing.lender` says where it is reached, then follows its standard input: true
+and false say whether it computes steps of its own, and each answer what it did since the one before.
 """
 
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import threading
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 
 from distkv.bench.baselines.checkpoints import Model as Shape
+from distkv.bench.harness.line_process import LineProcess, say
 from distkv.wire.messages.common import DataEndpoint, Epoch, Member, SpanRef
 
 SPAN = SpanRef(span_id="s", epoch=Epoch(1, 1))
@@ -53,50 +51,18 @@ class Done(msgspec.Struct, frozen=True):
     served: tuple[Served, ...]
 
 
-class Lender:
+class Lender(LineProcess):
     """The process, seen from outside; ends with its context."""
 
     def __init__(self, lent: Lent) -> None:
-        command = [
-            sys.executable,
-            "-P",
-            "-m",
-            "distkv.bench.workloads.computing.lender",
-            msgspec.json.encode(lent).decode(),
-        ]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._commands, self._answers = self._process.stdin, self._process.stdout
-        endpoint = msgspec.json.decode(self._answer(), type=DataEndpoint)
+        super().__init__("distkv.bench.workloads.computing.lender", msgspec.json.encode(lent).decode())
+        endpoint = self.answer(DataEndpoint)
         self.member = Member(instance_id=lent.name, incarnation=1, address="", state="ready", data=endpoint)
-
-    @property
-    def pid(self) -> int:
-        """Of the process."""
-        return self._process.pid
 
     def load(self, is_busy: bool) -> Done:
         """Whether it computes steps of its own from now on; returns what it did until now."""
-        self._commands.write(b"busy\n" if is_busy else b"idle\n")
-        self._commands.flush()
-        return msgspec.json.decode(self._answer(), type=Done)
-
-    def _answer(self) -> bytes:
-        line = self._answers.readline()
-        if not line:
-            raise RuntimeError(f"the lender ended with code {self._process.wait()}")
-        return line
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._commands.close()
-        self._process.terminate()
-        self._process.wait()
-        self._answers.close()
+        self.tell(is_busy)
+        return self.answer(Done)
 
 
 def main(lent: Lent) -> None:
@@ -130,16 +96,16 @@ def main(lent: Lent) -> None:
     own = OwnSteps(model)
     threading.Thread(target=LinkServer(listener, server, memory).run, daemon=True).start()
     threading.Thread(target=own.run, daemon=True).start()
-    _say(msgspec.json.encode(listener.endpoint))
+    say(listener.endpoint)
     for line in sys.stdin:
         steps = own.count
-        own.is_wanted.set() if line.strip() == "busy" else own.is_wanted.clear()
+        own.is_wanted.set() if msgspec.json.decode(line, type=bool) else own.is_wanted.clear()
         served = server.times or []
         done = Done(steps - own.reported, tuple(Served(*one) for one in served))
         own.reported = steps
         if server.times is not None:
             server.times = []
-        _say(msgspec.json.encode(done))
+        say(done)
 
 
 class OwnSteps:
@@ -162,11 +128,6 @@ class OwnSteps:
                     break
                 steps.step()
                 self.count += 1
-
-
-def _say(line: bytes) -> None:
-    sys.stdout.buffer.write(line + b"\n")
-    sys.stdout.buffer.flush()
 
 
 if __name__ == "__main__":

@@ -10,18 +10,15 @@ from __future__ import annotations
 import os
 import random
 import secrets
-import select
-import subprocess
 import sys
 import time
 from contextlib import suppress
-from types import TracebackType
-from typing import Self
 
 import click
 import msgspec
 import zmq
 
+from distkv.bench.harness.line_process import LineProcess, say
 from distkv.bench.workloads.deciding.heartbeat_frames import BLOCKS, instance_name
 from distkv.errors import DistKVError
 from distkv.wire.codec import encode_envelope
@@ -50,48 +47,22 @@ class QueryTimes(msgspec.Struct, frozen=True):
     took_s: dict[str, list[float]]
 
 
-class QueryProcess:
-    """The process that asks the gManager at `address`; one run at a time. It is gone when the context ends."""
+class QueryProcess(LineProcess):
+    """The process that asks the gManager at `address`; one run at a time."""
 
     def __init__(self, address: str, answer_s: float = ANSWER_S) -> None:
         self._answer_s = answer_s
-        command = [
-            sys.executable,
-            "-P",
-            "-m",
-            "distkv.bench.workloads.deciding.gmanager_queries",
-            address,
-            "--answer-s",
-            f"{answer_s}",
-        ]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._runs, self._times = self._process.stdin, self._process.stdout
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._runs.close()
-        self._process.terminate()
-        self._process.wait()
-        self._times.close()
-
-    def start(self, run: QueryRun) -> None:
-        """Begin; `result` has what came of it later."""
-        self._runs.write(msgspec.json.encode(run) + b"\n")
-        self._runs.flush()
+        super().__init__("distkv.bench.workloads.deciding.gmanager_queries", address, "--answer-s", f"{answer_s}")
 
     def result(self) -> QueryTimes | None:
-        """What the queries took; None while they go on. Raises NoAnswer if the process has given up."""
-        readable, _, _ = select.select([self._times], [], [], 0)
-        if not readable:
+        """What the queries that it was told of took; None while they go on. Raises NoAnswer if the process has given
+        up."""
+        if not self.has_answered():
             return None
-        if not (line := self._times.readline()):
-            raise NoAnswer(f"a query was not answered within {self._answer_s:g} s")
-        return msgspec.json.decode(line, type=QueryTimes)
+        try:
+            return self.answer(QueryTimes)
+        except EOFError as error:
+            raise NoAnswer(f"a query was not answered within {self._answer_s:g} s") from error
 
 
 def ask(socket: zmq.Socket[bytes], run: QueryRun) -> QueryTimes:
@@ -140,8 +111,7 @@ def main(address: str, answer_s: float) -> None:
                 times = ask(socket, msgspec.json.decode(line, type=QueryRun))
             except zmq.Again:
                 sys.exit(1)
-            sys.stdout.buffer.write(msgspec.json.encode(times) + b"\n")
-            sys.stdout.buffer.flush()
+            say(times)
 
 
 if __name__ == "__main__":
