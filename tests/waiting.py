@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -20,3 +21,13 @@ async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(DEADLINE_S):
         while not condition():  # noqa: ASYNC110 - it is what looks
             await asyncio.sleep(0.001)
+
+
+def wait_until(condition: Callable[[], T], deadline_s: float = DEADLINE_S) -> T:
+    """What the condition returns once that is true, off any event loop; TimeoutError if it is not by the deadline."""
+    give_up_s = time.monotonic() + deadline_s
+    while not (found := condition()):
+        if time.monotonic() > give_up_s:
+            raise TimeoutError(f"not within {deadline_s:g} s: {found!r}")
+        time.sleep(0.002)
+    return found

@@ -15,6 +15,7 @@ from distkv.process_priority import STEP
 from distkv.structured_output import StructuredOutput
 from distkv.text import grammar_checker
 from distkv.text.grammar_checker import REMEMBERED, GrammarChecker
+from tests.waiting import wait_until
 
 pytest.importorskip("llguidance", reason="llguidance is not installed in this environment: pip install -e .")
 
@@ -65,10 +66,7 @@ def test_that_it_ended_while_it_waited_is_no_fault_of_the_next_output(checker: G
     checker.check(GOOD)
     (process,) = children()
     process.kill()
-    deadline_s = time.monotonic() + 10
-    while process.status() != psutil.STATUS_ZOMBIE:
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
+    wait_until(lambda: process.status() == psutil.STATUS_ZOMBIE)
     checker.check(StructuredOutput.json_object())
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -24,14 +23,6 @@ from distkv.wire.messages.common import Member
 from tests.actors.links import DEADLINE_S, identity
 from tests.engine.harness import Engine
 from tests.engine.lent import Lent
-
-
-def until(condition: Callable[[], bool]) -> bool:
-    """Whether it comes to hold."""
-    deadline_s = time.monotonic() + DEADLINE_S
-    while not condition() and time.monotonic() < deadline_s:
-        time.sleep(0.002)
-    return condition()
 
 
 class Creditors:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -19,6 +18,7 @@ from distkv.wire.messages.to_worker import RemoteSpan, Sampling, SeqStep, Step
 from tests.actors.links import BLOCK, DEADLINE_S, Worker, close_links, identity, span
 from tests.checkpoints import prompt_ids, variant
 from tests.token_ids import packed
+from tests.waiting import wait_until
 
 GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0, logprobs=4)
 IDS = prompt_ids(40)
@@ -48,10 +48,7 @@ def chunk(model: Model, lender: Worker, transport: str, way: PrefillKv) -> tuple
     forced: Transport = "auto" if transport == "inproc" else transport  # type: ignore[assignment]
     links = PeerLinks(identity(f"asker-{way}"), lender.memory.slot_bytes, DEADLINE_S, forced)
     links.update((lender.member,))
-    deadline = time.monotonic() + DEADLINE_S
-    while links.fetch_link("lender") is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+    wait_until(lambda: links.fetch_link("lender"))
     runner = StepRunner(model, KvPool(model.config, 4, BLOCK, torch.float32), links, None, way)
     seq = SeqStep(
         request_id="r",

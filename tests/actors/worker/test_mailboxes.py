@@ -22,11 +22,12 @@ from distkv.wire.messages.data import Attach, Attached, Attend, AttendEntry, Att
 from distkv.wire.messages.from_worker import SeqResult
 from distkv.wire.messages.to_worker import SeqStep, Step
 from tests.actors.links import DEADLINE_S
-from tests.actors.worker.mailbox_creditors import Creditors, until
+from tests.actors.worker.mailbox_creditors import Creditors
 from tests.checkpoints import variant
 from tests.engine.async_device import AsyncHost
 from tests.engine.harness import Engine, seq_step
 from tests.engine.lent import Lent
+from tests.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -193,7 +194,7 @@ def test_a_creditor_that_ends_in_the_middle_is_lost_at_once_and_asked_again(cred
     creditors.links.update((creditors.members["x"],))
     (again,) = run(runner, decode(lent, attempt=1), step_id=3)
     assert (again.status, again.token) == ("ok", before.token)
-    assert until(lambda: creditors.pins(lent) == 0)
+    wait_until(lambda: creditors.pins(lent) == 0)
 
 
 def test_a_creditor_that_is_late_is_lost_and_then_asked_by_frames(creditors: Creditors, lent: Lent) -> None:
@@ -207,7 +208,7 @@ def test_a_creditor_that_is_late_is_lost_and_then_asked_by_frames(creditors: Cre
     go_on.set()
     assert result.status == "lost" and waited_s < DEADLINE_S / 2
     spans = [(creditors.engine.peers.creditors[one.instance_id].registry._spans, one.span) for one in lent.remote]
-    assert until(lambda: not any(known[ref].standing for known, ref in spans)), "the creditors' plans ended too"
+    wait_until(lambda: not any(known[ref].standing for known, ref in spans))  # the creditors' plans ended too
     creditors.posted.clear()
     creditors.before_layer = lambda _name, _layer: None
 
@@ -217,7 +218,8 @@ def test_a_creditor_that_is_late_is_lost_and_then_asked_by_frames(creditors: Cre
         return result.status == "ok"
 
     attempts: list[str] = []
-    assert until(is_answered) and not creditors.posted
+    wait_until(is_answered)
+    assert not creditors.posted
 
 
 def descriptors() -> int:
@@ -254,7 +256,7 @@ def test_a_debtor_that_posts_nothing_keeps_no_revocation_waiting(creditors: Cred
     link, memory = with_mailbox(creditors)
     link.send(plan(lent), body_of(torch.tensor([49])))
     registry = creditors.engine.peers.creditors["x"].registry
-    assert until(lambda: bool(registry._spans[lent.remote[0].span].standing))
+    wait_until(lambda: registry._spans[lent.remote[0].span].standing)
     revoked = threading.Event()
     registry.revoke(lent.remote[0].span, revoked.set)
     assert not revoked.is_set()
@@ -268,9 +270,9 @@ def test_a_debtor_that_is_gone_leaves_nothing_pinned(creditors: Creditors, lent:
     link, _memory = with_mailbox(creditors)
     link.send(plan(lent), body_of(torch.tensor([49])))
     spans = creditors.engine.peers.creditors["x"].registry._spans
-    assert until(lambda: bool(spans[lent.remote[0].span].standing))
+    wait_until(lambda: spans[lent.remote[0].span].standing)
     link.abort()
-    assert until(lambda: not spans[lent.remote[0].span].standing)
+    wait_until(lambda: not spans[lent.remote[0].span].standing)
 
 
 @pytest.mark.parametrize("first_post", [0, 1])
@@ -331,7 +333,7 @@ def test_a_peer_that_writes_into_the_mailbox_as_it_likes_harms_itself_alone(
             link.recv(DEADLINE_S)
         link.abort()
         del memory
-    assert until(lambda: descriptors() <= before)
+    wait_until(lambda: descriptors() <= before)
     (result,) = run(creditors.runner(), decode(lent))
     assert result.status == "ok"
 
@@ -342,5 +344,5 @@ def test_a_plan_is_answered_once_all_its_layers_are(creditors: Creditors, lent: 
     link.send(plan(lent, first_post=10), body_of(torch.tensor([49])))
     for number in range(10, 10 + layers):
         memory.view[:8] = number.to_bytes(8, "little")
-        assert until(lambda number=number: memory.view[128:136] == number.to_bytes(8, "little"))
+        wait_until(lambda number=number: memory.view[128:136] == number.to_bytes(8, "little"))
     assert link.recv(DEADLINE_S)[0] == PlanServed(step_id=4)

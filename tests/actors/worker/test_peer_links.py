@@ -19,6 +19,7 @@ from distkv.engine.model.config import ModelConfig
 from distkv.errors import LinkClosed
 from distkv.wire.messages.data import AttendEntry, AttendPlan, SpanPart
 from tests.actors.links import DEADLINE_S, Worker, close_links, model_config, peer_links, span
+from tests.waiting import wait_until
 from tests.wire.links.peers import in_thread
 
 
@@ -92,10 +93,8 @@ def test_each_microbatch_has_a_link_of_its_own(links: PeerLinks, config: ModelCo
 
 def fetch_link(links: PeerLinks, microbatch: int = 0) -> FetchLink:
     """It is opened beside the steps."""
-    deadline = time.monotonic() + DEADLINE_S
-    while (link := links.fetch_link("lender", microbatch)) is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+    link = wait_until(lambda: links.fetch_link("lender", microbatch))
+    assert link is not None
     return link
 
 

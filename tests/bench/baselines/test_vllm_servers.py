@@ -7,7 +7,6 @@ import json
 import os
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import psutil
@@ -18,6 +17,7 @@ from distkv.bench.baselines.vllm_servers import Router, VllmServers
 from distkv.bench.workloads.replay import replay
 from distkv.errors import RequestFailed
 from distkv.sim.trace import TraceRequest
+from tests.waiting import wait_until
 
 FAKE = """
     import json, os, sys
@@ -119,11 +119,8 @@ def test_servers_end_with_who_started_them(environment: dict[str, str]) -> None:
         servers(environment)
         os._exit(0)
     os.waitpid(child, 0)
-    deadline_s = time.monotonic() + 20
     ours = environment["PYTHONPATH"]
-    while living := [one for one in psutil.process_iter() if _is_of(one, ours)]:
-        assert time.monotonic() < deadline_s, living
-        time.sleep(0.05)
+    wait_until(lambda: not any(_is_of(one, ours) for one in psutil.process_iter()))
 
 
 def _is_of(process: psutil.Process, path: str) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from distkv.bench.harness.alternate import Samples
 from distkv.bench.move_cells.goals import BURST, NONE, ROLES, beside_case, goals_of, rate_case, variant_of
 from distkv.bench.move_cells.instance import Instance, Load
 from distkv.bench.move_cells.moving import Moving
+from tests.waiting import wait_until
 
 DEADLINE_S = 60.0
 
@@ -52,11 +52,9 @@ def test_what_was_moved_lies_there_and_a_wrong_block_is_an_error(both: list[Inst
     debtor, creditor = both
     moving = Moving(debtor, creditor)
     moving.begin(3, 2)
-    deadline = time.monotonic() + DEADLINE_S
-    while moving.moved < 4 * debtor.num_blocks and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: moving.moved >= 4 * debtor.num_blocks)
     moving.end()
-    assert moving.moved >= 4 * debtor.num_blocks and moving.moved % 3 == 0
+    assert moving.moved % 3 == 0
     assert moving.wrong_slots() == 0
     assert creditor.counters().kv_bytes == moving.moved * debtor.block_bytes
     # A checksum that is not that of the block.

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from distkv.bench.gpu import check, running
 from distkv.bench.gpu.record import Record
 from distkv.bench.gpu.running import Done
 from distkv.bench.gpu.stages import REPORT, TABLES, Stage, stages_of
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[3]
 SAYS = "import sys, threading; print('one'); print('two', flush=True); "
@@ -131,10 +131,7 @@ def test_ended_in_the_middle_it_leaves_what_it_found(tmp_path: Path, signum: int
     environment = {**os.environ, "PYTHON": sys.executable}
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=environment)
     try:
-        deadline_s = time.monotonic() + DEADLINE_S
-        while not (found := list(tmp_path.glob("gpu-*.json"))):
-            assert time.monotonic() < deadline_s and process.poll() is None
-            time.sleep(0.05)
+        found = wait_until(lambda: list(tmp_path.glob("gpu-*.json")), DEADLINE_S)
     finally:
         started = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signum)

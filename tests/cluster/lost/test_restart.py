@@ -16,6 +16,7 @@ from distkv.client.local.child import Child
 from distkv.client.local.restarts import Restarts
 from distkv.client.local.supervisor import Died, Restarted, Supervisor
 from tests.checkpoints import prompt_ids
+from tests.waiting import wait_until
 
 BACK_S = 60.0
 
@@ -65,17 +66,12 @@ def test_each_kind_of_process_comes_back_under_a_stream(checkpoint: Path, expect
                 assert failed.retryable and "instance" in name
             assert comes_back(supervisor) == (name, name)
             expect(prompt, cluster.generate([prompt], greedy)[0].token_ids, 400)
-            deadline_s = time.monotonic() + BACK_S
-            while [one["state"] for one in cluster.status()["instances"]] != ["ready", "ready"]:
-                assert time.monotonic() < deadline_s
-                time.sleep(0.05)
+            wait_until(lambda: all(one["state"] == "ready" for one in cluster.status()["instances"]), BACK_S)
             blocks = {one["instance_id"]: one["blocks"]["total"] for one in cluster.status()["instances"]}
             assert blocks == {"i0": 64, "i1": 64}
         assert (cluster.address, cluster.http_url) == places
         assert cluster.gateway is not None
-        while not cluster.gateway.serves():
-            assert time.monotonic() < deadline_s
-            time.sleep(0.05)
+        wait_until(cluster.gateway.serves, BACK_S)
         seen |= processes_of(cluster)
     _gone, left = psutil.wait_procs(seen, timeout=BACK_S)
     assert not [one for one in left if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]

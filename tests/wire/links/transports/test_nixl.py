@@ -8,7 +8,6 @@ import secrets
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 
 import msgspec
@@ -18,6 +17,7 @@ import pytest
 from distkv.errors import LinkClosed, MalformedMessage
 from distkv.wire.links import Part, PoolMemory, Registrations, TensorLink, connect, hello_to, register
 from distkv.wire.messages.common import DataEndpoint
+from tests.waiting import wait_until
 from tests.wire.links.peers import (
     DEADLINE_S,
     OWN,
@@ -263,11 +263,7 @@ def test_links_leave_nothing_at_the_owner(own: Registrations) -> None:
 
 
 def wait_for_few_descriptors(process: psutil.Process, most: int) -> int:
-    deadline = time.monotonic() + DEADLINE_S
-    while (count := process.num_fds()) > most:
-        assert time.monotonic() < deadline, f"{count} descriptors, {most} before"
-        time.sleep(0.05)
-    return count
+    return wait_until(lambda: process.num_fds() <= most and process.num_fds())
 
 
 READER = """
