@@ -41,7 +41,7 @@ def launch_attention(
     shape = Shape.of(q, kv.k)
     count = 0
     ready: set[Config] = set()
-    while missing := {replace(config, programs_per_sm=1) for config in tuned.configs(shape)} - ready:
+    while missing := {_compiled(config) for config in tuned.configs(shape)} - ready:
         for config in sorted(missing, key=str):
             try:
                 count += _launch_decode(q[:1], kv, config)
@@ -89,6 +89,11 @@ def _launch_decode(q: torch.Tensor, kv: LayerKv, config: Config) -> int:
         lse = torch.empty(out.shape[:2], dtype=torch.float32, device=q.device)
         decode_attention(q, kv.k, kv.v, metadata, plan, out, lse, kv.head_dim**-0.5)
     return len(_DIVIDED)
+
+
+def _compiled(config: Config) -> Config:
+    """The one of all that are compiled alike."""
+    return replace(config, programs_per_sm=1, resident=min(config.resident, 1))
 
 
 def _most_rows(group: int) -> int:

@@ -10,10 +10,11 @@ import re
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import triton
 from triton.backends.compiler import GPUTarget
@@ -23,9 +24,11 @@ from triton.runtime.jit import JITFunction
 from distkv.kernels import AttentionMetadata, BlockTable, FusedQkv, RowKv
 from distkv.kernels.mailbox import Lane
 from distkv.kernels.static_decode import StaticInputs
+from distkv.kernels.triton.attention.decode import decode_attention
+from distkv.kernels.triton.attention.decode_plan import decode_plan
 from distkv.kernels.triton.attention.prefill import prefill_attention
 from distkv.kernels.triton.attention.prefill_tiles import Tiles, takes
-from distkv.kernels.triton.attention.templates import Shape
+from distkv.kernels.triton.attention.templates import Shape, Template, heuristic
 from distkv.kernels.triton.backend import TritonBackend
 from distkv.kernels.triton.checksum import sums_of_blocks
 from distkv.kernels.triton.copy import copy_blocks, gather_blocks, scatter_blocks
@@ -152,6 +155,19 @@ def attend(case: Case) -> None:
                 prefill_attention(q, kv.k, kv.v, *many, *part, 0.1, tiles=tiles)
 
 
+def persistent_decode(case: Case) -> None:
+    """Of rows that are divided."""
+    kv, q = case.kv, case.queries(1)
+    shape = Shape.of(q, kv.k)
+    config = replace(heuristic(shape), resident=2)
+    blocks = BlockTable((0,) * 99, range(0, 99 * case.block_tokens, case.block_tokens), 5000, case.block_tokens)
+    metadata = AttentionMetadata((range(1),), (blocks,), torch.zeros(1, dtype=torch.int64))
+    there = device_metadata(metadata, q.device)
+    plan = decode_plan(there, np.arange(1), shape, config, 9, None, (Template.SPLIT, 256))
+    out = torch.zeros(1 + plan.num_parts, case.heads, case.dim)
+    decode_attention(q, kv.k, kv.v, there, plan, out, out[:, :, 0].contiguous(), 0.1)
+
+
 def captured_attention(case: Case) -> None:
     """Decode in a graph, for contexts of any length."""
     kv, attended, positions = case.kv, case.queries(2), torch.zeros(2, dtype=torch.int64)
@@ -204,6 +220,7 @@ if __name__ == "__main__":
     compile_instead_of_running()
     chosen = CASES[sys.argv[1]]
     attend(chosen)
+    persistent_decode(chosen)
     captured_attention(chosen)
     beside_attention(chosen)
     checksums()

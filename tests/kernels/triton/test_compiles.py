@@ -34,8 +34,8 @@ def test_kernels_compile_for_hopper(case: str, tmp_path: Path) -> None:
     beside = {"_store", "_rms_norm", "_silu_mul", "_copy_kernel"}
     names = [kernel["kernel"] for kernel in kernels]
     assert attention | beside <= set(names)
-    # One that leaves partials, and two that graphs hold.
-    assert names.count("_decode_kernel") == 3, "a kernel was compiled again for another length"
+    # One that leaves partials, the same as a persistent grid, and two that graphs hold.
+    assert names.count("_decode_kernel") == 4, "a kernel was compiled again for another length"
     copies = [kernel["stored_bytes"] for kernel in kernels if kernel["kernel"] == "_copy_kernel"]
     assert copies == [16, 16, 16, 8, 8], "blocks are copied in small pieces, or a kernel was compiled for an address"
     (post,) = (kernel for kernel in kernels if kernel["kernel"] == "_post_kernel")

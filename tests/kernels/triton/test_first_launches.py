@@ -70,7 +70,7 @@ def test_nothing_is_left_to_compile(
     kv = layer(heads[1], kv_dtype)
     q = torch.zeros(100, heads[0], DIM, dtype=torch.bfloat16)
     shape = Shape.of(q, kv.k)
-    cases = [(1024, 1, Config(32, 4, 2, 3)), (32768, 1, Config(64, 8, 3, 6)), (1024, 64, Config(16, 4, 2, 12))]
+    cases = [(1024, 1, Config(32, 4, 2, 3)), (32768, 1, Config(64, 8, 3, 6)), (1024, 64, Config(16, 4, 2, 12, 3))]
     measured = [Measured(Case(shape.key, keys, rows), config, 1.0) for keys, rows, config in cases]
     tiles = [(1024, 1024, Tiles(64, 32, 4, 2)), (9000, 17, Tiles(128, 64, 8, 2, described=True))]
     prefill = [MeasuredTiles(Case(shape.key, keys, rows), one, 1.0) for keys, rows, one in tiles]

@@ -1,7 +1,8 @@
 """Paged micro-attention of single queries: one pass over K and V serves all query heads of a group.
 
 A work item is one query row and one run of its keys; a program computes it for one KV head. Items of all sequences of
-a call, however long each is, are one launch. A row that is one item is written as it is; partials of the others are
+a call, however long each is, are one launch: of a program for each, or of as many as the device runs at a time, which
+walk through them. A row that is one item is written as it is; partials of the others are
 merged by whichever program of the row ends last (split), or by a second kernel (deep split).
 """
 
@@ -46,7 +47,7 @@ def decode_attention(
     """
     assert k.stride(0) == v.stride(0)
     assert q.stride()[1:] == (plan.shape.head_dim, 1)
-    _decode_kernel[plan.num_programs,](
+    _decode_kernel[plan.grid,](
         q,
         k,
         v,
@@ -63,6 +64,7 @@ def decode_attention(
         q.stride(0),
         k.stride(0),
         window or 2**31 - 1,
+        plan.num_programs,
         **plan.heads,
         **plan.constants,
     )
@@ -73,10 +75,56 @@ def decode_attention(
 
 
 @triton.jit(
-    do_not_specialize=["window"],
+    do_not_specialize=["window", "num_programs"],
     do_not_specialize_on_alignment=["lse", "items", "counters", "slots", "starts", "positions"],
 )
 def _decode_kernel(  # type: ignore[no-untyped-def]
+    q,
+    k,
+    v,
+    out,
+    lse,
+    into,
+    items,
+    counters,
+    slots,
+    starts,
+    positions,
+    alibi,
+    scale,
+    q_stride,
+    slot_stride,
+    window,
+    num_programs,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    D: tl.constexpr,
+    DIM: tl.constexpr,
+    P: tl.constexpr,
+    HEAD_TILE: tl.constexpr,
+    TILE: tl.constexpr,
+    DOT: tl.constexpr,
+    FUSED: tl.constexpr,
+    STAGES: tl.constexpr,
+    PERSISTENT: tl.constexpr,
+):
+    """num_programs: each a share of an item. PERSISTENT: those of the grid walk through them; else each is one."""
+    if PERSISTENT:
+        for program in tl.range(tl.program_id(0), num_programs, tl.num_programs(0)):
+            _attend_item(
+                program, q, k, v, out, lse, into, items, counters, slots, starts, positions, alibi, scale, q_stride,
+                slot_stride, window, HEADS, KV_HEADS, D, DIM, P, HEAD_TILE, TILE, DOT, FUSED, STAGES
+            )  # fmt: skip
+    else:
+        _attend_item(
+            tl.program_id(0), q, k, v, out, lse, into, items, counters, slots, starts, positions, alibi, scale,
+            q_stride, slot_stride, window, HEADS, KV_HEADS, D, DIM, P, HEAD_TILE, TILE, DOT, FUSED, STAGES
+        )  # fmt: skip
+
+
+@triton.jit
+def _attend_item(  # type: ignore[no-untyped-def]
+    program,
     q,
     k,
     v,
@@ -104,15 +152,16 @@ def _decode_kernel(  # type: ignore[no-untyped-def]
     FUSED: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """scale: of the scores, with log2 e folded in, so that exponentials are powers of 2. items: DecodePlan's; one of no
-    parts is nobody's: it fills up the launch of a captured graph."""
+    """program: of num_programs, those of one item follow each other. scale: of the scores, with log2 e folded in, so
+    that exponentials are powers of 2. items: DecodePlan's; one of no parts is nobody's: it fills up the launch of a
+    captured graph."""
     GROUP: tl.constexpr = HEADS // KV_HEADS
     TILES: tl.constexpr = (GROUP + HEAD_TILE - 1) // HEAD_TILE
-    program = tl.program_id(0) % (KV_HEADS * TILES)
-    kv_head = program // TILES
-    first_head = kv_head * GROUP + program % TILES * HEAD_TILE
+    tile = program % (KV_HEADS * TILES)
+    kv_head = tile // TILES
+    first_head = kv_head * GROUP + tile % TILES * HEAD_TILE
     # In the order of plan.Item.
-    item = items + tl.program_id(0) // (KV_HEADS * TILES) * 12
+    item = items + program // (KV_HEADS * TILES) * 12
     first_block = tl.load(item)
     num_blocks = tl.load(item + 1).to(tl.int32)
     num_keys = tl.load(item + 2).to(tl.int32)
@@ -123,7 +172,7 @@ def _decode_kernel(  # type: ignore[no-untyped-def]
     part = tl.load(item + 7).to(tl.int32)
     num_parts = tl.load(item + 8).to(tl.int32)
     first_part = tl.load(item + 9)
-    counter = counters + tl.load(item + 10) * (KV_HEADS * TILES) + program
+    counter = counters + tl.load(item + 10) * (KV_HEADS * TILES) + tile
     keys_per_item = tl.load(item + 11).to(tl.int32)
     last_head = tl.where(num_parts > 0, tl.minimum(first_head + HEAD_TILE, (kv_head + 1) * GROUP), 0)
     slots += first_block

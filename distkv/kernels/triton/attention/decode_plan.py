@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from distkv.kernels.triton.attention.templates import Config, Shape, Template, divide
+from distkv.kernels.triton.attention.templates import Config, Shape, Template, divide, grid_of
 from distkv.kernels.triton.casts import DOT_TYPES
 from distkv.kernels.triton.metadata import Column, DeviceMetadata, to_device
 
@@ -39,7 +39,8 @@ class DecodePlan:
 
     items: int64 [I, 12], see Item. split_rows: int64 [S, 3]: OUT_ROW, FIRST_PART and NUM_PARTS of divided rows.
     counters: int32, 0 between launches, one per split row and program of an item: how many programs have ended.
-    num_parts: rows of scratch behind the results. num_programs: of the launch. heads, constants: what kernels are
+    num_parts: rows of scratch behind the results. num_programs: of all items; grid: of the launch, as many or fewer,
+    which walk through them. heads, constants: what kernels are
     compiled for, by the names of their arguments; `heads` of both kernels.
     """
 
@@ -53,6 +54,7 @@ class DecodePlan:
     split_rows: Tensor
     counters: Tensor
     num_programs: int
+    grid: int
     heads: dict[str, Any]
     constants: dict[str, Any]
 
@@ -94,6 +96,7 @@ def decode_plan(
         split_rows=there[items.size : items.size + split_rows.size].view(split_rows.shape),
         counters=there[items.size + split_rows.size :].view(torch.int32),
         num_programs=len(items) * shape.programs_per_item,
+        grid=grid_of(len(items), shape, config, num_sms),
         heads=heads_of(shape),
         constants=constants_of(shape, config, template),
     )
@@ -133,5 +136,6 @@ def constants_of(shape: Shape, config: Config, template: Template) -> dict[str, 
         DOT=DOT_TYPES[shape.dot_dtype],
         FUSED=template is Template.SPLIT,
         STAGES=config.num_stages,
+        PERSISTENT=config.resident > 0,
         num_warps=config.num_warps,
     )

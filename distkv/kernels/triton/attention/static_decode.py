@@ -16,7 +16,15 @@ from distkv.kernels.layout import LayerKv
 from distkv.kernels.static_decode import StaticInputs
 from distkv.kernels.triton.attention.decode import decode_attention
 from distkv.kernels.triton.attention.decode_plan import ITEM_NUMBERS, DecodePlan, constants_of, heads_of, work_items
-from distkv.kernels.triton.attention.templates import Config, Shape, Template, keys_per_item, merges_fused, most_items
+from distkv.kernels.triton.attention.templates import (
+    Config,
+    Shape,
+    Template,
+    grid_of,
+    keys_per_item,
+    merges_fused,
+    most_items,
+)
 from distkv.kernels.triton.metadata import Column, DeviceMetadata, to_device
 
 _MANY = 2**31 - 1
@@ -95,6 +103,7 @@ class TritonStaticDecode:
             split_rows=numbers[end:].view(rows, 3),
             counters=torch.zeros(rows * self._shape.programs_per_item, dtype=torch.int32, device=numbers.device),
             num_programs=self._num_items * self._shape.programs_per_item,
+            grid=grid_of(self._num_items, self._shape, self._config, self._num_sms),
             heads=heads_of(self._shape),
             constants=constants_of(self._shape, self._config, template),
         )

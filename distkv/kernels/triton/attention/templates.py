@@ -3,6 +3,9 @@
 Up to 8k keys a program reads all keys of a row: one pass. Up to 32k keys a row is split over a few programs, the last
 of which merges. Longer rows are split deeply, and a second kernel merges. A launch that would leave most of the device
 idle splits earlier: the number of programs comes from the device's multiprocessors.
+
+A config may have a persistent grid: as many programs as the device runs at a time, each of which walks through items.
+Keys are then divided so that the last of these rounds is nearly full.
 """
 
 from __future__ import annotations
@@ -26,6 +29,9 @@ _TILE_BYTES = 16 << 10
 _LEAST_TILES = 4
 """Tiles a program is worth starting for."""
 
+
+_DIVISIONS = 64
+"""That are compared for a persistent grid."""
 
 _INTERPRETED_SMS = 4
 
@@ -102,12 +108,14 @@ def _shape(
 
 @dataclass(frozen=True)
 class Config:
-    """How a kernel runs. programs_per_sm: how many programs a launch should have for each multiprocessor."""
+    """How a kernel runs. programs_per_sm: how many programs the items of a launch should be for each multiprocessor.
+    resident: of a persistent grid, programs of a multiprocessor; 0: each program has an item of its own."""
 
     tile_keys: int
     num_warps: int
     num_stages: int
     programs_per_sm: int
+    resident: int = 0
 
 
 def count_sms(device: torch.device) -> int:
@@ -151,8 +159,16 @@ def most_items(rows: int, shape: Shape, config: Config, num_sms: int) -> int:
     return rows + config.programs_per_sm * num_sms // shape.programs_per_item
 
 
+def grid_of(num_items: int, shape: Shape, config: Config, num_sms: int) -> int:
+    """Programs of a launch."""
+    programs = num_items * shape.programs_per_item
+    return min(programs, config.resident * num_sms) if config.resident else programs
+
+
 def _taken(keys: NDArray[np.int64], fused: bool, shape: Shape, config: Config, num_sms: int, most_keys: int) -> int:
     """At most about most_keys, where the programs wanted would take more."""
+    if config.resident:
+        return _balanced(keys, fused, shape, config, num_sms)
     longest = int(keys.max(initial=1))
     wanted = config.programs_per_sm * num_sms
     if longest <= ONE_PASS_KEYS and 2 * len(keys) * shape.programs_per_item >= wanted:
@@ -162,3 +178,17 @@ def _taken(keys: NDArray[np.int64], fused: bool, shape: Shape, config: Config, n
     if fused:
         least = max(least, -(-longest // FUSED_PARTS))
     return -(-max(min(share, most_keys), least) // config.tile_keys) * config.tile_keys
+
+
+def _balanced(keys: NDArray[np.int64], fused: bool, shape: Shape, config: Config, num_sms: int) -> int:
+    """Of the divisions into at most `most_items`, the one that a persistent grid has done first: rounds of the grid
+    times what an item takes, a tile for its beginning and end included."""
+    longest = int(keys.max(initial=1))
+    limit = most_items(len(keys), shape, config, num_sms)
+    most_parts = min(longest // (_LEAST_TILES * config.tile_keys), FUSED_PARTS if fused else limit)
+    parts = np.unique(np.geomspace(1, max(most_parts, 1), _DIVISIONS).astype(np.int64))
+    taken = -(-longest // (parts * config.tile_keys)) * config.tile_keys
+    items = np.maximum(-(-keys // taken[:, None]), 1).sum(1)
+    rounds = -(-items * shape.programs_per_item // (config.resident * num_sms))
+    cost = np.where(items <= limit, rounds * (taken + config.tile_keys), np.inf)
+    return int(taken[cost.argmin()])

@@ -14,6 +14,7 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -203,11 +204,15 @@ def source_hash() -> str:
 
 
 def candidates(shape: Shape) -> list[Config]:
-    """The heuristic's config and those around it."""
+    """The heuristic's config and those around it, and persistent grids with its tiles."""
     first = heuristic(shape)
     tiles = [tile for tile in (first.tile_keys // 2, first.tile_keys, first.tile_keys * 2) if 16 <= tile <= 128]
     around = itertools.product(tiles, (4, 8), (2, 3, 4), (3, 6, 12))
-    return [first, *(config for numbers in around if (config := Config(*numbers)) != first)]
+    persistent = [
+        replace(first, num_stages=stages, programs_per_sm=rounds * resident, resident=resident)
+        for stages, resident, rounds in itertools.product((3, 4), (2, 3, 4), (2, 4))
+    ]
+    return [first, *(config for numbers in around if (config := Config(*numbers)) != first), *persistent]
 
 
 def best_of(
@@ -245,11 +250,11 @@ def fastest(
 
 def _kernel(config: Config) -> tuple[int, ...]:
     """What is compiled for a config: how many programs there are is no part of it."""
-    return config.tile_keys, config.num_warps, config.num_stages
+    return config.tile_keys, config.num_warps, config.num_stages, min(config.resident, 1)
 
 
 def _numbers(config: Config) -> tuple[int, ...]:
-    return config.tile_keys, config.num_warps, config.num_stages, config.programs_per_sm
+    return config.tile_keys, config.num_warps, config.num_stages, config.programs_per_sm, config.resident + 1
 
 
 def _tile_numbers(tiles: Tiles) -> tuple[int, ...]:

@@ -153,3 +153,31 @@ def test_rows_of_a_wider_projection(device: torch.device) -> None:
     call.q = torch.cat((call.q, torch.full_like(call.q, torch.nan)), 1)[:, :4]
     assert not call.q.is_contiguous()
     check(call, Template.ONE_PASS)
+
+
+@pytest.mark.parametrize("template", Template)
+@pytest.mark.parametrize("resident", [1, 2, 50])
+def test_a_persistent_grid_walks_through_all_items(device: torch.device, template: Template, resident: int) -> None:
+    """Fewer programs than items, as many, and more; counters are 0 again after each."""
+    call = Call([1, 140, 0, 65, 16], device)
+    config = Config(16, heuristic(Shape.of(call.q, call.k)).num_warps, 3, 3, resident)
+    keys = {Template.ONE_PASS: 140, Template.SPLIT: 48, Template.DEEP_SPLIT: 32}[template]
+    division = template, keys
+    plan = decode_plan(call.metadata, np.arange(5), Shape.of(call.q, call.k), config, 3, None, division)
+    assert plan.grid == min(3 * resident, plan.num_programs)
+    first, second = call.run(plan), call.run(plan)
+    assert not plan.counters.any()
+    call.check(first, 2e-6)
+    for one, other in zip(first, second, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_persistent_grid_computes_the_same(device: torch.device) -> None:
+    """To the last bit, for the same division: whoever ends last merges the parts in their order."""
+    call = Call([100, 33, 7], device, dim=64, q_dtype=torch.bfloat16)
+    shape, found = Shape.of(call.q, call.k), []
+    for resident in (0, 1):
+        config = Config(16, heuristic(shape).num_warps, 3, 3, resident)
+        found.append(call.run(decode_plan(call.metadata, np.arange(3), shape, config, 2, 20, (Template.SPLIT, 32)), 20))
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)

@@ -49,6 +49,7 @@ class Case:
         windows: tuple[int | None, ...] = (None,),
         most_keys: int = SPLIT_KEYS,
         num_sms: int = 20,
+        resident: int = 0,
     ) -> None:
         numbers = torch.Generator().manual_seed(1)
         self.device, self.scale, self.lengths = device, dim**-0.5, lengths
@@ -77,7 +78,7 @@ class Case:
         inputs = StaticInputs(self.tables.to(device), MAX_BLOCKS, self.positions, self.attended, windows)
         shape = Shape.of(self.q, self.kv.k)
         warps = heuristic(shape).num_warps
-        self.decode = TritonStaticDecode(inputs, shape, Config(16, warps, 3, 3), num_sms, most_keys)
+        self.decode = TritonStaticDecode(inputs, shape, Config(16, warps, 3, 3, resident), num_sms, most_keys)
 
     def plan(self, keys: list[int]) -> None:
         places = np.array([(ROWS - 1 - row) * MAX_BLOCKS for row in range(len(keys))])
@@ -104,10 +105,10 @@ class Case:
 
 
 @pytest.mark.parametrize("most_keys", [SPLIT_KEYS, ENDLESS])
-@pytest.mark.parametrize("num_sms", [1, 20])
-def test_contexts_grow_under_one_plan(device: torch.device, most_keys: int, num_sms: int) -> None:
+@pytest.mark.parametrize(("num_sms", "resident"), [(1, 0), (20, 0), (4, 1), (4, 3)])
+def test_contexts_grow_under_one_plan(device: torch.device, most_keys: int, num_sms: int, resident: int) -> None:
     """Over the ends of parts and blocks; a part that no key has reached yet is nothing. Then with fewer rows."""
-    case = Case(device, [180, 150, 70, 33], most_keys=most_keys, num_sms=num_sms)
+    case = Case(device, [180, 150, 70, 33], most_keys=most_keys, num_sms=num_sms, resident=resident)
     case.plan([180, 150, 70, 33])
     for keys in ([1, 100, 5, 16], [64, 128, 17, 17], [65, 129, 70, 33], [180, 150, 66, 32]):
         case.check(keys, 2e-6)
@@ -157,15 +158,16 @@ def test_a_table_may_begin_behind_the_first_position(device: torch.device) -> No
     kv_heads=st.sampled_from([1, 2, 8, 32]),
     num_sms=st.sampled_from([1, 30, 132]),
     per_sm=st.sampled_from([3, 6, 12]),
+    resident=st.sampled_from([0, 2, 3]),
     is_bounded=st.booleans(),
 )
 @settings(max_examples=200, deadline=None)
 def test_a_number_of_rows_has_a_largest_number_of_items(
-    keys: list[int], kv_heads: int, num_sms: int, per_sm: int, is_bounded: bool
+    keys: list[int], kv_heads: int, num_sms: int, per_sm: int, resident: int, is_bounded: bool
 ) -> None:
     """Every key of every row is in one of them, and a program that merges has no more parts than it merges well."""
     shape = Shape(32, kv_heads, 128, 16, "bfloat16", "bfloat16")
-    config = Config(64, 4, 3, per_sm)
+    config = Config(64, 4, 3, per_sm, resident)
     seen = np.minimum(np.array(keys), SPLIT_KEYS) if is_bounded else np.array(keys)
     fused = merges_fused(SPLIT_KEYS if is_bounded else ENDLESS, len(keys), shape, num_sms)
     taken = keys_per_item(seen, fused, shape, config, num_sms)

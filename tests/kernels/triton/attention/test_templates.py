@@ -68,6 +68,33 @@ def test_programs_take_whole_tiles() -> None:
         assert divided([keys])[1] % heuristic(LLAMA).tile_keys == 0
 
 
+def rounds_filled(keys: list[int], config: Config) -> float:
+    """The share of its rounds that a persistent grid of an H100 or H200 attends in, were all items as long."""
+    template, taken = divided(keys, config=config)
+    grid = config.resident * SMS
+    programs = sum(max(-(-count // taken), 1) for count in keys) * LLAMA.programs_per_item
+    assert template is Template.ONE_PASS or taken % config.tile_keys == 0
+    return sum(keys) * LLAMA.programs_per_item / (-(-programs // grid) * grid * taken)
+
+
+@pytest.mark.parametrize("resident", [2, 3])
+@pytest.mark.parametrize(
+    ("rows", "keys"), [(1, 128 * K), (8, 2 * K), (16, 8 * K), (32, 2 * K), (64, 2 * K), (64, 4 * K), (48, 3000)]
+)
+def test_the_last_round_of_a_persistent_grid_is_nearly_full(rows: int, keys: int, resident: int) -> None:
+    config = replace(heuristic(LLAMA), programs_per_sm=4 * resident, resident=resident)
+    assert rounds_filled([keys] * rows, config) >= 0.85
+
+
+def test_rows_of_all_lengths_are_divided_by_the_longest() -> None:
+    config = replace(heuristic(LLAMA), programs_per_sm=6, resident=3)
+    for keys in ([100] * 63 + [200 * K], [*range(1, 4 * K, 64)], [0], [], [1]):
+        template, taken = divided(keys, config=config)
+        items = sum(max(-(-count // taken), 1) for count in keys)
+        assert items <= len(keys) + 6 * SMS // LLAMA.programs_per_item
+        assert (template is Template.ONE_PASS) == (items == len(keys))
+
+
 @pytest.mark.parametrize(
     ("shape", "tile", "head_tile"),
     [

@@ -114,6 +114,7 @@ def corrupted(text: str, change: str) -> str:
         "empty": "",
         "a list": "[]",
         "a string for a number": text.replace('"tile_keys": 32', '"tile_keys": "32"'),
+        "a grid of less than nothing": text.replace('"resident": 0', '"resident": -1'),
         "a tile of nothing": text.replace('"tile_keys": 32', '"tile_keys": 0'),
         "an unknown field": text.replace('"milliseconds"', '"seconds": 3, "milliseconds"'),
         "another device": text.replace('"device": "GPU"', '"device": "CPU"'),
@@ -122,7 +123,16 @@ def corrupted(text: str, change: str) -> str:
 
 @pytest.mark.parametrize(
     "change",
-    ["cut", "empty", "a list", "a string for a number", "a tile of nothing", "an unknown field", "another device"],
+    [
+        "cut",
+        "empty",
+        "a list",
+        "a string for a number",
+        "a tile of nothing",
+        "a grid of less than nothing",
+        "an unknown field",
+        "another device",
+    ],
 )
 def test_a_file_that_is_no_good_is_ignored_and_says_why(tmp_path: Path, change: str) -> None:
     path = TunedTable([measured(1024, 1, FAST)]).save("GPU", tmp_path)
