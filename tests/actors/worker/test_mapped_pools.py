@@ -37,7 +37,7 @@ from distkv.wire.messages.common import DataEndpoint, Member
 from distkv.wire.messages.data import Attach, ReadBlocks
 from distkv.wire.messages.from_worker import Checksummed, Pulled
 from distkv.wire.messages.to_worker import Checksum, Pull, Shutdown
-from distkv.wire.worker_pipe import WorkerPipe
+from distkv.wire.worker_pipe import WorkerEnd, WorkerPipe
 from tests.actors.links import DEADLINE_S, close_links, identity, peer_links
 from tests.engine.device import fake_cuda
 from tests.wire.links.device_pools import SharedPool, on_host
@@ -221,7 +221,7 @@ async def test_pulls_are_verified(slot_bytes: int, monkeypatch: pytest.MonkeyPat
         wrong = Pull(pull_id=2, source_slots=(1, 2), slots=(5, 4), checksums=(sums[3], 7), **named)  # type: ignore[arg-type]
         monkeypatch.setattr(DevicePool, "writing", None, raising=False)  # no staging
         async with WorkerPipe() as pipe:
-            transfers = Transfers(pipe.address, links, SpanRegistry(), own, DEADLINE_S)
+            transfers = Transfers(WorkerEnd(pipe.worker_end), links, SpanRegistry(), own, DEADLINE_S)
             thread = asyncio.create_task(asyncio.to_thread(transfers.run))
             found = []
             for command in (pull, Checksum(checksum_id=3, slots=slots), wrong):
