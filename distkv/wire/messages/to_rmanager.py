@@ -64,7 +64,7 @@ class HeartbeatAck(Message, frozen=True):
     incarnation: Count = 0  #: of the gManager
     version: Count = 0  #: of the member list that it sent last; who has an older one asks with `MembersQuery`
     policy: Word = "contract"  #: as in `Members`
-    #: to who has requests waiting: tokens that another instance where none wait has memory for, the one with most
+    #: to who has requests waiting: tokens that another instance has memory for, the one with most
     room_tokens: Count = 0
 
 

@@ -35,23 +35,22 @@ def test_only_who_has_requests_waiting_hears_of_memory_elsewhere() -> None:
     assert room(managed, "a", waiting=0) == 0
 
 
-def test_memory_where_requests_wait_is_not_meant() -> None:
+def test_memory_where_nobody_waits_is_meant_first() -> None:
     managed = cluster(a=0, b=12, c=5)
-    managed.beat("b", free_blocks=12, lendable_blocks=12, waiting=1)
-    assert room(managed, "a", waiting=1) == 5 * 4
+    managed.beat("b", free_blocks=12, lendable_blocks=12, waiting=1, waiting_blocks=14)
+    assert room(managed, "a", waiting=1) == 12 * 4
+    assert redispatched(managed, "a", 40, 20) == {"r0": "b", "r1": "c"}
 
 
-def test_memory_is_meant_where_those_wait_that_need_more_than_there_is() -> None:
-    """They wait for others to lend; what fits goes by."""
+def test_memory_is_meant_where_those_wait_that_need_more() -> None:
+    """They leave it free, and what fits goes by."""
     managed = cluster(a=0, b=12)
-    large = {"free_blocks": 12, "lendable_blocks": 12, "waiting": 3, "waiting_blocks": 3 * 16 + 1, "max_num_seqs": 3}
+    large = {"free_blocks": 12, "lendable_blocks": 12, "waiting": 3, "waiting_blocks": 3 * 14, "max_num_seqs": 3}
     managed.beat("b", **large)
     assert room(managed, "a", waiting=1) == 12 * 4
     assert redispatched(managed, "a", 40, 20, 8) == {"r0": "b", "r2": "b"}
     managed.beat("b", **large | {"running": 3})
     assert redispatched(managed, "a", 4) == {}, "its batch is full"
-    managed.beat("b", **large | {"waiting_blocks": 3 * 16})
-    assert redispatched(managed, "a", 4) == {}, "one of them may be about to use it"
 
 
 def test_requests_go_to_memory_that_nobody_was_promised() -> None:

@@ -6,7 +6,7 @@ That costs a message, and no KV: whatever fits elsewhere alone goes there, and l
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
+from itertools import chain, islice
 
 from distkv.control.cluster.policy.interface import Instances, InstanceView
 from distkv.wire.messages.to_gmanager import WaitingRequest
@@ -16,12 +16,14 @@ MOST_LOOKED_AT = 8
 
 def roomiest(instance_id: str, instances: Instances) -> InstanceView | None:
     """The instance with most memory to spare, of those that a request could begin at."""
-    return next(_able(instance_id, instances), None)
+    first = (next(_able(instance_id, instances, waiting=waiting), None) for waiting in (False, True))
+    return max((view for view in first if view is not None), key=spare_tokens, default=None)
 
 
 def redispatch(request: WaitingRequest, instance_id: str, instances: Instances) -> InstanceView | None:
-    """One that could begin all of the request at once."""
-    return next((view for view in _able(instance_id, instances) if request.num_tokens <= spare_tokens(view)), None)
+    """One that could begin all of the request at once, one where nobody waits if there is any."""
+    able = chain.from_iterable(_able(instance_id, instances, waiting=waiting) for waiting in (False, True))
+    return next((view for view in able if request.num_tokens <= spare_tokens(view)), None)
 
 
 def spare_tokens(view: InstanceView) -> int:
@@ -29,9 +31,8 @@ def spare_tokens(view: InstanceView) -> int:
     return min(view.lendable_blocks, view.free_blocks) * max(1, view.block_tokens)
 
 
-def _able(instance_id: str, instances: Instances) -> Iterator[InstanceView]:
-    """Of the few others that have most to lend, those where it would begin at once; first where nobody waits at all."""
-    for waiting in (False, True):
-        for view in islice(instances.lenders(None, waiting=waiting, skip={instance_id}), MOST_LOOKED_AT):
-            if view.begins_at_once:
-                yield view
+def _able(instance_id: str, instances: Instances, *, waiting: bool) -> Iterator[InstanceView]:
+    """Of the few others that have most to lend, those where it would begin at once. waiting: whether requests wait
+    there."""
+    found = islice(instances.lenders(None, waiting=waiting, skip={instance_id}), MOST_LOOKED_AT)
+    return (view for view in found if view.begins_at_once)

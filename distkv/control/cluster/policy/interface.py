@@ -75,10 +75,9 @@ class InstanceView(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def begins_at_once(self) -> bool:
-        """Whether a request that fits what it can spare would: nobody waits that could use that, and there is a place
-        in the batch."""
-        is_full = 0 < self.max_num_seqs <= self.load - self.waiting
-        return not is_full and (not self.waiting or self.waits_for_others)
+        """Whether a request that fits what it can spare would: there is a place in the batch. Who waits there needs
+        more than that, or would have begun, and who fits goes by."""
+        return not 0 < self.max_num_seqs <= self.load - self.waiting
 
     def blocks_for(self, num_tokens: int) -> int:
         """How many rBlocks of this instance hold so many tokens."""

@@ -38,10 +38,15 @@ def test_memory_that_is_lent_is_not_to_spare() -> None:
     assert elsewhere.staying(view("d", tokens=(6 * 16,)))[1] == {"a": 6}
 
 
-def test_nobody_goes_to_itself_to_a_full_batch_or_where_others_wait() -> None:
-    elsewhere = Elsewhere([view("d", 9), view("e", 9, waiting=1), view("f", 9, load=4, max_num_seqs=4)])
+def test_nobody_goes_to_itself_or_to_a_full_batch() -> None:
+    elsewhere = Elsewhere([view("d", 9), view("f", 9, load=4, max_num_seqs=4)])
     assert not elsewhere.staying(view("d", tokens=(16,)))[1]
     assert elsewhere.staying(view("x", tokens=(16,)))[1] == {"d": 1}
+
+
+def test_who_fits_goes_by_those_that_wait() -> None:
+    elsewhere = Elsewhere([view("d", 9, waiting=1)])
+    assert elsewhere.staying(view("x", tokens=(10 * 16, 16)))[1] == {"d": 1}
 
 
 def test_of_a_former_version_all_stay() -> None:
