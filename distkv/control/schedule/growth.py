@@ -5,15 +5,21 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from collections import deque
 from itertools import accumulate
+from math import ceil
 
 from distkv.control.request.sequence import Sequence
 from distkv.control.schedule.scheduler import Scheduler
 from distkv.control.schedule.sequences import Sequences
+from distkv.types import MAX_INT
 
 SEEN = 64
 """Outputs that are remembered, the newest ones."""
 UNSEEN_TOKENS = 128
 """What an output is expected to grow by while nothing longer was seen."""
+DEAR = 0.15
+"""Computing the tokens of a preempted sequence again is dear if it takes this share of the time of its output."""
+LEAST_KEPT = 0.5
+"""Of what sequences need at once, what is kept for them where computing again is cheap."""
 
 
 class OutputLengths:
@@ -61,8 +67,18 @@ def most_at_once(num_blocks: int, num_sequences: int) -> int:
     return max(num_sequences, -(-num_blocks * (num_sequences + 1) // max(1, 2 * num_sequences)))
 
 
+def share_kept(again_s: float, output_s: float) -> float:
+    """Of what the running sequences are expected to need at once, what is kept for them; whoever waits gets the rest,
+    and should all need it after all, one of them is preempted. again_s: what computing its tokens again takes.
+    output_s: what its output takes. All is kept while one of these is not known, and is 0."""
+    if not again_s or not output_s:
+        return 1.0
+    return min(1.0, max(LEAST_KEPT, again_s / output_s / DEAR))
+
+
 class Growing:
-    """Looked at when a step was planned or answered, and for one that joins the batch when it does.
+    """Looked at when a step was planned or answered, and for one that joins the batch when it does. The share that is
+    kept changes only with the batch and with outputs that end: while all decode on, nobody who waits gets room.
 
     outputs: the lengths that outputs had.
     """
@@ -71,8 +87,9 @@ class Growing:
         self.outputs = OutputLengths()
         self._sequences, self._scheduler = sequences, scheduler
         self._basis: tuple[int, int, int] = (-1, -1, -1)
-        self._by: dict[Sequence, tuple[int, int]] = {}
-        self._sum = self._due = 0
+        self._by: dict[Sequence, tuple[int, int, int]] = {}
+        self._sum = self._due = self._tokens = 0
+        self._share = 1.0
 
     def growth(self, seq: Sequence) -> int:
         """rBlocks that a sequence is expected to need besides those of its tokens now."""
@@ -84,35 +101,45 @@ class Growing:
         return blocks_to_come(length, held, to_come, placement.block_tokens)
 
     def blocks(self) -> int:
-        """Slots that the running sequences are expected to need yet at once, besides what they keep at creditors."""
+        """Slots that are kept for what the running sequences are expected to need yet at once, besides what they keep
+        at creditors."""
         self._look()
-        return most_at_once(self._sum, len(self._by))
+        return self._kept(self._sum, len(self._by))
 
     def blocks_with(self, seq: Sequence) -> int:
         """How many more these are once a sequence that waits runs too."""
         now = self.blocks()
-        return max(0, most_at_once(self._sum + self.growth(seq), len(self._by) + 1) - now)
+        return max(0, self._kept(self._sum + self.growth(seq), len(self._by) + 1) - now)
 
     def due(self) -> int:
         """Slots that the next step takes."""
         self._look()
         return self._due
 
+    def _kept(self, num_blocks: int, num_sequences: int) -> int:
+        return max(num_sequences, ceil(self._share * most_at_once(num_blocks, num_sequences)))
+
     def _look(self) -> None:
         basis = self._scheduler.last_step_id, self._scheduler.last_done_id, self.outputs.changes
         changed = self._sequences.take_batch_changes()
+        is_other = bool(changed) or self.outputs.changes != self._basis[-1]
         if self._basis != basis:
             self._basis, changed = basis, []
             self._by.clear()
-            self._sum = self._due = 0
+            self._sum = self._due = self._tokens = 0
             for seq in self._sequences.running:
                 self._count(seq)
         for seq in changed:
-            growing, due = self._by.pop(seq, (0, 0))
+            growing, due, tokens = self._by.pop(seq, (0, 0, 0))
             self._sum -= growing
             self._due -= due
+            self._tokens -= tokens
             if seq in self._sequences.running:
                 self._count(seq)
+        if is_other:
+            times, running = self._scheduler.times, len(self._by)
+            again_s = times.prompt_token_s * self._tokens / max(1, running)
+            self._share = share_kept(again_s, times.decode_s(running) * self.outputs.still_to_come(0, MAX_INT))
 
     def _count(self, seq: Sequence) -> None:
         placement = seq.placement
@@ -122,6 +149,8 @@ class Growing:
         growing = max(1, growing)
         if due:
             due = max(0, due - len(placement.unassigned_slots))
-        self._by[seq] = growing, due
+        tokens = len(seq.request.tokens)
+        self._by[seq] = growing, due, tokens
         self._sum += growing
         self._due += due
+        self._tokens += tokens

@@ -5,7 +5,14 @@ from __future__ import annotations
 
 import pytest
 
-from distkv.control.schedule.growth import SEEN, UNSEEN_TOKENS, OutputLengths, blocks_to_come, most_at_once
+from distkv.control.schedule.growth import (
+    SEEN,
+    UNSEEN_TOKENS,
+    OutputLengths,
+    blocks_to_come,
+    most_at_once,
+    share_kept,
+)
 
 
 def test_before_anything_was_seen() -> None:
@@ -43,6 +50,11 @@ def test_what_one_has_grown_by_is_there_for_the_others_once_it_has_ended(count: 
     ends = [4 * (number + 1) for number in range(count)]
     most = max(tick * sum(end >= tick for end in ends) for tick in range(1, ends[-1] + 1))
     assert most <= most_at_once(sum(ends), count) <= most + 1
+
+
+def test_less_is_kept_where_computing_again_is_cheap() -> None:
+    assert share_kept(0.0, 2.0) == share_kept(1.0, 0.0) == 1.0, "not known yet"
+    assert [share_kept(again_s, 10.0) for again_s in (5.0, 1.5, 1.2, 0.75, 0.1)] == pytest.approx([1, 1, 0.8, 0.5, 0.5])
 
 
 def test_one_block_at_least_is_kept_for_each() -> None:
