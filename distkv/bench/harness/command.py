@@ -50,9 +50,9 @@ def benchmark(
     table: Callable[[Report, Samples, Console], None] = show,
 ) -> Benchmark:
     """`distkv bench NAME`. measure(say, quick=..., **options) reports progress to `say`; its report becomes the table
-    on standard output and the files asked for. Exit code 0 whenever it completed; interrupted, it shows and writes what
-    it has kept, and its JSON file has every case that was complete when another began. unit_of: the unit of a case.
-    plot, table: how it shows a report."""
+    on standard output and the files asked for. Exit code 0 whenever it completed, 1 if a file could not be written: the
+    table is shown all the same. Interrupted, it shows and writes what it has kept, and its JSON file has every case
+    that was complete when another began. unit_of: the unit of a case. plot, table: how it shows a report."""
 
     @click.pass_context
     def callback(ctx: click.Context, /, json: Path | None, plot_path: Path | None, **given: Any) -> int:
@@ -71,9 +71,10 @@ def benchmark(
                 nonlocal written
                 if json is not None and kept.num_cases > written and (json.is_file() or not json.exists()):
                     written = kept.num_cases
-                    unfinished = json.with_name(f"{json.name}.part")
-                    write_json(_interrupted(name, kept, unit_of, command)[0], unfinished)
-                    unfinished.replace(json)
+                    try:
+                        write_json(_interrupted(name, kept, unit_of, command)[0], json)
+                    except OSError as error:  # there may be room again later
+                        progress.print(f"bench {name}: {_problem(json, error)}", soft_wrap=True)
                 status.update(f"bench {name}: {text}")
                 if not progress.is_terminal:
                     progress.print(f"bench {name}: {text}", soft_wrap=True)
@@ -85,13 +86,18 @@ def benchmark(
                 report, samples = _interrupted(name, kept, unit_of, command)
                 if not report.results:
                     raise
-        if json is not None:
-            write_json(report, json)
-        if plot_path is not None:
-            plot(report, plot_path)
+        problems = []
+        for path, write in ((json, write_json), (plot_path, plot)):
+            if path is not None:
+                try:
+                    write(report, path)
+                except OSError as error:
+                    problems.append(_problem(path, error))
         table(report, samples, Console(markup=False, highlight=False))
         if interrupt is not None:
             raise interrupt
+        if problems:
+            raise click.ClickException("; ".join(problems))
         return 0
 
     return Benchmark(
@@ -109,6 +115,10 @@ def benchmark(
         help=help,
         context_settings={"max_content_width": 100},
     )
+
+
+def _problem(path: Path, error: OSError) -> str:
+    return f"cannot write {path}: {error.strerror or error}"
 
 
 def _interrupted(name: str, kept: Kept, unit_of: Callable[[str], str], command: str) -> Measured:

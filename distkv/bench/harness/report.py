@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import statistics
 from collections.abc import Mapping
@@ -76,8 +77,20 @@ def judged(goal: str, ratio: Ratio | None, *, least: float = 0.0, most: float = 
 
 
 def write_json(report: Report, path: Path) -> None:
-    """Write the report as indented JSON."""
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
+    """Write the report as indented JSON. What was in the file stays until all of it is written. Raises OSError."""
+    text = msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
+    path = path.resolve()
+    if path.exists() and not path.is_file():  # a pipe or a device
+        path.write_bytes(text)
+        return
+    unfinished = path.with_name(f"{path.name}.part")
+    try:
+        unfinished.write_bytes(text)
+        unfinished.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            unfinished.unlink()
+        raise
 
 
 def show(report: Report, samples: Samples, console: Console) -> None:

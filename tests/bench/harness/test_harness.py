@@ -126,6 +126,26 @@ def test_the_file_grows_with_every_case(tmp_path, capsys):
     assert "interrupted" not in json.loads(file.read_text())["machine"]
 
 
+def test_a_full_disk_ends_no_benchmark_and_takes_nothing_that_was_kept(tmp_path, capsys):
+    file = tmp_path / "f.json"
+
+    def measure(say, quick):
+        for case in ("writing", "reading"):
+            alternate({"first": lambda case=case: {case: 5.0}}, 2)
+            say(case)
+            (tmp_path / "f.json.part").mkdir(exist_ok=True)  # from now on it cannot be written
+        return measured()
+
+    main = benchmark("fake", measure, "Nothing.", unit_of=lambda _: "s")
+    assert run(main, ["--json", str(file)]) == 1
+    assert [row["case"] for row in json.loads(file.read_text())["results"]] == ["writing"]
+    captured = capsys.readouterr()
+    assert captured.err.count(f"cannot write {file}: Is a directory") == 2 and "distkv bench fake" in captured.out
+    assert run(main, ["--json", "/dev/full"]) == 1
+    captured = capsys.readouterr()
+    assert "cannot write /dev/full: No space left on device" in captured.err and "distkv bench fake" in captured.out
+
+
 def test_an_interrupted_benchmark_keeps_its_rounds(tmp_path, capsys):
     """The round that was under way does not count, and neither does an earlier benchmark."""
     alternate({"old": lambda: {"nothing": 1.0}}, 1)
