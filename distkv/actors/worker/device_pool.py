@@ -56,9 +56,13 @@ class DevicePool:
         if sharing is not None:
             with self._streams.current():
                 try:
-                    return sharing.allocate(num_bytes)
+                    shared = sharing.allocate(num_bytes)
                 except DriverError as error:
                     why = str(error)
+                else:
+                    # Its mark is there before a peer looks for it, on whatever stream.
+                    self._device.synchronize()
+                    return shared
         structlog.get_logger().info("peers cannot map the pool", device=str(self._device.place), why=why)
         return None
 

@@ -3,10 +3,12 @@ no other from running."""
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import click
@@ -21,6 +23,8 @@ from distkv.bench.workloads.computing.random_model import random_model
 from distkv.engine.device.cpu import CpuDevice
 from distkv.engine.device.device import Device
 from distkv.engine.device.registry import choose_device
+from distkv.engine.device.shared_memory.driver import Driver
+from distkv.engine.device.shared_memory.memory import MemorySharing
 from distkv.kernels import AttentionMetadata, BlockTable, FusedQkv, RowKv
 from distkv.kernels.static_decode import StaticInputs
 from distkv.kernels.triton.attention.decode import decode_attention
@@ -29,6 +33,8 @@ from distkv.kernels.triton.attention.templates import SPLIT_KEYS, Shape, Templat
 from distkv.kernels.triton.backend import TritonBackend
 from distkv.kernels.triton.metadata import device_metadata
 
+MIB = 2**20
+_MAPPED_SLOTS, _STAGED_SLOTS = 256, 32
 P, HEADS, KV_HEADS, DIM = 16, 32, 8, 128
 ENDLESS = 2**31 - 1
 CLOSE = 2e-2
@@ -68,6 +74,7 @@ class Smoke:
             "prefill": self._prefill,
             "merge": self._merge,
             "gather and scatter": self._scatter,
+            "pools of peers, mapped": self._mapped,
             "copies to the host and back": self._copies,
             "a captured graph": self._capture,
             "decode steps of a small model": self._steps,
@@ -153,6 +160,55 @@ class Smoke:
         backend.scatter_blocks(staging, target, slots)
         return _close(target[slots].float(), pool[slots].float(), 0)
 
+    def _mapped(self) -> str:
+        """rBlocks of 2 MiB from pools that are mapped as peers' are, of each GPU, beside the way through the host."""
+        if not self._device.is_async:
+            return "not with the interpreter"
+        sharing, backend = self._device.sharing, self._device.backend
+        if sharing is None:
+            raise RuntimeError(self._device.why_not_sharing)
+        slots = torch.randperm(_MAPPED_SLOTS, generator=torch.Generator().manual_seed(1)).to(self._place)
+        own = torch.zeros(_MAPPED_SLOTS, 2 * MIB, dtype=torch.uint8, device=self._place)
+        (staged,) = self._device.to_host(own[:_STAGED_SLOTS]).wait()
+
+        def through_host() -> None:
+            (host,) = self._device.to_host(backend.gather_blocks(own, slots[:_STAGED_SLOTS])).wait()
+            staged.copy_(host)
+            (back,) = self._device.to_device(staged)
+            backend.scatter_blocks(back, own, slots[:_STAGED_SLOTS])
+
+        found = [f"by the host {self._rate(through_host, _STAGED_SLOTS):.1f} GB/s"]
+        for name, owner, unit in gpus():
+            if why := sharing.why_unreachable(unit):
+                found.append(why)
+                continue
+            shared = owner.allocate(own.nbytes)
+            there = shared.tensor[: own.nbytes].random_()
+            expected = there.to(self._place).view_as(own)
+            self._device.synchronize()
+            peer = sharing.map(shared.descriptor, shared.tensor.nbytes)
+            with peer.in_use() as memory:
+                rows = memory[: own.nbytes].view_as(own)
+                rate = self._rate(partial(backend.copy_blocks, rows, slots, own, slots), _MAPPED_SLOTS)
+            peer.close()
+            if not torch.equal(own, expected):
+                raise AssertionError(f"rBlocks of {name} arrived with other bytes")
+            shared.close()
+            found.append(
+                f"from {name}, mapped {'read-only' if sharing.read_only else 'for writing, too'}, {rate:.1f} GB/s"
+            )
+        return "; ".join(found)
+
+    def _rate(self, copy: Callable[[], None], num_slots: int) -> float:
+        """GB/s of rBlocks of 2 MiB, the best of some times."""
+        best_s = math.inf
+        for _ in range(4):
+            started_s = time.perf_counter()
+            copy()
+            self._device.synchronize()
+            best_s = min(best_s, time.perf_counter() - started_s)
+        return num_slots * 2 * MIB / best_s / 1e9
+
     def _copies(self) -> str:
         given = [torch.arange(1000), torch.randn(3, 7)]
         there = self._device.to_device(*given)
@@ -207,6 +263,16 @@ class Smoke:
         hidden = torch.ones(scores.shape[1:], dtype=torch.bool, device=q.device).triu(self._keys - len(q) + 1)
         weights = scores.masked_fill(hidden, -torch.inf).softmax(-1)
         return torch.einsum("hrk,hkd->rhd", weights, v).float()
+
+
+def gpus() -> list[tuple[str, MemorySharing, str]]:
+    """Those of this machine: the name, what it shares, the UUID of each. Raises DriverError."""
+    found = []
+    for index in range(torch.cuda.device_count()):
+        place = torch.device("cuda", index)
+        unit = str(torch.cuda.get_device_properties(place).uuid)
+        found.append((str(place), MemorySharing(Driver(index), place), unit))
+    return found
 
 
 def run(cases: dict[str, Callable[[], str]], tell: Callable[[Case], None]) -> list[Case]:

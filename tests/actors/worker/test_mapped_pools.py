@@ -55,7 +55,8 @@ ENVELOPES = EnvelopeFactory("a")
 
 
 def make_device(gpu: int = 0) -> Device:
-    return CudaDevice(0) if HAS_GPU else on_host(CpuDevice(TritonBackend()), gpu)
+    """On the first GPU or the second one, where there are two."""
+    return CudaDevice(gpu % torch.cuda.device_count()) if HAS_GPU else on_host(CpuDevice(TritonBackend()), gpu)
 
 
 @contextlib.contextmanager

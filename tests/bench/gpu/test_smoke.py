@@ -10,6 +10,8 @@ pytest.importorskip("triton", reason="Triton is not installed: it comes with the
 from distkv.bench.gpu import smoke
 from distkv.engine.device.cpu import CpuDevice
 from distkv.kernels.triton.backend import TritonBackend
+from tests.engine.device import fake_cuda
+from tests.wire.links.device_pools import on_host
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="with a GPU these kernels are compiled for it")
@@ -19,6 +21,28 @@ def test_what_is_interpreted_passes() -> None:
         found = smoke.run(smoke.Smoke(device).cases(), lambda _: None)
     assert [case.case for case in found if case.outcome != "passed"] == []
     assert {"one pass decode", "split decode", "deep split decode"} <= {case.case for case in found}
+
+
+def test_pools_that_are_mapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the driver for tests, of two GPUs; then of one that is hidden; then with memory of somebody else."""
+    device = on_host()
+    monkeypatch.setattr(smoke, "_MAPPED_SLOTS", 3)
+    monkeypatch.setattr(smoke, "_STAGED_SLOTS", 2)
+    gpus = [(f"gpu {index}", fake_cuda.sharing(index), fake_cuda.UNITS[index]) for index in range(2)]
+    monkeypatch.setattr(smoke, "gpus", lambda: gpus)
+    before = fake_cuda.living()
+    with device.stream(), torch.inference_mode():
+        said = smoke.Smoke(device)._mapped()
+        assert said.startswith("by the host ") and said.count("mapped read-only") == 2
+        assert fake_cuda.living() == before
+        monkeypatch.setenv("FAKE_CUDA_HIDES", "1")
+        assert "CUDA_VISIBLE_DEVICES hides it" in smoke.Smoke(device)._mapped()
+        monkeypatch.setattr(device.backend, "copy_blocks", lambda *_: None)
+        with pytest.raises(AssertionError, match="gpu 0 arrived with other bytes"):
+            smoke.Smoke(device)._mapped()
+        device.sharing = None
+        with pytest.raises(RuntimeError, match="peers map no memory of this device"):
+            smoke.Smoke(device)._mapped()
 
 
 def test_a_wrong_result_fails_and_the_rest_goes_on() -> None:
