@@ -71,6 +71,22 @@ def runs_of(slots: Sequence[int], slot_bytes: int, into: Destination, part: Part
     first_byte, size = part or (0, slot_bytes)
     remote = np.asarray(slots, dtype=np.int64) * slot_bytes + first_byte
     local, memory = _places(into, size)
+    return _joined(remote, local, size, memory)
+
+
+def runs_into_pool(slots: Sequence[int], slot_bytes: int, own_slots: Sequence[int], own_address: int) -> Runs:
+    """The same for these slots of the own pool, which begins at an address, of whatever memory; who has it keeps it.
+
+    The caller has checked the slots of both.
+    """
+    remote, local = (np.asarray(numbers, dtype=np.int64) * slot_bytes for numbers in (slots, own_slots))
+    return _joined(remote, local + own_address, slot_bytes, ())
+
+
+def _joined(
+    remote: NDArray[np.int64], local: NDArray[np.int64], size: int, memory: Sequence[NDArray[np.uint8]]
+) -> Runs:
+    """Blocks of `size` bytes, with those in one copy that are neighbours at both ends."""
     starts = np.ones(len(remote), dtype=bool)
     starts[1:] = (np.diff(remote) != size) | (np.diff(local) != size)
     first = np.flatnonzero(starts)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from distkv.wire.links.mapped_copy import copy_runs
 from distkv.wire.links.pool_memory import Part
-from distkv.wire.links.runs import Destination, Runs, runs_of
+from distkv.wire.links.runs import Destination, Runs, runs_into_pool, runs_of
 
 NUM_SLOTS = 12
 
@@ -105,3 +105,12 @@ def test_what_cannot_be_written_is_refused() -> None:
 
 def _ranges(first: int, place: int, size: int) -> tuple[range, range]:
     return range(first, first + size), range(place, place + size)
+
+
+@given(st.lists(st.integers(0, NUM_SLOTS - 1), max_size=8), st.permutations(range(NUM_SLOTS)))
+def test_runs_into_the_own_pool_are_those_into_views_of_it(slots: list[int], order: list[int]) -> None:
+    own = memoryview(bytearray(NUM_SLOTS * 16))
+    own_slots = order[: len(slots)]
+    views = [own[slot * 16 : (slot + 1) * 16] for slot in own_slots]
+    address = np.frombuffer(own, dtype=np.uint8).ctypes.data
+    assert listed(runs_into_pool(slots, 16, own_slots, address)) == listed(runs_of(slots, 16, views))

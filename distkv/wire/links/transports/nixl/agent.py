@@ -76,11 +76,11 @@ class Agent:
         with failing_as("disconnecting"):
             self._agent.invalidateRemoteMD(peer)
 
-    def read(self, local: Rows, remote: Rows, remote_memory: str, peer: str) -> int:
+    def read(self, local: Rows, local_memory: str, remote: Rows, remote_memory: str, peer: str) -> int:
         """Start to read a list of places of the peer, of as many bytes as those here; returns the transfer, which is to
         be released, also if this raises later on."""
         with failing_as("starting a READ"):
-            here = nixl.nixlXferDList(nixl.DRAM_SEG, local)
+            here = nixl.nixlXferDList(_SEGMENTS[local_memory], local)
             there = nixl.nixlXferDList(_SEGMENTS[remote_memory], remote)
             handle = int(self._agent.createXferReq(nixl.NIXL_READ, here, there, peer))
             try:

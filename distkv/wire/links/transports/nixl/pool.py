@@ -26,27 +26,26 @@ class NixlPool(OneSidedPool[NixlOffer, NixlAccess]):
     def __init__(self, pool: Pool) -> None:
         """Raises NixlError where NIXL does not work."""
         offer = NixlOffer(version=bindings.version, seal_key=new_seal_key(), has_rdma=int(has_rdma()))
-        super().__init__(offer, NixlAccess)
-        self._region = pool.region
+        super().__init__(pool.region, offer, NixlAccess)
         # The first agent of a process takes half a second, for its libraries: no peer is to wait for that. Memory that
         # NIXL cannot read is noticed here, too.
         first = Agent("", has_thread=False)
-        first.register(self._region)
+        first.register(self.region)
         first.close()
-        # What comes here comes by way of main memory, if the pool is on a GPU.
-        self._own = self._region if self._region.memory == "host" else None
-        self._serving = ServingAgents(self._region)
+        self._serving = ServingAgents(self.region)
 
     def reader(self, endpoint: DataEndpoint, offer: NixlOffer, access: NixlAccess, device: str) -> Reader:
         """See OneSidedPool."""
         process = Process(host_key=endpoint.host_key, pid=access.pid, has_rdma=bool(offer.has_rdma))
         if why := why_unreachable(process, access.address if access.memory == "host" else None):
             raise NixlError(why)
-        return Reader(access, device, self._own)
+        # Else what comes to a pool on a GPU comes by way of main memory.
+        own = self.region if self.region.memory == "host" else self.destination(endpoint)
+        return Reader(access, device, own)
 
     def access(self, device: str) -> NixlAccess:
         """See OneSidedPool."""
-        region = self._region
+        region = self.region
         return NixlAccess(
             metadata=self._serving.metadata(device),
             pid=os.getpid(),

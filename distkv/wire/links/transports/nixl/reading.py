@@ -30,11 +30,15 @@ PAUSE_S = 100e-6
 """A read is looked at without a pause at first, then now and then: what carries it needs a processor, too."""
 
 
-class Reading:
-    """One read: what of it is under way, what is to follow, and the memory that it was registered for."""
+_HOST = PoolRegion(address=0, num_bytes=0)
 
-    def __init__(self, pieces: Iterator[Runs], borrowed: list[PoolRegion]) -> None:
-        self.pieces, self.borrowed = pieces, borrowed
+
+class Reading:
+    """One read: what of it is under way, what is to follow, and the memory that it was registered for. place: memory of
+    the kind where it arrives."""
+
+    def __init__(self, pieces: Iterator[Runs], borrowed: list[PoolRegion], place: PoolRegion) -> None:
+        self.pieces, self.borrowed, self.place = pieces, borrowed, place
         self.under_way: deque[int] = deque()
         self.is_complete = False
 
@@ -58,7 +62,8 @@ class Reader:
             borrowed = _outside(self._own, runs)
             for region in borrowed:
                 agent.register(region)
-            reading = Reading(_pieces(runs), borrowed)
+            # What is borrowed is the host's. Nothing arrives in both.
+            reading = Reading(_pieces(runs), borrowed, self._own if self._own and not borrowed else _HOST)
             self._readings.append(reading)
             self._move_on(agent, reading)
             return reading
@@ -105,8 +110,9 @@ class Reader:
         while len(reading.under_way) < AHEAD and (piece := next(reading.pieces, None)) is not None:
             remote = self._access.address + piece.remote
             memory, device = self._access.memory, self._access.device
-            rows = _rows(piece.local, piece.sizes, 0), _rows(remote, piece.sizes, device)
-            reading.under_way.append(agent.read(*rows, memory, self._peer))
+            here = reading.place
+            rows = _rows(piece.local, piece.sizes, here.device), _rows(remote, piece.sizes, device)
+            reading.under_way.append(agent.read(rows[0], here.memory, rows[1], memory, self._peer))
         if not reading.under_way:
             self._readings.remove(reading)
             for region in reading.borrowed:

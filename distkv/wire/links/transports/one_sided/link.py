@@ -7,11 +7,11 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Generic, Protocol, TypeVar
 
-from distkv.errors import LinkClosed, LinkTimeout
+from distkv.errors import LinkClosed, LinkTimeout, MalformedMessage
 from distkv.wire.links.base import BlockRead
 from distkv.wire.links.frames import FrameSocket
-from distkv.wire.links.pool_memory import Part
-from distkv.wire.links.runs import Destination, Runs, runs_of
+from distkv.wire.links.pool_memory import Part, PoolRegion, slots_problem
+from distkv.wire.links.runs import Destination, Runs, runs_into_pool, runs_of
 from distkv.wire.links.transports.one_sided.errors import OneSidedError
 from distkv.wire.links.transports.stream_link import StreamLink
 
@@ -50,17 +50,35 @@ class OneSidedLink(StreamLink, Generic[PendingT]):
     """A TensorLink that reads without the peer's Python; by RDMA and CMA also while the peer is stopped."""
 
     def __init__(
-        self, frames: FrameSocket, slot_bytes: int, num_slots: int, transport: str, reader: Reader[PendingT]
+        self,
+        frames: FrameSocket,
+        slot_bytes: int,
+        num_slots: int,
+        transport: str,
+        reader: Reader[PendingT],
+        own: PoolRegion | None = None,
     ) -> None:
-        """Owns the reader from here on."""
+        """Owns the reader from here on. own: the own pool, if reads arrive there that are to."""
         super().__init__(frames, slot_bytes, num_slots, transport)
-        self._reader = reader
+        self._reader, self._own = reader, own
 
     def read_blocks(self, slots: Sequence[int], into: Destination, part: Part | None = None) -> BlockRead:
         self._check_read(slots, into, part)
         self._frames.check_alive()
         with self._ending():
             return OneSidedRead(self, self._reader.start(runs_of(slots, self.slot_bytes, into, part)))
+
+    def read_into_pool(self, slots: Sequence[int], own_slots: Sequence[int]) -> BlockRead | None:
+        """See PlacingLink."""
+        if self._own is None:
+            return None
+        own_num_slots = self._own.num_bytes // self.slot_bytes
+        if problem := slots_problem(slots, self.num_slots) or slots_problem(own_slots, own_num_slots):
+            raise MalformedMessage(problem)
+        self._frames.check_alive()
+        with self._ending():
+            runs = runs_into_pool(slots, self.slot_bytes, own_slots, self._own.address)
+            return OneSidedRead(self, self._reader.start(runs))
 
     def advance(self, pending: PendingT) -> bool:
         """Move the link's reads on; whether anything moved. Raises LinkClosed."""

@@ -10,6 +10,7 @@ import structlog
 
 from distkv.errors import LinkClosed, LinkError, MalformedMessage
 from distkv.wire.links.base import TensorLink
+from distkv.wire.links.pool_memory import PoolRegion
 from distkv.wire.links.registration import ask_to_attach
 from distkv.wire.links.transports.offer import TransportUnusable, offered
 from distkv.wire.links.transports.one_sided.access import (
@@ -22,6 +23,7 @@ from distkv.wire.links.transports.one_sided.access import (
 from distkv.wire.links.transports.one_sided.devices import device_of
 from distkv.wire.links.transports.one_sided.errors import OneSidedError
 from distkv.wire.links.transports.one_sided.link import OneSidedLink, Reader
+from distkv.wire.links.transports.one_sided.reach import lands_on_gpu
 from distkv.wire.links.transports.sockets import greet, open_tcp, open_unix
 from distkv.wire.links.transports.stream_link import StreamLink
 from distkv.wire.messages.common import DataEndpoint
@@ -40,9 +42,14 @@ class OneSidedPool(ABC, Generic[Offer, Access]):
     name: ClassVar[str]
     library: ClassVar[str]
 
-    def __init__(self, offer: Offer, access: type[Access]) -> None:
-        self.offer = offer
+    def __init__(self, region: PoolRegion, offer: Offer, access: type[Access]) -> None:
+        """region: of the own pool."""
+        self.offer, self.region = offer, region
         self._access = access
+
+    def destination(self, endpoint: DataEndpoint) -> PoolRegion | None:
+        """The own pool, if it lies on a GPU and what is read from this peer arrives there."""
+        return self.region if lands_on_gpu(self.region, endpoint.host_key) else None
 
     @abstractmethod
     def reader(self, endpoint: DataEndpoint, offer: Offer, access: Access, device: str) -> Reader[Any]:
@@ -78,7 +85,8 @@ class OneSidedPool(ABC, Generic[Offer, Access]):
         except BaseException:
             frames.end(abrupt=True)
             raise
-        link = OneSidedLink(frames, slot_bytes, num_slots, self.name, reader)
+        own = self.destination(endpoint)
+        link = OneSidedLink(frames, slot_bytes, num_slots, self.name, reader, own)
         try:
             probe = memoryview(bytearray(min(_PROBE_BYTES, slot_bytes)))
             link.read([0], [probe], deadline - time.monotonic(), (0, len(probe)))
@@ -91,6 +99,8 @@ class OneSidedPool(ABC, Generic[Offer, Access]):
         except BaseException:
             link.abort()
             raise
+        if own is not None:
+            _log.info("blocks arrive on the GPU", peer=hello.expects_id, transport=self.name)
         return link
 
     def attach(self, link: TensorLink, body: memoryview) -> bytes:

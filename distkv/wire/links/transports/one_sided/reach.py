@@ -11,9 +11,10 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from distkv.wire.links.pool_memory import host_key
+from distkv.wire.links.pool_memory import PoolRegion, host_key
 
 _INFINIBAND = Path("/sys/class/infiniband")
+_MODULES = Path("/sys/module")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,13 @@ def has_rdma() -> bool:
         return False
     allowed = {device.split(":")[0] for device in os.environ.get("UCX_NET_DEVICES", "").split(",")}
     return any(device.name in allowed for device in _INFINIBAND.iterdir())
+
+
+def lands_on_gpu(pool: PoolRegion, peer_host_key: str) -> bool:
+    """Whether reads from a peer arrive in this pool, of a GPU, without main memory in between: from another host, by an
+    RDMA device that writes to GPUs (GPUDirect), for which a module of the kernel is loaded."""
+    has_module = any((_MODULES / name).is_dir() for name in ("nvidia_peermem", "nv_peer_mem"))
+    return pool.memory == "cuda" and peer_host_key != host_key() and has_rdma() and has_module
 
 
 class _Vector(ctypes.Structure):

@@ -23,8 +23,8 @@ class UcxPool(OneSidedPool[PoolOffer, UcxAccess]):
     def __init__(self, pool: Pool) -> None:
         """Raises ImportError and UcxError as `library.load` does."""
         version = ".".join(map(str, library.load().version))
-        super().__init__(PoolOffer(version=version, seal_key=new_seal_key()), UcxAccess)
-        self._owners = Owners(pool.region)
+        super().__init__(pool.region, PoolOffer(version=version, seal_key=new_seal_key()), UcxAccess)
+        self._owners = Owners(self.region)
 
     def reader(self, endpoint: DataEndpoint, offer: PoolOffer, access: UcxAccess, device: str) -> Reader:
         """See OneSidedPool."""

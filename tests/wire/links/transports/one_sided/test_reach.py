@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from distkv.wire.links.pool_memory import host_key
+from distkv.wire.links.pool_memory import PoolRegion, host_key
 from distkv.wire.links.transports.one_sided import reach
-from distkv.wire.links.transports.one_sided.reach import Process, has_rdma, why_unreachable
+from distkv.wire.links.transports.one_sided.reach import Process, has_rdma, lands_on_gpu, why_unreachable
 
 
 def here(pid: int) -> Process:
@@ -47,3 +47,21 @@ def test_rdma_counts_where_ucx_may_use_it(
 def test_no_device_is_no_rdma(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(reach, "_INFINIBAND", tmp_path / "missing")
     assert not has_rdma()
+
+
+def test_what_arrives_on_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Each of its conditions taken away."""
+    for folder in ("infiniband/mlx5_0", "module/nvidia_peermem", "none"):
+        (tmp_path / folder).mkdir(parents=True)
+    monkeypatch.setattr(reach, "_INFINIBAND", tmp_path / "infiniband")
+    monkeypatch.setattr(reach, "_MODULES", tmp_path / "module")
+    monkeypatch.setenv("UCX_NET_DEVICES", "mlx5_0:1")
+    on_gpu, on_host = (PoolRegion(address=1, num_bytes=1, memory=memory) for memory in ("cuda", "host"))  # type: ignore[arg-type]
+    assert lands_on_gpu(on_gpu, "elsewhere")
+    assert not lands_on_gpu(on_host, "elsewhere")
+    assert not lands_on_gpu(on_gpu, host_key())
+    monkeypatch.setattr(reach, "_MODULES", tmp_path / "none")
+    assert not lands_on_gpu(on_gpu, "elsewhere")
+    monkeypatch.setattr(reach, "_MODULES", tmp_path / "module")
+    monkeypatch.setattr(reach, "_INFINIBAND", tmp_path / "none")
+    assert not lands_on_gpu(on_gpu, "elsewhere")
