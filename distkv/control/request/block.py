@@ -185,15 +185,12 @@ class BlockCounts:
         was, now = block.counted, block.kinds()
         if was == now:
             return
-        block.counted = now
-        if was is HERE and now is MOVABLE:  # as nearly all are, sooner or later
-            self.movable += 1
-            return
         self.local += now[0] - was[0]
         self.unplaced += now[1] - was[1]
         self.awaiting_slot += now[2] - was[2]
         self.outgoing += now[3] - was[3]
         self.movable += now[4] - was[4]
+        block.counted = now
 
     def validate(self, blocks: Seq[Block]) -> None:
         """The counts are those of these blocks."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 
-from distkv.control.request.block import HERE, NOWHERE, PROMISED, Block, BlockCounts, Cleared, Debt
+from distkv.control.request.block import HERE, MOVABLE, NOWHERE, PROMISED, Block, BlockCounts, Cleared, Debt
 from distkv.control.request.block_table import BlockTable
 from distkv.wire.messages.common import Run
 from distkv.wire.messages.to_rmanager import BlocksReady
@@ -165,9 +165,14 @@ class Placement:
 
     def mark_full(self, blocks: Iterable[Block]) -> None:
         """Every layer of every position of these blocks is written."""
+        num_movable = 0
         for block in blocks:
             block.full = True
-            self.counts.update(block)
+            if block.counted is HERE:  # as nearly all are
+                block.counted, num_movable = MOVABLE, num_movable + 1
+            else:
+                self.counts.update(block)
+        self.counts.movable += num_movable
 
     def to_checksum(self, most_per_debt: int) -> list[tuple[Block, int]]:
         """Full blocks that are to leave and have no checksum yet, with their slots; the worker is to make them now."""

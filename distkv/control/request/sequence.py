@@ -156,7 +156,7 @@ class Sequence:
 
     def computed(self, start: int, end: int) -> int:
         """The KV of [start, end) is written; returns how many of these positions had been computed before."""
-        again = max(0, min(end, self.high_water) - start)
+        again = max(0, min(end, self.high_water) - start) if start < self.high_water else 0
         self.high_water = max(self.high_water, end)
         block_tokens = self.placement.block_tokens
         if (first := start // block_tokens) < (after := end // block_tokens):

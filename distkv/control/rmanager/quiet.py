@@ -143,12 +143,16 @@ class Quiet:
             self._heartbeats.on_step(result.compute_s)
             scheduler.observe(oldest, result.compute_s)
             self._observe(oldest, result, now)
+        num_steps = len(results)
         parts = list(oldest.planned.values())
-        slots = self._take_slots(parts, len(results))
+        slots = self._take_slots(parts, num_steps)
         for part, taken, (tokens, token_ids) in zip(parts, slots, _columns(results), strict=True):
             self._commit(part, taken, tokens, token_ids)
-        self._state.counters.generation_tokens += len(parts) * len(results)
-        scheduler.repeated(len(results))
+        counters = self._state.counters
+        counters.generation_tokens += num_steps * len(parts)
+        counters.attended_tokens += num_steps * sum([part.start + 1 for part in parts])
+        counters.attended_tokens += num_steps * (num_steps - 1) // 2 * len(parts)
+        scheduler.repeated(num_steps)
 
     # --- whether it is quiet
 
@@ -204,13 +208,12 @@ class Quiet:
     def _commit(self, part: Planned, slots: list[int], tokens: array[int], token_ids: tuple[int, ...]) -> None:
         """What steps did for one sequence, the first of them as it was planned. slots: for the rBlocks that were begun.
         token_ids: the tokens once more."""
-        state, seq, start, steps = self._state, part.seq, part.start, len(tokens)
-        counters = state.counters
-        counters.recomputed_tokens += seq.decoded(start, tokens, slots)
-        counters.attended_tokens += steps * (start + 1) + steps * (steps - 1) // 2
+        state, seq = self._state, part.seq
+        if again := seq.decoded(part.start, tokens, slots):
+            state.counters.recomputed_tokens += again
         if part.remote:
             blocks = sum(span.num_blocks for span in part.remote)
-            counters.remote_attended_tokens += steps * blocks * seq.placement.block_tokens
+            state.counters.remote_attended_tokens += len(tokens) * blocks * seq.placement.block_tokens
             state.paths.attended(state.settings.instance_id, part.remote)
         request = seq.request
         text = seq.output.extend(token_ids)

@@ -82,10 +82,11 @@ class Sequences(MutableMapping[str, Sequence]):
         decode."""
         context_tokens, prefill_tokens = 0, self.queue.unplaced_tokens
         for seq in self.running:
-            uncomputed = len(seq.uncomputed)
-            context_tokens += seq.length - uncomputed
-            if uncomputed != 1 or not seq.is_decoding:
-                prefill_tokens += uncomputed
+            if seq.is_decoding:
+                context_tokens += seq.length - 1
+            else:
+                context_tokens += seq.num_computed
+                prefill_tokens += seq.num_uncomputed
         for seq in chain(self.acquiring, self.queue.resuming):
             if not seq.is_decoding:
                 prefill_tokens += seq.num_uncomputed

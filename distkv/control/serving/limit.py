@@ -79,7 +79,10 @@ class ServingLimit:
         if is_decoding:
             self._decode_s += compute_s
             self._decodes += 1
-        self.look(now)
+        if self._served_s or self.max_tpot_s is not None or self._is_limited:
+            self.look(now)
+        else:  # nothing is used of any limit
+            self._over_since = math.inf
 
     def on_idle(self) -> None:
         """No own request runs: nobody is hurt by serving. That the pauses were long is remembered."""

@@ -49,8 +49,8 @@ class MemberTable(MutableMapping[str, Member]):
         self.lendable_blocks = 0
         self._members: dict[str, Member] = {}
         self._lendable: dict[str, int] = {}
-        self._creditors: list[tuple[int, str]] = []  # (- free rBlocks, id)
-        self._filed: dict[str, tuple[int, str]] = {}
+        self._creditors: list[Member] = []  # by `_rank`
+        self._filed: dict[str, Member] = {}
 
     def __getitem__(self, instance_id: str) -> Member:
         return self._members[instance_id]
@@ -92,17 +92,17 @@ class MemberTable(MutableMapping[str, Member]):
 
     def num_creditors_with(self, free_blocks: int) -> int:
         """Those of them that have so many free rBlocks, or more: the first so many of `creditors`."""
-        return bisect_left(self._creditors, (1 - free_blocks, ""))
+        return bisect_left(self._creditors, (1 - free_blocks, ""), key=_rank)
 
     def creditors(self, start: int, stop: int) -> list[Member]:
         """The peers from `start` to before `stop` that may be asked for memory, in the order of their free rBlocks,
         most first."""
-        return [self._members[instance_id] for _, instance_id in self._creditors[start:stop]]
+        return self._creditors[start:stop]
 
     def validate(self) -> None:
         """The sum and the order are those of the members."""
-        filed = {name: (-self._members[name].free_blocks, name) for name in self._members if self.may_lend(name)}
-        assert filed == self._filed and sorted(filed.values()) == self._creditors, "creditors misfiled"
+        filed = {name: member for name, member in self._members.items() if self.may_lend(name)}
+        assert filed == self._filed and sorted(filed.values(), key=_rank) == self._creditors, "creditors misfiled"
         assert self.lendable_blocks == sum(map(self._lendable_of, self._members))
 
     def _lendable_of(self, instance_id: str) -> int:
@@ -117,12 +117,17 @@ class MemberTable(MutableMapping[str, Member]):
         if lendable:
             self._lendable[instance_id] = lendable
         before = self._filed.get(instance_id)
-        now = (-self._members[instance_id].free_blocks, instance_id) if self.may_lend(instance_id) else None
-        if before == now:
+        now = self._members[instance_id] if self.may_lend(instance_id) else None
+        if before is now:
             return
         if before is not None:
-            del self._creditors[bisect_left(self._creditors, before)]
+            del self._creditors[bisect_left(self._creditors, _rank(before), key=_rank)]
             del self._filed[instance_id]
         if now is not None:
             self._filed[instance_id] = now
-            insort(self._creditors, now)
+            insort(self._creditors, now, key=_rank)
+
+
+def _rank(member: Member) -> tuple[int, str]:
+    """Those that have most free rBlocks first."""
+    return -member.free_blocks, member.instance_id

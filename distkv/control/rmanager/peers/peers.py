@@ -58,7 +58,7 @@ class PeerBook:
         self.cursor = MemberCursor()
         self._log = MemberLog(max(1, state.settings.incarnation))
         self._listed: dict[str, Member] = {}
-        self._reached: dict[str, tuple[int, DataEndpoint]] = {}
+        self._reached: dict[str, Member] = {}
         self._changed: set[str] = set()
         self._source = 0
         self._postponed: dict[str, Member] = {}
@@ -110,8 +110,8 @@ class PeerBook:
         for instance_id in sorted(self._changed):
             known, member = self._reached.pop(instance_id, None), self._state.members.find(instance_id)
             if member is not None and (reached := _reached_at(member)) is not None:
-                self._reached[instance_id] = reached
-                if known != reached:
+                self._reached[instance_id] = member
+                if known is None or _reached_at(known) != reached:
                     members.append(member)
             elif known is not None:
                 gone.append(instance_id)
@@ -156,7 +156,8 @@ class PeerBook:
         known = self._state.members.find(instance_id)
         self._listed.pop(instance_id, None)
         self._state.members[instance_id] = member
-        if self._reached.get(instance_id) != _reached_at(member):
+        reached = self._reached.get(instance_id)
+        if (None if reached is None else _reached_at(reached)) != _reached_at(member):
             self._changed.add(instance_id)
         self._log.put(member)
         if known is None:
@@ -227,7 +228,8 @@ class PeerBook:
         """The worker was told of all that it may reach."""
         assert not self._changed, "what changed was not told"
         reached = {name: _reached_at(member) for name, member in self._state.members.items()}
-        assert self._reached == {name: at for name, at in reached.items() if at is not None}
+        told = {name: _reached_at(member) for name, member in self._reached.items()}
+        assert told == {name: at for name, at in reached.items() if at is not None}
 
     # --- what it tells
 
