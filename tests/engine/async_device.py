@@ -110,6 +110,8 @@ class TorchStaticDecode:
         self._block_tokens = block_tokens
         self._rows: list[tuple[int, int, int]] = []
         self.planned = 0
+        rows, heads, dim = inputs.attended.shape
+        self.partials = torch.zeros(rows, heads, dim), torch.zeros(rows, heads)
 
     def plan(self, places: NDArray[np.int64], first_positions: NDArray[np.int64], keys: NDArray[np.int64]) -> None:
         assert keys.max() <= self._most_keys
@@ -126,5 +128,8 @@ class TorchStaticDecode:
             slots = self._inputs.tables[place : place - (-seen // tokens)].tolist()
             table = BlockTable(slots, range(first, first + len(slots) * tokens, tokens), first + seen, tokens)
             metadata = AttentionMetadata((range(1),), (table,), self._inputs.positions[row : row + 1])
-            out, _ = self._backend.attend(q[row : row + 1], kv, metadata, scale, window)
-            self._inputs.attended[row : row + 1] = out
+            out, lse = self._backend.attend(q[row : row + 1], kv, metadata, scale, window)
+            if self._inputs.merged_elsewhere:
+                self.partials[0][row], self.partials[1][row] = out[0], lse[0]
+            else:
+                self._inputs.attended[row : row + 1] = out

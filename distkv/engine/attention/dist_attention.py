@@ -12,21 +12,17 @@ from distkv.engine.attention.creditor_link import CreditorLink
 from distkv.engine.attention.direct import attend_directly
 from distkv.engine.attention.layer_times import LayerTimes
 from distkv.engine.device.device import Device, PendingCopy
-from distkv.engine.device.pool import KvPool
-from distkv.engine.model.decoder import Model
 from distkv.engine.step.batch import Batch
 from distkv.engine.step.graphs.pieces import Pieces
 from distkv.kernels import Partial, empty_partial
 
 
-def dist_attention(
-    layer: int, pieces: Pieces, batch: Batch, model: Model, pool: KvPool
-) -> Generator[None, None, Tensor]:
-    """Attention over all keys, wherever they lie, float32 [N, Hq, D]; its one pause is the other microbatches' turn.
+def dist_attention(layer: int, pieces: Pieces, batch: Batch, device: Device) -> Generator[None, None, Tensor]:
+    """Attention over all keys, wherever they lie, as `pieces` goes on with it; its one pause is the other microbatches'
+    turn.
 
     Rows of sequences that lost a creditor hold numbers that mean nothing.
     """
-    config, device = model.config, model.device
     q = pieces.store(layer)
     if batch.exchange is not None:
         attended = attend_directly(layer, q, batch, batch.exchange, device.backend)
@@ -36,7 +32,7 @@ def dist_attention(
     begun_s = time.monotonic()
     queries = send_queries(layer, q, batch.links, device)
     sent_s = time.monotonic()
-    local = device.backend.attend(q, pool.layer(layer), batch.metadata, config.scale, config.windows[layer])
+    local = pieces.attend(layer, q)
     attended_s = time.monotonic()
     batch.attend_s += attended_s - sent_s
     queries.complete()
@@ -45,7 +41,7 @@ def dist_attention(
     waits_s = time.monotonic()
     partials = collect_partials(layer, q, batch, device)
     collected_s = time.monotonic()
-    attended = batch.merge_plan.merge(local, [*partials, *fetched], device.backend)
+    attended = pieces.merge(local, [*partials, *fetched])
     if batch.times is not None:
         merged_s = time.monotonic()
         batch.times.append(LayerTimes(layer, begun_s, sent_s, attended_s, waits_s, collected_s, merged_s))

@@ -12,6 +12,8 @@ from distkv.engine.attention.dist_attention import dist_attention
 from distkv.engine.device.pool import KvPool
 from distkv.engine.model.decoder import Model
 from distkv.engine.step.batch import Batch
+from distkv.engine.step.graphs.decode import DecodeGraphs
+from distkv.engine.step.graphs.exchanges import ExchangeGraphs
 from distkv.engine.step.graphs.pieces import EagerPieces, Pieces
 from distkv.engine.step.graphs.piecewise import PiecewiseGraphs
 from distkv.wire.messages.counters import Counters
@@ -24,7 +26,8 @@ class Forward:
     host must not keep them waiting, the pieces between attentions are captured.
     """
 
-    def __init__(self, model: Model, pool: KvPool) -> None:
+    def __init__(self, model: Model, pool: KvPool, decodes: DecodeGraphs | None = None) -> None:
+        """decodes: of the same model and pool, where there are graphs of whole steps."""
         self._model, self._pool = model, pool
         self._all_layers = model.forward_over([pool.layer(index) for index in range(model.config.num_layers)])
         config, heads = model.config, model.heads
@@ -33,6 +36,7 @@ class Forward:
             layers, config.windows, config.scale, heads.queries, model.dtype
         )
         self._graphs = PiecewiseGraphs(model, pool) if model.device.is_async else None
+        self._exchange_graphs = None if decodes is None else ExchangeGraphs(model, pool, decodes)
 
     def __call__(self, batches: Sequence[Batch], counters: Counters) -> list[Tensor]:
         """Last hidden states of the wanted rows of each, [M, hidden]. Counts model_s and attend_wait_s."""
@@ -58,11 +62,19 @@ class Forward:
         """What became of captured graphs, in words: for benchmarks."""
         if self._graphs is None:
             return "none on this device"
-        return f"given up: {self._graphs.problem}" if self._graphs.problem else "captured"
+        exchanges = self._exchange_graphs.problem if self._exchange_graphs else None
+        problem = self._graphs.problem or exchanges
+        return f"given up: {problem}" if problem else "captured"
+
+    def capture(self) -> None:
+        """All graphs of decode steps with keys at creditors, where there are any."""
+        if self._exchange_graphs is not None:
+            self._exchange_graphs.capture_all()
 
     def _by_turns(self, batches: Sequence[Batch]) -> list[Tensor]:
         """Layer by layer, the first batch first: a later one may read what an earlier one stores."""
-        passes = [self._layers(batch, self._pieces(batch, index)) for index, batch in enumerate(batches)]
+        exchange = self._exchange_graphs.pieces(batches[0]) if self._exchange_graphs and len(batches) == 1 else None
+        passes = [self._layers(batch, exchange or self._pieces(batch, index)) for index, batch in enumerate(batches)]
         hidden: list[Tensor] = []
         while len(hidden) < len(passes):
             for one in passes:
@@ -74,12 +86,12 @@ class Forward:
 
     def _layers(self, batch: Batch, pieces: Pieces) -> Generator[None, None, Tensor]:
         """Pauses in each layer when its queries are under way."""
-        model, pool = self._model, self._pool
-        last = model.config.num_layers - 1
+        device = self._model.device
+        last = self._model.config.num_layers - 1
         pieces.begin()
         for layer in range(last):
-            pieces.advance(layer, (yield from dist_attention(layer, pieces, batch, model, pool)))
-        return pieces.end((yield from dist_attention(last, pieces, batch, model, pool)))
+            pieces.advance(layer, (yield from dist_attention(layer, pieces, batch, device)))
+        return pieces.end((yield from dist_attention(last, pieces, batch, device)))
 
     def _pieces(self, batch: Batch, microbatch: int) -> Pieces:
         if self._graphs is None:

@@ -74,9 +74,9 @@ class StepRunner:
         self.fetching = (
             None if prefill_kv == "ship" else Fetching(pool, model.config, self._device, prefill_kv, fetch_bytes)
         )
-        self._forward = Forward(model, pool)
         has_graphs = self._device.is_async and self._device.backend.static_keys
         self._graphs = DecodeGraphs(model, pool) if has_graphs else None
+        self._forward = Forward(model, pool, self._graphs)
         self._sample = Sampler(model, histories, self.constraints)
 
     def run(self, step: Step) -> tuple[SeqResult, ...]:
@@ -140,6 +140,7 @@ class StepRunner:
         if self._graphs is not None:
             with self._stream:
                 self._graphs.capture_all()
+                self._forward.capture()
 
     def forget(self, request_ids: Collection[str], grammar_ids: Collection[int] = ()) -> None:
         """Drop what is remembered of these requests and grammars."""

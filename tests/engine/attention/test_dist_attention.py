@@ -86,12 +86,14 @@ class Setting:
         return TorchBackend().merge(partials)
 
     def run(self) -> Tensor:
-        config = SimpleNamespace(scale=1.0, windows=(None,) * (LAYER + 1))
-        model: Any = SimpleNamespace(config=config, device=self.device)
-        pool: Any = SimpleNamespace(layer=lambda layer: None)
-        pieces: Any = self
+        backend: Any = self
+        pieces: Any = SimpleNamespace(
+            store=self.store,
+            attend=self.attend,
+            merge=lambda local, partials: self.batch.merge_plan.merge(local, partials, backend),
+        )
         batch: Any = self.batch
-        turns = dist_attention(LAYER, pieces, batch, model, pool)
+        turns = dist_attention(LAYER, pieces, batch, self.device)
         with self.device.stream():
             assert next(turns) is None
             self.calls.append("others")

@@ -18,7 +18,7 @@ PROMPT = prompt_ids(50)
 def test_a_warm_start_counts_nothing(engine: Engine, device: AsyncHost) -> None:
     warm_up(engine.runner, engine.model, engine.pool)
     pieces = engine.model.config.num_layers + 1
-    graphs = 7 * pieces + 7 * 2
+    graphs = 7 * pieces + 7 * 2 + 4 * (2 * pieces - 1)
     assert device.captured == graphs
     assert engine.runner.counters == Counters()
     engine.run(seq_step(PROMPT, 0, 50, engine.table(50), sample=GREEDY))

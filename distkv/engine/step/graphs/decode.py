@@ -23,15 +23,13 @@ from distkv.engine.model.decoder import Model
 from distkv.engine.sampling.distribution import argmax
 from distkv.engine.step.batch import PlannedSeq
 from distkv.engine.step.graphs.device_tables import DeviceTables, TakenTables
+from distkv.engine.step.graphs.division import Division
 from distkv.engine.step.graphs.piecewise import NO_SLOT, SIZES
 from distkv.kernels.static_decode import StaticInputs
 
 NUM_TABLES = 256
 _TABLE_BYTES = 64 << 20
 """Of all tables: longer contexts than they hold are computed without these graphs."""
-
-_LEAST_SLACK, _SLACK_SHARE = 256, 8
-"""A division of keys is for contexts that grow by so many tokens, or by one part in so many."""
 
 
 @dataclass(slots=True)
@@ -51,7 +49,8 @@ class Decodes:
 
 class DecodeGraphs:
     """Makes graphs of a model over a pool, on a device whose backend has a `static_decode`. For one thread and one
-    stream. When a capture fails, the reason is logged and nothing is captured any more. problem: that reason."""
+    stream. When a capture fails, the reason is logged and nothing is captured any more. problem: that reason.
+    max_blocks: of a table."""
 
     problem: str | None = None
 
@@ -60,7 +59,7 @@ class DecodeGraphs:
     ) -> None:
         """max_blocks: of the longest context; by default as many as the pool has, up to 64 MiB of tables."""
         self._model, self._pool, self._sizes = model, pool, sizes
-        self._max_blocks = min(max_blocks or pool.num_slots, pool.num_slots, _TABLE_BYTES // (4 * NUM_TABLES))
+        self.max_blocks = min(max_blocks or pool.num_slots, pool.num_slots, _TABLE_BYTES // (4 * NUM_TABLES))
         self._tables: DeviceTables | None = None
         self._graphs: dict[tuple[int, int], _DecodeGraph] = {}
 
@@ -76,7 +75,7 @@ class DecodeGraphs:
             # One row over own keys, whose next token is wanted.
             if step.sample is None or step.remote or len(one.tokens) != 1 or step.prompt_logprobs is not None:
                 return None
-        steps, device_tables = [one.step for one in planned], self._device_tables()
+        steps, device_tables = [one.step for one in planned], self.tables
         taken = device_tables.take([step.request_id for step in steps], [step.local for step in steps])
         if taken is None:
             return None
@@ -94,7 +93,7 @@ class DecodeGraphs:
 
     def capture_all(self) -> None:
         """All that steps can need, before the first of them."""
-        longest = self._max_blocks * self._pool.block_tokens
+        longest = self.max_blocks * self._pool.block_tokens
         for most_keys in self._model.device.backend.static_keys:
             for size in self._sizes:
                 self._graph(size, most_keys)
@@ -106,10 +105,11 @@ class DecodeGraphs:
         if self._tables is not None:
             self._tables.forget(request_ids)
 
-    def _device_tables(self) -> DeviceTables:
-        """Made when they are first needed."""
+    @property
+    def tables(self) -> DeviceTables:
+        """Of all captured decodes. Made when they are first needed."""
         if self._tables is None:
-            self._tables = DeviceTables(self._pool, self._model.device.place, NUM_TABLES, self._max_blocks)
+            self._tables = DeviceTables(self._pool, self._model.device.place, NUM_TABLES, self.max_blocks)
         return self._tables
 
     def _most_keys(self, longest: int) -> int:
@@ -119,7 +119,7 @@ class DecodeGraphs:
         graph = self._graphs.get((size, most_keys))
         if graph is None and self.problem is None:
             try:  # a kernel that does not compile or fit is no reason to stop either
-                graph = _DecodeGraph(self._model, self._pool, self._device_tables(), self._max_blocks, size, most_keys)
+                graph = _DecodeGraph(self._model, self._pool, self.tables, self.max_blocks, size, most_keys)
             except Exception as error:
                 self.problem = str(error)
                 self._sizes = ()
@@ -140,7 +140,6 @@ class _DecodeGraph:
         self, model: Model, pool: KvPool, tables: DeviceTables, max_blocks: int, size: int, most_keys: int
     ) -> None:
         self._model, self._pool, self._tables = model, pool, tables
-        self._max_blocks, self._most_keys = max_blocks, most_keys
         heads, place = model.heads, model.device.place
         self._nothing = np.zeros((6, size), np.int64)
         self._nothing[2] = NO_SLOT
@@ -149,8 +148,7 @@ class _DecodeGraph:
         self._attended = torch.zeros(size, heads.queries, heads.dim, dtype=model.dtype, device=place)
         inputs = StaticInputs(tables.tensor, max_blocks, self._numbers[1], self._attended, model.config.windows)
         self._attention = model.device.backend.static_decode(inputs, pool.layer(0), most_keys)
-        self._planned_for: TakenTables | None = None
-        self._most_held = self._least_held = np.empty(0, np.int64)
+        self._division = Division(self._attention, max_blocks, pool.block_tokens, most_keys)
         with torch.inference_mode():
             self._run()
             self._captured = model.device.capture(self._run, _GROUP)
@@ -158,27 +156,12 @@ class _DecodeGraph:
     def decodes(self, rows: NDArray[np.int64], taken: TakenTables, keys: NDArray[np.int64]) -> Decodes:
         """rows: [4, N], of `numbers`. taken: the table of each. keys: [N], how many each sees."""
         count, device = rows.shape[1], self._model.device
-        if taken is not self._planned_for or not self._holds(keys):
-            self._planned_for = taken
-            slack = np.maximum(keys // _SLACK_SHARE, _LEAST_SLACK)
-            self._most_held = np.minimum(keys + slack, self._most_keys)
-            self._least_held = self._most_held // 2 - _LEAST_SLACK
-            firsts = taken.first_blocks * self._pool.block_tokens
-            self._attention.plan(taken.tables * self._max_blocks, firsts, self._most_held)
+        self._division.fit(taken, keys)
         numbers = self._nothing.copy()
         numbers[:4, :count] = rows
-        at, slots = self._tables.take_changes()
-        if len(at) <= numbers.shape[1]:
-            numbers[4, : len(at)], numbers[5, : len(at)] = at, slots
-        else:
-            places, values = device.to_device(torch.from_numpy(at), torch.from_numpy(slots.astype(np.int32)))
-            self._tables.tensor.index_copy_(0, places, values)
+        self._tables.put_changes(numbers[4], numbers[5], device)
         device.write(self._numbers, torch.from_numpy(numbers))
         return Decodes(self._numbers[0, :count], self._captured)
-
-    def _holds(self, keys: np.ndarray[tuple[int], np.dtype[np.int64]]) -> bool:
-        """Whether the division that was planned is still one for about so many keys."""
-        return bool(((keys <= self._most_held) & (keys >= self._least_held)).all())
 
     def _run(self) -> tuple[Tensor, ...]:
         model, attended = self._model, self._attended

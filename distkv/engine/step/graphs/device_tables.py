@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from distkv.engine.device.device import Device
 from distkv.engine.device.pool import KvPool
 from distkv.wire.messages.common import Run
 
@@ -85,6 +86,16 @@ class DeviceTables:
             return None
         found: NDArray[np.int64] = self._slots[taken.tables, place]
         return found
+
+    def put_changes(self, at: NDArray[np.int64], slots: NDArray[np.int64], device: Device) -> None:
+        """Where `tensor` has to change, and to what, into what a graph will read of both; where they are more than fit,
+        `tensor` is changed at once."""
+        places, values = self.take_changes()
+        if len(places) <= len(at):
+            at[: len(places)], slots[: len(places)] = places, values
+        else:
+            there = device.to_device(torch.from_numpy(places), torch.from_numpy(values.astype(np.int32)))
+            self.tensor.index_copy_(0, *there)
 
     def take_changes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Where `tensor` has to change, and to what."""

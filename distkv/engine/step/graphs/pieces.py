@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from torch import Tensor
@@ -9,10 +10,11 @@ from torch import Tensor
 from distkv.engine.device.pool import KvPool
 from distkv.engine.model.decoder import Model
 from distkv.engine.step.batch import Batch
+from distkv.kernels import Partial
 
 
 class Pieces(Protocol):
-    """Of one microbatch: begin, store(0), advance(0), store(1), and so on up to the store of the last layer, end."""
+    """Of one microbatch: begin; for each layer store, attend, merge, and advance, but end for the last."""
 
     def begin(self) -> None:
         """From the tokens to the first layer."""
@@ -20,18 +22,38 @@ class Pieces(Protocol):
     def store(self, layer: int) -> Tensor:
         """Store K and V of a layer; its queries, [N, Hq, D], which hold until the next call."""
 
+    def attend(self, layer: int, q: Tensor) -> Partial:
+        """Attention of these queries to the own keys of a layer: float32 out [N, Hq, D] and lse [N, Hq]."""
+
+    def merge(self, local: Partial, partials: Sequence[Partial]) -> Tensor:
+        """What `advance` and `end` take of attention to all keys. local: of `attend`. partials: of the links of the
+        batch, then of its fetched keys."""
+
     def advance(self, layer: int, attended: Tensor) -> None:
-        """From the attention of a layer, float32 [N, Hq, D], to the next layer."""
+        """From the attention of a layer to the next layer."""
 
     def end(self, attended: Tensor) -> Tensor:
         """From the attention of the last layer to the wanted rows of the last hidden states, [M, hidden]."""
 
 
-class EagerPieces:
-    """Pieces computed call by call, for any number of rows."""
+class CalledAttention:
+    """The attention of a batch by calls that depend on its keys; merged float32, [N, Hq, D]."""
 
     def __init__(self, model: Model, pool: KvPool, batch: Batch) -> None:
         self._model, self._pool, self._batch = model, pool, batch
+
+    def attend(self, layer: int, q: Tensor) -> Partial:
+        """See Pieces."""
+        config, backend = self._model.config, self._model.device.backend
+        return backend.attend(q, self._pool.layer(layer), self._batch.metadata, config.scale, config.windows[layer])
+
+    def merge(self, local: Partial, partials: Sequence[Partial]) -> Tensor:
+        """See Pieces."""
+        return self._batch.merge_plan.merge(local, partials, self._model.device.backend)
+
+
+class EagerPieces(CalledAttention):
+    """Pieces computed call by call, for any number of rows."""
 
     def begin(self) -> None:
         """See Pieces."""

@@ -55,8 +55,12 @@ class TritonStaticDecode:
             num_out_rows=0,
             block_tokens=shape.block_tokens,
         )
-        self._out = torch.empty(self._num_items, shape.heads, shape.head_dim, dtype=torch.float32, device=place)
-        self._lse = torch.empty(self._num_items, shape.heads, dtype=torch.float32, device=place)
+        # Behind the results, if they go there, is scratch.
+        self._first_scratch = rows if inputs.merged_elsewhere else 0
+        length = self._first_scratch + self._num_items
+        self._out = torch.zeros(length, shape.heads, shape.head_dim, dtype=torch.float32, device=place)
+        self._lse = torch.zeros(length, shape.heads, dtype=torch.float32, device=place)
+        self.partials = self._out[: self._first_scratch], self._lse[: self._first_scratch]
 
     def plan(self, places: NDArray[np.int64], first_positions: NDArray[np.int64], keys: NDArray[np.int64]) -> None:
         """See StaticDecode."""
@@ -78,14 +82,14 @@ class TritonStaticDecode:
         for part, window in zip(numbers, self._windows, strict=True):
             seen = keys if window is None else np.minimum(keys, window)
             taken = keys_per_item(seen, self._fused, self._shape, self._config, self._num_sms)
-            items, split_rows = work_items(rows, seen, taken, 0)
+            items, split_rows = work_items(rows, seen, taken, self._first_scratch)
             part[: items.size] = items.ravel()
             part[split : split + split_rows.size] = split_rows.ravel()
         self._numbers.copy_(to_device(numbers, self._numbers.device))
 
     def attend(self, q: Tensor, kv: LayerKv, scale: float, window: int | None) -> None:
         """See StaticDecode."""
-        plan, into = self._plans[window], self._inputs.attended
+        plan, into = self._plans[window], None if self._inputs.merged_elsewhere else self._inputs.attended
         decode_attention(q, kv.k, kv.v, self._metadata, plan, self._out, self._lse, scale, window, into=into)
 
     def _plan_over(self, numbers: Tensor) -> DecodePlan:

@@ -50,6 +50,7 @@ class Case:
         most_keys: int = SPLIT_KEYS,
         num_sms: int = 20,
         resident: int = 0,
+        merged_elsewhere: bool = False,
     ) -> None:
         numbers = torch.Generator().manual_seed(1)
         self.device, self.scale, self.lengths = device, dim**-0.5, lengths
@@ -75,7 +76,8 @@ class Case:
             self.tables[place : place + len(blocks)] = torch.from_numpy(blocks.slots)
         self.positions = torch.zeros(ROWS, dtype=torch.int64, device=device)
         self.attended = torch.full((ROWS, heads, dim), torch.nan, dtype=q_dtype, device=device)
-        inputs = StaticInputs(self.tables.to(device), MAX_BLOCKS, self.positions, self.attended, windows)
+        tables = self.tables.to(device)
+        inputs = StaticInputs(tables, MAX_BLOCKS, self.positions, self.attended, windows, merged_elsewhere)
         shape = Shape.of(self.q, self.kv.k)
         warps = heuristic(shape).num_warps
         self.decode = TritonStaticDecode(inputs, shape, Config(16, warps, 3, 3, resident), num_sms, most_keys)
@@ -122,6 +124,33 @@ def test_layers_with_windows_share_a_plan(device: torch.device, most_keys: int) 
     case.plan([180, 150, 20])
     for window in (None, 100, 7, None):
         case.check([170, 101, 20], 2e-6, window)
+
+
+@pytest.mark.parametrize("most_keys", [SPLIT_KEYS, ENDLESS])
+@pytest.mark.parametrize("num_sms", [1, 20])
+def test_results_that_are_merged_elsewhere(device: torch.device, most_keys: int, num_sms: int) -> None:
+    """Partials in float32 with their lse, whole rows and divided ones; scratch lies behind them."""
+    case = Case(device, [180, 150, 3], most_keys=most_keys, num_sms=num_sms, merged_elsewhere=True)
+    out, lse = case.decode.partials
+    assert (out.shape, lse.shape) == ((ROWS, 4, 32), (ROWS, 4))
+    out.fill_(torch.nan)
+    case.plan([180, 150, 3])
+    for keys in ([180, 150, 3], [17, 100, 1]):
+        case.positions[: len(keys)] = torch.tensor(keys) - 1
+        case.decode.attend(case.q, case.kv, case.scale, None)
+        for row, count in enumerate(keys):
+            blocks = case.blocks[row].within(0, count)
+            expected = reference.micro_attention(
+                case.q[row : row + 1].cpu(),
+                case.kv.k.cpu(),
+                case.kv.v.cpu(),
+                BlockTable(blocks.slots, blocks.positions, count, P),
+                torch.tensor([count - 1]),
+                case.scale,
+            )
+            for found, wanted in zip((out, lse), expected, strict=True):
+                torch.testing.assert_close(found[row].cpu().double(), wanted[0], atol=2e-6, rtol=2e-6)
+    assert out[3:].isnan().all() and case.attended.isnan().all()
 
 
 @of_all_types

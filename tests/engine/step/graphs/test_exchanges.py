@@ -1,0 +1,146 @@
+"""Decode steps with keys at creditors in captured pieces: the tokens of the model, and those of an engine without
+graphs, however batches, tables and creditors change."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from distkv.engine.device.cpu import CpuDevice
+from distkv.engine.step.graphs.exchanges import MOST_PARTIALS
+from distkv.wire.messages.common import Run
+from distkv.wire.messages.to_worker import RemoteSpan, SeqStep
+from tests.checkpoints import prompt_ids, reference_greedy, variant
+from tests.engine.async_device import AsyncHost, RowTorchBackend
+from tests.engine.harness import GREEDY, Engine, seq_step
+
+P = 4
+"""Tokens of a block."""
+
+
+@dataclass
+class Borrower:
+    """A request on one engine whose oldest blocks are lent, more of them from time to time."""
+
+    engine: Engine
+    name: str
+    prompt: list[int]
+    room: int = 40
+    end: int = 0
+    lent: int = 0
+    remote: list[RemoteSpan] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.table = self.engine.table(self.room * P, scattered=True)
+
+    def lend(self, creditor: str, count: int) -> None:
+        """So many of the oldest local blocks, all of whose keys are there."""
+        if creditor not in self.engine.peers.creditors:
+            self.engine.add_creditor(creditor, num_slots=256)
+        self.remote.append(self.engine.lend(creditor, self.table, self.lent, count))
+        self.lent += count
+
+    def step(self) -> SeqStep:
+        """The prompt, then one token after another."""
+        start, self.end = self.end, self.end + 1 if self.end else len(self.prompt)
+        local: tuple[Run, ...] = self.table[self.lent : -(-self.end // P)]
+        ids = self.prompt if not start else ()
+        return seq_step(
+            ids, start, self.end, local, name=self.name, remote=tuple(self.remote), sample=GREEDY, version=self.lent
+        )
+
+
+def tokens_of(*borrowers: Borrower) -> list[int | None]:
+    """Of one step of these, all of one engine."""
+    return [result.token for result in borrowers[0].engine.run(*(one.step() for one in borrowers))]
+
+
+def test_two_pieces_for_a_layer(engine: Engine, path: Path, device: AsyncHost) -> None:
+    """Twenty tokens, over blocks that are new, two creditors and one more span on the way."""
+    one = Borrower(engine, "r", prompt_ids(30))
+    tokens = tokens_of(one)
+    one.lend("x", 3)
+    one.lend("y", 2)
+    tokens += tokens_of(one)
+    replayed, captured = device.replayed, device.captured
+    tokens += [tokens_of(one)[0] for _ in range(9)]
+    one.lend("x", 1)
+    tokens += [tokens_of(one)[0] for _ in range(9)]
+    layers = engine.model.config.num_layers
+    assert device.replayed == replayed + 18 * (2 * layers + 1)
+    assert device.captured == captured
+    assert tokens == reference_greedy(path, one.prompt, 20)
+
+
+def test_rows_with_and_without_creditors(path: Path, device: AsyncHost) -> None:
+    """Batches of 1 to 18 rows in changing orders beside an engine without graphs: none of a row's spans, one, or as
+    many as are merged in a piece, and now and then one more."""
+    engines = (
+        Engine(path, device=device, num_slots=1024),
+        Engine(path, device=CpuDevice(RowTorchBackend()), num_slots=1024),
+    )
+    pairs = [
+        [Borrower(engine, str(index), prompt_ids(12 + 3 * index, seed=index), room=25) for engine in engines]
+        for index in range(18)
+    ]
+    for pair in pairs:
+        assert tokens_of(pair[0]) == tokens_of(pair[1])
+    chance, pieces = random.Random(4), engines[0].runner._forward._exchange_graphs
+    assert pieces is not None
+    for _ in range(40):
+        for pair in chance.sample(pairs, 3):
+            if len(pair[0].remote) <= MOST_PARTIALS and pair[0].end // P - pair[0].lent > 1:
+                creditor = chance.choice("xyz")
+                for one in pair:
+                    one.lend(creditor, 1)
+        chosen = chance.sample(pairs, chance.choice([1, 2, 4, 7, 18]))
+        assert tokens_of(*(one for one, _ in chosen)) == tokens_of(*(other for _, other in chosen))
+    assert sorted(pieces._captured) == [1, 4, 16, 64]
+
+
+@pytest.mark.parametrize(("verb", "layer"), [("plan", 0), ("send", 0), ("collect", 1)])
+def test_a_creditor_that_fails_loses_its_own_rows_only(
+    engine: Engine, path: Path, device: AsyncHost, verb: str, layer: int
+) -> None:
+    lost, kept, alone = (Borrower(engine, name, prompt_ids(20, seed=i), room=8) for i, name in enumerate("abc"))
+    for one in (lost, kept, alone):
+        tokens_of(one)
+    lost.lend("x", 2)
+    kept.lend("y", 2)
+    tokens_of(lost, kept, alone)
+    engine.peers.creditors["x"].fail_at = (verb, layer)
+    results = engine.run(lost.step(), kept.step(), alone.step())
+    assert [result.status for result in results] == ["lost", "ok", "ok"]
+    assert [one.token for one in results[1:]] == [reference_greedy(path, one.prompt, 3)[2] for one in (kept, alone)]
+    # The lost one's partials are nobody's in the next step.
+    results = engine.run(kept.step(), alone.step())
+    assert [one.token for one in results] == [reference_greedy(path, one.prompt, 4)[3] for one in (kept, alone)]
+
+
+def test_windows(tmp_path: Path, device: AsyncHost) -> None:
+    """Spans partly before the window of some layers, and own blocks from there on."""
+    path = variant(tmp_path, "mistral-window", sliding_window=10)
+    engine = Engine(path, device=device, num_slots=64)
+    one = Borrower(engine, "r", prompt_ids(14), room=12)
+    tokens = tokens_of(one)
+    one.lend("x", 2)
+    replayed = device.replayed
+    tokens += [tokens_of(one)[0] for _ in range(6)]
+    assert tokens == reference_greedy(path, one.prompt, 7)
+    assert device.replayed > replayed
+
+
+def test_a_failed_capture_is_reported_and_other_pieces_go_on(engine: Engine, path: Path, device: AsyncHost) -> None:
+    one = Borrower(engine, "r", prompt_ids(20), room=8)
+    tokens = tokens_of(one)
+    one.lend("x", 2)
+    device.fails = True
+    with capture_logs() as logs:
+        tokens += [tokens_of(one)[0] for _ in range(3)]
+    assert tokens == reference_greedy(path, one.prompt, 4)
+    assert [log["of"] for log in logs] == ["exchanges", "pieces"]
+    assert engine.runner.graphs == "given up: the test says so"
