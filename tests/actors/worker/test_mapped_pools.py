@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -31,7 +29,7 @@ from distkv.engine.device.device import Device
 from distkv.errors import ConfigError, LinkClosed, LinkError, MalformedMessage, WireError
 from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.links import PlacingLink, PoolMemory, TensorLink, attach, connect, hello_to, listen, serve_read
-from distkv.wire.links.descriptors import DescriptorIntake, give
+from distkv.wire.links.descriptors import DescriptorIntake
 from distkv.wire.links.pool_memory import PoolUnmappable
 from distkv.wire.messages.common import DataEndpoint, Member
 from distkv.wire.messages.data import Attach, ReadBlocks
@@ -369,43 +367,6 @@ def test_over_tcp_nothing_is_given(served: Source) -> None:
         with pytest.raises(PoolUnmappable, match="no descriptor"):
             intake.take(os.getpid())
         link.close()
-
-
-def test_descriptors_go_from_process_to_process_and_to_no_other() -> None:
-    stranger = (
-        "import sys, socket, os\n"
-        "sock = socket.socket(socket.AF_UNIX); sock.connect('\\0' + sys.argv[1])\n"
-        "socket.send_fds(sock, [b'x'], [0]); print(os.getpid(), flush=True); sys.stdin.read()\n"
-    )
-    with DescriptorIntake() as intake, Path("/dev/null").open() as file:
-        command = [sys.executable, "-c", stranger, intake.name]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-            assert process.stdout is not None
-            pid = int(process.stdout.readline())
-            assert not give(file.fileno(), intake.name, os.getpid())
-            descriptor = intake.take(os.getpid())
-            assert os.path.sameopenfile(descriptor, file.fileno()), "not the stranger's, who came first"
-            assert not os.get_inheritable(descriptor)
-            os.close(descriptor)
-            with pytest.raises(PoolUnmappable, match="it gave no descriptor"):
-                intake.take(os.getpid())
-            process.kill()
-        assert "another process's" in give(file.fileno(), intake.name, pid)
-        assert "another process's" in give(file.fileno(), intake.name, None)
-    assert "cannot be given" in give(0, intake.name, os.getpid())
-    assert "cannot be given" in give(0, "x" * 200, os.getpid())
-
-
-def test_strangers_before_an_intake_hold_nobody_up() -> None:
-    with DescriptorIntake() as intake, contextlib.ExitStack() as stack:
-        for _ in range(20):
-            sock = stack.enter_context(socket.socket(socket.AF_UNIX))
-            sock.setblocking(False)
-            with contextlib.suppress(BlockingIOError):
-                sock.connect(f"\0{intake.name}")
-        assert "cannot be given" in give(0, intake.name, os.getpid())
-        with pytest.raises(PoolUnmappable):
-            intake.take(os.getpid() + 1)
 
 
 @on_host_only
