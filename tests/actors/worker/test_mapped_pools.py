@@ -26,17 +26,18 @@ from distkv.engine.attention.spans import SpanRegistry
 from distkv.engine.device.cpu import CpuDevice
 from distkv.engine.device.cuda import CudaDevice
 from distkv.engine.device.device import Device
-from distkv.errors import ConfigError, LinkClosed, LinkError, MalformedMessage, WireError
+from distkv.errors import ConfigError, LinkClosed, MalformedMessage
 from distkv.wire.envelope_factory import EnvelopeFactory
-from distkv.wire.links import PlacingLink, PoolMemory, TensorLink, attach, connect, hello_to, listen, serve_read
+from distkv.wire.links import PlacingLink, PoolMemory, TensorLink, connect, hello_to
 from distkv.wire.links.descriptors import DescriptorIntake
 from distkv.wire.links.pool_memory import PoolUnmappable
-from distkv.wire.messages.common import DataEndpoint, Member
-from distkv.wire.messages.data import Attach, ReadBlocks
+from distkv.wire.messages.common import DataEndpoint
+from distkv.wire.messages.data import Attach
 from distkv.wire.messages.from_worker import Checksummed, Pulled
 from distkv.wire.messages.to_worker import Checksum, Pull, Shutdown
 from distkv.wire.worker_pipe import WorkerEnd, WorkerPipe
 from tests.actors.links import DEADLINE_S, close_links, identity, peer_links
+from tests.actors.worker.mapped_sources import Source
 from tests.engine.device import fake_cuda
 from tests.wire.links.device_pools import SharedPool, on_host
 
@@ -86,52 +87,6 @@ def own() -> Iterator[SharedPool]:
 def mapped(own: SharedPool) -> Iterator[MappedPools]:
     with contextlib.closing(own.registered()) as registered:
         yield registered
-
-
-class Source:
-    """A listener over a pool, and its end of all links. attached: what is told those who attach."""
-
-    def __init__(self, pool: SharedPool, incarnation: int = 1) -> None:
-        self.pool, self.registered = pool, {MappedPools.name: pool.registered()}
-        self.listener = listen("127.0.0.1:0", identity("source", incarnation), pool, registered=self.registered)
-        self.links: list[TensorLink] = []
-        self.reads = 0
-        self.malformed: list[str] = []
-
-    @property
-    def member(self) -> Member:
-        data = self.listener.endpoint
-        return Member(instance_id="source", incarnation=1, address="", state="ready", data=data)
-
-    def serve(self) -> None:
-        with contextlib.suppress(LinkClosed):
-            while True:
-                if (link := self.listener.accept(DEADLINE_S)) is not None:
-                    self.links.append(link)
-                    threading.Thread(target=self._serve, args=(link,)).start()
-
-    def _serve(self, link: TensorLink) -> None:
-        try:
-            while True:
-                header, body = link.recv(DEADLINE_S)
-                if isinstance(header, Attach):
-                    attach(link, header, body, self.registered)
-                else:
-                    assert isinstance(header, ReadBlocks)
-                    self.reads += 1
-                    serve_read(link, header, self.pool)
-        except LinkError:
-            pass
-        except WireError as error:
-            self.malformed.append(str(error))
-        finally:
-            link.abort()
-
-    def close(self) -> None:
-        self.listener.close()
-        for link in self.links:
-            link.abort()
-        self.registered[MappedPools.name].close()
 
 
 @pytest.fixture
