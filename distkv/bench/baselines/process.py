@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from distkv.bench.baselines.cases import Answer
+from distkv.bench.baselines.shared_memory import SharedMemory
 
 START_S = 600.0
 STOP_S = 20.0
@@ -42,6 +43,7 @@ class BaselineProcess:
     def __init__(self, python: Path, driver: str, options: Sequence[str], log: Path, start_s: float = START_S) -> None:
         self.command = [str(python), "-m", f"drivers.{driver}", *options]
         self._log = log
+        self._shared_memory = SharedMemory()
         with log.open("wb") as file:
             self._process = subprocess.Popen(
                 self.command,
@@ -53,6 +55,7 @@ class BaselineProcess:
             )
         try:
             self.loaded = msgspec.convert(self._answer(start_s), Loaded)
+            self._shared_memory.note(self.pid)
         except BaseException:
             self.close()
             raise
@@ -79,10 +82,11 @@ class BaselineProcess:
         return msgspec.convert(answer, Answer)
 
     def close(self, stop_s: float = STOP_S) -> None:
-        """End it within stop_s, and all that it started; safe to call twice."""
+        """End it within stop_s, all that it started, and the shared memory of these; safe to call twice."""
         process = self._process
         if process.returncode is not None:
             return
+        self._shared_memory.note(process.pid)
         assert process.stdin is not None and process.stdout is not None
         with contextlib.suppress(BrokenPipeError):
             process.stdin.close()
@@ -91,6 +95,7 @@ class BaselineProcess:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+        self._shared_memory.remove()
         process.stdout.close()
 
     def _answer(self, patience_s: float) -> Any:

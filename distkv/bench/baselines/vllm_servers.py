@@ -24,6 +24,7 @@ from urllib.request import urlopen
 import msgspec
 
 from distkv.bench.baselines.process import START_S, STOP_S, BaselineFailed, has_ended, wait_for_exit
+from distkv.bench.baselines.shared_memory import SharedMemory
 from distkv.bench.workloads.replay import Generate
 from distkv.errors import RequestFailed
 
@@ -83,6 +84,7 @@ class VllmServers:
         self._ports = [_free_port() for _ in cores]
         self._logs = Path(tempfile.mkdtemp(prefix="distkv-vllm-"))
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._shared_memory = SharedMemory()
         options = {
             "model": model,
             "served-model-name": NAME,
@@ -118,6 +120,7 @@ class VllmServers:
                     )
                     self._processes.append(process)
             self._wait_ready(start_s)
+            self._note_shared_memory()
         except BaseException:
             self.close(stop_s=0)
             raise
@@ -134,7 +137,8 @@ class VllmServers:
             return {}
 
     def close(self, stop_s: float = STOP_S) -> None:
-        """End the servers within stop_s, and all that they started; safe to call twice."""
+        """End the servers within stop_s, all that they started, and the shared memory of these; safe to call twice."""
+        self._note_shared_memory()
         for process in self._processes:
             if process.returncode is None:
                 process.send_signal(signal.SIGTERM)
@@ -145,7 +149,13 @@ class VllmServers:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+        self._shared_memory.remove()
         shutil.rmtree(self._logs, ignore_errors=True)
+
+    def _note_shared_memory(self) -> None:
+        for process in self._processes:
+            if process.returncode is None:
+                self._shared_memory.note(process.pid)
 
     def _wait_ready(self, start_s: float) -> None:
         deadline_s = time.monotonic() + start_s

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import sys
 import textwrap
+from multiprocessing import shared_memory
 from pathlib import Path
 
 import psutil
 import pytest
 
 from distkv.bench.baselines.process import BaselineFailed
+from distkv.bench.baselines.shared_memory import SHM
 from distkv.bench.baselines.vllm_servers import Router, VllmServers
 from distkv.bench.workloads.replay import replay
 from distkv.errors import RequestFailed
@@ -20,7 +23,7 @@ from distkv.sim.trace import TraceRequest
 from tests.waiting import wait_until
 
 FAKE = """
-    import json, os, sys
+    import json, os, subprocess, sys
     from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
     given = dict(one.removeprefix("--").split("=", 1) for one in sys.argv[1:] if "=" in one)
@@ -51,6 +54,9 @@ FAKE = """
             pass
 
     assert os.environ["VLLM_CPU_OMP_THREADS_BIND"] in "01"
+    if "TEST_HOLDER" in os.environ:
+        holder = subprocess.Popen([sys.executable, os.environ["TEST_HOLDER"]], stdout=subprocess.PIPE)
+        holder.stdout.readline()
     ThreadingHTTPServer((given["host"], int(given["port"])), Handler).serve_forever()
 """
 
@@ -110,6 +116,45 @@ def test_a_request_may_be_as_long_as_the_blocks_but_one(environment: dict[str, s
     started = servers(environment, longest=1000)
     started.close()
     assert all("--max-model-len=96" in command for command in started.settings["commands"])
+
+
+HOLDER = """
+    import os, signal
+    from multiprocessing import get_context, shared_memory
+
+    block, lock = shared_memory.SharedMemory(create=True, size=64), get_context("spawn").Lock()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    with open(os.environ["TEST_HELD"], "a") as file:
+        file.write(f"{block.name}\\n")
+        file.write(f"sem.{lock._semlock.name.lstrip('/')}\\n")
+    print(flush=True)
+    signal.pause()
+"""
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_shared_memory_of_servers_goes_with_them_and_no_other(
+    environment: dict[str, str], tmp_path: Path, is_killed: bool
+) -> None:
+    """Made by a child of each server, which is killed with it. Whose maps are empty by then had been looked at."""
+    (holder := tmp_path / "holder.py").write_text(textwrap.dedent(HOLDER))
+    (held := tmp_path / "held").touch()
+    others = shared_memory.SharedMemory(create=True, size=64)
+    try:
+        started = servers(environment | {"TEST_HOLDER": str(holder), "TEST_HELD": str(held)})
+        files = [SHM / name for name in held.read_text().split()]
+        assert len(files) == 4 and all(file.exists() for file in files)
+        if is_killed:
+            for process in psutil.Process().children():
+                if _is_of(process, environment["PYTHONPATH"]):
+                    os.killpg(process.pid, signal.SIGKILL)
+        started.close()
+        assert not any(file.exists() for file in files)
+        assert (SHM / others.name).exists()
+    finally:
+        others.close()
+        others.unlink()
 
 
 @pytest.mark.timeout(60)
