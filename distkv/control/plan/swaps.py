@@ -26,8 +26,9 @@ from distkv.wire.messages.common import PlanEpoch
 from distkv.wire.messages.to_gmanager import Frozen, Swapped
 from distkv.wire.messages.to_rmanager import Freeze, Swap, Thaw
 
-MOST_SPARE_BLOCKS = 4
-"""Slots set aside for a run, where there is room: one would do (000 §4.5), with a round trip for each rBlock."""
+MOST_SPARE_BLOCKS = 16
+"""Slots set aside for a run, where there is room, and rBlocks that come home at once. One would do (000 §4.5), but each
+pull costs those that decode as much as its messages and threads take, whatever its size."""
 LONGEST_FREEZE_S = 30.0
 MOST_PULL_SHARE = 0.02
 """Share of the time in which a pull may be under way while requests run: decodes lose no more than that by it."""

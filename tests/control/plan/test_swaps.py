@@ -10,7 +10,8 @@ from distkv.clock import ManualClock
 from distkv.control.loan.creditor.lending import Demand, Loan
 from distkv.control.loan.debtor.debts import DebtBook
 from distkv.control.loan.debtor.recall import Recaller
-from distkv.control.plan.swaps import LONGEST_FREEZE_S, MOST_SPARE_BLOCKS, Swapper
+from distkv.control.plan import swaps
+from distkv.control.plan.swaps import LONGEST_FREEZE_S, Swapper
 from distkv.control.request.block import Debt
 from distkv.control.request.sequence import Sequence
 from distkv.control.rmanager.state import RManagerState
@@ -135,11 +136,10 @@ def test_one_without_a_spare_slot_begins_with_what_comes_back() -> None:
     assert len(member.pull().slots) == 1
 
 
-def test_as_much_as_lies_there_and_a_few_slots_at_most_are_set_aside() -> None:
+def test_as_much_as_lies_there_and_so_many_slots_at_most_are_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(swaps, "MOST_SPARE_BLOCKS", 4)
     member = Member(owed=9, free=8)
-    assert member.freeze(num_blocks=20) == Frozen(
-        instance_id="me", run=RUN, num_blocks=9, spare_blocks=MOST_SPARE_BLOCKS
-    )
+    assert member.freeze(num_blocks=20) == Frozen(instance_id="me", run=RUN, num_blocks=9, spare_blocks=4)
     member.swap(2)
     assert len(member.pull().slots) == 2 and member.swapper.slots() == [], "what it has no use for is free again"
 
@@ -236,7 +236,7 @@ def test_a_request_that_ends_drops_out_and_the_run_uses_what_is_left() -> None:
     member.state.sequences.wait(other, 0.0)
     member.state.commands.clear()
     frozen = member.freeze()
-    assert (frozen.num_blocks, frozen.spare_blocks) == (5, 4)
+    assert (frozen.num_blocks, frozen.spare_blocks) == (5, 5)
     member.swap()
     pull = member.pull()
     assert len(pull.slots) == 2, "of the request that has fewest there"

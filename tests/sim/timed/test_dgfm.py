@@ -14,7 +14,7 @@ from distkv.wire.messages.common import PlanEpoch
 from distkv.wire.messages.to_rmanager import MoveKvcache
 from tests.sim.timed.parts import spec, trace
 
-OWED = 12
+OWED = 30
 MOVED_S = 3.0
 MOST_COST = 0.02
 
