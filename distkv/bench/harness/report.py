@@ -61,10 +61,10 @@ def at_least(goal: str, ratio: Ratio, least: float) -> Goal:
     return Goal(goal, f"at least {least:g}", str(ratio), ratio.value >= least)
 
 
-def judged(goal: str, ratio: Ratio | None, *, least: float = 0.0, most: float = math.inf) -> Goal:
+def judged(goal: str, ratio: Ratio | None, *, least: float = -math.inf, most: float = math.inf) -> Goal:
     """Met when the whole interval lies within [least, most], not met when all of it lies outside; else unresolved, as
     where there is nothing to compare."""
-    target = f"at least {least:g}" if least else f"at most {most:g}"
+    target = f"at least {least:g}" if least > -math.inf else f"at most {most:g}"
     if ratio is None:
         return Goal(goal, target, "not measured", None, "there is nothing to compare with")
     if ratio.low == ratio.high:

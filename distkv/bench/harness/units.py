@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 LOWER = frozenset({"s", "ms", "µs", "MB", "% of one core", "% of a core", "requests", "times", "of all keys"})
-HIGHER = frozenset({"tokens/s", "steps/s", "requests/s", "GB/s", "calls/s", "of alone", "% exact", "% same"})
+HIGHER = frozenset({"tokens/s", "steps/s", "requests/s", "GB/s", "calls/s", "of alone", "% exact", "% same", "% home"})
 LOADS = frozenset({"1/s"})
 """What was asked for, not what came of it."""
 

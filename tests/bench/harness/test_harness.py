@@ -270,6 +270,7 @@ def test_a_goal_is_judged_by_the_whole_interval(low, high, met, why):
     goal = judged("more", Ratio((low + high) / 2, low, high), least=1.0)
     assert (goal.met, goal.why, goal.target) == (met, why, "at least 1")
     assert judged("more", None, least=1.0).met is None
+    assert judged("a difference", Ratio(-0.1, -0.7, 0.5), most=2.0).met
     less = judged("less", Ratio(low, low, high), most=1.0)
     assert less.met == (None if met is None else not met) and less.target == "at most 1"
 

@@ -1,0 +1,309 @@
+"""`distkv bench swaps`: what a run of DGFM costs those that decode meanwhile (000 §4.5).
+
+Two instances of one core each decode all the time, and each has rBlocks of one request at the other one. By turns these
+are swapped home, freeze → swap → thaw, or left where they are for as long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import click
+import msgspec
+
+from distkv import events
+from distkv.actors.task_scope import task_scope
+from distkv.bench.baselines.checkpoints import MODELS, checkpoint
+from distkv.bench.harness.alternate import Samples, alternate_in_loop, median_interval, paired_ratio
+from distkv.bench.harness.command import Measured, Say, benchmark, unit_of_name
+from distkv.bench.harness.machine import machine_facts, versions_of
+from distkv.bench.harness.processes import thread_seconds
+from distkv.bench.harness.report import Goal, Report, judged, results
+from distkv.bench.workloads.planning import PlanningGManager, planning_at, until
+from distkv.bench.workloads.streams import Streams
+from distkv.client.async_client import AsyncClient
+from distkv.client.local.cluster import LocalCluster
+
+BLOCK_TOKENS = 16
+MOST_OUTPUT = 16384
+"""Of a request: more than it gets to."""
+NAMES = "i0", "i1"
+SWAPPED, LEFT = "swapped home", "left at the other"
+RUN_S = 20.0
+"""For a run to begin, and to end."""
+SETTLE_S = 1.0
+"""For moves to have ended, and heartbeats to have said so."""
+AFTER_S, PAUSE_S = 1.0, 0.2
+LEAST_S = 0.5
+"""Of a window: a run may be over before there are tokens."""
+LEAST_RATE, MOST_BESIDE = 0.98, 2.0
+BETWEEN, LONGEST = "longest time between tokens, ms", "run of DGFM, s"
+HOME = "rBlocks that came home, % home"
+HELP = """Decode throughput of two instances that have borrowed from each other while that is swapped home by DGFM,
+beside leaving it where it is; the processor time that takes, and what is faster afterwards.
+
+\b
+Examples:
+  distkv bench swaps --json swaps.json --plot swaps.png
+  distkv bench swaps --quick
+"""
+
+
+class Size(msgspec.Struct, frozen=True):
+    """How big the run is. batch: requests at each instance, from `context` tokens on. blocks: that each owes."""
+
+    model: str
+    batch: int
+    context: int
+    blocks: int
+    rounds: int
+
+    @property
+    def pool_tokens(self) -> int:
+        """Enough for all own requests, and for what is lent."""
+        return self.batch * (self.context + MOST_OUTPUT) + 2 * self.blocks * BLOCK_TOKENS
+
+
+FULL = Size("b", 4, 2080, 128, 12)
+QUICK = Size("tiny", 2, 1056, 64, 2)
+
+
+def rate_case(name: str, when: str) -> str:
+    """Of decode throughput."""
+    return f"{name} {when}, steps/s"
+
+
+def beside_case(name: str) -> str:
+    """Of processor time: of its rManager, and of its worker without the thread that computes steps."""
+    return f"{name} beside its steps, % of a core"
+
+
+def processor_case(name: str) -> str:
+    """Of processor time of both its processes, for each step."""
+    return f"{name} processor time of a step, ms"
+
+
+class Pair:
+    """Two instances, each with a batch of streams of its own. runs: how long each run of DGFM was, s."""
+
+    def __init__(self, size: Size, gmanager: PlanningGManager, pids: Mapping[str, tuple[int, int]]) -> None:
+        """pids: of rManager and worker, by instance."""
+        self._size, self._gmanager, self._pids = size, gmanager, pids
+        self._streams: dict[str, Streams] = {}
+        self._requests: dict[str, str] = {}
+        self._window_s = 2.0
+        self.runs: list[float] = []
+        self.failed: list[str] = []
+
+    async def begin(self, clients: Mapping[str, AsyncClient], tasks: asyncio.TaskGroup) -> None:
+        """Start all streams, and return when each has a token."""
+        for seed, (name, client) in enumerate(clients.items()):
+            self._streams[name] = streams = Streams(client, tasks)
+            prompts = [_prompt(self._size, self._size.batch * seed + index) for index in range(self._size.batch)]
+            streams.start(prompts, MOST_OUTPUT)
+        for streams in self._streams.values():
+            await streams.begun()
+        statuses = await next(iter(clients.values())).statuses()
+        self._requests = {one.instance.instance_id: one.requests[0].request_id for one in statuses}
+
+    async def end(self) -> None:
+        """Cancel all streams."""
+        for streams in self._streams.values():
+            await streams.cancel()
+
+    async def swapped(self) -> Mapping[str, float]:
+        """While a run brings home what each owes."""
+        await self._owe()
+        owed = sum(self._gmanager.debts().values())
+        self._gmanager.let_swap(NAMES, is_allowed=True)
+        await self._next_run()
+        window = Window(self._streams, self._pids)
+        ended = await self._next_run()
+        assert isinstance(ended, events.DgfmEnded), "two runs of one cycle at once"
+        self._gmanager.let_swap(NAMES, is_allowed=False)
+        ran_s = window.so_far_s
+        await asyncio.sleep(max(0.0, LEAST_S - ran_s))
+        found = window.end()
+        self._window_s = window.took_s
+        self.runs.append(ran_s)
+        if ended.why:
+            self.failed.append(ended.why)
+        return {**found, **await self._after(), HOME: 100 * ended.blocks / owed}
+
+    async def left(self) -> Mapping[str, float]:
+        """For as long, while what each owes stays where it is."""
+        await self._owe()
+        window = Window(self._streams, self._pids)
+        await asyncio.sleep(self._window_s)
+        return {**window.end(), **await self._after()}
+
+    async def _owe(self) -> None:
+        """Have rBlocks of each one's oldest request lie at the other. A plan that was just made also keeps instances
+        from bringing them home by themselves."""
+        deadline_s = time.monotonic() + RUN_S
+        is_planned = False
+        while not (is_planned and self._is_owing()):
+            if time.monotonic() > deadline_s:
+                raise RuntimeError(f"what was planned did not move: {self._gmanager.debts()}")
+            for debtor, creditor in (NAMES, NAMES[::-1]):
+                missing = self._size.blocks - self._gmanager.debts().get((debtor, creditor), 0)
+                if missing > 0 or not is_planned:
+                    self._gmanager.move(self._requests[debtor], debtor, max(1, missing), creditor)
+            is_planned = True
+            await asyncio.sleep(SETTLE_S)
+
+    def _is_owing(self) -> bool:
+        owed = self._gmanager.debts()
+        return len(owed) == len(NAMES) and min(owed.values()) >= self._size.blocks
+
+    async def _next_run(self) -> events.DgfmBegun | events.DgfmEnded:
+        async with asyncio.timeout(RUN_S):
+            return await self._gmanager.runs.get()
+
+    async def _after(self) -> Mapping[str, float]:
+        await asyncio.sleep(PAUSE_S)
+        window = Window(self._streams, self._pids)
+        await asyncio.sleep(AFTER_S)
+        return {rate_case(name, "afterwards"): rate for name, rate in window.rates().items()}
+
+
+class Window:
+    """What instances do from now until `end`."""
+
+    def __init__(self, streams: Mapping[str, Streams], pids: Mapping[str, tuple[int, int]]) -> None:
+        self._streams, self._pids = streams, pids
+        self._threads = self._seconds()
+        self._begun_s = time.perf_counter()
+        self.took_s = 0.0
+
+    @property
+    def so_far_s(self) -> float:
+        """Since it began."""
+        return time.perf_counter() - self._begun_s
+
+    def end(self) -> dict[str, float]:
+        """By case."""
+        self.took_s = self.so_far_s
+        now = self._seconds()
+        found = dict[str, float]()
+        for name, rate in self.rates().items():
+            before = self._threads[name]
+            used = [seconds - before.get(thread, 0.0) for thread, seconds in now[name].items()]
+            found[rate_case(name, "meanwhile")] = rate
+            found[beside_case(name)] = 100 * (sum(used) - max(used)) / self.took_s
+            found[processor_case(name)] = 1e3 * sum(used) / (rate * self.took_s)
+        found[BETWEEN] = 1e3 * max(max(one) for one in self._intervals().values())
+        return found
+
+    def rates(self) -> dict[str, float]:
+        """Steps per second of each instance: tokens of each of its streams."""
+        return {name: 1 / statistics.fmean(found) for name, found in self._intervals().items()}
+
+    def _intervals(self) -> dict[str, list[float]]:
+        now = time.perf_counter()
+        return {name: streams.intervals_s(self._begun_s, now) for name, streams in self._streams.items()}
+
+    def _seconds(self) -> dict[str, dict[int, float]]:
+        """Of each thread of each instance."""
+        return {
+            name: {k: v for pid in pids for k, v in thread_seconds(pid).items()} for name, pids in self._pids.items()
+        }
+
+
+def measure(say: Say, *, quick: bool, batch: int | None, blocks: int | None, rounds: int | None) -> Measured:
+    """Run it; the report and its samples. Nothing that it started is left on return."""
+    size = QUICK if quick else FULL
+    given = {"batch": batch, "blocks": blocks, "rounds": rounds}
+    size = msgspec.structs.replace(size, **{name: value for name, value in given.items() if value})
+    if size.blocks * BLOCK_TOKENS >= size.context:
+        size = msgspec.structs.replace(size, context=(size.blocks + 1) * BLOCK_TOKENS)
+    facts = machine_facts()
+    cores = sorted(os.sched_getaffinity(0))[: len(NAMES)]
+    with tempfile.TemporaryDirectory(prefix="distkv-bench-") as scratch:
+        model = checkpoint(MODELS[size.model], Path(scratch))
+        say("starting two instances")
+        with LocalCluster(
+            model,
+            len(NAMES),
+            size.pool_tokens,
+            threads=1,
+            block_size=BLOCK_TOKENS,
+            gateway=False,
+            log_level="warning",
+            cpu_affinity=",".join(map(str, cores)),
+        ) as cluster:
+            samples, pair = asyncio.run(_measured(cluster, size, say))
+    machine = facts | {
+        "cores_used": ",".join(map(str, cores)),
+        "model": f"random Llama {size.model}, bfloat16, 1 thread per instance",
+        "decoding": f"{size.batch} requests from {size.context:,} tokens on at each instance",
+        "owed": f"{size.blocks} rBlocks of {BLOCK_TOKENS} tokens each way",
+        "runs_s": ", ".join(f"{one:.2f}" for one in pair.runs),
+        "came_to_nothing": "; ".join(pair.failed),
+        "command": f"distkv bench swaps --batch {size.batch} --blocks {size.blocks} --rounds {size.rounds}"
+        + (" --quick" if quick else ""),
+        "contenders": {
+            SWAPPED: "by a gManager of policy contract, with default settings",
+            LEFT: "for as long as the run before, of the same two instances",
+        },
+    }
+    units = {case: unit_of_name(case) for case in samples}
+    report = Report("swaps", machine, versions_of(("torch", "pyzmq")), results(samples, units), _goals(samples))
+    return report, samples
+
+
+async def _measured(cluster: LocalCluster, size: Size, say: Say) -> tuple[Samples, Pair]:
+    workers = {one["instance_id"]: int(one["worker_pid"]) for one in cluster.status()["instances"]}
+    pids = {one.instance_id: (one.pid, workers[one.instance_id]) for one in cluster.instances}
+    address = cluster.address
+    cluster.gmanager.kill()
+    async with planning_at(address) as gmanager, AsyncExitStack() as stack:
+        await until(lambda: gmanager.hears(NAMES), RUN_S)
+        gmanager.let_swap(NAMES, is_allowed=False)
+        clients = {
+            one.instance_id: await stack.enter_async_context(AsyncClient(one.address)) for one in cluster.instances
+        }
+        tasks = await stack.enter_async_context(task_scope())
+        pair = Pair(size, gmanager, pids)
+        say("computing the KV of their requests")
+        await pair.begin(clients, tasks)
+        samples = await alternate_in_loop({SWAPPED: pair.swapped, LEFT: pair.left}, size.rounds, report=say)
+        await pair.end()
+    return samples, pair
+
+
+def _goals(samples: Samples) -> tuple[Goal, ...]:
+    found = []
+    for name in NAMES:
+        rates = samples[rate_case(name, "meanwhile")]
+        goal = f"decode throughput of {name} while its debts are swapped, beside leaving them"
+        found.append(judged(goal, paired_ratio(rates[SWAPPED], rates[LEFT]), least=LEAST_RATE))
+        beside = samples[beside_case(name)]
+        more = [a - b for a, b in zip(beside[SWAPPED], beside[LEFT], strict=True)]
+        found.append(judged(f"% of its core that swapping takes {name}", median_interval(more), most=MOST_BESIDE))
+    return tuple(found)
+
+
+def _prompt(size: Size, seed: int) -> list[int]:
+    vocab = MODELS[size.model].vocab
+    return [1 + (seed * 7919 + index * 31) % (vocab - 1) for index in range(size.context)]
+
+
+main = benchmark(
+    "swaps",
+    measure,
+    HELP,
+    [
+        click.Option(["--batch"], type=click.IntRange(min=1), help="Requests that each instance decodes."),
+        click.Option(["--blocks"], type=click.IntRange(min=4), help="rBlocks that each has at the other one."),
+        click.Option(["--rounds"], type=click.IntRange(min=1), help="How often they are swapped."),
+    ],
+    unit_of=unit_of_name,
+)
