@@ -43,7 +43,7 @@ UNITS: Mapping[str, str] = {
     TOKEN: "µs of a core",
     MEMORY: "MB",
     KEPT: "%",
-    RUNNING: "requests",
+    RUNNING: "sequences",
 }
 GOALS: Mapping[int, float] = {32: 5.0, 1000: 0.2}
 HELP = f"""How many simulated seconds pass in one second of one core, and what memory that takes: instances of
