@@ -69,7 +69,7 @@ _GROUPS: Mapping[tuple[str, str], str] = {
     ("kernels and CUDA graphs are prepared as the device needs", LEAVE_OUT): """--enforce-eager --no-enforce-eager=
         --compilation-config --cuda-graph-sizes --cudagraph-capture-sizes --max-cudagraph-capture-size
         --max-seq-len-to-capture --disable-cascade-attn --additional-config --enable-sleep-mode
-        --attention-backend=auto --attention-config --kernel-config --optimization-level""",
+        --attention-config --kernel-config --optimization-level""",
     ("prompts are text", LEAVE_OUT): """--limit-mm-per-prompt --mm-processor-kwargs --mm-processor-cache-gb
         --mm-processor-cache-type --mm-encoder-tp-mode --mm-encoder-attn-backend --media-io-kwargs
         --allowed-local-media-path --allowed-media-domains --interleave-mm-strings --enable-mm-embeds

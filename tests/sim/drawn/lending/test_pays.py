@@ -69,7 +69,8 @@ class Loaded:
 
 
 def test_where_all_fit_and_all_is_full_little_moves() -> None:
-    """It was 159 rBlocks for 160 requests; each borrow has all steps of its batch wait."""
+    """It was 159 rBlocks for 160 requests; each borrow has all steps of its batch wait. A prompt costs nothing here, so
+    computing it again does not either, and half as much is kept for growth."""
     counted = Counters()
     for seed in range(4):
         loaded = Loaded(seed)
@@ -79,7 +80,7 @@ def test_where_all_fit_and_all_is_full_little_moves() -> None:
         loaded.finish()
         counted = total(counted, loaded.counters)
     assert counted.avoidable_borrows <= 8 and counted.moved_blocks <= 50
-    assert counted.preemptions <= 32, "nor do many of the 160 give way instead"
+    assert counted.preemptions <= 64, "nor do many of the 160 give way instead"
 
 
 @pytest.mark.parametrize("seed", range(3))
