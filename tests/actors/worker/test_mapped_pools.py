@@ -8,8 +8,7 @@ import os
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import msgspec
 import pytest
@@ -39,6 +38,7 @@ from distkv.wire.worker_pipe import WorkerEnd, WorkerPipe
 from tests.actors.links import DEADLINE_S, close_links, identity, peer_links
 from tests.actors.worker.mapped_sources import Source
 from tests.engine.device import fake_cuda
+from tests.waiting import wait_until
 from tests.wire.links.device_pools import SharedPool, on_host
 
 pytest.importorskip("triton", reason="Triton is not installed: it comes with the extra 'gpu'")
@@ -110,13 +110,6 @@ def slots_of(pool: DevicePool) -> list[bytes]:
     return [bytes(row.numpy()) for row in pool.rows.cpu()]
 
 
-def until(condition: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.002)
-    return condition()
-
-
 def test_blocks_go_from_pool_to_pool(served: Source, own: SharedPool, mapped: MappedPools) -> None:
     """Scattered, in more than one piece of the read, and no slot besides."""
     with capture_logs() as logs:
@@ -134,8 +127,9 @@ def test_blocks_go_from_pool_to_pool(served: Source, own: SharedPool, mapped: Ma
     assert slots_of(own) == expected
     nothing = link.read_into_pool([], [])
     assert nothing is not None and nothing.poll()
-    with pytest.raises(MalformedMessage, match="slot 9 is outside the pool of 9 slots"):
-        link.read_into_pool([9], [0])
+    for slots, own_slots in (([9], [0]), ([0], [9])):
+        with pytest.raises(MalformedMessage, match="slot 9 is outside the pool of 9 slots"):
+            link.read_into_pool(slots, own_slots)
     link.close()
     assert served.reads == 0
 
@@ -200,7 +194,7 @@ def test_the_owner_ends(served: Source, own: SharedPool, mapped: MappedPools) ->
     link = connected(served, mapped)
     read = link.read_into_pool([1], [1])  # type: ignore[attr-defined]
     served.links[0].abort()
-    assert until(lambda: not is_mapped(link)), "the owner's memory is kept"
+    wait_until(lambda: not is_mapped(link))
     with pytest.raises(LinkClosed):
         read.wait(DEADLINE_S)
     with pytest.raises(LinkClosed):
@@ -309,7 +303,7 @@ def test_nonsense_of_a_reader(served: Source, body: bytes) -> None:
     link.send(Attach(transport="cuda_ipc"), body)
     with pytest.raises(LinkClosed, match="body should be one of transport cuda_ipc"):
         link.recv(DEADLINE_S)
-    assert until(lambda: bool(served.malformed))
+    wait_until(lambda: served.malformed)
     link.abort()
 
 
@@ -372,5 +366,5 @@ def test_from_process_to_process(own: SharedPool, mapped: MappedPools) -> None:
         again = link.read_into_pool([5], [0])
         assert again is not None
         again.wait(DEADLINE_S)
-    assert until(lambda: not is_mapped(link))
+    wait_until(lambda: not is_mapped(link))
     link.abort()

@@ -27,6 +27,11 @@ class PeerReads:
         self._device, self._rows = device, rows
         self._streams = ThreadStreams(device)
 
+    @property
+    def num_slots(self) -> int:
+        """Of the own pool."""
+        return len(self._rows)
+
     def into_pool(self, peer: MappedMemory, slots: Sequence[int], own_slots: Sequence[int]) -> list[Copy]:
         """The pieces of a read into these slots of the own pool."""
         most = max(1, PIECE_BYTES // self._rows.shape[1])
@@ -97,7 +102,7 @@ class MappedLink(StreamLink):
 
     def read_into_pool(self, slots: Sequence[int], own_slots: Sequence[int]) -> BlockRead | None:
         """See PlacingLink."""
-        if problem := slots_problem(slots, self.num_slots):
+        if problem := slots_problem(slots, self.num_slots) or slots_problem(own_slots, self._copies.num_slots):
             raise MalformedMessage(problem)
         self._frames.check_alive()
         return self._read(self._copies.into_pool(self._memory, slots, own_slots))
