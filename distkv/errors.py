@@ -169,8 +169,9 @@ class RequestRefused(RequestError, ValueError):
 
 class RequestFailed(RequestError):
     """A request was lost, or could not be taken in; `retryable` says whether sending it again can help, and
-    `retry_after_s` when, if that is known."""
+    `retry_after_s` when, if that is known. pool_tokens: what there is memory for now, where that is too little."""
 
-    def __init__(self, retryable: bool, reason: str, retry_after_s: float = 0.0) -> None:
+    def __init__(self, retryable: bool, reason: str, retry_after_s: float = 0.0, pool_tokens: int = 0) -> None:
         super().__init__(reason + (" (retryable)" if retryable else ""))
         self.retryable, self.reason, self.retry_after_s = retryable, reason, retry_after_s
+        self.pool_tokens = pool_tokens

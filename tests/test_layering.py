@@ -29,6 +29,7 @@ LEAVES = {
     "structured_output",
     "process_priority",
     "places",
+    "recent_peak",
     "token_ids",
 }
 LOW = LEAVES | {"wire.messages"}

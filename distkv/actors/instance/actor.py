@@ -83,7 +83,7 @@ class InstanceActor:
             tasks,
             self._handle,
             self._answer,
-            lambda: core.most_tokens,
+            lambda: core.most_tokens(self._clock.now()),
             core.state.settings.vocab_size,
             self._grammars,
         )

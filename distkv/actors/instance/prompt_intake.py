@@ -35,7 +35,7 @@ MAX_CHECKED = 2**19
 
 class PromptIntake:
     """Hands tokenized requests to `handle`; remembers cancels that overtake them. What cannot be tokenized is refused
-    through `answer`. most_tokens: prompt and output of the longest request that can be served now."""
+    through `answer`. most_tokens: prompt and output of the longest request that can be served, now or soon."""
 
     def __init__(
         self,

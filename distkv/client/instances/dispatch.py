@@ -147,7 +147,8 @@ class Dispatch:
     async def _on_failed(self, submission: _Submission, failed: RequestEnded) -> None:
         """Exclude an instance that could not take the request. Raises RequestFailed when it did begin."""
         instance_id = submission.target.instance_id
-        failure = RequestFailed(failed.retryable, f"{instance_id}: {failed.reason}", failed.retry_after_s)
+        reason = f"{instance_id}: {failed.reason}"
+        failure = RequestFailed(failed.retryable, reason, failed.retry_after_s, failed.pool_tokens)
         if self._has_output or not failed.retryable:
             raise failure
         waited_s = asyncio.get_running_loop().time() - submission.started_s

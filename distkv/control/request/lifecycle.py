@@ -16,10 +16,14 @@ from distkv.control.request.sequence import SeqState, Sequence
 from distkv.control.rmanager.state import RManagerState
 from distkv.control.schedule.scheduler import InFlight, Planned
 from distkv.errors import context_length_exceeded
+from distkv.recent_peak import RecentPeak
 from distkv.structured_output import FIELD
 from distkv.wire.messages.from_worker import SeqResult, StepResult
 from distkv.wire.messages.to_client import RequestEnded, TokenChunk
 from distkv.wire.messages.to_worker import Forget
+
+MEMORY_BACK_S = 5.0
+"""After so long an instance that died may be back, if it is started again at once."""
 
 
 class RequestLifecycle:
@@ -44,13 +48,14 @@ class RequestLifecycle:
         self._ending: dict[str, int] = {}
         self._forgotten: list[str] = []
         self._pace = Pace()
+        self._room = RecentPeak()
 
     # --- in
 
     def submit(self, event: Tokenized, now: float) -> None:
         """Accept a request, or say at once why not."""
         submit, route = event.submit, event.route
-        refusal = self.refuse_at_once(submit.request_id) or self._refusal(event)
+        refusal = self.refuse_at_once(submit.request_id) or self._refusal(event, now)
         if refusal is not None:
             self._state.emit(Answer(route, refusal))
             self._release_grammar(event.grammar_id)
@@ -93,11 +98,11 @@ class RequestLifecycle:
             request_id=request_id, kind="failed", reason=reason, retryable=True, retry_after_s=retry_after_s
         )
 
-    def _refusal(self, event: Tokenized) -> RequestEnded | None:
+    def _refusal(self, event: Tokenized, now: float) -> RequestEnded | None:
         state, settings = self._state, self._state.settings
         submit, token_ids = event.submit, event.token_ids
         wanted = len(token_ids) + submit.params.max_tokens
-        pool_blocks = state.cluster_blocks()
+        pool_blocks, lately_blocks = state.cluster_blocks(), self.lately_blocks(now)
         reason, most = "", 0
         if submit.request_id in state.sequences:
             reason = f"a request with the id {submit.request_id!r} is running already"
@@ -108,6 +113,8 @@ class RequestLifecycle:
             reason = context_length_exceeded(most, len(token_ids), submit.params.max_tokens)
         elif self._blocks_for(wanted) > pool_blocks:
             most = pool_blocks * settings.block_tokens
+            if self._blocks_for(wanted) <= lately_blocks:
+                return self._come_again(submit.request_id, wanted, most, lately_blocks * settings.block_tokens)
         else:
             reason = _beyond_vocabulary(event, settings.vocab_size)
             if not reason:
@@ -119,6 +126,25 @@ class RequestLifecycle:
             needed_tokens=0 if reason and not most else wanted,
             pool_tokens=most,
         )
+
+    def _come_again(self, request_id: str, wanted: int, most: int, lately: int) -> RequestEnded:
+        reason = (
+            f"the request needs KV memory for {wanted} tokens (prompt + max_tokens), all live instances together can "
+            f"give {most} now and could give {lately} a short while ago: some are gone, and may come back"
+        )
+        return RequestEnded(
+            request_id=request_id,
+            kind="failed",
+            reason=reason,
+            retryable=True,
+            retry_after_s=MEMORY_BACK_S,
+            needed_tokens=wanted,
+            pool_tokens=most,
+        )
+
+    def lately_blocks(self, now: float) -> int:
+        """The most that one request could have had within LATELY_S."""
+        return self._room.look(self._state.cluster_blocks(), now)
 
     def _blocks_for(self, num_tokens: int) -> int:
         """rBlocks for a request of so many tokens in all; the KV of the last one is never needed."""
@@ -291,6 +317,7 @@ class RequestLifecycle:
 
     def tick(self, now: float) -> None:
         """End what waits past its deadline, or for memory the live instances do not have."""
+        self.lately_blocks(now)
         sequences = self._state.sequences
         for request_id in sequences.deadlines.take_due(now):
             seq = sequences[request_id]

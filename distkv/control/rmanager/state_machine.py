@@ -163,11 +163,11 @@ class RManager:
         """Whether no request is here."""
         return not self.state.sequences
 
-    @property
-    def most_tokens(self) -> int:
-        """Prompt and output of the longest request that can be served here; the KV of its last token is not needed."""
+    def most_tokens(self, now: float) -> int:
+        """Prompt and output of the longest request that can be served here, or could a short while ago; the KV of its
+        last token is not needed."""
         settings = self.state.settings
-        pool_tokens = self.state.cluster_blocks() * settings.block_tokens + 1
+        pool_tokens = self._parts.requests.lately_blocks(now) * settings.block_tokens + 1
         return min(pool_tokens, settings.max_model_len or pool_tokens)
 
     @property

@@ -43,20 +43,23 @@ class Service:
 
     def room(self, prompt_tokens: int) -> int:
         """The output that fits beside a prompt. Raises ApiError: 400 when the prompt alone is too long, 503 while too
-        few instances are ready."""
+        few instances are ready, also where it was not too long a short while ago."""
         most = self.max_model_len
         if not most:
             raise unavailable(self.cluster.unready, "no_ready_instance")
         if prompt_tokens >= most:
+            if prompt_tokens < self._limited(self.cluster.lately_tokens):
+                reason = f"the ready instances can hold {most} tokens now, the prompt alone has {prompt_tokens}"
+                raise unavailable(f"{reason}; others are gone, and may come back", "too_few_instances")
             raise too_long(prompt_tokens, 1, most)
         return most - prompt_tokens
 
     @property
     def longest_request(self) -> int | None:
-        """Prompt and output of the longest request that may fit, in tokens; None when that is not known. The KV of the
-        last token is not needed."""
-        live = self.cluster.live_tokens
-        return self._limited(live + 1) if live else self.config.max_model_len
+        """Prompt and output of the longest request that may fit now, or soon again, in tokens; None when that is not
+        known. The KV of the last token is not needed."""
+        lately = self.cluster.lately_tokens
+        return self._limited(lately + 1) if lately else self.config.max_model_len
 
     def _limited(self, pool_tokens: int) -> int:
         limits = (pool_tokens, self.config.max_model_len, self.cluster.max_model_len)

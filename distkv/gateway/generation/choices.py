@@ -86,8 +86,8 @@ class Generation:
                                 if part.prompt_logprobs is not None or choice.has_calls:
                                     await asyncio.sleep(0)
                     return
-                except RequestRefused as refused:
-                    room = refused.pool_tokens - len(choice.prompt)
+                except (RequestRefused, RequestFailed) as short:
+                    room = short.pool_tokens - len(choice.prompt)
                     if suffix or not choice.fits or not 0 < room < params.max_tokens:
                         raise
                 # The pool has become smaller since max_tokens was chosen.

@@ -16,6 +16,7 @@ from distkv.client.prompts import TokenIds
 from distkv.client.views.capacity import capacities
 from distkv.client.views.explaining import Explanation
 from distkv.errors import ClusterUnreachable, RequestFailed
+from distkv.recent_peak import RecentPeak
 from distkv.types import Chunk, SamplingParams
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.to_client import ClusterState, Status
@@ -37,6 +38,7 @@ class Cluster:
     def __init__(self, clients: Sequence[AsyncClient], wait_for: int = 1) -> None:
         self._wait_for = wait_for
         self._is_complete = False
+        self._live_peak = RecentPeak()
         self._clients = list(clients)
         self._client = self._clients[0]
         self._members: tuple[Member, ...] = ()
@@ -100,9 +102,14 @@ class Cluster:
         return 0 if self._is_waiting else max(capacities(self.ready), default=0)
 
     @property
-    def live_tokens(self) -> int:
-        """As `pool_tokens`, of the instances that are not known to be gone: one that is late comes back."""
-        return 0 if self._is_waiting else max(capacities(self._live), default=0)
+    def lately_tokens(self) -> int:
+        """As `pool_tokens`, of the instances that are not known to be gone, for one that is late comes back; the most
+        that it was a short while ago, for those that died may come back too."""
+        return self._look_at_live()
+
+    def _look_at_live(self) -> int:
+        live = 0 if self._is_waiting else max(capacities(self._live), default=0)
+        return self._live_peak.look(live, asyncio.get_running_loop().time())
 
     @property
     def max_model_len(self) -> int | None:
@@ -154,6 +161,7 @@ class Cluster:
             await self.statuses()
             ready = {member.instance_id for member in self.ready}
             self._is_complete = self._is_complete or len(ready) >= self._wait_for
+            self._look_at_live()
             if ready != logged:
                 self._log.info("ready instances changed", gmanager=self._client.address, instances=sorted(ready))
                 logged = ready

@@ -75,7 +75,7 @@ class RequestEnded(Message, frozen=True):
     reason: str  #: one sentence; empty when the two counts say it
     retryable: bool = False  #: whether another try can help
     retry_after_s: Seconds = 0.0  #: seconds until another try may be taken in, as far as can be told; 0 if it cannot
-    needed_tokens: Count = 0  #: prompt + max_tokens, when they are the reason of a refusal
+    needed_tokens: Count = 0  #: prompt + max_tokens, when they are the reason
     #: what the instance and all peers that could lend at that moment have together; or `max_model_len`, as `reason`
     #: says
     pool_tokens: Count = 0

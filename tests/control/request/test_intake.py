@@ -6,7 +6,10 @@ import sys
 
 import pytest
 
+from distkv.control.request.lifecycle import MEMORY_BACK_S
 from distkv.control.request.pace import LONGEST_S
+from distkv.recent_peak import LATELY_S
+from tests.control.parts import make_member
 from tests.control.request.serving import Serving, ok
 
 
@@ -37,6 +40,27 @@ def test_more_than_all_memory_together_is_refused_with_the_numbers() -> None:
     assert (ended.kind, ended.needed_tokens, ended.pool_tokens) == ("refused", 10, 8)
     serving.submit("r", (1, 2), max_tokens=7)
     assert "r" in serving.state.sequences, "the last token needs no KV"
+
+
+def test_what_only_a_peer_that_died_had_room_for_may_come_again_for_a_while() -> None:
+    serving = Serving(num_blocks=2)
+    members, clock = serving.state.members, serving.clock
+    members["p"] = make_member("p", lendable_blocks=3)
+    serving.requests.tick(clock.now())
+    members["p"] = make_member("p", lendable_blocks=3, state="dead")
+    serving.submit("r", (1, 2), max_tokens=19)
+    ended = serving.refusal()
+    assert (ended.kind, ended.retryable, ended.retry_after_s) == ("failed", True, MEMORY_BACK_S)
+    assert (ended.needed_tokens, ended.pool_tokens) == (21, 8) and "21 tokens" in ended.reason
+    serving.submit("r", (1, 2), max_tokens=20)
+    assert serving.refusal().kind == "refused", "not even with that peer"
+    members["p"] = make_member("p", lendable_blocks=0, state="starting")
+    clock.advance(LATELY_S - 1)
+    serving.submit("r", (1, 2), max_tokens=19)
+    assert serving.refusal().retryable, "also while it loads"
+    clock.advance(1.0)
+    serving.submit("r", (1, 2), max_tokens=19)
+    assert serving.refusal().kind == "refused", "it did not come back"
 
 
 def test_a_name_in_use_and_an_instance_that_leaves() -> None:

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from distkv.text.tokenizer import Tokenizer
-from tests.gateway.harness import FIRST, chunk, ends, error_of, speak
+from tests.gateway.harness import FIRST, Gateway, chunk, ends, error_of, speak, until
 from tests.token_ids import prompt_of
 
 Start = Callable[..., Any]
@@ -121,6 +123,41 @@ async def test_less_fits_when_the_pool_has_shrunk(start: Start) -> None:
     answer = (await gateway.chat()).json()
     assert answer["usage"]["total_tokens"] == 100
     error_of(await gateway.chat(max_tokens=200), 400, None, "context_length_exceeded")
+
+
+async def test_less_fits_while_an_instance_is_gone(start: Start) -> None:
+    """Where a user sets no max_tokens; others are told to come again."""
+
+    def gone(instance: Any, route: bytes, submit: Any) -> list[Any]:
+        needed = len(prompt_of(submit)) + submit.params.max_tokens
+        if needed > 100:
+            facts = {"retryable": True, "retry_after_s": 4.2, "needed_tokens": needed, "pool_tokens": 100}
+            return ends("failed", "one is gone", **facts)(instance, route, submit)
+        return speak(instance, route, submit)
+
+    gateway = await start(gone)
+    assert (await gateway.chat()).json()["usage"]["total_tokens"] == 100
+    answer = await gateway.chat(max_tokens=200)
+    assert "one is gone" in error_of(answer, 503, None, "request_failed") and answer.headers["retry-after"] == "5"
+
+
+async def test_a_prompt_that_fits_with_an_instance_that_is_gone(start: Start) -> None:
+    async def holds(gateway: Gateway, tokens: int) -> bool:
+        (card,) = (await gateway.http.get("/v1/models")).json()["data"]
+        return card["max_model_len"] == tokens
+
+    gateway = await start(speak)
+    (member,) = gateway.fakes.gmanager.members
+    long, longer = ("user", "long " * 50), ("user", "long " * 500)
+    for blocks, status in ((100, 200), (2, 503)):
+        changed = msgspec.structs.replace(member, total_blocks=blocks, lendable_blocks=0)
+        gateway.fakes.gmanager.members = [changed]
+        tokens = blocks * member.block_tokens
+        await until(partial(holds, gateway, tokens))
+        answer = await gateway.chat(long)
+        assert answer.status_code == status
+    error_of(answer, 503, None, "too_few_instances")
+    error_of(await gateway.chat(longer), 400, None, "context_length_exceeded")
 
 
 async def test_a_prompt_that_is_too_long(start: Start) -> None:
