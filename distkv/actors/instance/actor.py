@@ -173,7 +173,8 @@ class InstanceActor:
             case fw.WorkerFailed(reason=reason):
                 raise InstanceGone(f"the engine worker failed: {reason}")
             case fw.WorkerStats():
-                self._status.on_stats(message)
+                self._status.on_stats(message, self._clock.now())
+                self._alarm.check()
             case fw.Compiled():
                 self._grammars.compiled(message)
             case fw.StepResult() | fw.Checksummed() | fw.Pulled() | fw.Linked() | fw.Revoked():

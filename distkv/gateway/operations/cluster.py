@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
@@ -27,12 +28,39 @@ STATUS_AGE_S = 1.0
 SILENCE_S = 4.0
 
 
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """What the members say of themselves, looked at once for all requests. ready: those that take requests.
+    pool_tokens, live_tokens: the longest request, in tokens, that these can hold together, and those that are not known
+    to be gone. max_model_len: the longest that each of the latter takes; None if that is what they have memory for."""
+
+    ready: tuple[Member, ...] = ()
+    pool_tokens: int = 0
+    live_tokens: int = 0
+    max_model_len: int | None = None
+
+    @classmethod
+    def of(cls, members: Sequence[Member], answering: Collection[str]) -> Readiness:
+        """answering: names of those that said lately that they are ready."""
+        live = [member for member in members if member.state in ("ready", "unreachable")]
+        ready = [member for member in live if member.state == "ready" and member.instance_id in answering]
+        return cls(
+            ready=tuple(ready),
+            pool_tokens=max(capacities(ready), default=0),
+            live_tokens=max(capacities(live), default=0),
+            max_model_len=min((member.max_model_len for member in live if member.max_model_len), default=None),
+        )
+
+
 class Cluster:
     """Uses one gManager, and another of its list when that one knows no ready instance; use it in `async with`.
 
     An instance is ready when the gManager lists it as ready and its own status, polled every second, says so too.
     Nothing is served before `wait_for` of them have been ready at the same time, so that what is said of the cluster
     then, such as the longest request, does not grow under the first requests; after that one is enough.
+
+    The members are looked at whenever the list or a status comes, and not for a request, which costs the same however
+    many there are.
     """
 
     def __init__(self, clients: Sequence[AsyncClient], wait_for: int = 1) -> None:
@@ -42,6 +70,7 @@ class Cluster:
         self._clients = list(clients)
         self._client = self._clients[0]
         self._members: tuple[Member, ...] = ()
+        self._readiness = Readiness()
         self._statuses: tuple[Status, ...] = ()
         self._state: ClusterState | None = None
         self._ready_s: dict[str, float] = {}
@@ -80,14 +109,9 @@ class Cluster:
         return await self._client.explain(request_id)
 
     @property
-    def ready(self) -> list[Member]:
+    def ready(self) -> tuple[Member, ...]:
         """The instances that take requests."""
-        since_s = asyncio.get_running_loop().time() - SILENCE_S
-        return [
-            member
-            for member in self._members
-            if member.state == "ready" and self._ready_s.get(member.instance_id, since_s) > since_s
-        ]
+        return self._readiness.ready
 
     @property
     def unready(self) -> str:
@@ -99,7 +123,7 @@ class Cluster:
     @property
     def pool_tokens(self) -> int:
         """The longest request, in tokens, that the ready instances can hold together; 0 while nothing is served."""
-        return 0 if self._is_waiting else max(capacities(self.ready), default=0)
+        return 0 if self._is_waiting else self._readiness.pool_tokens
 
     @property
     def lately_tokens(self) -> int:
@@ -108,21 +132,17 @@ class Cluster:
         return self._look_at_live()
 
     def _look_at_live(self) -> int:
-        live = 0 if self._is_waiting else max(capacities(self._live), default=0)
+        live = 0 if self._is_waiting else self._readiness.live_tokens
         return self._live_peak.look(live, asyncio.get_running_loop().time())
 
     @property
     def max_model_len(self) -> int | None:
         """The longest request that each of these instances takes; None if all take what they have memory for."""
-        return min((member.max_model_len for member in self._live if member.max_model_len), default=None)
+        return self._readiness.max_model_len
 
     @property
     def _is_waiting(self) -> bool:
         return not self._is_complete and self._wait_for > 1
-
-    @property
-    def _live(self) -> list[Member]:
-        return [member for member in self._members if member.state in ("ready", "unreachable")]
 
     @property
     def last_statuses(self) -> tuple[Status, ...]:
@@ -147,12 +167,21 @@ class Cluster:
         return self._statuses
 
     def _note(self, now_s: float) -> None:
+        said: dict[str, float] = {}
         for status in self._statuses:
             name, state = status.instance.instance_id, status.instance.state
             if state == "ready":
-                self._ready_s[name] = now_s
-            elif state != "unreachable":
-                self._ready_s.pop(name, None)
+                said[name] = now_s
+            elif state == "unreachable" and name in self._ready_s:
+                said[name] = self._ready_s[name]
+        self._ready_s = said
+        self._look()
+
+    def _look(self) -> None:
+        """The members, or what they say, may be others than before, or silent for longer."""
+        since_s = asyncio.get_running_loop().time() - SILENCE_S
+        answering = {name for name, said_s in self._ready_s.items() if said_s > since_s}
+        self._readiness = Readiness.of(self._members, answering)
 
     async def _refresh(self) -> None:
         logged: set[str] | None = None
@@ -176,5 +205,6 @@ class Cluster:
                 continue
             if client is self._client or any(member.state == "ready" for member in members):
                 self._client, self._members = client, members
+                self._look()
                 if self.ready:
                     return

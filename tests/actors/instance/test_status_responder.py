@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from random import Random
 from types import SimpleNamespace
 from typing import Any
 
-from distkv.actors.instance.status_responder import PATIENCE_S, StatusResponder
+from distkv.actors.instance.status_responder import (
+    BURST,
+    MOST_TOLD,
+    MOST_WAITING,
+    PATIENCE_S,
+    PER_S,
+    StatusResponder,
+)
 from distkv.clock import ManualClock
 from distkv.control.commands import Answer
 from distkv.control.request.answer.output import NoText
@@ -42,21 +50,66 @@ class Asked:
     def ask(self, route: bytes) -> None:
         self.responder.query(route, f"asked by {route.decode()}", self.clock.now())
 
+    def stats(self, counters: Counters, index: int = -1) -> None:
+        self.responder.on_stats(WorkerStats(query_id=self.queries[index], counters=counters), self.clock.now())
 
-def test_each_asker_gets_what_the_worker_says_now() -> None:
+    def answered(self) -> list[tuple[bytes, int]]:
+        """Routes and the kv_bytes that they were told, since the last call."""
+        told = [(route, status.instance.counters.kv_bytes) for route, status, _ in self.answers]
+        self.answers.clear()
+        return told
+
+
+def test_each_asker_gets_what_the_worker_says_after_it_has_asked() -> None:
     asked = Asked()
     asked.ask(b"x")
     asked.ask(b"y")
-    assert len(set(asked.queries)) == 2 and asked.answers == []
-    asked.responder.on_stats(
-        WorkerStats(query_id=asked.queries[1], counters=Counters(kv_bytes=7, malformed_messages=1))
-    )
+    assert len(asked.queries) == 1 and asked.answers == []
+    asked.stats(Counters(kv_bytes=7, malformed_messages=1))
     (answer,) = asked.answers
     route, status, cause = answer
-    assert (route, cause) == (b"y", "asked by y")
+    assert (route, cause) == (b"x", "asked by x")
     assert status.instance.counters.kv_bytes == 7
     assert status.instance.counters.malformed_messages == 3, "the worker's links and the instance's own door"
     assert (status.instance.pid, status.instance.worker_pid, status.instance.blocks.total) == (10, 11, 16)
+    asked.answers.clear()
+    asked.stats(Counters(kv_bytes=8))
+    assert asked.answered() == [(b"y", 8)] and len(set(asked.queries)) == 2
+
+
+def test_who_asks_in_a_loop_is_answered_so_often_and_no_more() -> None:
+    asked = Asked()
+    seconds = 4
+    for _ in range(seconds * 1000):
+        for route in (b"x", b"x", b"y"):
+            asked.ask(route)
+        asked.stats(Counters())
+        if asked.responder.next_deadline() <= asked.clock.advance(0.001):
+            asked.responder.tick(asked.clock.now())
+    made = len(asked.queries)
+    assert PER_S * seconds <= made <= BURST + PER_S * seconds + 1
+    assert len(asked.answered()) <= 2 * made, "each of the two once by each status"
+
+
+def test_a_crowd_is_answered_in_turn() -> None:
+    asked = Asked()
+    asked.ask(b"first")
+    crowd = [b"%d" % number for number in range(3 * MOST_TOLD)]
+    for route in crowd:
+        asked.ask(route)
+    for told in ([b"first"], crowd[:MOST_TOLD], crowd[MOST_TOLD : 2 * MOST_TOLD], crowd[2 * MOST_TOLD :]):
+        asked.stats(Counters())
+        assert [route for route, _ in asked.answered()] == told
+
+
+def test_no_more_wait_than_are_kept() -> None:
+    asked = Asked()
+    for number in range(MOST_WAITING + 2):
+        asked.ask(b"%d" % number)
+    asked.stats(Counters())
+    assert asked.answered() == [(b"0", 0)], "for which the worker was asked at once"
+    asked.stats(Counters())
+    assert asked.answered()[0][0] == b"2", "the oldest of those that waited is not answered"
 
 
 def test_a_silent_worker_delays_nobody_for_long() -> None:
@@ -67,9 +120,9 @@ def test_a_silent_worker_delays_nobody_for_long() -> None:
     assert asked.answers == []
     asked.ask(b"y")
     asked.responder.tick(asked.clock.advance(PATIENCE_S * 0.6))
-    assert [(route, status.instance.counters.kv_bytes) for route, status, _ in asked.answers] == [(b"x", 3)]
-    asked.responder.on_stats(WorkerStats(query_id=asked.queries[0], counters=Counters(kv_bytes=9)))
-    assert len(asked.answers) == 1, "answered once"
-    assert asked.responder.worker_counters.kv_bytes == 9
+    assert asked.answered() == [(b"x", 3)]
+    asked.stats(Counters(kv_bytes=9), index=0)
+    assert asked.answered() == [], "answered once"
     asked.responder.tick(asked.clock.advance(PATIENCE_S))
-    assert [(route, status.instance.counters.kv_bytes) for route, status, _ in asked.answers[1:]] == [(b"y", 9)]
+    assert asked.answered() == [(b"y", 9)], "by the newest that was heard"
+    assert asked.responder.next_deadline() == math.inf

@@ -8,9 +8,10 @@ from pathlib import Path
 import msgspec
 
 from distkv.client.async_client import AsyncClient
-from distkv.gateway.operations.cluster import Cluster
+from distkv.gateway.operations.cluster import Cluster, Readiness
 from distkv.wire.messages.to_rmanager import StatusQuery
 from tests.client.fakes import FakeCluster, FakeInstance
+from tests.control.parts import calls
 from tests.gateway.harness import Gateway, error_of, silence, speak, started, until
 
 
@@ -110,3 +111,20 @@ async def _longest(gateway: Gateway) -> int | None:
 
 async def _is_longest(gateway: Gateway, num_tokens: int) -> bool:
     return await _longest(gateway) == num_tokens
+
+
+async def test_what_a_request_asks_of_the_cluster_costs_the_same_with_10_and_10_000_members() -> None:
+    fakes = FakeCluster(silence)
+    template = fakes.gmanager.members[0]
+    counted = []
+    try:
+        for count in (10, 10_000):
+            members = [msgspec.structs.replace(template, instance_id=f"i{index}") for index in range(count)]
+            async with seen(fakes.address) as cluster:
+                await until(lambda: cluster.ready)
+                cluster._readiness = Readiness.of(members, {one.instance_id for one in members})
+                assert len(cluster.ready) == count and not cluster.unready
+                counted.append(calls(lambda: (cluster.pool_tokens, cluster.lately_tokens, cluster.max_model_len)))
+    finally:
+        fakes.die()
+    assert counted[0] == counted[1], f"{counted} calls"
