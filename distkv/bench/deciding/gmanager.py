@@ -10,7 +10,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -23,8 +23,9 @@ from distkv.bench.harness.kept import keep
 from distkv.bench.harness.machine import machine_facts, versions_of
 from distkv.bench.harness.plot import write_curves
 from distkv.bench.harness.report import Goal, Report, results
+from distkv.bench.workloads.deciding.gmanager_joining import join_at_once
 from distkv.bench.workloads.deciding.gmanager_load import Fleet
-from distkv.bench.workloads.deciding.gmanager_queries import QueryProcess, QueryRun
+from distkv.bench.workloads.deciding.gmanager_queries import QueryProcess, QueryRun, QueryTimes
 from distkv.client.local.child import Child, stop, wait_ready
 from distkv.client.local.launch import command, environment
 
@@ -46,8 +47,18 @@ CPU, BEATS, LATE, OWN_CPU, MEMORY, DEATH, DEATH_CPU, DEATH_BYTES = (
     "CPU of one death",
     "bytes of one death",
 )
+JOIN, JOIN_CPU, JOIN_BYTES, JOIN_QUERY = (
+    "all join at once, until each has the list",
+    "CPU of that",
+    "bytes of that",
+    "longest query meanwhile",
+)
+MOST_JOINING = 1000
+"""Each has its own connection then."""
+JOIN_QUERIES_S, QUICK_JOIN_QUERIES_S = 5.0, 0.5
 HELP = """A gManager process at 100 to 10,000 instances with a heartbeat a second each: its share of a core, how long a
-BorrowQuery and a Locate take meanwhile, and what the death of one instance costs.
+BorrowQuery and a Locate take meanwhile, what the death of one instance costs, and what it takes until all know each
+other where up to 1,000 join at once.
 
 \b
 Examples:
@@ -88,6 +99,11 @@ def measure(say: Say, *, quick: bool) -> Measured:
                     say(f"{count:,} instances, round {number + 1} of {size.rounds}")
                     for case, value in _round(fleet, queries, gmanager.pid, size.seconds).items():
                         samples.setdefault(case, {}).setdefault(f"{count:,}", []).append(value)
+        for count in (count for count in size.instances if count <= MOST_JOINING):
+            for number in range(size.rounds):
+                say(f"{count:,} instances join at once, round {number + 1} of {size.rounds}")
+                for case, value in _joining(cores, count, quick=quick).items():
+                    samples.setdefault(case, {}).setdefault(f"{count:,}", []).append(value)
     finally:
         os.sched_setaffinity(0, cores)
     for variants in samples.values():
@@ -135,6 +151,27 @@ def _round(fleet: Fleet, queries: QueryProcess, pid: int, seconds: float) -> dic
     return found
 
 
+def _joining(cores: Sequence[int], count: int, *, quick: bool) -> dict[str, float]:
+    """So many join a gManager that knows nobody, and somebody asks it meanwhile."""
+    run = QueryRun(count, QUICK_JOIN_QUERIES_S if quick else JOIN_QUERIES_S, QUERIES_PER_S)
+    with _gmanager(cores[0], cores[-1]) as gmanager, QueryProcess(gmanager.report["address"]) as queries:
+        before_s, answers = _busy_seconds(gmanager.pid), list[QueryTimes]()
+
+        def goes_on() -> bool:
+            if not answers and (times := queries.result()) is not None:
+                answers.append(times)
+            return not answers
+
+        queries.tell(run)
+        joined = join_at_once(gmanager.report["address"], count, JOIN_S, goes_on)
+        return {
+            JOIN: 1e3 * joined.whole_s,
+            JOIN_CPU: 1e3 * (_busy_seconds(gmanager.pid) - before_s),
+            JOIN_BYTES: joined.received_bytes / 1e6,
+            JOIN_QUERY: 1e3 * max(map(max, answers[0].took_s.values())),
+        }
+
+
 def _p99(values: list[float]) -> float:
     return sorted(values)[int(0.99 * (len(values) - 1))]
 
@@ -142,7 +179,7 @@ def _p99(values: list[float]) -> float:
 def _unit(case: str) -> str:
     if case in (CPU, OWN_CPU):
         return "% of one core"
-    return {BEATS: "1/s", DEATH_BYTES: "MB", MEMORY: "MB"}.get(case, "ms")
+    return {BEATS: "1/s", DEATH_BYTES: "MB", JOIN_BYTES: "MB", MEMORY: "MB"}.get(case, "ms")
 
 
 @contextmanager

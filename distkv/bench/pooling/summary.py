@@ -9,6 +9,7 @@ from distkv.sim.outcome import Outcome, Unloaded
 
 TOKENS, GOODPUT = "output tokens/s", "goodput"
 FIRST, FIRST_HIGH = "time to first token, median", "time to first token, p99"
+FIRST_ROUNDS = "time to first token of all rounds, p99"
 SHORT_HIGH = "time to first token of short requests, p99"
 EACH, EACH_HIGH = "time per token, median", "time per token, p99"
 REFUSED, LATE = "refused", "over the deadline"
@@ -18,6 +19,7 @@ UNITS: Mapping[str, str] = {
     GOODPUT: "requests/s",
     FIRST: "s",
     FIRST_HIGH: "s",
+    FIRST_ROUNDS: "s",
     SHORT_HIGH: "s",
     EACH: "ms",
     EACH_HIGH: "ms",
@@ -46,11 +48,10 @@ def summary(outcomes: Sequence[Outcome], unloaded: Unloaded, deadline_s: float) 
     took_s = max((one.request.arrival_s + one.times_s[-1] for one in outcomes if one.times_s), default=deadline_s)
     yield TOKENS, sum(len(one.times_s) for one in ended) / took_s
     yield GOODPUT, sum(map(unloaded.serves, outcomes)) / took_s
-    taken = [one for one in outcomes if not one.is_refused]
-    if firsts := [_first_s(one, deadline_s) for one in taken]:
+    if firsts := firsts_s(outcomes, deadline_s):
         yield from zip((FIRST, FIRST_HIGH), (statistics.median(firsts), high(firsts)), strict=True)
     median = statistics.median(one.request.num_tokens for one in outcomes)
-    if short := [_first_s(one, deadline_s) for one in taken if one.request.num_tokens < median]:
+    if short := firsts_s([one for one in outcomes if one.request.num_tokens < median], deadline_s):
         yield SHORT_HIGH, high(short)
     if each := [1e3 * one.per_token_s for one in ended if one.per_token_s]:
         yield from zip((EACH, EACH_HIGH), (statistics.median(each), high(each)), strict=True)
@@ -72,5 +73,6 @@ def high(values: Sequence[float]) -> float:
     return sorted(values)[int(0.99 * (len(values) - 1))]
 
 
-def _first_s(outcome: Outcome, deadline_s: float) -> float:
-    return outcome.first_s if outcome.times_s else deadline_s
+def firsts_s(outcomes: Sequence[Outcome], deadline_s: float) -> list[float]:
+    """Times to first token of all that were not refused, the deadline where none came."""
+    return [one.first_s if one.times_s else deadline_s for one in outcomes if not one.is_refused]

@@ -27,7 +27,7 @@ from distkv.bench.harness.plot import write_lines
 from distkv.bench.harness.report import Report, results, show_lines
 from distkv.bench.pooling.contenders import NAMES, OFF, POLICIES, Given, default_policy, start
 from distkv.bench.pooling.goals import Found, goals
-from distkv.bench.pooling.predicted import Play, Predictor, compared
+from distkv.bench.pooling.predicted import Play, Predictor, compared, of_all_rounds
 from distkv.bench.pooling.predicted import goals as true_to_reality
 from distkv.bench.pooling.rates import Rates
 from distkv.bench.pooling.seen import Seen
@@ -157,6 +157,9 @@ def measure(
     lengths = [one.num_tokens for one in played]
     unheld = sum(one > pool for one in lengths)
     samples = turns.samples
+    for name, one in seen.items():
+        for case, first_s in of_all_rounds(one.firsts_s).items():
+            samples.setdefault(case, {})[name] = [first_s]
     facts |= {
         "cores_used": ",".join(map(str, cores)),
         "model": f"random Llama, bfloat16, {size.model}",

@@ -198,7 +198,7 @@ class GManager:
         if is_new:
             self.ledger.add(entry)
         self._settle(entry, entry.reported_state, is_new=is_new, is_changed=is_changed)
-        self._feed.greet(route, member.instance_id)
+        self._feed.greet(route, member.instance_id, is_new=is_new)
 
     def _refuse(self, join: tg.Join, route: bytes, reason: str, is_taken: bool, now: float) -> None:
         instance_id = join.member.instance_id

@@ -1,13 +1,15 @@
-"""Who gets which part of the member list when: changes to all, the whole list to who asks.
+"""Who gets which part of the member list when: changes to all, the whole list to who asks or has joined.
 
 Changes that come together are one broadcast. What is sent is bounded in members per second, so that the list of a large
-cluster, which everybody may want at once, neither fills the queues nor keeps the gManager from its other work.
+cluster, which everybody may want at once, neither fills the queues nor keeps the gManager from its other work. Whoever
+waits for the list is sent no changes meanwhile: they could not be applied, and the list has them.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import islice
 
 import msgspec
 
@@ -24,6 +26,8 @@ AHEAD_S = 0.02
 """So much of that average may be sent ahead, so that little things never wait."""
 MEMBERS_AT_ONCE = 25_000
 """Most members sent to who asks, in one event, beyond the first of them."""
+GREETINGS_AT_ONCE = 64
+"""Most joiners greeted one by one in one event: each message is its own, and takes some 20 us to encode and send."""
 
 
 class MemberFeed:
@@ -34,25 +38,31 @@ class MemberFeed:
         self.log = MemberLog(incarnation, policy)
         self.sent_version = 0
         self._asking: dict[bytes, MembersQuery] = {}
-        self._joined: dict[bytes, str] = {}
+        self._joined: dict[bytes, tuple[str, bool]] = {}
+        self._told: dict[bytes, str] = {}
         self._next_broadcast = -math.inf
         self._paid_at = -math.inf
+        self._flushed_at = -math.inf
 
     def ask(self, route: bytes, query: MembersQuery) -> None:
         """Somebody wants the list, or what changed; asking again replaces the query."""
         self._asking[route] = query
 
-    def greet(self, route: bytes, instance_id: str) -> None:
-        """An instance has joined. It hears so when all others are told: who finds it ready finds it known."""
-        self._joined[route] = instance_id
+    def greet(self, route: bytes, instance_id: str, *, is_new: bool) -> None:
+        """An instance has joined. It hears so when all others are told: who finds it ready finds it known. is_new: it
+        was not there before, so that it has no list: where that is long, it follows as if it had been asked for."""
+        self._joined[route] = instance_id, is_new or self._joined.get(route, ("", False))[1]
 
     def flush(self, now: float, subscribers: Callable[[], tuple[bytes, ...]]) -> list[Broadcast]:
         """What may be sent now. subscribers: the routes of all who get changes without asking."""
+        self._flushed_at = now
         sent: list[Broadcast] = []
-        if self._joined and (not self._has_changes or now >= self._broadcast_at):
+        if not self._has_changes or now >= self._broadcast_at:
+            self._tell_joined()
+        if self._told:
             sent += self._greetings()
         if self._has_changes and now >= self._broadcast_at:
-            routes = subscribers()
+            routes = self._followers(subscribers())
             sent += [Broadcast(routes, part) for part in self.log.since(self.sent_version)] if routes else []
             self.sent_version = self.log.version
             self._next_broadcast = now + COALESCE_S
@@ -63,16 +73,40 @@ class MemberFeed:
             sent += answers
         return sent
 
+    def _tell_joined(self) -> None:
+        """What they wait for is told to all others now."""
+        is_long = len(self.log) > PART_MEMBERS
+        for route, (instance_id, is_new) in self._joined.items():
+            self._told[route] = instance_id
+            if is_new and is_long:
+                self._asking.setdefault(route, MembersQuery())
+        self._joined.clear()
+
     def _greetings(self) -> list[Broadcast]:
-        """The list if it fits one message, else each joiner only itself; it asks for the rest."""
-        joined, self._joined = self._joined, {}
+        """The list if it fits one message, else each joiner only itself: some of them, the others in the next event."""
         if len(self.log) <= PART_MEMBERS:
-            return [Broadcast(tuple(joined), self.log.since(0)[0])]
+            told, self._told = self._told, {}
+            return [Broadcast(tuple(told), self.log.since(0)[0])]
+        newest = self.log.newest()
+        greeted = [(route, self._told.pop(route)) for route in tuple(islice(self._told, GREETINGS_AT_ONCE))]
         return [
-            Broadcast((route,), msgspec.structs.replace(self.log.newest(), members=(member,)))
-            for route, instance_id in joined.items()
+            Broadcast((route,), msgspec.structs.replace(newest, members=(member,)))
+            for route, instance_id in greeted
             if (member := self.log.get(instance_id)) is not None
         ]
+
+    def _followers(self, routes: tuple[bytes, ...]) -> tuple[bytes, ...]:
+        """Those of them that can apply what changed: who waits for more than that gets it with the answer."""
+        if not self._asking:
+            return routes
+        return tuple(
+            route for route in routes if (query := self._asking.get(route)) is None or self._is_followed_by(query)
+        )
+
+    def _is_followed_by(self, query: MembersQuery) -> bool:
+        """Whether who asks so has what was sent to all, or will not get what is missing."""
+        is_same = query.incarnation == self.incarnation
+        return query.changes_only or (is_same and query.version >= self.sent_version)
 
     def _answers(self) -> list[Broadcast]:
         """Those who asked first get what they miss; all that miss the same get the same."""
@@ -96,7 +130,7 @@ class MemberFeed:
     @property
     def is_quiet(self) -> bool:
         """Whether nothing is to be sent, now or later."""
-        return self.log.version == self.sent_version and not self._asking and not self._joined
+        return not (self._has_changes or self._asking or self._joined or self._told)
 
     @property
     def _has_changes(self) -> bool:
@@ -114,6 +148,8 @@ class MemberFeed:
         """When something may be sent that is waiting now."""
         if self.is_quiet:
             return math.inf
+        if self._told:
+            return self._flushed_at
         broadcast_at = self._broadcast_at if self._has_changes else math.inf
         return min(broadcast_at, self._may_send_at if self._asking else math.inf)
 

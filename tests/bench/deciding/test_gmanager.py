@@ -11,7 +11,18 @@ import pytest
 import zmq
 
 from distkv.bench.deciding import gmanager
-from distkv.bench.deciding.gmanager import CPU, DEATH_BYTES, LATE, MEMORY, OWN_CPU, QUICK, main
+from distkv.bench.deciding.gmanager import (
+    CPU,
+    DEATH_BYTES,
+    JOIN,
+    JOIN_BYTES,
+    JOIN_QUERY,
+    LATE,
+    MEMORY,
+    OWN_CPU,
+    QUICK,
+    main,
+)
 from distkv.bench.harness.report import Report
 from distkv.bench.workloads.deciding.gmanager_queries import NoAnswer, QueryProcess, QueryRun
 from distkv.bench.workloads.deciding.heartbeat_frames import BLOCKS, HeartbeatFrames
@@ -35,6 +46,9 @@ def test_quick_shows_growth_and_leaves_the_goals_open(tmp_path: Path) -> None:
     assert rows["heartbeats", many] == pytest.approx(100, rel=0.5)
     copies = rows[DEATH_BYTES, many] / rows[DEATH_BYTES, few]
     assert copies == pytest.approx(99 / 9, rel=0.1), "one small message to each of the others"
+    assert rows[JOIN, many] > rows[JOIN, few] > 0 and rows[JOIN_QUERY, many] > 0
+    lists = rows[JOIN_BYTES, many] / rows[JOIN_BYTES, few]
+    assert 20 < lists < 200, "each of ten times as many gets each of ten times as many"
     assert len(report.goals) == 4 and all(goal.met is None for goal in report.goals)
     assert drawn.stat().st_size > 10_000
 

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from distkv.control.cluster.member_feed import AHEAD_S, COALESCE_S, MEMBERS_AT_ONCE, MEMBERS_PER_S, MemberFeed
+from distkv.control.cluster.member_feed import (
+    AHEAD_S,
+    COALESCE_S,
+    GREETINGS_AT_ONCE,
+    MEMBERS_AT_ONCE,
+    MEMBERS_PER_S,
+    MemberFeed,
+)
 from distkv.control.commands import Broadcast
-from distkv.wire.messages.member_versions import PART_MEMBERS
+from distkv.wire.messages.member_versions import PART_MEMBERS, MemberCursor
 from distkv.wire.messages.to_gmanager import MembersQuery
 from tests.control.parts import make_member
 
@@ -98,23 +105,106 @@ def test_a_change_reaches_all_while_many_wait_for_the_list() -> None:
 def test_a_newcomer_is_greeted_with_the_list_or_with_itself() -> None:
     small, large = feed_of(PART_MEMBERS), feed_of(PART_MEMBERS + 1)
     for feed in (small, large):
-        feed.greet(b"new", "i3")
+        feed.greet(b"new", "i3", is_new=True)
     assert len(flush(small, 10.0)[0].body.members) == PART_MEMBERS
-    greeting = flush(large, 10.0)[0]
+    greeting, told, *rest = flush(large, 10.0)
     assert greeting.routes == (b"new",) and names([greeting]) == ["i3"]
     assert greeting.body.base == greeting.body.version == PART_MEMBERS + 1
+    assert told.routes == ROUTES
+    cursor = MemberCursor()
+    cursor.take(greeting.body)
+    known = {name for one in rest if b"new" in one.routes and cursor.take(one.body) for name in names([one])}
+    assert len(known) == PART_MEMBERS + 1 and not cursor.is_behind, "the list follows, and nobody has asked"
+    large.log.put(make_member("i7", state="dead"))
+    (change,) = flush(large, large.next_deadline(), (*ROUTES, b"new"))
+    assert change.routes == (*ROUTES, b"new") and cursor.take(change.body), "what changes from then on, as all others"
+
+
+def test_who_was_there_before_is_not_sent_the_list_again() -> None:
+    feed = feed_of(PART_MEMBERS + 1)
+    flush(feed, 0.0)
+    feed.greet(b"x", "i3", is_new=False)
+    assert names(flush(feed, 10.0)) == ["i3"] and feed.is_quiet
 
 
 def test_a_newcomer_is_greeted_when_the_others_are_told() -> None:
     feed = feed_of(1)
     flush(feed, 10.0)
     feed.log.put(make_member("i1"))
-    feed.greet(b"new", "i1")
+    feed.greet(b"new", "i1", is_new=True)
     assert flush(feed, 10.01) == [], "changes that come together go together"
     greeting, told = flush(feed, feed.next_deadline())
     assert greeting.routes == (b"new",) and names([greeting]) == ["i0", "i1"]
     assert told.routes == ROUTES and names([told]) == ["i1"]
-    feed.greet(b"again", "i1")
+    feed.greet(b"again", "i1", is_new=False)
     assert [one.routes for one in flush(feed, 11.0)] == [(b"again",)], (
         "it changed nothing: there is nothing to wait for"
     )
+
+
+def test_many_newcomers_are_greeted_some_at_a_time() -> None:
+    feed, count = feed_of(1000), 5 * GREETINGS_AT_ONCE
+    flush(feed, 0.0, ())
+    for index in range(count):
+        feed.greet(b"%d" % index, f"i{index}", is_new=False)
+    for _ in range(4):
+        assert len(flush(feed, 10.0)) == GREETINGS_AT_ONCE
+        assert feed.next_deadline() <= 10.0, "the next are due at once"
+    assert len(flush(feed, 10.0)) == GREETINGS_AT_ONCE and feed.is_quiet
+
+
+def test_who_waits_for_the_list_is_sent_no_changes_beside_it() -> None:
+    feed = feed_of(300)
+    flush(feed, 0.0)
+    feed.ask(b"x", MembersQuery(incarnation=1, version=7))
+    feed.ask(b"y", MembersQuery(incarnation=1, version=300))
+    feed.ask(b"z", MembersQuery(changes_only=True))
+    feed.log.put(make_member("i7", state="dead"))
+    told, *answers = flush(feed, 10.0, (b"x", b"y", b"z", b"w"))
+    assert told.routes == (b"y", b"z", b"w") and names([told]) == ["i7"]
+    missed = [one for one in answers if one.routes == (b"x",)]
+    assert len(names(missed)) == 293 and names(missed)[-1] == "i7"
+
+
+class Newcomers:
+    """Instances that join one gManager, follow its list, and ask once a second what they miss."""
+
+    def __init__(self, count: int) -> None:
+        self.feed = MemberFeed(1)
+        self.sent = 0
+        self.known: dict[bytes, set[str]] = {b"%d" % index: set() for index in range(count)}
+        self._cursors = {route: MemberCursor() for route in self.known}
+        for index, route in enumerate(self.known):
+            self.feed.log.put(make_member(f"i{index}"))
+            self.feed.greet(route, f"i{index}", is_new=True)
+            self.flush(0.0001 * index, tuple(self.known)[: index + 1])
+
+    def flush(self, now: float, routes: tuple[bytes, ...]) -> None:
+        for one in flush(self.feed, now, routes):
+            self.sent += len(one.routes) * len(one.body.members)
+            for route in one.routes:
+                if self._cursors[route].take(one.body):
+                    self.known[route].update(names([one]))
+
+    def run(self) -> float:
+        """Until nothing is left to be sent; when the last of it is."""
+        now = next_ask_s = ended_s = 0.5
+        while not self.feed.is_quiet or any(cursor.is_behind for cursor in self._cursors.values()):
+            if now >= next_ask_s:
+                next_ask_s += 1.0
+                for route, cursor in self._cursors.items():
+                    if cursor.is_behind:
+                        self.feed.ask(route, cursor.query())
+            self.flush(now, tuple(self.known))
+            ended_s = now
+            now = max(now, min(self.feed.next_deadline(), next_ask_s))
+        return ended_s
+
+
+@pytest.mark.parametrize("count", [300, 1000])
+def test_instances_that_join_at_once_are_sent_each_member_hardly_more_than_once(count: int) -> None:
+    newcomers = Newcomers(count)
+    ended_s = newcomers.run()
+    assert all(len(known) == count for known in newcomers.known.values())
+    assert newcomers.sent <= 1.2 * count**2
+    assert ended_s <= 0.5 + 1.2 * count**2 / MEMBERS_PER_S, "and nobody waits for more than that"

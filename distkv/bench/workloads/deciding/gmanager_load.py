@@ -154,22 +154,7 @@ class Fleet:
             return
 
     def _join(self, number: int) -> None:
-        data = DataEndpoint(
-            address=f"10.0.{number // 250}.{number % 250}:7090", host_key=f"{number // HOST_INSTANCES:036d}"
-        )
-        member = Member(
-            instance_id=instance_name(number),
-            incarnation=1,
-            address=f"tcp://10.0.{number // 250}.{number % 250}:7080",
-            state="ready",
-            block_tokens=16,
-            total_blocks=BLOCKS,
-            lendable_blocks=BLOCKS - 1,
-            free_blocks=BLOCKS,
-            data=data,
-            heartbeat_s=self._period_s,
-        )
-        self._send(number, Join(member=member, compat="model", swaps=True))
+        self._send(number, join_of(number, self._period_s))
         if number == len(self._seqs):
             self._seqs.append(0)
             self._frames.add(instance_name(number))
@@ -187,3 +172,23 @@ class Fleet:
         socket.set(zmq.RCVHWM, 0)
         socket.connect(address)
         return socket
+
+
+def join_of(number: int, heartbeat_s: float) -> Join:
+    """What an instance presents itself with, ready to serve."""
+    data = DataEndpoint(
+        address=f"10.0.{number // 250}.{number % 250}:7090", host_key=f"{number // HOST_INSTANCES:036d}"
+    )
+    member = Member(
+        instance_id=instance_name(number),
+        incarnation=1,
+        address=f"tcp://10.0.{number // 250}.{number % 250}:7080",
+        state="ready",
+        block_tokens=16,
+        total_blocks=BLOCKS,
+        lendable_blocks=BLOCKS - 1,
+        free_blocks=BLOCKS,
+        data=data,
+        heartbeat_s=heartbeat_s,
+    )
+    return Join(member=member, compat="model", swaps=True)
