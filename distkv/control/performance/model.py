@@ -45,6 +45,37 @@ class PerformanceModel:
         self._serving = CurveFunction(profile.serving, of_work=True)
         self._serving_prefill = CurveFunction(profile.serving_prefill, of_work=False)
 
+    # --- any step
+
+    def base_s(self, decodes: int, chunk_tokens: int = 0, *, is_remote: bool = False) -> float:
+        """Seconds of a step without attention and without waiting, by what it computes: decodes, and positions of
+        chunks. is_remote: it sends queries.
+
+        A step with chunks reads the weights of the layers once, for decodes and chunks; what a step of decodes takes
+        longer than a chunk of as many rows, logits and samples, is theirs alone."""
+        step, prefill = (self._remote_step, self._remote_prefill) if is_remote else (self._step, self._prefill)
+        if not chunk_tokens:
+            return step(decodes)
+        rows_s = prefill(decodes + chunk_tokens)
+        return rows_s + max(0.0, step(decodes) - prefill(decodes)) if decodes else rows_s
+
+    def exchange_s(self, rows: int, *, link: LinkKind = "host", busy: bool = True, users: int = 1) -> float:
+        """Seconds for queries of so many rows there and their partials back, in all layers, without any attention.
+        users: who share the bandwidth of the link, this exchange included."""
+        known = self.link(link)
+        trip_s = max(known.round_trip_s, known.busy_round_trip_s) if busy else known.round_trip_s
+        return self.profile.layers * trip_s + users * self.carry_s(rows, link)
+
+    def slowing_s(self, serving_s: float) -> float:
+        """By how many seconds this instance's own steps take longer for one step of a debtor that it serves for so
+        long."""
+        return self.profile.serving_step_s + self.profile.serving_share * serving_s
+
+    def link(self, kind: LinkKind) -> LinkProfile:
+        """What lies between; the other kind where this one was not measured."""
+        links = self.profile.links
+        return links.get(kind) or next(iter(links.values()))
+
     # --- decode
 
     def step_s(
@@ -67,10 +98,11 @@ class PerformanceModel:
         times, rest_s = self.profile.crowding(is_crowded=busy and link == "host")
         local_s = times * self.attention_s(context_tokens - remote_tokens)
         served_s = self.served_s(served_tokens)
+        base_s = times * self.base_s(batch, is_remote=remote_tokens > 0)
         if not remote_tokens:
-            return rest_s + times * self._step(batch) + local_s + served_s
+            return rest_s + base_s + local_s + served_s
         remote_s = self.remote_s(remote_tokens, remote_rows, link=link, busy=busy, creditor=creditor)
-        return rest_s + times * self._remote_step(batch) + max(local_s, remote_s) + served_s
+        return rest_s + base_s + max(local_s, remote_s) + served_s
 
     def attention_s(self, tokens: int) -> float:
         """Seconds of a decode step's attention over so many local tokens, ΣS/g(S)."""
@@ -84,9 +116,12 @@ class PerformanceModel:
     def served_s(self, tokens: int) -> float:
         """By how many seconds this instance's own steps take longer for one step of a debtor with so many tokens here;
         0 without any."""
-        if not tokens:
-            return 0.0
-        return self.profile.serving_step_s + self.profile.serving_share * self.serving_s(tokens)
+        return self.slowing_s(self.serving_s(tokens)) if tokens else 0.0
+
+    def kept_share(self, tokens: int, steps_per_s: float) -> float:
+        """Of its own rate, what this instance keeps while it serves so many tokens of a debtor that makes so many steps
+        each second: it serves once in each of them, and its own steps take that share of its time longer."""
+        return 1.0 - min(MOST_SERVING, self.served_s(tokens) * steps_per_s)
 
     def remote_s(
         self,
@@ -100,7 +135,7 @@ class PerformanceModel:
         """Seconds from queries to partials in all layers of a decode step, with so many tokens on a creditor: queries
         of so many rows there, attention, partials back."""
         there = self if creditor is None else creditor
-        return self._exchange_s(rows, link, busy) + there.serving_s(tokens, busy=busy)
+        return self.exchange_s(rows, link=link, busy=busy) + there.serving_s(tokens, busy=busy)
 
     def tokens_per_s(
         self, load: Load, *, link: LinkKind = "host", busy: bool = True, creditor: PerformanceModel | None = None
@@ -125,8 +160,17 @@ class PerformanceModel:
         """Seconds to prefill so many tokens behind so many others, all local."""
         if not num_tokens:
             return 0.0
-        keys = context_tokens + (num_tokens + 1) / 2
-        return self._prefill(num_tokens) + self._prefill_attention(num_tokens) * keys
+        return self.base_s(0, num_tokens) + self.chunk_attention_s(num_tokens, context_tokens)
+
+    def chunk_attention_s(self, num_tokens: int, context_tokens: float) -> float:
+        """Seconds of the attention of a chunk to itself and to so many tokens before it, all local."""
+        return self._prefill_attention(num_tokens) * (context_tokens + (num_tokens + 1) / 2)
+
+    def chunk_serving_s(self, num_tokens: int, tokens: int, *, busy: bool = True) -> float:
+        """Seconds that this instance computes for a debtor's chunk of so many tokens, with so many others here. busy:
+        as above, of this instance."""
+        times = self.profile.serving_busy_times if busy else 1.0
+        return times * self._serving_prefill(num_tokens) * tokens
 
     def ship_s(
         self,
@@ -144,12 +188,10 @@ class PerformanceModel:
         if not num_tokens or not remote_tokens:
             return 0.0
         there = self if creditor is None else creditor
-        served_s = there._serving_prefill(num_tokens) * remote_tokens
-        if busy:
-            served_s *= there.profile.serving_busy_times
+        served_s = there.chunk_serving_s(num_tokens, remote_tokens, busy=busy)
         local_s = self._prefill_attention(num_tokens) * local_tokens
         asking_s = max(0.0, self._remote_prefill(num_tokens) - self._prefill(num_tokens))
-        return asking_s + max(0.0, self._exchange_s(num_tokens, link, busy) + served_s - local_s)
+        return asking_s + max(0.0, self.exchange_s(num_tokens, link=link, busy=busy) + served_s - local_s)
 
     def fetch_s(
         self, num_tokens: int, remote_tokens: int, *, fetched_tokens: int | None = None, link: LinkKind = "host"
@@ -159,7 +201,7 @@ class PerformanceModel:
         if not num_tokens or not remote_tokens:
             return 0.0
         read = remote_tokens if fetched_tokens is None else fetched_tokens
-        known = self._link(link)
+        known = self.link(link)
         bytes_ = self.profile.layers * self.profile.kv_bytes * read
         reading_s = known.round_trip_s + bytes_ / known.read_bytes_per_s if read else 0.0
         return reading_s + self._prefill_attention(num_tokens) * remote_tokens
@@ -168,20 +210,7 @@ class PerformanceModel:
         """Seconds that queries of so many rows and their partials take on the link in all layers: whoever sends and
         reads them does nothing else meanwhile, so that this part of shipping hides behind nothing."""
         profile = self.profile
-        return profile.layers * rows * (profile.query_bytes + profile.partial_bytes) / self._link(link).bytes_per_s
-
-    # --- helpers
-
-    def _exchange_s(self, rows: int, link: LinkKind, busy: bool) -> float:
-        """Queries out and partials back in all layers, without any attention."""
-        known = self._link(link)
-        trip_s = max(known.round_trip_s, known.busy_round_trip_s) if busy else known.round_trip_s
-        return self.profile.layers * trip_s + self.carry_s(rows, link)
-
-    def _link(self, kind: LinkKind) -> LinkProfile:
-        """The other kind where this one was not measured."""
-        links = self.profile.links
-        return links.get(kind) or next(iter(links.values()))
+        return profile.layers * rows * (profile.query_bytes + profile.partial_bytes) / self.link(link).bytes_per_s
 
 
 def pair_tokens_per_s(
@@ -192,14 +221,13 @@ def pair_tokens_per_s(
 ) -> float:
     """Tokens each second of a debtor and the creditor where its remote tokens lie, together (001, eq. 7).
 
-    Either has an empty batch, or both compute at once.
-    The creditor serves once in each step of the debtor, as often as those come: its own steps take that share of its
-    time longer. In 001 both make their steps in the same time; then it is the same.
+    Either has an empty batch, or both compute at once. The creditor serves as often as the debtor makes a step. In 001
+    both make their steps in the same time; then it is the same.
     """
     debtor_model, debt = debtor
     creditor_model, own = creditor
     borrowing = debtor_model.tokens_per_s(debt, link=link, busy=own.batch > 0, creditor=creditor_model)
     lending = creditor_model.tokens_per_s(own, link=link, busy=debt.batch > 0)
     if borrowing and lending:
-        lending *= 1.0 - min(MOST_SERVING, creditor_model.served_s(debt.remote_tokens) * borrowing / debt.batch)
+        lending *= creditor_model.kept_share(debt.remote_tokens, borrowing / debt.batch)
     return borrowing + lending

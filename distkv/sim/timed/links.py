@@ -6,6 +6,7 @@ from collections import defaultdict
 
 import msgspec
 
+from distkv.control.performance.model import PerformanceModel
 from distkv.sim.timed.agenda import Action, Agenda
 from distkv.sim.timed.sharing import Resource, Sharing
 from distkv.wire.messages.profile import LinkKind, LinkProfile, Profile
@@ -23,7 +24,7 @@ class Links:
     to other hosts; otherwise each has its own."""
 
     def __init__(self, profile: Profile, agenda: Agenda, *, network_shared: bool = False) -> None:
-        self._profile = profile
+        self._model = PerformanceModel(profile)
         self._agenda = agenda
         self._network_shared = network_shared
         self._sharing = Sharing(agenda)
@@ -41,7 +42,7 @@ class Links:
 
     def read(self, reader: str, source: str, num_bytes: int, done: Action) -> None:
         """Have so many bytes of keys and values read; `done` comes when all have arrived."""
-        known = self._known(self.kind(reader, source))
+        known = self._model.link(self.kind(reader, source))
         work_s = num_bytes / known.read_bytes_per_s
 
         def arrived() -> None:
@@ -52,23 +53,15 @@ class Links:
     def exchange_s(self, debtor: str, creditor: str, rows: int, *, busy: bool) -> float:
         """Seconds for queries of so many rows there and partials back, in all layers, without any attention. What is
         being read over the same link takes its share. busy: whether the creditor computes steps of its own."""
-        profile, known = self._profile, self._known(self.kind(debtor, creditor))
-        trip_s = max(known.round_trip_s, known.busy_round_trip_s) if busy else known.round_trip_s
         users = 1 + max(len(port.jobs) for port in self._ports(debtor, creditor) + self._ports(creditor, debtor))
-        bytes_s = users * rows * (profile.query_bytes + profile.partial_bytes) / known.bytes_per_s
-        return profile.layers * (trip_s + bytes_s)
+        return self._model.exchange_s(rows, link=self.kind(debtor, creditor), busy=busy, users=users)
 
     def round_trip_s(self, one: str, other: str) -> float:
         """Of a short message between two of them, and its answer."""
-        return self._known(self.kind(one, other)).round_trip_s
+        return self._model.link(self.kind(one, other)).round_trip_s
 
     def _ports(self, source: str, target: str) -> tuple[Resource, Resource]:
         kind = self.kind(source, target)
         if kind == "network" and self._network_shared:
             source, target = self._host_of[source], self._host_of[target]
         return self._out[source, kind], self._in[target, kind]
-
-    def _known(self, kind: LinkKind) -> LinkProfile:
-        """The other kind where this one was not measured."""
-        links = self._profile.links
-        return links.get(kind) or next(iter(links.values()))

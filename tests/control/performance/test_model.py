@@ -71,6 +71,28 @@ def test_the_next_step_begins_later_beside_others() -> None:
     assert model.step_s(1, 1000, remote_tokens=1000) == pytest.approx(1 * MS + 15 * MS + 21.04 * MS)
 
 
+def test_decodes_and_chunks_of_a_step_share_its_weights() -> None:
+    """Eleven positions take 11 ms in chunks and 20 ms in decodes: those add what they take longer."""
+    model = PerformanceModel(make_profile())
+    assert model.base_s(11) == pytest.approx(20 * MS)
+    assert model.base_s(0, 101) == model.prefill_s(101) - model.chunk_attention_s(101, 0) == pytest.approx(101 * MS)
+    assert model.base_s(11, 90) == pytest.approx(101 * MS + (20 - 11) * MS)
+    asking = PerformanceModel(make_profile(remote_step=(Point(1, 12 * MS), Point(11, 22 * MS))))
+    assert asking.base_s(11, is_remote=True) == pytest.approx(22 * MS) and asking.base_s(11) == pytest.approx(20 * MS)
+
+
+def test_who_shares_a_link_shares_its_bandwidth() -> None:
+    model = PerformanceModel(make_profile())
+    assert model.exchange_s(3, busy=False) == pytest.approx(10 * (50 + 3 * 4) * US)
+    assert model.exchange_s(3, busy=False, users=2) == pytest.approx(10 * (50 + 2 * 3 * 4) * US)
+
+
+def test_a_creditor_keeps_what_it_does_not_spend_on_a_debtor() -> None:
+    model = PerformanceModel(make_profile())
+    assert model.kept_share(100, 20.0) == pytest.approx(1 - 20 * 2 * MS)
+    assert model.kept_share(0, 20.0) == 1.0 and model.kept_share(10**6, 20.0) == pytest.approx(0.05)
+
+
 def test_a_link_that_was_not_measured_is_as_the_other() -> None:
     profile = make_profile()
     only = PerformanceModel(make_profile(links={"network": profile.links["network"]}))

@@ -12,7 +12,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from distkv.control.cluster.policy.interface import InstanceView
-from distkv.control.performance.model import MOST_SERVING, PerformanceModel
+from distkv.control.performance.model import PerformanceModel
 from distkv.wire.messages.profile import LinkKind, Profile
 
 FORESEEN_S = 10.0
@@ -57,7 +57,7 @@ class Creditor:
             return 0.0
         context = self.view.context_tokens
         alone = self.view.running / self.model.step_s(self.view.running, context, served_tokens=other_tokens)
-        return alone * (1.0 - min(MOST_SERVING, self.model.served_s(debtor_tokens) * debtor_steps_per_s))
+        return alone * self.model.kept_share(debtor_tokens, debtor_steps_per_s)
 
 
 class Part(NamedTuple):

@@ -121,7 +121,7 @@ class Engine:
         busy = self._steps.is_computing
         serving_s = self._times.serving_s(ask, busy=busy)
         self._counters.attend_queries += ask.rows * self._times.profile.layers
-        self._server.serve(serving_s, self._times.slowing_s(serving_s), ask.spans, done, lost)
+        self._server.serve(serving_s, self._times.model.slowing_s(serving_s), ask.spans, done, lost)
         self._steps.served()
 
     def _link(self, link: tw.Link) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from distkv.control.performance.curve import CurveFunction
 from distkv.control.performance.model import PerformanceModel
 from distkv.wire.messages.profile import Profile
 from distkv.wire.messages.to_worker import SeqStep
@@ -54,12 +53,6 @@ class StepTimes:
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
         self.model = PerformanceModel(profile)
-        self._step = CurveFunction(profile.step, of_work=False)
-        self._remote_step = CurveFunction(profile.remote_step or profile.step, of_work=False)
-        self._prefill = CurveFunction(profile.prefill, of_work=False)
-        self._remote_prefill = CurveFunction(profile.remote_prefill or profile.prefill, of_work=False)
-        self._key = CurveFunction(profile.prefill_attention, of_work=False)
-        self._served_key = CurveFunction(profile.serving_prefill, of_work=False)
 
     def work_of(self, seqs: Sequence[SeqStep], ships: Ships) -> StepWork:
         """What sequences of a Step ask of the engine."""
@@ -72,13 +65,8 @@ class StepTimes:
         return work
 
     def base_s(self, work: StepWork) -> float:
-        """All but attention. A step with chunks reads the weights of the layers once, for decodes and chunks; what a
-        step of decodes takes longer than a chunk of as many rows, logits and samples, is theirs alone."""
-        step, prefill = (self._remote_step, self._remote_prefill) if work.asks else (self._step, self._prefill)
-        if not work.chunk_tokens:
-            return step(work.decodes)
-        rows_s = prefill(work.decodes + work.chunk_tokens)
-        return rows_s + max(0.0, step(work.decodes) - prefill(work.decodes)) if work.decodes else rows_s
+        """All but attention."""
+        return self.model.base_s(work.decodes, work.chunk_tokens, is_remote=bool(work.asks))
 
     def attention_s(self, work: StepWork) -> float:
         """Attention here."""
@@ -86,17 +74,12 @@ class StepTimes:
 
     def chunk_attention_s(self, start: int, end: int) -> float:
         """Attention of a chunk of a prompt of which all keys lie here."""
-        rows = end - start
-        return self._key(rows) * (start + (rows + 1) / 2)
+        return self.model.chunk_attention_s(end - start, start)
 
     def serving_s(self, ask: Ask, *, busy: bool) -> float:
         """Of a creditor with this profile, for one step of a debtor. busy: whether it computes steps of its own."""
         chunk_s = ask.chunk_s * (self.profile.serving_busy_times if busy else 1.0)
         return self.model.serving_s(ask.decode_tokens, busy=busy) + chunk_s
-
-    def slowing_s(self, serving_s: float) -> float:
-        """By how much a creditor's own steps take longer for a step of a debtor that it serves for so long."""
-        return self.profile.serving_step_s + self.profile.serving_share * serving_s
 
     def _add_decode(self, work: StepWork, index: int, seq: SeqStep) -> None:
         work.decodes += 1
@@ -112,17 +95,17 @@ class StepTimes:
         rows = seq.end - seq.start
         remote = self._remote(work, index, seq)
         local_tokens = seq.start - sum(remote.values())
-        keys = local_tokens + (rows + 1) / 2
+        here = local_tokens
         for creditor, tokens in remote.items():
             ask = work.asks[creditor]
             if ships(creditor, rows, tokens, local_tokens):
                 ask.rows += rows
-                ask.chunk_s += self._served_key(rows) * tokens
+                ask.chunk_s += self.model.chunk_serving_s(rows, tokens, busy=False)
             else:
                 ask.fetched_tokens += tokens
-                keys += tokens
+                here += tokens
         work.chunk_tokens += rows
-        work.chunk_attention_s += self._key(rows) * keys
+        work.chunk_attention_s += self.model.chunk_attention_s(rows, here)
 
     def _remote(self, work: StepWork, index: int, seq: SeqStep) -> dict[str, int]:
         """Tokens by creditor."""
