@@ -39,6 +39,12 @@ def test_any_profile_survives_its_file(profile: Profile) -> None:
     assert msgspec.json.decode(msgspec.json.encode(file), type=ProfileFile) == file
 
 
+def test_steps_may_fall(tmp_path: Path) -> None:
+    fallen = [[1, 0.2], [2, 0.3], [4, 0.1]]
+    profile = load_profile(written(tmp_path / "falls.json", step=fallen, remote_step=fallen))
+    assert profile.step == profile.remote_step == (Point(1, 0.2), Point(2, 0.3), Point(4, 0.1))
+
+
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [

@@ -8,7 +8,16 @@ from collections.abc import Iterator
 import msgspec
 
 from distkv.bench.profiling.chunks import spans
-from distkv.bench.profiling.fitting import LEAST_S, Remote, curve_of, line_through, rate_of, remote_of
+from distkv.bench.profiling.fitting import (
+    LEAST_S,
+    Remote,
+    curve_of,
+    least_squares,
+    line_through,
+    rate_of,
+    remote_of,
+    steps_of,
+)
 from distkv.bench.profiling.plan import Sizes, widest_first
 from distkv.bench.profiling.turns import ALONE, Case, Turns
 from distkv.wire.messages.profile import Point
@@ -64,7 +73,7 @@ class Decoding:
         """By what was visited."""
         attention = self._fit_attention(turns)
         key_s = rate_of(attention)
-        remote_step = curve_of(
+        remote_step = steps_of(
             (count, turns.seen(case).own_s - key_s * (self._one * count - self._block_tokens))
             for count, case in self._remote_step.items()
             if case in turns
@@ -79,9 +88,9 @@ class Decoding:
                 ]
             )
         )
-        step_s, token_s = line_through(list(self._lost(turns)))
+        step_s, token_s = least_squares(list(self._lost(turns)))
         return Decoded(
-            step=curve_of(
+            step=steps_of(
                 (count, turns.seen(case).step_s - key_s * self._block_tokens * count)
                 for count, case in self._step.items()
                 if case in turns

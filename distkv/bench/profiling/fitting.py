@@ -21,6 +21,11 @@ class Remote(msgspec.Struct, frozen=True):
     token_s: float
 
 
+def steps_of(points: Iterable[tuple[int, float]]) -> tuple[Point, ...]:
+    """By batch, as measured: a larger batch may take less time, where products with few rows are slow."""
+    return tuple(Point(size, max(LEAST_S, seconds)) for size, seconds in sorted(points))
+
+
 def curve_of(points: Iterable[tuple[int, float]]) -> tuple[Point, ...]:
     """By size. Where it would fall, all that disagree are taken to take what the middle one of them does, so that one
     that was disturbed decides nothing for others."""
@@ -45,6 +50,18 @@ def line_through(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
     )
     rise = max(LEAST_S, statistics.median(slopes))
     return max(0.0, statistics.median(seconds - rise * size for size, seconds in points)), rise
+
+
+def least_squares(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
+    """As line_through, of points none of which is trusted or doubted more than the others. points: at least two, of
+    different sizes."""
+    sizes, seconds = zip(*points, strict=True)
+    rise, first = statistics.linear_regression(sizes, seconds)
+    if first < 0:
+        first, rise = 0.0, statistics.linear_regression(sizes, seconds, proportional=True).slope
+    elif rise < 0:
+        first = statistics.fmean(seconds)
+    return max(0.0, first), max(LEAST_S, rise)
 
 
 def remote_of(waits: Sequence[tuple[int, float]], hidden_s: float) -> Remote:

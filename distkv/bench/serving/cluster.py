@@ -112,7 +112,7 @@ def measure(
         names = contenders or NAMES
         known = profile
         if known is None and not POLICIES.keys().isdisjoint(names):
-            known, facts["profile"] = _profiled(model, Path(scratch), say, quick=quick)
+            known, facts["profile"] = _profiled(model, Path(scratch), cores[:2], say, quick=quick)
         if "greedy" in names:
             profile = known
         given = Given(shape, model, count, pool, largest, cores, profile, venvs.expanduser().absolute())
@@ -194,9 +194,11 @@ def measure(
     return Report("cluster", facts, versions, rows, stated), samples
 
 
-def _profiled(model: Path, scratch: Path, say: Say, *, quick: bool) -> tuple[Path, str]:
-    """What instances of one thread plan by, and how well it predicts: greedy plans nothing without it."""
-    file = profiling.run({"model": str(model), "threads": 1}, say, quick=quick, budget_s=PROFILE_S)
+def _profiled(model: Path, scratch: Path, cores: Sequence[int], say: Say, *, quick: bool) -> tuple[Path, str]:
+    """What instances of one thread plan by, each on its own core as theirs are, and how well it predicts: greedy plans
+    nothing without it."""
+    pinned = {"cpu_affinity": ",".join(map(str, cores))} if len(cores) == 2 else {}
+    file = profiling.run({"model": str(model), "threads": 1} | pinned, say, quick=quick, budget_s=PROFILE_S)
     path = scratch / "profile.json"
     save_profile(file, path)
     return path, profiling.summary(file)

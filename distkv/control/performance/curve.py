@@ -9,7 +9,7 @@ from distkv.wire.messages.profile import Point
 
 
 class CurveFunction:
-    """Seconds over size: linear between points, never falling where they do not. O(log points).
+    """Seconds over size: linear between points, never falling where they do not, nor beyond them. O(log points).
 
     Work takes no time when there is none, and beyond the last point time in proportion to it. What is not work alone (a
     step reads the weights for one sequence as for ten) stays below the first point as it is there, and goes on beyond
@@ -26,7 +26,7 @@ class CurveFunction:
         if of_work or len(points) == 1:
             self._slope = last.seconds / last.size
         else:
-            self._slope = (last.seconds - points[-2].seconds) / (last.size - points[-2].size)
+            self._slope = max(0.0, last.seconds - points[-2].seconds) / (last.size - points[-2].size)
 
     def __call__(self, size: float) -> float:
         """Seconds for `size`, which is at least 0."""

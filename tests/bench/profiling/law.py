@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -20,11 +20,13 @@ Disturbed = Callable[[], float]
 
 
 class Law(msgspec.Struct, kw_only=True):
-    """Seconds of all layers. trip_s: of queries and partials, without rows; network_s: more of it by network.
-    share: of a creditor's serving time that its own steps take longer."""
+    """Seconds of all layers. more_s: of batches of a size, besides what grows with it. trip_s: of queries and partials,
+    without rows; network_s: more of it by network. share: of a creditor's serving time that its own steps take
+    longer."""
 
     step_s: float = 10 * MS
     sequence_s: float = 0.5 * MS
+    more_s: Mapping[int, float] = msgspec.field(default_factory=dict)
     token_s: float = 2 * US
     asking_s: float = 3 * MS
     prefill_token_s: float = 1 * MS
@@ -53,7 +55,7 @@ class Law(msgspec.Struct, kw_only=True):
         remote = sum(span.num_blocks for seq in seqs for span in seq.remote) * BLOCK
         rows = sum(seq.end - seq.start for seq in seqs)
         if seqs[0].sample is not None:
-            alone_s = self.step_s + self.sequence_s * len(seqs)
+            alone_s = self._decode_s(len(seqs))
             local_s = self.token_s * (sum(seq.start for seq in seqs) - remote)
             served_s = self.served_token_s * remote
         else:
@@ -78,13 +80,16 @@ class Law(msgspec.Struct, kw_only=True):
 
     def own_s(self, seqs: Sequence[SeqStep]) -> tuple[float, float]:
         """Of a creditor's step beside what it serves, and what of it is computed."""
-        alone_s = self.step_s + self.sequence_s * len(seqs) + self.token_s * sum(seq.start for seq in seqs)
+        alone_s = self._decode_s(len(seqs)) + self.token_s * sum(seq.start for seq in seqs)
         if self.is_beside:
             alone_s *= self.crowd_times
         rest_s = self.crowd_step_s if self.is_beside else 0.0
         lost_s = self.share * self.serving_s + self.serving_step_s if self.serving_s else 0.0
         step_s = (alone_s + rest_s) / (1 - lost_s / self.debtor_s)
         return step_s, step_s - rest_s
+
+    def _decode_s(self, batch: int) -> float:
+        return self.step_s + self.sequence_s * batch + self.more_s.get(batch, 0.0)
 
     def _key_s(self, rows: int) -> float:
         return self.token_s + self.pair_s * rows

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distkv.bench.profiling.fitting import LEAST_S, curve_of, line_through, remote_of
+from distkv.bench.profiling.fitting import LEAST_S, curve_of, least_squares, line_through, remote_of, steps_of
 
 
 def test_points_that_rise_are_the_curve() -> None:
@@ -34,6 +34,19 @@ def test_no_curve_falls_and_every_size_is_in_it(points: dict[int, float]) -> Non
     curve = curve_of(points.items())
     assert [point.size for point in curve] == sorted(points)
     assert all(before.seconds <= after.seconds for before, after in pairwise(curve)) and curve[0].seconds >= LEAST_S
+
+
+def test_least_squares_begin_at_nothing_or_above() -> None:
+    assert least_squares([(16, 1.0), (512, 2.0), (1008, 3.0)]) == pytest.approx((1 - 16 / 496, 1 / 496))
+    assert least_squares([(0, 1.0), (1, 3.0), (2, 2.0)]) == pytest.approx((1.5, 0.5))
+    assert least_squares([(1, 0.0), (2, 3.0)]) == pytest.approx((0.0, 6 / 5))
+    assert least_squares([(1, 2.0), (2, 1.0)]) == (1.5, LEAST_S)
+    assert least_squares([(1, -2.0), (2, -1.0)]) == (0.0, LEAST_S)
+
+
+def test_a_step_of_more_sequences_may_take_less_time() -> None:
+    points = [(4, 14.0), (1, 15.0), (2, 18.0), (8, -1.0)]
+    assert [(point.size, point.seconds) for point in steps_of(points)] == [(1, 15), (2, 18), (4, 14), (8, LEAST_S)]
 
 
 def test_a_line_and_what_local_attention_hides() -> None:

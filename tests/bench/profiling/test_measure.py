@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -64,9 +65,16 @@ def test_it_predicts_every_point_of_the_grid() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"trip_s": 50 * MS}, {"served_token_s": 50 * US}, {"share": 0.0}, {"asking_s": 0.0}]
+    "changes",
+    [
+        {"trip_s": 50 * MS},
+        {"served_token_s": 50 * US},
+        {"share": 0.0},
+        {"asking_s": 0.0},
+        {"more_s": {1: 3 * MS, 2: 6 * MS}},
+    ],
 )
-def test_other_laws_are_predicted_too(changes: dict[str, float]) -> None:
+def test_other_laws_are_predicted_too(changes: dict[str, Any]) -> None:
     assert max(errors(Run(Law(**changes)).points)) < 0.03
 
 

@@ -27,6 +27,11 @@ def test_one_point_goes_on_in_proportion() -> None:
     assert CurveFunction((Point(4, 2.0),), of_work=False)(1) == 2.0
 
 
+def test_steps_that_fall_do_not_go_on_falling() -> None:
+    falling = CurveFunction((Point(1, 15.0), Point(2, 18.0), Point(4, 14.0)), of_work=False)
+    assert [falling(size) for size in (1, 2, 3, 4, 40)] == [15, 18, 16, 14, 14]
+
+
 @settings(deadline=None)
 @given(points=curves, of_work=st.booleans(), first=sizes, second=sizes)
 def test_it_never_falls_and_meets_its_points(
