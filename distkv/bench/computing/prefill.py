@@ -34,6 +34,7 @@ from distkv.engine.device.cpu import CpuDevice
 from distkv.engine.model.decoder import Model
 from distkv.errors import ConfigError
 from distkv.types import PrefillKv, Transport
+from distkv.wire.profile_file import load_profile
 
 SHIP, FETCH, CHOSEN = "ship", "fetch", "chosen"
 WAYS: dict[str, PrefillKv] = {CHOSEN: "auto", SHIP: "ship", FETCH: "fetch"}
@@ -90,6 +91,8 @@ def measure(
     creditor: str | None,
     layers: int,
     rounds: int | None,
+    profile: Path | None,
+    first_tokens: bool,
 ) -> Measured:
     """Run it; the report and its samples. Nothing that it started or wrote is left on return."""
     size = QUICK if quick else FULL
@@ -100,20 +103,27 @@ def measure(
         _sizes("remote", remote or ("256" if quick else "1024,8192,32768")),
         _names("links", links or ("host" if quick else "host,tcp"), LINKS),
         _names("creditor", creditor or ("idle" if quick else "idle,busy"), ("idle", "busy")),
+        None if profile is None else str(profile),
     )
+    if profile is not None:
+        load_profile(profile)
     with _cores() as (own, others):
         samples, fetched = grid.measure(say, shape, rounds, own, others)
     goals = tuple(_within(case, variants, fetched[case]) for case, variants in samples.items())
-    first = _first_tokens(say, size, grid.links, rounds)
+    first = _first_tokens(say, size, grid.links, rounds) if first_tokens else {}
     samples |= first
     machine = machine_facts() | {
         "model": f"random Llama {shape.name} of {layers} layers, bfloat16, 1 thread",
         "command": f"distkv bench prefill --rows {_list(grid.rows)} --remote {_list(grid.remote)} "
         f"--links {_list(grid.links)} --creditor {_list(grid.loads)} --layers {layers} --rounds {rounds}"
+        + ("" if profile is None else f" --profile {profile.name}")
+        + ("" if first_tokens else " --no-first-tokens")
         + (" --quick" if quick else ""),
         "contenders": {
             CHOSEN: f"prefill_kv auto, after {LEARNING_STEPS} steps of the cell or {LEARNING_S:g} s, its tries of the "
-            "other way included; first tokens: as the others, greedy, default settings",
+            "other way included"
+            + ("" if profile is None else ", what was not measured judged by the profile")
+            + "; first tokens: as the others, greedy, default settings",
             SHIP: "prefill_kv ship: what distkv did before it could fetch",
             FETCH: "prefill_kv fetch: a mapped pool is attended to where it lies; over tcp in pieces",
             "busy creditor": "decodes 4 sequences of 512 tokens all the time",
@@ -126,12 +136,14 @@ def measure(
 
 
 class Grid(msgspec.Struct, frozen=True):
-    """Rows of a chunk, tokens at the creditor, links, and whether the creditor computes steps of its own."""
+    """Rows of a chunk, tokens at the creditor, links, and whether the creditor computes steps of its own. profile: the
+    file by which the choice is made before a way was measured, if any."""
 
     rows: tuple[int, ...]
     remote: tuple[int, ...]
     links: tuple[str, ...]
     loads: tuple[str, ...]
+    profile: str | None = None
 
     def measure(
         self, say: Say, shape: Shape, rounds: int, own: int | None, others: int | None
@@ -162,7 +174,7 @@ class Grid(msgspec.Struct, frozen=True):
         return samples, fetched
 
     def _debtor(self, model: Model, lender: Lender, way: PrefillKv, link: str) -> RemotePrefill:
-        return RemotePrefill(model, max(self.rows), lender.member, way, LINKS[link])
+        return RemotePrefill(model, max(self.rows), lender.member, way, LINKS[link], self.profile)
 
 
 def _contenders(
@@ -293,6 +305,14 @@ main = benchmark(
             ["--rounds"],
             type=click.IntRange(min=1),
             help=f"How often each variant runs; goals are judged from {LEAST_ROUNDS} on.",
+        ),
+        click.Option(
+            ["--profile"],
+            type=click.Path(dir_okay=False, path_type=Path),
+            help="File of distkv profile, by which chunks are told from each other, and the first ones judged.",
+        ),
+        click.Option(
+            ["--first-tokens/--no-first-tokens"], default=True, help="With the time to first token of a long prompt."
         ),
     ],
     unit_of=unit_of_name,
