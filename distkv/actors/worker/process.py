@@ -1,10 +1,11 @@
 """The engine worker process: threads around the engine. It computes and moves bytes; what, the rManager says.
 
-    main thread      reads commands; grants, revokes, member lists and counters are done on the spot
+    main thread      reads commands; grants, revokes, member lists, counters, and Checksums and Pulls of few rBlocks
+                     that wait for nobody are done on the spot
     step thread      Steps, in order
     grammar thread   Compiles, in order
-    transfer thread  Checksums, in order
-    source threads   Pulls, one thread for each peer that is pulled from, many pulls at once
+    transfer thread  other Checksums, in order
+    source threads   other Pulls, one thread for each peer that is pulled from, many pulls at once
     fetch threads    read keys for the step thread, one for each fetch over a socket
     link threads     one for each attempt to link to a creditor
     listener thread  accepts tensor links; each has a thread of its own that serves its peer

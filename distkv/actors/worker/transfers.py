@@ -1,7 +1,8 @@
 """The worker's transfers: checksums rBlocks, pulls them from peers and verifies them (004 §4.1).
 
-They run beside the steps: rBlocks leave and arrive while the next chunk is being computed. One thread computes
-checksums; each source is pulled from in a thread of its own, many pulls at once. Whoever has a result sends it.
+They run beside the steps: rBlocks leave and arrive while the next chunk is being computed. What is small and waits for
+nobody is done by the thread that has the command. Else one thread computes checksums, and each source is pulled from in
+a thread of its own, many pulls at once. Whoever has a result sends it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import threading
 from collections.abc import Callable
 
 from distkv.actors.worker.links.peer_links import PeerLinks
+from distkv.actors.worker.pulls.at_once import PullsAtOnce, most_blocks
 from distkv.actors.worker.pulls.batch import checksums_of_slots
 from distkv.actors.worker.pulls.pull_job import PullJob
 from distkv.actors.worker.pulls.pull_queue import PullQueue
@@ -26,7 +28,8 @@ from distkv.wire.worker_pipe import WorkerEnd
 
 
 class Transfers:
-    """`run` is the thread that computes checksums; the other methods may be called from any."""
+    """`run` is the thread that computes checksums, `put` is for the one that reads commands; the other methods may be
+    called from any."""
 
     def __init__(
         self, results: WorkerEnd, peers: PeerLinks, registry: SpanRegistry, memory: Pool, read_timeout_s: float
@@ -35,17 +38,22 @@ class Transfers:
         self._results = results
         self._peers = peers
         self._memory = memory
+        self._most_blocks = most_blocks(memory)
         self._lock = threading.Lock()
         self._pulls = SourceThreads[PullJob](
             lambda: PullQueue(peers, registry, memory, read_timeout_s, self, self._count, self._queue.put)
         )
+        self._at_once = PullsAtOnce(peers, registry, memory, self, self._count)
         self._queue: queue.SimpleQueue[Envelope[ToWorker] | BaseException] = queue.SimpleQueue()
 
     def put(self, envelope: Envelope[ToWorker]) -> None:
-        """Queue a Checksum, a Pull or a Link."""
+        """Carry out a Checksum, a Pull or a Link, or queue it."""
         match envelope.body:
             case Pull() as pull:
-                self._pulls.put(pull.source_id, PullJob(pull, envelope.id))
+                if self._pulls.is_busy(pull.source_id) or not self._at_once.pull(pull, envelope.id):
+                    self._pulls.put(pull.source_id, PullJob(pull, envelope.id))
+            case Checksum() as wanted if len(wanted.slots) <= self._most_blocks:
+                self._checksum(wanted, envelope.id)
             case Link(instance_id=peer, incarnation=incarnation):
                 self._peers.prepare(peer, incarnation, self._link_reporter(peer, incarnation, envelope.id))
             case _:
@@ -67,10 +75,13 @@ class Transfers:
                 raise item
             match item.body:
                 case Checksum() as wanted:
-                    checksums = tuple(checksums_of_slots(self._memory, wanted.slots))
-                    self._results.send(Checksummed(checksum_id=wanted.checksum_id, checksums=checksums), item.id)
+                    self._checksum(wanted, item.id)
                 case other:
                     raise AssertionError(f"{type(other).__name__} is no transfer")
+
+    def _checksum(self, wanted: Checksum, cause: str) -> None:
+        checksums = tuple(checksums_of_slots(self._memory, wanted.slots))
+        self._results.send(Checksummed(checksum_id=wanted.checksum_id, checksums=checksums), cause)
 
     def _count(self, num_bytes: int, refused: int) -> None:
         with self._lock:

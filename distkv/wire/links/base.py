@@ -125,6 +125,11 @@ class CheckingLink(Protocol):
     def read_checked(self, slots: Sequence[int], into: Destination) -> CheckedRead | None:
         """As `read_blocks`, of whole rBlocks; None, with nothing started, where it cannot be done."""
 
+    def copy_checked(self, slots: Sequence[int], to: Sequence[int]) -> list[int] | None:
+        """Copy few rBlocks to these addresses, which others write to no more than a destination of reads; returns the
+        xxh3 of each as it was written. None, with nothing copied, where it cannot be done. Raises as `read_blocks` and
+        `BlockRead.poll` do, and ValueError, with nothing copied, once the link was ended here."""
+
 
 @runtime_checkable
 class PlacingLink(Protocol):

@@ -16,7 +16,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Literal, Protocol, Self, runtime_checkable
+from typing import Literal, Protocol, Self
 
 import numpy as np
 
@@ -103,7 +103,6 @@ class Pool(Protocol):
         an error, and undefined otherwise."""
 
 
-@runtime_checkable
 class ChecksummingPool(Protocol):
     """A Pool whose device may compute checksums where the blocks lie."""
 

@@ -16,6 +16,7 @@ from distkv.actors.worker.transfers import Transfers
 from distkv.engine.model.config import ModelConfig
 from distkv.errors import LinkClosed
 from distkv.wire.envelope_factory import EnvelopeFactory
+from distkv.wire.links.mapped_copy import can_check
 from distkv.wire.messages.common import MAX_REASON, SpanRef
 from distkv.wire.messages.envelope import FromWorker
 from distkv.wire.messages.from_worker import Checksummed, Linked, Pulled, Revoked
@@ -182,6 +183,36 @@ async def test_a_silent_source_keeps_nobody_elses_blocks_waiting(
     ]
     source.listener.faults.release("read")
     other.close()
+
+
+@pytest.mark.skipif(not can_check(4096), reason="the native library is not built, or this CPU is too old")
+async def test_few_blocks_of_mapped_memory_come_without_another_thread(puller: Puller, config: ModelConfig) -> None:
+    """But for the first, which links, and what must be said to be wrong."""
+    mapped = Worker("mapped", config, address="127.0.0.1:0")
+    mapped.fill()
+    right = xxhash.xxh3_64_intdigest(mapped.slot(2))
+
+    async def pulled(checksum: int) -> str:
+        pull = Pull(
+            pull_id=1, source_id="mapped", source_incarnation=1, source_slots=(2,), slots=(5,), checksums=(checksum,)
+        )
+        answer = await puller.ask(pull)
+        assert isinstance(answer, Pulled)
+        return answer.problem
+
+    pulls = puller.transfers._pulls
+    with mapped.serves():
+        puller.links.update((mapped.member,))
+        for checksum, problem in ((right, ""), (right + 1, "1 of 1 checksums do not match")):
+            assert await pulled(checksum) == problem
+        await until(lambda: not pulls.sources)
+        for _ in range(3):
+            assert await pulled(right) == "" and not pulls.sources
+        close_links(puller.links)
+    assert puller.worker.slot(5) == mapped.slot(2)
+    counters = puller.transfers.counters
+    assert (counters.kv_bytes, counters.checksum_refusals) == (5 * mapped.memory.slot_bytes, 1)
+    mapped.close()
 
 
 async def test_a_link_for_queries_is_opened_beside_the_transfers(puller: Puller, source: Worker) -> None:

@@ -6,7 +6,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TypeGuard
+from functools import cache
+from typing import TypeGuard, cast
 
 import xxhash
 
@@ -64,11 +65,14 @@ class Batch:
         self._by_device = has_device_checksums(pool)
         source_slots = [job.pull.source_slots[index] for job, index in blocks]
         self._views: Sequence[memoryview] = ()
-        placed = link.read_into_pool(source_slots, self._slots) if isinstance(link, PlacingLink) else None
+        placed = link.read_into_pool(source_slots, self._slots) if _places(link) else None
+        self._checked: CheckedRead | None = None
         with ExitStack() as writing:
             if placed is None:
                 self._views = writing.enter_context(pool.writing(self._slots))
-            self._read = placed or _begin(link, source_slots, self._views, checks=not self._by_device)
+                if not self._by_device and checks(link):
+                    self._checked = link.read_checked(source_slots, self._views)
+            self._read: BlockRead = placed or self._checked or link.read_blocks(source_slots, self._views)
             self._writing = writing.pop_all()
         self.jobs = list({id(one.job): one.job for one in shares}.values())
         for job in self.jobs:
@@ -81,8 +85,8 @@ class Batch:
         found: Sequence[int] = ()
         with self._writing:
             self._read.wait(timeout_s)
-            if isinstance(self._read, CheckedRead):
-                found = self._read.checksums
+            if self._checked is not None:
+                found = self._checked.checksums
             elif self._views and not self._by_device:
                 found = list(checksums(self._views, self._pool.slot_bytes))
         found = found or checksums_of_slots(self._pool, self._slots)
@@ -93,10 +97,19 @@ class Batch:
             job.wrong += checksum != right
 
 
-def _begin(link: TensorLink, slots: list[int], into: Sequence[memoryview], *, checks: bool) -> BlockRead:
-    """Start a read. checks: with checksums on the way, where the link can do that."""
-    checked = link.read_checked(slots, into) if checks and isinstance(link, CheckingLink) else None
-    return link.read_blocks(slots, into) if checked is None else checked
+def checks(link: TensorLink) -> TypeGuard[CheckingLink]:
+    """Whether it may read with checksums on the way."""
+    return _is(type(link), CheckingLink)
+
+
+def _places(link: TensorLink) -> TypeGuard[PlacingLink]:
+    return _is(type(link), PlacingLink)
+
+
+@cache
+def _is(kind: type, protocol: type) -> bool:
+    # To ask a protocol takes as long as to copy an rBlock.
+    return issubclass(kind, protocol)
 
 
 def checksums(views: Iterable[memoryview], slot_bytes: int) -> Iterator[int]:
@@ -119,4 +132,9 @@ def checksums_of_slots(pool: Pool, slots: Sequence[int]) -> list[int]:
 
 def has_device_checksums(pool: Pool) -> TypeGuard[ChecksummingPool]:
     """Whether its device computes them."""
-    return isinstance(pool, ChecksummingPool) and pool.has_checksums
+    return _may_compute(type(pool)) and cast(ChecksummingPool, pool).has_checksums
+
+
+@cache
+def _may_compute(kind: type) -> bool:
+    return hasattr(kind, "has_checksums")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 Job = TypeVar("Job", contravariant=True)
@@ -23,6 +24,14 @@ class Work(Protocol[Job]):
         """Go on with what there is; whether anything is left to do. Does not raise."""
 
 
+@dataclass(slots=True, eq=False)
+class _Source(Generic[Job]):
+    """is_busy: it has jobs that are not done."""
+
+    jobs: queue.SimpleQueue[Job] = field(default_factory=queue.SimpleQueue)
+    is_busy: bool = True
+
+
 class SourceThreads(Generic[Job]):
     """Hands each job to the thread of its source, in order. begin(): the work of a source whose thread starts.
 
@@ -32,35 +41,42 @@ class SourceThreads(Generic[Job]):
     def __init__(self, begin: Callable[[], Work[Job]]) -> None:
         self._begin = begin
         self._lock = threading.Lock()
-        self._queues: dict[str, queue.SimpleQueue[Job]] = {}
+        self._sources: dict[str, _Source[Job]] = {}
 
     def put(self, source_id: str, job: Job) -> None:
         """Queue a job; from any thread."""
         with self._lock:
-            jobs = self._queues.get(source_id)
-            is_new = jobs is None
-            if jobs is None:
-                jobs = self._queues[source_id] = queue.SimpleQueue()
-            jobs.put(job)
+            source = self._sources.get(source_id)
+            is_new = source is None
+            if source is None:
+                source = self._sources[source_id] = _Source()
+            source.is_busy = True
+            source.jobs.put(job)
         if is_new:
             name = f"pull from {source_id}"
-            threading.Thread(target=self._run, args=(source_id, jobs), name=name, daemon=True).start()
+            threading.Thread(target=self._run, args=(source_id, source), name=name, daemon=True).start()
+
+    def is_busy(self, source_id: str) -> bool:
+        """Whether its thread has jobs that are not done; only `put` begins more."""
+        with self._lock:
+            source = self._sources.get(source_id)
+            return source is not None and source.is_busy
 
     @property
     def sources(self) -> list[str]:
         """Those that have a thread."""
         with self._lock:
-            return sorted(self._queues)
+            return sorted(self._sources)
 
-    def _run(self, source_id: str, jobs: queue.SimpleQueue[Job]) -> None:
-        work = self._begin()
+    def _run(self, source_id: str, source: _Source[Job]) -> None:
+        work, jobs = self._begin(), source.jobs
         while True:
             try:
                 work.put(jobs.get(timeout=IDLE_S))
             except queue.Empty:
                 with self._lock:
                     if jobs.empty():
-                        del self._queues[source_id]
+                        del self._sources[source_id]
                         return
                 continue
             is_left = True
@@ -68,3 +84,5 @@ class SourceThreads(Generic[Job]):
                 while not jobs.empty():
                     work.put(jobs.get())
                 is_left = work.step()
+            with self._lock:
+                source.is_busy = not jobs.empty()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from distkv.errors import LinkTimeout
+from distkv.errors import LinkTimeout, MalformedMessage
 from distkv.wire.links.base import BlockRead, CheckedRead
 from distkv.wire.links.frames import FrameSocket
-from distkv.wire.links.mapped_copy import can_check
-from distkv.wire.links.pool_memory import MappablePool, Part, PeerPool, PoolUnmappable, host_key
+from distkv.wire.links.mapped_copy import can_check, copy_checked
+from distkv.wire.links.pool_memory import MappablePool, Part, PeerPool, PoolUnmappable, host_key, slots_problem
 from distkv.wire.links.runs import Destination, places_of, runs_of
 from distkv.wire.links.transports.mapped_read import CheckedMappedRead, MappedRead, copies_of
 from distkv.wire.links.transports.offer import TransportUnusable, offered
@@ -40,6 +40,17 @@ class ShmLink(StreamLink):
         places = places_of(into, self.slot_bytes)
         alive = self._frames.check_alive
         return CheckedMappedRead(self._pool.view, slots, places, self.slot_bytes, alive, self._give_up)
+
+    def copy_checked(self, slots: Sequence[int], to: Sequence[int]) -> list[int] | None:
+        """See CheckingLink."""
+        if not can_check(self.slot_bytes):
+            return None
+        if problem := slots_problem(slots, self.num_slots):
+            raise MalformedMessage(problem)
+        found = copy_checked(self._pool.view, slots, to, self.slot_bytes)
+        # As for all reads: only an open connection says that the owner did not die before or meanwhile.
+        self._frames.check_alive()
+        return found
 
     def close(self) -> None:
         super().close()

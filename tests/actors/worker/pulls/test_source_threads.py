@@ -11,6 +11,7 @@ import pytest
 
 from distkv.actors.worker.pulls import source_threads
 from distkv.actors.worker.pulls.source_threads import SourceThreads
+from tests.waiting import wait_until
 
 DEADLINE_S = 30.0
 
@@ -70,6 +71,25 @@ def test_what_comes_meanwhile_is_known_at_the_next_step() -> None:
     threads.put("a", "third")
     released.set()
     assert [steps.get(timeout=DEADLINE_S) for _ in range(3)] == [1, 2, 1]
+
+
+def test_a_source_is_busy_from_the_first_job_to_the_end_of_the_last() -> None:
+    begun, released = queue.SimpleQueue[str](), threading.Semaphore(0)
+
+    def do(job: str) -> None:
+        begun.put(job)
+        assert released.acquire(timeout=DEADLINE_S)
+
+    threads = SourceThreads[str](lambda: OneByOne(do))
+    assert not threads.is_busy("a")
+    for job in ("first", "second"):
+        threads.put("a", job)
+    assert threads.is_busy("a") and not threads.is_busy("b")
+    for job in ("first", "second"):
+        assert begun.get(timeout=DEADLINE_S) == job
+        assert threads.is_busy("a")
+        released.release()
+    wait_until(lambda: not threads.is_busy("a"), DEADLINE_S)
 
 
 def test_a_thread_without_jobs_ends_and_another_takes_its_place() -> None:
