@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -13,6 +13,7 @@ from distkv.sim.trace import TraceRequest
 Kind = TypeVar("Kind")
 Say = Callable[[str, float], None]
 """What is computed, and the share of the figure that is done."""
+Lies = Literal["below", "inside", "above"]
 SINGLE_SHARE = 0.05
 """Of a value that is printed alone: ours agrees with it within so much."""
 
@@ -66,13 +67,20 @@ class Ratio(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
 
     @property
-    def differs(self) -> bool:
-        """Whether ours lies outside what is printed."""
+    def lies(self) -> Lies | None:
+        """Where ours lies by what is printed; None where that is words."""
         if isinstance(self.theirs, str):
-            return False
+            return None
         low, high = self.theirs
         slack = SINGLE_SHARE * high if low == high else 0.0
-        return not low - slack <= self.ours <= high + slack
+        if self.ours < low - slack:
+            return "below"
+        return "above" if self.ours > high + slack else "inside"
+
+    @property
+    def differs(self) -> bool:
+        """Whether ours lies outside what is printed."""
+        return self.lies in ("below", "above")
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):

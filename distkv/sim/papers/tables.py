@@ -9,8 +9,8 @@ from distkv.errors import ConfigError
 from distkv.sim.papers.figure import Figure, Ratio
 
 HEAD = (
-    "| theirs is | theirs | ours | ours, 95 % | ours, ±20 % | where they differ |",
-    "|---|---|---|---|---|---|",
+    "| theirs is | theirs | ours | lies | ours, 95 % | ours, ±20 % | where they differ |",
+    "|---|---|---|---|---|---|---|",
 )
 
 
@@ -73,7 +73,8 @@ def ours_range(ratio: Ratio) -> str:
 
 
 def _row(ratio: Ratio) -> str:
-    cells = (ratio.what, theirs(ratio), printed(ratio.ours), ours_draws(ratio), ours_range(ratio), ratio.note)
+    lies = ratio.lies or ""
+    cells = (ratio.what, theirs(ratio), printed(ratio.ours), lies, ours_draws(ratio), ours_range(ratio), ratio.note)
     return "|".join(["", *(f" {cell.replace('|', '/')} " for cell in cells), ""])
 
 

@@ -7,7 +7,7 @@ import pytest
 from distkv.sim.outcome import Outcome
 from distkv.sim.papers.beyond.context import longest_tokens
 from distkv.sim.papers.beyond.failures import STATED_S, rarer
-from distkv.sim.papers.beyond.goodput import OURS, VLLM, first, is_served, measured
+from distkv.sim.papers.beyond.goodput import COMPARED, LOADS, OURS, VLLM, Measured, first, is_served, measured
 from distkv.sim.papers.clusters import cluster
 from distkv.sim.run import simulate
 from distkv.sim.trace import TraceRequest
@@ -52,6 +52,12 @@ def test_a_part_of_a_trace_is_as_long_as_time_and_tokens_allow() -> None:
     part = first(requests, 2.0, 1e9)
     assert (len(part), part[-1].prompt_tokens, part[-1].arrival_s) == (200, 299, pytest.approx(199 / 2.0))
     assert len(first(requests, 2.0, 5000.0)) == 50
+
+
+def test_goodput_is_compared_at_its_best_at_load_1_and_at_the_highest() -> None:
+    by_rate = [Measured(stated=10.0 * load, alone=1.0) for load in LOADS[:-1]] + [Measured(stated=7.0, alone=3.0)]
+    assert [pick(by_rate) for _, pick in COMPARED] == [10.0 * LOADS[-2], 10.0, 7.0, 3.0]
+    assert [pick(by_rate[:1]) for _, pick in COMPARED] == [5.0, 5.0, 5.0, 1.0]
 
 
 def test_where_all_have_room_all_are_served_well() -> None:

@@ -21,22 +21,23 @@ def figure(name: str, effort: str = "full") -> Figure:
 
 
 @pytest.mark.parametrize(
-    ("theirs", "ours", "differs"),
+    ("theirs", "ours", "lies"),
     [
-        ((1.4, 2.4), 1.4, False),
-        ((1.4, 2.4), 2.4, False),
-        ((1.4, 2.4), 1.39, True),
-        ((1.4, 2.4), 2.41, True),
-        ((2.0, 2.0), 2.09, False),
-        ((2.0, 2.0), 2.11, True),
-        ((2.0, 2.0), 1.89, True),
-        ("higher", 0.0, False),
+        ((1.4, 2.4), 1.4, "inside"),
+        ((1.4, 2.4), 2.4, "inside"),
+        ((1.4, 2.4), 1.39, "below"),
+        ((1.4, 2.4), 2.41, "above"),
+        ((2.0, 2.0), 2.09, "inside"),
+        ((2.0, 2.0), 2.11, "above"),
+        ((2.0, 2.0), 1.89, "below"),
+        ("higher", 0.0, None),
     ],
 )
 def test_a_band_is_as_printed_and_one_value_is_met_within_five_per_cent(
-    theirs: tuple[float, float] | str, ours: float, differs: bool
+    theirs: tuple[float, float] | str, ours: float, lies: str | None
 ) -> None:
-    assert ratio(theirs, ours).differs is differs
+    assert ratio(theirs, ours).lies == lies
+    assert ratio(theirs, ours).differs is (lies in ("below", "above"))
 
 
 def test_numbers_have_three_digits_and_all_before_the_point() -> None:
@@ -56,9 +57,9 @@ def test_effort_picks() -> None:
 def test_a_table_has_theirs_beside_ours_and_how_it_was_made() -> None:
     lines = table(figure("000-0")).splitlines()
     assert lines[2:5] == [
-        "| one, times the other | 1.4 to 2.4 | 1.5 |  | 1.1 to 1.9 | a/b |",
-        "| one, times the other | 2 | 12,346 |  | 1.1 to 1.9 | a/b |",
-        "| one, times the other | higher | 0.123 |  | 1.1 to 1.9 | a/b |",
+        "| one, times the other | 1.4 to 2.4 | 1.5 | inside |  | 1.1 to 1.9 | a/b |",
+        "| one, times the other | 2 | 12,346 | above |  | 1.1 to 1.9 | a/b |",
+        "| one, times the other | higher | 0.123 |  |  | 1.1 to 1.9 | a/b |",
     ]
     assert lines[-3:] == ["- Assumed.", "", "Made by `distkv sim paper 000-0`."]
     assert table(figure("000-0", "quick")).endswith("with `--quick`.")

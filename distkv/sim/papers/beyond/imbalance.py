@@ -18,7 +18,7 @@ PROFILE, INSTANCES = "a100-llama2-7b", 4
 TRACE = "infinite-0"
 RATES_PER_S = (2.0, 4.0)
 POLICIES: tuple[SimPolicyName, ...] = ("none", "contract", "greedy")
-DRAWS = 3
+DRAWS = 9
 LEFT = 1.2
 """Times the time in which requests arrive, until the rest is given up."""
 IMBALANCE_GOAL, THROUGHPUT_GOAL, FIRST_GOAL = 0.80, 0.98, 1.05
