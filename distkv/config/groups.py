@@ -213,7 +213,13 @@ class ControlSettings(Group, frozen=True, kw_only=True):
     reclaim_deadline_s: Annotated[
         Seconds, Meta(description="Seconds a debtor has to give reclaimed rBlocks back, before its lease ends.")
     ] = 2.0
-    reclaim_blocks: Annotated[Positive, Meta(description="Most lent rBlocks that are being reclaimed at a time.")] = 64
+    reclaim_blocks: Annotated[
+        Positive,
+        Meta(
+            description="Most lent rBlocks that are being reclaimed at a time; beyond a limit on serving, those that "
+            "debtors have no room for."
+        ),
+    ] = 64
     max_serve_fraction: Annotated[
         Annotated[float, Meta(gt=0, le=1)],
         Meta(description="Most of the time of own steps that serving peers may take; 1 is no limit."),

@@ -2,9 +2,10 @@
 
 Attention that is computed for debtors makes own steps longer. Two limits: `max_serve_fraction`, of the time of own
 steps, and `max_tpot_s`, the time that own requests wait for a token. Beyond either the instance lends nothing more at
-once, and after a while reclaims as much as brings it well below. What it then measures is the effect of its own
-reclaim, so it lends again only after a pause, which doubles each time that lending brought it to its limit again. An
-instance that computes nothing for itself serves as much as it is asked to.
+once, and after a while reclaims as much as brings it well below: all at once, by what was measured since the limit was
+passed. When that is back it measures anew, and reclaims more if it must. As less is served by its own doing, it lends
+again only after a pause, which doubles each time that lending brought it to its limit again. An instance that computes
+nothing for itself serves as much as it is asked to.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from distkv.control.serving.usage import NOTHING_SEEN, Usage
+
 WINDOW_S = 1.0
 """Time of own steps over which both are averaged."""
-LEAST_S = 0.25
-"""So much of it must have been seen before anything is said."""
 LEAVE = 0.75
 """Of a limit: below this, memory is lent again."""
 TARGET = 0.7
@@ -25,6 +26,8 @@ LEAST_SHARE = 0.05
 FIRST_PAUSE_S = 2.0
 LONGEST_PAUSE_S = 32.0
 """In which nothing is lent after a limit was passed. It doubles, until lending went well for as long as it was."""
+JUDGED_S = 0.5
+"""How long is measured what a reclaim has changed."""
 
 
 @dataclass(slots=True)
@@ -38,10 +41,8 @@ class ServingLimit:
     max_tpot_s: float | None
     patience_s: float
     pause_s: float = 0.0
-    _step_s: float = 0.0
-    _served_s: float = 0.0
-    _decode_s: float = 0.0
-    _decodes: float = 0.0
+    _lately: Usage = NOTHING_SEEN
+    _beyond: Usage = NOTHING_SEEN  # since a limit was passed, or what was reclaimed is back
     _last_total_s: float = 0.0
     _over_since: float = math.inf
     _paused_until: float = field(default=-math.inf)
@@ -53,12 +54,12 @@ class ServingLimit:
     @property
     def fraction(self) -> float:
         """Of the time of own steps, what serving takes; 0 while too little is known."""
-        return min(1.0, self._served_s / self._step_s) if self._step_s >= LEAST_S else 0.0
+        return self._lately.fraction
 
     @property
     def tpot_s(self) -> float:
         """Time per output token of own requests; 0 while too little is known."""
-        return self._decode_s / self._decodes if self._decode_s >= LEAST_S else 0.0
+        return self._lately.tpot_s
 
     @property
     def level(self) -> float:
@@ -72,21 +73,17 @@ class ServingLimit:
         """An own step took so long. total_served_s: what the worker has served within own steps since it began.
         is_decoding: whether requests got a token by it."""
         served_s, self._last_total_s = max(0.0, total_served_s - self._last_total_s), total_served_s
-        kept = math.exp(-compute_s / WINDOW_S)
-        self._step_s = kept * self._step_s + compute_s
-        self._served_s = kept * self._served_s + min(served_s, compute_s)
-        self._decode_s, self._decodes = kept * self._decode_s, kept * self._decodes
-        if is_decoding:
-            self._decode_s += compute_s
-            self._decodes += 1
-        if self._served_s or self.max_tpot_s is not None or self._is_limited:
+        self._lately = self._lately.after(compute_s, served_s, is_decoding, math.exp(-compute_s / WINDOW_S))
+        if self.is_over:
+            self._beyond = self._beyond.after(compute_s, served_s, is_decoding)
+        if self._lately.served_s or self.max_tpot_s is not None or self._is_limited:
             self.look(now)
         else:  # nothing is used of any limit
             self._over_since = math.inf
 
     def on_idle(self) -> None:
         """No own request runs: nobody is hurt by serving. That the pauses were long is remembered."""
-        self._step_s = self._served_s = self._decode_s = self._decodes = 0.0
+        self._lately = NOTHING_SEEN
         self._is_limited, self._over_since = False, math.inf
 
     def look(self, now: float) -> None:
@@ -98,7 +95,8 @@ class ServingLimit:
                 self.pause_s = FIRST_PAUSE_S if went_well_s > self.pause_s else min(LONGEST_PAUSE_S, 2 * self.pause_s)
                 self._is_limited = True
             self._paused_until = now + self.pause_s
-            self._over_since = min(self._over_since, now)
+            if not self.is_over:
+                self._over_since, self._beyond = now, NOTHING_SEEN
         else:
             self._over_since = math.inf
             if self._is_limited and self.is_well and now >= self._paused_until:
@@ -133,25 +131,27 @@ class ServingLimit:
 
     def excess_blocks(self, served_blocks: int, now: float) -> int:
         """How many of the lent rBlocks that are served should go now; 0 unless a limit was passed for `patience_s`, and
-        until what was said before can have had its effect."""
-        if now < self.excess_deadline() or self.fraction < LEAST_SHARE:
+        is still passed by what was measured since what was reclaimed before came back."""
+        found = self._beyond
+        if now < self.excess_deadline() or found.fraction < LEAST_SHARE:
             return 0
         share = 0.0
-        if self.max_fraction < 1 and self.fraction > self.max_fraction:
-            share = 1 - _per_own(TARGET * self.max_fraction) / _per_own(self.fraction)
-        if self.max_tpot_s is not None and self.tpot_s > self.max_tpot_s:
-            share = max(share, (self.tpot_s - TARGET * self.max_tpot_s) / (self.tpot_s * self.fraction))
+        if self.max_fraction < 1 and found.fraction > self.max_fraction:
+            share = 1 - _per_own(TARGET * self.max_fraction) / _per_own(found.fraction)
+        if self.max_tpot_s is not None and found.tpot_s > self.max_tpot_s:
+            share = max(share, (found.tpot_s - TARGET * self.max_tpot_s) / (found.tpot_s * found.fraction))
         return math.ceil(min(1.0, share) * served_blocks)
 
-    def reclaimed(self, now: float, effect_s: float) -> None:
-        """As much as `excess_blocks` said is on its way back: in so long, and a window later, it is seen what that
-        changed."""
-        self._rest_until = now + effect_s + WINDOW_S
+    def measure_anew(self, now: float) -> None:
+        """What was reclaimed is back, or nothing is to be: what comes now says what is too much."""
+        if self._beyond.is_enough:
+            self._beyond = NOTHING_SEEN
+        self._rest_until = now + JUDGED_S
 
     def is_unserved(self, total_served_s: float) -> bool:
         """Whether own steps say nothing of serving: nothing was served within any that counts, nor by this total
         within the next, and how long they take alone has no limit."""
-        return self.max_tpot_s is None and not self._served_s and total_served_s == self._last_total_s
+        return self.max_tpot_s is None and not self._lately.served_s and total_served_s == self._last_total_s
 
     @property
     def is_over(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from distkv.control.loan.creditor.reclaiming import Lent, choose
+from distkv.control.loan.creditor.reclaiming import Lent, choose, choose_served
 
 
 def lent(span_id: str, kept: int, filled: int, granted_at: float = 0.0) -> Lent:
@@ -37,3 +37,17 @@ def test_those_that_hold_nothing_then_the_largest_then_the_oldest(
 def test_what_its_debtor_could_hold_goes_home_first() -> None:
     loans = [lent("needed", 8, 0), Lent("avoidable", 2, 2, 0.0, is_avoidable=True)]
     assert choose(loans, 3, 64) == [("avoidable", 0), ("needed", 7)]
+
+
+def served(span_id: str, filled: int, granted_at: float, debtor: str, room: int) -> Lent:
+    """With two more that hold nothing."""
+    return Lent(span_id, filled + 2, filled, granted_at, debtor_id=debtor, room=room)
+
+
+def test_of_what_is_served_the_youngest_go_as_far_as_their_debtors_have_room() -> None:
+    loans = [served("old", 9, 1.0, "p", 12), served("young", 9, 2.0, "p", 12), served("other", 9, 1.5, "q", 2)]
+    assert choose_served(loans, 5, 0) == [("young", 4)]
+    assert choose_served(loans, 100, 0) == [("young", 0), ("other", 7), ("old", 6)]
+    assert choose_served(loans, 100, 4) == [("young", 0), ("other", 3), ("old", 6)]
+    assert choose_served(loans, 100, 100) == [("young", 0), ("other", 0), ("old", 0)]
+    assert choose_served(loans, 0, 100) == choose_served([served("none", 0, 1.0, "p", 9)], 5, 5) == []

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from distkv.clock import ManualClock
 from distkv.control.loan.creditor.creditor import Creditor
 from distkv.control.loan.creditor.lending import Loan
 from distkv.control.loan.creditor.reclaimer import Reclaimer
 from distkv.control.serving.guard import ServingGuard
+from distkv.control.serving.limit import JUDGED_S
 from distkv.wire.messages.to_rmanager import BlocksReady, Granted, ReadyBlock, Reclaim, Refused, TryMoveKvcache
 from tests.control.parts import add_sequence, issued, make_state
 
@@ -18,10 +21,10 @@ ROOM = 100
 class Serving:
     """A creditor that computes for itself while it lends to p and q, who have room for `room` rBlocks at home."""
 
-    def __init__(self, room: int = ROOM) -> None:
+    def __init__(self, room: int = ROOM, num_blocks: int = 40) -> None:
         self.clock = ManualClock(10.0)
         self.room = room
-        self.state = make_state(40, peers=("p", "q"))
+        self.state = make_state(num_blocks, peers=("p", "q"))
         self.reclaimer = Reclaimer(self.state, lambda now: None)
         self.creditor = Creditor(self.state, self.reclaimer)
         self.guard = ServingGuard(self.state, self.reclaimer)
@@ -55,6 +58,12 @@ class Serving:
         assert not isinstance(self.state.loans.start_pull(ready), str)
         self.state.loans.end_pull(loan, ok=True)
         return loan
+
+    def give_back(self, loan: Loan, num_blocks: int) -> None:
+        """Its debtor has brought so many of it elsewhere."""
+        positions = loan.positions()[-num_blocks:]
+        assert self.state.loans.close(loan, positions) == tuple(positions)
+        self.state.loans.revoked(loan.span, tuple(positions))
 
     def run(self, seconds: float, share: float) -> list[tuple[str, int]]:
         """Own steps, of whose time serving takes a share; returns what is reclaimed first: span, and rBlocks to
@@ -114,11 +123,42 @@ def test_what_is_back_lets_the_rest_be() -> None:
     assert loan.demand is None, "its debtor's request may have ended elsewhere"
 
 
-def test_a_debtor_without_room_is_let_alone_for_as_long_as_it_might_take() -> None:
-    serving = Serving(room=0)
-    serving.lend("p", 10, 10)
+def test_all_that_is_too_much_goes_at_once_however_much_it_is() -> None:
+    """More than is reclaimed at a time for memory; its debtor has as much more time."""
+    serving = Serving(room=400, num_blocks=400)
+    loan = serving.lend("p", 320, 320)
     serving.run(1, 0.1)
-    assert serving.run(AFTER_S + DEADLINE_S + LEASE_S - 0.5, 0.8) == []
+    ((_, keep),) = serving.run(AFTER_S + 1.0, 0.8)
+    assert loan.demand is not None
+    # What is left is to be 0.35 of the whole, where it is 0.8: by what steps take without it, 0.54 and 4 times.
+    assert keep == pytest.approx(320 * 0.54 / 4, abs=2)
+    demanded, until = loan.num_demanded, loan.demand.until
+    assert demanded > 4 * serving.state.settings.reclaim_blocks
+    assert until - serving.clock.now() > 4 * DEADLINE_S - AFTER_S
+    assert serving.run(3.0, 0.8) == [(loan.span.span_id, keep)], "it is said again, and no more is wanted"
+
+
+def test_what_is_still_too_much_goes_soon_after_the_first_is_back() -> None:
+    serving = Serving()
+    loan = serving.lend("p", 30, 30)
+    serving.run(1, 0.1)
+    ((_, keep),) = serving.run(AFTER_S + 1.0, 0.8)
+    serving.give_back(loan, loan.num_demanded)
+    assert serving.run(JUDGED_S - 0.1, 0.6) == [], "what that changed is not known yet"
+    ((_, less),) = serving.run(0.5, 0.6)
+    assert 0 < less < keep
+    serving.give_back(loan, loan.num_demanded)
+    assert serving.run(4.0, 0.35) == [], "enough, though more than where memory is lent again"
+
+
+def test_a_debtor_gives_back_as_much_as_it_has_room_for_and_more_only_after_as_long_as_it_might_take() -> None:
+    serving = Serving(room=3)
+    loan = serving.lend("p", 10, 10)
+    serving.run(1, 0.1)
+    assert serving.run(AFTER_S + 1.0, 0.8) == [(loan.span.span_id, 7)]
+    serving.give_back(loan, 3)
+    serving.room = 0
+    assert serving.run(DEADLINE_S + LEASE_S - 1.5, 0.8) == []
     assert serving.run(3.0, 0.8)
 
 

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from distkv.control.serving.limit import FIRST_PAUSE_S, LONGEST_PAUSE_S, TARGET, WINDOW_S, ServingLimit
+from distkv.control.serving.limit import FIRST_PAUSE_S, JUDGED_S, LONGEST_PAUSE_S, TARGET, ServingLimit
 from tests.control.parts import calls
 
 STEP_S = 0.02
@@ -50,16 +50,32 @@ def test_beyond_it_nothing_more_is_lent_and_after_a_while_some_goes_back() -> No
     assert 0 < own.limit.retry_after_s(own.now) <= FIRST_PAUSE_S
     assert "80% of the time of its own steps" in own.limit.why()
     own.run(PATIENCE_S, 0.8)
-    # What is left is to be 0.35 of the whole, where it is nearly 0.8: by what steps take without it, 0.54 and 4 times.
-    left = 1 - own.excess() / 100
-    assert left * own.limit.fraction / (left * own.limit.fraction + 1 - own.limit.fraction) == pytest.approx(
-        0.35, abs=0.01
-    )
-    own.limit.reclaimed(own.now, 2.0)
-    own.run(2.0, 0.8)
-    assert own.excess() == 0, "the effect of the first is not seen yet"
-    own.run(2 * WINDOW_S, 0.8)
-    assert own.excess() > 0
+    # What is left is to be 0.35 of the whole, where it is 0.8: by what steps take without it, 0.54 and 4 times.
+    left = 1 - own.excess(1000) / 1000
+    assert left * 0.8 / (left * 0.8 + 0.2) == pytest.approx(0.35, abs=0.01)
+
+
+def test_what_a_reclaim_changed_is_judged_by_itself() -> None:
+    """Of half the time, by an average that still has four fifths in it."""
+    own = Own(max_fraction=0.3)
+    own.run(PATIENCE_S + 1.0, 0.8)
+    own.limit.measure_anew(own.now)
+    assert own.excess() == 0, "nothing is seen of it yet"
+    own.run(JUDGED_S, 0.5)
+    assert own.limit.fraction > 0.6
+    left = 1 - own.excess(1000) / 1000
+    assert left * 0.5 / (left * 0.5 + 0.5) == pytest.approx(TARGET * 0.3, abs=0.01)
+    own.limit.measure_anew(own.now)
+    own.run(JUDGED_S, 0.25)
+    assert own.limit.is_over and own.excess() == 0, "it is enough, though the average does not say so yet"
+
+
+def test_a_load_that_grows_is_judged_by_what_it_is_since_the_limit_was_passed() -> None:
+    own = Own()
+    own.run(5.0, 0.1)
+    own.run(2.5, 0.75)
+    left = 1 - own.excess(1000) / 1000
+    assert left * 3 / (1 + left * 3) == pytest.approx(TARGET * 0.5, abs=0.01)
 
 
 def test_without_own_steps_it_serves_what_it_is_asked_to() -> None:

@@ -11,7 +11,8 @@ Under a policy by which no instance borrows while it lends (`greedy`), it also r
 next, and for a request that all its loans are too few for: when they are home, it may borrow. For such a request nobody
 is to preempt: only what debtors have room for is reclaimed, and a request that has borrowed here goes on to grow.
 
-What serving its debtors takes too much of an instance's time is reclaimed in the same way (`take_back`).
+What serving its debtors takes too much of an instance's time is reclaimed in the same way (`take_back`), but at once as
+far as its debtors have room for it: they have `reclaim_deadline_s` for each `reclaim_blocks`.
 """
 
 from __future__ import annotations
@@ -88,20 +89,26 @@ class Reclaimer:
 
     def take_back(self, num_blocks: int, now: float, *, may_preempt: bool) -> int:
         """Reclaim so many rBlocks that are served, because that takes too much of this instance's time; returns how
-        many it could. may_preempt: also those that their debtors have no room for."""
-        most = self._state.settings.reclaim_blocks - sum(loan.num_demanded for loan in self._demands.values())
-        demanded = 0
-        for span_id, keep in choose_served(self._reclaimable(now, num_blocks, may_preempt), num_blocks, most):
-            loan = self._state.loans.loans[span_id]
+        many it could. may_preempt: also `reclaim_blocks` that their debtors have no room for."""
+        self.let_be_served(only_met=True)
+        loans, settings = self._state.loans.loans, self._state.settings
+        chosen = choose_served(self._old_enough(now), num_blocks, settings.reclaim_blocks if may_preempt else 0)
+        demanded = sum(loans[span_id].num_kept - keep for span_id, keep in chosen)
+        deadline_s = settings.reclaim_deadline_s * math.ceil(demanded / settings.reclaim_blocks)
+        for span_id, keep in chosen:
             self._served.add(span_id)
-            self._demand(loan, keep, now, "serving its debtors takes too long")
-            demanded += loan.num_demanded
+            self._demand(loans[span_id], keep, deadline_s, now, "serving its debtors takes too long")
         return demanded
 
-    def let_be_served(self) -> None:
-        """What `take_back` reclaimed, as far as it is not back, may stay."""
+    def awaits_served(self) -> bool:
+        """Whether anything that `take_back` reclaimed is not on its way yet."""
+        return any(self._demands[span_id].num_demanded for span_id in self._served)
+
+    def let_be_served(self, *, only_met: bool = False) -> None:
+        """What `take_back` reclaimed, as far as it is not back, may stay. only_met: forget what is on its way."""
         for span_id in list(self._served):
-            self._drop(self._demands[span_id])
+            if not (only_met and self._demands[span_id].num_demanded):
+                self._drop(self._demands[span_id])
 
     @property
     def is_idle(self) -> bool:
@@ -158,7 +165,8 @@ class Reclaimer:
         has_waited = now >= self._short_since + self._state.settings.reclaim_after_s + self.patience_s
         loans = self._reclaimable(now, min(missing, most), has_waited and not self._state.lacks_more)
         for span_id, keep in choose(loans, missing, most):
-            self._demand(self._state.loans.loans[span_id], keep, now, "an own request lacks memory")
+            loan, deadline_s = self._state.loans.loans[span_id], self._state.settings.reclaim_deadline_s
+            self._demand(loan, keep, deadline_s, now, "an own request lacks memory")
 
     @property
     def patience_s(self) -> float:
@@ -167,8 +175,11 @@ class Reclaimer:
         return self._state.settings.reclaim_deadline_s + self._state.settings.lease_s
 
     def _reclaimable(self, now: float, missing: int, may_preempt: bool) -> list[Lent]:
-        """What may be reclaimed: neither young nor demanded already, and, unless it may preempt, what its debtor has
-        room for."""
+        """What may be reclaimed and, unless it may preempt, what its debtor has room for."""
+        return [one for one in self._old_enough(now) if may_preempt or min(missing, one.filled) <= one.room]
+
+    def _old_enough(self, now: float) -> list[Lent]:
+        """What may be reclaimed: neither young nor demanded already."""
         old = now - self._state.settings.reclaim_after_s
         return [
             Lent(
@@ -177,21 +188,22 @@ class Reclaimer:
                 min(loan.filled + loan.pulling, loan.num_kept),
                 loan.granted_at,
                 loan.is_avoidable,
+                loan.debtor_id,
+                loan.debtor_room,
             )
             for span_id, loan in self._state.loans.loans.items()
             if not loan.revoking
             and loan.demand is None
             and loan.debtor_id != self._state.pinned_debtor
             and loan.granted_at <= old
-            and (may_preempt or min(missing, loan.filled + loan.pulling) <= loan.debtor_room)
         ]
 
-    def _demand(self, loan: Loan, keep: int, now: float, why: str) -> None:
-        state, deadline_s = self._state, self._state.settings.reclaim_deadline_s
+    def _demand(self, loan: Loan, keep: int, deadline_s: float, now: float, why: str) -> None:
+        state = self._state
         state.loans.reclaim(loan, Demand(keep, now + deadline_s))
         self._demands[loan.span.span_id] = loan
         self._cooling = {debtor: until for debtor, until in self._cooling.items() if now < until}
-        self._cooling[loan.debtor_id] = now + 2 * deadline_s
+        self._cooling[loan.debtor_id] = now + 2 * state.settings.reclaim_deadline_s
         blocks = loan.num_demanded
         state.counters.reclaimed_blocks += blocks
         state.publish(events.Reclaimed(request_id=loan.request_id, debtor=loan.debtor_id, blocks=blocks, why=why))

@@ -9,13 +9,16 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class Lent:
     """One loan as the choice sees it. kept: rBlocks that are not on their way back; filled: of them, those that hold
-    something, which its debtor must bring elsewhere first. is_avoidable: its debtor alone could hold the request."""
+    something, which its debtor must bring elsewhere first. is_avoidable: its debtor alone could hold the request. room:
+    rBlocks that its debtor has free at home."""
 
     span_id: str
     kept: int
     filled: int
     granted_at: float
     is_avoidable: bool = False
+    debtor_id: str = ""
+    room: int = 0
 
 
 def choose(loans: Iterable[Lent], needed: int, most: int) -> list[tuple[str, int]]:
@@ -42,18 +45,21 @@ def choose(loans: Iterable[Lent], needed: int, most: int) -> list[tuple[str, int
     return chosen
 
 
-def choose_served(loans: Iterable[Lent], needed: int, most: int) -> list[tuple[str, int]]:
+def choose_served(loans: Iterable[Lent], needed: int, beyond: int) -> list[tuple[str, int]]:
     """Spans to take back from because they are served, and how many rBlocks each debtor may keep: `needed` that hold
-    something, and `most` in all. What holds nothing is not served, and goes with it.
+    something, of each debtor those that it has room for, and `beyond` in all for which there is none. What holds
+    nothing is not served, and goes with it.
 
     The youngest first, for before it came all was well; of equally old ones the largest.
     """
     chosen: list[tuple[str, int]] = []
+    rooms: dict[str, int] = {}
     for loan in sorted(loans, key=lambda loan: (-loan.granted_at, -loan.filled, loan.span_id)):
-        empty = loan.kept - loan.filled
-        given = min(empty + min(loan.filled, needed), most)
-        if needed <= 0 or given <= empty:
-            continue
-        chosen.append((loan.span_id, loan.kept - given))
-        needed, most = needed - (given - empty), most - given
+        room = rooms.setdefault(loan.debtor_id, loan.room)
+        given = min(loan.filled, needed, room + beyond)
+        if given > 0:
+            chosen.append((loan.span_id, loan.filled - given))
+            needed -= given
+            rooms[loan.debtor_id] = max(0, room - given)
+            beyond -= max(0, given - room)
     return chosen
