@@ -23,14 +23,23 @@ from distkv.bench.harness.command import Measured, Say, benchmark, unit_of_name
 from distkv.bench.harness.machine import machine_facts, versions_of
 from distkv.bench.harness.processes import thread_seconds
 from distkv.bench.harness.report import Report, results
-from distkv.bench.move_cells.goals import BURST, ROLES, beside_case, goals_of, rate_case, variant_of
+from distkv.bench.move_cells.goals import (
+    BURST,
+    FOURS,
+    ROLES,
+    beside_case,
+    goals_of,
+    messages_case,
+    rate_case,
+    variant_of,
+)
 from distkv.bench.move_cells.instance import Instance, Load
 from distkv.bench.move_cells.moving import Moving
 from distkv.bench.workloads.computing.decode_steps import BLOCK_TOKENS
 from distkv.control.loan.debtor.moves import MAX_READY_BLOCKS
 from distkv.types import Transport
 
-SAMPLE_S, SETTLE_S = 1.5, 0.1
+SAMPLE_S, SETTLE_S = 0.7, 0.1
 TOKENS = 0, 16, 32, 64
 BURST_BLOCKS = MAX_READY_BLOCKS
 HELP = """Decode throughput of two instances while rBlocks of a request of the one are moved to the other: 16, 32 and 64
@@ -48,7 +57,7 @@ def measure(say: Say, *, quick: bool, transport: Transport, batch: int, context:
     shape = MODELS["tiny" if quick else "b"]
     if quick:
         batch, context = 2, 128
-    rounds, sample_s = rounds or (2 if quick else 20), 0.15 if quick else SAMPLE_S
+    rounds, sample_s = rounds or (2 if quick else 40), 0.15 if quick else SAMPLE_S
     facts = machine_facts()
     cores: Sequence[int | None] = sorted(os.sched_getaffinity(0))
     placed = tuple(cores[:2]) if len(cores) > 1 else (None, None)
@@ -69,6 +78,7 @@ def measure(say: Say, *, quick: bool, transport: Transport, batch: int, context:
         variants = {
             variant_of(tokens): partial(_sample, moving, tokens // BLOCK_TOKENS, 1, sample_s) for tokens in TOKENS
         }
+        variants[FOURS] = partial(_sample, moving, 4, 4, sample_s)
         burst = min(BURST_BLOCKS, both[0].num_blocks)
         variants[BURST] = partial(_sample, moving, burst, burst, sample_s)
         samples = alternate(variants, rounds, report=say)
@@ -87,6 +97,7 @@ def measure(say: Say, *, quick: bool, transport: Transport, batch: int, context:
             variant_of(
                 16
             ): "an rBlock after each step of the debtor, in a Checksum and a Pull of its own; 32, 64: two, four",
+            FOURS: "four after every fourth step, in one Checksum and one Pull",
             BURST: f"as many rBlocks after so many steps, {burst} at once in one Checksum and one Pull",
         },
     }
@@ -101,20 +112,22 @@ def _sample(moving: Moving, blocks: int, every: int, seconds: float) -> Mapping[
     try:
         time.sleep(SETTLE_S)
         started_s = time.monotonic()
-        before = [thread_seconds(one.pid) for one in both]
+        before, drivers_before = [thread_seconds(one.pid) for one in both], thread_seconds(os.getpid())
         for one in both:
             one.watch()
         time.sleep(seconds)
         rates = [one.steps_per_s() for one in both]
-        after = [thread_seconds(one.pid) for one in both]
+        took_s = time.monotonic() - started_s
+        after, drivers_after = [thread_seconds(one.pid) for one in both], thread_seconds(os.getpid())
     finally:
         moving.end()
-    took_s = time.monotonic() - started_s
     found: dict[str, float] = {}
     for role, per_s, then_s, now_s in zip(ROLES, rates, before, after, strict=True):
         # What the thread that computes steps takes is most of it.
         *used_s, _ = sorted(now - then_s.get(thread, 0.0) for thread, now in now_s.items())
         found |= {rate_case(role): per_s, beside_case(role): 100 * sum(used_s) / took_s}
+    for role, one in zip(ROLES, both, strict=True):
+        found[messages_case(role)] = 100 * (drivers_after[one.driver] - drivers_before[one.driver]) / took_s
     return found
 
 

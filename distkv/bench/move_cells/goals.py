@@ -9,6 +9,7 @@ ROLES = "debtor", "creditor"
 NONE = "no moves"
 LEAST = {16: 0.99, 32: 0.97}
 """Of the decode throughput without moves, by tokens moved per decode step of the debtor."""
+FOURS = "16 tokens, four rBlocks at a time"
 BURST = "16 tokens, in bursts"
 
 
@@ -20,6 +21,11 @@ def rate_case(role: str) -> str:
 def beside_case(role: str) -> str:
     """Of processor time of other threads than the one that computes steps."""
     return f"{role} beside its steps, % of a core"
+
+
+def messages_case(role: str) -> str:
+    """Of processor time of what stands for its rManager, on the same core."""
+    return f"messages of the {role}, % of a core"
 
 
 def variant_of(tokens: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import threading
 import time
 from array import array
 from collections.abc import Callable, Sequence
@@ -90,6 +91,11 @@ class Instance:
         return self._rank.pid
 
     @property
+    def driver(self) -> int:
+        """The thread of this process that drives it, by its number."""
+        return self._driver
+
+    @property
     def block_bytes(self) -> int:
         """Of an rBlock."""
         return self._data.slot_bytes
@@ -163,6 +169,7 @@ class Instance:
     async def _start(self) -> None:
         if self._core is not None:
             os.sched_setaffinity(0, [self._core])  # of the loop's thread; the worker begins with it
+        self._driver = threading.get_native_id()
         self._rank = await WorkerRank.start(self._config, _INCARNATION, EnvelopeFactory(self.name))
         try:
             async with asyncio.timeout(START_S):

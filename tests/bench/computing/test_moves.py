@@ -13,7 +13,17 @@ import pytest
 from distkv.bench.baselines.checkpoints import MODELS, checkpoint
 from distkv.bench.computing import moves
 from distkv.bench.harness.alternate import Samples
-from distkv.bench.move_cells.goals import BURST, NONE, ROLES, beside_case, goals_of, rate_case, variant_of
+from distkv.bench.move_cells.goals import (
+    BURST,
+    FOURS,
+    NONE,
+    ROLES,
+    beside_case,
+    goals_of,
+    messages_case,
+    rate_case,
+    variant_of,
+)
 from distkv.bench.move_cells.instance import Instance, Load
 from distkv.bench.move_cells.moving import Moving
 from tests.waiting import wait_until
@@ -29,9 +39,10 @@ def test_a_quick_run(tmp_path: Path) -> None:
     report = json.loads(file.read_text())
     found = {(row["case"], row["variant"]): row["median"] for row in report["results"]}
     for role in ROLES:
-        for variant in (NONE, variant_of(16), variant_of(32), variant_of(64), BURST):
+        for variant in (NONE, variant_of(16), variant_of(32), variant_of(64), FOURS, BURST):
             assert found[rate_case(role), variant] > 0
             assert 0 < found[beside_case(role), variant] < 100
+            assert 0 < found[messages_case(role), variant] < 100
     assert len(report["goals"]) == 9
     assert report["goals"][-1]["met"] and report["machine"]["moved_blocks"] > 0
     assert picture.stat().st_size
