@@ -30,6 +30,7 @@ from distkv.bench.workloads.planning import PlanningGManager, planning_at, until
 from distkv.bench.workloads.streams import Streams
 from distkv.client.async_client import AsyncClient
 from distkv.client.local.cluster import LocalCluster
+from distkv.wire.messages.to_client import Status
 
 BLOCK_TOKENS = 16
 MOST_OUTPUT = 16384
@@ -90,6 +91,11 @@ def processor_case(name: str) -> str:
     return f"{name} processor time of a step, ms"
 
 
+def part_cases(name: str) -> tuple[str, str, str]:
+    """Of what its worker counts of a step: its time in the model, and of that what waits and what serves."""
+    return f"{name} model of a step, ms", f"{name} wait in a step, ms", f"{name} serving in a step, ms"
+
+
 class Pair:
     """Two instances, each with a batch of streams of its own. runs: how long each run of DGFM was, s."""
 
@@ -97,6 +103,7 @@ class Pair:
         """pids: of rManager and worker, by instance."""
         self._size, self._gmanager, self._pids = size, gmanager, pids
         self._streams: dict[str, Streams] = {}
+        self._clients: Mapping[str, AsyncClient] = {}
         self._requests: dict[str, str] = {}
         self._window_s = 2.0
         self.runs: list[float] = []
@@ -104,14 +111,14 @@ class Pair:
 
     async def begin(self, clients: Mapping[str, AsyncClient], tasks: asyncio.TaskGroup) -> None:
         """Start all streams, and return when each has a token."""
+        self._clients = clients
         for seed, (name, client) in enumerate(clients.items()):
             self._streams[name] = streams = Streams(client, tasks)
             prompts = [_prompt(self._size, self._size.batch * seed + index) for index in range(self._size.batch)]
             streams.start(prompts, MOST_OUTPUT)
         for streams in self._streams.values():
             await streams.begun()
-        statuses = await next(iter(clients.values())).statuses()
-        self._requests = {one.instance.instance_id: one.requests[0].request_id for one in statuses}
+        self._requests = {name: one.requests[0].request_id for name, one in (await self._statuses()).items()}
 
     async def end(self) -> None:
         """Cancel all streams."""
@@ -124,6 +131,7 @@ class Pair:
         owed = sum(self._gmanager.debts().values())
         self._gmanager.let_swap(NAMES, is_allowed=True)
         await self._next_run()
+        before = await self._statuses()
         window = Window(self._streams, self._pids)
         ended = await self._next_run()
         assert isinstance(ended, events.DgfmEnded), "two runs of one cycle at once"
@@ -135,14 +143,17 @@ class Pair:
         self.runs.append(ran_s)
         if ended.why:
             self.failed.append(ended.why)
+        found |= _parts(before, await self._statuses())
         return {**found, **await self._after(), HOME: 100 * ended.blocks / owed}
 
     async def left(self) -> Mapping[str, float]:
         """For as long, while what each owes stays where it is."""
         await self._owe()
+        before = await self._statuses()
         window = Window(self._streams, self._pids)
         await asyncio.sleep(self._window_s)
-        return {**window.end(), **await self._after()}
+        found = window.end() | _parts(before, await self._statuses())
+        return {**found, **await self._after()}
 
     async def _owe(self) -> None:
         """Have rBlocks of each one's oldest request lie at the other. A plan that was just made also keeps instances
@@ -158,6 +169,9 @@ class Pair:
                     self._gmanager.move(self._requests[debtor], debtor, max(1, missing), creditor)
             is_planned = True
             await asyncio.sleep(SETTLE_S)
+
+    async def _statuses(self) -> Mapping[str, Status]:
+        return {one.instance.instance_id: one for one in await self._clients[NAMES[0]].statuses()}
 
     def _is_owing(self) -> bool:
         owed = self._gmanager.debts()
@@ -215,6 +229,17 @@ class Window:
         return {
             name: {k: v for pid in pids for k, v in thread_seconds(pid).items()} for name, pids in self._pids.items()
         }
+
+
+def _parts(before: Mapping[str, Status], after: Mapping[str, Status]) -> dict[str, float]:
+    """Where the time of a step went between two looks, by case."""
+    found = dict[str, float]()
+    for name in NAMES:
+        old, new = before[name].instance.counters, after[name].instance.counters
+        steps = max(1, new.steps - old.steps)
+        spent = new.model_s - old.model_s, new.attend_wait_s - old.attend_wait_s, new.step_serve_s - old.step_serve_s
+        found |= {case: 1e3 * seconds / steps for case, seconds in zip(part_cases(name), spent, strict=True)}
+    return found
 
 
 def measure(say: Say, *, quick: bool, batch: int | None, blocks: int | None, rounds: int | None) -> Measured:

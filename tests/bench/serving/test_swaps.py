@@ -10,7 +10,17 @@ import pytest
 
 from distkv.bench.harness.alternate import Samples
 from distkv.bench.serving import swaps
-from distkv.bench.serving.swaps import BETWEEN, HOME, LEFT, NAMES, SWAPPED, beside_case, processor_case, rate_case
+from distkv.bench.serving.swaps import (
+    BETWEEN,
+    HOME,
+    LEFT,
+    NAMES,
+    SWAPPED,
+    beside_case,
+    part_cases,
+    processor_case,
+    rate_case,
+)
 
 
 @pytest.mark.slow
@@ -26,6 +36,8 @@ def test_what_each_owes_comes_home_while_both_decode(tmp_path: Path) -> None:
             assert found[rate_case(name, "afterwards"), variant]["median"] > 0
             assert 0 < found[beside_case(name), variant]["median"] < 100
             assert found[processor_case(name), variant]["median"] > 0
+            model, wait, serving = (found[case, variant]["median"] for case in part_cases(name))
+            assert 0 < wait < model and 0 < serving < model
             assert found[BETWEEN, variant]["median"] > 0
     assert found[HOME, SWAPPED]["min"] > 0 and (HOME, LEFT) not in found
     assert len(report["goals"]) == 4 and report["machine"]["came_to_nothing"] == ""
