@@ -17,6 +17,7 @@ from distkv.bench.harness.alternate import Samples, alternate, paired_ratio
 from distkv.bench.harness.command import Measured, Say, benchmark
 from distkv.bench.harness.machine import machine_facts, versions_of
 from distkv.bench.harness.report import Goal, Report, judged, results
+from distkv.bench.pooling.consecutive import one_after_the_other, serial_s
 from distkv.bench.pooling.contenders import OFF, POOLED
 from distkv.bench.workloads.trace import POOL_OF_LARGEST, documents_trace, pool_of
 from distkv.sim.baselines.pooled import pooled
@@ -35,13 +36,19 @@ PROFILE = "a100-llama2-7b"
 SHARES, INSTANCES, ROUNDS = (0.1, 0.2, 0.4), (2, 3, 4), 5
 REQUESTS, RATE = 25, 6.0
 """For each instance, and a second: more than any of them serves."""
+EARLIER = 0.5
+"""So many times as many requests of another draw come first, and are not counted: by these the instances know how long
+outputs are, as those do that have served for a while."""
+OTHERS = 1000
+"""Added to the seed of a round, it is that of the requests before."""
 MOST_OF_ALL = 0.8
 WHOLE, EARLY, SHORT = "output tokens/s", "output tokens/s until 80 %", "time to first token of chats (p95)"
 UNITS = {WHOLE: "tokens/s", EARLY: "tokens/s", SHORT: "s"}
 GOAL = 1.35
 HELP = f"""What pooling could gain by an oracle, and what the policies gain, by the share of documents among chats and
-by the number of instances: throughput beside lending off, in simulation. Each round draws other requests. Until 80 % of
-all tokens nobody has run dry yet. The profile is that of {PROFILE} if no other is given.
+by the number of instances: throughput beside lending off, in simulation. Each round draws other requests, and others
+yet that are served before them, uncounted. Until 80 % of all tokens nobody has run dry yet. The profile is that of
+{PROFILE} if no other is given.
 
 \b
 Examples:
@@ -74,6 +81,7 @@ def measure(
     facts = machine_facts() | {
         "profile": PROFILE if profile is None else f"{known.model} on {known.device}",
         "requests": f"{REQUESTS} for each instance, {RATE:g} a second for each, medians of {median_tokens} tokens",
+        "before_them": f"{EARLIER:g} times as many of another draw",
         "to_off": {
             f"{name}, {case}": str(paired_ratio(values, found[OFF]))
             for case, found in samples.items()
@@ -91,13 +99,15 @@ class _Player:
     def __init__(
         self, profile: Profile, instances: int, share: float, median_tokens: int, policy: SimPolicyName
     ) -> None:
-        self._draw = partial(documents_trace, REQUESTS * instances, median_tokens, share=share)
+        self._draw = partial(documents_trace, median_tokens=median_tokens, share=share)
         self._profile, self._instances, self._policy = profile, instances, policy
         self._seed = 0
 
     def play(self) -> Mapping[str, float]:
         """What comes of the next requests."""
-        requests = scaled(self._draw(seed=self._seed), tokens=1.0, per_s=RATE * self._instances)
+        count, per_s = REQUESTS * self._instances, RATE * self._instances
+        requests = scaled(self._draw(count, seed=self._seed), tokens=1.0, per_s=per_s)
+        others = scaled(self._draw(round(EARLIER * count), seed=OTHERS + self._seed), tokens=1.0, per_s=per_s)
         pool = pool_of(requests, POOL_OF_LARGEST["documents"])
         spec = SimSpec(
             instances=self._instances,
@@ -109,7 +119,10 @@ class _Player:
             seed=self._seed,
         )
         self._seed += 1
-        return _reached(simulate(requests, spec).outcomes)
+        pause_s = serial_s(others, self._profile)
+        both = (others, requests)
+        _, outcomes = one_after_the_other(both, pause_s, lambda played: simulate(played, spec).outcomes)
+        return _reached(outcomes)
 
 
 def _reached(outcomes: Sequence[Outcome]) -> dict[str, float]:

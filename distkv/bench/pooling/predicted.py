@@ -10,6 +10,7 @@ import msgspec
 
 from distkv.bench.harness.alternate import Samples
 from distkv.bench.harness.report import Goal
+from distkv.bench.pooling.consecutive import arriving, one_after_the_other
 from distkv.bench.pooling.contenders import POLICIES
 from distkv.bench.pooling.summary import FIRST_HIGH, FIRST_ROUNDS, TOKENS, at, firsts_s, high, summary
 from distkv.sim.outcome import Outcome, Unloaded
@@ -54,7 +55,7 @@ class Predictor:
 
     def alone(self, requests: Sequence[TraceRequest]) -> Unloaded:
         """What these take one after the other."""
-        return Unloaded.of([self._outcomes([_at(one, 0.0)])[0] for one in requests])
+        return Unloaded.of([self._outcomes([arriving(one, 0.0)])[0] for one in requests])
 
     def learn(self, requests: Sequence[TraceRequest], measured: Unloaded) -> None:
         """An instance shares its core with its rManager, and with clients: from here on steps take as much longer than
@@ -113,18 +114,10 @@ class Predictor:
         policy: SimPolicyName,
         seed: int,
         slow: float = 1.0,
-    ) -> list[Sequence[Outcome]]:
+    ) -> list[list[Outcome]]:
         """Of each part, which begins when the deadlines of those before have passed. slow: how many times as long
         everything takes."""
-        begins_s, requests = [0.0], list[TraceRequest]()
-        for part in parts:
-            requests += (_at(one, begins_s[-1] + one.arrival_s) for one in part)
-            begins_s.append(requests[-1].arrival_s + deadline_s)
-        outcomes = iter(self._outcomes(requests, policy, seed, slow))
-        return [
-            [msgspec.structs.replace(one, request=request) for request, one in zip(part, outcomes, strict=False)]
-            for part in parts
-        ]
+        return one_after_the_other(parts, deadline_s, lambda played: self._outcomes(played, policy, seed, slow))
 
     def _outcomes(
         self, requests: Sequence[TraceRequest], policy: SimPolicyName = "none", seed: int = 0, slow: float = 1.0
@@ -137,10 +130,6 @@ class Predictor:
 def of_all_rounds(firsts_s_by_rate: Mapping[float, Sequence[float]]) -> dict[str, float]:
     """The p99 of times to first token at each rate, by its case."""
     return {at(FIRST_ROUNDS, rate): high(values) for rate, values in firsts_s_by_rate.items() if values}
-
-
-def _at(request: TraceRequest, arrival_s: float) -> TraceRequest:
-    return msgspec.structs.replace(request, arrival_s=arrival_s)
 
 
 def beside_control(profile: Profile, seconds: float) -> Profile:

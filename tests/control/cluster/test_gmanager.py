@@ -43,9 +43,16 @@ def test_what_fits_nowhere_goes_where_most_is_free(managed: Managed) -> None:
 def test_where_requests_wait_no_more_are_sent_while_another_has_none_waiting(managed: Managed) -> None:
     for name, free, waiting in (("a", 8, 1), ("b", 1, 0)):
         managed.join(name)
-        managed.beat(name, free_blocks=free, waiting=waiting, waiting_blocks=12 * waiting)
+        managed.beat(name, free_blocks=free, waiting=waiting, waiting_blocks=8 * waiting)
     assert managed.locate(num_tokens=16).instance_id == "b"
     assert managed.locate(num_tokens=16, exclude=("b",)).instance_id == "a"
+
+
+def test_who_fits_is_sent_where_those_that_wait_do_not(managed: Managed) -> None:
+    for name, free, waiting in (("a", 8, 1), ("b", 1, 0)):
+        managed.join(name)
+        managed.beat(name, free_blocks=free, waiting=waiting, waiting_blocks=12 * waiting)
+    assert managed.locate(num_tokens=16).instance_id == "a"
 
 
 @pytest.mark.parametrize("state", ["draining", "starting", "silent"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from distkv.control.blocks import SlotState
 from distkv.control.loan.debtor.borrow import Purpose
-from distkv.control.schedule.admission.admission import FORESEEN_S
+from distkv.control.schedule.admission.admission import FORESEEN_S, MOST_LOOKED_AT
 from distkv.control.schedule.admission.waiting import AGED_S
 from distkv.control.schedule.holdings import LONGEST_RETRY_S
 from distkv.wire.messages.to_gmanager import BorrowQuery
@@ -32,6 +32,26 @@ def test_room_is_kept_for_what_runs_to_grow() -> None:
     fits = admitting.wait("c", 2, arrival=0.5)
     admitting.admit()
     assert fits.state is RUNNING and late.state is WAITING
+
+
+def test_who_fits_with_its_output_goes_by_those_whose_prompts_alone_fit() -> None:
+    """Of 20 rBlocks 2 are in use, and 2 kept for growth; one more for each that joins."""
+    admitting = Admitting(20, peers=())
+    admitting.run("a", 2)
+    first, second = admitting.wait("b", 16, arrival=1.0), admitting.wait("c", 16, arrival=2.0)
+    small = admitting.wait("d", 15, arrival=3.0)
+    admitting.admit()
+    assert [seq.state for seq in (first, second, small)] == [WAITING, WAITING, RUNNING]
+
+
+def test_of_those_whose_prompts_fit_a_few_are_looked_at() -> None:
+    admitting = Admitting(20, peers=())
+    admitting.run("a", 2)
+    for number in range(MOST_LOOKED_AT):
+        admitting.wait(f"b{number}", 16, arrival=1.0 + 0.1 * number)
+    small = admitting.wait("d", 15, arrival=3.0)
+    admitting.admit()
+    assert small.state is WAITING
 
 
 def test_what_the_oldest_lack_is_told_also_of_those_that_hold_some() -> None:

@@ -89,7 +89,9 @@ def predict(request: Locate, view: InstanceView, usual: Usual) -> Prediction:
     if decodes > 1:
         prefill_s *= MIXED
     end_s = outputs * token_s
-    wait_s = max(_place_s(view, end_s), _memory_s(prompt, output, outputs, request, view, end_s))
+    goes_by = view.goes_by(view.blocks_for(prompt))
+    memory_s = _memory_s(prompt, output, outputs, request, view, end_s, goes_by=goes_by)
+    wait_s = max(_place_s(view, end_s, goes_by=goes_by), memory_s)
     return Prediction(wait_s, wait_s + prefill_s, token_s, output)
 
 
@@ -98,19 +100,21 @@ def _unlike(own_s: float, usual_s: float) -> float:
     return own_s if own_s and not usual_s / ALIKE <= own_s <= usual_s * ALIKE else usual_s
 
 
-def _place_s(view: InstanceView, end_s: float) -> float:
+def _place_s(view: InstanceView, end_s: float, *, goes_by: bool) -> float:
     """Seconds until it has a place in the batch, if those that run end after `end_s`."""
     if not view.max_num_seqs:
         return 0.0
-    load = view.load - view.waiting if view.waits_for_others else view.load
+    load = view.load - view.waiting if goes_by else view.load
     return max(0, load + 1 - view.max_num_seqs) * end_s / view.max_num_seqs
 
 
-def _memory_s(prompt: int, output: int, outputs: int, request: Locate, view: InstanceView, end_s: float) -> float:
+def _memory_s(
+    prompt: int, output: int, outputs: int, request: Locate, view: InstanceView, end_s: float, *, goes_by: bool
+) -> float:
     """Seconds until there is memory for it, and for those that wait there and run there to get their outputs. What is
     lacking comes free as those that run end, each after `end_s`. What the instance does not have at all is borrowed,
     the less the more is free. Where requests wait, what is free is kept for them, or too little; but what fits goes by
-    those that need more than there is."""
+    those that need more than is free."""
     block_tokens = max(1, view.block_tokens)
     own, need = view.total_blocks * block_tokens, prompt + output
     before = view.waiting_blocks * block_tokens + view.waiting * outputs
@@ -118,7 +122,6 @@ def _memory_s(prompt: int, output: int, outputs: int, request: Locate, view: Ins
         remote_share = 1 - min(need, max(0, view.room_tokens)) / need
         lack, borrow_s = before, BORROW_S * (1 + remote_share)
     else:
-        goes_by = view.waits_for_others
         room = view.room_tokens - view.growing_blocks * block_tokens if goes_by or not view.waiting else 0
         lack = need - room + (0 if goes_by else before)
         borrow_s = BORROW_S * _beyond(own - prompt, outputs, request.num_tokens - prompt)

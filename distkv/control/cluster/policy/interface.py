@@ -67,11 +67,11 @@ class InstanceView(msgspec.Struct, frozen=True, gc=False):
         """How many tokens its free rBlocks hold; below 0 if more than is free was promised."""
         return (self.free_blocks - self.overdrawn_blocks) * max(1, self.block_tokens)
 
-    @property
-    def waits_for_others(self) -> bool:
-        """Whether requests wait there that take more than all of its pool, on average: what is free there is of no use
-        to them until others lend, and who fits goes by them."""
-        return self.waiting_blocks > self.waiting * self.total_blocks > 0
+    def goes_by(self, num_blocks: int) -> bool:
+        """Whether a request whose prompt takes so many rBlocks begins before those that wait there: it fits what is
+        free besides growth, and they take more than that, on average."""
+        room = self.free_blocks - self.overdrawn_blocks - self.growing_blocks
+        return num_blocks <= room and self.waiting_blocks > self.waiting * room
 
     @property
     def begins_at_once(self) -> bool:

@@ -25,6 +25,8 @@ from distkv.control.schedule.holdings import Holdings
 from distkv.control.schedule.making_room import MakingRoom
 
 GIVE_UP_RETRIES = 8
+MOST_LOOKED_AT = 8
+"""Of those whose prompts fit, so many may have too little memory to grow into before nobody begins."""
 FORESEEN_S = 10.0
 """For so long a request waits for memory to grow into, besides what its prompt needs."""
 
@@ -92,7 +94,7 @@ class Admission:
             aged = self._queue.aged.oldest
             if aged is not None:
                 self._passing.look(aged.request_id, aged.size_blocks)
-            seq = self._next_borrower(aged, room, now) or self._queue.next_fitting(room)
+            seq = self._next_borrower(aged, room, now) or self._next_fitting(room, now)
             if seq is None:
                 break
             passed = [self._passing] if aged is not None and seq.age > aged.age else []
@@ -122,6 +124,14 @@ class Admission:
                 if self._is_to_borrow(seq, now):
                     return None if self._yields(seq, aged, room) else seq
         return None
+
+    def _next_fitting(self, room: int, now: float) -> Sequence | None:
+        """The oldest of a few that fits here with what it is expected to grow by; else the oldest whose prompt does."""
+        oldest = self._queue.next_fitting(room)
+        if oldest is None or oldest.size_blocks + self._growth(oldest, now) <= room:
+            return oldest
+        others = islice(self._queue.fitting(room), MOST_LOOKED_AT)
+        return next((seq for seq in others if seq.size_blocks + self._growth(seq, now) <= room), oldest)
 
     def _yields(self, seq: Sequence, aged: Sequence | None, room: int) -> bool:
         """Whether one that could wait for memory at home leaves what is free to a younger one that fits."""

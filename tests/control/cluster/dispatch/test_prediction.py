@@ -85,12 +85,14 @@ def test_where_one_waits_what_is_free_is_not_for_another() -> None:
 
 
 def test_who_fits_goes_by_those_that_need_more_than_there_is() -> None:
-    """Of 100 rBlocks 60 are free; the four that wait take more than 100 each."""
+    """Of 60 rBlocks that are free 40 are not for growth; the four that wait take more than 40 each."""
     waiting: dict[str, Any] = {"load": 5, "running": 1, "waiting": 4, "context_tokens": 160, "free_blocks": 60}
-    assert predicted(waiting_blocks=401, **waiting).wait_s == 0
-    assert predicted(waiting_blocks=401, max_num_seqs=4, **waiting).wait_s == 0, "they have no place in the batch"
-    assert predicted(waiting_blocks=400, **waiting).wait_s > 0
-    assert predicted(waiting_blocks=401, prompt=300, **waiting).wait_s > 0, "it does not fit"
+    waiting["growing_blocks"] = 20
+    assert predicted(waiting_blocks=161, **waiting).wait_s == 0
+    assert predicted(waiting_blocks=161, max_num_seqs=4, **waiting).wait_s == 0, "they have no place in the batch"
+    assert predicted(waiting_blocks=160, **waiting).wait_s > 0, "one of them may begin first"
+    assert predicted(waiting_blocks=161, prompt=164, **waiting).wait_s > 0, "it does not fit"
+    assert predicted(waiting_blocks=161, prompt=120, output=60, **waiting).wait_s > 0, "its output does not"
 
 
 def test_a_full_batch_is_waited_for() -> None:
