@@ -18,11 +18,23 @@ from distkv.printable import printable_lines
 
 
 def run(command: click.Command, args: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code."""
+    """Run a command and return its exit code. Missing standard streams are made before, and what cannot be written to
+    them afterwards is dropped, so that neither changes how the process ends."""
+    _open_standard_streams()
     for stream in (sys.stdout, sys.stderr):
         # A character that the terminal does not have is no reason to fail.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
+    code = _run(command, args)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:  # a full disk, or a reader that is gone; it must not fail again at exit
+            _replace(stream.fileno())
+    return code
+
+
+def _run(command: click.Command, args: Sequence[str] | None) -> int:
     try:
         code = command.main(args=args, prog_name=command.name, standalone_mode=False)
     except click.exceptions.Exit as exited:
@@ -41,9 +53,7 @@ def run(command: click.Command, args: Sequence[str] | None = None) -> int:
         return _report(str(error), _hint(error), 1)
     except (KeyboardInterrupt, click.Abort):
         return 130
-    except BrokenPipeError:
-        # The reader of our output is gone; what is still buffered must not fail again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader of our output is gone
         return 1
     except OSError as error:
         if error.filename is None:
@@ -52,6 +62,27 @@ def run(command: click.Command, args: Sequence[str] | None = None) -> int:
     except Exception as error:
         return _unforeseen(error)
     return code if isinstance(code, int) else 0
+
+
+def _open_standard_streams() -> None:
+    """Who starts us may have closed some of them; then no socket may get their numbers, which children inherit."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            _replace(number)
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
+
+
+def _replace(number: int) -> None:
+    """What is written to this descriptor, or read from it, is nothing from now on."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    if nowhere == number:
+        os.set_inheritable(number, True)
+    else:
+        os.dup2(nowhere, number)
+        os.close(nowhere)
 
 
 def _unforeseen(error: Exception) -> int:

@@ -115,7 +115,7 @@ class EngineSettings(Group, frozen=True, kw_only=True):
     ] = 0.9
     block_size: Annotated[Annotated[int, Meta(ge=1, le=1024)], Meta(description="Tokens per rBlock.")] = 16
     threads: Annotated[
-        Positive | None,
+        Annotated[int, Meta(ge=1, le=4096)] | None,
         Meta(description="CPU threads of the engine; auto is one per core it may use."),
     ] = None
     cpu_kernels: Annotated[

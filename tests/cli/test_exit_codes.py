@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
@@ -98,6 +100,46 @@ def test_a_reader_that_left_is_no_traceback(words):
     finally:
         os.close(writing)
     assert (done.returncode, done.stderr) == (1, b"")
+
+
+LOGGING = """
+import json, os, sys
+import click, structlog
+from distkv.cli.exit_codes import run
+from distkv.log import configure
+
+def callback():
+    configure("x")
+    structlog.get_logger().info("something")
+    opened = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT)
+    os.write(opened, json.dumps([opened, [os.get_inheritable(number) for number in range(3)]]).encode())
+    return int(sys.argv[2])
+
+sys.exit(run(click.Command("x", callback=callback), []))
+"""
+
+
+@pytest.mark.parametrize("code", [0, 2])
+@pytest.mark.parametrize("streams", [">/dev/full 2>/dev/full", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_a_log_that_cannot_be_written_changes_no_exit_code(streams, code, tmp_path):
+    shell = ["sh", "-c", f'exec "$@" {streams}', "sh", sys.executable, "-c", LOGGING, str(tmp_path / "said"), str(code)]
+    done = subprocess.run(shell, capture_output=True, timeout=60, check=False)
+    opened, inheritable = json.loads((tmp_path / "said").read_text())
+    assert (done.returncode, done.stderr) == (code, b"")
+    assert opened > 2 and all(inheritable), "nothing else has the numbers of standard streams"
+
+
+def test_an_answer_that_cannot_be_written_is_one_sentence():
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "distkv.cli.main", "--help"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 1 and b"No space left on device" in done.stderr
+    assert b"Traceback" not in done.stderr and b"Exception ignored" not in done.stderr
 
 
 def test_what_nobody_foresaw_is_one_sentence(capsys, monkeypatch):

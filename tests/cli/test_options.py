@@ -103,7 +103,7 @@ def test_mistakes_are_one_sentence_and_exit_code_2(instance, args, told, capsys)
 def test_mistakes_in_the_environment_name_the_variable(instance, monkeypatch, capsys):
     monkeypatch.setenv("DISTKV_THREADS", "x")
     assert instance("--model", "m") == 2
-    assert "threads: expected an integer ≥ 1 (or auto), got 'x' from environment (DISTKV_THREADS)" in (
+    assert "threads: expected an integer from 1 to 4096 (or auto), got 'x' from environment (DISTKV_THREADS)" in (
         capsys.readouterr().err
     )
     monkeypatch.delenv("DISTKV_THREADS")
