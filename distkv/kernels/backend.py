@@ -15,6 +15,7 @@ from distkv.kernels.layer_tail import LayerTail, LayerTailWeights, StepwiseLayer
 from distkv.kernels.layers import LocalLayer, LocalLayers
 from distkv.kernels.layout import LayerKv
 from distkv.kernels.linear import Linear, TorchLinear
+from distkv.kernels.mail_table import MailField, MailTable, asked_lines, partial_lane, query_lane
 from distkv.kernels.mailbox import Lane, post, take
 from distkv.kernels.merge import Partial
 from distkv.kernels.ops import Ops, TorchOps
@@ -28,13 +29,15 @@ class Backend(ABC):
     functions, which run on any device, and replaces those that it has better ones for.
 
     name: for logs and benchmarks. has_fp8: whether keys and values may be stored as float8 (e4m3). static_keys: the
-    lengths, ascending, up to which `static_decode` has a kernel of its own; none where it has none at all.
+    lengths, ascending, up to which `static_decode` has a kernel of its own; none where it has none at all, for
+    `why_not_static`.
     """
 
     name: str
     layout: type[LayerKv]
     has_fp8: bool = False
     static_keys: tuple[int, ...] = ()
+    why_not_static: str = "its attention depends on the keys of each step"
     ops: Ops = TorchOps()
 
     @abstractmethod
@@ -139,3 +142,20 @@ class Backend(ABC):
     def take(self, lane: Lane, number: int, *tensors: Tensor, limit_s: float) -> None:
         """See `mailbox.take`, likewise."""
         take(lane, number, *tensors, limit_s=limit_s)
+
+    def post_all(self, table: MailTable, layer: int, q: Tensor) -> None:
+        """`post` to each creditor its rows of the queries of a layer, [N, Hq, D]. Captured, it reads the table at each
+        replay. Here memory of the table and of all lanes is the host's."""
+        for fields, rows in asked_lines(table):
+            queries = q[rows].contiguous()
+            self.post(query_lane(fields, queries.nbytes), fields[MailField.FIRST] + layer, queries)
+
+    def take_all(self, table: MailTable, layer: int, out: Tensor, lse: Tensor) -> None:
+        """`take` from each creditor its partials of a layer, into its rows of out, float32 [R, Hq, D], and lse, float32
+        [R, Hq]; likewise."""
+        for fields, _rows in asked_lines(table):
+            first, count = fields[MailField.FIRST_PARTIAL], fields[MailField.PARTIAL_ROWS]
+            into = out[first : first + count], lse[first : first + count]
+            lane = partial_lane(fields, into[0].nbytes + into[1].nbytes)
+            number = fields[MailField.FIRST] + layer
+            self.take(lane, number, *into, limit_s=fields[MailField.LIMIT_NS] / 1e9)

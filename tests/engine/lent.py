@@ -11,19 +11,20 @@ from tests.engine.harness import GREEDY, Engine, seq_step, without
 
 
 class Lent:
-    """A prompt of 48 tokens with rBlocks 1-4 on x, 5-6 and 9 on y; rBlocks 0, 7, 8 and from 10 on are local."""
+    """A prompt of 48 tokens with rBlocks 1-4 on x, 5-6 and 9 on y; rBlocks 0, 7, 8 and from 10 on are local. Without
+    gaps: 0-3 on x, 4-5 and 6 on y, and all others are local."""
 
-    def __init__(self, engine: Engine, name: str = "r", seed: int = 5) -> None:
-        self.engine, self.name, self.ids = engine, name, prompt_ids(50, seed)
+    def __init__(self, engine: Engine, name: str = "r", seed: int = 5, *, gaps: bool = True) -> None:
+        self.engine, self.name, self.ids, self.gaps = engine, name, prompt_ids(50, seed), gaps
         whole = engine.table(60)
         engine.chunked_logits(self.ids[:48], [48], whole)
         for creditor in ("x", "y"):
             if creditor not in engine.peers.creditors:
                 engine.add_creditor(creditor)
         self.remote = (
-            engine.lend("x", whole, 1, 4, index=2),
-            engine.lend("y", whole, 5, 2),
-            engine.lend("y", whole, 9, 1, index=1),
+            engine.lend("x", whole, int(gaps), 4, index=2),
+            engine.lend("y", whole, 5 if gaps else 4, 2),
+            engine.lend("y", whole, 9 if gaps else 6, 1, index=1),
         )
         self.local = whole
         for span in self.remote:

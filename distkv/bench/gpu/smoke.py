@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from distkv.bench.baselines.checkpoints import MODELS
+from distkv.bench.gpu.mail_in_a_graph import mail_in_a_graph
 from distkv.bench.workloads.computing.decode_steps import DecodeSteps
 from distkv.bench.workloads.computing.random_model import random_model
 from distkv.engine.device.cpu import CpuDevice
@@ -77,6 +78,7 @@ class Smoke:
             "pools of peers, mapped": self._mapped,
             "copies to the host and back": self._copies,
             "a captured graph": self._capture,
+            "mail in a graph": lambda: mail_in_a_graph(self._device, self._heads, self._dim),
             "decode steps of a small model": self._steps,
         }
 

@@ -168,6 +168,17 @@ class CreditorLink:
         self._counters.query_bytes += partial[0].nbytes + partial[1].nbytes
         return partial
 
+    def may_post(self, plan: AttendPlan) -> bool:
+        """Whether the device can post and take the layers of such a plan."""
+        return self._posting is not None and not self.broken and self._posting.takes(plan)
+
+    def mail_fields(self, first_partial: int, num_layers: int) -> list[int]:
+        """See Posting.fields: all layers are posted and taken by a captured step."""
+        assert self._posting is not None
+        fields = self._posting.fields(self._plan, first_partial)
+        self._counters.query_bytes += num_layers * self._posting.partial_bytes(self.partial_rows)
+        return fields
+
     def settle(self) -> float:
         """The device has done a step whose layers were posted: what became of them is known now. To be called inside
         its stream; waits for the creditor's word that all of them counted. Returns the seconds that the device stood

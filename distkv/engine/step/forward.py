@@ -12,10 +12,8 @@ from distkv.engine.attention.dist_attention import dist_attention
 from distkv.engine.device.pool import KvPool
 from distkv.engine.model.decoder import Model
 from distkv.engine.step.batch import Batch
-from distkv.engine.step.graphs.decode import DecodeGraphs
 from distkv.engine.step.graphs.exchanges import ExchangeGraphs
 from distkv.engine.step.graphs.pieces import EagerPieces, Pieces
-from distkv.engine.step.graphs.piecewise import PiecewiseGraphs
 from distkv.wire.messages.counters import Counters
 
 
@@ -23,11 +21,11 @@ class Forward:
     """One model over one pool. Used by one thread.
 
     A batch without peers is one call where the backend can compute all layers in one. On asynchronous devices, whose
-    host must not keep them waiting, the pieces between attentions are captured.
+    host must not keep them waiting, what lies between the exchanges of decodes is captured.
     """
 
-    def __init__(self, model: Model, pool: KvPool, decodes: DecodeGraphs | None = None) -> None:
-        """decodes: of the same model and pool, where there are graphs of whole steps."""
+    def __init__(self, model: Model, pool: KvPool, exchanges: ExchangeGraphs | None = None) -> None:
+        """exchanges: of the same model and pool, where there are graphs."""
         self._model, self._pool = model, pool
         self._all_layers = model.forward_over([pool.layer(index) for index in range(model.config.num_layers)])
         config, heads = model.config, model.heads
@@ -35,8 +33,7 @@ class Forward:
         self._exchanges = model.device.backend.exchanges(
             layers, config.windows, config.scale, heads.queries, model.dtype
         )
-        self._graphs = PiecewiseGraphs(model, pool) if model.device.is_async else None
-        self._exchange_graphs = None if decodes is None else ExchangeGraphs(model, pool, decodes)
+        self._exchange_graphs = exchanges
 
     def __call__(self, batches: Sequence[Batch], counters: Counters) -> list[Tensor]:
         """Last hidden states of the wanted rows of each, [M, hidden]. Counts model_s and attend_wait_s."""
@@ -57,24 +54,10 @@ class Forward:
         counters.attend_wait_s += sum(batch.waited_s for batch in batches)
         return hidden
 
-    @property
-    def graphs(self) -> str:
-        """What became of captured graphs, in words: for benchmarks."""
-        if self._graphs is None:
-            return "none on this device"
-        exchanges = self._exchange_graphs.problem if self._exchange_graphs else None
-        problem = self._graphs.problem or exchanges
-        return f"given up: {problem}" if problem else "captured"
-
-    def capture(self) -> None:
-        """All graphs of decode steps with keys at creditors, where there are any."""
-        if self._exchange_graphs is not None:
-            self._exchange_graphs.capture_all()
-
     def _by_turns(self, batches: Sequence[Batch]) -> list[Tensor]:
         """Layer by layer, the first batch first: a later one may read what an earlier one stores."""
-        exchange = self._exchange_graphs.pieces(batches[0]) if self._exchange_graphs and len(batches) == 1 else None
-        passes = [self._layers(batch, exchange or self._pieces(batch, index)) for index, batch in enumerate(batches)]
+        captured = self._exchange_graphs.pieces(batches[0]) if self._exchange_graphs and len(batches) == 1 else None
+        passes = [self._layers(batch, captured or EagerPieces(self._model, self._pool, batch)) for batch in batches]
         hidden: list[Tensor] = []
         while len(hidden) < len(passes):
             for one in passes:
@@ -92,11 +75,6 @@ class Forward:
         for layer in range(last):
             pieces.advance(layer, (yield from dist_attention(layer, pieces, batch, device)))
         return pieces.end((yield from dist_attention(last, pieces, batch, device)))
-
-    def _pieces(self, batch: Batch, microbatch: int) -> Pieces:
-        if self._graphs is None:
-            return EagerPieces(self._model, self._pool, batch)
-        return self._graphs.pieces(batch, microbatch)
 
 
 def _finish(batches: Sequence[Batch], counters: Counters) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from distkv.engine.attention.creditor_link import Peers
+from distkv.engine.attention.creditor_link import CreditorLink, Peers
 from distkv.engine.attention.fetch.fetching import FETCH_BYTES, Fetching
 from distkv.engine.attention.layer_times import LayerTimes
 from distkv.engine.device.pool import KvPool
@@ -19,8 +19,9 @@ from distkv.engine.sampling.sampler import Sampled, Sampler
 from distkv.engine.step.ahead import fill_in
 from distkv.engine.step.batch import Batch, PlannedSeq
 from distkv.engine.step.forward import Forward
-from distkv.engine.step.graphs.decode import DecodeGraphs, Decodes
-from distkv.engine.step.microbatches import microbatches
+from distkv.engine.step.graphs.decode import Decodes
+from distkv.engine.step.graphs.step_graphs import StepGraphs
+from distkv.engine.step.microbatches import Cuts, microbatches
 from distkv.engine.step.prepare import prepare
 from distkv.engine.step.requests import Requests
 from distkv.engine.step.tables import BlockTables
@@ -33,12 +34,14 @@ from distkv.wire.messages.to_worker import SeqStep, Step
 @dataclass(slots=True)
 class Begun:
     """A step that the device has been given. batches: none if a graph computes it. sampled: None if it has no
-    rows."""
+    rows. begun_s: when, on the monotonic clock. links: to creditors that a graph asks."""
 
     step: Step
     planned: list[PlannedSeq]
     batches: list[Batch]
     sampled: Sampled | None
+    begun_s: float
+    links: Sequence[CreditorLink] = ()
 
     @property
     def is_done(self) -> bool:
@@ -66,6 +69,7 @@ class StepRunner:
         self._model, self._pool, self._peers, self._num_microbatches = model, pool, peers, num_microbatches
         self._device = model.device
         self._stream = self._device.stream()
+        self._cuts = Cuts() if self._device.is_async else None
         histories = Histories()
         self.constraints = Constraints(model.config.vocab_size, model.config.eos_token_ids)
         self._requests = Requests(histories)
@@ -74,9 +78,8 @@ class StepRunner:
         self.fetching = (
             None if prefill_kv == "ship" else Fetching(pool, model.config, self._device, prefill_kv, fetch_bytes)
         )
-        has_graphs = self._device.is_async and self._device.backend.static_keys
-        self._graphs = DecodeGraphs(model, pool) if has_graphs else None
-        self._forward = Forward(model, pool, self._graphs)
+        self._graphs = StepGraphs.of(model, pool, peers)
+        self._forward = Forward(model, pool, self._graphs.exchanges if self._graphs else None)
         self._sample = Sampler(model, histories, self.constraints)
 
     def run(self, step: Step) -> tuple[SeqResult, ...]:
@@ -90,13 +93,17 @@ class StepRunner:
     @torch.inference_mode()
     def begin(self, step: Step, after: Begun | None = None) -> Begun:
         """Give the device all of a step. after: the one before, if it is not finished and this one `may_follow` it."""
+        begun_s = time.monotonic()
         before = None if after is None else after.sampled
         planned = self._requests.plan(step, [seq.step for seq, _ in before.wanted] if before else ())
         masks = self.constraints.begin(planned, self.counters)
         with self._stream:
-            decodes = None if self._graphs is None else self._graphs.decodes(planned)
+            decodes = None
+            if self._graphs is not None:
+                decodes = self._graphs.decodes(step.step_id, planned, is_cut=self._num_microbatches == 2)
             if decodes is not None:
-                return Begun(step, planned, [], self._begin_decodes(decodes, planned, before, masks))
+                tokens = self._begin_decodes(decodes, planned, before, masks)
+                return Begun(step, planned, [], tokens, begun_s, decodes.links)
             batches = self._prepare(step, planned)
             if before is not None and batches:
                 (batch,) = batches
@@ -106,7 +113,7 @@ class StepRunner:
                 for batch in batches:
                     self.fetching.attended(batch.local_pairs, batch.attend_s)
             sampled = self._sample.begin(batches, hidden, masks, self.counters)
-        return Begun(step, planned, batches, sampled)
+        return Begun(step, planned, batches, sampled, begun_s)
 
     def may_follow(self, step: Step, begun: Begun) -> bool:
         """Whether a step may begin while the one before is under way: nothing has to be decided on the host between
@@ -118,21 +125,26 @@ class StepRunner:
         """The results of a step, once the device has done it."""
         step, batches = begun.step, begun.batches
         with self._stream:
-            if any(batch.links or batch.fetched for batch in batches):
+            is_remote = bool(begun.links) or any(batch.links or batch.fetched for batch in batches)
+            if is_remote:
                 self._device.synchronize()
-            for link in (link for batch in batches for link in batch.links):
-                self.counters.attend_wait_s += link.settle()
+            for batch in batches:
+                batch.waited_s += (device_s := sum(link.settle() for link in batch.links))
+                self.counters.attend_wait_s += device_s
+            # A graph waits for all of them at once.
+            self.counters.attend_wait_s += max((link.settle() for link in begun.links), default=0.0)
             outputs = self._sample.finish(begun.planned, begun.sampled, self.counters)
+        if self._cuts is not None and len(batches) == 1 and (batches[0].links or batches[0].fetched):
+            (batch,), spent_s = batches, time.monotonic() - begun.begun_s
+            self._cuts.took(len(batch.tokens), spent_s - batch.waited_s, batch.waited_s)
         self.counters.steps += 1
-        self.counters.remote_steps += any(batch.links or batch.fetched for batch in batches)
+        self.counters.remote_steps += is_remote
         return self._requests.commit(step, begun.planned, outputs)
 
     @property
     def graphs(self) -> str:
         """What became of captured graphs, in words: for benchmarks."""
-        if self._graphs is not None and self._graphs.problem:
-            return f"whole steps given up: {self._graphs.problem}; pieces {self._forward.graphs}"
-        return self._forward.graphs
+        return self._graphs.state if self._graphs else StepGraphs.why_none(self._device)
 
     @torch.inference_mode()
     def capture(self) -> None:
@@ -140,7 +152,6 @@ class StepRunner:
         if self._graphs is not None:
             with self._stream:
                 self._graphs.capture_all()
-                self._forward.capture()
 
     def forget(self, request_ids: Collection[str], grammar_ids: Collection[int] = ()) -> None:
         """Drop what is remembered of these requests and grammars."""
@@ -169,7 +180,7 @@ class StepRunner:
         config, pool, peers, device = self._model.config, self._pool, self._peers, self._device
         batches = [
             prepare(step.step_id, part, pool, self._tables, config, peers, device, index, self.fetching)
-            for index, part in enumerate(microbatches(planned, device, self._num_microbatches))
+            for index, part in enumerate(microbatches(planned, self._num_microbatches, self._cuts))
         ]
         for batch in batches:
             batch.times = self.times

@@ -15,6 +15,7 @@ from distkv.kernels.backend import Backend
 from distkv.kernels.checksum import has_sums
 from distkv.kernels.fused_qkv import FusedQkv
 from distkv.kernels.layout import LayerKv, RowKv
+from distkv.kernels.mail_table import MailTable
 from distkv.kernels.mailbox import Lane
 from distkv.kernels.merge import Partial
 from distkv.kernels.static_decode import StaticDecode, StaticInputs
@@ -27,6 +28,7 @@ from distkv.kernels.triton.attention.templates import SPLIT_KEYS, Shape, count_s
 from distkv.kernels.triton.checksum import sums_of_blocks
 from distkv.kernels.triton.copy import copy_blocks, gather_blocks, scatter_blocks
 from distkv.kernels.triton.first_launches import launch_attention
+from distkv.kernels.triton.mail_table import post_rows, take_rows
 from distkv.kernels.triton.mailbox import post_mail, take_mail
 from distkv.kernels.triton.merge import merge_partials
 from distkv.kernels.triton.metadata import Column, DeviceMetadata, device_metadata, to_device
@@ -172,6 +174,14 @@ class TritonBackend(Backend):
     def take(self, lane: Lane, number: int, *tensors: Tensor, limit_s: float) -> None:
         """See Backend."""
         take_mail(lane, number, *tensors, limit_s=limit_s, timed=lane.status.is_cuda)
+
+    def post_all(self, table: MailTable, layer: int, q: Tensor) -> None:
+        """See Backend."""
+        post_rows(table, layer, q, timed=q.is_cuda)
+
+    def take_all(self, table: MailTable, layer: int, out: Tensor, lse: Tensor) -> None:
+        """See Backend."""
+        take_rows(table, layer, out, lse, timed=out.is_cuda)
 
     def _plan(self, metadata: DeviceMetadata, entries: _Entries, shape: Shape, window: int | None) -> DecodePlan | None:
         if not len(entries.decode):

@@ -23,8 +23,9 @@ from distkv.wire.messages.from_worker import SeqResult
 from distkv.wire.messages.to_worker import SeqStep, Step
 from tests.actors.links import DEADLINE_S
 from tests.actors.worker.mailbox_creditors import Creditors
-from tests.checkpoints import variant
+from tests.checkpoints import prompt_ids, reference_greedy, variant
 from tests.engine.async_device import AsyncHost
+from tests.engine.borrower import Borrower, tokens_of
 from tests.engine.harness import Engine, seq_step
 from tests.engine.lent import Lent
 from tests.waiting import wait_until
@@ -55,10 +56,11 @@ def decode(lent: Lent, **fields: Any) -> SeqStep:
     return lent.step(49, 50, **fields)
 
 
-@pytest.fixture
-def lent(engine: Engine, creditors: Creditors) -> Lent:
-    """One whose position 48 is computed; both creditors listen."""
-    lent = Lent(engine)
+@pytest.fixture(params=[True, False], ids=["called", "captured"])
+def lent(request: pytest.FixtureRequest, engine: Engine, creditors: Creditors) -> Lent:
+    """One whose position 48 is computed, with gaps between own blocks, and without: then a step is one graph. Both
+    creditors listen."""
+    lent = Lent(engine, gaps=request.param)
     creditors.add("x")
     creditors.add("y")
     engine.run(lent.step(48, 49))
@@ -76,6 +78,49 @@ def test_the_token_of_one_instance_without_a_frame_for_a_layer(
     assert sorted(creditors.posted) == sorted([*range(1, 19 * layers + 1)] * 4)
     assert creditors.counted("x") == creditors.counted("y") == before + 19 * layers
     assert creditors.pins(lent) == 0
+
+
+def test_a_step_is_one_graph(engine: Engine, path: Path, creditors: Creditors) -> None:
+    """Twenty tokens, over blocks that are new, two creditors and one more span on the way; the tokens of a model."""
+    for name in "xy":
+        engine.add_creditor(name)
+        creditors.add(name)
+    device, runner = engine.model.device, creditors.runner()
+    assert isinstance(device, AsyncHost)
+    one = Borrower(engine, "r", prompt_ids(30))
+    tokens = tokens_of(one, runner=runner)
+    one.lend("x", 3)
+    one.lend("y", 2)
+    tokens += tokens_of(one, runner=runner)
+    replayed = device.replayed
+    for step in range(18):
+        if step == 9:
+            one.lend("x", 1)
+        tokens += tokens_of(one, runner=runner)
+    assert device.replayed == replayed + 18
+    assert tokens == reference_greedy(path, one.prompt, 20)
+    layers = engine.model.config.num_layers
+    assert sorted(creditors.posted) == sorted([*range(1, 19 * layers + 1)] * 4), "both ends of both mailboxes"
+
+
+def test_rows_with_and_without_creditors_in_one_graph(engine: Engine, path: Path, creditors: Creditors) -> None:
+    """Batches of changing rows: keys at one creditor, at the other, at both, at none."""
+    for name in "xy":
+        engine.add_creditor(name)
+        creditors.add(name)
+    device, runner = engine.model.device, creditors.runner()
+    assert isinstance(device, AsyncHost)
+    seqs = [Borrower(engine, str(i), prompt_ids(12 + i, seed=i), room=8) for i in range(4)]
+    found = [tokens_of(one, runner=runner) for one in seqs]
+    for one, names in zip(seqs, ("x", "y", "xy", ""), strict=True):
+        for name in names:
+            one.lend(name, 1)
+    replayed = device.replayed
+    for chosen in ([0, 1, 2, 3], [3, 2], [0, 3], [1], [2, 1, 0], [3, 0, 2, 1]):
+        for i, token in zip(chosen, tokens_of(*(seqs[i] for i in chosen), runner=runner), strict=True):
+            found[i].append(token)
+    assert device.replayed == replayed + 6
+    assert found == [reference_greedy(path, one.prompt, len(tokens)) for one, tokens in zip(seqs, found, strict=True)]
 
 
 def test_over_a_network_and_for_chunks_frames_travel(creditors: Creditors, lent: Lent, path: Path) -> None:
@@ -106,7 +151,7 @@ def test_what_the_device_waits_and_computes_is_counted(
 
 
 def test_two_microbatches_have_mailboxes_of_their_own(engine: Engine, creditors: Creditors, lent: Lent) -> None:
-    other = Lent(engine, "other", 6)
+    other = Lent(engine, "other", 6, gaps=lent.gaps)
     engine.run(other.step(48, 49))
     seqs = decode(lent), decode(other)
     expected = engine.run(*seqs)
@@ -132,7 +177,7 @@ def test_two_on_one_gpu_take_turns_and_so_exchange_frames(
 
 
 def test_many_sequences_beside_one_that_lies_here(engine: Engine, creditors: Creditors, lent: Lent) -> None:
-    others = [Lent(engine, name, seed) for name, seed in (("a", 6), ("b", 7))]
+    others = [Lent(engine, name, seed, gaps=lent.gaps) for name, seed in (("a", 6), ("b", 7))]
     table, ids = engine.table(20), lent.ids[:20]
     engine.chunked_logits(ids[:19], [19], table)
     for one in others:
@@ -165,7 +210,7 @@ def test_a_revoked_span_is_read_until_the_plan_is_done_and_then_lost(creditors: 
 
 
 def test_a_stale_span_loses_its_sequence_alone(engine: Engine, creditors: Creditors, lent: Lent) -> None:
-    other = Lent(engine, "other", 6)
+    other = Lent(engine, "other", 6, gaps=lent.gaps)
     engine.run(other.step(48, 49))
     runner = creditors.runner()
     before = run(runner, decode(lent), decode(other))

@@ -40,9 +40,13 @@ def test_a_quick_run_of_the_host_alone(tmp_path: Path) -> None:
     finally:
         torch.set_num_threads(threads)
     report = json.loads(file.read_text())
-    assert [row["variant"] for row in report["results"]] == ["batch 1 x 2,048", "batch 3 x 2,048"]
+    cells = ["batch 1 x 2,048", "batch 3 x 2,048"]
+    assert [row["variant"] for row in report["results"]] == cells + [f"{cell}, half at a creditor" for cell in cells]
     assert all(0 < row["min"] <= row["median"] <= row["max"] for row in report["results"])
-    assert [goal["goal"] for goal in report["goals"]] == ["work of the host for a step, µs, batch 1 x 2,048"]
+    goals = [goal["goal"] for goal in report["goals"]]
+    assert goals == [
+        f"work of the host for a step, µs, {cell}" for cell in (cells[0], f"{cells[0]}, half at a creditor")
+    ]
 
 
 def test_bad_settings_are_refused_before_anything_is_made() -> None:

@@ -45,7 +45,6 @@ def test_logprobs_of_a_prompt(engine: Engine, path: Path) -> None:
 
 @pytest.mark.parametrize("microbatches", [1, 2])
 def test_peers(path: Path, device: AsyncHost, microbatches: int) -> None:
-    """Each microbatch has captured tensors of its own: neither disturbs the other."""
     engine = Engine(path, device=device, num_slots=128, microbatches=microbatches)
     steps = [Lent(engine, name, seed) for seed, name in enumerate("abc")]
     ids = prompt_ids(20, seed=8)
@@ -58,13 +57,3 @@ def test_peers(path: Path, device: AsyncHost, microbatches: int) -> None:
     results = engine.run(steps[0].step(), msgspec.structs.replace(local, request_id="again"), steps[1].step())
     assert [result.status for result in results] == ["lost", "ok", "lost"]
     assert results[1].token == reference_greedy(path, ids, 1)[0]
-
-
-def test_by_itself_only_large_steps_are_cut(path: Path, device: AsyncHost, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("distkv.engine.step.microbatches.ROWS_WORTH_IT", 4)
-    engine = Engine(path, device=device, num_slots=128)
-    lent = Lent(engine)
-    for end, used in (47, {0}), (48, {0, 1}):
-        engine.peers.creditors["x"].microbatches.clear()
-        engine.run(lent.step(44, end))
-        assert set(engine.peers.creditors["x"].microbatches) == used

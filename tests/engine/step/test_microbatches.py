@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from distkv.engine.step.batch import PlannedSeq
-from distkv.engine.step.microbatches import cut_in_two
+from distkv.engine.step.microbatches import Cuts, cut_in_two
 from distkv.token_ids import unpack
 from distkv.wire.messages.common import Run
 from distkv.wire.messages.from_worker import SeqResult
 from distkv.wire.messages.to_worker import PromptLogprobs, Sampling, SeqStep
 from tests.checkpoints import check_logprobs, prompt_ids, reference_greedy, reference_logits, variant
+from tests.engine.async_device import AsyncHost
 from tests.engine.harness import GREEDY, Engine, seq_step
 from tests.engine.lent import Lent
 from tests.token_ids import packed
@@ -65,6 +66,58 @@ def test_logprobs_are_wanted_of_the_microbatch_that_predicts(
     for one, expected in zip(found, (before, after), strict=True):
         assert (one and (one.first, one.num_tokens)) == expected
         assert one is None or one.token_ids == packed(*range(one.first, one.first + one.num_tokens))
+
+
+@pytest.mark.parametrize(
+    ("rows", "computed_s", "waited_s", "pays"),
+    [
+        (200, 0.010, 0.050, False),  # each half reads the weights as the whole does
+        (256, 0.010, 0.050, False),
+        (300, 0.010, 0.009, True),  # halves take 17.1 ms, and 8.5 of 9 ms of waiting go
+        (300, 0.010, 0.005, False),
+        (400, 0.010, 0.004, True),
+        (400, 0.010, 0.002, False),
+        (600, 0.010, 0.001, True),
+        (600, 0.010, 0.0, False),
+    ],
+)
+def test_a_step_is_cut_where_what_it_waits_is_more_than_weights_read_twice(
+    rows: int, computed_s: float, waited_s: float, pays: bool
+) -> None:
+    cuts = Cuts()
+    assert not cuts.pay(rows), "nothing is known yet"
+    for _ in range(3):
+        cuts.took(rows, computed_s, waited_s)
+    cuts.took(rows, 100.0, 100.0)  # the machine did something else
+    assert cuts.pay(rows) == pays
+    assert not cuts.pay(4 * rows), "another size"
+
+
+def test_now_and_then_a_step_is_left_whole() -> None:
+    cuts = Cuts()
+    cuts.took(600, 0.01, 0.01)
+    assert [cuts.pay(600) for _ in range(34)].count(False) == 2
+    cuts.took(600, 0.01, 0.0)
+    cuts.took(600, 0.01, 0.0)
+    assert not any(cuts.pay(600) for _ in range(34))
+
+
+def test_steps_of_a_gpu_are_measured_and_cut(path: Path) -> None:
+    """Two sequences of which one has keys at creditors; 302 rows, more than the ridge."""
+    device = AsyncHost()
+    engine = Engine(path, device=device, num_slots=256)
+    lent, other = Lent(engine), engine.table(300)
+    # The halves are 151 rows each: who asks is in the second one.
+    steps = seq_step(prompt_ids(300), 0, 300, other, name="long", sample=GREEDY), lent.step()
+    creditors = [engine.peers.creditors[name] for name in "xy"]
+    expected = engine.run(*steps)
+    assert {index for one in creditors for index in one.microbatches} == {0}
+    assert engine.runner._cuts is not None
+    for _ in range(2):
+        engine.runner._cuts.took(302, 0.01, 0.05)
+    found = engine.run(*steps)
+    assert {index for one in creditors for index in one.microbatches} == {0, 1}
+    assert [one.token for one in found] == [one.token for one in expected]
 
 
 def batch(engine: Engine) -> list[SeqStep]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from structlog.testing import capture_logs
 
 from distkv.engine.device.cpu import CpuDevice
 from distkv.engine.device.cuda import CudaDevice
@@ -93,6 +94,25 @@ def test_a_span_on_a_peer(path: Path, kv_dtype: torch.dtype) -> None:
         assert ((local - exact).abs().mean() / exact.abs().mean()) < 0.2
     creditor.fail_at = ("collect", 0)
     assert engine.run(step)[0].status == "lost"
+
+
+@pytest.mark.parametrize("name", ["flashinfer", "fa3"])
+def test_no_graph_holds_what_a_library_plans(path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """It is refused with the reason, once, and steps are the model's all the same."""
+    from distkv.kernels.triton.libraries.backend import LibraryBackend
+    from tests.kernels.triton.libraries import documented
+
+    documented.install(monkeypatch)
+    device = AsyncHost(LibraryBackend(name))
+    with capture_logs() as logs:
+        engine = Engine(path, device=device, num_slots=8)
+    reason = f"{name} plans each step on the host; use --attention-backend triton for graphs"
+    assert [(line["event"], line["of"], line["reason"]) for line in logs] == [("no CUDA graphs", "all steps", reason)]
+    ids, table = prompt_ids(2), engine.table(4)
+    found = [engine.run(seq_step(ids, 0, 2, table, sample=GREEDY))[0].token]
+    found.append(engine.run(seq_step((), 2, 3, table, sample=GREEDY))[0].token)
+    assert found == reference_greedy(path, ids, 2)
+    assert device.captured == 0 and engine.runner.graphs == f"none: {reason}"
 
 
 @on_gpu

@@ -22,6 +22,7 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from distkv.kernels import AttentionMetadata, BlockTable, FusedQkv, RowKv
+from distkv.kernels.mail_table import MailField, MailTable
 from distkv.kernels.mailbox import Lane
 from distkv.kernels.static_decode import StaticInputs
 from distkv.kernels.triton.attention.decode import decode_attention
@@ -32,6 +33,7 @@ from distkv.kernels.triton.attention.templates import Shape, Template, heuristic
 from distkv.kernels.triton.backend import TritonBackend
 from distkv.kernels.triton.checksum import sums_of_blocks
 from distkv.kernels.triton.copy import copy_blocks, gather_blocks, scatter_blocks
+from distkv.kernels.triton.mail_table import post_rows, take_rows
 from distkv.kernels.triton.mailbox import post_mail, take_mail
 from distkv.kernels.triton.metadata import device_metadata
 from distkv.kernels.triton.ops import TritonOps
@@ -171,12 +173,13 @@ def persistent_decode(case: Case) -> None:
 def captured_attention(case: Case) -> None:
     """Decode in a graph, for contexts of any length."""
     kv, attended, positions = case.kv, case.queries(2), torch.zeros(2, dtype=torch.int64)
-    inputs = StaticInputs(torch.zeros(9, dtype=torch.int32), 4, positions, attended, (None, 64))
-    backend = TritonBackend()
-    for most_keys in backend.static_keys:
-        decode = backend.static_decode(inputs, kv, most_keys)
-        for window in inputs.windows:
-            decode.attend(attended, kv, 0.1, window)
+    tables, backend = torch.zeros(9, dtype=torch.int32), TritonBackend()
+    for merged_elsewhere in (False, True):
+        inputs = StaticInputs(tables, 4, positions, attended, (None, 64), merged_elsewhere)
+        for most_keys in backend.static_keys:
+            decode = backend.static_decode(inputs, kv, most_keys)
+            for window in inputs.windows:
+                decode.attend(attended, kv, 0.1, window)
 
 
 def beside_attention(case: Case) -> None:
@@ -216,6 +219,16 @@ def mail(case: Case) -> None:
             take_mail(lane, number, *tensors, limit_s=30.0, timed=True)
 
 
+def mail_of_a_step(case: Case) -> None:
+    """The same in a graph, of steps of some sizes."""
+    for rows in (1, 4):
+        table = MailTable(torch.zeros(2, len(MailField) + rows, dtype=torch.int64))
+        queries, out = case.queries(rows), torch.zeros(3 * rows + 1, case.heads, case.dim)
+        for layer in (0, 1, 16):
+            post_rows(table, layer, queries, timed=True)
+            take_rows(table, layer, out, out[:, :, 0].contiguous(), timed=True)
+
+
 if __name__ == "__main__":
     compile_instead_of_running()
     chosen = CASES[sys.argv[1]]
@@ -225,3 +238,4 @@ if __name__ == "__main__":
     beside_attention(chosen)
     checksums()
     mail(chosen)
+    mail_of_a_step(chosen)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
 
 from distkv.engine.device.cpu import CpuDevice
 from distkv.engine.device.device import Captured, Run
-from distkv.kernels import FusedQkv, LayerKv
+from distkv.kernels import FusedQkv, LayerKv, Partial
 from distkv.kernels.linear import Linear
+from distkv.kernels.mail_table import MailTable
 from distkv.kernels.ops import TorchOps
 from distkv.kernels.static_decode import StaticDecode, StaticInputs
 from distkv.kernels.triton.attention.static_decode import TritonStaticDecode
@@ -51,6 +53,16 @@ class AbsentBackend(TritonBackend):
         """See Backend: planned and not launched."""
         shape = Shape.of(inputs.attended, kv.k)
         return _AbsentDecode(inputs, shape, heuristic(shape), SMS, most_keys)
+
+    def merge(self, partials: Sequence[Partial]) -> Partial:
+        """See Backend: one of them."""
+        return partials[0]
+
+    def post_all(self, table: MailTable, layer: int, q: Tensor) -> None:
+        """See Backend: nothing."""
+
+    def take_all(self, table: MailTable, layer: int, out: Tensor, lse: Tensor) -> None:
+        """See Backend: nothing."""
 
     def _launch(self, *launch: Any) -> None:
         """Nothing."""

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from array import array
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 import torch
 
+from distkv.engine.attention.creditor_link import Peers
 from distkv.engine.device.pool import KvPool, slot_bytes
 from distkv.engine.model.decoder import Model
 from distkv.engine.step.runner import StepRunner
 from distkv.token_ids import pack
 from distkv.wire.messages.common import Run
-from distkv.wire.messages.to_worker import Sampling, SeqStep, Step
+from distkv.wire.messages.to_worker import RemoteSpan, Sampling, SeqStep, Step
 
 BLOCK_TOKENS = 16
 GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
@@ -29,18 +30,30 @@ class NoPeers:
     fetch_link = creditor
 
 
+class Lending(Peers, Protocol):
+    """The only peer, with whom the first blocks of all sequences lie."""
+
+    def span(self, sequence: int, num_blocks: int) -> RemoteSpan:
+        """The first blocks of a sequence."""
+
+    def answer(self, step_id: int) -> None:
+        """A step is next."""
+
+
 class DecodeSteps:
     """`batch` sequences behind `context` tokens each, whose keys and values are all alike; up to `steps` steps."""
 
-    def __init__(self, model: Model, batch: int, context: int, steps: int) -> None:
+    def __init__(self, model: Model, batch: int, context: int, steps: int, lender: Lending | None = None) -> None:
+        """lender: has the first half of each context."""
         self.batch, self._context, self._done = batch, context, 0
-        self._blocks = -(-(context + steps) // BLOCK_TOKENS)
+        self._lender, self._lent = lender, context // 2 // BLOCK_TOKENS if lender else 0
+        self._blocks = -(-(context + steps) // BLOCK_TOKENS) - self._lent
         size_bytes = batch * self._blocks * slot_bytes(model.config, BLOCK_TOKENS, model.dtype)
         memory = torch.empty(size_bytes, dtype=torch.uint8, device=model.device.place)
         memory.view(model.dtype).fill_(_VALUE)
         layout = model.device.backend.layout
         pool = KvPool(model.config, batch * self._blocks, BLOCK_TOKENS, model.dtype, memory, layout)
-        self.runner = StepRunner(model, pool, NoPeers())
+        self.runner = StepRunner(model, pool, lender or NoPeers())
 
     def step(self) -> None:
         """One token for every sequence; returns when they are known."""
@@ -57,12 +70,15 @@ class DecodeSteps:
                 start=at,
                 end=at + 1,
                 tokens=b"" if self._done else pack(array("i", [index])),
-                local=(Run(0, index * self._blocks, at // BLOCK_TOKENS + 1),),
+                local=(Run(self._lent, index * self._blocks, at // BLOCK_TOKENS + 1 - self._lent),),
+                remote=() if self._lender is None else (self._lender.span(index, self._lent),),
                 sample=GREEDY,
             )
             for index in range(self.batch)
         )
         self._done += 1
+        if self._lender is not None:
+            self._lender.answer(self._done)
         return Step(step_id=self._done, seqs=seqs)
 
     @property

@@ -11,6 +11,7 @@ from distkv.engine.attention.mailbox.ends import MailboxEnd, SharedMemory
 from distkv.engine.attention.merging import Rows
 from distkv.engine.device.device import Device
 from distkv.kernels import Partial
+from distkv.kernels.mail_table import addresses
 from distkv.kernels.mailbox import MailStatus
 from distkv.wire.messages.data import AttendPlan
 
@@ -41,6 +42,7 @@ class Posting:
         found what it did not wait for. Inside a stream of the device."""
         self._on_failure = on_failure
         self._end, self._device = MailboxEnd(memory, shared, device), device
+        self._addresses = addresses(self._end.queries, self._end.partials)
         self._num_layers, self._heads, self._dim, self._dtype = num_layers, heads, dim, dtype
         self._query_bytes, self._partial_bytes = memory.query_bytes, memory.partial_bytes
         self._next, self._first = 1, 0
@@ -48,18 +50,19 @@ class Posting:
         self._limit_s = self._waited_s = 0.0
         self._partial: Partial | None = None
 
+    def takes(self, plan: AttendPlan) -> bool:
+        """Whether it is of decodes, and there is room for it."""
+        query_bytes = plan.num_rows * self._heads * self._dim * self._dtype.itemsize
+        has_room = query_bytes <= self._query_bytes and self.partial_bytes(len(plan.entries)) <= self._partial_bytes
+        return has_room and all(entry.num_rows <= 1 for entry in plan.entries)
+
     def begin(self, plan: AttendPlan, rows: Rows, limit_s: float) -> int:
         """The number of the first layer of a plan of decodes; 0 if it is to be sent by frames. rows: of the microbatch,
         those that the plan sends. limit_s: for which a layer's partials are waited for."""
-        partial_rows = sum(entry.num_rows for entry in plan.entries)
-        row = self._heads * self._dim
-        if (
-            any(entry.num_rows > 1 for entry in plan.entries)
-            or plan.num_rows * row * self._dtype.itemsize > self._query_bytes
-            or partial_rows * (row + self._heads) * 4 > self._partial_bytes
-        ):
+        if not self.takes(plan):
             return 0
         self._rows, self._limit_s = rows, limit_s
+        partial_rows = len(plan.entries)
         if self._partial is None or len(self._partial[0]) != partial_rows:
             place = self._device.place
             self._partial = (
@@ -80,6 +83,16 @@ class Posting:
         assert self._partial is not None
         self._device.backend.take(self._end.partials, self._first + layer, *self._partial, limit_s=self._limit_s)
         return self._partial
+
+    def fields(self, plan: AttendPlan, first_partial: int) -> list[int]:
+        """Of the plan that was begun, for a captured step, in place of `post` and `take`: see MailField. first_partial:
+        where its partials go."""
+        limit_ns = int(self._limit_s * 1e9)
+        return [*self._addresses, self._first, plan.num_rows, len(plan.entries), first_partial, limit_ns]
+
+    def partial_bytes(self, rows: int) -> int:
+        """Of the partials of a layer."""
+        return rows * self._heads * (self._dim + 1) * 4
 
     def halt(self) -> None:
         """Nothing will be posted or taken any more: the creditor need not wait. From any thread."""

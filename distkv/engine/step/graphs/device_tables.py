@@ -35,6 +35,10 @@ class TakenTables:
     first_blocks: NDArray[np.int64]
     counts: NDArray[np.int64]
 
+    def repeated(self, times: Sequence[int]) -> TakenTables:
+        """The table of each sequence so many times, one after another."""
+        return TakenTables(*(np.repeat(one, times) for one in (self.tables, self.first_blocks, self.counts)))
+
 
 class DeviceTables:
     """Tables of `num_tables` requests at a time, of up to max_blocks blocks each. Used by one thread.

@@ -75,8 +75,8 @@ class LibraryBackend(TritonBackend):
     """A TritonBackend whose attention is a library's where that takes a call: no window and no ALiBi, positions known
     on the host, and every row sees all keys of its table, or those up to its own. Ours computes the others.
 
-    Partials are rounded to the type of queries before they are merged. No whole step is one graph: a library plans for
-    the lengths of each step, on the host.
+    Partials are rounded to the type of queries before they are merged. No graph holds its attention: a library plans
+    for the lengths of each step, on the host, and a graph would replay the plan of the step that it was captured in.
     """
 
     static_keys = ()
@@ -88,6 +88,7 @@ class LibraryBackend(TritonBackend):
             raise ConfigError(_SETTING, f"{name} is not here: no module {library.modules[0]}", library.install)
         super().__init__(tuned, index)
         self.name, self._takes, self._plan_pages = name, library.takes, library.planner()
+        self.why_not_static = f"{name} plans each step on the host; {_OTHERWISE} for graphs"
 
     def attend(
         self,

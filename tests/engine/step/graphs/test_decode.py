@@ -9,6 +9,7 @@ import torch
 from structlog.testing import capture_logs
 
 from distkv.engine.device.cpu import CpuDevice
+from distkv.engine.step.graphs import decode
 from distkv.engine.step.graphs.decode import DecodeGraphs
 from distkv.wire.messages.common import Run
 from distkv.wire.messages.from_worker import SeqResult
@@ -122,41 +123,96 @@ def test_windows(tmp_path: Path, device: AsyncHost) -> None:
 
 
 def test_what_no_graph_computes(engine: Engine, path: Path, device: AsyncHost) -> None:
-    """A context beyond the tables; blocks with a gap; keys at a creditor; a token that nobody samples."""
+    """A context beyond the tables; blocks with a gap; keys at a creditor; more rows than the largest graph has."""
     ids = prompt_ids(20)
     expected = reference_greedy(path, ids, 4)
-    engine.runner._graphs = DecodeGraphs(engine.model, engine.pool, max_blocks=5)
+    engine.runner._graphs.whole = DecodeGraphs(engine.model, engine.pool, max_blocks=5)
     table = engine.table(24, scattered=True)
-    pieces = engine.model.config.num_layers + 1
-    assert engine.run(seq_step(ids[:-1], 0, 19, table))[0].token is None
+    assert engine.run(seq_step(ids[:-1], 0, 19, table[:5]))[0].token is None
     replayed = device.replayed
     assert engine.run(seq_step(ids, 19, 20, table[:5], sample=GREEDY))[0].token == expected[0]
     assert device.replayed == replayed + 1
     assert engine.run(seq_step((), 20, 21, table, sample=GREEDY))[0].token == expected[1]
-    assert device.replayed == replayed + 1 + pieces
-    engine.runner._graphs = DecodeGraphs(engine.model, engine.pool)
+    engine.runner._graphs.whole = DecodeGraphs(engine.model, engine.pool)
     engine.add_creditor("x", num_slots=4)
     span = engine.lend("x", table, 1, 2)
     step = seq_step((), 21, 22, without(table, 1, 2), remote=(span,), sample=GREEDY)
     assert engine.run(step)[0].token == expected[2]
-    assert device.replayed == replayed + 1 + 2 * pieces
-    more = prompt_ids(23)
-    engine.run(seq_step(more, 22, 23, without(table, 1, 2), sample=GREEDY))
-    engine.run(seq_step(more, 22, 23, table, name="s"))
-    assert device.replayed == replayed + 1 + 4 * pieces
+    engine.run(seq_step(prompt_ids(23), 22, 23, without(table, 1, 2), sample=GREEDY))
+    engine.run(seq_step(prompt_ids(65), 0, 65, engine.table(65), name="s", sample=GREEDY))
+    assert device.replayed == replayed + 1
 
 
-def test_a_failed_capture_is_reported_and_pieces_go_on(engine: Engine, path: Path, device: AsyncHost) -> None:
+def test_a_small_chunk_is_one_graph(engine: Engine, path: Path, device: AsyncHost) -> None:
+    """Each of its rows sees what those before it have stored, and the keys of earlier chunks."""
+    ids, table, start = prompt_ids(50), engine.table(60, scattered=True), 0
+    for rows in (1, 2, 3, 17, 27):
+        sample = GREEDY if start + rows == 50 else None
+        (result,) = engine.run(seq_step(ids, start, start + rows, table, sample=sample))
+        start += rows
+    tokens = [result.token]
+    tokens += [engine.run(seq_step((), end - 1, end, table, sample=GREEDY))[0].token for end in range(51, 54)]
+    assert tokens == reference_greedy(path, ids, 4)
+    assert device.replayed == 5 + 3
+
+
+def test_chunks_beside_decodes(engine: Engine, plain: Engine, device: AsyncHost) -> None:
+    """Rows that want a token and rows that do not, in any order; drawn, scored and biased."""
+    samples = [GREEDY, DRAWN, SCORED, BIASED]
+    seqs = [
+        Sequence(str(i), prompt_ids(9 + 5 * i, seed=i), list(range(20 * i, 20 * i + 20)), sample)
+        for i, sample in enumerate(samples)
+    ]
+    both(engine, plain, [seqs[0].next(4), seqs[2].next(4)])
+    replayed = device.replayed
+    unfinished = Sequence("chunk", prompt_ids(11, seed=9), list(range(100, 106)))
+    first = seq_step(unfinished.prompt, 0, 6, (Run(0, 100, 2),), name="chunk")
+    results = both(engine, plain, [seqs[1].next(4), first, seqs[0].next(4), seqs[3].next(4), seqs[2].next(4)])
+    assert [result.token is None for result in results] == [False, True, False, False, False]
+    last = seq_step(unfinished.prompt, 6, 11, (Run(0, 100, 3),), name="chunk", sample=GREEDY)
+    both(engine, plain, [last, *(one.next(4) for one in seqs)])
+    both(engine, plain, [seq_step(unfinished.prompt, 0, 5, (Run(0, 110, 2),), name="alone")])
+    assert device.replayed == replayed + 3
+    same_pools(engine, plain)
+
+
+def test_a_chunk_behind_many_keys_reads_them_once(
+    engine: Engine, path: Path, device: AsyncHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decode, "CHUNK_PAIRS", 100)
+    ids, table = prompt_ids(25), engine.table(28)
+    for start, end, graphs in ((0, 10, 1), (10, 14, 2), (14, 20, 2), (20, 24, 3)):
+        engine.run(seq_step(ids, start, end, table))
+        assert device.replayed == graphs, (start, end)
+    assert engine.run(seq_step(ids, 24, 25, table, sample=GREEDY))[0].token == reference_greedy(path, ids, 1)[0]
+    assert device.replayed == 4
+
+
+def test_rows_that_fill_up_are_stored_nowhere(engine: Engine) -> None:
+    """5 rows in a graph for 8. The pool was full of ones."""
+    ids = prompt_ids(8)
+    engine.run(seq_step(ids, 0, 8, engine.table(8), name="other"))
+    before = [engine.pool.slot(slot).clone() for slot in range(engine.pool.num_slots)]
+    table = engine.table(8)
+    engine.run(seq_step(ids, 0, 5, table))
+    changed = [slot for slot, held in enumerate(before) if not torch.equal(engine.pool.slot(slot), held)]
+    assert changed == [table[0].first_slot, table[0].first_slot + 1]
+    values = engine.pool.layer(0).values(slice(changed[1], changed[1] + 1))
+    assert values[0, :, 0].isfinite().all() and values[0, :, 1:].isnan().all()
+
+
+def test_a_failed_capture_is_reported_and_steps_go_on(engine: Engine, path: Path, device: AsyncHost) -> None:
     ids, table = prompt_ids(9), engine.table(20)
     expected = reference_greedy(path, ids, 5)
     assert engine.run(seq_step(ids, 0, 9, table, sample=GREEDY))[0].token == expected[0]
+    assert engine.runner.graphs == "captured"
     device.fails = True
     with capture_logs() as logs:
         tokens = [engine.run(seq_step((), end - 1, end, table, sample=GREEDY))[0].token for end in (10, 11)]
     assert tokens == expected[1:3]
-    reports = [log for log in logs if log["event"] == "no CUDA graphs"]
-    assert [log["of"] for log in reports] == ["whole steps", "pieces"]
-    assert engine.runner.graphs == "whole steps given up: the test says so; pieces given up: the test says so"
+    told = {"event": "no CUDA graphs", "log_level": "warning", "size": 1, "of": "whole steps"}
+    assert logs == [{**told, "reason": "the test says so"}]
+    assert engine.runner.graphs == "given up: the test says so"
 
 
 def test_a_division_holds_for_many_steps(engine: Engine) -> None:
@@ -167,7 +223,7 @@ def test_a_division_holds_for_many_steps(engine: Engine) -> None:
     for _ in range(20):
         engine.run(one.next(4), other.next(4))
     assert engine.runner._graphs is not None
-    (graph,) = (graph for (size, _), graph in engine.runner._graphs._graphs.items() if size == 2)
+    (graph,) = (graph for (size, _), graph in engine.runner._graphs.whole._graphs.items() if size == 2)
     assert graph._attention.planned == 1
     engine.run(other.next(4), one.next(4))
     assert graph._attention.planned == 2

@@ -4,59 +4,17 @@ graphs, however batches, tables and creditors change."""
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
 from distkv.engine.device.cpu import CpuDevice
-from distkv.engine.step.graphs.exchanges import MOST_PARTIALS
-from distkv.wire.messages.common import Run
-from distkv.wire.messages.to_worker import RemoteSpan, SeqStep
+from distkv.engine.step.graphs.exchange_tensors import MOST_PARTIALS
 from tests.checkpoints import prompt_ids, reference_greedy, variant
 from tests.engine.async_device import AsyncHost, RowTorchBackend
-from tests.engine.harness import GREEDY, Engine, seq_step
-
-P = 4
-"""Tokens of a block."""
-
-
-@dataclass
-class Borrower:
-    """A request on one engine whose oldest blocks are lent, more of them from time to time."""
-
-    engine: Engine
-    name: str
-    prompt: list[int]
-    room: int = 40
-    end: int = 0
-    lent: int = 0
-    remote: list[RemoteSpan] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.table = self.engine.table(self.room * P, scattered=True)
-
-    def lend(self, creditor: str, count: int) -> None:
-        """So many of the oldest local blocks, all of whose keys are there."""
-        if creditor not in self.engine.peers.creditors:
-            self.engine.add_creditor(creditor, num_slots=256)
-        self.remote.append(self.engine.lend(creditor, self.table, self.lent, count))
-        self.lent += count
-
-    def step(self) -> SeqStep:
-        """The prompt, then one token after another."""
-        start, self.end = self.end, self.end + 1 if self.end else len(self.prompt)
-        local: tuple[Run, ...] = self.table[self.lent : -(-self.end // P)]
-        ids = self.prompt if not start else ()
-        return seq_step(
-            ids, start, self.end, local, name=self.name, remote=tuple(self.remote), sample=GREEDY, version=self.lent
-        )
-
-
-def tokens_of(*borrowers: Borrower) -> list[int | None]:
-    """Of one step of these, all of one engine."""
-    return [result.token for result in borrowers[0].engine.run(*(one.step() for one in borrowers))]
+from tests.engine.borrower import Borrower, P, tokens_of
+from tests.engine.harness import Engine
 
 
 def test_two_pieces_for_a_layer(engine: Engine, path: Path, device: AsyncHost) -> None:
@@ -89,7 +47,7 @@ def test_rows_with_and_without_creditors(path: Path, device: AsyncHost) -> None:
     ]
     for pair in pairs:
         assert tokens_of(pair[0]) == tokens_of(pair[1])
-    chance, pieces = random.Random(4), engines[0].runner._forward._exchange_graphs
+    chance, pieces = random.Random(4), engines[0].runner._graphs.exchanges
     assert pieces is not None
     for _ in range(40):
         for pair in chance.sample(pairs, 3):
@@ -99,7 +57,7 @@ def test_rows_with_and_without_creditors(path: Path, device: AsyncHost) -> None:
                     one.lend(creditor, 1)
         chosen = chance.sample(pairs, chance.choice([1, 2, 4, 7, 18]))
         assert tokens_of(*(one for one, _ in chosen)) == tokens_of(*(other for _, other in chosen))
-    assert sorted(pieces._captured) == [1, 4, 16, 64]
+    assert sorted(pieces._by_frames) == [1, 4, 16, 64] and not pieces._by_mail
 
 
 @pytest.mark.parametrize(("verb", "layer"), [("plan", 0), ("send", 0), ("collect", 1)])
@@ -134,7 +92,7 @@ def test_windows(tmp_path: Path, device: AsyncHost) -> None:
     assert device.replayed > replayed
 
 
-def test_a_failed_capture_is_reported_and_other_pieces_go_on(engine: Engine, path: Path, device: AsyncHost) -> None:
+def test_a_failed_capture_is_reported_and_steps_go_on(engine: Engine, path: Path, device: AsyncHost) -> None:
     one = Borrower(engine, "r", prompt_ids(20), room=8)
     tokens = tokens_of(one)
     one.lend("x", 2)
@@ -142,5 +100,5 @@ def test_a_failed_capture_is_reported_and_other_pieces_go_on(engine: Engine, pat
     with capture_logs() as logs:
         tokens += [tokens_of(one)[0] for _ in range(3)]
     assert tokens == reference_greedy(path, one.prompt, 4)
-    assert [log["of"] for log in logs] == ["exchanges", "pieces"]
+    assert [log["of"] for log in logs] == ["exchanges"]
     assert engine.runner.graphs == "given up: the test says so"
