@@ -17,13 +17,14 @@ from functools import partial
 
 import click
 
-from distkv.bench.harness.alternate import Samples, Turns, paired_ratio
+from distkv.bench.harness.alternate import Samples, Turns, median_interval, paired_ratio
 from distkv.bench.harness.command import Measured, Say, benchmark, unit_of_name
 from distkv.bench.harness.machine import machine_facts, versions_of
 from distkv.bench.harness.processes import cpu_seconds
 from distkv.bench.harness.report import Goal, Report, at_least, judged, results
 from distkv.bench.transfers.layouts import KINDS, Kind, Layout, fill
 from distkv.bench.transfers.owner import Owner, Served
+from distkv.bench.transfers.placement import held, placements
 from distkv.bench.transfers.ways import (
     GATHERED,
     MEMCPY,
@@ -41,6 +42,7 @@ from distkv.wire.links import PoolMemory
 BLOCKS, QUICK_BLOCKS = 1024, 64
 SIZES_KB = (4, 32, 128)
 QUERY_BYTES = 16 * 1024
+QUERIES = "16 KB there and back, µs"
 IDLE_S = 3.0
 PACKAGES = ("pyzmq", "numpy", "nixl-cu12", "libucx-cu12")
 CONTENDERS = (VECTORED, GATHERED, MESSAGES, ZMQ_MESSAGES, *UCX_EXCHANGES)
@@ -87,7 +89,7 @@ def measure(say: Say, *, quick: bool, rounds: int | None, namespaces: bool) -> M
                     _transfers(turns, ways, Layout.of(kind, blocks), _case(size_kb, kind), rounds)
                 if size_kb == SIZES_KB[0]:
                     say("queries")
-                    _queries(turns, ways, 20 if quick else 500, rounds)
+                    _queries(turns, ways, owner.pid, 20 if quick else 500, rounds)
                     idle_percent = _idle_percent(owner.pid)
     samples = turns.samples
     units = {case: unit_of_name(case) for case in samples}
@@ -132,13 +134,16 @@ def _transfers(turns: Turns, ways: Ways, layout: Layout, case: str, rounds: int)
         turns.take(variants, index)
 
 
-def _queries(turns: Turns, ways: Ways, times: int, rounds: int) -> None:
-    case = "16 KB there and back, µs"
+def _queries(turns: Turns, ways: Ways, owner_pid: int, times: int, rounds: int) -> None:
+    def timed(transport: str, where: str) -> Mapping[str, float]:
+        with held(owner_pid, where):
+            return {QUERIES: 1e6 * ways.round_trip_s(transport, QUERY_BYTES, times)}
 
-    def timed(transport: str) -> Mapping[str, float]:
-        return {case: 1e6 * ways.round_trip_s(transport, QUERY_BYTES, times)}
-
-    variants = {name: partial(timed, name) for name in QUERY_GOALS_US}
+    variants = {
+        transport + (where and f", {where}"): partial(timed, transport, where)
+        for where in placements()
+        for transport in QUERY_GOALS_US
+    }
     for index in range(-1, rounds):
         turns.take(variants, index)
 
@@ -160,10 +165,12 @@ def _goals(samples: Samples, idle_percent: float, namespaces: bool) -> tuple[Goa
         ratio = paired_ratio(variants["shm"], variants[best])
         goals.append(at_least(f"{size_kb} KB scattered: shm beside the best contender, {best}", ratio, 1.0))
     for size_kb in SIZES_KB:
-        variants, name = samples[_case(size_kb, "scattered")], f"{size_kb} KB scattered: time of a verified read by shm"
-        if "shm" + VERIFIED in variants:
-            ratio = paired_ratio(variants["shm"], variants["shm" + VERIFIED])
-            goals.append(judged(f"{name}, beside one that is not", ratio, most=MOST_VERIFYING))
+        variants = samples[_case(size_kb, "scattered")]
+        for transport in ("shm", "tcp"):
+            if transport + VERIFIED in variants:
+                ratio = paired_ratio(variants[transport], variants[transport + VERIFIED])
+                name = f"{size_kb} KB scattered: time of a verified read by {transport}, beside one that is not"
+                goals.append(judged(name, ratio, most=MOST_VERIFYING))
     variants, name = (
         samples[_case(4, "scattered")],
         "4 KB scattered: shm beside messages over UCX, defaults, one at a time",
@@ -179,10 +186,9 @@ def _goals(samples: Samples, idle_percent: float, namespaces: bool) -> tuple[Goa
         goals.append(at_least(goal, least, 0.85))
     else:
         goals.append(Goal(goal, "at least 0.85", "", None, "asked between network namespaces: --namespaces"))
-    for transport, most_us in QUERY_GOALS_US.items():
-        median = statistics.median(samples["16 KB there and back, µs"][transport])
-        goal = f"16 KB there and back, {transport}"
-        goals.append(Goal(goal, f"at most {most_us:g} µs", f"{median:.0f} µs", median <= most_us))
+    for variant, values in samples[QUERIES].items():
+        most_us = QUERY_GOALS_US[variant.partition(",")[0]]
+        goals.append(judged(f"16 KB there and back, µs, {variant}", median_interval(values), most=most_us))
     idle = f"{idle_percent:.2f} %"
     goals.append(Goal("an idle owner's share of a core", "at most 1 %", idle, idle_percent <= 1.0))
     return tuple(goals)

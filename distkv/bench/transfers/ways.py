@@ -23,8 +23,8 @@ from distkv.errors import DistKVError, LinkClosed
 from distkv.types import Transport
 from distkv.wire.links import LinkIdentity, PoolMemory, TensorLink, connect, hello_to
 from distkv.wire.links.base import CheckingLink
-from distkv.wire.links.mapped_copy import copy_runs
-from distkv.wire.links.runs import runs_of
+from distkv.wire.links.mapped_copy import copy_blocks
+from distkv.wire.links.runs import places_of
 from distkv.wire.links.transports.registry import OPTIONAL
 from distkv.wire.messages.data import Attend
 
@@ -57,6 +57,7 @@ class Ways:
         size = own.slot_bytes
         starts = range(0, away.view.nbytes, size)
         self._checksums = [xxhash.xxh3_64_intdigest(away.view[start : start + size]) for start in starts]
+        self._last_expected: tuple[Layout, list[int]] | None = None
         self._stack = contextlib.ExitStack()
         self.links: dict[str, TensorLink] = {}
         self.not_linked: dict[str, str] = {}
@@ -132,7 +133,8 @@ class Ways:
         return statistics.median(took_s)
 
     def _copy(self, layout: Layout) -> None:
-        copy_runs(self._away.view, runs_of(layout.source, self.own.slot_bytes, layout.views(self.own)))
+        size = self.own.slot_bytes
+        copy_blocks(self._away.view, layout.source, places_of(layout.views(self.own), size).addresses, size)
 
     def _list(self, link: TensorLink, layout: Layout) -> None:
         link.read(layout.source, layout.views(self.own), DEADLINE_S)
@@ -148,8 +150,14 @@ class Ways:
         if read is None:
             raise RuntimeError("nothing is checked on the way here")
         read.wait(DEADLINE_S)
-        if list(read.checksums) != [self._checksums[slot] for slot in layout.source]:
+        if list(read.checksums) != self._expected(layout):
             raise RuntimeError("blocks came with wrong checksums")
+
+    def _expected(self, layout: Layout) -> list[int]:
+        """Pulls are told what to expect with the slots: it is looked up once for a layout."""
+        if self._last_expected is None or self._last_expected[0] is not layout:
+            self._last_expected = layout, [self._checksums[slot] for slot in layout.source]
+        return self._last_expected[1]
 
     def _messages_by_ucx(self, sock: socket.socket, receiver: ucx_messages.Receiver, layout: Layout) -> None:
         size = self.own.slot_bytes

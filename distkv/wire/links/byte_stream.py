@@ -12,10 +12,17 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TypeVar
 
 from distkv.errors import LinkClosed, LinkTimeout
 from distkv.wire.links.iovec import advance
+from distkv.wire.links.native import native
+from distkv.wire.links.slot_views import SlotViews
+from distkv.wire.links.socket_blocks import ArrivingBlocks, send_blocks
+
+Sent = TypeVar("Sent")
 
 _MAX_IOVECS = 1024
 # How much longer than asked a wait may take, before the kernel's timeout is set anew.
@@ -100,17 +107,28 @@ class ByteStream:
     def send(self, parts: list[memoryview], size: int, timeout_s: float) -> None:
         """Send `parts`, `size` bytes together; the list is used up. Raises LinkClosed, and LinkTimeout when the peer
         takes no bytes for `timeout_s`; dead after both."""
+        self._send(partial(self._send_parts, parts, size), timeout_s)
+
+    def send_blocks(self, head: bytes, blocks: SlotViews, timeout_s: float) -> bool:
+        """Send `head` and the blocks by one native call; False, with nothing sent, where there is none. Raises as
+        `send` does."""
+        return self._send(lambda: send_blocks(self._sock.fileno(), head, blocks), timeout_s)
+
+    def _send_parts(self, parts: list[memoryview], size: int) -> None:
+        while size:
+            sent = self._sock.sendmsg(parts[:_MAX_IOVECS] if len(parts) > _MAX_IOVECS else parts)
+            size -= sent
+            if size:
+                advance(parts, sent)
+
+    def _send(self, transmit: Callable[[], Sent], timeout_s: float) -> Sent:
         self.enter()
         try:
             with self._send_lock:
                 if timeout_s != self._send_timeout_s:
                     self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(timeout_s))
                     self._send_timeout_s = timeout_s
-                while size:
-                    sent = self._sock.sendmsg(parts[:_MAX_IOVECS] if len(parts) > _MAX_IOVECS else parts)
-                    size -= sent
-                    if size:
-                        advance(parts, sent)
+                return transmit()
         except BlockingIOError:
             self.kill(f"it took no bytes for {timeout_s} s")
             raise LinkTimeout(self.peer, timeout_s) from None
@@ -144,6 +162,29 @@ class ByteStream:
             raise LinkTimeout(self.peer, timeout_s) from None
         except OSError as e:
             raise self.kill(e.strerror or str(e)) from None
+
+    def receive_blocks(self, blocks: ArrivingBlocks, deadline: float, timeout_s: float) -> bool:
+        """All that is left of them; between `enter` and `leave`. False when the peer has ended. Raises as `receive`
+        does, after which it goes on where it stopped."""
+        if native("receive_blocks") is None:
+            return self._receive_views(blocks, deadline, timeout_s)
+        self._receive_timeout_s = 0.0
+        try:
+            return blocks.receive(self._sock.fileno(), deadline)
+        except BlockingIOError:
+            raise LinkTimeout(self.peer, timeout_s) from None
+        except OSError as e:
+            raise self.kill(e.strerror or str(e)) from None
+
+    def _receive_views(self, blocks: ArrivingBlocks, deadline: float, timeout_s: float) -> bool:
+        views = blocks.views()
+        while views:
+            count = self.receive(views, deadline, timeout_s, fill=True)
+            if count == 0:
+                return False
+            blocks.note(count)
+            advance(views, count)
+        return True
 
     def _look(self) -> None:
         """Until bytes are here, or LOOKS_S are over."""

@@ -16,7 +16,9 @@ from distkv.errors import FrameTooLarge, MalformedMessage, WireError
 from distkv.wire.codec import decode_header, encode_header
 from distkv.wire.links.base import MAX_BODY_BYTES, MAX_HEADER_BYTES, SEND_TIMEOUT_S, Buffer
 from distkv.wire.links.byte_stream import ByteStream
-from distkv.wire.links.iovec import advance, byte_views
+from distkv.wire.links.iovec import byte_views
+from distkv.wire.links.slot_views import SlotViews
+from distkv.wire.links.socket_blocks import ArrivingBlocks
 from distkv.wire.messages.data import DataMessage
 
 MAGIC = 0x764B4431
@@ -78,9 +80,14 @@ class FrameSocket:
 
     def send(self, header: DataMessage, buffers: Sequence[Buffer], timeout_s: float = SEND_TIMEOUT_S) -> None:
         """One frame, vectored. Raises FrameTooLarge (nothing sent), LinkClosed, LinkTimeout."""
+        if len(buffers) == 1 and type(buffers[0]) is SlotViews and self._send_blocks(header, buffers[0], timeout_s):
+            return
         parts, body_bytes = byte_views(buffers)
         parts.insert(0, memoryview(self.beginning(header, body_bytes)))
         self._stream.send(parts, len(parts[0]) + body_bytes, timeout_s)
+
+    def _send_blocks(self, header: DataMessage, blocks: SlotViews, timeout_s: float) -> bool:
+        return self._stream.send_blocks(self.beginning(header, blocks.nbytes), blocks, timeout_s)
 
     @staticmethod
     def beginning(header: DataMessage, body_bytes: int) -> bytes:
@@ -129,7 +136,7 @@ class FrameSocket:
         return header, self._body[:body_bytes]
 
     def recv_head(self, timeout_s: float) -> tuple[DataMessage, int]:
-        """A frame's header and the size of its body, which `recv_body_into` must take next if there is one."""
+        """A frame's header and the size of its body, which `recv_blocks` must take next if there is one."""
         self._stream.enter()
         try:
             head = self._head or self._recv_head(time.monotonic() + timeout_s, timeout_s)
@@ -142,16 +149,16 @@ class FrameSocket:
             self._head = None
         return head
 
-    def recv_body_into(self, parts: list[memoryview], timeout_s: float) -> None:
-        """Scatter the body of the frame begun by `recv_head` over byte views that have its size together.
-
-        The list is used up. After LinkTimeout it holds what is left to fill: call again with it.
-        """
+    def recv_blocks(self, blocks: ArrivingBlocks, timeout_s: float) -> None:
+        """The body of the frame begun by `recv_head`, which has the size of these blocks. After LinkTimeout it goes on
+        where it stopped: call again."""
         deadline = time.monotonic() + timeout_s
         self._stream.enter()
         try:
-            while parts:
-                advance(parts, self._some(parts, deadline, timeout_s))
+            if self._stop > self._start:
+                self._start += blocks.take(self._stage[self._start : self._stop])
+            if not self._stream.receive_blocks(blocks, deadline, timeout_s):
+                raise self.kill("it ended in the middle of a frame")
         finally:
             self._stream.leave()
         self._head = None

@@ -1,25 +1,16 @@
-"""Copies runs between memories that are both mapped here: one native call, or one call a run where there is no library.
-
-The function is part of the library of the CPU kernels, of which this is all that needs no torch.
-"""
+"""Copies between memories that are both mapped here: one native call, or one call a run where there is no library."""
 
 from __future__ import annotations
 
 import ctypes
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 
+from distkv.wire.links.native import native
 from distkv.wire.links.runs import Runs
-
-LIBRARY = Path(__file__).parents[2] / "kernels" / "cpu" / "_native.so"
-_ARGUMENTS = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
-
-CopyRuns = Callable[[int, Runs], None]
-"""Takes the address of the pool that the runs count from. Other threads run meanwhile."""
 
 
 def copy_runs(pool: memoryview, runs: Runs) -> None:
@@ -27,40 +18,36 @@ def copy_runs(pool: memoryview, runs: Runs) -> None:
 
     Raises ValueError, with nothing copied, when another thread has released `pool` already.
     """
-    source = np.frombuffer(pool, dtype=np.uint8)
-    copier()(source.ctypes.data, runs)
-
-
-@cache
-def copier() -> CopyRuns:
-    """The native function if this installation has it."""
-    return native_copier(LIBRARY) or copy_one_by_one
-
-
-def native_copier(library: Path) -> CopyRuns | None:
-    """The function of this library; None if there is none, or it is older."""
-    try:
-        function = ctypes.CDLL(str(library)).distkv_copy_runs
-    except (OSError, AttributeError):
-        return None
-    function.restype, function.argtypes = None, _ARGUMENTS
-
-    def copy(base: int, runs: Runs) -> None:
+    base = _address(pool)
+    if function := native("copy_runs"):
         function(base, *(one.ctypes.data for one in (runs.remote, runs.local, runs.sizes)), len(runs))
+        return
+    for remote, local, size in zip(runs.remote.tolist(), runs.local.tolist(), runs.sizes.tolist(), strict=True):
+        ctypes.memmove(local, base + remote, size)
 
-    return copy
+
+def copy_blocks(pool: memoryview, slots: Sequence[int], places: array[int], block_bytes: int) -> None:
+    """Copy these blocks of `pool` to these addresses (int64), neighbours at both ends as one run; other threads run
+    meanwhile. Raises as `copy_runs` does."""
+    base = _address(pool)
+    if function := native("copy_blocks"):
+        of_slots = array("q", slots)
+        assert len(of_slots) == len(places)
+        function(base, of_slots.buffer_info()[0], places.buffer_info()[0], len(places), block_bytes)
+        return
+    for slot, place in zip(slots, places, strict=True):
+        ctypes.memmove(place, base + slot * block_bytes, block_bytes)
 
 
-def copy_checked(pool: memoryview, slots: Sequence[int], places: Sequence[int], block_bytes: int) -> list[int]:
-    """Copy these blocks of `pool` to these addresses; returns the xxh3 of each as it was written. Other threads run
-    meanwhile. Only where `can_check`. Raises ValueError as `copy_runs` does."""
-    source = np.frombuffer(pool, dtype=np.uint8)
-    of_slots, to = array("q", slots), array("q", places)
+def copy_checked(pool: memoryview, slots: Sequence[int], places: array[int], block_bytes: int) -> list[int]:
+    """As `copy_blocks`, one by one; returns the xxh3 of each as it was written. Only where `can_check`."""
+    base = _address(pool)
+    of_slots = array("q", slots)
     found = array("Q", bytes(8 * len(of_slots)))
-    function = _native_check()
-    assert function is not None and len(of_slots) == len(to)
-    addresses = (one.buffer_info()[0] for one in (of_slots, to, found))
-    is_done = function(source.__array_interface__["data"][0], *addresses, len(of_slots), block_bytes)
+    function = native("copy_blocks_checked")
+    assert function is not None and len(of_slots) == len(places)
+    addresses = (one.buffer_info()[0] for one in (of_slots, places, found))
+    is_done = function(base, *addresses, len(of_slots), block_bytes)
     assert is_done, "blocks that can be checked"
     return found.tolist()
 
@@ -68,23 +55,10 @@ def copy_checked(pool: memoryview, slots: Sequence[int], places: Sequence[int], 
 @cache
 def can_check(block_bytes: int) -> bool:
     """Whether checksums of such blocks are computed on the way here."""
-    function = _native_check()
+    function = native("copy_blocks_checked")
     return function is not None and bool(function(0, 0, 0, 0, 0, block_bytes))
 
 
-@cache
-def _native_check() -> Callable[..., int] | None:
-    try:
-        function = ctypes.CDLL(str(LIBRARY)).distkv_copy_blocks_checked
-    except (OSError, AttributeError):
-        return None
-    pointer, number = ctypes.c_void_p, ctypes.c_int64
-    function.restype, function.argtypes = ctypes.c_int, (pointer, pointer, pointer, pointer, number, number)
-    checked: Callable[..., int] = function
-    return checked
-
-
-def copy_one_by_one(base: int, runs: Runs) -> None:
-    """See CopyRuns."""
-    for remote, local, size in zip(runs.remote.tolist(), runs.local.tolist(), runs.sizes.tolist(), strict=True):
-        ctypes.memmove(local, base + remote, size)
+def _address(pool: memoryview) -> int:
+    address: int = np.frombuffer(pool, dtype=np.uint8).__array_interface__["data"][0]
+    return address

@@ -105,7 +105,7 @@ class Places:
 def places_of(into: Destination, size: int) -> Places:
     """The places of blocks of `size` bytes at the destination, in order. For few blocks this takes less time than
     `runs_of`. Raises as that does."""
-    memory = [_writable(view) for view in ([into.memory] if isinstance(into, SlotViews) else into)]
+    memory = [_writable(view) for view in ([into.memory] if isinstance(into, SlotViews) else into) if view.nbytes]
     bases = [view.__array_interface__["data"][0] for view in memory]
     if isinstance(into, SlotViews) and len(into.slots) > _FEW:
         addresses = np.asarray(array("q", into.slots)) * size + bases[0]

@@ -10,6 +10,7 @@ import pytest
 
 from distkv.bench.computing import transfer
 from distkv.bench.transfers.layouts import KINDS, RUN_LENGTHS, Layout, fill
+from distkv.bench.transfers.placement import placements
 from distkv.wire.links import PoolMemory
 from distkv.wire.links.runs import runs_of
 
@@ -23,13 +24,19 @@ def test_a_quick_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cases = {row["case"] for row in report["results"]}
     assert cases == {f"{size} KB {kind}, GB/s" for size in (4, 32) for kind in KINDS} | {"16 KB there and back, µs"}
     variants = {row["variant"] for row in report["results"]}
+    queries = {row["variant"] for row in report["results"] if row["case"] == transfer.QUERIES}
+    assert queries == {"shm", "tcp"} | {
+        f"{name}, {where}" for name in ("shm", "tcp") for where in placements() if where
+    }
     always = set(transfer.CONTENDERS) - set(transfer.UCX_EXCHANGES)
     assert {"memcpy", "shm", "tcp", "tcp, a read per block", *always} <= variants
     with_ucx = transfer.UCX_EXCHANGES.keys() <= variants
     assert with_ucx == (importlib.util.find_spec("libucx") is not None)
     assert all(0 < row["min"] <= row["median"] <= row["max"] for row in report["results"])
     unresolved = [goal["goal"] for goal in report["goals"] if goal["met"] is None]
-    assert len(unresolved) >= 1 + (not with_ucx) and len(report["goals"]) == 8 + 2 * ("shm, verified" in variants)
+    assert len(unresolved) >= 1 + (not with_ucx) and len(report["goals"]) == 6 + len(queries) + 4 * (
+        "shm, verified" in variants
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,27 +11,43 @@ import pytest
 import xxhash
 
 from distkv.errors import LinkClosed, MalformedMessage
-from distkv.wire.links import CheckedRead, CheckingLink
-from distkv.wire.links.mapped_copy import LIBRARY, CopyRuns, can_check, copy_checked, copy_one_by_one, native_copier
-from distkv.wire.links.runs import places_of, runs_of
+from distkv.wire.links import CheckedRead, CheckingLink, mapped_copy
+from distkv.wire.links.mapped_copy import can_check, copy_blocks, copy_checked, copy_runs
+from distkv.wire.links.native import LIBRARY, native
+from distkv.wire.links.runs import Destination, places_of, runs_of
 from distkv.wire.links.transports import mapped_read
 from tests.wire.links.peers import DEADLINE_S, NUM_SLOTS, SLOT_BYTES, open_pair
 
+Copy = Callable[[memoryview, Sequence[int], int, Destination], None]
+"""Copies these slots of a pool, of so many bytes, to their destination."""
+
+
+def by_runs(pool: memoryview, slots: Sequence[int], slot_bytes: int, into: Destination) -> None:
+    copy_runs(pool, runs_of(slots, slot_bytes, into))
+
+
+def by_blocks(pool: memoryview, slots: Sequence[int], slot_bytes: int, into: Destination) -> None:
+    copy_blocks(pool, slots, places_of(into, slot_bytes).addresses, slot_bytes)
+
 
 @pytest.fixture(params=["native", "one by one"])
-def copy(request: pytest.FixtureRequest) -> CopyRuns:
+def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "one by one":
-        return copy_one_by_one
-    native = native_copier(LIBRARY)
-    if native is None:
+        monkeypatch.setattr(mapped_copy, "native", lambda _name: None)
+    elif native("copy_blocks") is None:
         pytest.skip(f"{LIBRARY.name} is not built, or of older sources")
-    return native
+
+
+@pytest.fixture(params=[by_runs, by_blocks])
+def copy(request: pytest.FixtureRequest, library: None) -> Copy:
+    found: Copy = request.param
+    return found
 
 
 @pytest.mark.parametrize("slot_bytes", [1, 63, 64, 319, 320, 4096, 70_001])
 @pytest.mark.parametrize("num_blocks", [1, 40])
 @pytest.mark.parametrize("shift", [0, 1, 31])
-def test_every_byte_and_no_other(copy: CopyRuns, slot_bytes: int, num_blocks: int, shift: int) -> None:
+def test_every_byte_and_no_other(copy: Copy, slot_bytes: int, num_blocks: int, shift: int) -> None:
     """Up to the size from which on it goes past the caches, and beyond; at addresses that are aligned and are not."""
     rng = np.random.default_rng(slot_bytes)
     pool = rng.integers(0, 256, 64 * slot_bytes, dtype=np.uint8)
@@ -42,19 +59,30 @@ def test_every_byte_and_no_other(copy: CopyRuns, slot_bytes: int, num_blocks: in
     for i, slot in enumerate(slots):
         start = shift + 2 * i * slot_bytes
         expected[start : start + slot_bytes] = pool[slot * slot_bytes : (slot + 1) * slot_bytes]
-    copy(pool.ctypes.data, runs_of(slots, slot_bytes, into))
+    copy(memoryview(pool), slots, slot_bytes, into)
     assert np.array_equal(target, expected)
 
 
-def test_of_nothing(copy: CopyRuns) -> None:
-    copy(0, runs_of([], 8, []))
+def test_neighbours_at_one_end_or_at_both(copy: Copy) -> None:
+    pool = np.arange(2**16, dtype=np.uint16).view(np.uint8)
+    slots = [4, 5, 6, 9, 10, 3, 2, 7, 8]
+    target = np.zeros(16 * 512, dtype=np.uint8)
+    views = [memoryview(target)[first * 512 : end * 512] for first, end in ((0, 4), (5, 8), (9, 9), (10, 12))]
+    copy(memoryview(pool), slots, 512, views)
+    rows, places = target.reshape(16, 512), [0, 1, 2, 3, 5, 6, 7, 10, 11]
+    assert np.array_equal(rows[places], pool.reshape(-1, 512)[slots])
+    assert not np.delete(rows, places, axis=0).any()
+
+
+def test_of_nothing(copy: Copy) -> None:
+    copy(memoryview(bytes(8)), [], 8, [])
 
 
 def test_a_library_without_it_is_not_used(tmp_path: Path) -> None:
-    assert native_copier(tmp_path / "none.so") is None
+    assert native("copy_runs", tmp_path / "none.so") is None
     other = tmp_path / "other.so"
     other.write_bytes(b"no library")
-    assert native_copier(other) is None
+    assert native("copy_runs", other) is None
 
 
 checking = pytest.mark.skipif(not can_check(4096), reason="the native library is not built, or this CPU is too old")
@@ -83,8 +111,9 @@ def test_blocks_whose_checksum_is_computed_otherwise_are_not_checked_on_the_way(
 
 
 @checking
-def test_a_link_that_maps_a_pool_checks_what_it_reads() -> None:
-    with open_pair("shm") as pair:
+@pytest.mark.parametrize("transport", ["shm", "unix", "tcp"])
+def test_a_link_checks_what_it_reads(transport: str) -> None:
+    with open_pair(transport) as pair, pair.serving():
         assert isinstance(pair.asking, CheckingLink)
         into = memoryview(bytearray(4 * SLOT_BYTES))
         slots = [5, 6, 2, 40]

@@ -52,6 +52,22 @@ bool can_stream() { return false; }
 
 #endif
 
+void copy_run(char* to, const char* from, int64_t size, bool stream) {
+    if (stream) {
+        stream_copy(to, from, size);
+    } else {
+        std::memcpy(to, from, size);
+    }
+}
+
+void end_copies(bool stream) {
+#if defined(__x86_64__)
+    if (stream) _mm_sfence();
+#else
+    (void)stream;
+#endif
+}
+
 }  // namespace
 
 // Copies sizes[i] bytes from base + offsets[i] to the address places[i], for `count` runs. Places do not overlap sources.
@@ -61,15 +77,21 @@ DISTKV_EXPORT void distkv_copy_runs(const char* base, const int64_t* offsets, co
     for (int64_t run = 0; run < count; ++run) total += sizes[run];
     const bool stream = total >= kStreamBytes && can_stream();
     for (int64_t run = 0; run < count; ++run) {
-        char* to = reinterpret_cast<char*>(places[run]);
-        const char* from = base + offsets[run];
-        if (stream) {
-            stream_copy(to, from, sizes[run]);
-        } else {
-            std::memcpy(to, from, sizes[run]);
-        }
+        copy_run(reinterpret_cast<char*>(places[run]), base + offsets[run], sizes[run], stream);
     }
-#if defined(__x86_64__)
-    if (stream) _mm_sfence();
-#endif
+    end_copies(stream);
+}
+
+// Copies blocks slots[i] of `block_bytes` each, counted from `base`, to the addresses places[i], for `count` blocks;
+// neighbours at both ends in one run.
+DISTKV_EXPORT void distkv_copy_blocks(const char* base, const int64_t* slots, const int64_t* places, int64_t count,
+                                      int64_t block_bytes) {
+    const bool stream = count * block_bytes >= kStreamBytes && can_stream();
+    for (int64_t first = 0, end; first < count; first = end) {
+        end = first + 1;
+        while (end < count && slots[end] - slots[end - 1] == 1 && places[end] - places[end - 1] == block_bytes) ++end;
+        copy_run(reinterpret_cast<char*>(places[first]), base + slots[first] * block_bytes, (end - first) * block_bytes,
+                 stream);
+    }
+    end_copies(stream);
 }

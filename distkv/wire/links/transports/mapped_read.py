@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from distkv.errors import LinkTimeout
-from distkv.wire.links.mapped_copy import copy_checked, copy_runs
+from distkv.wire.links.mapped_copy import copy_blocks, copy_checked, copy_runs
 from distkv.wire.links.runs import Places, Runs
 
 PIECE_BYTES = 16 * 2**20
@@ -65,8 +65,7 @@ class CheckedMappedRead(MappedRead):
     ) -> None:
         """Of blocks that `can_check`."""
         self.checksums: list[int] = []
-        most = max(1, PIECE_BYTES // block_bytes)
-        pieces = [slice(first, first + most) for first in range(0, len(slots), most)]
+        pieces = _pieces(len(slots), block_bytes)
         # Pieces know their destination and not this read: nobody waits for a collection of garbage to have it back.
         copies = [partial(_copy_checked, pool, slots[one], places, one, block_bytes, self.checksums) for one in pieces]
         super().__init__(copies, check_alive, give_up)
@@ -78,7 +77,21 @@ def _copy_checked(
     found += copy_checked(pool, slots, places.addresses[piece], block_bytes)
 
 
-def copies_of(pool: memoryview, runs: Runs) -> list[Copy]:
+def copies_of_blocks(pool: memoryview, slots: Sequence[int], places: Places, block_bytes: int) -> list[Copy]:
+    """The pieces of a read of these whole slots of `pool`."""
+    return [partial(_copy, pool, slots[one], places, one, block_bytes) for one in _pieces(len(slots), block_bytes)]
+
+
+def _copy(pool: memoryview, slots: Sequence[int], places: Places, piece: slice, block_bytes: int) -> None:
+    copy_blocks(pool, slots, places.addresses[piece], block_bytes)
+
+
+def _pieces(num_blocks: int, block_bytes: int) -> list[slice]:
+    most = max(1, PIECE_BYTES // block_bytes)
+    return [slice(first, first + most) for first in range(0, num_blocks, most)]
+
+
+def copies_of_runs(pool: memoryview, runs: Runs) -> list[Copy]:
     """The pieces of a read of these runs of `pool`."""
     pieces = runs.pieces(PIECE_BYTES) if runs.num_bytes > PIECE_BYTES else (runs,)
     return [partial(copy_runs, pool, piece) for piece in pieces]

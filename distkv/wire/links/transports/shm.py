@@ -10,7 +10,7 @@ from distkv.wire.links.frames import FrameSocket
 from distkv.wire.links.mapped_copy import can_check, copy_checked
 from distkv.wire.links.pool_memory import MappablePool, Part, PeerPool, PoolUnmappable, host_key, slots_problem
 from distkv.wire.links.runs import Destination, places_of, runs_of
-from distkv.wire.links.transports.mapped_read import CheckedMappedRead, MappedRead, copies_of
+from distkv.wire.links.transports.mapped_read import CheckedMappedRead, MappedRead, copies_of_blocks, copies_of_runs
 from distkv.wire.links.transports.offer import TransportUnusable, offered
 from distkv.wire.links.transports.sockets import greet, open_tcp, open_unix
 from distkv.wire.links.transports.stream_link import StreamLink
@@ -28,8 +28,11 @@ class ShmLink(StreamLink):
     def read_blocks(self, slots: Sequence[int], into: Destination, part: Part | None = None) -> BlockRead:
         self._check_read(slots, into, part)
         self._frames.check_alive()
-        runs = runs_of(slots, self.slot_bytes, into, part)
-        return MappedRead(copies_of(self._pool.view, runs), self._frames.check_alive, self._give_up)
+        if part is None:
+            copies = copies_of_blocks(self._pool.view, slots, places_of(into, self.slot_bytes), self.slot_bytes)
+        else:
+            copies = copies_of_runs(self._pool.view, runs_of(slots, self.slot_bytes, into, part))
+        return MappedRead(copies, self._frames.check_alive, self._give_up)
 
     def read_checked(self, slots: Sequence[int], into: Destination) -> CheckedRead | None:
         """See CheckingLink."""

@@ -12,7 +12,7 @@ from distkv.wire.links.frames import FrameSocket
 from distkv.wire.links.handshake import HANDSHAKE_HEADER_BYTES, check_answer
 from distkv.wire.links.pool_memory import host_key
 from distkv.wire.links.transports.offer import TransportUnusable, offered
-from distkv.wire.links.transports.stream_link import StreamLink
+from distkv.wire.links.transports.stream_link import SocketLink
 from distkv.wire.messages.common import DataEndpoint, Value
 from distkv.wire.messages.data import Hello, Welcome
 
@@ -23,12 +23,12 @@ class UnixSocket(Value, frozen=True):
     name: str
 
 
-def connect_tcp(endpoint: DataEndpoint, hello: Hello, timeout_s: float) -> StreamLink:
+def connect_tcp(endpoint: DataEndpoint, hello: Hello, timeout_s: float) -> SocketLink:
     """A link over TCP; see registry.CONNECT."""
     return _link(open_tcp(endpoint, hello.expects_id, timeout_s), endpoint, hello, timeout_s, "tcp")
 
 
-def connect_unix(endpoint: DataEndpoint, hello: Hello, timeout_s: float) -> StreamLink:
+def connect_unix(endpoint: DataEndpoint, hello: Hello, timeout_s: float) -> SocketLink:
     """A link over the peer's Unix socket; see registry.CONNECT."""
     sock = open_unix(endpoint)
     if sock is None:
@@ -99,6 +99,6 @@ def greet(sock: socket.socket, endpoint: DataEndpoint, hello: Hello, timeout_s: 
     return frames, welcome
 
 
-def _link(sock: socket.socket, endpoint: DataEndpoint, hello: Hello, timeout_s: float, transport: str) -> StreamLink:
+def _link(sock: socket.socket, endpoint: DataEndpoint, hello: Hello, timeout_s: float, transport: str) -> SocketLink:
     frames, welcome = greet(sock, endpoint, hello, timeout_s)
-    return StreamLink(frames, welcome.slot_bytes, welcome.num_slots, transport)
+    return SocketLink(frames, welcome.slot_bytes, welcome.num_slots, transport)

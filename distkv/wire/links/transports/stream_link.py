@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from distkv.errors import MalformedMessage
-from distkv.wire.links.base import SEND_TIMEOUT_S, BlockRead, Buffer
+from distkv.wire.links.base import SEND_TIMEOUT_S, BlockRead, Buffer, CheckedRead
 from distkv.wire.links.frames import FrameSocket
 from distkv.wire.links.pool_memory import Part
 from distkv.wire.links.runs import Destination, read_problem
+from distkv.wire.links.socket_blocks import can_check_arriving
 from distkv.wire.links.transports.stream_reads import StreamReads, refuse_denied
 from distkv.wire.messages.data import DataMessage
 
@@ -69,3 +70,14 @@ class StreamLink:
     def _check_read(self, slots: Sequence[int], into: Destination, part: Part | None) -> None:
         if problem := read_problem(self, slots, into, part):
             raise MalformedMessage(problem)
+
+
+class SocketLink(StreamLink):
+    """What there is to a peer by a socket alone: blocks that are read are checked as they come."""
+
+    def read_checked(self, slots: Sequence[int], into: Destination) -> CheckedRead | None:
+        """See CheckingLink."""
+        if not can_check_arriving(self.slot_bytes):
+            return None
+        self._check_read(slots, into, None)
+        return self._reads.start_checked(slots, into, self.slot_bytes)

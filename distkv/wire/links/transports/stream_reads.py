@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from distkv.errors import DistKVError, LinkTimeout, MalformedMessage
 from distkv.wire.links.base import SEND_TIMEOUT_S
 from distkv.wire.links.frames import FrameSocket
-from distkv.wire.links.iovec import byte_views
-from distkv.wire.links.runs import Destination
-from distkv.wire.links.slot_views import SlotViews
+from distkv.wire.links.pool_memory import Part
+from distkv.wire.links.runs import Destination, places_of
+from distkv.wire.links.socket_blocks import ArrivingBlocks
 from distkv.wire.messages.data import Blocks, Denied, ReadBlocks
 
 PIECE_BYTES = 16 * 2**20
@@ -30,21 +30,34 @@ class StreamReads:
         self._asked: deque[_Piece] = deque()
 
     def start(self, slots: Sequence[int], into: Destination, first_byte: int, size: int, *, whole: bool) -> StreamRead:
-        """Ask for the first pieces. Raises LinkClosed, LinkTimeout. The caller has checked the request."""
+        """Ask for the first pieces. Raises LinkClosed, LinkTimeout, and ValueError for a destination that cannot be
+        written. The caller has checked the request."""
         read = StreamRead(self)
-        targets = _Targets(into)
+        self._begin(read, slots, into, (first_byte, size), whole=whole, checked=False)
+        return read
+
+    def start_checked(self, slots: Sequence[int], into: Destination, size: int) -> CheckedStreamRead:
+        """Likewise, of whole slots for which `can_check_arriving`."""
+        read = CheckedStreamRead(self)
+        self._begin(read, slots, into, (0, size), whole=True, checked=True)
+        return read
+
+    def _begin(
+        self, read: StreamRead, slots: Sequence[int], into: Destination, part: Part, *, whole: bool, checked: bool
+    ) -> None:
+        first_byte, size = part
+        places = places_of(into, size)
         most = max(1, min(PIECE_BYTES // size, _PIECE_SLOTS))
         for first in range(0, len(slots), most):
-            piece = tuple(slots[first : first + most])
-            request = ReadBlocks(slots=piece, first_byte=first_byte, num_bytes=0 if whole else size)
-            self._waiting.append(_Piece(read, request, targets, len(piece) * size))
+            which = slice(first, first + most)
+            request = ReadBlocks(slots=tuple(slots[which]), first_byte=first_byte, num_bytes=0 if whole else size)
+            self._waiting.append(_Piece(read, request, ArrivingBlocks(places, which, size, checked=checked)))
             read.pieces_left += 1
         try:
             self._ask(SEND_TIMEOUT_S)
         except DistKVError as error:
             self.fail(error)
             raise
-        return read
 
     def move_on(self, timeout_s: float) -> None:
         """Take the next answer, or what there is of it if `timeout_s` is 0.
@@ -61,14 +74,14 @@ class StreamReads:
                 header, body_bytes = self._frames.recv_head(timeout_s)
                 refuse_denied(self._frames, header)
                 num_blocks = len(piece.request.slots)
-                if not isinstance(header, Blocks) or header.num_blocks != num_blocks or body_bytes != piece.num_bytes:
+                num_bytes = piece.blocks.num_bytes
+                if not isinstance(header, Blocks) or header.num_blocks != num_blocks or body_bytes != num_bytes:
                     got = f"{type(header).__name__} with {body_bytes}"
-                    raise MalformedMessage(f"expected {num_blocks} rBlocks ({piece.num_bytes} bytes), got {got}")
+                    raise MalformedMessage(f"expected {num_blocks} rBlocks ({num_bytes} bytes), got {got}")
                 piece.is_arriving = True
-                piece.parts = piece.targets.take(piece.num_bytes)
-            self._frames.recv_body_into(piece.parts, deadline - time.monotonic())
+            self._frames.recv_blocks(piece.blocks, deadline - time.monotonic())
             self._asked.popleft()
-            piece.read.pieces_left -= 1
+            piece.read.arrived(piece.blocks)
             self._ask(max(0.001, deadline - time.monotonic()) if timeout_s else SEND_TIMEOUT_S)
         except LinkTimeout:
             raise
@@ -89,14 +102,14 @@ class StreamReads:
         return late
 
     def _ask(self, timeout_s: float) -> None:
-        ahead = sum(piece.num_bytes for piece in self._asked)
+        ahead = sum(piece.blocks.num_bytes for piece in self._asked)
         while self._waiting and len(self._asked) < _AHEAD_PIECES:
             piece = self._waiting[0]
-            if self._asked and ahead + piece.num_bytes > _AHEAD_BYTES:
+            if self._asked and ahead + piece.blocks.num_bytes > _AHEAD_BYTES:
                 return
             self._frames.send(piece.request, (), timeout_s)
             self._asked.append(self._waiting.popleft())
-            ahead += piece.num_bytes
+            ahead += piece.blocks.num_bytes
 
 
 class StreamRead:
@@ -122,6 +135,22 @@ class StreamRead:
             except LinkTimeout:
                 raise self._reads.give_up(timeout_s) from None
 
+    def arrived(self, _blocks: ArrivingBlocks) -> None:
+        """All of its next piece are here."""
+        self.pieces_left -= 1
+
+
+class CheckedStreamRead(StreamRead):
+    """See CheckedRead."""
+
+    def __init__(self, reads: StreamReads) -> None:
+        super().__init__(reads)
+        self.checksums: list[int] = []
+
+    def arrived(self, blocks: ArrivingBlocks) -> None:
+        super().arrived(blocks)
+        self.checksums += blocks.checksums
+
 
 def refuse_denied(frames: FrameSocket, header: object) -> None:
     """Raise LinkClosed if the peer has denied something: the link ends."""
@@ -130,37 +159,8 @@ def refuse_denied(frames: FrameSocket, header: object) -> None:
 
 
 class _Piece:
-    """Blocks of one read in one answer; `parts` are what is left to fill of one that is arriving."""
+    """Blocks of one read in one answer."""
 
-    def __init__(self, read: StreamRead, request: ReadBlocks, targets: _Targets, num_bytes: int) -> None:
-        self.read, self.request, self.targets, self.num_bytes = read, request, targets, num_bytes
+    def __init__(self, read: StreamRead, request: ReadBlocks, blocks: ArrivingBlocks) -> None:
+        self.read, self.request, self.blocks = read, request, blocks
         self.is_arriving = False
-        self.parts: list[memoryview] = []
-
-
-class _Targets:
-    """The destination of a read, handed out piece by piece. Views of slots are made when the first is on its way: the
-    owner works meanwhile."""
-
-    def __init__(self, into: Destination) -> None:
-        self._slots = into if isinstance(into, SlotViews) else None
-        self._views, self._left = byte_views(() if self._slots is not None else into)
-        self._views.reverse()
-
-    def take(self, size: int) -> list[memoryview]:
-        if self._slots is not None:
-            self._views, self._left = byte_views([self._slots])
-            self._views.reverse()
-            self._slots = None
-        if size == self._left:
-            return self._views[::-1]
-        self._left -= size
-        taken: list[memoryview] = []
-        while size:
-            view = self._views.pop()
-            if len(view) > size:
-                self._views.append(view[size:])
-                view = view[:size]
-            taken.append(view)
-            size -= len(view)
-        return taken
