@@ -29,6 +29,37 @@ _MAX_IOVECS = 1024
 _SLACK, _SLACK_S = 1.25, 0.001
 LOOKS_S = 50e-6
 """Bytes that are awaited are looked for so long before they are slept for: a sleeping core takes as long to wake."""
+_SOON_S = 2 * LOOKS_S
+"""An end that answers awaits the next request if it waited no longer than that for the one before."""
+_MOST_LEFT_OUT = 64
+
+
+class Looks:
+    """Whether a wait begins with a look. Who looks may keep a peer on the same core from running; so after each look in
+    vain twice as many waits go without one, 64 at most, until one finds something.
+
+    always: whether bytes are always awaited; else only when those before came soon.
+    """
+
+    def __init__(self, *, always: bool) -> None:
+        self._always = self._expected = always
+        self._pause = self._left_out = 0
+
+    def wanted(self) -> bool:
+        """Asked once for each wait."""
+        if self._left_out:
+            self._left_out -= 1
+            return False
+        return self._expected
+
+    def looked(self, *, found: bool) -> None:
+        """How a look ended."""
+        self._pause = 0 if found else min(2 * self._pause or 1, _MOST_LEFT_OUT)
+        self._left_out = self._pause
+
+    def waited(self, seconds: float) -> None:
+        """How long a wait took, a look included."""
+        self._expected = self._always or seconds < _SOON_S
 
 
 class ByteStream:
@@ -40,7 +71,7 @@ class ByteStream:
     def __init__(self, sock: socket.socket, peer: str, *, awaits: bool = False) -> None:
         sock.settimeout(None)
         self.peer = peer
-        self._awaits = awaits
+        self._looks = Looks(always=awaits)
         self._sock = sock
         self._send_timeout_s = 0.0
         self._receive_timeout_s = 0.0
@@ -145,7 +176,8 @@ class ByteStream:
 
         Raises LinkTimeout (naming `timeout_s`) at `deadline` on the monotonic clock, and LinkClosed.
         """
-        left_s = deadline - time.monotonic()
+        began_s = time.monotonic()
+        left_s = deadline - began_s
         flags = socket.MSG_WAITALL if fill else 0
         try:
             if left_s <= 0:
@@ -153,11 +185,14 @@ class ByteStream:
             elif not left_s <= self._receive_timeout_s <= left_s * _SLACK + _SLACK_S:
                 self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(left_s))
                 self._receive_timeout_s = left_s
-            if self._awaits and left_s > LOOKS_S:
-                self._look()
-            if len(views) == 1:
-                return self._sock.recv_into(views[0], 0, flags)
-            return self._sock.recvmsg_into(views[:_MAX_IOVECS], 0, flags)[0]
+            if left_s > LOOKS_S and self._looks.wanted():
+                self._looks.looked(found=self._look())
+            if len(views) > 1:
+                return self._sock.recvmsg_into(views[:_MAX_IOVECS], 0, flags)[0]
+            count = self._sock.recv_into(views[0], 0, flags)
+            if not fill:
+                self._looks.waited(time.monotonic() - began_s)
+            return count
         except BlockingIOError:
             raise LinkTimeout(self.peer, timeout_s) from None
         except OSError as e:
@@ -186,11 +221,14 @@ class ByteStream:
             advance(views, count)
         return True
 
-    def _look(self) -> None:
-        """Until bytes are here, or LOOKS_S are over."""
+    def _look(self) -> bool:
+        """Until bytes are here, or LOOKS_S are over; whether they are."""
         until_s = time.monotonic() + LOOKS_S
-        while not self._poll.poll(0) and time.monotonic() < until_s:
+        while not self._poll.poll(0):
+            if time.monotonic() >= until_s:
+                return False
             os.sched_yield()  # the peer may be on this core
+        return True
 
     def check_alive(self) -> None:
         """Raise LinkClosed if the peer has ended; reads nothing."""

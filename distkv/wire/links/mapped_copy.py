@@ -39,14 +39,14 @@ def copy_blocks(pool: memoryview, slots: Sequence[int], places: array[int], bloc
         ctypes.memmove(place, base + slot * block_bytes, block_bytes)
 
 
-def copy_checked(pool: memoryview, slots: Sequence[int], places: array[int], block_bytes: int) -> list[int]:
+def copy_checked(pool: memoryview, slots: Sequence[int], places: Sequence[int], block_bytes: int) -> list[int]:
     """As `copy_blocks`, one by one; returns the xxh3 of each as it was written. Only where `can_check`."""
     base = _address(pool)
-    of_slots = array("q", slots)
+    of_slots, to = array("q", slots), array("q", places)
     found = array("Q", bytes(8 * len(of_slots)))
     function = native("copy_blocks_checked")
-    assert function is not None and len(of_slots) == len(places)
-    addresses = (one.buffer_info()[0] for one in (of_slots, places, found))
+    assert function is not None and len(of_slots) == len(to)
+    addresses = (one.buffer_info()[0] for one in (of_slots, to, found))
     is_done = function(base, *addresses, len(of_slots), block_bytes)
     assert is_done, "blocks that can be checked"
     return found.tolist()

@@ -123,6 +123,10 @@ def test_a_link_checks_what_it_reads(transport: str) -> None:
         blocks = [pair.pool.view[slot * SLOT_BYTES : (slot + 1) * SLOT_BYTES] for slot in slots]
         assert into == b"".join(blocks)
         assert list(read.checksums) == [xxhash.xxh3_64_intdigest(block) for block in blocks]
+        memory = np.zeros(2 * SLOT_BYTES, dtype=np.uint8)
+        found = pair.asking.copy_checked([6, 40], [memory.ctypes.data, memory.ctypes.data + SLOT_BYTES])
+        assert found == (list(read.checksums)[1::2] if transport == "shm" else None)
+        assert memory.tobytes() == (b"".join(blocks[1::2]) if transport == "shm" else bytes(2 * SLOT_BYTES))
         with pytest.raises(MalformedMessage, match="outside the pool"):
             pair.asking.read_checked([NUM_SLOTS], [into[:SLOT_BYTES]])
         pair.asking.abort()

@@ -81,3 +81,7 @@ class SocketLink(StreamLink):
             return None
         self._check_read(slots, into, None)
         return self._reads.start_checked(slots, into, self.slot_bytes)
+
+    def copy_checked(self, _slots: Sequence[int], _to: Sequence[int]) -> list[int] | None:
+        """See CheckingLink; never, as the owner's answer would be waited for."""
+        return None
