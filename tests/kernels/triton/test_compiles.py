@@ -34,8 +34,10 @@ def test_kernels_compile_for_hopper(case: str, tmp_path: Path) -> None:
     beside = {"_store", "_rms_norm", "_silu_mul", "_copy_kernel"}
     names = [kernel["kernel"] for kernel in kernels]
     assert attention | beside <= set(names)
-    # One that leaves partials, the same with its own merge and as a persistent grid, and two that graphs hold.
-    assert names.count("_decode_kernel") == 5, "a kernel was compiled again for another length"
+    # One that leaves partials, the same with its own merge and as a persistent grid, and two that graphs hold. Graphs
+    # have no ALiBi: with it, what leaves partials in them is another kernel than beside them.
+    expected = 6 if "ALiBi" in case else 5
+    assert names.count("_decode_kernel") == expected, "a kernel was compiled again for another length"
     copies = [kernel["stored_bytes"] for kernel in kernels if kernel["kernel"] == "_copy_kernel"]
     assert copies == [16, 16, 16, 8, 8], "blocks are copied in small pieces, or a kernel was compiled for an address"
     for mail in ("", "_rows"):
