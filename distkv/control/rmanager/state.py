@@ -36,6 +36,10 @@ from distkv.types import ServingState
 from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.profile import Profile
 
+KEPT_FOR_NEXT = 0.1
+"""Of a pool, what a request that could wait for memory at home leaves free there and at each creditor, where who lends
+does not borrow."""
+
 
 class RManagerSettings(ControlSettings, frozen=True, kw_only=True):
     """What an rManager decides by: what its user set, and what was found out; no "auto" left."""
@@ -236,6 +240,12 @@ class RManagerState:
     def _is_debtor(self) -> bool:
         """Whether this instance owes something, or looks for somebody to borrow from."""
         return self.num_debts > 0 or bool(self.borrower.active)
+
+    @property
+    def kept_for_next(self) -> int:
+        """Slots that one which could wait for memory at home leaves free there, and at its creditors, where who has
+        lent may not borrow: whoever comes next and is small begins at once, and who runs can grow."""
+        return int(KEPT_FOR_NEXT * self.settings.num_blocks) if self.is_one_sided else 0
 
     def cluster_blocks(self) -> int:
         """Blocks one request could have if nothing else ran: all of ours, all that live peers may lend."""

@@ -256,7 +256,8 @@ class Admission:
         if not self._may_borrow or not self._is_to_borrow(seq, now):
             return False
         is_avoidable = not seq.placement.holds_kv and state.fits_at_home(seq)
-        local = min(need, max(room - growth, min(1, room)))
+        kept = state.kept_for_next if is_avoidable else 0
+        local = min(need, max(room - growth - kept, min(1, room)))
         self._take_local(seq, local)
         staging = self._missing_staging(seq)
         if staging and not seq.placement.counts.movable:
@@ -266,7 +267,7 @@ class Admission:
         state.borrower.start(
             seq,
             Purpose.PLACE,
-            max(remote, need + growth - room),
+            max(remote, need + growth + kept - room),
             now,
             movable_tokens=state.movable_tokens(seq),
             is_avoidable=is_avoidable,
