@@ -12,12 +12,13 @@ from distkv.types import SamplingParams
 
 
 class Streams:
-    """Greedy streams of one client, end tokens ignored. times_s: when each token of each stream came.
+    """Greedy streams of one client, end tokens ignored. tokens: of each stream; times_s: when each of these came.
 
     Tasks that run them belong to `tasks`, and end with it at the latest.
     """
 
     def __init__(self, client: AsyncClient, tasks: asyncio.TaskGroup) -> None:
+        self.tokens: list[list[int]] = []
         self.times_s: list[list[float]] = []
         self._client, self._tasks = client, tasks
         self._running: list[asyncio.Task[None]] = []
@@ -27,10 +28,11 @@ class Streams:
     def start(self, prompts: Sequence[list[int]], max_tokens: int) -> None:
         """Send these as well."""
         for prompt in prompts:
-            times_s, begun = list[float](), asyncio.Event()
+            tokens, times_s, begun = list[int](), list[float](), asyncio.Event()
+            self.tokens.append(tokens)
             self.times_s.append(times_s)
             self._begun.append(begun)
-            self._running.append(self._tasks.create_task(self._stream(prompt, max_tokens, times_s, begun)))
+            self._running.append(self._tasks.create_task(self._stream(prompt, max_tokens, tokens, times_s, begun)))
 
     async def begun(self) -> None:
         """Return when each has a token."""
@@ -72,9 +74,12 @@ class Streams:
         """Of all streams together."""
         return sum(begin_s <= at_s < end_s for times_s in self.times_s for at_s in times_s)
 
-    async def _stream(self, prompt: list[int], max_tokens: int, times_s: list[float], begun: asyncio.Event) -> None:
+    async def _stream(
+        self, prompt: list[int], max_tokens: int, tokens: list[int], times_s: list[float], begun: asyncio.Event
+    ) -> None:
         params = SamplingParams(max_tokens=max_tokens, temperature=0.0, ignore_eos=True)
         async for chunk in self._client.stream(prompt, params):
+            tokens.extend(chunk.token_ids)
             times_s.extend([time.perf_counter()] * len(chunk.token_ids))
             begun.set()
             self._arrived.set()
