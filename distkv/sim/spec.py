@@ -50,7 +50,9 @@ class SimSpec(msgspec.Struct, frozen=True, kw_only=True):
     kv_tokens: of each pool. profile: of each instance. policy, advice: as a gManager has them; `policy` replaces the
     one in `advice`. single: the one instance in place of all, which policy `single` needs. prefill_instances: how many
     compute prompts, of policy `prefill-decode`; None is the best of a few. settings: of the rManagers,
-    by name, where they are not the defaults. instances_per_host: so many are on one host. host_link, network_link: what
+    by name, where they are not the defaults. one_pool: the memory of all instances is one pool, see
+    `distkv.sim.timed.one_pool`; for policies that share nothing besides.
+    instances_per_host: so many are on one host. host_link, network_link: what
     lies between instances of one host, and between hosts; None is what the profile says. network_shared: instances of
     a host share its link to others, as Ethernet; otherwise each has its own. message_s: how long a message of the
     control plane is on its way. pipe_s: the same between an rManager and its worker. deadline_s: after which clients
@@ -69,6 +71,7 @@ class SimSpec(msgspec.Struct, frozen=True, kw_only=True):
     single: SingleInstance | None = None
     prefill_instances: int | None = None
     settings: dict[str, Any] = {}
+    one_pool: bool = False
     seed: int = 0
     instances_per_host: int = 8
     host_link: LinkProfile | None = None
@@ -122,5 +125,6 @@ class SimSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def num_blocks(self) -> int:
-        """rBlocks of each pool."""
-        return self.kv_tokens // self.profile.block_tokens
+        """rBlocks of each pool, of the one if there is one."""
+        blocks = self.kv_tokens // self.profile.block_tokens
+        return self.instances * blocks if self.one_pool else blocks

@@ -30,8 +30,14 @@ from distkv.sim.trace import scaled
 from distkv.wire.messages.profile import Profile
 from distkv.wire.profile_file import load_profile
 
-ORACLE = "oracle"
-PLAYERS: Mapping[str, SimPolicyName] = {OFF: "none", "contract": "contract", "greedy": "greedy", ORACLE: "single"}
+ORACLE, ONE_POOL = "oracle", "one pool"
+PLAYERS: Mapping[str, SimPolicyName] = {
+    OFF: "none",
+    "contract": "contract",
+    "greedy": "greedy",
+    ORACLE: "single",
+    ONE_POOL: "none",
+}
 PROFILE = "a100-llama2-7b"
 SHARES, INSTANCES, ROUNDS = (0.1, 0.2, 0.4), (2, 3, 4), 5
 REQUESTS, RATE = 25, 6.0
@@ -74,7 +80,7 @@ def measure(
     samples: Samples = {}
     for count, share in product(counts, shares):
         say(f"{count} instances, {share:.0%} documents")
-        players = {name: _Player(known, count, share, median_tokens, policy).play for name, policy in PLAYERS.items()}
+        players = {name: _Player(known, count, share, median_tokens, name).play for name in PLAYERS}
         with rarely_collected():
             found = alternate(players, rounds or (1 if quick else ROUNDS), warmups=0)
         samples |= {f"{case}, {count} instances, {share:.0%} documents": values for case, values in found.items()}
@@ -96,11 +102,9 @@ def measure(
 class _Player:
     """Plays other requests each time, the same as the others in that turn."""
 
-    def __init__(
-        self, profile: Profile, instances: int, share: float, median_tokens: int, policy: SimPolicyName
-    ) -> None:
+    def __init__(self, profile: Profile, instances: int, share: float, median_tokens: int, name: str) -> None:
         self._draw = partial(documents_trace, median_tokens=median_tokens, share=share)
-        self._profile, self._instances, self._policy = profile, instances, policy
+        self._profile, self._instances, self._name = profile, instances, name
         self._seed = 0
 
     def play(self) -> Mapping[str, float]:
@@ -113,8 +117,9 @@ class _Player:
             instances=self._instances,
             kv_tokens=pool,
             profile=self._profile,
-            policy=self._policy,
-            single=pooled(self._profile, self._instances, pool) if self._policy == "single" else None,
+            policy=PLAYERS[self._name],
+            single=pooled(self._profile, self._instances, pool) if self._name == ORACLE else None,
+            one_pool=self._name == ONE_POOL,
             settings={"profile": self._profile},
             seed=self._seed,
         )

@@ -8,8 +8,8 @@ asks. `counters` grow where something is counted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import InitVar, dataclass, field
 from random import Random
 
 from distkv.config import ControlSettings
@@ -61,6 +61,10 @@ class RManagerSettings(ControlSettings, frozen=True, kw_only=True):
         return cap if self.lending_cap_blocks is None else min(cap, self.lending_cap_blocks)
 
 
+MakePool = Callable[[int], BlockPool]
+"""The allocator over so many slots."""
+
+
 @dataclass(slots=True)
 class RManagerState:
     """Shared state of one rManager.
@@ -73,6 +77,7 @@ class RManagerState:
     """
 
     settings: RManagerSettings
+    make_pool: InitVar[MakePool] = BlockPool
     pool: BlockPool = field(init=False)
     loans: LoanBook = field(init=False)
     scheduler: Scheduler = field(init=False)
@@ -98,10 +103,10 @@ class RManagerState:
     commands: list[Command] = field(default_factory=list)
     _last_id: int = 0
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, make_pool: MakePool) -> None:
         s = self.settings
         self.performance = None if s.profile is None else PerformanceModel(s.profile)
-        self.pool = BlockPool(s.num_blocks)
+        self.pool = make_pool(s.num_blocks)
         self.sequences = Sequences(s.request_timeout_s)
         self.serving = ServingLimit(s.max_serve_fraction, s.max_tpot_s, s.reclaim_after_s)
         self.loans = LoanBook(self.pool, s.incarnation, s.lease_s)

@@ -14,13 +14,14 @@ from random import Random
 from typing import assert_never
 
 from distkv.control import commands as c
+from distkv.control.blocks import BlockPool
 from distkv.control.loan.debtor.borrow import Purpose
 from distkv.control.request.answer.output import MakeDecoder
 from distkv.control.request.sequence import Sequence
 from distkv.control.rmanager.inboxes import Inboxes
 from distkv.control.rmanager.parts import Parts
 from distkv.control.rmanager.reports.reporting import instance_status, request_statuses
-from distkv.control.rmanager.state import RManagerSettings, RManagerState
+from distkv.control.rmanager.state import MakePool, RManagerSettings, RManagerState
 from distkv.wire.messages import to_client as tc
 from distkv.wire.messages import to_gmanager as tg
 from distkv.wire.messages.common import Member
@@ -30,8 +31,15 @@ from distkv.wire.messages.counters import Counters
 class RManager:
     """State machine of one instance."""
 
-    def __init__(self, settings: RManagerSettings, make_decoder: MakeDecoder, entropy: Random) -> None:
-        self.state = RManagerState(settings)
+    def __init__(
+        self,
+        settings: RManagerSettings,
+        make_decoder: MakeDecoder,
+        entropy: Random,
+        make_pool: MakePool = BlockPool,
+    ) -> None:
+        """make_pool: another allocator, for simulations."""
+        self.state = RManagerState(settings, make_pool)
         self._parts = Parts(self.state, make_decoder, entropy)
         self._inboxes = Inboxes(self.state, self._parts)
         self.quiet = self._parts.quiet

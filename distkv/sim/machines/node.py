@@ -6,8 +6,9 @@ from random import Random
 from typing import Generic, Protocol, TypeVar
 
 from distkv.control import commands as c
+from distkv.control.blocks import BlockPool
 from distkv.control.request.answer.output import NoText
-from distkv.control.rmanager.state import RManagerSettings
+from distkv.control.rmanager.state import MakePool, RManagerSettings
 from distkv.control.rmanager.state_machine import RManager
 from distkv.sim.machines.checking import is_checked
 from distkv.wire.messages.common import DataEndpoint, Member
@@ -38,10 +39,11 @@ class Node(Generic[W]):
         *,
         host_key: str = "",
         checks: bool = True,
+        make_pool: MakePool = BlockPool,
     ) -> None:
         """host_key: those with the same one are on one host. checks: whether its invariants are checked as it goes."""
         self.settings = settings
-        self.rm = RManager(settings, NoText, entropy)
+        self.rm = RManager(settings, NoText, entropy, make_pool)
         self.worker = worker
         self._checks = checks
         self.exited: c.Exit | None = None

@@ -16,6 +16,7 @@ import msgspec
 
 from distkv.config import MembershipSettings
 from distkv.control import commands as c
+from distkv.control.blocks import BlockPool
 from distkv.control.rmanager.quiet import is_apart
 from distkv.control.rmanager.state import RManagerSettings
 from distkv.events import ClusterEvent
@@ -32,6 +33,7 @@ from distkv.sim.timed.engine.step_work import StepTimes
 from distkv.sim.timed.fast_forward import FastForward
 from distkv.sim.timed.links import Links, with_links
 from distkv.sim.timed.memory import MemorySample, look
+from distkv.sim.timed.one_pool import OnePool
 from distkv.sim.trace import TraceRequest
 from distkv.wire.messages.counters import Counters, total
 from distkv.wire.messages.envelope import ToClient, ToWorker
@@ -67,6 +69,7 @@ class TimedCluster:
         self._gmanager_alarm = Alarm(self.agenda, self._gmanager_due, self._tick_gmanager, GMANAGER_REST_S)
         self._alarms: dict[str, Alarm] = {}
         self._counted = Counters()
+        self._pools: list[OnePool] = []
         self.clients = Clients(self.agenda, self, spec.message_s, spec.deadline_s)
         self.forward = FastForward(self.agenda, self.clients, spec.pipe_s, self._hear)
         for index, name in enumerate(spec.names):
@@ -109,7 +112,9 @@ class TimedCluster:
         engine = Engine(
             name, settings.incarnation, host, self._times, self._around, lambda reply: self._reply(engine, reply)
         )
-        node = Node(settings, Random(self._random.random()), engine, host_key=host, checks=spec.checks)
+        make_pool = partial(OnePool, all_pools=self._pools) if spec.one_pool else BlockPool
+        entropy = Random(self._random.random())
+        node = Node(settings, entropy, engine, host_key=host, checks=spec.checks, make_pool=make_pool)
         self.processes.nodes[name] = node
         self._alarms[name] = Alarm(self.agenda, lambda: node.deadline, lambda: self._handle(node, c.Tick()), REST_S)
         self.processes.introduce(name)
@@ -261,6 +266,7 @@ class TimedCluster:
             not isinstance(message, StepResult)
             or not node.alive
             or not self.spec.fast_forward
+            or self.spec.one_pool
             or not self.forward.takes(node, message)
         ):
             self._handle(node, c.FromWorker(message))
@@ -270,8 +276,17 @@ class TimedCluster:
             name = node.settings.instance_id
             if not is_apart(event):
                 self.forward.catch_up(name)
+            free = node.rm.state.pool.num_free
             self.processes.handle(name, event)
             self._alarms[name].check()
+            if self._pools and node.rm.state.pool.num_free > free:
+                self._tell_others(node)
+
+    def _tell_others(self, node: Node[Engine]) -> None:
+        """Where memory is one pool, what has come free at one is for who waits at any."""
+        for other in self.processes.nodes.values():
+            if other is not node and other.alive:
+                self._deliver_to(other, c.Tick(), 0.0)
 
     def _tick_gmanager(self) -> None:
         self.processes.handle_gmanager(self.gmanager, c.Tick())
