@@ -15,6 +15,7 @@ pytest.importorskip("triton", reason="Triton is not installed: it comes with the
 from tests.kernels.triton import hopper
 
 
+@pytest.mark.timeout(450)
 @pytest.mark.parametrize(
     "case", [pytest.param(case, marks=pytest.mark.slow if number else ()) for number, case in enumerate(hopper.CASES)]
 )
