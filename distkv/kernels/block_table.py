@@ -88,7 +88,7 @@ class BlockTable:
     def within(self, start: int, end: int) -> BlockTable:
         """Only the blocks that hold keys at positions in [start, end)."""
         first = bisect_left(self.positions, start - self.block_tokens + 1)
-        last = bisect_left(self.positions, min(end, self.num_keys))
+        last = bisect_left(self.positions, min(end, self.num_keys)) if start < end else first
         return self._cut(first, max(first, last))
 
     def tiles(self, tile_blocks: int) -> Iterator[BlockTable]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from distkv.kernels import BlockTable
@@ -23,6 +23,7 @@ def test_runs_become_blocks_up_to_the_last_key() -> None:
     length=st.integers(0, 40),
     tile=st.integers(1, 4),
 )
+@example(lengths=[(0, 1)], num_keys=2, block_tokens=2, start=1, length=0, tile=1)
 def test_against_every_key(
     lengths: list[tuple[int, int]], num_keys: int, block_tokens: int, start: int, length: int, tile: int
 ) -> None:
