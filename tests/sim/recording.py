@@ -15,7 +15,7 @@ from distkv.control.cluster.gmanager import GManager
 from distkv.control.recording import records
 from distkv.control.recording.masking import Masking, masked_settings
 from distkv.control.request.answer.output import MakeDecoder
-from distkv.control.rmanager.state import RManagerSettings
+from distkv.control.rmanager.state import MakePool, RManagerSettings
 from distkv.control.rmanager.state_machine import RManager
 from distkv.sim.machines import gmanagers, node
 from distkv.wire.messages.common import Member
@@ -50,9 +50,11 @@ def recording() -> Iterator[dict[str, list[bytes]]]:
         files[file].append(records.encoded(records.Decided(now, name, masking.event(event, commands), done)))
 
     class Recorded(RManager):
-        def __init__(self, settings: RManagerSettings, make_decoder: MakeDecoder, entropy: Random) -> None:
+        def __init__(
+            self, settings: RManagerSettings, make_decoder: MakeDecoder, entropy: Random, make_pool: MakePool
+        ) -> None:
             seed = entropy.getrandbits(64)
-            super().__init__(settings, Letters, Random(seed))
+            super().__init__(settings, Letters, Random(seed), make_pool)
             self.masking = Masking(settings.vocab_size, hidden)
             self.name = settings.instance_id
             began = records.RManagerBegan(masked_settings(settings), seed, "0")

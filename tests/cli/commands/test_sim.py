@@ -276,7 +276,7 @@ def test_what_is_no_trace_is_said(
         (lambda file: file.replace(b'"layers": 10', b'"layers": 10, "Layers": 1'), "it has profile.Layers"),
         (lambda file: file.replace(b'"format": 1', b'"format": 2'), "$.format"),
         (lambda file: file.replace(b'"host"', b'"moon"'), "$.profile.links"),
-        (lambda file: file.replace(b"0.03\n", b"0.001\n"), "step"),
+        (lambda file: file.replace(b"0.12\n", b"0.001\n"), "prefill falls from 0.02 to 0.001 s"),
         (lambda file: file.replace(b"0.03\n", b"-1\n"), "$.profile.step"),
     ],
 )
