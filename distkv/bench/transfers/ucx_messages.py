@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import itertools
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Self
 
@@ -17,6 +18,8 @@ from distkv.wire.links.transports.ucx import library
 FEATURE_TAG = 1 << 0
 CONNECTED = 2**63
 """The tag of the first message, which opens the connection."""
+LOOKS_S, PAUSE_S = 0.05, 0.002
+"""So long an end looks without pause whether what it has sent is there, and how long it pauses between looks then."""
 
 
 Settings = dict[str, str]
@@ -136,7 +139,14 @@ class Sender(_End):
         """A message for each, in order."""
         self.by_turns(self.send(self._endpoint, address, size, tag) for tag, address in enumerate(addresses))
         # A send may be complete before the reader has all that it needs: nothing moves on once this end is left alone.
-        self.finish([self.ucp.request("ucp_ep_flush_nbx", self._flush(self._endpoint, self._param))])
+        flush = self.ucp.request("ucp_ep_flush_nbx", self._flush(self._endpoint, self._param))
+        # A reader that has all it needs may not answer before it reads again: the core is others' meanwhile.
+        pauses_at = time.monotonic() + LOOKS_S
+        while flush is not None and self.ucp.request_check_status(flush) == library.INPROGRESS:
+            self.ucp.worker_progress(self.worker)
+            if time.monotonic() > pauses_at:
+                time.sleep(PAUSE_S)
+        self.finish([flush])
 
     def close(self) -> None:
         """Once; the reader is still there."""
