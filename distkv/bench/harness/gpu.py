@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import torch
 
+from distkv.engine.device.cuda_graphs import GraphMemory
 from distkv.errors import ConfigError
 
 Work = Callable[[], object]
@@ -74,15 +75,14 @@ class GpuClock:
         with torch.cuda.stream(stream):
             for _ in range(WARMUPS):
                 work()
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        try:
-            with torch.cuda.graph(graph):
-                kept = work()
-        except RuntimeError as error:
+            # What the cache keeps for other streams is no use to this graph.
             torch.cuda.synchronize()
-            self.not_captured[str(error).partition("\n")[0]] += 1
-            return work
+            torch.cuda.empty_cache()
+            try:
+                graph, kept = GraphMemory().captured(work)
+            except RuntimeError as error:
+                self.not_captured[str(error).partition("\n")[0]] += 1
+                return work
 
         def replay() -> object:
             graph.replay()

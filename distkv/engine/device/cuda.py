@@ -6,15 +6,15 @@ import os
 import weakref
 from collections import deque
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from distkv.engine.device.claims import claim
+from distkv.engine.device.cuda_graphs import GraphMemory
 from distkv.engine.device.cuda_streams import streams_of
 from distkv.engine.device.device import Captured, Device, Missing, PendingCopy, Run
 from distkv.engine.device.shared_memory.driver import Driver, DriverError
@@ -78,7 +78,7 @@ class CudaDevice(Device):
         except DriverError as error:
             self.why_not_sharing = str(error)
         self._leaving: deque[_CudaCopy] = deque()
-        self._graph_memory: dict[int, Any] = {}
+        self._graph_memory = GraphMemory()
 
     @classmethod
     def missing(cls, index: int) -> Missing | None:
@@ -178,20 +178,7 @@ class CudaDevice(Device):
 
     def capture(self, run: Run, group: int = 0) -> Captured:
         """See Device."""
-        if group not in self._graph_memory:
-            self._graph_memory[group] = torch.cuda.graph_pool_handle()
-        graph = torch.cuda.CUDAGraph()
-        self.synchronize()
-        # Other threads serve peers meanwhile: only this thread's calls must be fit for capture.
-        graph.capture_begin(pool=self._graph_memory[group], capture_error_mode="thread_local")
-        try:
-            results = run()
-        except Exception as error:
-            # The capture has to end, and may complain of the same.
-            with suppress(RuntimeError):
-                graph.capture_end()
-            raise RuntimeError(f"{type(error).__name__}: {error}") from error
-        graph.capture_end()
+        graph, results = self._graph_memory.captured(run, group)
         return Captured(graph.replay, results)
 
 

@@ -102,6 +102,21 @@ def test_what_cannot_be_captured_is_an_error_and_no_more(device: CudaDevice) -> 
         with pytest.raises(RuntimeError):
             device.capture(lambda: (torch.tensor(numbers.sum().item()),))
         assert float((numbers + 1).sum()) == 8
+        torch.cuda.empty_cache()
+        captured = device.capture(lambda: (numbers + 2,))
+        captured.replay()
+        assert device.to_host(*captured.results).wait()[0].tolist() == [3.0] * 4
+
+
+@on_gpu
+def test_graphs_come_and_go(device: CudaDevice) -> None:
+    with device.stream():
+        (numbers,) = device.to_device(torch.ones(4))
+        for count in range(3):
+            captured = device.capture(lambda count=count: (numbers + count,))
+            captured.replay()
+            assert device.to_host(*captured.results).wait()[0].tolist() == [1.0 + count] * 4
+            del captured
 
 
 @on_gpu
