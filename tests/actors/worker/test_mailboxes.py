@@ -80,6 +80,20 @@ def test_the_token_of_one_instance_without_a_frame_for_a_layer(
     assert creditors.pins(lent) == 0
 
 
+def test_a_link_takes_no_stream_that_is_captured(
+    engine: Engine, creditors: Creditors, lent: Lent, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There are a few of those, given out in turn, and one of them is that of the steps."""
+    runner = creditors.runner()
+
+    def stream() -> None:
+        raise AssertionError("a stream of steps for a link")
+
+    monkeypatch.setattr(engine.model.device, "stream", stream)
+    (result,) = run(runner, decode(lent))
+    assert (result.status, result.token) == ("ok", lent.expected(path)) and creditors.posted
+
+
 def test_a_step_is_one_graph(engine: Engine, path: Path, creditors: Creditors) -> None:
     """Twenty tokens, over blocks that are new, two creditors and one more span on the way; the tokens of a model."""
     for name in "xy":

@@ -82,7 +82,7 @@ class Mailboxes:
             self._log.info("a mailbox is not used", peer=link.peer, why=why)
             return None
         self._log.info("a mailbox is used", peer=link.peer)
-        with self._device.stream():
+        with self._device.shared_stream():
             posting = Posting(memory, shared, self._device, *dims, lambda: self._failed(link.peer))
             self._device.synchronize()
         self._watch.on_end(stream, memory.halt)
