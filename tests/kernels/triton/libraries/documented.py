@@ -24,7 +24,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> tu
     keys, values = (half.double().repeat_interleave(group, 1) for half in (k, v))
     scores = torch.einsum("thd,shd->hts", q.double(), keys) * scale
     if causal:
-        hidden = torch.ones(scores.shape[1:], dtype=torch.bool).triu(len(k) - len(q) + 1)
+        hidden = torch.ones(scores.shape[1:], dtype=torch.bool, device=q.device).triu(len(k) - len(q) + 1)
         scores = scores.masked_fill(hidden, -torch.inf)
     out = torch.einsum("hts,shd->thd", scores.softmax(-1), values)
     return out, scores.logsumexp(-1).T
