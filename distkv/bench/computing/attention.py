@@ -6,6 +6,7 @@ bfloat16 in blocks of random order; torch's kernel has them contiguous, as it wa
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable
 from functools import partial
@@ -53,13 +54,14 @@ def measure(
     levels: str | None,
     shapes: str | None,
     tune: bool,
+    tune_for: int | None,
     tables: Path | None,
     layers: int,
 ) -> Measured:
     """Run it; the report and its samples."""
     wanted = _shapes(shapes) if shapes else SHAPES[:2] if quick else SHAPES
     if device != "cpu":
-        return _measure_gpu(say, device, quick, rounds, wanted, shapes, tune, tables, layers)
+        return _measure_gpu(say, device, quick, rounds, wanted, shapes, tune, tune_for, tables, layers)
     names = levels.split(",") if levels else [available()[0]]
     choices = [choose(name) for name in names]  # type: ignore[arg-type]
     torch.set_num_threads(threads)
@@ -163,6 +165,7 @@ def _measure_gpu(
     shapes: tuple[Shape, ...],
     given: str | None,
     tune: bool,
+    tune_for: int | None,
     tables: Path | None,
     layers: int,
 ) -> Measured:
@@ -172,10 +175,13 @@ def _measure_gpu(
     device = gpu_of(name)
     rounds = rounds or (3 if quick else 9)
     options = (" --quick" if quick else "") + (f" --shapes {given}" if given else "") + (" --tune" if tune else "")
+    options += f" --tune-for {tune_for}" if tune_for else ""
     options += "" if layers == LAYERS else f" --layers {layers}"
     return gpu_attention.measure_on(
         device,
-        gpu_attention.backend_for(say, shapes, device, tables, tune=tune, layers=layers),
+        gpu_attention.backend_for(
+            say, shapes, device, tables, tune=tune or bool(tune_for), layers=layers, tune_s=tune_for or math.inf
+        ),
         say,
         shapes,
         gpu_attention.DECODE[:2] if quick else gpu_attention.DECODE,
@@ -199,6 +205,7 @@ main = benchmark(
         click.Option(
             ["--tune"], is_flag=True, help="With cuda: first time the kernels' configs here, and keep the best."
         ),
+        click.Option(["--tune-for"], type=click.IntRange(min=1), help="The same, for about so many seconds."),
         click.Option(["--shapes"], help="Query heads/KV heads/head dim, by commas: 32/8/128,64/8/128."),
         click.Option(
             ["--layers"],

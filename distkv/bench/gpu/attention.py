@@ -7,8 +7,10 @@ the figures are of kernels, not of launching them. It goes over all layers of a 
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -50,28 +52,41 @@ def backend_for(
     *,
     tune: bool,
     layers: int,
+    tune_s: float = math.inf,
 ) -> TritonBackend:
     """With the configs that were measured on this GPU before; tune: measure those of these shapes now, to keep. tables:
-    a directory in place of the cache. layers: of rBlocks that they are measured with."""
+    a directory in place of the cache. layers: of rBlocks that they are measured with. tune_s: within about so long."""
     name = torch.cuda.get_device_name(device)
     table = TunedTable.load(name, tables)
     if tune:
-        timer = partial(timed_milliseconds, clock_of(device))
-        for shape in shapes:
-            say(f"tuning decode of {shape}")
-            dtypes = ("bfloat16", "bfloat16")
-            wanted = templates.Shape(shape.heads, shape.kv_heads, shape.dim, BLOCK_TOKENS, *dtypes)
-            for case in measure.CASES:
-                room = fitting(layers, measure.layer_bytes(wanted, *case), device)
-                measure.tune(table, wanted, device, room, [case], timer=timer)
-                path = table.save(name, tables)  # each time: what is measured is not lost
-            say(f"tuning prefill of {shape}")
-            for keys, rows in measure.PREFILL_CASES:
-                room = fitting(layers, measure.layer_bytes(wanted, keys, 1), device)
-                measure.tune_prefill(table, wanted, device, room, [(keys, rows)], timer=timer)
-                path = table.save(name, tables)
-            say(f"tuned configs are in {path}")
+        path = None
+        for _ in _tuned(say, table, shapes, device, layers, tune_s):
+            path = table.save(name, tables)  # each time: what is measured is not lost
+        say(f"tuned configs are in {path}")
     return TritonBackend(table)
+
+
+def _tuned(
+    say: Say, table: TunedTable, shapes: tuple[Shape, ...], device: torch.device, layers: int, tune_s: float
+) -> Iterator[None]:
+    """Pauses when a case is measured. Each has its share of the time, and what those before it have left of theirs; a
+    case of all shapes comes before the next case of any."""
+    timer = partial(timed_milliseconds, clock_of(device))
+    wanted = [
+        templates.Shape(shape.heads, shape.kv_heads, shape.dim, BLOCK_TOKENS, "bfloat16", "bfloat16")
+        for shape in shapes
+    ]
+    decode = [(shape, case) for case in measure.CASES for shape in wanted]
+    prefill = [(shape, case) for case in measure.PREFILL_CASES for shape in wanted]
+    begun_s, count = time.monotonic(), len(decode) + len(prefill)
+    for index, (shape, (keys, rows)) in enumerate([*decode, *prefill], 1):
+        ends_s = begun_s + tune_s * index / count
+        is_decode = index <= len(decode)
+        say(f"tuning {'decode' if is_decode else 'prefill'} of {shape.key}, {rows:,} x {keys:,} keys")
+        room = fitting(layers, measure.layer_bytes(shape, keys, rows if is_decode else 1), device)
+        run = measure.tune if is_decode else measure.tune_prefill
+        run(table, shape, device, room, [(keys, rows)], timer=timer, ends_s=ends_s)
+        yield
 
 
 def fitting(layers: int, layer_bytes: int, device: torch.device) -> int:

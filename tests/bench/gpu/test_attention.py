@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -171,8 +173,9 @@ def test_tuning_keeps_what_it_measured(monkeypatch: pytest.MonkeyPatch, tmp_path
         cases: list[tuple[int, int]],
         *,
         timer: Any,
+        ends_s: float,
     ) -> None:
-        assert layers == 3 and timer(lambda: None) >= 0
+        assert layers == 3 and timer(lambda: None) >= 0 and ends_s == math.inf
         asked.append(shape.key)
         kept.append(len(TunedTable.load("a GPU", tmp_path).measured))
         ((keys, rows),) = cases
@@ -200,6 +203,36 @@ def test_tuning_keeps_what_it_measured(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert kept == [0, 1], "a case that was measured is kept at once"
     assert [one.case.keys for one in TunedTable.load("a GPU", tmp_path).measured] == [1024, 8192]
     assert [one.case.keys for one in TunedTable.load("a GPU", tmp_path).prefill] == [64, 512]
+
+
+def test_tuning_shares_its_time_among_cases_and_shapes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, device: torch.device
+) -> None:
+    """Where it ends too soon every shape has its first cases; what one case leaves of its share the others have."""
+    monkeypatch.setattr(measure, "CASES", ((1024, 1), (8192, 1)))
+    monkeypatch.setattr(measure, "PREFILL_CASES", ((512, 9),))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "a GPU")
+    monkeypatch.setattr(time, "monotonic", lambda: 100.0)
+    asked: list[tuple[int, str, int, float]] = []
+
+    def measured(_table: Any, shape: templates.Shape, *arguments: Any, ends_s: float, **_more: Any) -> None:
+        asked.append((shape.heads, "", arguments[2][0][0], ends_s))
+
+    def measured_tiles(_table: Any, shape: templates.Shape, *arguments: Any, ends_s: float, **_more: Any) -> None:
+        asked.append((shape.heads, "tiles", arguments[2][0][0], ends_s))
+
+    monkeypatch.setattr(measure, "tune", measured)
+    monkeypatch.setattr(measure, "tune_prefill", measured_tiles)
+    shapes = SHAPE, Shape(8, 2, 32)
+    gpu_attention.backend_for(lambda _: None, shapes, device, tmp_path, tune=True, layers=3, tune_s=60.0)
+    assert asked == [
+        (4, "", 1024, 110.0),
+        (8, "", 1024, 120.0),
+        (4, "", 8192, 130.0),
+        (8, "", 8192, 140.0),
+        (4, "tiles", 512, 150.0),
+        (8, "tiles", 512, 160.0),
+    ]
 
 
 @pytest.mark.gpu

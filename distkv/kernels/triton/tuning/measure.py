@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import TypeVar
 
 import numpy as np
 import torch
+import triton
 
 from distkv.kernels.attention_metadata import AttentionMetadata
 from distkv.kernels.block_table import BlockTable
@@ -17,7 +23,17 @@ from distkv.kernels.triton.attention.prefill_tiles import Tiles
 from distkv.kernels.triton.attention.prefill_tiles import candidates as candidate_tiles
 from distkv.kernels.triton.attention.templates import Config, Shape, count_sms
 from distkv.kernels.triton.metadata import device_metadata
-from distkv.kernels.triton.tuning.tuned_table import Case, MeasuredTiles, TunedTable, best_of, candidates, fastest
+from distkv.kernels.triton.tuning.tuned_table import (
+    Case,
+    MeasuredTiles,
+    TunedTable,
+    best_of,
+    candidates,
+    fastest,
+    kernel_of,
+)
+
+T = TypeVar("T")
 
 CASES = ((1 << 10, 1), (8 << 10, 1), (32 << 10, 1), (128 << 10, 1), (1 << 10, 64), (4 << 10, 64), (32 << 10, 8))
 """Keys of a row and rows, that cover each template with few and many programs. In bfloat16, 8 KV heads of 128 numbers
@@ -26,6 +42,9 @@ take 1 GiB of each layer for the largest."""
 
 PREFILL_CASES = ((8 << 10, 8 << 10), (2 << 10, 2 << 10), (32 << 10, 512))
 """Keys of a sequence and rows, its last ones: a whole prompt, a short one, a chunk of a long one."""
+
+_COMPILED_AT_ONCE = 8
+"""Kernels: most of the time the compiler needs no Python."""
 
 _CLOSE = 0.03
 """How far attention of 16-bit numbers by other tiles may be off: sums have another order, and weights are rounded."""
@@ -46,20 +65,21 @@ def tune(
     *,
     timer: Callable[[Callable[[], object]], float],
     configs: Iterable[Config] | None = None,
+    ends_s: float = math.inf,
 ) -> None:
     """Measure `configs`, by default `candidates(shape)`, for every (keys of a row, rows) of `cases` into `table`.
+
+    ends_s: on the monotonic clock, when no config but the first of a case is begun any more.
 
     The pool of a case holds every key of every row in rBlocks of so many layers, `layer_bytes` for each. timer: runs
     what it is given and returns its milliseconds. That goes over all layers: what one leaves in a cache is no use to
     the next, and what a layer reads of an rBlock lies as far apart as in a serving instance.
     """
     for keys, rows in cases:
-        measured = best_of(
-            Case(shape.key, keys, rows),
-            configs or candidates(shape),
-            _decode_of(shape, keys, rows, device, layers),
-            lambda run: timer(run) / layers,
-        )
+        given, runner = list(configs or candidates(shape)), _decode_of(shape, keys, rows, device, layers)
+        # How many programs there are is no part of a kernel.
+        _compile({kernel_of(config): config for config in reversed(given)}.values(), runner, device)
+        measured = best_of(Case(shape.key, keys, rows), _until(ends_s, given), runner, lambda run: timer(run) / layers)
         if measured is not None:
             table.put(measured)
 
@@ -73,15 +93,41 @@ def tune_prefill(
     *,
     timer: Callable[[Callable[[], object]], float],
     choices: Iterable[Tiles] | None = None,
+    ends_s: float = math.inf,
 ) -> None:
     """As `tune`, for tiles of prefill, by default `prefill_tiles.candidates(shape)`. Tiles that compute something else
     than the heuristic's are left out: what copies by descriptors is new in the compiler."""
     for keys, rows in cases:
         case = Case(shape.key, keys, rows)
         given = list(candidate_tiles(shape) if choices is None else choices)
-        best = fastest(case, given, _prefill_of(shape, keys, rows, device, layers), lambda run: timer(run) / layers)
+        runner = _prefill_of(shape, keys, rows, device, layers)
+        _compile(given, runner, device)
+        best = fastest(case, _until(ends_s, given), runner, lambda run: timer(run) / layers)
         if best is not None:
             table.put_tiles(MeasuredTiles(case, *best))
+
+
+def _until(ends_s: float, choices: Sequence[T]) -> Iterator[T]:
+    """Those that are begun before, and the first."""
+    for index, choice in enumerate(choices):
+        if index and time.monotonic() > ends_s:
+            return
+        yield choice
+
+
+def _compile(choices: Iterable[T], runner: Callable[[T], Callable[[], None]], device: torch.device) -> None:
+    """Run each once, many at a time, so that none has to be compiled alone; one that fails does so again when it is
+    measured. Triton's interpreter compiles nothing."""
+    if device.type != "cuda":
+        return
+
+    def run(choice: T) -> None:
+        with torch.cuda.device(device), suppress(triton.TritonError, RuntimeError):
+            runner(choice)()
+
+    with ThreadPoolExecutor(_COMPILED_AT_ONCE) as threads:
+        list(threads.map(run, choices))
+    torch.cuda.synchronize(device)
 
 
 def _decode_of(

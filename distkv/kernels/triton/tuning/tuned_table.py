@@ -131,7 +131,7 @@ class TunedTable:
     def leave_out(self, shape: Shape, config: Config) -> bool:
         """Forgets what was measured with that config's kernel, which is no good here. False if nothing was."""
         cases = self._by_shape.get(shape.key, {})
-        unfit = [case for case, one in cases.items() if _kernel(one.config) == _kernel(config)]
+        unfit = [case for case, one in cases.items() if kernel_of(one.config) == kernel_of(config)]
         for case in unfit:
             del cases[case]
         return bool(unfit)
@@ -248,7 +248,7 @@ def fastest(
     return best
 
 
-def _kernel(config: Config) -> tuple[int, ...]:
+def kernel_of(config: Config) -> tuple[int, ...]:
     """What is compiled for a config: how many programs there are is no part of it."""
     return config.tile_keys, config.num_warps, config.num_stages, min(config.resident, 1)
 

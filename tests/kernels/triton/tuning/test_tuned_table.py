@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -220,6 +222,46 @@ def test_a_tuning_run_fills_the_table(device: torch.device) -> None:
     assert table.config(SHAPE, 33, 1) == second
     assert table.config(SHAPE, 20, 2) == first
     assert msgspec.json.decode(msgspec.json.encode(table.measured), type=list[Measured]) == table.measured
+
+
+def test_a_case_that_has_no_time_left_has_the_heuristics_config(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or the better one of those that were begun before."""
+    times = iter([3.0, 1.0, 2.0])
+    now_s = iter([10.0, 21.0])
+    monkeypatch.setattr(measure.time, "monotonic", lambda: next(now_s))
+    table, configs = TunedTable(), [FAST, SLOW, Config(16, 4, 2, 3)]
+    tune(table, SHAPE, device, 1, [(33, 1)], timer=lambda run: run() or next(times), configs=configs, ends_s=20.0)
+    assert [one.config for one in table.measured] == [SLOW]
+    tune(table, SHAPE, device, 1, [(20, 2)], timer=lambda run: run() or next(times), configs=configs[:1], ends_s=0.0)
+    assert [one.config for one in table.measured] == [SLOW, FAST]
+
+
+def test_kernels_are_compiled_many_at_a_time_before_they_are_timed(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each once; one that does not compile keeps no other from it."""
+    kernels: list[Config] = []
+    monkeypatch.setattr(measure, "_compile", lambda choices, *_: kernels.extend(choices))
+    configs = [Config(16, 4, 3, count, resident) for resident in (0, 2) for count in (3, 6, 12)]
+    tune(TunedTable(), SHAPE, device, 1, [(33, 1)], timer=lambda run: run() or 1.0, configs=configs)
+    assert kernels == [configs[0], configs[3]] or kernels == [configs[3], configs[0]]
+
+    monkeypatch.undo()
+    monkeypatch.setattr(torch.cuda, "device", contextlib.nullcontext)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda _device: None)
+    together = threading.Barrier(3)
+
+    def runner(config: Config) -> Callable[[], None]:
+        together.wait(60)
+        if config == configs[1]:
+            raise RuntimeError("out of resource: shared memory")
+        return lambda: kernels.append(config)
+
+    kernels.clear()
+    measure._compile(configs[:3], runner, torch.device("cuda"))
+    assert set(kernels) == {configs[0], configs[2]}
 
 
 PLAIN, DESCRIBED = Tiles(16, 16, 4, 1), Tiles(16, 32, 4, 2, described=True)
