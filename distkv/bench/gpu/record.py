@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,12 @@ from distkv.bench.gpu.running import Done
 
 
 class Record:
-    """gpu-DATE.json and gpu-DATE.txt in a directory; written anew, whole or not at all, when a stage says something."""
+    """gpu-DATE.json and gpu-DATE.txt in a directory; written anew, whole or not at all, when a stage says something.
+    Those of a later run of the same day have its number behind the date: no run overwrites another's."""
 
     def __init__(self, folder: Path, facts: dict[str, Any]) -> None:
-        self.text = folder / f"gpu-{facts['date']}.txt"
+        names = (f"gpu-{facts['date']}{f'-{number}' if number > 1 else ''}.txt" for number in itertools.count(1))
+        self.text = next(file for name in names if not (file := folder / name).exists())
         self._facts = facts
         self._stages: dict[str, Done] = {}
 

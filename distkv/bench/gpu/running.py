@@ -44,8 +44,15 @@ def run(stage: Stage, folder: Path, tables: Path, limit_s: float, tell: Callable
     for program in stage.needs:
         if shutil.which(program) is None:
             return Done(stage.name, why=f"left out: there is no {program}")
-    with _mps(stage.with_mps):
-        return _run(stage, folder, tables, limit_s, tell)
+    try:
+        with _mps(stage.with_mps):
+            return _run(stage, folder, tables, limit_s, tell)
+    except _NotStarted as error:
+        return Done(stage.name, why=f"left out: {error}")
+
+
+class _NotStarted(Exception):
+    """Of what a stage needs besides its command; in words."""
 
 
 def _run(stage: Stage, folder: Path, tables: Path, limit_s: float, tell: Callable[[Done], None]) -> Done:
@@ -122,10 +129,13 @@ def _mps(wanted: bool) -> Iterator[None]:
         places = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
         os.environ.update(places)
         try:
-            subprocess.run([control, "-d"], check=True, timeout=END_WITHIN_S)
+            try:
+                subprocess.run([control, "-d"], check=True, timeout=END_WITHIN_S)
+            except (OSError, subprocess.SubprocessError) as error:
+                raise _NotStarted(f"{control} did not start: {error}") from None
             yield
         finally:
-            with suppress(subprocess.TimeoutExpired):
+            with suppress(OSError, subprocess.TimeoutExpired):
                 subprocess.run([control], input=b"quit\n", timeout=END_WITHIN_S)
             for name in places:
                 del os.environ[name]

@@ -20,7 +20,7 @@ from click.testing import CliRunner
 from distkv.bench.gpu import check, running
 from distkv.bench.gpu.record import Record
 from distkv.bench.gpu.running import Done
-from distkv.bench.gpu.stages import REPORT, TABLES, Stage, stages_of
+from distkv.bench.gpu.stages import REPORT, TABLES, Stage, environment, stages_of
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[3]
@@ -80,7 +80,33 @@ def test_the_report_has_everything_in_json_and_text(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["gpu-2026-01-02.json", "gpu-2026-01-02.txt"]
 
 
-def test_stages_come_in_the_order_of_what_they_teach() -> None:
+def test_a_later_run_of_a_day_leaves_the_report_of_an_earlier_one(tmp_path: Path) -> None:
+    for number in range(3):
+        Record(tmp_path, {"date": "2026-01-02"}).put(Done(f"stage {number}"))
+    for number, name in enumerate(["gpu-2026-01-02", "gpu-2026-01-02-2", "gpu-2026-01-02-3"]):
+        found = json.loads((tmp_path / f"{name}.json").read_text())["stages"]
+        assert [one["name"] for one in found] == [f"stage {number}"]
+        assert f"stage {number}" in (tmp_path / f"{name}.txt").read_text()
+
+
+@pytest.mark.parametrize("does", ["exit 1", "exec sleep 60"])
+def test_a_service_that_does_not_start_costs_its_own_stage_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, does: str
+) -> None:
+    control = tmp_path / "nvidia-cuda-mps-control"
+    control.write_text(f"#!/bin/sh\nexec 2>&-\n{does}\n")
+    control.chmod(0o700)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(running, "END_WITHIN_S", 0.3)
+    stages = stage("", needs=(control.name,), with_mps=True), Stage("next", (sys.executable, "-c", ""), LIMIT_S)
+    record = Record(tmp_path, {"date": "2026-01-02"})
+    assert not check.run_all(stages, check.Budget([], stages), record, tmp_path)
+    first, second = json.loads(record.text.with_suffix(".json").read_text())["stages"]
+    assert first["why"].startswith("left out: nvidia-cuda-mps-control did not start: ")
+    assert second["exit_code"] == 0 and "CUDA_MPS_PIPE_DIRECTORY" not in os.environ
+
+
+def test_stages_come_in_the_order_of_what_they_teach(tmp_path: Path) -> None:
     stages = stages_of("cuda:1")
     names = [one.name for one in stages]
     assert names[:3] == ["smoke", "tests", "sanitizer"] and names[-1] == "profiled step"
@@ -88,7 +114,10 @@ def test_stages_come_in_the_order_of_what_they_teach() -> None:
     (tuning,) = (one for one in stages if one.name == "tuning")
     assert TABLES in tuning.command
     (tests,) = (one for one in stages if one.name == "tests")
-    assert all((ROOT / word).is_dir() for word in tests.command if word.startswith("tests/"))
+    named = [word for word in tests.command if word.startswith("tests/")]
+    assert named and all((ROOT / word).is_dir() for word in named)
+    first = environment(tests, tmp_path)["DISTKV_FIRST"].split(",")
+    assert all((ROOT / one).exists() and one.startswith(tuple(named)) for one in first)
 
 
 def test_a_budget_is_for_all_and_for_each() -> None:
