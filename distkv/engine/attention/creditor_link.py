@@ -108,7 +108,7 @@ class CreditorLink:
         self._plan = AttendPlan(step_id=0, num_rows=0, entries=())
         self._rows: Rows = slice(0, 0)
         self._lost: Sequence[set[str]] = ()
-        self._work, self._patience_s, self._asked_s = 0, 0.0, 0.0
+        self._work, self._partial_rows, self._patience_s, self._asked_s = 0, 0, 0.0, 0.0
         self._awaited_heads: tuple[int, ...] | None = None
 
     @property
@@ -129,18 +129,26 @@ class CreditorLink:
     @property
     def partial_rows(self) -> int:
         """Rows of the partials of one layer."""
-        return sum(entry.num_rows for entry in self._plan.entries)
+        return self._partial_rows
 
     def begin(
-        self, plan: AttendPlan, positions: Tensor, rows: Rows, lost: Sequence[set[str]], own_blocks: int = 0
+        self,
+        plan: AttendPlan,
+        positions: Tensor | memoryview,
+        rows: Rows,
+        lost: Sequence[set[str]],
+        own_blocks: int = 0,
     ) -> None:
         """Send the plan of a step.
 
-        positions: int64 [R], of each row that travels; on the host. lost: per entry of the plan, the creditors that
-        failed its sequence: this one is added when the entry is stale or the link fails. own_blocks: see Work.
+        positions: int64 [R], of each row that travels; on the host, or the bytes of it. lost: per entry of the plan,
+        the creditors that failed its sequence: this one is added when the entry is stale or the link fails. own_blocks:
+        see Work.
         """
         self._own_blocks = own_blocks
-        self._work = sum(entry.num_rows * entry.num_blocks for entry in plan.entries)
+        if plan.entries is not self._plan.entries:  # from step to step decodes have the same ones
+            self._work = sum(entry.num_rows * entry.num_blocks for entry in plan.entries)
+            self._partial_rows = sum(entry.num_rows for entry in plan.entries)
         self._patience_s = self._times.patience_s(self._work)
         first = self._posting.begin(plan, rows, self._patience_s) if self._posting is not None else 0
         self._posts = first > 0
@@ -311,11 +319,11 @@ class CreditorLink:
         self._layers += 1
         self._counters.query_bytes += partial_bytes
 
-    def _send(self, header: AttendPlan | Attend, tensor: Tensor) -> None:
+    def _send(self, header: AttendPlan | Attend, tensor: Tensor | memoryview) -> None:
         if self.broken:
             self._fail(LinkClosed(self._creditor_id, "the link failed before"))
             return
-        body = body_of(tensor)
+        body = tensor if isinstance(tensor, memoryview) else body_of(tensor)
         try:
             self._link.send(header, body, timeout_s=self._patience_s)
         except (LinkError, WireError) as error:

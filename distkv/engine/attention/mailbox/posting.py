@@ -13,7 +13,7 @@ from distkv.engine.device.device import Device
 from distkv.kernels import Partial
 from distkv.kernels.mail_table import addresses
 from distkv.kernels.mailbox import MailStatus
-from distkv.wire.messages.data import AttendPlan
+from distkv.wire.messages.data import AttendEntry, AttendPlan
 
 MAX_ROWS = 256
 """Of decodes in a plan; chunks of prompts travel by frames."""
@@ -49,12 +49,18 @@ class Posting:
         self._rows: Rows = slice(0, 0)
         self._limit_s = self._waited_s = 0.0
         self._partial: Partial | None = None
+        self._known: tuple[tuple[AttendEntry, ...], int] = ((), 0)
+        self._takes_known = True
 
     def takes(self, plan: AttendPlan) -> bool:
         """Whether it is of decodes, and there is room for it."""
-        query_bytes = plan.num_rows * self._heads * self._dim * self._dtype.itemsize
-        has_room = query_bytes <= self._query_bytes and self.partial_bytes(len(plan.entries)) <= self._partial_bytes
-        return has_room and all(entry.num_rows <= 1 for entry in plan.entries)
+        entries, num_rows = self._known
+        if plan.entries is not entries or plan.num_rows != num_rows:
+            query_bytes = plan.num_rows * self._heads * self._dim * self._dtype.itemsize
+            has_room = query_bytes <= self._query_bytes and self.partial_bytes(len(plan.entries)) <= self._partial_bytes
+            self._takes_known = has_room and all(entry.num_rows <= 1 for entry in plan.entries)
+            self._known = plan.entries, plan.num_rows
+        return self._takes_known
 
     def begin(self, plan: AttendPlan, rows: Rows, limit_s: float) -> int:
         """The number of the first layer of a plan of decodes; 0 if it is to be sent by frames. rows: of the microbatch,

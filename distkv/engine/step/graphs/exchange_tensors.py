@@ -55,8 +55,10 @@ class ExchangeTensors:
         self._all = torch.zeros(math.prod(own) + math.prod(lines), dtype=torch.int64, device=place)
         self.numbers, mail = self._all[: math.prod(own)].view(own), self._all[math.prod(own) :].view(lines)
         self.mail = MailTable(mail)
-        self.numbers[2] = NO_SLOT
-        self.numbers[_OWN:] = torch.from_numpy(self._nobody).to(place)
+        self._blank = np.zeros(len(self._all), np.int64)
+        blank = self._blank[: math.prod(own)].reshape(own)
+        blank[2], blank[_OWN:] = NO_SLOT, self._nobody
+        self._all.copy_(torch.from_numpy(self._blank))
         self.attended = torch.zeros(size, heads.queries, heads.dim, dtype=model.dtype, device=place)
         inputs = StaticInputs(
             self._tables.tensor,
@@ -95,18 +97,20 @@ class ExchangeTensors:
         """See Division.fit."""
         self._division.fit(taken, keys)
 
-    def write_all(self, rows: NDArray[np.int64], parts: NDArray[np.int64], mail: NDArray[np.int64]) -> None:
-        """By one copy. rows: [4, N], of `numbers`. parts: [MOST_PARTIALS, N], of `staged`, negative for none. mail: see
-        MailTable."""
+    def blank(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """What `write_all` takes, of no rows, and the part of it that is the mail table, to be filled."""
+        numbers = self._blank.copy()
+        return numbers, numbers[self.numbers.numel() :].reshape(self.mail.numbers.shape)
+
+    def write_all(self, numbers: NDArray[np.int64], rows: NDArray[np.int64], parts: NDArray[np.int64]) -> None:
+        """By one copy. numbers: of `blank`. rows: [4, N], of `self.numbers`. parts: [MOST_PARTIALS, N], of `staged`,
+        negative for none."""
         count = rows.shape[1]
-        numbers = np.zeros(self.numbers.shape, np.int64)
-        numbers[2] = NO_SLOT
-        numbers[:_OWN, :count] = rows
-        numbers[_OWN:] = self._nobody
-        own = numbers[_OWN + 2 :, :count]
-        np.copyto(own, parts, where=parts >= 0)
-        self._tables.put_changes(numbers[_OWN], numbers[_OWN + 1], self._model.device)
-        self._model.device.write(self._all, torch.from_numpy(np.concatenate((numbers.ravel(), mail.ravel()))))
+        own = numbers[: self.numbers.numel()].reshape(self.numbers.shape)
+        own[:_OWN, :count] = rows
+        np.copyto(own[_OWN + 2 :, :count], parts, where=parts >= 0)
+        self._tables.put_changes(own[_OWN], own[_OWN + 1], self._model.device)
+        self._model.device.write(self._all, torch.from_numpy(numbers))
 
     def begin(self) -> tuple[Tensor, FusedQkv]:
         """What a captured step begins with: the tables as they are now, and the input of the first layer."""

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import msgspec
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from distkv.engine.attention.creditor_link import CreditorLink, Peers
@@ -28,13 +27,19 @@ from distkv.wire.messages.data import AttendEntry, AttendPlan
 from distkv.wire.messages.to_worker import RemoteSpan
 
 
+_NO_ROWS = slice(0, 0)
+"""Of a microbatch: the device finds those of each creditor in the table."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """Of one creditor. plan: but for its step. rows: of the step, those of the plan; owners: that of each entry."""
+    """Of one creditor. plan: but for its step. rows: of the step, those of the plan; owners: that of each entry;
+    first_partial: where its partials begin among those of all."""
 
     plan: AttendPlan
     rows: NDArray[np.int64]
     owners: list[int]
+    first_partial: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,17 +92,16 @@ class MailSteps:
         rows[2] = slots
         tensors = captured.tensors
         tensors.divide(taken, rows[1] + 1 - taken.first_blocks * self._pool.block_tokens)
-        mail = np.zeros(tensors.mail.numbers.shape, np.int64)
-        first_partial, num_layers = 0, self._model.config.num_layers
+        numbers, mail = tensors.blank()
+        num_layers = self._model.config.num_layers
         for line, (asked, link) in zip(mail, zip(plans.asked.values(), links, strict=True), strict=False):
             plan = msgspec.structs.replace(asked.plan, step_id=step_id)
             lost = [planned[row].lost for row in asked.owners]
-            link.begin(plan, torch.from_numpy(rows[1][asked.rows]), slice(0, 0), lost)
+            link.begin(plan, rows[1, asked.rows].data.cast("B"), _NO_ROWS, lost)
             if link.posts:
-                line[: len(MailField)] = link.mail_fields(first_partial, num_layers)
+                line[: len(MailField)] = link.mail_fields(asked.first_partial, num_layers)
                 line[len(MailField) :][: len(asked.rows)] = asked.rows
-            first_partial += len(asked.owners)
-        tensors.write_all(rows, plans.parts, mail)
+        tensors.write_all(numbers, rows, plans.parts)
         return Decodes(tensors.numbers[0, : len(planned)], None, captured.captured, links)
 
     def _planned(self, names: list[str], spans: list[tuple[RemoteSpan, ...]]) -> _Plans | None:
@@ -137,7 +141,7 @@ class MailSteps:
         end = 0
         for creditor, listed in entries.items():
             plan = AttendPlan(step_id=0, num_rows=len(rows[creditor]), entries=tuple(listed))
-            asked[creditor] = _Asked(plan, np.array(rows[creditor]), owners[creditor])
+            asked[creditor] = _Asked(plan, np.array(rows[creditor]), owners[creditor], end)
             firsts[creditor], end = end, end + len(listed)
         parts = np.full((MOST_PARTIALS, len(names)), -1)
         for row, of_row_sources in enumerate(sources):
