@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from distkv.engine.attention.mailbox.ends import warm_up_mail
@@ -12,10 +14,29 @@ from distkv.engine.step.runner import StepRunner
 from distkv.token_ids import ID_BYTES
 from distkv.wire.messages.common import Run
 from distkv.wire.messages.counters import Counters
-from distkv.wire.messages.to_worker import Sampling, SeqStep, Step
+from distkv.wire.messages.to_worker import PromptLogprobs, Sampling, SeqStep, Step
 
-_NAME = "warm-up"
+_NAME, _DRAWN_NAME = "warm-up", "warm-up, drawn"
 _GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
+_DRAWN = Sampling(
+    temperature=0.7,
+    top_k=2,
+    top_p=0.9,
+    seed=0,
+    min_p=0.01,
+    repetition_penalty=1.1,
+    presence_penalty=0.1,
+    frequency_penalty=0.1,
+    logit_bias={0: 0.1},
+    logprobs=1,
+    allowed_token_ids=(0, 1),
+    forbidden_token_ids=(1,),
+)
+"""All that a draw may have; whatever it is, the same operations follow."""
+
+_STAGED_BYTES, _STAGED_AT_ONCE = tuple(1 << power for power in range(9, 22)), 4
+"""Of copies to and from a device. Torch keeps memory for them by powers of 2, and a new piece of it may wait for all
+that the device was given: for partials, too, of a creditor that waits for what is to be copied."""
 
 
 def warm_up(runner: StepRunner, model: Model, pool: KvPool) -> None:
@@ -38,12 +59,30 @@ def warm_up(runner: StepRunner, model: Model, pool: KvPool) -> None:
         device.synchronize()
     for rows in (*SIZES, 2 * SIZES[-1]):
         count = min(rows, pool.num_slots * pool.block_tokens)
-        table = (Run(0, 0, -(-count // pool.block_tokens)),)
-        tokens = bytes(count * ID_BYTES)
-        seq = SeqStep(
-            request_id=_NAME, version=0, attempt=0, start=0, end=count, tokens=tokens, local=table, sample=_GREEDY
-        )
-        runner.run(Step(step_id=0, seqs=(seq,)))
+        runner.run(Step(step_id=0, seqs=(_seq(_NAME, count, pool, _GREEDY),)))
     runner.capture()
-    runner.forget([_NAME])
+    _draw(runner, pool)
+    staged = [device.host(size) for size in _STAGED_BYTES for _ in range(_STAGED_AT_ONCE)]
+    del staged
+    runner.forget([_NAME, _DRAWN_NAME])
     runner.counters = Counters()
+
+
+def _draw(runner: StepRunner, pool: KvPool) -> None:
+    """Every operation of sampling, of some rows of a step and of all: CUDA loads those of torch when they are first
+    needed, and while it does nothing else may begin."""
+    drawn = _seq(_DRAWN_NAME, 1, pool, _DRAWN, history=True)
+    runner.run(Step(step_id=0, seqs=(_seq(_NAME, 1, pool, _GREEDY), drawn)))
+    runner.run(Step(step_id=0, seqs=(drawn,)))
+    if pool.num_slots * pool.block_tokens > 1:
+        asked = PromptLogprobs(first=1, token_ids=bytes(ID_BYTES), top=1)
+        runner.run(Step(step_id=0, seqs=(_seq(_NAME, 2, pool, _GREEDY, prompt_logprobs=asked),)))
+
+
+def _seq(name: str, count: int, pool: KvPool, sample: Sampling, **more: Any) -> SeqStep:
+    """A prompt in the first blocks of the pool."""
+    table = (Run(0, 0, -(-count // pool.block_tokens)),)
+    tokens = bytes(count * ID_BYTES)
+    return SeqStep(
+        request_id=name, version=0, attempt=0, start=0, end=count, tokens=tokens, local=table, sample=sample, **more
+    )

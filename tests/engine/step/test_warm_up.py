@@ -15,6 +15,7 @@ pytest.importorskip("triton", reason="Triton is not installed: it comes with the
 from triton.runtime.interpreter import InterpretedFunction
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from distkv.engine.sampling import logprobs, sampler
 from distkv.engine.step.warm_up import warm_up
 from distkv.kernels.triton.backend import TritonBackend
 from distkv.kernels.triton.tuning.tuned_table import TunedTable
@@ -105,6 +106,38 @@ def test_nothing_is_left_to_compile(tmp_path: Path, launches: Launches, window: 
             device.backend.checksum_blocks(pool, slots)
     assert launches.seen - ready == set()
     assert {"_post_rows_kernel", "_take_rows_kernel", "_store", "_copy_kernel"} <= {name for name, _ in ready}
+
+
+def test_every_operation_of_sampling_has_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With some rows of a step that are drawn, and all: what CUDA loads at a first call, it has loaded. And staging
+    memory of all sizes that torch keeps was there at once, some times."""
+    engine = Engine(variant(tmp_path, "llama", layers=2), device=AsyncHost(), num_slots=8)
+    device = engine.model.device
+    chosen: list[tuple[int, dict[str, Any], Any]] = []
+    scored: list[int] = []
+    staged: list[int] = []
+    choose, score, host = sampler.choose, logprobs.score, device.host
+
+    def choosing(logits: torch.Tensor, tables: Any, shape: Any, seen: Any) -> torch.Tensor:
+        chosen.append((len(logits), tables._asdict(), shape))
+        return choose(logits, tables, shape, seen)
+
+    def scoring(*arguments: Any) -> Any:
+        scored.append(len(arguments[1]))
+        return score(*arguments)
+
+    monkeypatch.setattr(sampler, "choose", choosing)
+    monkeypatch.setattr(sampler, "score", scoring)
+    monkeypatch.setattr(logprobs, "score", scoring)
+    monkeypatch.setattr(device, "host", lambda size: staged.append(size) or host(size))
+    warm_up(engine.runner, engine.model, engine.pool)
+    assert len(chosen) == 2 and len(scored) == 3
+    for _rows, tables, shape in chosen:
+        assert [name for name, table in tables.items() if table is None and not name.startswith("new_")] == []
+        assert shape == (2, False, True, True, True)
+    assert chosen[0][1]["new_seen"] is not None
+    assert sorted(set(staged)) == [2**power for power in range(9, 22)] and staged.count(512) == 4
+    assert not engine.runner._sample._seen._rows, "nothing is kept of it"
 
 
 def _run(

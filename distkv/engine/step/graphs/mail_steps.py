@@ -26,7 +26,6 @@ from distkv.kernels.mail_table import MailField
 from distkv.wire.messages.data import AttendEntry, AttendPlan
 from distkv.wire.messages.to_worker import RemoteSpan
 
-
 _NO_ROWS = slice(0, 0)
 """Of a microbatch: the device finds those of each creditor in the table."""
 
