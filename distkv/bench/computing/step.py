@@ -87,7 +87,8 @@ def measure(
         "command": f"distkv bench step --device {device} --model {shape.name} --batches {batches} "
         f"--contexts {contexts} --threads {threads} --rounds {rounds}",
         "contenders": {
-            OURS: f"StepRunner, greedy, {STEPS} steps a sample",
+            OURS: f"StepRunner, greedy, {STEPS} steps a sample"
+            + (", each begun while the one before runs" if here.is_async else ""),
             LIMIT: "weights but the input embedding, one row of that, keys and values, over the bandwidth measured "
             + ("as a copy, bytes read and written" if here.place.type == "cuda" else "as a read"),
         },
@@ -132,8 +133,7 @@ def _sizes(name: str, given: str) -> list[int]:
 
 def _rate(steps: DecodeSteps, case: str) -> Mapping[str, float]:
     started_s = time.perf_counter()
-    for _ in range(STEPS):
-        steps.step()
+    steps.run(STEPS)
     return {case: STEPS * steps.batch / (time.perf_counter() - started_s)}
 
 

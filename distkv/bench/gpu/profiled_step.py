@@ -30,8 +30,7 @@ class Row(msgspec.Struct, frozen=True):
 
 def profiled(steps: DecodeSteps, activities: Iterable[ProfilerActivity]) -> dict[str, Any]:
     """Of one step, on average: what it takes with and without the profiler, and its rows, the longest first."""
-    for _ in range(WARMUPS):
-        steps.step()
+    steps.run(WARMUPS)
     plain_us = _run(steps)
     with profile(activities=list(activities)) as found:
         profiled_us = _run(steps)
@@ -56,8 +55,7 @@ def _longest(rows: list[Row], where: str) -> list[Row]:
 
 def _run(steps: DecodeSteps) -> float:
     started_s = time.perf_counter()
-    for _ in range(STEPS):
-        steps.step()
+    steps.run(STEPS)
     return (time.perf_counter() - started_s) / STEPS * 1e6
 
 

@@ -5,11 +5,20 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 
+from distkv.bench.baselines.checkpoints import MODELS
 from distkv.bench.computing import step
+from distkv.bench.workloads.computing.decode_steps import DecodeSteps
+from distkv.bench.workloads.computing.random_model import random_model
+from distkv.engine.device.cpu import CpuDevice
+from distkv.engine.step.runner import Begun
 from distkv.errors import ConfigError
+from distkv.wire.messages.from_worker import SeqResult
+from distkv.wire.messages.to_worker import Step
+from tests.engine.async_device import AsyncHost, RowTorchBackend
 
 
 def test_a_quick_run(tmp_path: Path) -> None:
@@ -56,3 +65,32 @@ def test_bad_settings_are_refused_before_anything_is_made() -> None:
         for given in ("", "1,x", "0"):
             with pytest.raises(ConfigError, match=name):
                 step.main.main(["--quick", f"--{name}", given], standalone_mode=False)
+
+
+@pytest.mark.parametrize("kind", [CpuDevice, AsyncHost])
+def test_steps_follow_each_other_as_in_a_worker(monkeypatch: pytest.MonkeyPatch, kind: type[CpuDevice]) -> None:
+    """On a device that computes by itself each begins before the one before is finished; the tokens are the same."""
+    shape = msgspec.structs.replace(MODELS["tiny"], layers=2)
+    one_by_one, steps = (DecodeSteps(random_model(shape, kind(RowTorchBackend())), 2, 20, 9) for _ in range(2))
+    expected = [one_by_one.runner.run(one_by_one.next_step()) for _ in range(8)]
+    done: list[str] = []
+    found: list[object] = []
+    begin, finish = steps.runner.begin, steps.runner.finish
+
+    def begins(step: Step, after: Begun | None = None) -> Begun:
+        done.append(f"begin {step.step_id}")
+        return begin(step, after)
+
+    def finishes(begun: Begun) -> tuple[SeqResult, ...]:
+        done.append(f"finish {begun.step.step_id}")
+        found.append(finish(begun))
+        return found[-1]  # type: ignore[return-value]
+
+    monkeypatch.setattr(steps.runner, "begin", begins)
+    monkeypatch.setattr(steps.runner, "finish", finishes)
+    steps.run(5)
+    steps.run(3)
+    assert found == expected
+    overlapped = ["begin 1", "begin 2", "finish 1", "begin 3"]
+    assert done[:4] == (overlapped if kind is AsyncHost else ["begin 1", "finish 1", "begin 2", "finish 2"])
+    assert done[-1] == "finish 8" and len(done) == 16

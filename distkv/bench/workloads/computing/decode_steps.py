@@ -10,7 +10,7 @@ import torch
 from distkv.engine.attention.creditor_link import Peers
 from distkv.engine.device.pool import KvPool, slot_bytes
 from distkv.engine.model.decoder import Model
-from distkv.engine.step.runner import StepRunner
+from distkv.engine.step.runner import Begun, StepRunner
 from distkv.token_ids import pack
 from distkv.wire.messages.common import Run
 from distkv.wire.messages.to_worker import RemoteSpan, Sampling, SeqStep, Step
@@ -55,12 +55,24 @@ class DecodeSteps:
         pool = KvPool(model.config, batch * self._blocks, BLOCK_TOKENS, model.dtype, memory, layout)
         self.runner = StepRunner(model, pool, lender or NoPeers())
 
-    def step(self) -> None:
-        """One token for every sequence; returns when they are known."""
-        self.runner.run(self.next_step())
+    def run(self, count: int) -> None:
+        """So many steps, one token of each for every sequence; returns when they are known. As in a worker each begins
+        while the one before is under way, where the device allows that."""
+        before: Begun | None = None
+        for _ in range(count):
+            step = self.next_step()
+            if before is not None and not self.runner.may_follow(step, before):
+                self.runner.finish(before)
+                before = None
+            begun = self.runner.begin(step, before)
+            if before is not None:
+                self.runner.finish(before)
+            before = begun
+        if before is not None:
+            self.runner.finish(before)
 
     def next_step(self) -> Step:
-        """What `step` runs. The one before has to be run."""
+        """The next of what `run` runs. The one before has to be begun."""
         at = self._context + self._done
         seqs = tuple(
             SeqStep(

@@ -126,7 +126,7 @@ class OwnSteps:
             for _ in range(_STEPS):
                 if not self.is_wanted.is_set():
                     break
-                steps.step()
+                steps.run(1)
                 self.count += 1
 
 
