@@ -149,11 +149,11 @@ class CudaDevice(Device):
 
     def stream(self) -> AbstractContextManager[object]:
         """See Device."""
-        return torch.cuda.stream(self._streams.own())
+        return self._streams.own()
 
     def shared_stream(self, *, urgent: bool = False) -> AbstractContextManager[object]:
         """See Device."""
-        return torch.cuda.stream(self._streams.shared(urgent=urgent))
+        return self._streams.shared(urgent=urgent)
 
     def kv_budget(self, share: float) -> int:
         """See Device. What is left of the share after all that is taken, by whomever and for CUDA's context and kernels

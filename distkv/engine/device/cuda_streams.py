@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import itertools
 import threading
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from functools import cache
+from weakref import WeakSet
 
 import torch
 
@@ -25,22 +28,33 @@ class CudaStreams:
         self._place, self._lock = place, threading.Lock()
         (self.aside,) = make(1, 0)
         self._own = itertools.cycle(make(OWN, 0))
-        self._shared = {False: itertools.cycle(make(SHARED, 0)), True: itertools.cycle(make(SHARED, _URGENT))}
+        self._shared = {urgent: [_Shared(one) for one in make(SHARED, _URGENT * urgent)] for urgent in (False, True)}
 
-    def own(self) -> torch.cuda.Stream:
+    def own(self) -> AbstractContextManager[object]:
         """One that is never shared: the one after OWN others is the first again."""
-        return self._after_here(self._own)
-
-    def shared(self, *, urgent: bool) -> torch.cuda.Stream:
-        """One that others may have too, and `own` never gives."""
-        return self._after_here(self._shared[urgent])
-
-    def _after_here(self, streams: itertools.cycle[torch.cuda.Stream]) -> torch.cuda.Stream:
-        """The next one; what it does comes after all that the current stream was given."""
         with self._lock:
-            stream = next(streams)
+            return self._after_here(next(self._own))
+
+    def shared(self, *, urgent: bool) -> AbstractContextManager[object]:
+        """One that others may have too, and `own` never gives: whoever keeps what this returns has it, and it is one of
+        those that fewest have. Who waits there for another device holds up all who have the same."""
+        with self._lock:
+            found = min(self._shared[urgent], key=lambda one: len(one.users))
+            found.users.add(context := self._after_here(found.stream))
+        return context
+
+    def _after_here(self, stream: torch.cuda.Stream) -> torch.cuda.StreamContext:
+        """What it does comes after all that the current stream was given."""
         stream.wait_stream(torch.cuda.current_stream(self._place))
-        return stream
+        return torch.cuda.stream(stream)
+
+
+@dataclass(slots=True)
+class _Shared:
+    """users: as long as they are kept."""
+
+    stream: torch.cuda.Stream
+    users: WeakSet[torch.cuda.StreamContext] = field(default_factory=WeakSet)
 
 
 @cache

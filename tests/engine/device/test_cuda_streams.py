@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from contextlib import AbstractContextManager
 
 import pytest
 import torch
@@ -33,19 +34,36 @@ def streams(monkeypatch: pytest.MonkeyPatch) -> CudaStreams:
     return CudaStreams(PLACE)
 
 
+def key(context: AbstractContextManager[object]) -> tuple[int, int]:
+    found: tuple[int, int] = context.stream.key  # type: ignore[attr-defined]
+    return found
+
+
 def test_no_transfer_gets_a_stream_that_may_be_captured(streams: CudaStreams) -> None:
     """However many threads have asked for one."""
-    own = {streams.own().key for _ in range(100)}  # type: ignore[attr-defined]
-    shared = {streams.shared(urgent=urgent).key for urgent in (False, True) for _ in range(1000)}  # type: ignore[attr-defined]
+    own = {key(streams.own()) for _ in range(100)}
+    kept = [streams.shared(urgent=urgent) for urgent in (False, True) for _ in range(1000)]
+    shared = {key(one) for one in kept}
     assert (len(own), len(shared)) == (OWN, 2 * SHARED)
     assert not own & shared and streams.aside.key not in own | shared  # type: ignore[attr-defined]
 
 
+def test_nobody_shares_one_while_another_is_free(streams: CudaStreams) -> None:
+    """Whatever threads came and went: who waits for mail on one would hold up who has the same."""
+    kept = [streams.shared(urgent=True) for _ in range(3)]
+    for _ in range(5 * SHARED):
+        streams.shared(urgent=True)
+    kept += [streams.shared(urgent=True) for _ in range(SHARED - 3)]
+    assert len({key(one) for one in kept}) == SHARED
+    kept += [streams.shared(urgent=True) for _ in range(SHARED)]
+    assert sorted(map(key, kept)) == sorted([key(one) for one in kept[:SHARED]] * 2), "then as few as can be"
+
+
 def test_urgent_ones_go_first(streams: CudaStreams) -> None:
-    assert streams.shared(urgent=True).key[0] < streams.shared(urgent=False).key[0]  # type: ignore[attr-defined]
+    assert key(streams.shared(urgent=True))[0] < key(streams.shared(urgent=False))[0]
 
 
 def test_what_was_given_to_the_current_stream_is_done_first(streams: CudaStreams) -> None:
     """It may have filled the tensors that are used next."""
-    for stream in (streams.own(), streams.shared(urgent=True)):
-        assert stream.waited_for == ["the current one"]  # type: ignore[attr-defined]
+    for context in (streams.own(), streams.shared(urgent=True)):
+        assert context.stream.waited_for == ["the current one"]  # type: ignore[attr-defined]
