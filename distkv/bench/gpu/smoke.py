@@ -221,7 +221,12 @@ class Smoke:
 
     def _capture(self) -> str:
         numbers = torch.ones(4, device=self._place)
-        captured = self._device.capture(lambda: (numbers + numbers,))
+
+        def run() -> tuple[Tensor, ...]:
+            return (numbers + numbers,)
+
+        run()
+        captured = self._device.capture(run)
         numbers.fill_(3)
         captured.replay()
         return _close(captured.results[0], torch.full_like(numbers, 6), 0)

@@ -237,6 +237,7 @@ def test_tuning_shares_its_time_among_cases_and_shapes(
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.timeout(250)
 def test_a_quick_run(tmp_path: Path) -> None:
     file = tmp_path / "attention.json"
     attention.main.main(["--device", "cuda", "--quick", "--json", str(file)], standalone_mode=False)

@@ -55,6 +55,25 @@ def test_a_stage_that_takes_too_long_is_ended_and_keeps_what_it_said(
     assert (done.exit_code, done.report) == (None, {"goals": []}) and "limit of 3 s" in done.why
 
 
+def test_what_cannot_be_killed_keeps_no_other_stage_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a process that hangs in a GPU's driver."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        started.append(popen(*arguments, **options))
+        return started[0]
+
+    popen = subprocess.Popen
+    monkeypatch.setattr(running, "END_WITHIN_S", 0.1)
+    monkeypatch.setattr(running.subprocess, "Popen", start)
+    monkeypatch.setattr(running.os, "killpg", lambda _pid, _signum: None)
+    deaf = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); "
+    done = running.run(stage(deaf + SAYS + STAYS), tmp_path, tmp_path, 3, lambda _: None)
+    assert (done.exit_code, done.output) == (None, "one\ntwo") and "limit of 3 s" in done.why
+    started[0].kill()
+    started[0].wait(DEADLINE_S)
+
+
 def test_what_needs_a_program_that_is_not_there_is_left_out(tmp_path: Path) -> None:
     done = running.run(stage(STAYS, needs=("no-such-program",)), tmp_path, tmp_path, LIMIT_S, lambda _: None)
     assert done.why == "left out: there is no no-such-program"

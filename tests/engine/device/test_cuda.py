@@ -87,6 +87,7 @@ def test_a_graph_reads_what_lies_there_when_it_runs(device: CudaDevice) -> None:
 
         run()
         doubled = device.capture(run)
+        doubled.results[0] + 1
         again = device.capture(lambda: (doubled.results[0] + 1,))
         numbers.fill_(3)
         doubled.replay()
@@ -112,6 +113,7 @@ def test_what_cannot_be_captured_is_an_error_and_no_more(device: CudaDevice) -> 
 def test_graphs_come_and_go(device: CudaDevice) -> None:
     with device.stream():
         (numbers,) = device.to_device(torch.ones(4))
+        numbers + 1
         for count in range(3):
             captured = device.capture(lambda count=count: (numbers + count,))
             captured.replay()
