@@ -124,4 +124,4 @@ def test_cuda_is_called_in_one_place() -> None:
     root = Path(distkv.__file__).parent
     files = [file for package in ("engine", "actors") for file in (root / package).rglob("*.py")]
     callers = {file.name for file in files if "torch.cuda" in file.read_text(encoding="utf-8")}
-    assert callers == {"cuda.py", "cuda_streams.py"}
+    assert callers == {"cuda.py", "cuda_graphs.py", "cuda_streams.py"}
