@@ -25,6 +25,7 @@ from distkv.wire.links import LinkIdentity, PoolMemory, TensorLink, connect, hel
 from distkv.wire.links.base import CheckingLink
 from distkv.wire.links.mapped_copy import copy_blocks
 from distkv.wire.links.runs import places_of
+from distkv.wire.links.slot_numbers import are_equal
 from distkv.wire.links.transports.registry import OPTIONAL
 from distkv.wire.messages.data import Attend
 
@@ -150,7 +151,7 @@ class Ways:
         if read is None:
             raise RuntimeError("nothing is checked on the way here")
         read.wait(DEADLINE_S)
-        if list(read.checksums) != self._expected(layout):
+        if not are_equal(read.checksums, self._expected(layout)):
             raise RuntimeError("blocks came with wrong checksums")
 
     def _expected(self, layout: Layout) -> list[int]:

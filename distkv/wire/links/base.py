@@ -7,6 +7,7 @@ time would wait for each other until a timeout.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -49,8 +50,8 @@ class CheckedRead(BlockRead, Protocol):
     """A read that computes checksums on the way."""
 
     @property
-    def checksums(self) -> Sequence[int]:
-        """xxh3 of every block as it was written, in the order of the slots; once it is complete."""
+    def checksums(self) -> array[int]:
+        """xxh3 (uint64) of every block as it was written, in the order of the slots; once it is complete."""
 
 
 class TensorLink(Protocol):
@@ -125,10 +126,10 @@ class CheckingLink(Protocol):
     def read_checked(self, slots: Sequence[int], into: Destination) -> CheckedRead | None:
         """As `read_blocks`, of whole rBlocks; None, with nothing started, where it cannot be done."""
 
-    def copy_checked(self, slots: Sequence[int], to: Sequence[int]) -> list[int] | None:
+    def copy_checked(self, slots: Sequence[int], to: Sequence[int]) -> array[int] | None:
         """Copy few rBlocks to these addresses, which others write to no more than a destination of reads; returns the
-        xxh3 of each as it was written. None, with nothing copied, where it cannot be done. Raises as `read_blocks` and
-        `BlockRead.poll` do, and ValueError, with nothing copied, once the link was ended here."""
+        xxh3 (uint64) of each as it was written. None, with nothing copied, where it cannot be done. Raises as
+        `read_blocks` and `BlockRead.poll` do, and ValueError, with nothing copied, once the link was ended here."""
 
 
 @runtime_checkable

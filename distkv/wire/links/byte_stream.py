@@ -230,6 +230,11 @@ class ByteStream:
             os.sched_yield()  # the peer may be on this core
         return True
 
+    def check_open(self) -> None:
+        """Raise LinkClosed once it is dead, as far as is known without a look at the socket."""
+        self.enter()
+        self.leave()
+
     def check_alive(self) -> None:
         """Raise LinkClosed if the peer has ended; reads nothing."""
         self.enter()

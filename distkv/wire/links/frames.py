@@ -45,7 +45,8 @@ class FrameSocket:
     ) -> None:
         self.max_header_bytes, self.max_body_bytes = max_header_bytes, max_body_bytes
         self._stream = ByteStream(sock, peer, awaits=asks)
-        self.fileno, self.check_alive = self._stream.fileno, self._stream.check_alive
+        self.fileno, self.check_open = self._stream.fileno, self._stream.check_open
+        self.check_alive = self._stream.check_alive
         self.kill, self.end, self.in_use = self._stream.kill, self._stream.end, self._stream.in_use
         # Bytes [start, stop) of the stage came from the socket and are not used yet.
         self._stage = memoryview(bytearray(_STAGE_BYTES))

@@ -11,6 +11,7 @@ import numpy as np
 
 from distkv.wire.links.native import native
 from distkv.wire.links.runs import Runs
+from distkv.wire.links.slot_numbers import numbers_of
 
 
 def copy_runs(pool: memoryview, runs: Runs) -> None:
@@ -31,7 +32,7 @@ def copy_blocks(pool: memoryview, slots: Sequence[int], places: array[int], bloc
     meanwhile. Raises as `copy_runs` does."""
     base = _address(pool)
     if function := native("copy_blocks"):
-        of_slots = array("q", slots)
+        of_slots = numbers_of(slots)
         assert len(of_slots) == len(places)
         function(base, of_slots.buffer_info()[0], places.buffer_info()[0], len(places), block_bytes)
         return
@@ -39,17 +40,17 @@ def copy_blocks(pool: memoryview, slots: Sequence[int], places: array[int], bloc
         ctypes.memmove(place, base + slot * block_bytes, block_bytes)
 
 
-def copy_checked(pool: memoryview, slots: Sequence[int], places: Sequence[int], block_bytes: int) -> list[int]:
-    """As `copy_blocks`, one by one; returns the xxh3 of each as it was written. Only where `can_check`."""
+def copy_checked(pool: memoryview, slots: Sequence[int], places: Sequence[int], block_bytes: int) -> array[int]:
+    """As `copy_blocks`, one by one; returns the xxh3 (uint64) of each as it was written. Only where `can_check`."""
     base = _address(pool)
-    of_slots, to = array("q", slots), array("q", places)
+    of_slots, to = numbers_of(slots), numbers_of(places)
     found = array("Q", bytes(8 * len(of_slots)))
     function = native("copy_blocks_checked")
     assert function is not None and len(of_slots) == len(to)
     addresses = (one.buffer_info()[0] for one in (of_slots, to, found))
     is_done = function(base, *addresses, len(of_slots), block_bytes)
     assert is_done, "blocks that can be checked"
-    return found.tolist()
+    return found
 
 
 @cache

@@ -21,6 +21,7 @@ from typing import Literal, Protocol, Self
 import numpy as np
 
 from distkv.errors import ConfigError, DistKVError
+from distkv.wire.links.slot_numbers import bounds_of
 from distkv.wire.links.slot_views import SlotViews
 from distkv.wire.messages.common import Value
 
@@ -241,7 +242,10 @@ def _check(fd: int, size_bytes: int, token: str) -> None:
 
 def slots_problem(slots: Sequence[int], num_slots: int) -> str:
     """What is wrong with these slot numbers of a pool of `num_slots`, or ""."""
-    if not slots or 0 <= min(slots) <= max(slots) < num_slots:
+    if not slots:
+        return ""
+    low, high = bounds_of(slots)
+    if 0 <= low <= high < num_slots:
         return ""
     for slot in slots:
         if not 0 <= slot < num_slots:

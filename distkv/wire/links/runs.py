@@ -11,10 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distkv.wire.links.pool_memory import Part, PoolShape, part_problem, slots_problem
+from distkv.wire.links.slot_numbers import FEW
 from distkv.wire.links.slot_views import SlotViews
-
-_FEW = 32
-"""So many blocks are gone through one by one in less time than arrays of them are made."""
 
 Destination = Sequence[memoryview]
 """Where a read puts its blocks: writable views of one or more whole rBlocks, or parts of them, each."""
@@ -107,11 +105,11 @@ def places_of(into: Destination, size: int) -> Places:
     `runs_of`. Raises as that does."""
     memory = [_writable(view) for view in ([into.memory] if isinstance(into, SlotViews) else into) if view.nbytes]
     bases = [view.__array_interface__["data"][0] for view in memory]
-    if isinstance(into, SlotViews) and len(into.slots) > _FEW:
-        addresses = np.asarray(array("q", into.slots)) * size + bases[0]
+    if isinstance(into, SlotViews) and len(into.slots) > FEW:
+        addresses = np.asarray(into.numbers) * size + bases[0]
         return Places(array("q", addresses.tobytes()), memory)
     if isinstance(into, SlotViews):
-        return Places(array("q", [bases[0] + slot * size for slot in into.slots]), memory)
+        return Places(array("q", [bases[0] + slot * size for slot in into.numbers]), memory)
     starts = (range(base, base + view.nbytes, size) for base, view in zip(bases, memory, strict=True))
     return Places(array("q", chain.from_iterable(starts)), memory)
 
@@ -138,7 +136,7 @@ def _places(into: Destination, size: int) -> tuple[NDArray[np.int64], list[NDArr
     memory = [_writable(view) for view in ([into.memory] if isinstance(into, SlotViews) else into) if view.nbytes]
     bases = np.array([view.__array_interface__["data"][0] for view in memory], dtype=np.int64)
     if isinstance(into, SlotViews):
-        return bases[0] + np.asarray(into.slots, dtype=np.int64) * size, memory
+        return bases[0] + np.asarray(into.numbers) * size, memory
     counts = np.array([view.nbytes // size for view in memory], dtype=np.int64)
     before = np.cumsum(counts) - counts
     places: NDArray[np.int64] = np.repeat(bases - before * size, counts) + np.arange(counts.sum()) * size

@@ -8,14 +8,25 @@ from typing import overload
 
 import numpy as np
 
+from distkv.wire.links.slot_numbers import bounds_of, numbers_of
+
 
 class SlotViews(Sequence[memoryview]):
-    """The bytes of these slots of `memory`, in order: a view for each run of neighbours, made when it is looked at."""
+    """The bytes of these slots of `memory`, in order: a view for each run of neighbours, made when it is looked at.
+
+    numbers: the slots as int64, which nobody changes.
+    """
 
     def __init__(self, memory: memoryview, slot_bytes: int, slots: Sequence[int]) -> None:
         """memory: flat bytes. Raises ValueError for a slot that it does not have."""
-        if len(slots) and not 0 <= min(slots) <= max(slots) < memory.nbytes // slot_bytes:
-            raise ValueError(f"slots from {min(slots)} to {max(slots)} of {memory.nbytes // slot_bytes}")
+        num_slots = memory.nbytes // slot_bytes
+        try:
+            self.numbers = numbers_of(slots)
+        except OverflowError:
+            raise ValueError(f"slots from {min(slots)} to {max(slots)} of {num_slots}") from None
+        low, high = bounds_of(self.numbers) if len(slots) else (0, 0)
+        if len(slots) and not 0 <= low <= high < num_slots:
+            raise ValueError(f"slots from {low} to {high} of {num_slots}")
         self.memory, self.slot_bytes, self.slots = memory, slot_bytes, slots
 
     @property
@@ -48,7 +59,7 @@ class SlotViews(Sequence[memoryview]):
         size = self.slot_bytes
         if len(self.slots) <= 1:
             return [(slot * size, (slot + 1) * size) for slot in self.slots]
-        slots = np.asarray(self.slots, dtype=np.int64)
+        slots = np.asarray(self.numbers)
         cuts = np.flatnonzero(np.diff(slots) != 1) + 1
         starts = slots[np.r_[0, cuts]] * size
         ends = (slots[np.r_[cuts, len(slots)] - 1] + 1) * size

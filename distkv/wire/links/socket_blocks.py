@@ -45,8 +45,8 @@ class ArrivingBlocks:
         return self.num_bytes - self.received
 
     @property
-    def checksums(self) -> list[int]:
-        return self._found.tolist()
+    def checksums(self) -> array[int]:
+        return self._found
 
     def take(self, came: memoryview) -> int:
         """Bytes that were received before; returns how many of them belong here."""

@@ -74,6 +74,33 @@ def test_neighbours_at_one_end_or_at_both(copy: Copy) -> None:
     assert not np.delete(rows, places, axis=0).any()
 
 
+@pytest.mark.parametrize("num_blocks", [35, 40, 43])
+@pytest.mark.parametrize("shift", [0, 8])
+def test_short_runs_that_are_copied_a_few_at_once(copy: Copy, num_blocks: int, shift: int) -> None:
+    """Past the caches: blocks alone, in rows of some lengths, and alone again; at a place that others lie around."""
+    slot_bytes = 32_768
+    rng = np.random.default_rng(num_blocks)
+    pool = rng.integers(0, 256, 64 * slot_bytes, dtype=np.uint8)
+    memory = np.zeros(65 * slot_bytes + 64, dtype=np.uint8)
+    start = -memory.ctypes.data % 64 + shift
+    target = memory[start : start + 64 * slot_bytes]
+    slots, places = rng.permutation(64)[:num_blocks], rng.permutation(64)[:num_blocks]
+    for first, end in ((7, 9), (9, 14), (20, 26)):
+        slots[first:end] = slots[first] // 2 + np.arange(end - first)
+        places[first:end] = -1
+        free = [at for at in range(64 - end + first) if not set(range(at, at + end - first)) & set(places.tolist())]
+        if free:
+            places[first:end] = free[0] + np.arange(end - first)
+    kept = places >= 0
+    slots, places = slots[kept], places[kept]
+    views = [memoryview(target)[place * slot_bytes : (place + 1) * slot_bytes] for place in places.tolist()]
+    copy(memoryview(pool), slots.tolist(), slot_bytes, views)
+    rows = target.reshape(64, -1)
+    assert np.array_equal(rows[places], pool.reshape(64, -1)[slots])
+    assert not np.delete(rows, places, axis=0).any()
+    assert not memory[:start].any() and not memory[start + len(target) :].any()
+
+
 def test_of_nothing(copy: Copy) -> None:
     copy(memoryview(bytes(8)), [], 8, [])
 
@@ -101,8 +128,30 @@ def test_checksums_on_the_way_are_those_of_xxhash(block_bytes: int, shift: int) 
     found = copy_checked(memoryview(pool), slots, places_of([into], block_bytes).addresses, block_bytes)
     expected = [pool[slot * block_bytes : (slot + 1) * block_bytes].tobytes() for slot in slots]
     assert into == b"".join(expected)
-    assert found == [xxhash.xxh3_64_intdigest(block) for block in expected]
+    assert found.tolist() == [xxhash.xxh3_64_intdigest(block) for block in expected]
     assert not target[:start].any() and not target[start + 5 * block_bytes :].any()
+
+
+@checking
+@pytest.mark.parametrize("num_blocks", [3, 4, 5, 8, 23])
+@pytest.mark.parametrize("block_bytes", [1024, 4096, 4096 + 512])
+@pytest.mark.parametrize("shift", [0, 8])
+def test_scattered_blocks_are_checked_a_few_at_once_and_the_rest_alone(
+    num_blocks: int, block_bytes: int, shift: int
+) -> None:
+    rng = np.random.default_rng(num_blocks)
+    pool = rng.integers(0, 256, 64 * block_bytes, dtype=np.uint8)
+    memory = np.zeros(65 * block_bytes + 64, dtype=np.uint8)
+    start = -memory.ctypes.data % 64 + shift
+    target = memory[start : start + 64 * block_bytes].reshape(64, -1)
+    # Scattered, a row in the middle, and scattered again.
+    slots = [*rng.permutation(30).tolist()[: num_blocks - 3], 40, 41, 42][:num_blocks]
+    places = rng.permutation(64)[:num_blocks].tolist()
+    found = copy_checked(memoryview(pool), slots, [target.ctypes.data + i * block_bytes for i in places], block_bytes)
+    blocks = pool.reshape(64, -1)[slots]
+    assert np.array_equal(target[places], blocks)
+    assert not np.delete(target, places, axis=0).any()
+    assert found.tolist() == [xxhash.xxh3_64_intdigest(block.tobytes()) for block in blocks]
 
 
 @checking
@@ -125,7 +174,7 @@ def test_a_link_checks_what_it_reads(transport: str) -> None:
         assert list(read.checksums) == [xxhash.xxh3_64_intdigest(block) for block in blocks]
         memory = np.zeros(2 * SLOT_BYTES, dtype=np.uint8)
         found = pair.asking.copy_checked([6, 40], [memory.ctypes.data, memory.ctypes.data + SLOT_BYTES])
-        assert found == (list(read.checksums)[1::2] if transport == "shm" else None)
+        assert found == (read.checksums[1::2] if transport == "shm" else None)
         assert memory.tobytes() == (b"".join(blocks[1::2]) if transport == "shm" else bytes(2 * SLOT_BYTES))
         with pytest.raises(MalformedMessage, match="outside the pool"):
             pair.asking.read_checked([NUM_SLOTS], [into[:SLOT_BYTES]])

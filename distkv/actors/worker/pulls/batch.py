@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -21,6 +22,7 @@ from distkv.wire.links import (
     Pool,
     TensorLink,
 )
+from distkv.wire.links.slot_numbers import are_equal
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,7 @@ class Batch:
                 found = list(checksums(self._views, self._pool.slot_bytes))
         found = found or checksums_of_slots(self._pool, self._slots)
         expected = [job.pull.checksums[index] for job, index in self._blocks]
-        if list(found) == expected:
+        if are_equal(found if isinstance(found, array) else array("Q", found), expected):
             return
         for (job, _index), checksum, right in zip(self._blocks, found, expected, strict=True):
             job.wrong += checksum != right

@@ -1,5 +1,6 @@
 // Scattered copies between memories that are both mapped here, in one call.
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 
@@ -14,6 +15,10 @@ namespace {
 // Of a whole call: what is larger leaves the caches before anybody reads it, and does not push out what is in them.
 constexpr int64_t kStreamBytes = 1 << 20;
 constexpr int64_t kAhead = 1024;
+// Short runs are copied so many at once, so many bytes of each in turn: what each of them waits for, the walk to its page
+// and its first lines, comes while others are copied, as no processor fetches ahead from one page into another.
+constexpr int kLanes = 4;
+constexpr int64_t kTurn = 256, kFetched = 1024, kLongestLane = 1 << 17;
 
 #if defined(__x86_64__)
 
@@ -39,6 +44,22 @@ __attribute__((target("avx2"))) void stream_copy(char* to, const char* from, int
     std::memcpy(to + at, from + at, size - at);
 }
 
+// kLanes runs of `size` bytes, a multiple of kTurn; each `to` is aligned by 32 bytes. next: those that follow in time.
+__attribute__((target("avx2"))) void stream_lanes(char* const* to, const char* const* from, const char* const* next,
+                                                  int64_t size) {
+    for (int64_t at = 0; at < size; at += kTurn) {
+        if (at + kFetched == size) {
+            for (int lane = 0; lane < kLanes; ++lane) _mm_prefetch(next[lane], _MM_HINT_T0);
+        }
+        for (int lane = 0; lane < kLanes; ++lane) {
+            for (int64_t part = at; part < at + kTurn; part += 32) {
+                const __m256i data = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from[lane] + part));
+                _mm256_stream_si256(reinterpret_cast<__m256i*>(to[lane] + part), data);
+            }
+        }
+    }
+}
+
 bool can_stream() {
     __builtin_cpu_init();
     return __builtin_cpu_supports("avx2");
@@ -48,25 +69,63 @@ bool can_stream() {
 
 void stream_copy(char* to, const char* from, int64_t size) { std::memcpy(to, from, size); }
 
+void stream_lanes(char* const*, const char* const*, const char* const*, int64_t) {}
+
 bool can_stream() { return false; }
 
 #endif
 
-void copy_run(char* to, const char* from, int64_t size, bool stream) {
-    if (stream) {
-        stream_copy(to, from, size);
-    } else {
-        std::memcpy(to, from, size);
-    }
-}
+// The runs of a call, one after the other.
+class Copies {
+public:
+    explicit Copies(int64_t total_bytes) : streams_(total_bytes >= kStreamBytes && can_stream()) {}
 
-void end_copies(bool stream) {
+    void add(char* to, const char* from, int64_t size) {
+        if (!streams_) {
+            std::memcpy(to, from, size);
+            return;
+        }
+        if (!is_lane(to, size) || (held_ && size != size_)) end_lanes();
+        if (!is_lane(to, size)) {
+            stream_copy(to, from, size);
+            return;
+        }
+        if (held_ == 2 * kLanes) {
+            stream_lanes(to_, from_, from_ + kLanes, size_);
+            held_ = kLanes;
+            std::copy_n(to_ + kLanes, kLanes, to_);
+            std::copy_n(from_ + kLanes, kLanes, from_);
+        }
+        size_ = size;
+        to_[held_] = to;
+        from_[held_++] = from;
+    }
+
+    void end() {
+        end_lanes();
 #if defined(__x86_64__)
-    if (stream) _mm_sfence();
-#else
-    (void)stream;
+        if (streams_) _mm_sfence();
 #endif
-}
+    }
+
+private:
+    static bool is_lane(char* to, int64_t size) {
+        return size <= kLongestLane && size % kTurn == 0 && (reinterpret_cast<uintptr_t>(to) & 31) == 0;
+    }
+
+    void end_lanes() {
+        int done = 0;
+        for (; done + kLanes <= held_; done += kLanes) stream_lanes(to_ + done, from_ + done, from_ + done, size_);
+        for (; done < held_; ++done) stream_copy(to_[done], from_[done], size_);
+        held_ = 0;
+    }
+
+    const bool streams_;
+    int held_ = 0;
+    int64_t size_ = 0;
+    char* to_[2 * kLanes];
+    const char* from_[2 * kLanes];
+};
 
 }  // namespace
 
@@ -75,23 +134,23 @@ DISTKV_EXPORT void distkv_copy_runs(const char* base, const int64_t* offsets, co
                                     int64_t count) {
     int64_t total = 0;
     for (int64_t run = 0; run < count; ++run) total += sizes[run];
-    const bool stream = total >= kStreamBytes && can_stream();
+    Copies copies(total);
     for (int64_t run = 0; run < count; ++run) {
-        copy_run(reinterpret_cast<char*>(places[run]), base + offsets[run], sizes[run], stream);
+        copies.add(reinterpret_cast<char*>(places[run]), base + offsets[run], sizes[run]);
     }
-    end_copies(stream);
+    copies.end();
 }
 
 // Copies blocks slots[i] of `block_bytes` each, counted from `base`, to the addresses places[i], for `count` blocks;
 // neighbours at both ends in one run.
 DISTKV_EXPORT void distkv_copy_blocks(const char* base, const int64_t* slots, const int64_t* places, int64_t count,
                                       int64_t block_bytes) {
-    const bool stream = count * block_bytes >= kStreamBytes && can_stream();
+    Copies copies(count * block_bytes);
     for (int64_t first = 0, end; first < count; first = end) {
         end = first + 1;
         while (end < count && slots[end] - slots[end - 1] == 1 && places[end] - places[end - 1] == block_bytes) ++end;
-        copy_run(reinterpret_cast<char*>(places[first]), base + slots[first] * block_bytes, (end - first) * block_bytes,
-                 stream);
+        copies.add(reinterpret_cast<char*>(places[first]), base + slots[first] * block_bytes,
+                   (end - first) * block_bytes);
     }
-    end_copies(stream);
+    copies.end();
 }

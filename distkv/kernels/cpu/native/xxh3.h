@@ -24,6 +24,7 @@ constexpr uint64_t kPrime64_1 = 0x9E3779B185EBCA87ULL, kPrime64_2 = 0xC2B2AE3D27
 constexpr uint64_t kPrime64_3 = 0x165667B19E3779F9ULL, kPrime64_4 = 0x85EBCA77C2B2AE63ULL;
 constexpr uint64_t kPrime64_5 = 0x27D4EB2F165667C5ULL, kAvalanche = 0x165667919E3779F9ULL;
 constexpr int64_t kStripe = 64, kStripesPerBlock = 16, kBlock = kStripe * kStripesPerBlock, kFetched = 4096;
+constexpr int kLastStripeKey = 121, kMergeKey = 11;  // where in the secret these keys begin
 
 constexpr unsigned char kSecret[192] = {
     0xb8, 0xfe, 0x6c, 0x39, 0x23, 0xa4, 0x4b, 0xbe, 0x7c, 0x01, 0x81, 0x2c, 0xf7, 0x21, 0xad, 0x1c,
@@ -50,6 +51,17 @@ uint64_t folded(uint64_t a, uint64_t b) {
     return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
 }
 
+// What is made of the sums over all bytes.
+uint64_t merged(const uint64_t* words, int64_t size) {
+    uint64_t sum = static_cast<uint64_t>(size) * kPrime64_1;
+    for (int i = 0; i < 4; ++i) {
+        const unsigned char* secret = kSecret + kMergeKey + 16 * i;
+        sum += folded(words[2 * i] ^ word(secret), words[2 * i + 1] ^ word(secret + 8));
+    }
+    sum = (sum ^ (sum >> 37)) * kAvalanche;
+    return sum ^ (sum >> 32);
+}
+
 #define DISTKV_AVX2 __attribute__((target("avx2"), always_inline)) inline
 
 DISTKV_AVX2 __m256i load(const void* at) { return _mm256_loadu_si256(static_cast<const __m256i*>(at)); }
@@ -71,6 +83,21 @@ struct Sums {
     __m256i low, high;
 };
 
+DISTKV_AVX2 Sums first_sums() {
+    return {_mm256_set_epi64x(kPrime64_3, kPrime64_2, kPrime64_1, kPrime32_3),
+            _mm256_set_epi64x(kPrime32_1, kPrime64_5, kPrime32_2, kPrime64_4)};
+}
+
+DISTKV_AVX2 void scramble(Sums& sums) {
+    sums.low = scrambled(sums.low, kSecret + 128);
+    sums.high = scrambled(sums.high, kSecret + 160);
+}
+
+DISTKV_AVX2 void store(uint64_t* words, const Sums& sums) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(words), sums.low);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(words) + 1, sums.high);
+}
+
 // Writes a stripe and takes it into the sums; `ahead` is needed soon.
 template <Write write>
 DISTKV_AVX2 void stripe(Sums& sums, char* to, const char* from, const unsigned char* secret, const char* ahead) {
@@ -91,8 +118,7 @@ DISTKV_AVX2 void stripe(Sums& sums, char* to, const char* from, const unsigned c
 // The checksum of `size` > 240 bytes; `next`: where those begin that follow in time. to: unused if nothing is written.
 template <Write write>
 __attribute__((target("avx2"))) uint64_t checksum_of(char* to, const char* from, int64_t size, const char* next) {
-    Sums sums = {_mm256_set_epi64x(kPrime64_3, kPrime64_2, kPrime64_1, kPrime32_3),
-                 _mm256_set_epi64x(kPrime32_1, kPrime64_5, kPrime32_2, kPrime64_4)};
+    Sums sums = first_sums();
     const int64_t blocks = (size - 1) / kBlock, stripes = (size - 1 - blocks * kBlock) / kStripe;
     // What is fetched while `at` is worked on lies this far behind it, in the next block where this one has ended.
     const int64_t ahead = std::min(kFetched, size);
@@ -102,36 +128,28 @@ __attribute__((target("avx2"))) uint64_t checksum_of(char* to, const char* from,
         for (int64_t i = 0; i < kStripesPerBlock; ++i, at += kStripe) {
             stripe<write>(sums, to + at, from + at, kSecret + 8 * i, fetched + i * kStripe);
         }
-        sums.low = scrambled(sums.low, kSecret + 128);
-        sums.high = scrambled(sums.high, kSecret + 160);
+        scramble(sums);
     }
     next += ahead - size;
     for (int64_t i = 0; i < stripes; ++i, at += kStripe) {
         stripe<write>(sums, to + at, from + at, kSecret + 8 * i, next + at);
     }
     if (size - at == kStripe) {
-        stripe<write>(sums, to + at, from + at, kSecret + 121, next + at);
+        stripe<write>(sums, to + at, from + at, kSecret + kLastStripeKey, next + at);
     } else {
         // The last stripe ends with the input, so it overlaps others. It is read back, as the source may change
         // meanwhile: what is checked is what was written.
         if (write != Write::NOWHERE) std::memcpy(to + at, from + at, size - at);
         const char* there = (write == Write::NOWHERE ? from : to) + size;
-        sums.low = accumulated(sums.low, load(there - 64), kSecret + 121);
-        sums.high = accumulated(sums.high, load(there - 32), kSecret + 153);
+        sums.low = accumulated(sums.low, load(there - 64), kSecret + kLastStripeKey);
+        sums.high = accumulated(sums.high, load(there - 32), kSecret + kLastStripeKey + 32);
     }
     uint64_t words[8];
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(words), sums.low);
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(words) + 1, sums.high);
-    uint64_t sum = static_cast<uint64_t>(size) * kPrime64_1;
-    for (int i = 0; i < 4; ++i) {
-        const unsigned char* secret = kSecret + 11 + 16 * i;
-        sum += folded(words[2 * i] ^ word(secret), words[2 * i + 1] ^ word(secret + 8));
-    }
-    sum = (sum ^ (sum >> 37)) * kAvalanche;
-    return sum ^ (sum >> 32);
+    store(words, sums);
+    return merged(words, size);
 }
 
-bool can_checksum(int64_t size) {
+[[maybe_unused]] bool can_checksum(int64_t size) {
     __builtin_cpu_init();
     return size > 240 && __builtin_cpu_supports("avx2");
 }
@@ -147,7 +165,7 @@ uint64_t checksum_of(char*, const char*, int64_t, const char*) {
     return 0;
 }
 
-bool can_checksum(int64_t) { return false; }
+[[maybe_unused]] bool can_checksum(int64_t) { return false; }
 
 }  // namespace
 

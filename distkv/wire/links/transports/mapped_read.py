@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from array import array
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -64,7 +65,7 @@ class CheckedMappedRead(MappedRead):
         give_up: Callable[[float], LinkTimeout],
     ) -> None:
         """Of blocks that `can_check`."""
-        self.checksums: list[int] = []
+        self.checksums = array("Q")
         pieces = _pieces(len(slots), block_bytes)
         # Pieces know their destination and not this read: nobody waits for a collection of garbage to have it back.
         copies = [partial(_copy_checked, pool, slots[one], places, one, block_bytes, self.checksums) for one in pieces]
@@ -72,7 +73,7 @@ class CheckedMappedRead(MappedRead):
 
 
 def _copy_checked(
-    pool: memoryview, slots: Sequence[int], places: Places, piece: slice, block_bytes: int, found: list[int]
+    pool: memoryview, slots: Sequence[int], places: Places, piece: slice, block_bytes: int, found: array[int]
 ) -> None:
     found += copy_checked(pool, slots, places.addresses[piece], block_bytes)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 
 from distkv.errors import LinkTimeout, MalformedMessage
@@ -10,6 +11,7 @@ from distkv.wire.links.frames import FrameSocket
 from distkv.wire.links.mapped_copy import can_check, copy_checked
 from distkv.wire.links.pool_memory import MappablePool, Part, PeerPool, PoolUnmappable, host_key, slots_problem
 from distkv.wire.links.runs import Destination, places_of, runs_of
+from distkv.wire.links.slot_numbers import numbers_of
 from distkv.wire.links.transports.mapped_read import CheckedMappedRead, MappedRead, copies_of_blocks, copies_of_runs
 from distkv.wire.links.transports.offer import TransportUnusable, offered
 from distkv.wire.links.transports.sockets import greet, open_tcp, open_unix
@@ -26,25 +28,23 @@ class ShmLink(StreamLink):
         self._pool, self.mapped = pool, pool.view
 
     def read_blocks(self, slots: Sequence[int], into: Destination, part: Part | None = None) -> BlockRead:
-        self._check_read(slots, into, part)
-        self._frames.check_alive()
+        numbers = self._checked_numbers(slots, into, part)
         if part is None:
-            copies = copies_of_blocks(self._pool.view, slots, places_of(into, self.slot_bytes), self.slot_bytes)
+            copies = copies_of_blocks(self._pool.view, numbers, places_of(into, self.slot_bytes), self.slot_bytes)
         else:
-            copies = copies_of_runs(self._pool.view, runs_of(slots, self.slot_bytes, into, part))
+            copies = copies_of_runs(self._pool.view, runs_of(numbers, self.slot_bytes, into, part))
         return MappedRead(copies, self._frames.check_alive, self._give_up)
 
     def read_checked(self, slots: Sequence[int], into: Destination) -> CheckedRead | None:
         """See CheckingLink."""
         if not can_check(self.slot_bytes):
             return None
-        self._check_read(slots, into, None)
-        self._frames.check_alive()
+        numbers = self._checked_numbers(slots, into, None)
         places = places_of(into, self.slot_bytes)
         alive = self._frames.check_alive
-        return CheckedMappedRead(self._pool.view, slots, places, self.slot_bytes, alive, self._give_up)
+        return CheckedMappedRead(self._pool.view, numbers, places, self.slot_bytes, alive, self._give_up)
 
-    def copy_checked(self, slots: Sequence[int], to: Sequence[int]) -> list[int] | None:
+    def copy_checked(self, slots: Sequence[int], to: Sequence[int]) -> array[int] | None:
         """See CheckingLink."""
         if not can_check(self.slot_bytes):
             return None
@@ -62,6 +62,17 @@ class ShmLink(StreamLink):
     def abort(self) -> None:
         super().abort()
         self._pool.close()
+
+    def _checked_numbers(self, slots: Sequence[int], into: Destination, part: Part | None) -> array[int]:
+        """The slots of a read that may begin. Whether the peer lives is looked at behind every piece, as it may die
+        meanwhile; here only whether the link has ended."""
+        try:
+            numbers = numbers_of(slots)
+        except OverflowError:
+            raise MalformedMessage(slots_problem(slots, self.num_slots)) from None
+        self._check_read(numbers, into, part)
+        self._frames.check_open()
+        return numbers
 
     def _give_up(self, waited_s: float) -> LinkTimeout:
         late = LinkTimeout(self.peer, waited_s)

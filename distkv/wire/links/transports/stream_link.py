@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 
 from distkv.errors import MalformedMessage
@@ -82,6 +83,6 @@ class SocketLink(StreamLink):
         self._check_read(slots, into, None)
         return self._reads.start_checked(slots, into, self.slot_bytes)
 
-    def copy_checked(self, _slots: Sequence[int], _to: Sequence[int]) -> list[int] | None:
+    def copy_checked(self, _slots: Sequence[int], _to: Sequence[int]) -> array[int] | None:
         """See CheckingLink; never, as the owner's answer would be waited for."""
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from array import array
 from collections import deque
 from collections.abc import Sequence
 
@@ -145,7 +146,7 @@ class CheckedStreamRead(StreamRead):
 
     def __init__(self, reads: StreamReads) -> None:
         super().__init__(reads)
-        self.checksums: list[int] = []
+        self.checksums = array("Q")
 
     def arrived(self, blocks: ArrivingBlocks) -> None:
         super().arrived(blocks)
