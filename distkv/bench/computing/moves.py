@@ -24,8 +24,8 @@ from distkv.bench.harness.machine import machine_facts, versions_of
 from distkv.bench.harness.processes import thread_seconds
 from distkv.bench.harness.report import Report, results
 from distkv.bench.move_cells.goals import (
+    ALONE,
     BURST,
-    FOURS,
     ROLES,
     beside_case,
     goals_of,
@@ -37,13 +37,14 @@ from distkv.bench.move_cells.instance import Instance, Load
 from distkv.bench.move_cells.moving import Moving
 from distkv.bench.workloads.computing.decode_steps import BLOCK_TOKENS
 from distkv.control.loan.debtor.moves import MAX_READY_BLOCKS
+from distkv.control.schedule.making_room import LEAST_MOVE_BLOCKS
 from distkv.types import Transport
 
 SAMPLE_S, SETTLE_S = 0.7, 0.1
 TOKENS = 0, 16, 32, 64
 BURST_BLOCKS = MAX_READY_BLOCKS
 HELP = """Decode throughput of two instances while rBlocks of a request of the one are moved to the other: 16, 32 and 64
-tokens after each decode step, beside none.
+tokens for each decode step, beside none; as many rBlocks at a time as leave together where a decode needs room.
 
 \\b
 Examples:
@@ -75,10 +76,8 @@ def measure(say: Say, *, quick: bool, transport: Transport, batch: int, context:
         for beginning in [one.begin(members) for one in both]:
             beginning.result()
         moving = Moving(*both)
-        variants = {
-            variant_of(tokens): partial(_sample, moving, tokens // BLOCK_TOKENS, 1, sample_s) for tokens in TOKENS
-        }
-        variants[FOURS] = partial(_sample, moving, 4, 4, sample_s)
+        variants = {variant_of(tokens): partial(_sample, moving, *_together(tokens), sample_s) for tokens in TOKENS}
+        variants[ALONE] = partial(_sample, moving, 1, 1, sample_s)
         burst = min(BURST_BLOCKS, both[0].num_blocks)
         variants[BURST] = partial(_sample, moving, burst, burst, sample_s)
         samples = alternate(variants, rounds, report=say)
@@ -94,15 +93,19 @@ def measure(say: Say, *, quick: bool, transport: Transport, batch: int, context:
         "command": f"distkv bench moves --transport {transport} --batch {batch} --context {context} --rounds {rounds}"
         + (" --quick" if quick else ""),
         "contenders": {
-            variant_of(
-                16
-            ): "an rBlock after each step of the debtor, in a Checksum and a Pull of its own; 32, 64: two, four",
-            FOURS: "four after every fourth step, in one Checksum and one Pull",
+            variant_of(16): f"{LEAST_MOVE_BLOCKS} rBlocks after every {LEAST_MOVE_BLOCKS}th step of the debtor, in one "
+            "Checksum and one Pull, as rManagers make room; 32, 64: as many, twice and four times as often",
+            ALONE: "one after each step, in a Checksum and a Pull of its own",
             BURST: f"as many rBlocks after so many steps, {burst} at once in one Checksum and one Pull",
         },
     }
     units = {case: unit_of_name(case) for case in samples}
     return Report("moves", machine, versions_of(("torch",)), results(samples, units), goals), samples
+
+
+def _together(tokens: int) -> tuple[int, int]:
+    """How many rBlocks leave at a time, and after how many steps each time, so that this is what leaves for each."""
+    return (LEAST_MOVE_BLOCKS, LEAST_MOVE_BLOCKS * BLOCK_TOKENS // tokens) if tokens else (0, 1)
 
 
 def _sample(moving: Moving, blocks: int, every: int, seconds: float) -> Mapping[str, float]:

@@ -9,7 +9,7 @@ ROLES = "debtor", "creditor"
 NONE = "no moves"
 LEAST = {16: 0.99, 32: 0.97}
 """Of the decode throughput without moves, by tokens moved per decode step of the debtor."""
-FOURS = "16 tokens, four rBlocks at a time"
+ALONE = "16 tokens, an rBlock at a time"
 BURST = "16 tokens, in bursts"
 
 
@@ -29,7 +29,7 @@ def messages_case(role: str) -> str:
 
 
 def variant_of(tokens: int) -> str:
-    """So many moved after each step."""
+    """So many moved for each step."""
     return f"{tokens} tokens" if tokens else NONE
 
 

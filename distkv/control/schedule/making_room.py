@@ -20,6 +20,8 @@ from distkv.control.schedule.holdings import LONGEST_RETRY_S, Holdings
 from distkv.control.timers import Timers
 
 LEAST_MOVE_BLOCKS = 4
+"""Full blocks that leave at once, where there are as many: what a move costs is messages and threads that wake at both
+instances, and hardly its bytes."""
 SOON_TOKENS = 4
 REDO_S = 0.002
 """Seconds that a sequence stands still for each token it would compute again, before it gives way."""

@@ -14,8 +14,8 @@ from distkv.bench.baselines.checkpoints import MODELS, checkpoint
 from distkv.bench.computing import moves
 from distkv.bench.harness.alternate import Samples
 from distkv.bench.move_cells.goals import (
+    ALONE,
     BURST,
-    FOURS,
     NONE,
     ROLES,
     beside_case,
@@ -26,6 +26,8 @@ from distkv.bench.move_cells.goals import (
 )
 from distkv.bench.move_cells.instance import Instance, Load
 from distkv.bench.move_cells.moving import Moving
+from distkv.bench.workloads.computing.decode_steps import BLOCK_TOKENS
+from distkv.control.schedule.making_room import LEAST_MOVE_BLOCKS
 from tests.waiting import wait_until
 
 DEADLINE_S = 60.0
@@ -39,7 +41,7 @@ def test_a_quick_run(tmp_path: Path) -> None:
     report = json.loads(file.read_text())
     found = {(row["case"], row["variant"]): row["median"] for row in report["results"]}
     for role in ROLES:
-        for variant in (NONE, variant_of(16), variant_of(32), variant_of(64), FOURS, BURST):
+        for variant in (NONE, variant_of(16), variant_of(32), variant_of(64), ALONE, BURST):
             assert found[rate_case(role), variant] > 0
             assert 0 < found[beside_case(role), variant] < 100
             assert 0 < found[messages_case(role), variant] < 100
@@ -72,6 +74,13 @@ def test_what_was_moved_lies_there_and_a_wrong_block_is_an_error(both: list[Inst
     problem = creditor.loop.call(creditor.pull("debtor", (0,), creditor.lent[:1], (1,)))
     assert "1 of 1 checksums do not match" in problem
     assert creditor.counters().checksum_refusals == 1
+
+
+@pytest.mark.parametrize("tokens", [16, 32, 64])
+def test_as_many_leave_at_a_time_as_rmanagers_send_and_as_many_tokens_for_each_step(tokens: int) -> None:
+    blocks, every = moves._together(tokens)
+    assert blocks == LEAST_MOVE_BLOCKS and blocks * BLOCK_TOKENS == tokens * every
+    assert moves._together(0)[0] == 0
 
 
 def samples(sixteen: float, thirty_two: float) -> Samples:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from distkv.control.loan.debtor.borrow import Purpose
-from distkv.control.schedule.making_room import Victim, cheapest
-from distkv.wire.messages.to_rmanager import Release
+from distkv.control.loan.debtor.moves import Mover
+from distkv.control.schedule.making_room import LEAST_MOVE_BLOCKS, Victim, cheapest
+from distkv.wire.messages.from_worker import Checksummed
+from distkv.wire.messages.to_rmanager import BlocksReady, Release
+from distkv.wire.messages.to_worker import Checksum
 from tests.control.parts import issued, lend, place
 from tests.control.schedule.admitting import RUNNING, WAITING, Admitting, slow_to_attend_elsewhere
 
@@ -20,6 +23,25 @@ def test_sealed_blocks_of_the_fullest_leave_before_anybody_is_preempted() -> Non
     assert len(admitting.state.borrower.active) == 1, "one at a time"
     admitting.end(borrow, ("p", 3))
     assert [block.number for block in full.placement.debts[0].blocks] == [0, 1, 2]
+
+
+def test_blocks_that_a_decode_makes_room_by_leave_together() -> None:
+    """One Checksum and one BlocksReady for all of them: single ones would cost as much each."""
+    admitting = Admitting(16)
+    full = admitting.run("full", 15)
+    admitting.run("small", 1, arrival=1.0)
+    admitting.make_room()
+    admitting.end(admitting.borrow(), ("p", LEAST_MOVE_BLOCKS))
+    mover = Mover(admitting.state, admitting.debts)
+    mover.advance(full, admitting.clock.now())
+    (checksum,) = issued(admitting.state, Checksum)
+    assert len(checksum.slots) == LEAST_MOVE_BLOCKS
+    mover.on_checksummed(Checksummed(checksum_id=checksum.checksum_id, checksums=(1,) * LEAST_MOVE_BLOCKS))
+    mover.advance(full, admitting.clock.now())
+    (ready,) = issued(admitting.state, BlocksReady)
+    assert len(ready.blocks) == LEAST_MOVE_BLOCKS
+    admitting.make_room()
+    assert admitting.state.borrower.active == {}, "no others are sent after them while they are on their way"
 
 
 def test_full_blocks_leave_for_what_is_kept_before_anything_is_borrowed() -> None:
