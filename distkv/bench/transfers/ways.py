@@ -135,7 +135,7 @@ class Ways:
 
     def _copy(self, layout: Layout) -> None:
         size = self.own.slot_bytes
-        copy_blocks(self._away.view, layout.source, places_of(layout.views(self.own), size).addresses, size)
+        copy_blocks(self._away.memory, layout.source, places_of(layout.views(self.own), size).addresses, size)
 
     def _list(self, link: TensorLink, layout: Layout) -> None:
         link.read(layout.source, layout.views(self.own), DEADLINE_S)

@@ -16,6 +16,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "copy_runs": (None, _POINTER, _POINTER, _POINTER, _POINTER, _NUMBER),
     "copy_blocks": (None, _POINTER, _POINTER, _POINTER, _NUMBER, _NUMBER),
     "copy_blocks_checked": (_INT, _POINTER, _POINTER, _POINTER, _POINTER, _NUMBER, _NUMBER),
+    "checksum_blocks": (_INT, _POINTER, _POINTER, _POINTER, _NUMBER, _NUMBER),
     "receive_blocks": (_INT, _INT, _POINTER, _POINTER, _NUMBER, _NUMBER, ctypes.c_double, _POINTER),
     "send_blocks": (_INT, _INT, ctypes.c_char_p, _NUMBER, _POINTER, _POINTER, _NUMBER, _NUMBER),
 }

@@ -18,9 +18,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Literal, Protocol, Self
 
-import numpy as np
-
 from distkv.errors import ConfigError, DistKVError
+from distkv.wire.links.addressed import Addressed
 from distkv.wire.links.slot_numbers import bounds_of
 from distkv.wire.links.slot_views import SlotViews
 from distkv.wire.messages.common import Value
@@ -122,7 +121,7 @@ def host_key() -> str:
 
 
 class PoolMemory:
-    """The pool of this process, zeroed. view: all of it, writable. token: its random name."""
+    """The pool of this process, zeroed. view, memory: all of it, writable. token: its random name."""
 
     def __init__(self, slot_bytes: int, num_slots: int) -> None:
         """Create it; the pages are taken from the system when they are first written.
@@ -145,6 +144,7 @@ class PoolMemory:
             # Taken where the system gives huge pages to shared memory that asks for them; else nothing happens.
             self._map.madvise(mmap.MADV_HUGEPAGE)
         self.view = memoryview(self._map)
+        self.memory = Addressed(self.view)
 
     @property
     def size_bytes(self) -> int:
@@ -175,7 +175,7 @@ class PoolMemory:
     @property
     def region(self) -> PoolRegion:
         """See Pool."""
-        return PoolRegion(address=np.frombuffer(self.view, dtype=np.uint8).ctypes.data, num_bytes=self.size_bytes)
+        return PoolRegion(address=self.memory.address, num_bytes=self.size_bytes)
 
     def close(self) -> None:
         """Give the memory back; views and tensors over it that still exist keep it alive until they are gone.
@@ -204,6 +204,7 @@ class PeerPool:
         size_bytes = self.slot_bytes * self.num_slots
         self._map = map_peer(pool.pid, pool.fd, size_bytes, token, mmap.PROT_READ)
         self.view = memoryview(self._map)
+        self.memory = Addressed(self.view)
 
     def close(self) -> None:
         """Unmap; more than once is fine."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,8 +13,10 @@ import xxhash
 
 from distkv.errors import LinkClosed, MalformedMessage
 from distkv.wire.links import CheckedRead, CheckingLink, mapped_copy
-from distkv.wire.links.mapped_copy import can_check, copy_blocks, copy_checked, copy_runs
+from distkv.wire.links.addressed import Addressed
+from distkv.wire.links.mapped_copy import can_check, checksums_of, copy_blocks, copy_checked, copy_runs
 from distkv.wire.links.native import LIBRARY, native
+from distkv.wire.links.pool_memory import PeerPool, PoolMemory
 from distkv.wire.links.runs import Destination, places_of, runs_of
 from distkv.wire.links.transports import mapped_read
 from tests.wire.links.peers import DEADLINE_S, NUM_SLOTS, SLOT_BYTES, open_pair
@@ -23,11 +26,11 @@ Copy = Callable[[memoryview, Sequence[int], int, Destination], None]
 
 
 def by_runs(pool: memoryview, slots: Sequence[int], slot_bytes: int, into: Destination) -> None:
-    copy_runs(pool, runs_of(slots, slot_bytes, into))
+    copy_runs(Addressed(pool), runs_of(slots, slot_bytes, into))
 
 
 def by_blocks(pool: memoryview, slots: Sequence[int], slot_bytes: int, into: Destination) -> None:
-    copy_blocks(pool, slots, places_of(into, slot_bytes).addresses, slot_bytes)
+    copy_blocks(Addressed(pool), slots, places_of(into, slot_bytes).addresses, slot_bytes)
 
 
 @pytest.fixture(params=["native", "one by one"])
@@ -125,7 +128,7 @@ def test_checksums_on_the_way_are_those_of_xxhash(block_bytes: int, shift: int) 
     start = -target.ctypes.data % 32 + shift
     slots = [3, 4, 0, 7, 1]
     into = memoryview(target)[start : start + 5 * block_bytes]
-    found = copy_checked(memoryview(pool), slots, places_of([into], block_bytes).addresses, block_bytes)
+    found = copy_checked(Addressed(memoryview(pool)), slots, places_of([into], block_bytes).addresses, block_bytes)
     expected = [pool[slot * block_bytes : (slot + 1) * block_bytes].tobytes() for slot in slots]
     assert into == b"".join(expected)
     assert found.tolist() == [xxhash.xxh3_64_intdigest(block) for block in expected]
@@ -147,11 +150,64 @@ def test_scattered_blocks_are_checked_a_few_at_once_and_the_rest_alone(
     # Scattered, a row in the middle, and scattered again.
     slots = [*rng.permutation(30).tolist()[: num_blocks - 3], 40, 41, 42][:num_blocks]
     places = rng.permutation(64)[:num_blocks].tolist()
-    found = copy_checked(memoryview(pool), slots, [target.ctypes.data + i * block_bytes for i in places], block_bytes)
+    to = [target.ctypes.data + place * block_bytes for place in places]
+    found = copy_checked(Addressed(memoryview(pool)), slots, to, block_bytes)
     blocks = pool.reshape(64, -1)[slots]
     assert np.array_equal(target[places], blocks)
     assert not np.delete(target, places, axis=0).any()
     assert found.tolist() == [xxhash.xxh3_64_intdigest(block.tobytes()) for block in blocks]
+
+
+@checking
+@pytest.mark.parametrize("num_blocks", [1, 4, 23])
+@pytest.mark.parametrize("block_bytes", [241, 4096, 131_072])
+def test_checksums_of_what_lies_still(num_blocks: int, block_bytes: int) -> None:
+    pool = np.random.default_rng(1).integers(0, 256, 32 * block_bytes, dtype=np.uint8)
+    slots = [*np.random.default_rng(2).permutation(28).tolist(), 28, 29, 30, 31][-num_blocks:]
+    found = checksums_of(Addressed(memoryview(pool)), slots, block_bytes)
+    blocks = pool.reshape(32, -1)[slots]
+    assert found is not None and found.tolist() == [xxhash.xxh3_64_intdigest(block.tobytes()) for block in blocks]
+
+
+def test_there_are_none_without_a_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mapped_copy, "native", lambda _name: None)
+    assert checksums_of(Addressed(memoryview(bytes(512))), [0], 512) is None
+
+
+@pytest.mark.parametrize("name", ["copy_runs", "copy_blocks", "copy_blocks_checked", "checksum_blocks"])
+def test_what_is_unmapped_in_the_middle_of_a_copy_is_there_until_it_ends(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a thread that ends the link: a page that is not mapped any more would be the end of the process."""
+    own = PoolMemory(4096, 4)
+    peer = PeerPool(own.mappable, own.slot_bytes, own.num_slots, own.token)
+    read: list[bytes] = []
+
+    def unmap_and_read(address: int, *_: object) -> int:
+        if address:
+            peer.close()
+            assert not peer._map.closed
+            read.append(ctypes.string_at(address + 3 * 4096, 4096))
+        return 1
+
+    monkeypatch.setattr(mapped_copy, "native", lambda _name: unmap_and_read)
+    can_check.cache_clear()
+    into = memoryview(bytearray(4096))
+    calls: dict[str, Callable[[], object]] = {
+        "copy_runs": lambda: copy_runs(peer.memory, runs_of([3], 4096, [into])),
+        "copy_blocks": lambda: copy_blocks(peer.memory, [3], places_of([into], 4096).addresses, 4096),
+        "copy_blocks_checked": lambda: copy_checked(peer.memory, [3], places_of([into], 4096).addresses, 4096),
+        "checksum_blocks": lambda: checksums_of(peer.memory, [3], 4096),
+    }
+    try:
+        calls[name]()
+        assert read == [bytes(4096)]
+        with pytest.raises(ValueError, match="released"):
+            calls[name]()
+    finally:
+        can_check.cache_clear()
+        peer.close()
+        own.close()
 
 
 @checking

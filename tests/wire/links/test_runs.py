@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from distkv.wire.links.addressed import Addressed
 from distkv.wire.links.mapped_copy import copy_runs
 from distkv.wire.links.pool_memory import Part
 from distkv.wire.links.runs import Destination, Runs, runs_into_pool, runs_of
@@ -92,7 +93,7 @@ def test_pieces_are_the_same_bytes(read: tuple[list[int], int, list[memoryview],
 def test_copied_out_of_a_pool(read: tuple[list[int], int, list[memoryview], Part | None]) -> None:
     slots, slot_bytes, into, part = read
     pool = np.random.default_rng(1).integers(0, 256, NUM_SLOTS * slot_bytes, dtype=np.uint8)
-    copy_runs(memoryview(pool), runs_of(slots, slot_bytes, into, part))
+    copy_runs(Addressed(memoryview(pool)), runs_of(slots, slot_bytes, into, part))
     first_byte, size = part or (0, slot_bytes)
     starts = [slot * slot_bytes + first_byte for slot in slots]
     assert b"".join(into) == b"".join(pool[start : start + size].tobytes() for start in starts)

@@ -12,6 +12,7 @@ from distkv.engine.device.device import Device, ThreadStreams
 from distkv.engine.device.shared_memory.memory import MappedMemory
 from distkv.errors import LinkTimeout, MalformedMessage
 from distkv.wire.links import BlockRead, Part
+from distkv.wire.links.addressed import Addressed
 from distkv.wire.links.frames import FrameSocket
 from distkv.wire.links.mapped_copy import copy_runs
 from distkv.wire.links.pool_memory import slots_problem
@@ -71,7 +72,7 @@ class PeerReads:
         with peer.in_use() as memory, self._streams.current():
             rows = memory[: num_slots * self._rows.shape[1]].view(num_slots, -1)[:, first_byte : first_byte + size]
             (host,) = self._device.to_host(self._gathered(rows, slots)).wait()
-        copy_runs(host.view(-1).numpy().data, staged)
+        copy_runs(Addressed(host.view(-1).numpy().data), staged)
 
     def _gathered(self, rows: Tensor, slots: Sequence[int]) -> Tensor:
         (index,) = self._device.to_device(_index(slots))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
@@ -20,8 +20,11 @@ from distkv.wire.links import (
     ChecksummingPool,
     PlacingLink,
     Pool,
+    PoolMemory,
     TensorLink,
 )
+from distkv.wire.links.mapped_copy import checksums_of
+from distkv.wire.links.pool_memory import slots_problem
 from distkv.wire.links.slot_numbers import are_equal
 
 
@@ -84,16 +87,16 @@ class Batch:
         """Wait for the blocks, compare their checksums, and put them into the pool. Raises as `BlockRead.wait` does."""
         for job in self.jobs:
             job.reads -= 1
-        found: Sequence[int] = ()
+        found = array("Q")
         with self._writing:
             self._read.wait(timeout_s)
             if self._checked is not None:
                 found = self._checked.checksums
-            elif self._views and not self._by_device:
-                found = list(checksums(self._views, self._pool.slot_bytes))
+            elif self._views and not (self._by_device or isinstance(self._pool, PoolMemory)):
+                found = checksums(self._views, self._pool.slot_bytes)
         found = found or checksums_of_slots(self._pool, self._slots)
         expected = [job.pull.checksums[index] for job, index in self._blocks]
-        if are_equal(found if isinstance(found, array) else array("Q", found), expected):
+        if are_equal(found, expected):
             return
         for (job, _index), checksum, right in zip(self._blocks, found, expected, strict=True):
             job.wrong += checksum != right
@@ -114,22 +117,31 @@ def _is(kind: type, protocol: type) -> bool:
     return issubclass(kind, protocol)
 
 
-def checksums(views: Iterable[memoryview], slot_bytes: int) -> Iterator[int]:
-    """xxh3 of each slot in views of whole slots."""
-    for view in views:
-        for start in range(0, view.nbytes, slot_bytes):
-            yield xxhash.xxh3_64_intdigest(view[start : start + slot_bytes])
+def checksums(views: Sequence[memoryview], slot_bytes: int) -> array[int]:
+    """xxh3 (uint64) of each slot in views of whole slots."""
+    starts = ((view, start) for view in views for start in range(0, view.nbytes, slot_bytes))
+    return array("Q", (xxhash.xxh3_64_intdigest(view[start : start + slot_bytes]) for view, start in starts))
 
 
-def checksums_of_slots(pool: Pool, slots: Sequence[int]) -> list[int]:
-    """xxh3 of these slots as they lie in the pool: by its device where that computes them, else by the host."""
+def checksums_of_slots(pool: Pool, slots: Sequence[int]) -> array[int]:
+    """xxh3 (uint64) of these slots as they lie in the pool: by its device where that computes them, else by the
+    host."""
     if has_device_checksums(pool):
-        return pool.checksums(slots)
-    found: list[int] = []
+        return array("Q", pool.checksums(slots))
+    if isinstance(pool, PoolMemory) and (here := checksums_in(pool, slots)) is not None:
+        return here
+    found = array("Q")
     for first in range(0, len(slots), pool.batch_slots):
         with pool.reading(slots[first : first + pool.batch_slots]) as views:
             found += checksums(views, pool.slot_bytes)
     return found
+
+
+def checksums_in(pool: PoolMemory, slots: Sequence[int]) -> array[int] | None:
+    """Likewise, by one native call; None where there is none."""
+    if problem := slots_problem(slots, pool.num_slots):
+        raise ValueError(problem)
+    return checksums_of(pool.memory, slots, pool.slot_bytes)
 
 
 def has_device_checksums(pool: Pool) -> TypeGuard[ChecksummingPool]:

@@ -19,10 +19,13 @@ constexpr int64_t kStripesInTurn = 4;
 namespace avx2 {
 namespace {
 
+template <Write write>
 DISTKV_AVX2 void take(Sums& sums, char* to, const char* from, const unsigned char* secret) {
     const __m256i low = load(from), high = load(from + 32);
-    _mm256_stream_si256(reinterpret_cast<__m256i*>(to), low);
-    _mm256_stream_si256(reinterpret_cast<__m256i*>(to) + 1, high);
+    if (write == Write::PAST) {
+        _mm256_stream_si256(reinterpret_cast<__m256i*>(to), low);
+        _mm256_stream_si256(reinterpret_cast<__m256i*>(to) + 1, high);
+    }
     sums.low = accumulated(sums.low, low, secret);
     sums.high = accumulated(sums.high, high, secret + 32);
 }
@@ -49,9 +52,10 @@ DISTKV_AVX512 Sums first_sums() {
                             kPrime32_3);
 }
 
+template <Write write>
 DISTKV_AVX512 void take(Sums& sums, char* to, const char* from, const unsigned char* secret) {
     const __m512i data = _mm512_loadu_si512(from);
-    _mm512_stream_si512(reinterpret_cast<__m512i*>(to), data);
+    if (write == Write::PAST) _mm512_stream_si512(reinterpret_cast<__m512i*>(to), data);
     const __m512i swapped = _mm512_shuffle_epi32(data, static_cast<_MM_PERM_ENUM>(0x4E));
     const __m512i keyed = _mm512_xor_si512(data, _mm512_loadu_si512(secret));
     sums = _mm512_add_epi64(keyed_product(keyed), _mm512_add_epi64(sums, swapped));
@@ -76,23 +80,52 @@ DISTKV_AVX512 void store(uint64_t* words, const Sums& sums) { _mm512_storeu_si51
 
 namespace {
 
-using CopyLanes = void (*)(char* const*, const char* const*, const char* const*, int64_t, uint64_t*);
+using ChecksumsOfLanes = void (*)(char* const*, const char* const*, const char* const*, int64_t, uint64_t*);
 
-// Null where blocks of this size are copied one by one.
-CopyLanes copy_lanes_for(int64_t block_bytes) {
+// Null where blocks of this size are looked at one by one.
+template <Write write>
+ChecksumsOfLanes lanes_for(int64_t block_bytes) {
     if (block_bytes % kBlock != 0) return nullptr;
-    return __builtin_cpu_supports("avx512f") ? avx512::copy_lanes_checked : avx2::copy_lanes_checked;
+    return __builtin_cpu_supports("avx512f") ? avx512::checksums_of_lanes<write> : avx2::checksums_of_lanes<write>;
 }
 
-// Whether the next kLanes of `count` blocks are copied at once: a row of blocks is read faster one after the other.
+// Whether the next kLanes of `count` blocks are looked at at once: a row of blocks is read faster one after the other.
+// places: null if they go nowhere.
 bool are_lanes(const int64_t* slots, const int64_t* places, int64_t count) {
     if (count < kLanes) return false;
     bool is_row = true, is_aligned = true;
     for (int lane = 0; lane < kLanes; ++lane) {
         is_row &= slots[lane] - slots[0] == lane;
-        is_aligned &= (places[lane] & 63) == 0;
+        is_aligned &= !places || (places[lane] & 63) == 0;
     }
     return is_aligned && !is_row;
+}
+
+template <Write write>
+void checksums_of_blocks(const char* base, const int64_t* slots, const int64_t* places, uint64_t* checksums,
+                         int64_t count, int64_t block_bytes) {
+    const ChecksumsOfLanes of_lanes = lanes_for<write>(block_bytes);
+    const auto block = [&](int64_t i) { return base + slots[i < count ? i : count - 1] * block_bytes; };
+    const auto place = [&](int64_t i) { return write == Write::NOWHERE ? nullptr : reinterpret_cast<char*>(places[i]); };
+    for (int64_t i = 0; i < count;) {
+        if (of_lanes && are_lanes(slots + i, places ? places + i : nullptr, count - i)) {
+            char* to[kLanes];
+            const char *from[kLanes], *next[kLanes];
+            for (int lane = 0; lane < kLanes; ++lane) {
+                to[lane] = place(i + lane);
+                from[lane] = block(i + lane);
+                next[lane] = block(i + kLanes + lane);
+            }
+            of_lanes(to, from, next, block_bytes, checksums + i);
+            i += kLanes;
+            continue;
+        }
+        const bool is_aligned = write == Write::PAST && (places[i] & 31) == 0;
+        checksums[i] = write == Write::NOWHERE || is_aligned
+                           ? checksum_of<write>(place(i), block(i), block_bytes, block(i + 1))
+                           : checksum_of<Write::CACHED>(place(i), block(i), block_bytes, block(i + 1));
+        ++i;
+    }
 }
 
 }  // namespace
@@ -106,28 +139,18 @@ DISTKV_EXPORT int distkv_copy_blocks_checked(const char* base, const int64_t* sl
                                              uint64_t* checksums, int64_t count, int64_t block_bytes) {
     if (!can_checksum(block_bytes)) return 0;
 #if defined(__x86_64__)
-    const CopyLanes copy_lanes = copy_lanes_for(block_bytes);
-    const auto block = [&](int64_t i) { return base + slots[i < count ? i : count - 1] * block_bytes; };
-    for (int64_t i = 0; i < count;) {
-        if (copy_lanes && are_lanes(slots + i, places + i, count - i)) {
-            char* to[kLanes];
-            const char *from[kLanes], *next[kLanes];
-            for (int lane = 0; lane < kLanes; ++lane) {
-                to[lane] = reinterpret_cast<char*>(places[i + lane]);
-                from[lane] = block(i + lane);
-                next[lane] = block(i + kLanes + lane);
-            }
-            copy_lanes(to, from, next, block_bytes, checksums + i);
-            i += kLanes;
-            continue;
-        }
-        char* to = reinterpret_cast<char*>(places[i]);
-        const bool aligned = (places[i] & 31) == 0;
-        checksums[i] = aligned ? checksum_of<Write::PAST>(to, block(i), block_bytes, block(i + 1))
-                               : checksum_of<Write::CACHED>(to, block(i), block_bytes, block(i + 1));
-        ++i;
-    }
+    checksums_of_blocks<Write::PAST>(base, slots, places, checksums, count, block_bytes);
     _mm_sfence();
+#endif
+    return 1;
+}
+
+// The checksums of blocks slots[i], likewise, which lie still.
+DISTKV_EXPORT int distkv_checksum_blocks(const char* base, const int64_t* slots, uint64_t* checksums, int64_t count,
+                                         int64_t block_bytes) {
+    if (!can_checksum(block_bytes)) return 0;
+#if defined(__x86_64__)
+    checksums_of_blocks<Write::NOWHERE>(base, slots, nullptr, checksums, count, block_bytes);
 #endif
     return 1;
 }

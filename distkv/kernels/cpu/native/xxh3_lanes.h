@@ -1,9 +1,10 @@
 // Included once for each width of vectors, within a namespace that has Sums, first_sums, take, scramble and store, with
-// DISTKV_LANES_TARGET: a copy of several blocks at once, and the checksum of each.
+// DISTKV_LANES_TARGET: the checksums of several blocks at once, which are copied on the way or not.
 
-// Copies kLanes blocks of `size` bytes, a multiple of kBlock, past the caches; each `to` is aligned by 64 bytes. next: the
-// blocks that follow in time.
-DISTKV_LANES_TARGET void copy_lanes_checked(char* const* to, const char* const* from, const char* const* next,
+// Of kLanes blocks of `size` bytes, a multiple of kBlock, which go past the caches or nowhere; each `to` is aligned by 64
+// bytes. next: the blocks that follow in time.
+template <Write write>
+DISTKV_LANES_TARGET void checksums_of_lanes(char* const* to, const char* const* from, const char* const* next,
                                             int64_t size, uint64_t* checksums) {
     Sums sums[kLanes];
     for (int lane = 0; lane < kLanes; ++lane) sums[lane] = first_sums();
@@ -17,7 +18,8 @@ DISTKV_LANES_TARGET void copy_lanes_checked(char* const* to, const char* const* 
                 for (int64_t i = turn; i < turn + kStripesInTurn; ++i) {
                     const bool ends = at == last && i == kStripesPerBlock - 1;
                     const int64_t where = at + i * kStripe;
-                    take(sums[lane], to[lane] + where, from[lane] + where, kSecret + (ends ? kLastStripeKey : 8 * i));
+                    take<write>(sums[lane], to[lane] + where, from[lane] + where,
+                                kSecret + (ends ? kLastStripeKey : 8 * i));
                 }
             }
         }

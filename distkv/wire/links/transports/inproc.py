@@ -114,7 +114,7 @@ class InprocLink:
         if not self.faults.meet(call, deadline, lambda: bool(self._why_dead or self._pipe.ended[1 - self._end])):
             return False
         self._check_peer()
-        copy_runs(self._pool.view, runs)
+        copy_runs(self._pool.memory, runs)
         self.faults.spoil("read", into)
         self._check_peer()
         return True

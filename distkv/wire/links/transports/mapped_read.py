@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from distkv.errors import LinkTimeout
+from distkv.wire.links.addressed import Addressed
 from distkv.wire.links.mapped_copy import copy_blocks, copy_checked, copy_runs
 from distkv.wire.links.runs import Places, Runs
 
@@ -57,7 +58,7 @@ class CheckedMappedRead(MappedRead):
 
     def __init__(
         self,
-        pool: memoryview,
+        pool: Addressed,
         slots: Sequence[int],
         places: Places,
         block_bytes: int,
@@ -73,17 +74,17 @@ class CheckedMappedRead(MappedRead):
 
 
 def _copy_checked(
-    pool: memoryview, slots: Sequence[int], places: Places, piece: slice, block_bytes: int, found: array[int]
+    pool: Addressed, slots: Sequence[int], places: Places, piece: slice, block_bytes: int, found: array[int]
 ) -> None:
     found += copy_checked(pool, slots, places.addresses[piece], block_bytes)
 
 
-def copies_of_blocks(pool: memoryview, slots: Sequence[int], places: Places, block_bytes: int) -> list[Copy]:
+def copies_of_blocks(pool: Addressed, slots: Sequence[int], places: Places, block_bytes: int) -> list[Copy]:
     """The pieces of a read of these whole slots of `pool`."""
     return [partial(_copy, pool, slots[one], places, one, block_bytes) for one in _pieces(len(slots), block_bytes)]
 
 
-def _copy(pool: memoryview, slots: Sequence[int], places: Places, piece: slice, block_bytes: int) -> None:
+def _copy(pool: Addressed, slots: Sequence[int], places: Places, piece: slice, block_bytes: int) -> None:
     copy_blocks(pool, slots, places.addresses[piece], block_bytes)
 
 
@@ -92,7 +93,7 @@ def _pieces(num_blocks: int, block_bytes: int) -> list[slice]:
     return [slice(first, first + most) for first in range(0, num_blocks, most)]
 
 
-def copies_of_runs(pool: memoryview, runs: Runs) -> list[Copy]:
+def copies_of_runs(pool: Addressed, runs: Runs) -> list[Copy]:
     """The pieces of a read of these runs of `pool`."""
     pieces = runs.pieces(PIECE_BYTES) if runs.num_bytes > PIECE_BYTES else (runs,)
     return [partial(copy_runs, pool, piece) for piece in pieces]

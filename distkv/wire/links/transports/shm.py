@@ -30,9 +30,9 @@ class ShmLink(StreamLink):
     def read_blocks(self, slots: Sequence[int], into: Destination, part: Part | None = None) -> BlockRead:
         numbers = self._checked_numbers(slots, into, part)
         if part is None:
-            copies = copies_of_blocks(self._pool.view, numbers, places_of(into, self.slot_bytes), self.slot_bytes)
+            copies = copies_of_blocks(self._pool.memory, numbers, places_of(into, self.slot_bytes), self.slot_bytes)
         else:
-            copies = copies_of_runs(self._pool.view, runs_of(numbers, self.slot_bytes, into, part))
+            copies = copies_of_runs(self._pool.memory, runs_of(numbers, self.slot_bytes, into, part))
         return MappedRead(copies, self._frames.check_alive, self._give_up)
 
     def read_checked(self, slots: Sequence[int], into: Destination) -> CheckedRead | None:
@@ -42,7 +42,7 @@ class ShmLink(StreamLink):
         numbers = self._checked_numbers(slots, into, None)
         places = places_of(into, self.slot_bytes)
         alive = self._frames.check_alive
-        return CheckedMappedRead(self._pool.view, numbers, places, self.slot_bytes, alive, self._give_up)
+        return CheckedMappedRead(self._pool.memory, numbers, places, self.slot_bytes, alive, self._give_up)
 
     def copy_checked(self, slots: Sequence[int], to: Sequence[int]) -> array[int] | None:
         """See CheckingLink."""
@@ -50,7 +50,7 @@ class ShmLink(StreamLink):
             return None
         if problem := slots_problem(slots, self.num_slots):
             raise MalformedMessage(problem)
-        found = copy_checked(self._pool.view, slots, to, self.slot_bytes)
+        found = copy_checked(self._pool.memory, slots, to, self.slot_bytes)
         # As for all reads: only an open connection says that the owner did not die before or meanwhile.
         self._frames.check_alive()
         return found
