@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -29,10 +31,12 @@ def _marks(num_slots: int) -> NDArray[np.uint8]:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """source, target: slots of two pools of twice as many; block by block."""
+    """source, target: slots of two pools of twice as many; block by block. checksums: of the blocks, if these are
+    known."""
 
     source: tuple[int, ...]
     target: tuple[int, ...]
+    checksums: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, kind: Kind, num_blocks: int, seed: int = 0) -> Layout:
@@ -46,6 +50,13 @@ class Layout:
             return tuple(start + offset for start in starts for offset in range(run))
 
         return cls(slots(), slots())
+
+    def told(self, checksums: Sequence[int]) -> Callable[[], Layout]:
+        """Makes it anew, as a worker has it when it begins to read: just decoded. checksums: of every slot of the
+        pool that is read from."""
+        encoded = msgspec.msgpack.encode((self.source, self.target, [checksums[slot] for slot in self.source]))
+        decoder = msgspec.msgpack.Decoder(tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]])
+        return lambda: Layout(*decoder.decode(encoded))
 
     def clear(self, pool: PoolMemory) -> None:
         """No block is there afterwards."""

@@ -49,7 +49,8 @@ Way = Callable[[Layout], None]
 
 
 class Ways:
-    """All that can be had to one owner. own: the pool where blocks arrive. links: open ones, by transport."""
+    """All that can be had to one owner. own: the pool where blocks arrive. checksums: of the owner's. links: open ones,
+    by transport."""
 
     def __init__(self, reached: Reached, own: PoolMemory, away: PoolMemory) -> None:
         """away: a pool of this process, for copies within it, which holds what the owner's holds."""
@@ -57,8 +58,7 @@ class Ways:
         self._away = away
         size = own.slot_bytes
         starts = range(0, away.view.nbytes, size)
-        self._checksums = [xxhash.xxh3_64_intdigest(away.view[start : start + size]) for start in starts]
-        self._last_expected: tuple[Layout, list[int]] | None = None
+        self.checksums = [xxhash.xxh3_64_intdigest(away.view[start : start + size]) for start in starts]
         self._stack = contextlib.ExitStack()
         self.links: dict[str, TensorLink] = {}
         self.not_linked: dict[str, str] = {}
@@ -151,14 +151,8 @@ class Ways:
         if read is None:
             raise RuntimeError("nothing is checked on the way here")
         read.wait(DEADLINE_S)
-        if not are_equal(read.checksums, self._expected(layout)):
+        if not are_equal(read.checksums, layout.checksums):
             raise RuntimeError("blocks came with wrong checksums")
-
-    def _expected(self, layout: Layout) -> list[int]:
-        """Pulls are told what to expect with the slots: it is looked up once for a layout."""
-        if self._last_expected is None or self._last_expected[0] is not layout:
-            self._last_expected = layout, [self._checksums[slot] for slot in layout.source]
-        return self._last_expected[1]
 
     def _messages_by_ucx(self, sock: socket.socket, receiver: ucx_messages.Receiver, layout: Layout) -> None:
         size = self.own.slot_bytes

@@ -17,6 +17,8 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "copy_blocks": (None, _POINTER, _POINTER, _POINTER, _NUMBER, _NUMBER),
     "copy_blocks_checked": (_INT, _POINTER, _POINTER, _POINTER, _POINTER, _NUMBER, _NUMBER),
     "checksum_blocks": (_INT, _POINTER, _POINTER, _POINTER, _NUMBER, _NUMBER),
+    "bounds": (None, _POINTER, _NUMBER, _POINTER),
+    "places": (None, _POINTER, _NUMBER, _NUMBER, _NUMBER, _POINTER),
     "receive_blocks": (_INT, _INT, _POINTER, _POINTER, _NUMBER, _NUMBER, ctypes.c_double, _POINTER),
     "send_blocks": (_INT, _INT, ctypes.c_char_p, _NUMBER, _POINTER, _POINTER, _NUMBER, _NUMBER),
 }

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distkv.wire.links.pool_memory import Part, PoolShape, part_problem, slots_problem
-from distkv.wire.links.slot_numbers import FEW
+from distkv.wire.links.slot_numbers import places_at
 from distkv.wire.links.slot_views import SlotViews
 
 Destination = Sequence[memoryview]
@@ -105,11 +105,8 @@ def places_of(into: Destination, size: int) -> Places:
     `runs_of`. Raises as that does."""
     memory = [_writable(view) for view in ([into.memory] if isinstance(into, SlotViews) else into) if view.nbytes]
     bases = [view.__array_interface__["data"][0] for view in memory]
-    if isinstance(into, SlotViews) and len(into.slots) > FEW:
-        addresses = np.asarray(into.numbers) * size + bases[0]
-        return Places(array("q", addresses.tobytes()), memory)
     if isinstance(into, SlotViews):
-        return Places(array("q", [bases[0] + slot * size for slot in into.numbers]), memory)
+        return Places(places_at(bases[0], into.numbers, size), memory)
     starts = (range(base, base + view.nbytes, size) for base, view in zip(bases, memory, strict=True))
     return Places(array("q", chain.from_iterable(starts)), memory)
 

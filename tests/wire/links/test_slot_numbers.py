@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from distkv.wire.links import slot_numbers
 from distkv.wire.links.pool_memory import slots_problem
-from distkv.wire.links.slot_numbers import FEW, are_equal, bounds_of, numbers_of
+from distkv.wire.links.slot_numbers import FEW, are_equal, bounds_of, numbers_of, places_at
 from distkv.wire.links.slot_views import SlotViews
 
 
@@ -18,6 +19,19 @@ def test_they_are_made_once(slots: Sequence[int]) -> None:
     assert numbers.tolist() == list(slots)
     assert numbers_of(numbers) is numbers
     assert bounds_of(numbers) == bounds_of(slots) == (min(slots), max(slots))
+
+
+@pytest.fixture(params=["native", "without a library"])
+def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "without a library":
+        monkeypatch.setattr(slot_numbers, "native", lambda _name: None)
+
+
+@pytest.mark.parametrize("count", [1, FEW, FEW + 1, 1000])
+def test_bounds_and_places_of_few_and_of_many(library: None, count: int) -> None:
+    numbers = array("q", [(7 * number) % 1009 - 3 for number in range(count)])
+    assert bounds_of(numbers) == (min(numbers), max(numbers))
+    assert places_at(2**40, numbers, 4096).tolist() == [2**40 + 4096 * number for number in numbers]
 
 
 def test_arrays_of_other_numbers_become_int64() -> None:
