@@ -212,6 +212,13 @@ class PerformanceModel:
         profile = self.profile
         return profile.layers * rows * (profile.query_bytes + profile.partial_bytes) / self.link(link).bytes_per_s
 
+    def carries_prompts(self, link: LinkKind) -> bool:
+        """Whether a link takes no longer to carry the queries of a chunk, and their partials, than computing the chunk
+        takes without attention. Else a prompt with keys behind that link takes more than twice as long, and whoever
+        decodes beside it waits as long in each step."""
+        rows = self.profile.prefill[-1].size
+        return self.carry_s(rows, link) <= self.base_s(0, rows)
+
 
 def pair_tokens_per_s(
     debtor: tuple[PerformanceModel, Load],

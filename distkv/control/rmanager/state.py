@@ -102,10 +102,12 @@ class RManagerState:
     counters: Counters = field(default_factory=Counters)
     commands: list[Command] = field(default_factory=list)
     _last_id: int = 0
+    _is_network_quick: bool = field(init=False)
 
     def __post_init__(self, make_pool: MakePool) -> None:
         s = self.settings
         self.performance = None if s.profile is None else PerformanceModel(s.profile)
+        self._is_network_quick = self.performance is None or self.performance.carries_prompts("network")
         self.pool = make_pool(s.num_blocks)
         self.sequences = Sequences(s.request_timeout_s)
         self.serving = ServingLimit(s.max_serve_fraction, s.max_tpot_s, s.reclaim_after_s)
@@ -229,6 +231,21 @@ class RManagerState:
     def fits_at_home(self, seq: Sequence) -> bool:
         """Whether this pool alone could hold it, with what it is expected to grow by."""
         return seq.num_blocks + self.growing.growth(seq) <= self.settings.num_blocks
+
+    def stays_near(self, seq: Sequence) -> bool:
+        """Whether a sequence is to borrow on this host only: the network would keep its prompt, and those that decode
+        beside it, waiting for longer than computing takes, and this host can hold it. Who cannot be held at home grows
+        anywhere once its prompt is computed: it sends one query a step, and would lose all if it stopped."""
+        if self._is_network_quick:
+            return False
+        if self.fits_at_home(seq):
+            return True
+        num_blocks = seq.num_blocks + self.growing.growth(seq)
+        return not seq.is_decoding and num_blocks <= self.settings.num_blocks + self.members.near_blocks
+
+    def may_borrow_for(self, seq: Sequence) -> bool:
+        """Whether anybody may be asked for memory for it, as far as where they are matters."""
+        return self.members.near_blocks > 0 or not self.stays_near(seq)
 
     @property
     def has_creditors(self) -> bool:

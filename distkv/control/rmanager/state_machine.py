@@ -186,6 +186,7 @@ class RManager:
     def introduce(self, member: Member, compat: str) -> list[c.Command]:
         """How this instance presents itself: to the gManager now and whenever one asks, and to who asks it directly."""
         self._parts.peers.own, self._inboxes.compat = member, compat
+        self.state.members.place_on("" if member.data is None else member.data.host_key)
         self._inboxes.join()
         return self._issue()
 

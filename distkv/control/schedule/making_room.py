@@ -83,7 +83,8 @@ class MakingRoom:
         if victim is not None and self._is_worth_it(victim, len(stalled), now):
             wanted = min(victim.placement.counts.movable, most)
             is_avoidable = state.fits_at_home(victim)
-            state.borrower.start(victim, Purpose.RELIEVE, wanted, now, is_avoidable=is_avoidable)
+            near = state.stays_near(victim)
+            state.borrower.start(victim, Purpose.RELIEVE, wanted, now, is_avoidable=is_avoidable, stays_near=near)
             return
         # What a sequence has in flight may fill blocks that can leave, or end a request: that comes first.
         stuck = any(not state.scheduler.has_in_flight(s) for s in stalled)
@@ -162,6 +163,8 @@ class MakingRoom:
         """Whether blocks of one are to leave, so that all steps wait for partials, rather than somebody stand still
         until another one ends. What this instance cannot hold alone has no choice."""
         state = self._state
+        if not state.may_borrow_for(victim):
+            return False
         if not state.fits_at_home(victim):
             return True
         choice = Choice(

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distkv.control.performance.model import Load, PerformanceModel, pair_tokens_per_s
-from distkv.wire.messages.profile import Point, Profile
+from distkv.wire.messages.profile import LinkProfile, Point, Profile
 from tests.control.performance.profiles import MS, NETWORK, US, make_profile, profiles
 
 batches = st.integers(1, 256)
@@ -140,6 +140,15 @@ def test_shipping_and_fetching() -> None:
     assert model.fetch_s(101, 1000, fetched_tokens=100) == pytest.approx(50 * US + 0.1 * MS + 110 * MS)
     assert model.fetch_s(101, 1000, fetched_tokens=0) == pytest.approx(110 * MS)
     assert model.ship_s(0, 1000) == model.ship_s(10, 0) == model.fetch_s(0, 10) == model.fetch_s(10, 0) == 0
+
+
+@pytest.mark.parametrize(("bytes_per_s", "carries"), [(5e6, True), (3e6, False)])
+def test_a_link_carries_prompts_if_their_queries_take_no_longer_than_their_tokens(
+    bytes_per_s: float, carries: bool
+) -> None:
+    """A token takes 1 ms, and its row 4,000 bytes in ten layers."""
+    link = LinkProfile(round_trip_s=1.0, bytes_per_s=bytes_per_s, read_bytes_per_s=1.0)
+    assert PerformanceModel(make_profile(links={"network": link})).carries_prompts("network") is carries
 
 
 def test_one_row_ships_and_a_long_chunk_fetches() -> None:

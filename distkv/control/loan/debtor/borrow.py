@@ -28,7 +28,8 @@ class Borrow:
 
     trying: the creditor that was asked for `span_id`, and then, `linking`, that the worker is to be linked to.
     movable_tokens: as in `BorrowQuery`. is_avoidable: the own pool could hold the request. failed: those that did not
-    answer, that no path leads to, or that lend nothing to what is avoidable; they are not asked again. move: that a
+    answer, that no path leads to, or that lend nothing to what is avoidable; they are not asked again. stays_near: only
+    creditors on the own host are asked. move: that a
     gManager planned, where nothing of it is done yet.
     """
 
@@ -39,6 +40,7 @@ class Borrow:
     exclude: frozenset[str]
     movable_tokens: int = 0
     is_avoidable: bool = False
+    stays_near: bool = False
     grants: list[Debt] = field(default_factory=list)
     candidates: list[Candidate] = field(default_factory=list)
     refusals: dict[str, int] = field(default_factory=dict)

@@ -77,10 +77,18 @@ class Borrower:
         exclude: Iterable[str] = (),
         movable_tokens: int = 0,
         is_avoidable: bool = False,
+        stays_near: bool = False,
     ) -> Borrow:
-        """Begin to look for `num_blocks` ≥ 1. movable_tokens: as in `BorrowQuery`."""
+        """Begin to look for `num_blocks` ≥ 1. movable_tokens: as in `BorrowQuery`. stays_near: on this host only."""
         borrow = Borrow(
-            self._next_id("borrow"), seq, purpose, num_blocks, frozenset(exclude), movable_tokens, is_avoidable
+            self._next_id("borrow"),
+            seq,
+            purpose,
+            num_blocks,
+            frozenset(exclude),
+            movable_tokens,
+            is_avoidable,
+            stays_near,
         )
         self._book.begin(borrow)
         self._query(borrow, now)

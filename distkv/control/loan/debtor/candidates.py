@@ -78,6 +78,7 @@ class Candidates:
         """Whether this creditor could help now."""
         return (
             self._members.may_lend(creditor_id)
+            and (not borrow.stays_near or self._members.is_near(creditor_id))
             and creditor_id not in borrow.exclude
             and creditor_id not in borrow.failed
             and borrow.refusals.get(creditor_id) != 0

@@ -104,7 +104,8 @@ class Recaller:
             self.pull_back(seq, debt, placed[len(placed) - len(slots) :], slots, now)
         rest = len(placed) - len(slots)
         if rest and self._state.borrower.of(seq, Purpose.RECLAIM) is None:
-            self._state.borrower.start(seq, Purpose.RECLAIM, rest, now, exclude=[debt.creditor_id])
+            near = self._state.stays_near(seq)
+            self._state.borrower.start(seq, Purpose.RECLAIM, rest, now, [debt.creditor_id], stays_near=near)
 
     def _give_up(self, seq: Sequence, debt: Debt, placed: list[Block]) -> None:
         self._debts.give_back(self._state.borrower.cancel(seq, Purpose.RECLAIM))

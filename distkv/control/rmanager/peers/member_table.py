@@ -41,12 +41,15 @@ class Suspects(MutableMapping[str, float]):
 class MemberTable(MutableMapping[str, Member]):
     """Members by id, this instance not included. A change or a question costs O(log n), and what it returns.
 
-    lendable_blocks: what all live peers may lend together.
+    lendable_blocks: what all live peers may lend together; near_blocks: those on the host of this instance that may be
+    asked.
     """
 
     def __init__(self) -> None:
         self.suspects = Suspects(self._weigh)
-        self.lendable_blocks = 0
+        self.lendable_blocks = self.near_blocks = 0
+        self._host_key = ""
+        self._near: dict[str, int] = {}  # lendable rBlocks of those on this host that may be asked for any
         self._members: dict[str, Member] = {}
         self._lendable: dict[str, int] = {}
         self._creditors: list[Member] = []  # by `_rank`
@@ -78,6 +81,19 @@ class MemberTable(MutableMapping[str, Member]):
         del self._members[instance_id]
         self._weigh(instance_id)
 
+    def place_on(self, host_key: str) -> None:
+        """This instance is on a host, by its key."""
+        if host_key != self._host_key:
+            self._host_key = host_key
+            for name in self._members:
+                self._weigh_near(name)
+
+    def is_near(self, instance_id: str) -> bool:
+        """Whether this peer is on the host of this instance."""
+        member = self._members.get(instance_id)
+        data = None if member is None else member.data
+        return data is not None and bool(self._host_key) and data.host_key == self._host_key
+
     def may_lend(self, instance_id: str) -> bool:
         """Whether this peer may be asked for memory."""
         member = self._members.get(instance_id)
@@ -104,6 +120,8 @@ class MemberTable(MutableMapping[str, Member]):
         filed = {name: member for name, member in self._members.items() if self.may_lend(name)}
         assert filed == self._filed and sorted(filed.values(), key=_rank) == self._creditors, "creditors misfiled"
         assert self.lendable_blocks == sum(map(self._lendable_of, self._members))
+        assert self._near == {name: one.lendable_blocks for name, one in filed.items() if self.is_near(name)}
+        assert self.near_blocks == sum(self._near.values())
 
     def _lendable_of(self, instance_id: str) -> int:
         member = self._members.get(instance_id)
@@ -116,6 +134,7 @@ class MemberTable(MutableMapping[str, Member]):
         self.lendable_blocks += lendable - self._lendable.pop(instance_id, 0)
         if lendable:
             self._lendable[instance_id] = lendable
+        self._weigh_near(instance_id)
         before = self._filed.get(instance_id)
         now = self._members[instance_id] if self.may_lend(instance_id) else None
         if before is now:
@@ -126,6 +145,13 @@ class MemberTable(MutableMapping[str, Member]):
         if now is not None:
             self._filed[instance_id] = now
             insort(self._creditors, now, key=_rank)
+
+    def _weigh_near(self, instance_id: str) -> None:
+        is_asked = self.is_near(instance_id) and self.may_lend(instance_id)
+        blocks = self._members[instance_id].lendable_blocks if is_asked else 0
+        self.near_blocks += blocks - self._near.pop(instance_id, 0)
+        if blocks:
+            self._near[instance_id] = blocks
 
 
 def _rank(member: Member) -> tuple[int, str]:

@@ -271,6 +271,7 @@ class Admission:
             now,
             movable_tokens=state.movable_tokens(seq),
             is_avoidable=is_avoidable,
+            stays_near=state.stays_near(seq),
         )
         return True
 
@@ -292,6 +293,8 @@ class Admission:
 
     def _may_be_to_borrow(self, seq: Sequence) -> bool:
         state = self._state
+        if not state.may_borrow_for(seq):
+            return False
         if seq.placement.holds_kv or not state.fits_at_home(seq):
             return True
         return (seq in self._queue.aged or not state.movable_tokens(seq)) and not state.loans.has_avoidable
