@@ -17,6 +17,7 @@ from distkv.control.rmanager.state import RManagerState
 from distkv.control.schedule.admission.worth import Choice
 from distkv.control.schedule.endings import endings, steps_until, still_to_come
 from distkv.control.schedule.holdings import LONGEST_RETRY_S, Holdings
+from distkv.control.schedule.profiled_wait import profiled_wait_s
 from distkv.control.timers import Timers
 
 LEAST_MOVE_BLOCKS = 4
@@ -72,15 +73,17 @@ class MakingRoom:
             self._give_way_at = math.inf
         if not (stalled or self._short_soon() or self._starving()) or self._relieving():
             return
-        room_is_coming = state.deferred.has_slots or any(s.placement.has_outgoing for s in state.running())
-        if room_is_coming and not stalled:
+        if state.deferred.has_slots:  # free with the next answer, as those of one that gave way just now
+            return
+        is_moving_out = any(s.placement.has_outgoing for s in state.running())
+        if is_moving_out and not stalled:
             return
         most = max(LEAST_MOVE_BLOCKS, len(state.running()))
         if self._use_spare(most):
             return
         may_relieve = now >= self._relieve_at and state.has_creditors
         victim = self._fullest() if may_relieve else None
-        if victim is not None and self._is_worth_it(victim, len(stalled), now):
+        if victim is not None and self._is_worth_it(victim, most, now):
             wanted = min(victim.placement.counts.movable, most)
             is_avoidable = state.fits_at_home(victim)
             near = state.stays_near(victim)
@@ -88,7 +91,7 @@ class MakingRoom:
             return
         # What a sequence has in flight may fill blocks that can leave, or end a request: that comes first.
         stuck = any(not state.scheduler.has_in_flight(s) for s in stalled)
-        if stuck and not room_is_coming:
+        if stuck and not is_moving_out:
             self._give_way(now)
 
     def on_borrowed(self, borrow: Borrow, now: float) -> None:
@@ -159,19 +162,22 @@ class MakingRoom:
         running = [s for s in self._state.running() if s.placement.counts.movable]
         return max(running, key=lambda s: (s.placement.counts.movable, s.age), default=None)
 
-    def _is_worth_it(self, victim: Sequence, num_stalled: int, now: float) -> bool:
-        """Whether blocks of one are to leave, so that all steps wait for partials, rather than somebody stand still
-        until another one ends. What this instance cannot hold alone has no choice."""
+    def _is_worth_it(self, victim: Sequence, num_blocks: int, now: float) -> bool:
+        """Whether so many blocks of one are to leave, so that all steps wait for partials, rather than the batch be
+        smaller by one until another one ends: however many stand still, the others go on once one gives way. What this
+        instance cannot hold alone has no choice."""
         state = self._state
         if not state.may_borrow_for(victim):
             return False
         if not state.fits_at_home(victim):
             return True
+        running = state.running()
         choice = Choice(
-            batch=len(state.running()) - max(1, num_stalled),
+            batch=len(running) - 1,
             is_remote=state.waits_for_partials,
             home_steps=steps_until(endings(state), 1),
             life_steps=still_to_come(state, victim),
+            profiled_wait_s=profiled_wait_s(state, len(running), sum(one.length for one in running), num_blocks),
         )
         return state.worth.pays(choice, now)
 

@@ -6,9 +6,11 @@ from distkv.control.loan.debtor.borrow import Purpose
 from distkv.control.loan.debtor.moves import Mover
 from distkv.control.schedule.making_room import LEAST_MOVE_BLOCKS, Victim, cheapest
 from distkv.wire.messages.from_worker import Checksummed
+from distkv.wire.messages.profile import LinkProfile
 from distkv.wire.messages.to_rmanager import BlocksReady, Release
 from distkv.wire.messages.to_worker import Checksum
 from tests.control.parts import issued, lend, place
+from tests.control.performance.profiles import make_profile
 from tests.control.schedule.admitting import RUNNING, WAITING, Admitting, slow_to_attend_elsewhere
 
 
@@ -88,6 +90,57 @@ def test_nothing_leaves_where_waits_for_partials_cost_more_than_standing_still()
     assert not admitting.state.fits_at_home(full)
     admitting.make_room()
     assert admitting.borrow().seq is full, "what needs more than this pool has no choice"
+
+
+def test_where_all_stand_still_the_others_go_on_once_one_gives_way() -> None:
+    """It was compared with a batch of none, so that they waited for partials instead, whatever these cost."""
+    admitting = Admitting(8)
+    slow_to_attend_elsewhere(admitting)
+    both = [admitting.run("old", 4), admitting.run("young", 4, arrival=1.0)]
+    for seq in both:
+        seq.request.tokens.append(1)
+        seq.uncomputed.add(seq.length - 1, seq.length)
+        seq.placement.cover(seq.length)
+    admitting.stall()
+    assert admitting.state.scheduler.stalled == both
+    admitting.make_room()
+    assert admitting.state.borrower.active == {}
+    assert [seq.state for seq in both] == [RUNNING, WAITING]
+
+
+def test_nothing_leaves_while_slots_of_one_that_gave_way_come_free() -> None:
+    """They are free with the next answer; blocks that left meanwhile had all steps wait for partials for as long as
+    their request ran."""
+    admitting = Admitting(8)
+    full, gone = admitting.run("full", 6), admitting.run("gone", 2, arrival=1.0)
+    full.request.tokens.append(1)
+    full.uncomputed.add(full.length - 1, full.length)
+    full.placement.cover(full.length)
+    gone.uncomputed.add(gone.length - 1, gone.length)
+    step = admitting.state.scheduler.plan(admitting.state.running(), admitting.clock.now())
+    assert step is not None and admitting.state.scheduler.stalled == [full]
+    admitting.holdings.preempt(gone, admitting.clock.now(), "a running request needed a slot")
+    assert admitting.state.deferred.has_slots and not admitting.state.pool.num_free, "a step in flight names them"
+    admitting.make_room()
+    assert admitting.state.borrower.active == {}
+    admitting.state.scheduler.finished(step.step_id)
+    admitting.state.deferred.settle()
+    assert admitting.state.pool.num_free == 2
+
+
+def test_a_profile_says_what_moving_out_costs_before_anybody_waited() -> None:
+    """Without it a share of a step is taken, a small part of what it is where creditors are slow."""
+    link = LinkProfile(round_trip_s=1.0, bytes_per_s=1e9, read_bytes_per_s=1e9, busy_round_trip_s=1.0)
+    for profile, leaves in ((None, True), (make_profile(links={"host": link}), False)):
+        admitting = Admitting(8, profile=profile)
+        for decodes in (1, 2, 1, 2, 1, 2):
+            admitting.state.worth.observe(
+                decodes, has_chunks=False, is_remote=False, compute_s=0.01, attend_wait_s=0.0, now=0.0
+            )
+        admitting.run("small", 2)
+        admitting.run("full", 6, arrival=1.0)
+        admitting.make_room()
+        assert bool(admitting.state.borrower.active) == leaves
 
 
 def test_with_room_nothing_leaves() -> None:

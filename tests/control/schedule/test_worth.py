@@ -105,6 +105,17 @@ def test_memory_that_comes_free_soon_is_not_worth_waits_for_the_whole_request() 
     assert seen.pays(1, home_steps=5.0, life_steps=6.0)
 
 
+def test_memory_that_comes_free_before_its_prompt_is_computed_gains_nothing() -> None:
+    seen = Seen()
+    seen.step(2, 0.007)
+
+    def pays(prefill_steps: float) -> bool:
+        choice = Choice(1, False, 200.0, 250.0, prefill_s=prefill_steps * step_s(1))
+        return seen.worth.pays(choice, seen.now)
+
+    assert pays(0) and not pays(180) and not pays(400)
+
+
 def test_where_others_would_have_the_memory_at_home_a_whole_life_of_waits_is_compared_with_a_smaller_batch() -> None:
     """Whoever waits for it leaves the batch smaller by one for as long, however soon memory comes free."""
     seen = Seen()

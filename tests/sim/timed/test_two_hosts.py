@@ -1,4 +1,4 @@
-"""Between hosts with a network that prompts' queries are slow on, sharing costs nothing; within a host it still pays."""
+"""Between hosts whose network is slow for queries of prompts sharing costs nothing; within a host it still pays."""
 
 from __future__ import annotations
 

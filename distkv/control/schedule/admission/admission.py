@@ -23,6 +23,7 @@ from distkv.control.schedule.admission.worth import Choice
 from distkv.control.schedule.endings import endings, steps_until, still_to_come
 from distkv.control.schedule.holdings import Holdings
 from distkv.control.schedule.making_room import MakingRoom
+from distkv.control.schedule.profiled_wait import profiled_wait_s
 
 GIVE_UP_RETRIES = 8
 MOST_LOOKED_AT = 8
@@ -302,24 +303,17 @@ class Admission:
     def _choice(self, seq: Sequence, now: float) -> Choice:
         state = self._state
         lacking = self._holdings.unplaced_blocks(seq) + self._growth(seq, now) - self._room(seq)
+        running = state.running()
+        context = seq.length + sum(one.length for one in running)
         return Choice(
-            batch=len(state.running()),
+            batch=len(running),
             is_remote=state.waits_for_partials,
             home_steps=steps_until(endings(state), lacking),
             life_steps=still_to_come(state, seq),
-            profiled_wait_s=self._profiled_wait_s(seq, lacking),
+            profiled_wait_s=profiled_wait_s(state, len(running) + 1, context, lacking),
             is_in_demand=self._queue.unplaced_blocks - seq.size_blocks >= lacking,
             prefill_s=seq.length * state.scheduler.times.prompt_token_s,
         )
-
-    def _profiled_wait_s(self, seq: Sequence, remote_blocks: int) -> float | None:
-        """What a step takes longer with so many rBlocks of a sequence elsewhere."""
-        model, state = self._state.performance, self._state
-        if model is None:
-            return None
-        batch, context = len(state.running()) + 1, seq.length + sum(one.length for one in state.running())
-        remote = min(context, remote_blocks * state.settings.block_tokens)
-        return max(0.0, model.step_s(batch, context, remote_tokens=remote) - model.step_s(batch, context))
 
     def _missing_staging(self, seq: Sequence) -> int:
         """1 if a full block must move out first, so that there is a slot to compute the borrowed ones in."""

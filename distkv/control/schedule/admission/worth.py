@@ -147,10 +147,10 @@ class Worth:
         return (self._local_step if self._local_step.is_known else self._remote_step).of(decodes)
 
     def pays(self, choice: Choice, now: float) -> bool:
-        """Whether borrowing is expected to make more tokens than waiting: what the larger batch makes until there is
-        room here, less CAUTION times what all lose to waits then, and what they lose afterwards if nobody leaves that
-        room to its rBlocks. Where others would have that room, there is no afterwards: a batch larger by one that waits
-        is compared with one that does not."""
+        """Whether borrowing is expected to make more tokens than waiting: what the larger batch makes from the end of
+        its prompt until there is room here, less CAUTION times what all lose to waits then, and what they lose
+        afterwards if nobody leaves that room to its rBlocks. Where others would have that room, there is no afterwards:
+        a batch larger by one that waits is compared with one that does not."""
         if not choice.batch or not self.is_known:
             return True
         joined = choice.batch + 1
@@ -170,5 +170,7 @@ class Worth:
         gain_per_s = joined / joined_s - choice.batch / alone_s - CAUTION * lost_per_s
         if gain_per_s <= 0 or choice.home_steps == math.inf:
             return gain_per_s > 0
-        after_steps = max(0.0, choice.life_steps - choice.home_steps)
-        return choice.home_steps * alone_s * gain_per_s > after_steps * joined_s * lost_per_s
+        # It decodes once its prompt is computed, which takes as long now as then.
+        gaining_steps = max(0.0, choice.home_steps - choice.prefill_s / alone_s)
+        after_steps = max(0.0, choice.life_steps - gaining_steps)
+        return gaining_steps * alone_s * gain_per_s > after_steps * joined_s * lost_per_s
