@@ -122,8 +122,14 @@ class Sequences(MutableMapping[str, Sequence]):
         seq.enter(SeqState.WAITING, retry_at, retries)
         self.queue.add(seq)
 
+    def spare_has_changed(self, seq: Sequence) -> None:
+        """A sequence has fewer places at creditors to grow into."""
+        if seq.state is SeqState.RUNNING:
+            self._batch_changed.append(seq)
+
     def take_batch_changes(self) -> list[Sequence]:
-        """Those that began or ceased to run since the last call; some may have done both."""
+        """Those that began or ceased to run since the last call, or have fewer places at creditors to grow into; some
+        may have done all of it."""
         changed, self._batch_changed = self._batch_changed, []
         return changed
 

@@ -13,6 +13,8 @@ from distkv.control.schedule.growth import (
     most_at_once,
     share_kept,
 )
+from tests.control.parts import lend
+from tests.control.schedule.admitting import Admitting
 
 
 def test_before_anything_was_seen() -> None:
@@ -60,3 +62,13 @@ def test_less_is_kept_where_computing_again_is_cheap() -> None:
 def test_one_block_at_least_is_kept_for_each() -> None:
     assert most_at_once(0, 0) == 0 and most_at_once(10, 1) == 10
     assert most_at_once(3, 3) == 3 and most_at_once(100, 50) == 51
+
+
+def test_places_to_spare_that_are_given_back_are_needed_here_at_once() -> None:
+    """Also within a step in which that was looked at before."""
+    admitting = Admitting(16)
+    seq = admitting.run("r", 4)
+    debt = lend(seq, "p", 1, debts=admitting.debts, spare=3)
+    before = admitting.state.growing.blocks()
+    admitting.debts.release_unused(seq, debt)
+    assert admitting.state.growing.blocks() == before + 1

@@ -186,6 +186,7 @@ class DebtBook:
 
     def release_positions(self, seq: Sequence, debt: Debt, positions: list[int]) -> None:
         """Give back what blocks have left, when no step in flight names it; with the last position, the span."""
+        self._state.sequences.spare_has_changed(seq)
         if seq.placement.close_if_empty(debt):
             self._remove(debt)
             self._state.deferred.add(seq, [], lambda: self._release(debt))
@@ -198,6 +199,7 @@ class DebtBook:
         The caller takes back the sequence's steps in flight first.
         """
         lost = seq.lose(debt)
+        self._state.sequences.spare_has_changed(seq)
         self._release(debt)
         return lost
 

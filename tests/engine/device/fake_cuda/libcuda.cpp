@@ -160,7 +160,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CU
   NEEDS_CONTEXT;
   BEGIN(cuMemCreate);
   if (!is_ours(prop) || flags || !size || size % GRANULARITY) return CUDA_ERROR_INVALID_VALUE;
-  int fd = memfd_create("distkv-pool-of-a-gpu", MFD_CLOEXEC);
+  int fd = memfd_create("memory-of-a-fake-gpu", MFD_CLOEXEC);
   if (fd < 0 || ftruncate(fd, off_t(size))) return CUDA_ERROR_OUT_OF_MEMORY;
   memories[*handle = next_handle++] = {fd, size, prop->location.id, 1};
   return CUDA_SUCCESS;
