@@ -21,6 +21,7 @@
 namespace {
 
 constexpr size_t GRANULARITY = 2 << 20;
+constexpr const char *MEMORY_NAME = "memory-of-a-fake-gpu";  // not one of the names by which tests find pools
 constexpr int DEVICES = 2;
 
 struct Memory {
@@ -160,7 +161,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CU
   NEEDS_CONTEXT;
   BEGIN(cuMemCreate);
   if (!is_ours(prop) || flags || !size || size % GRANULARITY) return CUDA_ERROR_INVALID_VALUE;
-  int fd = memfd_create("memory-of-a-fake-gpu", MFD_CLOEXEC);
+  int fd = memfd_create(MEMORY_NAME, MFD_CLOEXEC);
   if (fd < 0 || ftruncate(fd, off_t(size))) return CUDA_ERROR_OUT_OF_MEMORY;
   memories[*handle = next_handle++] = {fd, size, prop->location.id, 1};
   return CUDA_SUCCESS;
@@ -192,7 +193,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
   snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
   struct stat status;
   if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || readlink(link, name, sizeof name - 1) < 0 ||
-      !strstr(name, "of-a-gpu") || fstat(fd, &status))
+      !strstr(name, MEMORY_NAME) || fstat(fd, &status))
     return CUDA_ERROR_INVALID_VALUE;
   memories[*handle = next_handle++] = {fcntl(fd, F_DUPFD_CLOEXEC, 0), size_t(status.st_size), 0, 1};
   return CUDA_SUCCESS;
