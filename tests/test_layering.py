@@ -93,7 +93,12 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "prompting": {"schema", "generation"},
         "api": {"schema", "metrics", "operations", "connections", "generation", "prompting"},
     },
-    "kernels": {"cpu": set(), "triton": set()},
+    "kernels": {
+        "attention": set(),
+        "layer": {"attention"},
+        "cpu": {"attention", "layer"},
+        "triton": {"attention", "layer"},
+    },
     "sim": {
         "machines": set(),
         "drawn": {"machines"},

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from distkv.kernels.cpu.library import LEVELS
+from distkv.kernels.cpu.calls.library import LEVELS
 
 ROOT = Path(__file__).resolve().parent.parent
 NATIVE = Path("distkv/kernels/cpu/native")
@@ -136,7 +136,7 @@ def test_a_wheel_holds_the_library_for_every_python(whole: Path, tmp_path: Path)
         archive.extractall(tmp_path / "installed")
     assert str(LIBRARY) in names and not [name for name in names if name == "setup.py" or name.endswith((".cpp", ".h"))]
     assert "distkv/demo/corpus/facts.py" in names and not [name for name in names if "demo/train" in name]
-    code = "from distkv.kernels.cpu.library import installed as i; print(*i().levels, i().missing)"
+    code = "from distkv.kernels.cpu.calls.library import installed as i; print(*i().levels, i().missing)"
     said = python(tmp_path, "-c", code, PYTHONPATH=str(tmp_path / "installed"))
     assert "portable" in said.stdout and str(tmp_path) not in said.stderr, said.stderr
     # A template that two objects have is linked from the first: no copy may need more than its user has.

@@ -3,12 +3,12 @@
 `reference` says what is computed, `backend` is the contract of a device's kernels, `layout` how K and V lie in memory.
 """
 
-from distkv.kernels.attention_metadata import AttentionMetadata
+from distkv.kernels.attention.attention_metadata import AttentionMetadata
+from distkv.kernels.attention.block_table import BlockTable
+from distkv.kernels.attention.layout import LayerKv, PanelKv, RowKv
+from distkv.kernels.attention.merge import Partial, empty_partial, merge
 from distkv.kernels.backend import Backend
-from distkv.kernels.block_table import BlockTable
-from distkv.kernels.fused_qkv import FusedQkv
-from distkv.kernels.layout import LayerKv, PanelKv, RowKv
-from distkv.kernels.merge import Partial, empty_partial, merge
+from distkv.kernels.layer.fused_qkv import FusedQkv
 
 __all__ = [
     "AttentionMetadata",

@@ -8,18 +8,18 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import Tensor
 
-from distkv.kernels.attention_metadata import AttentionMetadata
+from distkv.kernels.attention.attention_metadata import AttentionMetadata
+from distkv.kernels.attention.layout import LayerKv
+from distkv.kernels.attention.merge import Partial
+from distkv.kernels.attention.static_decode import StaticDecode, StaticInputs
 from distkv.kernels.exchange import Exchanges
-from distkv.kernels.fused_qkv import FusedQkv
-from distkv.kernels.layer_tail import LayerTail, LayerTailWeights, StepwiseLayerTail
-from distkv.kernels.layers import LocalLayer, LocalLayers
-from distkv.kernels.layout import LayerKv
-from distkv.kernels.linear import Linear, TorchLinear
+from distkv.kernels.layer.fused_qkv import FusedQkv
+from distkv.kernels.layer.layer_tail import LayerTail, LayerTailWeights, StepwiseLayerTail
+from distkv.kernels.layer.layers import LocalLayer, LocalLayers
+from distkv.kernels.layer.linear import Linear, TorchLinear
+from distkv.kernels.layer.ops import Ops, TorchOps
 from distkv.kernels.mail_table import MailField, MailTable, asked_lines, partial_lane, query_lane
 from distkv.kernels.mailbox import Lane, post, take
-from distkv.kernels.merge import Partial
-from distkv.kernels.ops import Ops, TorchOps
-from distkv.kernels.static_decode import StaticDecode, StaticInputs
 
 
 class Backend(ABC):

@@ -14,8 +14,8 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from distkv.kernels.attention_metadata import AttentionMetadata
-from distkv.kernels.merge import Partial
+from distkv.kernels.attention.attention_metadata import AttentionMetadata
+from distkv.kernels.attention.merge import Partial
 
 Part = tuple[int, int]
 """A source of partials, 0 for the own ones and then one per creditor, and the first of its rows that are meant."""

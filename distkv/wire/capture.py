@@ -16,7 +16,7 @@ import msgspec
 from distkv.errors import MalformedMessage
 from distkv.wire.codec import decode_header
 from distkv.wire.inboxes import CAPTURE
-from distkv.wire.links.frames import MAGIC
+from distkv.wire.links.streams.frames import MAGIC
 from distkv.wire.messages.data import DataMessage
 from distkv.wire.messages.envelope import Control, Envelope
 from distkv.wire.worker_pipe import MAX_PIPE_MESSAGE_BYTES

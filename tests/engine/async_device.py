@@ -13,8 +13,8 @@ from torch import Tensor
 from distkv.engine.device.cpu import CpuDevice
 from distkv.engine.device.device import Captured, CompletedCopy, PendingCopy, Run
 from distkv.kernels import AttentionMetadata, Backend, BlockTable, FusedQkv, LayerKv, RowKv
+from distkv.kernels.attention.static_decode import StaticDecode, StaticInputs
 from distkv.kernels.cpu.torch_backend import TorchBackend
-from distkv.kernels.static_decode import StaticDecode, StaticInputs
 
 
 class AsyncHost(CpuDevice):

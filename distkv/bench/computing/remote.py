@@ -155,9 +155,9 @@ class _Bench:
         found: dict[str, list[float]] = {}
         for _ in range(self._rounds):
             count = max(2, round(TRACED_S / steps.step()))
-            self._first.load(is_busy)
+            self._first.load(is_busy, is_traced=True)
             own = steps.traced(count)
-            for part, value in parts_us(own, self._first.load(is_busy).served).items():
+            for part, value in parts_us(own, self._first.load(is_busy, is_traced=True).served).items():
                 found.setdefault(part, []).append(value)
         self._first.load(False)
         return {case: found}

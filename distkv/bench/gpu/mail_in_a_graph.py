@@ -14,7 +14,7 @@ from distkv.engine.device.device import Device
 from distkv.kernels.cpu.torch_backend import TorchBackend
 from distkv.kernels.mail_table import MailField, MailTable, addresses
 from distkv.kernels.mailbox import MailStatus, post, take
-from distkv.wire.links.mailbox_memory import make_mailbox
+from distkv.wire.links.memory.mailbox_memory import make_mailbox
 
 LAYERS, ROWS = 20, 4
 _LIMIT_S = 5.0

@@ -27,7 +27,7 @@ from distkv.engine.device.registry import choose_device
 from distkv.engine.device.shared_memory.driver import Driver
 from distkv.engine.device.shared_memory.memory import MemorySharing
 from distkv.kernels import AttentionMetadata, BlockTable, FusedQkv, RowKv
-from distkv.kernels.static_decode import StaticInputs
+from distkv.kernels.attention.static_decode import StaticInputs
 from distkv.kernels.triton.attention.decode import decode_attention
 from distkv.kernels.triton.attention.decode_plan import decode_plan
 from distkv.kernels.triton.attention.templates import SPLIT_KEYS, Shape, Template, count_sms, heuristic

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distkv.wire.links import PoolMemory
-from distkv.wire.links.runs import Destination
+from distkv.wire.links.memory.runs import Destination
 
 Kind = Literal["scattered", "in runs of 16", "contiguous"]
 KINDS: tuple[Kind, ...] = ("scattered", "in runs of 16", "contiguous")

@@ -23,9 +23,9 @@ from distkv.errors import DistKVError, LinkClosed
 from distkv.types import Transport
 from distkv.wire.links import LinkIdentity, PoolMemory, TensorLink, connect, hello_to
 from distkv.wire.links.base import CheckingLink
-from distkv.wire.links.mapped_copy import copy_blocks
-from distkv.wire.links.runs import places_of
-from distkv.wire.links.slot_numbers import are_equal
+from distkv.wire.links.memory.mapped_copy import copy_blocks
+from distkv.wire.links.memory.runs import places_of
+from distkv.wire.links.memory.slot_numbers import are_equal
 from distkv.wire.links.transports.registry import OPTIONAL
 from distkv.wire.messages.data import Attend
 

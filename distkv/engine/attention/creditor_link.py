@@ -31,7 +31,7 @@ TURN_S = 0.05
 
 
 class FrameStream(Protocol):
-    """See distkv.wire.links.frame_stream."""
+    """See distkv.wire.links.streams.frame_stream."""
 
     def fileno(self) -> int: ...
 

@@ -14,9 +14,9 @@ from distkv.engine.model.config import ModelConfig
 from distkv.engine.model.rope import Rope
 from distkv.engine.model.weights import Weights, load_weights
 from distkv.kernels import AttentionMetadata, LayerKv
-from distkv.kernels.fused_qkv import FusedQkv
-from distkv.kernels.layer_tail import LayerTailWeights
-from distkv.kernels.layers import LocalLayer
+from distkv.kernels.layer.fused_qkv import FusedQkv
+from distkv.kernels.layer.layer_tail import LayerTailWeights
+from distkv.kernels.layer.layers import LocalLayer
 
 LocalForward = Callable[[Tensor, AttentionMetadata, Tensor, Tensor, Tensor], Tensor]
 """(tokens, metadata, slots, offsets, rows) → last hidden states of these rows, where all keys lie in one pool and new

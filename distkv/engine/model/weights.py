@@ -17,7 +17,7 @@ from distkv.engine.device.cpu import CpuDevice
 from distkv.engine.device.device import Device
 from distkv.engine.model.config import ModelConfig
 from distkv.errors import CheckpointError
-from distkv.kernels.linear import Linear, MakeLinear
+from distkv.kernels.layer.linear import Linear, MakeLinear
 
 SERVING_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from distkv.errors import ConfigError
 from distkv.kernels.backend import Backend
-from distkv.kernels.cpu.library import LEVELS, Library, Native, installed
+from distkv.kernels.cpu.calls.library import LEVELS, Library, Native, installed
 from distkv.kernels.cpu.native_backend import NativeBackend
 from distkv.kernels.cpu.torch_backend import TorchBackend
 from distkv.types import CpuKernels

@@ -9,14 +9,14 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from distkv.kernels.attention_metadata import AttentionMetadata
-from distkv.kernels.cpu.attend_calls import AttendCalls
-from distkv.kernels.cpu.frames import Beginnings, taken_of
-from distkv.kernels.cpu.functions import ExchangeCall, Peer
-from distkv.kernels.cpu.functions import MergeRun as NativeRun
-from distkv.kernels.cpu.library import Native
+from distkv.kernels.attention.attention_metadata import AttentionMetadata
+from distkv.kernels.cpu.calls.attend_calls import AttendCalls
+from distkv.kernels.cpu.calls.frames import Beginnings, taken_of
+from distkv.kernels.cpu.calls.functions import ExchangeCall, Peer
+from distkv.kernels.cpu.calls.functions import MergeRun as NativeRun
+from distkv.kernels.cpu.calls.library import Native
+from distkv.kernels.cpu.calls.travelling import TravellingPartial
 from distkv.kernels.cpu.serving import NativeGate, NativeServeClock, NativeServing
-from distkv.kernels.cpu.travelling import TravellingPartial
 from distkv.kernels.exchange import Answered, Asked, Exchanged, FrameStatus, Gate, MergeRun, ServeClock
 
 TURN_S = 0.05

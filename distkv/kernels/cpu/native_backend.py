@@ -8,23 +8,23 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from distkv.kernels.attention_metadata import AttentionMetadata
+from distkv.kernels.attention.attention_metadata import AttentionMetadata
+from distkv.kernels.attention.layout import LayerKv, PanelKv
+from distkv.kernels.attention.merge import Partial
 from distkv.kernels.backend import Backend
-from distkv.kernels.cpu.attend_calls import AttendCalls
+from distkv.kernels.cpu.calls.attend_calls import AttendCalls
+from distkv.kernels.cpu.calls.functions import DTYPES, AttendCall, StoreCall
+from distkv.kernels.cpu.calls.library import Native
+from distkv.kernels.cpu.calls.sequences import sequences_of
 from distkv.kernels.cpu.exchange import NativeExchanges
-from distkv.kernels.cpu.functions import DTYPES, AttendCall, StoreCall
-from distkv.kernels.cpu.layer_tail import NativeLayerTail
-from distkv.kernels.cpu.layers import NativeLayers
-from distkv.kernels.cpu.library import Native
-from distkv.kernels.cpu.linear import NativeLinear, OneDnnLinear, linear_kind
-from distkv.kernels.cpu.ops import NativeOps
-from distkv.kernels.cpu.sequences import sequences_of
-from distkv.kernels.fused_qkv import FusedQkv
-from distkv.kernels.layer_tail import LayerTail, LayerTailWeights
-from distkv.kernels.layers import LocalLayer, LocalLayers
-from distkv.kernels.layout import LayerKv, PanelKv
-from distkv.kernels.linear import Linear
-from distkv.kernels.merge import Partial
+from distkv.kernels.cpu.layer.layer_tail import NativeLayerTail
+from distkv.kernels.cpu.layer.layers import NativeLayers
+from distkv.kernels.cpu.layer.linear import NativeLinear, OneDnnLinear, linear_kind
+from distkv.kernels.cpu.layer.ops import NativeOps
+from distkv.kernels.layer.fused_qkv import FusedQkv
+from distkv.kernels.layer.layer_tail import LayerTail, LayerTailWeights
+from distkv.kernels.layer.layers import LocalLayer, LocalLayers
+from distkv.kernels.layer.linear import Linear
 
 
 class NativeBackend(Backend):

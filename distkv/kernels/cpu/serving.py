@@ -9,12 +9,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from distkv.kernels.attention_metadata import AttentionMetadata
-from distkv.kernels.cpu.attend_calls import AttendCalls
-from distkv.kernels.cpu.frames import Beginnings, taken_of
-from distkv.kernels.cpu.functions import ServeCall, ServeLayer
-from distkv.kernels.cpu.library import Native
-from distkv.kernels.cpu.travelling import TravellingPartial
+from distkv.kernels.attention.attention_metadata import AttentionMetadata
+from distkv.kernels.cpu.calls.attend_calls import AttendCalls
+from distkv.kernels.cpu.calls.frames import Beginnings, taken_of
+from distkv.kernels.cpu.calls.functions import ServeCall, ServeLayer
+from distkv.kernels.cpu.calls.library import Native
+from distkv.kernels.cpu.calls.travelling import TravellingPartial
 from distkv.kernels.exchange import FrameStatus, Served
 
 

@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from distkv.kernels.attention_metadata import AttentionMetadata
+from distkv.kernels.attention.attention_metadata import AttentionMetadata
+from distkv.kernels.attention.block_table import BlockTable
+from distkv.kernels.attention.layout import LayerKv, PanelKv
+from distkv.kernels.attention.merge import Partial, empty_partial, merge
 from distkv.kernels.backend import Backend
-from distkv.kernels.block_table import BlockTable
-from distkv.kernels.fused_qkv import FusedQkv
-from distkv.kernels.layout import LayerKv, PanelKv
-from distkv.kernels.merge import Partial, empty_partial, merge
+from distkv.kernels.layer.fused_qkv import FusedQkv
 
 _TILE_KEY_ELEMENTS = 1 << 20  # K of one tile: 4 MiB of float32
 _TILE_SCORES = 1 << 20  # scores of one tile: 4 MiB of float32

@@ -10,15 +10,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from distkv.kernels.attention_metadata import AttentionMetadata
+from distkv.kernels.attention.attention_metadata import AttentionMetadata
+from distkv.kernels.attention.layout import LayerKv, RowKv
+from distkv.kernels.attention.merge import Partial
+from distkv.kernels.attention.static_decode import StaticDecode, StaticInputs
 from distkv.kernels.backend import Backend
 from distkv.kernels.checksum import has_sums
-from distkv.kernels.fused_qkv import FusedQkv
-from distkv.kernels.layout import LayerKv, RowKv
+from distkv.kernels.layer.fused_qkv import FusedQkv
 from distkv.kernels.mail_table import MailTable
 from distkv.kernels.mailbox import Lane
-from distkv.kernels.merge import Partial
-from distkv.kernels.static_decode import StaticDecode, StaticInputs
 from distkv.kernels.triton.attention.decode import decode_attention
 from distkv.kernels.triton.attention.decode_plan import DecodePlan, decode_plan
 from distkv.kernels.triton.attention.prefill import prefill_attention

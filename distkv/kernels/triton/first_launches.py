@@ -14,10 +14,10 @@ import structlog
 import torch
 import triton
 
-from distkv.kernels.attention_metadata import AttentionMetadata
-from distkv.kernels.block_table import BlockTable
-from distkv.kernels.layout import LayerKv
-from distkv.kernels.merge import empty_partial
+from distkv.kernels.attention.attention_metadata import AttentionMetadata
+from distkv.kernels.attention.block_table import BlockTable
+from distkv.kernels.attention.layout import LayerKv
+from distkv.kernels.attention.merge import empty_partial
 from distkv.kernels.triton.attention.decode import decode_attention
 from distkv.kernels.triton.attention.decode_plan import decode_plan
 from distkv.kernels.triton.attention.prefill import prefill_attention

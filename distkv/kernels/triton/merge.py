@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from distkv.kernels.merge import Partial
+from distkv.kernels.attention.merge import Partial
 from distkv.kernels.triton.casts import rounded
 
 _LOG2_E = tl.constexpr(1.4426950408889634)
@@ -24,7 +24,7 @@ _ALL_NUMBERS = 32768
 
 
 def merge_partials(partials: Sequence[Partial]) -> Partial:
-    """As distkv.kernels.merge: partials of the same queries over disjoint keys, at least one, in the order given.
+    """As distkv.kernels.attention.merge: partials of the same queries over disjoint keys, in the order given; not none.
 
     float32. The inputs are left as they are; one partial alone is returned itself.
     """

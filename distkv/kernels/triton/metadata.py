@@ -13,7 +13,7 @@ import triton.language as tl
 from numpy.typing import NDArray
 from torch import Tensor
 
-from distkv.kernels.attention_metadata import AttentionMetadata
+from distkv.kernels.attention.attention_metadata import AttentionMetadata
 
 
 class Column(IntEnum):

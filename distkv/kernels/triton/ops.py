@@ -13,7 +13,7 @@ _SILU_BLOCK = 1024
 
 
 class TritonOps:
-    """See distkv.kernels.ops.Ops. Tensors of a call lie on one device."""
+    """See distkv.kernels.layer.ops.Ops. Tensors of a call lie on one device."""
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """See Ops."""

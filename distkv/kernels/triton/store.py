@@ -7,8 +7,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from distkv.kernels.fused_qkv import FusedQkv
-from distkv.kernels.layout import RowKv
+from distkv.kernels.attention.layout import RowKv
+from distkv.kernels.layer.fused_qkv import FusedQkv
 from distkv.kernels.triton.casts import rounded
 
 _NUM_WARPS = 2

@@ -4,7 +4,7 @@ from distkv.types import Transport
 from distkv.wire.links.base import BlockRead, CheckedRead, CheckingLink, LinkListener, PlacingLink, TensorLink
 from distkv.wire.links.block_reads import deny, serve_read
 from distkv.wire.links.handshake import LinkIdentity, hello_to
-from distkv.wire.links.pool_memory import ChecksummingPool, Part, Pool, PoolMemory, PoolRegion, host_key
+from distkv.wire.links.memory.pool_memory import ChecksummingPool, Part, Pool, PoolMemory, PoolRegion, host_key
 from distkv.wire.links.registration import Registration, Registrations, ask_to_attach, attach
 from distkv.wire.links.transports.registry import connect, listen, register
 

@@ -11,9 +11,9 @@ from array import array
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from distkv.wire.links.frame_stream import FrameStream
-from distkv.wire.links.pool_memory import Part
-from distkv.wire.links.runs import Destination
+from distkv.wire.links.memory.pool_memory import Part
+from distkv.wire.links.memory.runs import Destination
+from distkv.wire.links.streams.frame_stream import FrameStream
 from distkv.wire.messages.common import DataEndpoint
 from distkv.wire.messages.data import DataMessage
 

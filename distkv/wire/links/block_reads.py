@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from distkv.errors import LinkError, MalformedMessage
 from distkv.wire.links.base import MAX_BODY_BYTES, TensorLink
-from distkv.wire.links.pool_memory import Pool, part_problem, slots_problem
-from distkv.wire.links.slot_views import SlotViews
+from distkv.wire.links.memory.pool_memory import Pool, part_problem, slots_problem
+from distkv.wire.links.memory.slot_views import SlotViews
 from distkv.wire.messages.common import clipped
 from distkv.wire.messages.data import Blocks, Denied, ReadBlocks
 

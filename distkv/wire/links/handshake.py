@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from distkv.errors import HandshakeRefused, MalformedMessage
-from distkv.wire.links.pool_memory import Pool
+from distkv.wire.links.memory.pool_memory import Pool
 from distkv.wire.messages.common import PROTOCOL_VERSION, DataEndpoint, InstanceId, Value
 from distkv.wire.messages.data import DataMessage, Denied, Hello, Welcome
 

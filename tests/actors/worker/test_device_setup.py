@@ -15,7 +15,7 @@ from distkv.actors.worker import device_setup
 from distkv.engine.device.cpu import CpuDevice
 from distkv.errors import ConfigError
 from distkv.kernels.cpu import dispatch
-from distkv.kernels.cpu.library import Library
+from distkv.kernels.cpu.calls.library import Library
 from distkv.kernels.cpu.torch_backend import TorchBackend
 from tests.actors.worker.test_spec import SPEC
 

@@ -19,7 +19,7 @@ from distkv.engine.attention.bodies import body_of
 from distkv.engine.step.runner import StepRunner
 from distkv.errors import DistKVError, LinkClosed
 from distkv.kernels import empty_partial
-from distkv.kernels.cpu.library import installed
+from distkv.kernels.cpu.calls.library import installed
 from distkv.kernels.cpu.native_backend import NativeBackend
 from distkv.types import Transport
 from distkv.wire.links import PoolMemory, TensorLink, listen

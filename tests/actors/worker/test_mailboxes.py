@@ -17,7 +17,7 @@ from distkv.engine.attention.bodies import body_of
 from distkv.engine.step.runner import StepRunner
 from distkv.errors import LinkClosed
 from distkv.wire.links import TensorLink
-from distkv.wire.links.mailbox_memory import MAX_MAILBOX_BYTES, make_mailbox
+from distkv.wire.links.memory.mailbox_memory import MAX_MAILBOX_BYTES, make_mailbox
 from distkv.wire.messages.data import Attach, Attached, Attend, AttendEntry, AttendPlan, PlanServed
 from distkv.wire.messages.from_worker import SeqResult
 from distkv.wire.messages.to_worker import SeqStep, Step

@@ -28,8 +28,8 @@ from distkv.engine.device.device import Device
 from distkv.errors import ConfigError, LinkClosed, MalformedMessage
 from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.links import PlacingLink, PoolMemory, TensorLink, connect, hello_to
-from distkv.wire.links.descriptors import DescriptorIntake
-from distkv.wire.links.pool_memory import PoolUnmappable
+from distkv.wire.links.memory.pool_memory import PoolUnmappable
+from distkv.wire.links.streams.descriptors import DescriptorIntake
 from distkv.wire.messages.common import DataEndpoint
 from distkv.wire.messages.data import Attach
 from distkv.wire.messages.from_worker import Checksummed, Pulled

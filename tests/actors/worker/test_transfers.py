@@ -16,7 +16,7 @@ from distkv.actors.worker.transfers import Transfers
 from distkv.engine.model.config import ModelConfig
 from distkv.errors import LinkClosed
 from distkv.wire.envelope_factory import EnvelopeFactory
-from distkv.wire.links.mapped_copy import can_check
+from distkv.wire.links.memory.mapped_copy import can_check
 from distkv.wire.messages.common import MAX_REASON, SpanRef
 from distkv.wire.messages.envelope import FromWorker
 from distkv.wire.messages.from_worker import Checksummed, Linked, Pulled, Revoked

@@ -11,7 +11,7 @@ import torch
 from distkv.bench.computing import attention
 from distkv.bench.workloads.computing.attention import Keys, Shape
 from distkv.errors import ConfigError
-from distkv.kernels import reference
+from distkv.kernels.attention import reference
 from distkv.kernels.cpu.dispatch import backend_of
 
 

@@ -11,7 +11,7 @@ from distkv.bench.computing import distattention
 from distkv.bench.split_attention.goals import sent_case, time_case
 from distkv.bench.split_attention.network import missing
 from distkv.bench.split_attention.ways import DIST, HEADS, HOST, RING, SHAPED, WAYS
-from distkv.kernels.cpu.library import installed
+from distkv.kernels.cpu.calls.library import installed
 
 pytestmark = pytest.mark.skipif(
     not any(native.has_exchange for native in installed().levels.values()), reason="the native library is not built"

@@ -33,7 +33,7 @@ from distkv.bench.remote_cells.goals import (
 from distkv.bench.remote_cells.layers import BEYOND, BEYOND_P99, parts_us, percentile
 from distkv.bench.workloads.computing.lender import Served
 from distkv.engine.attention.layer_times import LayerTimes
-from distkv.kernels.cpu.library import installed
+from distkv.kernels.cpu.calls.library import installed
 
 
 @pytest.mark.skipif(

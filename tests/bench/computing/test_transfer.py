@@ -12,7 +12,7 @@ from distkv.bench.computing import transfer
 from distkv.bench.transfers.layouts import KINDS, RUN_LENGTHS, Layout, fill
 from distkv.bench.transfers.placement import placements
 from distkv.wire.links import PoolMemory
-from distkv.wire.links.runs import runs_of
+from distkv.wire.links.memory.runs import runs_of
 
 
 def test_a_quick_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from distkv.bench.split_attention.network import missing, sent_bytes, shaped_net
 from distkv.bench.split_attention.split import Split, exact_attention
 from distkv.bench.split_attention.tensor_parallel import AllGather
 from distkv.bench.split_attention.ways import DIST, HEADS, HOST, RING, SHAPED, WAYS, Name
-from distkv.kernels.cpu.library import installed
+from distkv.kernels.cpu.calls.library import installed
 
 with_exchange = pytest.mark.skipif(
     not any(native.has_exchange for native in installed().levels.values()), reason="the native library is not built"

@@ -8,7 +8,7 @@ import torch
 from distkv.bench.split_attention.ring import PIECE_BLOCKS, pieces_of
 from distkv.bench.split_attention.split import Share, Split, exact_attention
 from distkv.engine.device.cpu import CpuDevice
-from distkv.kernels.reference import micro_attention
+from distkv.kernels.attention.reference import micro_attention
 
 
 @pytest.mark.parametrize("processes", [2, 4])

@@ -16,7 +16,7 @@ from distkv.cli.exit_codes import run
 from distkv.cli.main import command
 from distkv.wire.channel import ClientChannel, ServerChannel
 from distkv.wire.inboxes import CLIENT_CONNECTION, RMANAGER_PORT
-from distkv.wire.links.frames import MAGIC
+from distkv.wire.links.streams.frames import MAGIC
 from tests.waiting import soon
 from tests.wire.golden import CURRENT, load
 from tests.wire.golden.examples import ENVELOPES

@@ -21,7 +21,7 @@ import zmq
 from distkv import LocalCluster
 from distkv.wire.codec import EnvelopeDecoder, encode_envelope, encode_header
 from distkv.wire.inboxes import CAPTURE
-from distkv.wire.links.frames import MAGIC
+from distkv.wire.links.streams.frames import MAGIC
 from distkv.wire.messages.common import Member, Message
 from distkv.wire.messages.envelope import Envelope, ToGManager, ToRManager
 from distkv.wire.messages.to_client import Rejected

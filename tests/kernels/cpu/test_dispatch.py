@@ -11,9 +11,10 @@ from typing import get_args
 import pytest
 
 from distkv.errors import ConfigError
-from distkv.kernels.cpu import dispatch, functions, library
+from distkv.kernels.cpu import dispatch
+from distkv.kernels.cpu.calls import functions, library
+from distkv.kernels.cpu.calls.library import LEVELS, Library, installed
 from distkv.kernels.cpu.dispatch import TORCH, available, choose
-from distkv.kernels.cpu.library import LEVELS, Library, installed
 from distkv.types import CpuKernels
 
 HERE = installed()

@@ -9,9 +9,10 @@ import subprocess
 import pytest
 import torch
 
-from distkv.kernels import AttentionMetadata, Backend, BlockTable, reference
+from distkv.kernels import AttentionMetadata, Backend, BlockTable
+from distkv.kernels.attention import reference
+from distkv.kernels.cpu.calls.library import PATH, Native
 from distkv.kernels.cpu.dispatch import available
-from distkv.kernels.cpu.library import PATH, Native
 from distkv.kernels.cpu.native_backend import NativeBackend
 from tests.kernels.layers import layer_of
 

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from distkv.kernels import AttentionMetadata, BlockTable, PanelKv, Partial, empty_partial
-from distkv.kernels.cpu.library import installed
+from distkv.kernels.attention.merge import merge
+from distkv.kernels.cpu.calls.library import installed
 from distkv.kernels.cpu.native_backend import NativeBackend
 from distkv.kernels.exchange import Asked, Exchange, Exchanges, FrameStatus, MergeRun, ServeClock, Serving
-from distkv.kernels.merge import merge
 
 HEADS, KV_HEADS, DIM, BLOCK, BLOCKS, LAYERS, ROWS = 4, 2, 16, 16, 3, 2, 3
 QUERY_BYTES = ROWS * HEADS * DIM * 4

@@ -22,9 +22,9 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from distkv.kernels import AttentionMetadata, BlockTable, FusedQkv, RowKv
+from distkv.kernels.attention.static_decode import StaticInputs
 from distkv.kernels.mail_table import MailField, MailTable
 from distkv.kernels.mailbox import Lane
-from distkv.kernels.static_decode import StaticInputs
 from distkv.kernels.triton.attention.decode import decode_attention
 from distkv.kernels.triton.attention.decode_plan import decode_plan
 from distkv.kernels.triton.attention.prefill import prefill_attention

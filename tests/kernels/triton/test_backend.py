@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from distkv.kernels import AttentionMetadata, BlockTable, reference
+from distkv.kernels import AttentionMetadata, BlockTable
+from distkv.kernels.attention import reference
 from tests.kernels.layers import layer_of
 
 pytest.importorskip("triton", reason="Triton is not installed: it comes with the extra 'gpu'")

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from distkv.errors import ConfigError, HandshakeRefused, LinkClosed, LinkTimeout, MalformedMessage, WireError
 from distkv.wire.codec import encode_header
 from distkv.wire.links import PoolMemory, TensorLink, connect, hello_to, listen
-from distkv.wire.links.frames import MAGIC
+from distkv.wire.links.streams.frames import MAGIC
 from distkv.wire.links.transports.socket_listener import MAX_PENDING, SocketListener
 from distkv.wire.messages.common import PROTOCOL_VERSION, DataEndpoint, TransportMetadata
 from distkv.wire.messages.data import Attend, Hello, Welcome

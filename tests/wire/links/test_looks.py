@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 
-from distkv.wire.links.byte_stream import LOOKS_S, ByteStream, Looks
+from distkv.wire.links.streams.byte_stream import LOOKS_S, ByteStream, Looks
 from tests.wire.links.peers import DEADLINE_S
 
 ASKS, ANSWERS = True, False

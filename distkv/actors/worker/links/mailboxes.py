@@ -16,8 +16,8 @@ from distkv.engine.attention.serving import AttendServer
 from distkv.engine.device.device import Device
 from distkv.engine.model.config import ModelConfig
 from distkv.wire.links import TensorLink, ask_to_attach
-from distkv.wire.links.mailbox_memory import make_mailbox, map_mailbox
-from distkv.wire.links.pool_memory import PoolUnmappable
+from distkv.wire.links.memory.mailbox_memory import make_mailbox, map_mailbox
+from distkv.wire.links.memory.pool_memory import PoolUnmappable
 from distkv.wire.links.transports.offer import TransportUnusable, offered
 from distkv.wire.messages.common import DataEndpoint, Value
 from distkv.wire.messages.data import Hello

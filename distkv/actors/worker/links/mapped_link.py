@@ -12,11 +12,11 @@ from distkv.engine.device.device import Device, ThreadStreams
 from distkv.engine.device.shared_memory.memory import MappedMemory
 from distkv.errors import LinkTimeout, MalformedMessage
 from distkv.wire.links import BlockRead, Part
-from distkv.wire.links.addressed import Addressed
-from distkv.wire.links.frames import FrameSocket
-from distkv.wire.links.mapped_copy import copy_runs
-from distkv.wire.links.pool_memory import slots_problem
-from distkv.wire.links.runs import Destination, Runs, runs_of
+from distkv.wire.links.memory.addressed import Addressed
+from distkv.wire.links.memory.mapped_copy import copy_runs
+from distkv.wire.links.memory.pool_memory import slots_problem
+from distkv.wire.links.memory.runs import Destination, Runs, runs_of
+from distkv.wire.links.streams.frames import FrameSocket
 from distkv.wire.links.transports.mapped_read import PIECE_BYTES, Copy, MappedRead
 from distkv.wire.links.transports.stream_link import StreamLink
 

@@ -20,9 +20,9 @@ from distkv.engine.device.shared_memory.memory import MARK_BYTES, MappedMemory, 
 from distkv.errors import ConfigError, MalformedMessage
 from distkv.types import Transport
 from distkv.wire.links import Pool, TensorLink, ask_to_attach, host_key
-from distkv.wire.links.descriptors import DescriptorIntake, give
-from distkv.wire.links.frames import FrameSocket
-from distkv.wire.links.pool_memory import PoolUnmappable
+from distkv.wire.links.memory.pool_memory import PoolUnmappable
+from distkv.wire.links.streams.descriptors import DescriptorIntake, give
+from distkv.wire.links.streams.frames import FrameSocket
 from distkv.wire.links.transports.offer import TransportUnusable, offered
 from distkv.wire.links.transports.sockets import greet, open_unix
 from distkv.wire.links.transports.stream_link import StreamLink

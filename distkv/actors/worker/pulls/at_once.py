@@ -10,8 +10,8 @@ from distkv.actors.worker.pulls.pull_queue import Count
 from distkv.engine.attention.spans import SpanRegistry
 from distkv.errors import LinkError, WireError
 from distkv.wire.links import Pool, TensorLink
-from distkv.wire.links.pool_memory import slots_problem
-from distkv.wire.links.slot_numbers import are_equal
+from distkv.wire.links.memory.pool_memory import slots_problem
+from distkv.wire.links.memory.slot_numbers import are_equal
 from distkv.wire.messages.from_worker import Pulled
 from distkv.wire.messages.to_worker import Pull
 

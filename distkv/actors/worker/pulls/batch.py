@@ -23,9 +23,9 @@ from distkv.wire.links import (
     PoolMemory,
     TensorLink,
 )
-from distkv.wire.links.mapped_copy import checksums_of
-from distkv.wire.links.pool_memory import slots_problem
-from distkv.wire.links.slot_numbers import are_equal
+from distkv.wire.links.memory.mapped_copy import checksums_of
+from distkv.wire.links.memory.pool_memory import slots_problem
+from distkv.wire.links.memory.slot_numbers import are_equal
 
 
 @dataclass(frozen=True, slots=True)

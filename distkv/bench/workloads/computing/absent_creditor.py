@@ -11,8 +11,8 @@ from distkv.engine.attention.answer_times import AnswerTimes
 from distkv.engine.attention.creditor_link import CreditorLink
 from distkv.engine.attention.mailbox.posting import Posting, mailbox_bytes
 from distkv.engine.model.decoder import Model
-from distkv.wire.links.frames import FrameSocket
-from distkv.wire.links.mailbox_memory import make_mailbox
+from distkv.wire.links.memory.mailbox_memory import make_mailbox
+from distkv.wire.links.streams.frames import FrameSocket
 from distkv.wire.messages.common import Epoch, SpanRef
 from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.data import AttendPlan, DataMessage, PlanServed

@@ -10,10 +10,10 @@ from torch import Tensor
 from distkv.engine.device.cpu import CpuDevice
 from distkv.engine.device.device import Captured, Run
 from distkv.kernels import FusedQkv, LayerKv, Partial
-from distkv.kernels.linear import Linear
+from distkv.kernels.attention.static_decode import StaticDecode, StaticInputs
+from distkv.kernels.layer.linear import Linear
+from distkv.kernels.layer.ops import TorchOps
 from distkv.kernels.mail_table import MailTable
-from distkv.kernels.ops import TorchOps
-from distkv.kernels.static_decode import StaticDecode, StaticInputs
 from distkv.kernels.triton.attention.static_decode import TritonStaticDecode
 from distkv.kernels.triton.attention.templates import Shape, heuristic
 from distkv.kernels.triton.backend import TritonBackend

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from distkv.kernels import AttentionMetadata, Backend, BlockTable, PanelKv, Partial
-from distkv.kernels.cpu.library import Native
+from distkv.kernels.cpu.calls.library import Native
 
 BLOCK_TOKENS = 16
 RANDOM_BYTES = 1 << 26

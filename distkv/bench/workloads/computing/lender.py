@@ -1,7 +1,7 @@
 """A creditor's data plane in a process of its own: a pool that is lent as one span, and steps of its own on demand.
 
-`python -m distkv.bench.workloads.computing.lender` says where it is reached, then follows its standard input: true
-and false say whether it computes steps of its own, and each answer what it did since the one before.
+`python -m distkv.bench.workloads.computing.lender` says where it is reached, then follows its standard input: each
+line says whether it computes steps of its own, and each answer what it did since the one before.
 """
 
 from __future__ import annotations
@@ -9,13 +9,17 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from typing import Any
+import time
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from distkv.bench.baselines.checkpoints import Model as Shape
 from distkv.bench.harness.line_process import LineProcess, say
 from distkv.wire.messages.common import DataEndpoint, Epoch, Member, SpanRef
+
+if TYPE_CHECKING:
+    from distkv.engine.attention.serving import AttendServer
 
 SPAN = SpanRef(span_id="s", epoch=Epoch(1, 1))
 COMPAT = "bench"
@@ -24,6 +28,7 @@ NAME = "lender"
 VALUE = 0.01
 OWN_BATCH, OWN_CONTEXT = 4, 512
 _STEPS = 4096
+_NOTED_S = 0.02
 
 
 class Lent(msgspec.Struct, frozen=True):
@@ -34,6 +39,13 @@ class Lent(msgspec.Struct, frozen=True):
     core: int | None
     name: str = NAME
     traced: bool = False
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """is_busy: whether it computes steps of its own from now on. is_traced: answered when all it served is noted."""
+
+    is_busy: bool
+    is_traced: bool
 
 
 class Served(msgspec.Struct, frozen=True, array_like=True):
@@ -59,9 +71,9 @@ class Lender(LineProcess):
         endpoint = self.answer(DataEndpoint)
         self.member = Member(instance_id=lent.name, incarnation=1, address="", state="ready", data=endpoint)
 
-    def load(self, is_busy: bool) -> Done:
+    def load(self, is_busy: bool, is_traced: bool = False) -> Done:
         """Whether it computes steps of its own from now on; returns what it did until now."""
-        self.tell(is_busy)
+        self.tell(Asked(is_busy, is_traced))
         return self.answer(Done)
 
 
@@ -98,14 +110,24 @@ def main(lent: Lent) -> None:
     threading.Thread(target=own.run, daemon=True).start()
     say(listener.endpoint)
     for line in sys.stdin:
+        asked = msgspec.json.decode(line, type=Asked)
+        if asked.is_traced:
+            _wait_until_noted(server)
         steps = own.count
-        own.is_wanted.set() if msgspec.json.decode(line, type=bool) else own.is_wanted.clear()
+        own.is_wanted.set() if asked.is_busy else own.is_wanted.clear()
         served = server.times or []
         done = Done(steps - own.reported, tuple(Served(*one) for one in served))
         own.reported = steps
         if server.times is not None:
             server.times = []
         say(done)
+
+
+def _wait_until_noted(server: AttendServer) -> None:
+    """The layers of a step are noted together, when who asked already has the last."""
+    noted = -1
+    while noted != (noted := len(server.times or [])):
+        time.sleep(_NOTED_S)
 
 
 class OwnSteps:

@@ -10,7 +10,7 @@ from distkv.engine.model.config import ModelConfig
 from distkv.engine.model.decoder import Model
 from distkv.engine.model.rope_config import RopeConfig
 from distkv.engine.model.weights import LayerWeights, Weights
-from distkv.kernels.linear import Linear
+from distkv.kernels.layer.linear import Linear
 
 
 def random_model(shape: Shape, device: Device) -> Model:

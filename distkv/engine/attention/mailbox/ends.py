@@ -14,7 +14,7 @@ LINE_BYTES = 128
 
 
 class SharedMemory(Protocol):
-    """See distkv.wire.links.mailbox_memory."""
+    """See distkv.wire.links.memory.mailbox_memory."""
 
     view: memoryview
     query_bytes: int

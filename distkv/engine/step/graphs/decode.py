@@ -27,7 +27,7 @@ from distkv.engine.sampling.distribution import argmax
 from distkv.engine.step.batch import PlannedSeq
 from distkv.engine.step.graphs.device_tables import DeviceTables, TakenTables
 from distkv.engine.step.graphs.division import Division
-from distkv.kernels.static_decode import StaticInputs
+from distkv.kernels.attention.static_decode import StaticInputs
 
 SIZES = (1, 2, 4, 8, 16, 32, 64)
 NO_SLOT = -1

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distkv.engine.step.graphs.device_tables import TakenTables
-from distkv.kernels.static_decode import StaticDecode
+from distkv.kernels.attention.static_decode import StaticDecode
 
 _LEAST_SLACK, _SLACK_SHARE = 256, 8
 """For contexts that grow by so many tokens, or by one part in so many."""

@@ -18,8 +18,8 @@ from distkv.engine.step.graphs.decode import NO_SLOT, DecodeGraphs
 from distkv.engine.step.graphs.device_tables import DeviceTables, TakenTables
 from distkv.engine.step.graphs.division import Division
 from distkv.kernels import FusedQkv, Partial
+from distkv.kernels.attention.static_decode import StaticInputs
 from distkv.kernels.mail_table import MailField, MailTable
-from distkv.kernels.static_decode import StaticInputs
 
 MOST_PARTIALS = 3
 """Of a row, from creditors: steps with more of them are not captured."""

@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from distkv.kernels.layout import LayerKv
-from distkv.kernels.static_decode import StaticInputs
+from distkv.kernels.attention.layout import LayerKv
+from distkv.kernels.attention.static_decode import StaticInputs
 from distkv.kernels.triton.attention.decode import decode_attention
 from distkv.kernels.triton.attention.decode_plan import ITEM_NUMBERS, DecodePlan, constants_of, heads_of, work_items
 from distkv.kernels.triton.attention.templates import (

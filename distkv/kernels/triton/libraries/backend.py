@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from distkv.errors import ConfigError
-from distkv.kernels.attention_metadata import AttentionMetadata
-from distkv.kernels.block_table import BlockTable
-from distkv.kernels.layout import LayerKv, RowKv
-from distkv.kernels.merge import Partial
+from distkv.kernels.attention.attention_metadata import AttentionMetadata
+from distkv.kernels.attention.block_table import BlockTable
+from distkv.kernels.attention.layout import LayerKv, RowKv
+from distkv.kernels.attention.merge import Partial
 from distkv.kernels.triton.attention.templates import Shape
 from distkv.kernels.triton.backend import TritonBackend
 from distkv.kernels.triton.libraries.flash_attention3 import FlashAttention3

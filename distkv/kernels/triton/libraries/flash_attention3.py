@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from distkv.kernels.layout import RowKv
-from distkv.kernels.merge import Partial
+from distkv.kernels.attention.layout import RowKv
+from distkv.kernels.attention.merge import Partial
 from distkv.kernels.triton.attention.templates import Shape
 from distkv.kernels.triton.libraries.pages import Pages
 

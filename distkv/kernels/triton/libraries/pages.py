@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from distkv.kernels.block_table import BlockTable
-from distkv.kernels.layout import RowKv
-from distkv.kernels.merge import Partial
+from distkv.kernels.attention.block_table import BlockTable
+from distkv.kernels.attention.layout import RowKv
+from distkv.kernels.attention.merge import Partial
 
 
 class PagedAttention(Protocol):

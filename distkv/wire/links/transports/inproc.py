@@ -11,10 +11,10 @@ from distkv.errors import ConfigError, FrameTooLarge, HandshakeRefused, LinkClos
 from distkv.wire.codec import decode_header, encode_header
 from distkv.wire.links.base import MAX_BODY_BYTES, SEND_TIMEOUT_S, BlockRead, Buffer
 from distkv.wire.links.handshake import LinkIdentity, answer_hello, check_answer
-from distkv.wire.links.iovec import byte_views
-from distkv.wire.links.mapped_copy import copy_runs
-from distkv.wire.links.pool_memory import Part, Pool, PoolMemory, host_key
-from distkv.wire.links.runs import Destination, Runs, read_problem, runs_of
+from distkv.wire.links.memory.mapped_copy import copy_runs
+from distkv.wire.links.memory.pool_memory import Part, Pool, PoolMemory, host_key
+from distkv.wire.links.memory.runs import Destination, Runs, read_problem, runs_of
+from distkv.wire.links.streams.iovec import byte_views
 from distkv.wire.links.transports.faults import Call, Faults
 from distkv.wire.links.transports.offer import TransportUnusable
 from distkv.wire.messages.common import DataEndpoint

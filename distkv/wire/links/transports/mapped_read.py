@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from distkv.errors import LinkTimeout
-from distkv.wire.links.addressed import Addressed
-from distkv.wire.links.mapped_copy import copy_blocks, copy_checked, copy_runs
-from distkv.wire.links.runs import Places, Runs
+from distkv.wire.links.memory.addressed import Addressed
+from distkv.wire.links.memory.mapped_copy import copy_blocks, copy_checked, copy_runs
+from distkv.wire.links.memory.runs import Places, Runs
 
 PIECE_BYTES = 16 * 2**20
 """As much is copied between two looks at the deadline and the connection."""

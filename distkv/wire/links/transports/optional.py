@@ -6,7 +6,7 @@ import importlib
 from dataclasses import dataclass
 
 from distkv.errors import ConfigError
-from distkv.wire.links.pool_memory import Pool
+from distkv.wire.links.memory.pool_memory import Pool
 from distkv.wire.links.registration import Registration
 
 

@@ -12,7 +12,7 @@ from distkv.errors import ConfigError, LinkClosed
 from distkv.types import Transport
 from distkv.wire.links.base import LinkListener, TensorLink
 from distkv.wire.links.handshake import LinkIdentity
-from distkv.wire.links.pool_memory import Pool
+from distkv.wire.links.memory.pool_memory import Pool
 from distkv.wire.links.registration import Registration, Registrations
 from distkv.wire.links.transports import inproc, shm, sockets
 from distkv.wire.links.transports.offer import TransportUnusable

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from distkv.errors import LinkTimeout, MalformedMessage
 from distkv.wire.links.base import BlockRead, CheckedRead
-from distkv.wire.links.frames import FrameSocket
-from distkv.wire.links.mapped_copy import can_check, copy_checked
-from distkv.wire.links.pool_memory import MappablePool, Part, PeerPool, PoolUnmappable, host_key, slots_problem
-from distkv.wire.links.runs import Destination, places_of, runs_of
-from distkv.wire.links.slot_numbers import numbers_of
+from distkv.wire.links.memory.mapped_copy import can_check, copy_checked
+from distkv.wire.links.memory.pool_memory import MappablePool, Part, PeerPool, PoolUnmappable, host_key, slots_problem
+from distkv.wire.links.memory.runs import Destination, places_of, runs_of
+from distkv.wire.links.memory.slot_numbers import numbers_of
+from distkv.wire.links.streams.frames import FrameSocket
 from distkv.wire.links.transports.mapped_read import CheckedMappedRead, MappedRead, copies_of_blocks, copies_of_runs
 from distkv.wire.links.transports.offer import TransportUnusable, offered
 from distkv.wire.links.transports.sockets import greet, open_tcp, open_unix

@@ -17,10 +17,10 @@ from distkv.errors import ConfigError, LinkClosed, LinkError, LinkTimeout, WireE
 from distkv.line_limit import LineLimit
 from distkv.wire.address import PORT_HINT, join_host_port, split_host_port
 from distkv.wire.links.base import MAX_BODY_BYTES, MAX_HEADER_BYTES
-from distkv.wire.links.frames import FrameSocket
 from distkv.wire.links.handshake import HANDSHAKE_HEADER_BYTES, LinkIdentity, answer_hello, refusal
-from distkv.wire.links.pool_memory import Pool, host_key
+from distkv.wire.links.memory.pool_memory import Pool, host_key
 from distkv.wire.links.registration import Registrations
+from distkv.wire.links.streams.frames import FrameSocket
 from distkv.wire.links.transports.offer import offers
 from distkv.wire.links.transports.sockets import UnixSocket, tune
 from distkv.wire.links.transports.stream_link import StreamLink

@@ -8,9 +8,9 @@ import time
 from distkv.errors import ConfigError, LinkClosed, LinkTimeout
 from distkv.wire.address import split_host_port
 from distkv.wire.links.base import MAX_BODY_BYTES, MAX_HEADER_BYTES
-from distkv.wire.links.frames import FrameSocket
 from distkv.wire.links.handshake import HANDSHAKE_HEADER_BYTES, check_answer
-from distkv.wire.links.pool_memory import host_key
+from distkv.wire.links.memory.pool_memory import host_key
+from distkv.wire.links.streams.frames import FrameSocket
 from distkv.wire.links.transports.offer import TransportUnusable, offered
 from distkv.wire.links.transports.stream_link import SocketLink
 from distkv.wire.messages.common import DataEndpoint, Value

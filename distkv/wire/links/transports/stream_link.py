@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from distkv.errors import MalformedMessage
 from distkv.wire.links.base import SEND_TIMEOUT_S, BlockRead, Buffer, CheckedRead
-from distkv.wire.links.frames import FrameSocket
-from distkv.wire.links.pool_memory import Part
-from distkv.wire.links.runs import Destination, read_problem
-from distkv.wire.links.socket_blocks import can_check_arriving
+from distkv.wire.links.memory.pool_memory import Part
+from distkv.wire.links.memory.runs import Destination, read_problem
+from distkv.wire.links.streams.frames import FrameSocket
+from distkv.wire.links.streams.socket_blocks import can_check_arriving
 from distkv.wire.links.transports.stream_reads import StreamReads, refuse_denied
 from distkv.wire.messages.data import DataMessage
 

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 from distkv.errors import DistKVError, LinkTimeout, MalformedMessage
 from distkv.wire.links.base import SEND_TIMEOUT_S
-from distkv.wire.links.frames import FrameSocket
-from distkv.wire.links.pool_memory import Part
-from distkv.wire.links.runs import Destination, places_of
-from distkv.wire.links.socket_blocks import ArrivingBlocks
+from distkv.wire.links.memory.pool_memory import Part
+from distkv.wire.links.memory.runs import Destination, places_of
+from distkv.wire.links.streams.frames import FrameSocket
+from distkv.wire.links.streams.socket_blocks import ArrivingBlocks
 from distkv.wire.messages.data import Blocks, Denied, ReadBlocks
 
 PIECE_BYTES = 16 * 2**20

@@ -14,7 +14,7 @@ from distkv.actors.worker.pulls import at_once
 from distkv.actors.worker.pulls.at_once import PullsAtOnce, most_blocks
 from distkv.engine.device.cpu import CpuDevice
 from distkv.types import Transport
-from distkv.wire.links.mapped_copy import can_check
+from distkv.wire.links.memory.mapped_copy import can_check
 from distkv.wire.messages.common import SpanRef
 from distkv.wire.messages.from_worker import Pulled
 from distkv.wire.messages.to_worker import Pull

@@ -18,7 +18,7 @@ from distkv.actors.worker.pulls.pull_queue import READS_AHEAD, PullQueue
 from distkv.engine.attention.spans import SpanRegistry
 from distkv.wire.links import LinkIdentity, PoolMemory, listen
 from distkv.wire.links.base import BlockRead
-from distkv.wire.links.runs import Destination, runs_of
+from distkv.wire.links.memory.runs import Destination, runs_of
 from distkv.wire.links.transports.inproc import InprocLink, InprocListener
 from distkv.wire.messages.common import Member, SpanRef
 from distkv.wire.messages.from_worker import Pulled

@@ -19,7 +19,7 @@ from distkv.engine.attention.mailbox.ends import MailboxEnd
 from distkv.engine.device.cpu import CpuDevice
 from distkv.kernels import Backend
 from distkv.kernels.mailbox import SPOILT
-from distkv.wire.links.mailbox_memory import MailboxMemory
+from distkv.wire.links.memory.mailbox_memory import MailboxMemory
 
 ROWS, HEADS, DIM = 3, 4, 96
 QUERY_BYTES, PARTIAL_BYTES = ROWS * HEADS * DIM * 4, ROWS * HEADS * (DIM + 1) * 4

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from distkv.kernels import AttentionMetadata, BlockTable, Partial, reference
+from distkv.kernels import AttentionMetadata, BlockTable, Partial
+from distkv.kernels.attention import reference
 from tests.kernels.layers import poisoned_pool
 from tests.kernels.triton.types import of_all_types
 

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from distkv.kernels import AttentionMetadata, BlockTable, reference
+from distkv.kernels import AttentionMetadata, BlockTable
+from distkv.kernels.attention import reference
 from tests.kernels.layers import poisoned_pool
 from tests.kernels.triton.types import of_all_types
 

@@ -9,8 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distkv.kernels import BlockTable, RowKv, reference
-from distkv.kernels.static_decode import StaticInputs
+from distkv.kernels import BlockTable, RowKv
+from distkv.kernels.attention import reference
+from distkv.kernels.attention.static_decode import StaticInputs
 from tests.kernels.layers import poisoned_pool
 from tests.kernels.triton.types import of_all_types
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from distkv.kernels import BlockTable, RowKv
-from distkv.kernels.reference import micro_attention
+from distkv.kernels.attention.reference import micro_attention
 from distkv.kernels.triton.libraries.pages import PagedAttention
 
 

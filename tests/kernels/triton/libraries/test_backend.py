@@ -15,7 +15,7 @@ pytest.importorskip("triton", reason="Triton is not installed: it comes with the
 
 from distkv.errors import ConfigError
 from distkv.kernels import AttentionMetadata, BlockTable, Partial, RowKv
-from distkv.kernels.reference import micro_attention
+from distkv.kernels.attention.reference import micro_attention
 from distkv.kernels.triton.backend import TritonBackend
 from distkv.kernels.triton.libraries import flash_attention3, flash_infer
 from distkv.kernels.triton.libraries.backend import LIBRARIES, LibraryBackend

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from distkv.wire.links.pool_memory import PoolRegion
+from distkv.wire.links.memory.pool_memory import PoolRegion
 from distkv.wire.links.transports.nixl.bindings import environment, failing_as, nixl
 
 SETTINGS = {

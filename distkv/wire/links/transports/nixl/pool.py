@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from distkv.errors import ConfigError
-from distkv.wire.links.pool_memory import Pool
+from distkv.wire.links.memory.pool_memory import Pool
 from distkv.wire.links.transports.nixl import bindings
 from distkv.wire.links.transports.nixl.access import NixlAccess, NixlOffer
 from distkv.wire.links.transports.nixl.agent import Agent

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from distkv.wire.links.pool_memory import PoolRegion
-from distkv.wire.links.runs import Runs
+from distkv.wire.links.memory.pool_memory import PoolRegion
+from distkv.wire.links.memory.runs import Runs
 from distkv.wire.links.transports.nixl.access import NixlAccess
 from distkv.wire.links.transports.nixl.agent import Agent, Rows
 from distkv.wire.links.transports.nixl.bindings import NixlError

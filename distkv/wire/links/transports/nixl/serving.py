@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from distkv.wire.links.pool_memory import PoolRegion
+from distkv.wire.links.memory.pool_memory import PoolRegion
 from distkv.wire.links.transports.nixl.agent import Agent
 
 

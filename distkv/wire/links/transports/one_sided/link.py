@@ -9,9 +9,9 @@ from typing import Generic, Protocol, TypeVar
 
 from distkv.errors import LinkClosed, LinkTimeout, MalformedMessage
 from distkv.wire.links.base import BlockRead
-from distkv.wire.links.frames import FrameSocket
-from distkv.wire.links.pool_memory import Part, PoolRegion, slots_problem
-from distkv.wire.links.runs import Destination, Runs, runs_into_pool, runs_of
+from distkv.wire.links.memory.pool_memory import Part, PoolRegion, slots_problem
+from distkv.wire.links.memory.runs import Destination, Runs, runs_into_pool, runs_of
+from distkv.wire.links.streams.frames import FrameSocket
 from distkv.wire.links.transports.one_sided.errors import OneSidedError
 from distkv.wire.links.transports.stream_link import StreamLink
 

@@ -10,7 +10,7 @@ import structlog
 
 from distkv.errors import LinkClosed, LinkError, MalformedMessage
 from distkv.wire.links.base import TensorLink
-from distkv.wire.links.pool_memory import PoolRegion
+from distkv.wire.links.memory.pool_memory import PoolRegion
 from distkv.wire.links.registration import ask_to_attach
 from distkv.wire.links.transports.offer import TransportUnusable, offered
 from distkv.wire.links.transports.one_sided.access import (

@@ -11,7 +11,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from distkv.wire.links.pool_memory import PoolRegion, host_key
+from distkv.wire.links.memory.pool_memory import PoolRegion, host_key
 
 _INFINIBAND = Path("/sys/class/infiniband")
 _MODULES = Path("/sys/module")

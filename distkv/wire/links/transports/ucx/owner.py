@@ -7,7 +7,7 @@ import threading
 
 import structlog
 
-from distkv.wire.links.pool_memory import PoolRegion
+from distkv.wire.links.memory.pool_memory import PoolRegion
 from distkv.wire.links.transports.ucx import library
 from distkv.wire.links.transports.ucx.access import UcxAccess
 from distkv.wire.links.transports.ucx.context import CONTEXTS, Worker

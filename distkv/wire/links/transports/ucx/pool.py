@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from distkv.errors import ConfigError
-from distkv.wire.links.pool_memory import Pool
+from distkv.wire.links.memory.pool_memory import Pool
 from distkv.wire.links.transports.one_sided.access import PoolOffer
 from distkv.wire.links.transports.one_sided.pool import OneSidedPool
 from distkv.wire.links.transports.one_sided.sealing import new_seal_key

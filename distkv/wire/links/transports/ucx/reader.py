@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-from distkv.wire.links.runs import Runs
+from distkv.wire.links.memory.runs import Runs
 from distkv.wire.links.transports.ucx import library
 from distkv.wire.links.transports.ucx.access import UcxAccess
 from distkv.wire.links.transports.ucx.context import CONTEXTS, Worker

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from distkv.wire.links.pool_memory import PoolRegion, host_key
+from distkv.wire.links.memory.pool_memory import PoolRegion, host_key
 from distkv.wire.links.transports.one_sided import reach
 from distkv.wire.links.transports.one_sided.reach import Process, has_rdma, lands_on_gpu, why_unreachable
 

@@ -1,0 +1,1 @@
+"""The native library and its functions, and tensors, frames and sequences as they read them."""

@@ -1,0 +1,1 @@
+"""A decoder's layers by the native library."""

@@ -1,0 +1,1 @@
+"""Frames, blocks and file descriptors over stream sockets."""
