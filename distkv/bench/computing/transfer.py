@@ -17,7 +17,7 @@ from functools import partial
 
 import click
 
-from distkv.bench.harness.alternate import Samples, Turns, median_interval, paired_ratio
+from distkv.bench.harness.alternate import Measure, Samples, Turns, median_interval, paired_ratio
 from distkv.bench.harness.command import Measured, Say, benchmark, unit_of_name
 from distkv.bench.harness.machine import machine_facts, versions_of
 from distkv.bench.harness.processes import cpu_seconds
@@ -47,7 +47,10 @@ IDLE_S = 3.0
 PACKAGES = ("pyzmq", "numpy", "nixl-cu12", "libucx-cu12")
 CONTENDERS = (VECTORED, GATHERED, MESSAGES, ZMQ_MESSAGES, *UCX_EXCHANGES)
 MOST_VERIFYING = 1.03
+VERIFYING_PAIRS = 6
+"""For each round; checking costs less than one read differs from the next."""
 QUERY_GOALS_US = {"shm": 45.0, "tcp": 60.0}
+VERIFYING = ("shm", "tcp")
 HELP = """1,024 blocks of 4, 32 and 128 KB read from another process: each tensor transport, with a list of blocks and
 block by block, beside sockets, a message per block by TCP, ZeroMQ and UCX, gathering and scattering, and a copy within
 memory; by turns, medians and spread. Then queries there and back, and an idle owner's processor time.
@@ -91,6 +94,12 @@ def measure(say: Say, *, quick: bool, rounds: int | None, namespaces: bool) -> M
                 for kind in KINDS:
                     say(f"{size_kb} KB {kind}")
                     _transfers(turns, ways, Layout.of(kind, blocks), _case(size_kb, kind), rounds)
+                say(f"{size_kb} KB, verified and not")
+                scattered = _timed(ways, Layout.of("scattered", blocks), _verifying(size_kb))
+                for transport in VERIFYING:
+                    pair = {name: scattered[name] for name in (transport, transport + VERIFIED) if name in scattered}
+                    for index in range(-1, rounds * VERIFYING_PAIRS if len(pair) == 2 else -1):
+                        turns.take(pair, index)
     samples = turns.samples
     units = {case: unit_of_name(case) for case in samples}
     machine = machine_facts() | {
@@ -116,9 +125,24 @@ def _case(size_kb: int, kind: Kind) -> str:
     return f"{size_kb} KB {kind}, GB/s"
 
 
-def _transfers(turns: Turns, ways: Ways, layout: Layout, case: str, rounds: int) -> None:
-    num_bytes = len(layout.source) * ways.own.slot_bytes
+def _verifying(size_kb: int) -> str:
+    return f"{size_kb} KB scattered, in pairs, GB/s"
 
+
+def _transfers(turns: Turns, ways: Ways, layout: Layout, case: str, rounds: int) -> None:
+    told = layout.told(ways.checksums)
+    for name, way in ways.all().items():
+        layout.clear(ways.own)
+        way(told())
+        if not layout.is_here(ways.own):
+            raise RuntimeError(f"{name} did not bring the right blocks")
+    variants = _timed(ways, layout, case)
+    for index in range(-1, rounds):
+        turns.take(variants, index)
+
+
+def _timed(ways: Ways, layout: Layout, case: str) -> Mapping[str, Measure]:
+    num_bytes = len(layout.source) * ways.own.slot_bytes
     told = layout.told(ways.checksums)
 
     def timed(way: Way) -> Mapping[str, float]:
@@ -127,14 +151,7 @@ def _transfers(turns: Turns, ways: Ways, layout: Layout, case: str, rounds: int)
         way(fresh)
         return {case: num_bytes / 1e9 / (time.perf_counter() - started)}
 
-    for name, way in ways.all().items():
-        layout.clear(ways.own)
-        way(told())
-        if not layout.is_here(ways.own):
-            raise RuntimeError(f"{name} did not bring the right blocks")
-    variants = {name: partial(timed, way) for name, way in ways.all().items()}
-    for index in range(-1, rounds):
-        turns.take(variants, index)
+    return {name: partial(timed, way) for name, way in ways.all().items()}
 
 
 def _queries(turns: Turns, ways: Ways, owner_pid: int, times: int, rounds: int) -> None:
@@ -168,8 +185,8 @@ def _goals(samples: Samples, idle_percent: float, namespaces: bool) -> tuple[Goa
         ratio = paired_ratio(variants["shm"], variants[best])
         goals.append(at_least(f"{size_kb} KB scattered: shm beside the best contender, {best}", ratio, 1.0))
     for size_kb in SIZES_KB:
-        variants = samples[_case(size_kb, "scattered")]
-        for transport in ("shm", "tcp"):
+        variants = samples.get(_verifying(size_kb), {})
+        for transport in VERIFYING:
             if transport + VERIFIED in variants:
                 ratio = paired_ratio(variants[transport], variants[transport + VERIFIED])
                 name = f"{size_kb} KB scattered: time of a verified read by {transport}, beside one that is not"
