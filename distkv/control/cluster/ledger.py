@@ -128,6 +128,7 @@ class Entry:
             beat.longest,
             beat.growing_blocks,
             beat.max_num_seqs,
+            beat.generated_per_s,
         )
 
     def _still_waiting(self, beat: Heartbeat) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -135,6 +135,8 @@ class Heartbeat(Message, frozen=True):
     dropped_moves: Annotated[tuple[DroppedMove, ...], Meta(max_length=MAX_DROPPED)] = ()
     #: requests that have come since the heartbeat before, whatever became of them; at most 256, the newest
     arrived: Annotated[tuple[RequestId, ...], Meta(max_length=MAX_ARRIVED)] = ()
+    #: tokens that it generated each second of the last 5 s, or since the heartbeat before if that is longer ago
+    generated_per_s: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
 
 
 class Refusal(Value, frozen=True, array_like=True):

@@ -14,7 +14,7 @@ from distkv.config import MembershipSettings
 from distkv.control.cluster.gmanager import GManager
 from distkv.control.commands import Answer, GManagerRequested
 from distkv.control.request.sequence import SeqState
-from distkv.control.rmanager.reports.heartbeats import EARLY_S, KEPT_HEARTBEATS, Heartbeats
+from distkv.control.rmanager.reports.heartbeats import EARLY_S, GENERATED_S, KEPT_HEARTBEATS, Heartbeats
 from distkv.wire.messages.to_gmanager import MAX_ARRIVED, MAX_LONGEST, Heartbeat, Join, LongRequest
 from distkv.wire.messages.to_rmanager import Granted, HeartbeatAck, TryMoveKvcache
 from tests.control.parts import add_sequence, compute, lend, make_member, make_state, place
@@ -52,6 +52,21 @@ def test_what_changed_back_is_told_as_the_gmanager_may_know_more_than_it_acknowl
     slots = state.sequences.pop("short-lived").placement.local_slots()
     state.deferred.add(None, slots)
     assert entries(heartbeats.build(0)) == {("short-lived", True): 0}
+
+
+def test_what_was_generated_is_counted_over_the_last_seconds() -> None:
+    state = make_state()
+    heartbeats = Heartbeats(state)
+    found = []
+    for half in range(24):
+        assert heartbeats.due(100 + half * state.settings.heartbeat_s)
+        found.append(heartbeats.build(0).generated_per_s)
+        state.counters.generation_tokens += 30 if 4 <= half < 14 else 0
+    assert state.settings.heartbeat_s == GENERATED_S / 10
+    assert found[:5] == [0.0] * 5 and found[5] == 30 / 2.5
+    assert found[14] == 300 / GENERATED_S
+    assert found[23] == 30 / GENERATED_S
+    assert len(heartbeats._generated) <= 12
 
 
 def test_what_has_come_is_named_once_whatever_became_of_it() -> None:

@@ -1,10 +1,10 @@
 """Account of what was planned: so that nothing ping-pongs, and a plan that did not pay is not made again at once.
 
 A move takes a while until heartbeats tell of it, so its request is left alone meanwhile, and longer before it goes the
-other way. What heartbeats have shown is judged some time later: what both instances generate is compared with what they
-did before. A debtor whose moves did not pay is left alone for a while that doubles; one that did ends that. What was
-dropped, by the word of the debtor or because nothing is ever seen of it, says nothing of what a move brings: it is told
-and forgotten, and may be planned again at once.
+other way. What heartbeats have shown is judged some time later: what both instances have generated since then is
+compared with what they generated before, for as long. A debtor whose moves did not pay is left alone for a while that
+doubles; one that did ends that. What was dropped, by the word of the debtor or because nothing is ever seen of it, says
+nothing of what a move brings: it is told and forgotten, and may be planned again at once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from distkv import events
 from distkv.control.cluster.ledger import Ledger
-from distkv.control.cluster.policy.interface import InstanceView, Move
+from distkv.control.cluster.policy.interface import Move
 from distkv.wire.messages.common import PlanEpoch
 
 COOL_S = 2.0
@@ -26,7 +26,7 @@ and what was begun just before is lent by the next ones."""
 UNDO_S = 30.0
 """What left does not come home sooner, and what came home does not leave sooner."""
 JUDGE_S = 5.0
-"""So much later it is seen what a move brought."""
+"""So much later it is seen what a move brought: heartbeats tell what was generated in that time."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 320.0
 """How long a debtor whose moves did not pay is left alone."""
 LEAST_LOSS = 0.02
@@ -35,11 +35,6 @@ MOST_KEPT = 4096
 """Requests, debtors and moves that are remembered; who plans more forgets the oldest."""
 MOST_UNSEEN = 1024
 """Of moves that were not seen yet: so many are looked for in each period, a few milliseconds at most."""
-
-
-def generated_per_s(view: InstanceView | None) -> float:
-    """Tokens that an instance generates each second, by its heartbeats."""
-    return view.running / view.step_s if view is not None and view.step_s else 0.0
 
 
 class Placed(NamedTuple):
@@ -55,7 +50,7 @@ class Placed(NamedTuple):
 class Planned:
     """A move that was planned `at`, when its debtor, of this incarnation, had sent the heartbeat `seq`.
 
-    before: tokens that both instances generated each second. placed: its request then.
+    before: tokens that both instances generated each second until then. placed: its request then.
     """
 
     move: Move
@@ -218,7 +213,8 @@ class Plans:
             del self._pauses[next(iter(self._pauses))]
 
     def _generated(self, move: Move) -> float:
-        return sum(generated_per_s(self._ledger.balance.get(name)) for name in {move.debtor_id, move.creditor_id})
+        views = (self._ledger.balance.get(name) for name in {move.debtor_id, move.creditor_id})
+        return sum(view.generated_per_s for view in views if view is not None)
 
     def _is_quiet(self, request_id: str) -> bool:
         """Whether what was planned for it last was seen, or dropped, and that was not just now."""

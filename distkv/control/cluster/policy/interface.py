@@ -61,6 +61,7 @@ class InstanceView(msgspec.Struct, frozen=True, gc=False):
     longest: tuple[LongRequest, ...] = ()
     growing_blocks: int = 0
     max_num_seqs: int = 0
+    generated_per_s: float = 0.0
 
     @property
     def room_tokens(self) -> int:

@@ -29,6 +29,8 @@ PlacementMap = dict[tuple[str, bool], int]
 KEPT_HEARTBEATS = 64
 """Changes are remembered for so many heartbeats; if none of these is acknowledged, the next ones are full."""
 EARLY_S = 0.1
+GENERATED_S = 5.0
+"""What was generated is told of so many seconds."""
 
 
 class Heartbeats:
@@ -46,6 +48,7 @@ class Heartbeats:
         self._reported_lendable = 0
         self._reported_state: ServingState = "ready"
         self._step_s = 0.0
+        self._generated: deque[tuple[float, int]] = deque()  # when heartbeats were made, and tokens until then
         self._arrived: deque[str] = deque(maxlen=MAX_ARRIVED)
 
     @property
@@ -147,6 +150,7 @@ class Heartbeats:
             waiting_tokens=waiting_tokens,
             dropped_moves=dropped_moves,
             arrived=arrived,
+            generated_per_s=self._generated_per_s(),
         )
 
     def on_ack(self, ack: HeartbeatAck) -> None:
@@ -174,6 +178,15 @@ class Heartbeats:
         chosen = list(dict.fromkeys([*able[: MAX_LONGEST // 2], *away, *able]))[:MAX_LONGEST]
         chosen.sort(key=_movable, reverse=True)
         return tuple(LongRequest(seq.request_id, _movable(seq), _remote(seq)) for seq in chosen)
+
+    def _generated_per_s(self) -> float:
+        """Of the last GENERATED_S, or since the heartbeat before."""
+        made, now = self._generated, self._last_at
+        made.append((now, self._state.counters.generation_tokens))
+        while len(made) > 2 and made[1][0] <= now - GENERATED_S:
+            made.popleft()
+        (since, before), (_, until) = made[0], made[-1]
+        return (until - before) / (now - since) if now - since >= EARLY_S else 0.0
 
     def _placement(self) -> PlacementMap:
         entries: PlacementMap = {}

@@ -33,7 +33,8 @@ ELSEWHERE = 8
 
 
 class Kept:
-    """Plans of a gManager whose instances a and b make so many steps of 10 ms, with so large a batch; a serves r."""
+    """Plans of a gManager whose instances a and b generate 100 tokens each second for each of so many
+    requests; a serves r."""
 
     def __init__(self) -> None:
         self.batch = {"a": 1, "b": 2}
@@ -55,7 +56,7 @@ class Kept:
         entries = tuple(
             RequestPlacementEntry(req_id=req, inst_id=name, num_blocks=n, local=local) for req, n in placed.items()
         )
-        known = {"running": self.batch[name], "step_s": 0.01, "entries": entries}
+        known = {"generated_per_s": 100.0 * self.batch[name], "entries": entries}
         beat = Heartbeat(instance_id=name, incarnation=1, seq=self.seqs[name], base=0, full=True, **known | fields)
         assert self.ledger.apply(beat)
 
@@ -115,6 +116,15 @@ def test_a_move_that_was_seen_is_judged_once_by_what_both_generate_then() -> Non
     )
     assert round(judged.achieved_tokens_per_s) == 200
     assert kept.begin(100.0 + 2 * JUDGE_S) == [] and kept.plans.may_plan_for("a")
+
+
+def test_what_is_computed_but_generates_nothing_is_no_gain() -> None:
+    """Prompts that are computed, and batches whose steps were short before, were taken for output."""
+    kept = Kept()
+    kept.put(OUT, 100.0)
+    kept.beat(running=30, step_s=0.001)
+    (judged,) = kept.begin(100.0 + JUDGE_S)
+    assert isinstance(judged, MoveJudged) and judged.achieved_tokens_per_s == 0.0
 
 
 def test_what_goes_to_memory_that_was_kept_there_is_seen_by_the_debtors_word() -> None:
