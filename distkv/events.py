@@ -116,7 +116,7 @@ class DgfmBegun(ClusterEvent, frozen=True, tag="dgfm_begun"):
 
 
 class DgfmEnded(ClusterEvent, frozen=True, tag="dgfm_ended"):
-    """A run is over: members brought home `blocks` of the `predicted` ones. why: it came to nothing; else empty."""
+    """A run is over: members brought home `blocks` of the `predicted` ones. why: not all of them; else empty."""
 
     run: int
     members: str

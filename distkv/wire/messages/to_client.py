@@ -270,7 +270,7 @@ class DgfmRunStatus(Value, frozen=True):
     ago_s: Seconds  #: how long ago it began
     predicted_blocks: Count  #: rBlocks that were to come home, of all members together
     home_blocks: Count | None = None  #: those that did; None while it goes on
-    why: Reason = ""  #: why it came to nothing; empty if it did not
+    why: Reason = ""  #: why it came to nothing, or to less than that; empty if it did not
 
 
 class ClusterState(Message, frozen=True):

@@ -39,10 +39,12 @@ MOST_BEGUN = 16
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """One cycle being swapped. frozen, swapped: what members have answered; num_blocks: what each was told to swap."""
+    """One cycle being swapped since `began_at`. frozen, swapped: what members have answered; num_blocks: what each was
+    told to swap."""
 
     epoch: PlanEpoch
     cycle: Cycle
+    began_at: float
     frozen: dict[str, Frozen] = field(default_factory=dict)
     swapped: dict[str, int] = field(default_factory=dict)
     num_blocks: int = 0
@@ -72,7 +74,7 @@ class Dgfm:
         """All that has come was read: end what is over, and look for cycles when it is time."""
         for number in self._due.take_due(now):
             run = self._runs[number]
-            self._end(run, "" if run.num_blocks else self._missing(run), now)
+            self._end(run, _less(run, now) if run.num_blocks else _missing(run), now)
         if self._ledger.debt_graph.is_suspicious and now >= self._look_at:
             self._look_at = now + self._period_s
             self._resting.take_due(now)
@@ -116,7 +118,7 @@ class Dgfm:
             return
         run.swapped[message.instance_id] = min(message.num_blocks, run.num_blocks)
         if len(run.swapped) == len(run.cycle.members):
-            self._end(run, "", now)
+            self._end(run, _less(run, now), now)
 
     def _look(self, now: float) -> None:
         begun = 0
@@ -132,7 +134,7 @@ class Dgfm:
 
     def _begin(self, cycle: Cycle, now: float) -> None:
         self._last_number += 1
-        run = self._runs[self._last_number] = Run(PlanEpoch(self._incarnation, self._last_number), cycle)
+        run = self._runs[self._last_number] = Run(PlanEpoch(self._incarnation, self._last_number), cycle, now)
         self._due.set(self._last_number, now + ANSWER_S)
         owes = dict(cycle.edges())
         owed_by = {creditor: debtor for debtor, creditor in owes.items()}
@@ -166,10 +168,6 @@ class Dgfm:
         )
         self._publish(ended)
 
-    def _missing(self, run: Run) -> str:
-        missing = [member for member in run.cycle.members if member not in run.frozen]
-        return f"{', '.join(missing)} did not answer within {ANSWER_S:g} s"
-
     def _of(self, epoch: PlanEpoch, instance_id: str) -> Run | None:
         """The run, if it goes on and this is a member of it."""
         run = self._runs.get(epoch.counter)
@@ -192,6 +190,26 @@ class Dgfm:
             assert run.num_blocks <= run.cycle.num_blocks and not (run.swapped and not run.num_blocks)
         self._due.validate()
         self._resting.validate()
+
+
+def _missing(run: Run) -> str:
+    """Why it came to nothing: who did not freeze."""
+    missing = [member for member in run.cycle.members if member not in run.frozen]
+    return f"{', '.join(missing)} did not answer within {ANSWER_S:g} s"
+
+
+def _less(run: Run, now: float) -> str:
+    """Why less came home than lay in the cycle; empty if all of it did."""
+    silent = [member for member in run.cycle.members if member not in run.swapped]
+    if silent:
+        return f"{', '.join(silent)} did not say how much came home"
+    if sum(run.swapped.values()) == run.cycle.frees:
+        return ""
+    if now - run.began_at >= FREEZE_S:
+        return f"time was up after {FREEZE_S:g} s"
+    if all(blocks == run.num_blocks for blocks in run.swapped.values()):
+        return f"one of them could bring home {run.num_blocks} rBlocks only"
+    return "the rest came home by itself, its requests ended, or others needed the memory"
 
 
 def _names(run: Run) -> str:

@@ -79,7 +79,13 @@ def test_freeze_swap_thaw() -> None:
         assert told(managed, Thaw) == {}
         swapped(managed, name, 5 if name == "b" else 6)
     assert told(managed, Thaw) == dict.fromkeys("abc", Thaw(run=RUN))
-    ended = events.DgfmEnded(run=1, members="a, b, c", predicted=21, blocks=17, why="")
+    ended = events.DgfmEnded(
+        run=1,
+        members="a, b, c",
+        predicted=21,
+        blocks=17,
+        why="the rest came home by itself, its requests ended, or others needed the memory",
+    )
     assert managed.events(events.DgfmEnded) == [ended]
 
 
@@ -133,8 +139,27 @@ def test_a_member_that_says_nothing_more_ends_the_run_when_the_freeze_has_ended(
     while not ended:
         lend(managed, RING)
         ended = managed.events(events.DgfmEnded)
-    assert (ended[0].blocks, ended[0].why) == (6, "")
+    assert (ended[0].blocks, ended[0].why) == (6, "b, c did not say how much came home")
     assert FREEZE_S + ANSWER_S - 0.1 <= managed.clock.now() - since <= FREEZE_S + ANSWER_S + 0.5
+
+
+@pytest.mark.parametrize(
+    ("able", "home", "passed_s", "why"),
+    [
+        (7, 7, 1.0, ""),
+        (6, 6, 1.0, "one of them could bring home 6 rBlocks only"),
+        (7, 5, FREEZE_S, f"time was up after {FREEZE_S:g} s"),
+    ],
+)
+def test_less_than_lay_in_the_cycle_is_said_with_the_reason(able: int, home: int, passed_s: float, why: str) -> None:
+    managed = begun()
+    for name in "abc":
+        frozen(managed, name, able)
+    managed.clock.advance(passed_s)
+    for name in "abc":
+        swapped(managed, name, home)
+    (ended,) = managed.events(events.DgfmEnded)
+    assert (ended.blocks, ended.predicted, ended.why) == (3 * home, 21, why)
 
 
 def test_answers_that_are_not_of_the_run() -> None:
