@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from distkv.control.blocks import SlotState
 from distkv.control.commands import TellGManager
 from distkv.control.loan.debtor.debts import DebtBook
-from distkv.control.loan.debtor.recall import Recaller
+from distkv.control.loan.debtor.recall import Cause, Recaller
 from distkv.control.request.block import Block, Debt
 from distkv.control.request.sequence import SeqState, Sequence
 from distkv.control.rmanager.state import RManagerState
@@ -212,7 +212,7 @@ class Swapper:
             seq, debt, blocks = chosen
             slots, part.spare = part.spare[: len(blocks)], part.spare[len(blocks) :]
             blocks = blocks[len(blocks) - len(slots) :]
-            part.pull = self._recaller.pull_back(seq, debt, blocks, slots, now), now, len(slots)
+            part.pull = self._recaller.pull_back(seq, debt, blocks, slots, Cause.SWAP, now), now, len(slots)
 
     def _next(self, creditor_id: str) -> tuple[Sequence, Debt, list[Block]] | None:
         """The last of the blocks that a request has at the creditor: of one that runs before others, and of that with

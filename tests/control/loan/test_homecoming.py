@@ -9,7 +9,7 @@ from distkv.control.blocks import SlotState
 from distkv.control.loan.debtor.debts import DebtBook
 from distkv.control.loan.debtor.homecoming import AT_ONCE_BLOCKS, LASTING_S, LEAST_ROOM_BLOCKS, PLANNED_S, Homecoming
 from distkv.control.loan.debtor.paths import Path
-from distkv.control.loan.debtor.recall import Recaller
+from distkv.control.loan.debtor.recall import Cause, Recaller
 from distkv.control.performance.model import PerformanceModel
 from distkv.control.request.block import Debt
 from distkv.control.request.sequence import SeqState, Sequence
@@ -67,6 +67,7 @@ class Away:
 
 def test_a_span_comes_home_a_few_blocks_at_a_time_when_room_has_lasted() -> None:
     away = Away({"p": 6}, room=6)
+    away.state.histories.begin(away.seq.request_id, 1)
     assert away.look() == [] and away.homecoming.next_deadline() == away.clock.now() + LASTING_S
     away.clock.advance(LASTING_S)
     (first,) = away.look()
@@ -78,6 +79,9 @@ def test_a_span_comes_home_a_few_blocks_at_a_time_when_room_has_lasted() -> None
     assert away.seq.placement.debts == [] and len(issued(away.state, Release)) == 1
     assert away.look() == [] and away.homecoming.next_deadline() == float("inf")
     assert away.state.counters.recalled_blocks == 6
+    history = away.state.histories.find(away.seq.request_id)
+    assert history is not None
+    assert [(one.happened, one.blocks, one.why) for one in history.entries] == [("came_home", 6, Cause.ROOM.value)]
 
 
 def test_not_half_a_span() -> None:

@@ -9,7 +9,7 @@ import pytest
 from distkv.clock import ManualClock
 from distkv.control.loan.creditor.lending import Demand, Loan
 from distkv.control.loan.debtor.debts import DebtBook
-from distkv.control.loan.debtor.recall import Recaller
+from distkv.control.loan.debtor.recall import Cause, Recaller
 from distkv.control.plan import swaps
 from distkv.control.plan.swaps import LONGEST_FREEZE_S, Swapper
 from distkv.control.request.block import Debt
@@ -105,6 +105,7 @@ class Member:
 
 def test_blocks_come_home_into_spare_slots_and_then_into_those_that_its_debtor_gives_back() -> None:
     member = Member(free=3)
+    member.state.histories.begin(member.seq.request_id, 1)
     assert member.freeze() == Frozen(instance_id="me", run=RUN, num_blocks=5, spare_blocks=3)
     assert member.state.pinned_debtor == "q" and len(member.swapper.slots()) == 3 and member.state.pool.num_free == 0
     member.swap()
@@ -121,6 +122,8 @@ def test_blocks_come_home_into_spare_slots_and_then_into_those_that_its_debtor_g
     member.returned(3, 4)
     assert member.state.pool.num_free == 3 and member.debt.capacity == 1, "as many as before"
     assert member.state.counters.swapped_blocks == 5 and member.state.counters.dgfm_runs == 1
+    history = member.state.histories.find(member.seq.request_id)
+    assert history is not None and {one.why for one in history.entries} == {Cause.SWAP.value}
     member.swapper.on_thaw(Thaw(run=RUN))
     assert (
         member.state.pinned_debtor == "" and member.swapped() == [] and member.swapper.next_deadline() == float("inf")

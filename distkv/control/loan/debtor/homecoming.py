@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from distkv.control.loan.debtor.debts import DebtBook
 from distkv.control.loan.debtor.paths import Path
-from distkv.control.loan.debtor.recall import Recaller
+from distkv.control.loan.debtor.recall import Cause, Recaller
 from distkv.control.request.block import Debt
 from distkv.control.request.sequence import Sequence
 from distkv.control.rmanager.state import RManagerState
@@ -65,7 +65,7 @@ class Homecoming:
             return
         seq, debt = found
         if debt.num_lying:
-            self._recaller.recall_from(seq, debt, AT_ONCE_BLOCKS, now)
+            self._recaller.recall_from(seq, debt, AT_ONCE_BLOCKS, Cause.ROOM, now)
         else:
             self._debts.release_unused(seq, debt)
 

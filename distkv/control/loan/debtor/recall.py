@@ -10,6 +10,7 @@ nothing comes home, and what it has borrowed stays where it is unless others len
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 from distkv import events
 from distkv.control.blocks import SlotState
@@ -25,6 +26,15 @@ from distkv.wire.messages.to_rmanager import Reclaim
 from distkv.wire.messages.to_worker import Pull
 
 
+class Cause(Enum):
+    """Why blocks come home, in words; a reclaim is in the history already."""
+
+    RECLAIM = ""
+    ROOM = "there was room for all of them"
+    PLAN = "a gManager planned it"
+    SWAP = "loans that went round were swapped (DGFM)"
+
+
 @dataclass(slots=True, eq=False)
 class Recall:
     """Blocks being pulled back since `began_at`; the slots are this record's until the pull ends."""
@@ -33,6 +43,7 @@ class Recall:
     debt: Debt
     pairs: list[tuple[Block, int]]
     began_at: float
+    cause: Cause
 
 
 class Recaller:
@@ -77,8 +88,9 @@ class Recaller:
             self._bring_home(seq, debt, placed, room, now)
 
     def recall(self, seq: Sequence, most: int, now: float) -> int:
-        """Bring up to `most` blocks home, as far as there is room beyond what the running sequences are expected to
-        need: those at the creditor that has fewest of them first, so that Steps wait for fewer. Returns how many."""
+        """Bring up to `most` blocks home as a gManager planned, as far as there is room beyond what the running
+        sequences are expected to need: those at the creditor that has fewest first, so that Steps wait for fewer.
+        Returns how many."""
         state = self._state
         if any(one.seq is seq for one in self._pulls.values()):
             return 0
@@ -86,22 +98,22 @@ class Recaller:
         settled = [debt for debt in seq.placement.debts if debt.filled == len(debt.blocks)]
         coming = 0
         for debt in sorted(settled, key=lambda debt: debt.num_lying):
-            coming += self.recall_from(seq, debt, most - coming, now)
+            coming += self.recall_from(seq, debt, most - coming, Cause.PLAN, now)
         return coming
 
-    def recall_from(self, seq: Sequence, debt: Debt, most: int, now: float) -> int:
+    def recall_from(self, seq: Sequence, debt: Debt, most: int, cause: Cause, now: float) -> int:
         """Bring up to `most` blocks of a span home that nothing is on its way to, the last ones; returns how many."""
         blocks = debt.placed()[-most:] if most > 0 else []
         slots = self._state.pool.allocate(len(blocks), SlotState.LOCAL) if blocks else None
         if slots is None:
             return 0
-        self.pull_back(seq, debt, blocks, slots, now)
+        self.pull_back(seq, debt, blocks, slots, cause, now)
         return len(slots)
 
     def _bring_home(self, seq: Sequence, debt: Debt, placed: list[Block], room: int, now: float) -> None:
         slots = self._state.pool.allocate(min(len(placed), max(0, room)), SlotState.LOCAL) or []
         if slots:
-            self.pull_back(seq, debt, placed[len(placed) - len(slots) :], slots, now)
+            self.pull_back(seq, debt, placed[len(placed) - len(slots) :], slots, Cause.RECLAIM, now)
         rest = len(placed) - len(slots)
         if rest and self._state.borrower.of(seq, Purpose.RECLAIM) is None:
             near = self._state.stays_near(seq)
@@ -149,7 +161,11 @@ class Recaller:
         self._state.counters.recalled_blocks += len(left)
         if left:
             self._state.histories.note(
-                recall.seq.request_id, "came_home", instance_id=recall.debt.creditor_id, blocks=len(left)
+                recall.seq.request_id,
+                "came_home",
+                instance_id=recall.debt.creditor_id,
+                why=recall.cause.value,
+                blocks=len(left),
             )
             self._debts.release_positions(recall.seq, recall.debt, left)
         self._state.sequences.touch(recall.seq)
@@ -169,11 +185,13 @@ class Recaller:
         """Slots that blocks on their way back go into."""
         return [slot for recall in self._pulls.values() for _, slot in recall.pairs]
 
-    def pull_back(self, seq: Sequence, debt: Debt, blocks: list[Block], slots: list[int], now: float) -> int:
+    def pull_back(
+        self, seq: Sequence, debt: Debt, blocks: list[Block], slots: list[int], cause: Cause, now: float
+    ) -> int:
         """Read placed blocks of a debt into these slots, which are no longer the caller's; returns the pull's id."""
         member = self._state.members[debt.creditor_id]
         pull_id = self._state.next_id()
-        self._pulls[pull_id] = Recall(seq, debt, list(zip(blocks, slots, strict=True)), now)
+        self._pulls[pull_id] = Recall(seq, debt, list(zip(blocks, slots, strict=True)), now, cause)
         self._state.emit(
             TellWorker(
                 Pull(
