@@ -24,6 +24,15 @@ async def test_whoever_knows_it_is_found_and_the_gmanager_says_where_it_was_sent
     assert "50% of it is remote" in lines[2] and "2.5 s ago it borrowed 1 rBlock from other so that" in lines[3]
 
 
+async def test_what_was_sent_again_is_one_request_with_what_it_was_before(start_fakes):
+    cluster = start_fakes(count_up, count_up)
+    async with AsyncClient(cluster.address) as client:
+        explanation = await client.explain("i1-r~0123456789abcdef")
+        assert explanation.dispatched is not None and explanation.explained.request_id == "i1-r"
+        with pytest.raises(RequestUnknown):
+            await client.explain("i1-r~mine")
+
+
 async def test_an_instance_is_asked_as_well_as_a_gmanager(start_fakes):
     cluster = start_fakes(count_up, count_up)
     async with AsyncClient(cluster.instances[0].address) as client:
@@ -75,6 +84,16 @@ def test_what_a_later_version_says_is_shown_as_it_is() -> None:
         if "teleported" in line
     ]
     assert line == "1.0 s ago teleported (2 rBlocks, p): {here.__class__} (3 times by then)."
+
+
+def test_what_went_or_came_home_bit_by_bit_is_a_sum_with_its_reason() -> None:
+    left = HistoryEntry(happened="left", ago_s=4.0, instance_id="p", num_blocks=1350, times=11)
+    home = HistoryEntry(happened="came_home", ago_s=1.0, instance_id="p", why="there was room", num_blocks=6, times=2)
+    one = Explained(query="r", instance_id="i", request_id="r", state="ended", history=(left, home))
+    assert Explanation(one).sentences()[-2:] == [
+        "4.0 s ago 1,350 rBlocks went to p, in 11 moves.",
+        "1.0 s ago 6 rBlocks came home from p, in 2 moves: there was room.",
+    ]
 
 
 def test_where_it_was_before_is_said_first() -> None:

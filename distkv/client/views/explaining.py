@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import partial
 
@@ -17,6 +18,10 @@ from distkv.wire.messages.to_gmanager import ExplainQuery
 
 MAX_AT_ONCE = 256
 MAX_EARLIER = 4
+SENT_AGAIN = re.compile("~[0-9a-f]{16}$")
+"""What a client adds to the id of a request that it sends again: to instances it is a part of the same request."""
+COUNTED = ("reclaimed", "left", "came_home")
+"""Of which it is not said how often they happened by then: the sentence has all that counts."""
 HTTP_PREFIXES = ("chatcmpl-", "cmpl-")
 """Of the ids in HTTP responses; what follows is what the instances' requests are named after."""
 PURPOSES = {
@@ -59,6 +64,7 @@ async def explain(directory: Directory, members: Sequence[Member], request_id: s
     name = request_id
     for prefix in HTTP_PREFIXES:
         name = name.removeprefix(prefix)
+    name = SENT_AGAIN.sub("", name)
     query = ExplainQuery(request_id=name)
     live = [member for member in members if member.state != "dead"]
     dispatched = await _dispatched(directory, live, query)
@@ -129,11 +135,11 @@ def _placed(one: Explained) -> str:
     total = one.local_blocks + remote
     if not total:
         return "It holds no memory."
-    parts = [f"{one.local_blocks} at {one.instance_id}"]
+    parts = [f"{one.local_blocks:,} at {one.instance_id}"]
     for debt in one.debts:
         more = [f"{debt.coming_blocks} on their way"] if debt.coming_blocks else []
         more += [f"{debt.spare_blocks} kept for its growth"] if debt.spare_blocks else []
-        parts.append(f"{debt.num_blocks} at {debt.instance_id}" + (f" ({', '.join(more)})" if more else ""))
+        parts.append(f"{debt.num_blocks:,} at {debt.instance_id}" + (f" ({', '.join(more)})" if more else ""))
     return (
         f"It has {_count(total, 'rBlock')} of {one.block_tokens} tokens: {', '.join(parts)}; "
         f"{remote / total:.0%} of it is remote."
@@ -152,9 +158,9 @@ def _happened(here: str, entry: HistoryEntry) -> str:
             if why in PURPOSES:
                 said, why = f"{said} {PURPOSES[why]}", ""
         case "left":
-            said = f"{blocks} went to {peer}"
+            said = f"{blocks} went to {peer}{_moves(entry)}"
         case "came_home":
-            said = f"{blocks} came home from {peer}"
+            said = f"{blocks} came home from {peer}{_moves(entry)}"
         case "reclaimed":
             said = f"{peer} wanted {blocks} back"
         case "lost":
@@ -171,8 +177,12 @@ def _happened(here: str, entry: HistoryEntry) -> str:
             said = "it ended"
         case other:
             said = f"{other} ({blocks}{f', {peer}' if peer else ''})"
-    times = f" ({entry.times} times by then)" if entry.times > 1 and entry.happened != "reclaimed" else ""
+    times = f" ({entry.times:,} times by then)" if entry.times > 1 and entry.happened not in COUNTED else ""
     return f"{_ago(entry.ago_s)} {said}{f': {why}' if why else ''}{times}."
+
+
+def _moves(entry: HistoryEntry) -> str:
+    return f", in {entry.times:,} moves" if entry.times > 1 else ""
 
 
 def _goes(peer: str, here: str) -> str:
@@ -181,20 +191,20 @@ def _goes(peer: str, here: str) -> str:
 
 def _next(one: Explained) -> str:
     peers = f"{_count(one.num_creditors, 'peer')} may be asked for memory"
-    grows = f"it is expected to grow by {one.growth_blocks} more"
+    grows = f"it is expected to grow by {one.growth_blocks:,} more"
     if one.state != "running":
         before = f"{_count(one.num_before, 'request')} came before it and wait too; " if one.num_before else ""
         soon = f", next in {one.retry_in_s:.2g} s" if one.retry_in_s else ""
         return (
-            f"To go on it lacks {_count(one.lacks_blocks, 'rBlock')}, and {grows}; {one.room_blocks} are free for it at"
-            f" {one.instance_id}; {before}{peers}{soon}."
+            f"To go on it lacks {_count(one.lacks_blocks, 'rBlock')}, and {grows}; {one.room_blocks:,} are free for it "
+            f"at {one.instance_id}; {before}{peers}{soon}."
         )
     last = one.num_tokens % max(1, one.block_tokens)
     left = one.block_tokens - last if last else 0
     enough = one.room_blocks >= one.growth_blocks
     then = "" if enough else f"; what does not fit moves to creditors, the oldest rBlocks first, and {peers}"
     return (
-        f"It needs its next rBlock in {_count(left, 'token')}, and {grows}; {one.room_blocks} are free for that at "
+        f"It needs its next rBlock in {_count(left, 'token')}, and {grows}; {one.room_blocks:,} are free for that at "
         f"{one.instance_id}{then}."
     )
 
