@@ -15,7 +15,7 @@ from distkv.cli.live.dashboard import STATE_STYLE
 from distkv.cli.options import address_option
 from distkv.cli.signals import signals_interrupt
 from distkv.client.blocking import Client
-from distkv.client.views.cluster_status import remote_share
+from distkv.client.views.cluster_status import by_place, remote_share
 from distkv.printable import printable
 from distkv.wire.messages.to_client import ClusterState, RequestStatus, Status
 
@@ -56,7 +56,7 @@ def status_tables(statuses: Sequence[Status], cluster: ClusterState | None = Non
         parts += ["", _plans(cluster)]
     if cluster is not None and cluster.runs:
         parts += ["", _runs(cluster)]
-    requests = [request for status in statuses for request in status.requests]
+    requests = by_place(statuses)
     return Group(*parts, "", _requests(requests)) if requests else Group(*parts)
 
 
@@ -79,9 +79,8 @@ def _plans(cluster: ClusterState) -> Table:
         source = "creditors" if plan.destination == plan.debtor_id else plan.debtor_id
         names = (plan.request_id, source, plan.destination, str(plan.num_blocks), f"{plan.ago_s:.1f} s")
         predicted = f"{plan.predicted_tokens_per_s:+.1f} tokens/s"
-        brought = (
-            f"dropped: {plan.dropped}" if plan.dropped else "" if achieved is None else f"{achieved:+.1f} tokens/s"
-        )
+        brought = "not yet" if achieved is None else f"{achieved:+.1f} tokens/s"
+        brought = f"dropped: {plan.dropped}" if plan.dropped else brought
         table.add_row(*(Text(printable(name)) for name in (*names, predicted, brought)))
     if cluster.num_plans > MAX_PLANS:
         table.caption = f"the newest of {cluster.num_plans}"
@@ -92,7 +91,8 @@ def _runs(cluster: ClusterState) -> Table:
     """The cycles of debts that were swapped last."""
     table = _table("swapped", "ago", "to come home", "came home")
     for run in cluster.runs[:MAX_PLANS]:
-        home = run.why or ("not yet" if run.home_blocks is None else f"{run.home_blocks} rBlocks")
+        home = "not yet" if run.home_blocks is None else f"{run.home_blocks} rBlocks"
+        home += f": {run.why}" if run.why else ""
         row = (run.members, f"{run.ago_s:.1f} s", f"{run.predicted_blocks} rBlocks", home)
         table.add_row(*(Text(printable(one)) for one in row))
     if cluster.num_runs > MAX_PLANS:
@@ -114,9 +114,10 @@ def _requests(requests: Sequence[RequestStatus]) -> Table:
     table = _table("request", "at", "tokens", "remote", "KV lies at")
     table.columns[-1].justify = "left"
     for request in requests[:MAX_REQUESTS]:
-        spans = ", ".join(
+        places = (
             f"{span.instance_id}[{span.first_token}..{span.first_token + span.num_tokens})" for span in request.spans
         )
+        spans = ", ".join(places) or "nowhere yet"
         share = f"{remote_share(request):.0%}"
         names = (request.request_id, request.instance_id, str(request.num_tokens), share, spans)
         table.add_row(*(Text(printable(name)) for name in names))

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from distkv.cli.live.samples import Loan, Sample, loans, rates
-from distkv.client.views.cluster_status import mean_gains, remote_share
+from distkv.client.views.cluster_status import by_place, mean_gains, remote_share
 from distkv.printable import printable
 from distkv.wire.messages.to_client import ClusterState, InstanceStatus, RequestStatus, SlotCounts
 
@@ -34,6 +34,7 @@ WIDEST, WIDE, MEDIUM = 96, 72, 48
 LEGEND_FROM_LINES = 12
 BAR_CELLS = (8, 24)
 ID_CELLS = 20
+GAP = "   "
 T = TypeVar("T")
 
 
@@ -52,10 +53,9 @@ def render(view: View, *, width: int, height: int | None = None, ascii_only: boo
     """Instances, loans and requests within `width` cells and `height` lines; None shows all of them."""
     style = Style(width, ascii_only)
     heads = [style.line(view.title, "bold"), *(style.line(note, "red") for note in view.notes)]
-    totals = _totals(view)
-    parts: list[RenderableType] = [*heads, *map(style.line, ["   ".join(totals)] if width >= WIDE else totals)]
+    parts: list[RenderableType] = [*heads, *map(style.line, _packed(_totals(view), width))]
     instances = [status.instance for status in view.now.statuses]
-    requests = [request for status in view.now.statuses for request in status.requests]
+    requests = by_place(view.now.statuses)
     left = height - len(parts) if height is not None else 10**6
 
     def section(rows: Sequence[T], most: int, draw: Callable[[Sequence[T], Style], Sequence[RenderableType]]) -> int:
@@ -108,15 +108,30 @@ def _totals(view: View) -> list[str]:
     return [f"tokens/s: prompt {speed}", f"requests: {running} running, {waiting} waiting", *_planned(view.cluster)]
 
 
+def _packed(texts: Sequence[str], width: int) -> list[str]:
+    """As many in each line as `width` has room for."""
+    lines: list[str] = []
+    for text in texts:
+        if lines and len(lines[-1]) + len(GAP) + len(text) <= width:
+            lines[-1] += GAP + text
+        else:
+            lines.append(text)
+    return lines
+
+
 def _planned(cluster: ClusterState | None) -> list[str]:
-    """How many moves were planned, and what the newest were to bring and brought on average."""
+    """How many moves were planned, and what the newest were to bring and brought on average; how many cycles of debts
+    were swapped, and of the newest how much came home."""
     lines: list[str] = []
     if cluster is not None and cluster.num_plans:
         gains = mean_gains(cluster)
         told = f" ({gains.predicted:+.1f} tokens/s each predicted, {gains.achieved:+.1f} achieved)" if gains else ""
         lines.append(f"moves planned: {cluster.num_plans}{told}")
     if cluster is not None and cluster.num_runs:
-        lines.append(f"cycles of debts swapped: {cluster.num_runs}")
+        ended = [run for run in cluster.runs if run.home_blocks is not None]
+        home, predicted = sum(run.home_blocks or 0 for run in ended), sum(run.predicted_blocks for run in ended)
+        told = f" ({home:,} of {predicted:,} rBlocks came home)" if ended else ""
+        lines.append(f"cycles of debts swapped: {cluster.num_runs}{told}")
     return lines
 
 

@@ -66,6 +66,12 @@ def remote_share(request: RequestStatus) -> float:
     return remote / total if total else 0.0
 
 
+def by_place(statuses: Iterable[Status]) -> list[RequestStatus]:
+    """All requests: first those with KV at creditors, then those with KV, then those that wait; else in their order."""
+    requests = [request for status in statuses for request in status.requests]
+    return sorted(requests, key=lambda request: (not remote_share(request), not request.spans))
+
+
 class Gains(NamedTuple):
     """Of planned moves, on average: tokens per second more that were expected, and that there were."""
 

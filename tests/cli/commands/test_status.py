@@ -6,11 +6,12 @@ import json
 import pytest
 from rich.console import Console, RenderableType
 
-from distkv.cli.commands.status import status_tables
+from distkv.cli.commands.status import MAX_REQUESTS, status_tables
 from distkv.cli.exit_codes import run
 from distkv.cli.live.dashboard import View, render
 from distkv.cli.live.samples import Sample
 from distkv.cli.main import command
+from distkv.wire.messages.to_client import ClusterState, DgfmRunStatus, PlanStatus
 from tests.cli.statuses import request, status
 from tests.client.fakes import count_up
 
@@ -25,6 +26,33 @@ def test_status_json_and_table(background, capsys):
     out = capsys.readouterr().out
     assert "borrowed" in out and "i0[0..32)" in out
     assert "+12.5 tokens/s" in out and "-1.5 tokens/s" in out and "creditor" in out
+
+
+def shown(tables: RenderableType) -> list[str]:
+    out = io.StringIO()
+    Console(file=out, width=160).print(tables)
+    return [" ".join(line.split()) for line in out.getvalue().splitlines()]
+
+
+def test_a_run_of_dgfm_says_what_came_home_and_why_not_all_did():
+    runs = (
+        DgfmRunStatus(members="a, b", ago_s=1.0, predicted_blocks=8),
+        DgfmRunStatus(members="c, d", ago_s=9.0, predicted_blocks=30, home_blocks=20, why="time was up after 5 s"),
+    )
+    plan = PlanStatus(request_id="r", debtor_id="a", destination="b", num_blocks=2, ago_s=3.0)
+    lines = shown(status_tables([], ClusterState(runs=runs, num_runs=2, plans=(plan,), num_plans=1)))
+    assert "a, b 1.0 s 8 rBlocks not yet" in lines
+    assert "c, d 9.0 s 30 rBlocks 20 rBlocks: time was up after 5 s" in lines
+    assert "r a b 2 3.0 s +0.0 tokens/s not yet" in lines
+
+
+def test_what_lies_elsewhere_is_seen_however_many_wait():
+    waiting = tuple(request(f"w{index}", "i0") for index in range(MAX_REQUESTS))
+    i1 = status("i1", requests=(request("home", "i1", ("i1", 5)), request("spread", "i1", ("i0", 5), ("i1", 5))))
+    lines = shown(status_tables([status("i0", requests=waiting), i1]))
+    first = next(index for index, line in enumerate(lines) if line.startswith("request"))
+    assert lines[first + 1] == "spread i1 10 50% i0[0..5), i1[5..10)" and lines[first + 2].startswith("home i1")
+    assert lines[first + 3] == "w0 i0 0 0% nowhere yet"
 
 
 def test_what_is_not_proven_of_a_device_is_said_once():

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from distkv.cli.live.dashboard import View, pool_bar, render
 from distkv.cli.live.samples import Sample
-from distkv.wire.messages.to_client import ClusterState, DebtEdge, PlanStatus, SlotCounts
+from distkv.wire.messages.to_client import ClusterState, DebtEdge, DgfmRunStatus, PlanStatus, SlotCounts
 from tests.cli.statuses import request, status
 
 
@@ -63,9 +63,16 @@ def test_what_the_gmanager_says_is_shown_where_it_answers():
         for achieved in (None, 4.0, 8.0)
     )  # fmt: skip
     debts = (DebtEdge("i1", "i0", 40), DebtEdge("i9", "i1", 3))
-    state = ClusterState(policy="greedy", debts=debts, num_debts=2, plans=plans, num_plans=12)
-    shown = lines(msgspec.structs.replace(busy(2, 1), cluster=state), width=140)
-    assert shown[1].endswith("moves planned: 12 (+10.0 tokens/s each predicted, +6.0 achieved)")
+    runs = tuple(
+        DgfmRunStatus(members="i0, i1", ago_s=9.0, predicted_blocks=2000, home_blocks=home) for home in (None, 900)
+    )
+    state = ClusterState(policy="greedy", debts=debts, num_debts=2, plans=plans, num_plans=12, runs=runs, num_runs=2)
+    shown = lines(msgspec.structs.replace(busy(2, 1), cluster=state), width=80)
+    assert shown[1:4] == [
+        "tokens/s: prompt 2,000, generated 20.0   requests: 2 running, 2 waiting",
+        "moves planned: 12 (+10.0 tokens/s each predicted, +6.0 achieved)",
+        "cycles of debts swapped: 2 (900 of 2,000 rBlocks came home)",
+    ]
     loans = [" ".join(line.split()) for line in shown]
     assert "i0 → i1 40 rBlocks 512 tokens 1 request" in loans
     assert "i1 → i9 3 rBlocks 0 tokens 0 requests" in loans
