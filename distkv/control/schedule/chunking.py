@@ -124,7 +124,9 @@ class Chunking:
             nearest = max(below)
             return self._token_s[nearest] * 2.0 ** (place - nearest)
         # A longer context costs no less.
-        return self._token_s[min(self._token_s)] if self._token_s else self._excess * self._decodes_s / LEAST_TOKENS
+        if self._token_s:
+            return self._token_s[min(self._token_s)]
+        return max(self._excess, LEAST_SHARE) * self._decodes_s / LEAST_TOKENS
 
     def observe(self, decodes: int, chunks: Sequence[Chunk], compute_s: float) -> None:
         """A step with so many decodes and these chunks took `compute_s`, 0 if that is not known."""

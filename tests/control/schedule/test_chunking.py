@@ -123,6 +123,13 @@ def test_prefill_goes_on_where_its_keys_alone_take_longer_than_the_decodes() -> 
     assert steps.sizes[-200:].count(0) <= 2 + 200 // MEASURE_EVERY, "hardly a step goes without a chunk"
 
 
+def test_a_ratio_that_leaves_no_time_for_chunks_is_taken() -> None:
+    steps = Steps(Machine(key=0.0), Chunking(MOST, 1.0))
+    alone = steps.decode(8)
+    taken = steps.prefill(8, 20000)
+    assert high(taken, 0.95) <= alone + 2.5 * (steps.machine.chunk + LEAST_TOKENS * steps.machine.token)
+
+
 def test_every_so_often_a_step_measures_the_decodes_again() -> None:
     machine = Machine(key=0.0)
     steps = Steps(machine)
