@@ -12,9 +12,12 @@ for any model, machine, batch and context:
 
 Estimates are exponential means of bounded corrections, so that one stalled step moves them little. Chunks grow slowly
 beyond the largest so far, because small ones may ride free on weights that are read anyway. Steps aim below `ratio`, by
-as much as lets one in a hundred take longer: less on a steady machine than on one whose steps vary. A step has at least
-LEAST_TOKENS of them, so that prefill ends: where one pass over the keys takes longer than all decodes, steps are longer
-than `ratio`.
+as much as lets one in a hundred take longer: less on a steady machine than on one whose steps vary.
+
+A step has at least one chunk of LEAST_TOKENS, so that prefill ends. Where already that one exceeds the ratio, for one
+pass over the keys takes longer than all decodes or because the ratio is tight, it has as many tokens as `least_chunk`
+finds to be worth their pass: it makes the step longer by at most twice what LEAST_TOKENS would. What it takes is
+counted in tokens of a chunk of LEAST_TOKENS, so estimates say what these cost, and when the ratio can be kept again.
 """
 
 from __future__ import annotations
@@ -22,13 +25,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-LEAST_TOKENS = 8
-"""Below it most of a chunk's cost is reading its keys once, whatever its length."""
+from distkv.control.schedule.least_chunk import AT_ONCE, LEAST_TOKENS, LeastChunk
+
 LEAST_GRAIN = 4
 SIZES = 4
 """From one power of two to the next, no closer than LEAST_GRAIN. Few, because the first step of a size not seen before
 takes longer; enough, because what a size is short of the time allowed for is lost."""
 MEASURE_EVERY = 16
+MEASURE_COMPARED = 2 * AT_ONCE
+"""While two sizes of the least chunk are compared, each time beside a new measure."""
 MEASURE_SPACING = 8
 """Steps between two that are measured because the decodes changed."""
 MEASURE_AT_ONCE = 2
@@ -72,7 +77,9 @@ class Allowance:
         if self._left_s is None:
             return self._left_tokens
         tokens = _size(int(self._left_s / self._chunking.token_s(start)))
-        return min(self._left_tokens, max(tokens, LEAST_TOKENS) if self._is_first else tokens)
+        if self._is_first and tokens < LEAST_TOKENS:
+            tokens = self._chunking.least(start).tokens
+        return min(self._left_tokens, tokens)
 
     def spend(self, start: int, end: int) -> None:
         """A chunk is in the step."""
@@ -90,9 +97,13 @@ class Chunking:
         self._max_tokens = max_tokens
         self._ratio, self._aim = ratio, AIM
         self._decodes_s = 0.0
+        self._measured_s = 0.0
+        self._measures = 0
         self._doubtful_s = 0.0
         self._decodes = 0
         self._token_s: dict[int, float] = {}
+        self._least: dict[int, LeastChunk] = {}
+        self._compares = False
         self._largest = LEAST_TOKENS
         self._is_timed = False
         self._since_measured = 0
@@ -128,6 +139,18 @@ class Chunking:
             return self._token_s[min(self._token_s)]
         return max(self._excess, LEAST_SHARE) * self._decodes_s / LEAST_TOKENS
 
+    def least(self, start: int) -> LeastChunk:
+        """The least chunk with so many tokens before it, where any exceeds the ratio."""
+        place = _place(start)
+        found = self._least.get(place)
+        if found is None:
+            below = [other for other in self._least if other < place]
+            shorter = self._least[max(below)] if below else None
+            found = self._least[place] = LeastChunk(self._max_tokens // 2, shorter)
+        elif found.is_old:
+            found = self._least[place] = LeastChunk(self._max_tokens // 2)
+        return found
+
     def observe(self, decodes: int, chunks: Sequence[Chunk], compute_s: float) -> None:
         """A step with so many decodes and these chunks took `compute_s`, 0 if that is not known."""
         if compute_s <= 0:
@@ -141,6 +164,10 @@ class Chunking:
         else:
             self._observe_decodes(decodes, compute_s)
 
+    def _exceeds(self, start: int) -> bool:
+        """Whether the smallest chunk makes a step exceed the ratio, with so many tokens before it."""
+        return self._excess * self._decodes_s < LEAST_TOKENS * self.token_s(start)
+
     def _must_measure(self, decodes: int) -> bool:
         if self._withheld >= MEASURE_AT_ONCE:
             return False
@@ -150,12 +177,14 @@ class Chunking:
             return False
         if self._has_changed(decodes):
             return self._since_measured >= MEASURE_SPACING
-        return self._since_measured >= MEASURE_EVERY
+        return self._since_measured >= (MEASURE_COMPARED if self._compares else MEASURE_EVERY)
 
     def _has_changed(self, decodes: int) -> bool:
         return abs(decodes - self._decodes) > CHANGED * self._decodes
 
     def _observe_decodes(self, decodes: int, compute_s: float) -> None:
+        self._measured_s = compute_s
+        self._measures += 1
         if not self._decodes_s or self._has_changed(decodes):
             self._decodes_s = compute_s
         elif compute_s > DOUBTFUL * self._decodes_s and not self._doubtful_s:
@@ -173,12 +202,31 @@ class Chunking:
         if not self._decodes_s:
             return
         self._adapt_aim(is_over=compute_s > self._ratio * self._decodes_s)
-        excess_s = max(compute_s - self._decodes_s, LEAST_SHARE * self._decodes_s)
-        expected = [self.token_s(start) for start, _ in chunks]
-        total_s = sum(cost * (end - start) for cost, (start, end) in zip(expected, chunks, strict=True))
-        correction = _correction(excess_s / total_s, DEARER if excess_s > total_s else CHEAPER)
-        for (start, _), cost in zip(chunks, expected, strict=True):
-            self._token_s[_place(start)] = cost * correction
+        chunk_s = max(compute_s - self._decodes_s, LEAST_SHARE * self._decodes_s)
+        if len(chunks) == 1 and self._exceeds(chunks[0][0]):
+            self._observe_least(chunks[0], chunk_s, compute_s)
+            return
+        self._compares = False
+        self._correct(chunks, chunk_s / sum(self.token_s(start) * (end - start) for start, end in chunks))
+
+    def _observe_least(self, chunk: Chunk, chunk_s: float, compute_s: float) -> None:
+        """A chunk in a step that exceeds the ratio with any. chunk_s: what it took by the estimate of the decodes."""
+        start, end = chunk
+        least = self.least(start)
+        if (counted := least.counted(end - start)) is not None:
+            self._correct([chunk], chunk_s / (counted * self.token_s(start)))
+        # By the last measure itself: when the speed changes the estimate follows slowly, and what it lacks would look
+        # like a long pass.
+        least_s = max(compute_s - self._measured_s, LEAST_SHARE * self._measured_s)
+        least.observe(end - start, least_s, self._measures)
+        self._compares = least.is_compared
+
+    def _correct(self, chunks: Sequence[Chunk], seen: float) -> None:
+        """These took `seen` times as long as expected."""
+        correction = _correction(seen, DEARER if seen > 1 else CHEAPER)
+        costs = [self.token_s(start) * correction for start, _ in chunks]
+        for (start, _), cost in zip(chunks, costs, strict=True):
+            self._token_s[_place(start)] = cost
 
     def _adapt_aim(self, is_over: bool) -> None:
         moved = self._aim - AIM_STEP * (1 - OVER) if is_over else self._aim + AIM_STEP * OVER

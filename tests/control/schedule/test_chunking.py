@@ -9,7 +9,8 @@ from random import Random
 
 import pytest
 
-from distkv.control.schedule.chunking import HIGHEST_AIM, LEAST_TOKENS, MEASURE_EVERY, Chunk, Chunking
+from distkv.control.schedule.chunking import HIGHEST_AIM, MEASURE_EVERY, Chunk, Chunking
+from distkv.control.schedule.least_chunk import LEAST_TOKENS
 
 MOST = 2048
 IN_FLIGHT = 2
@@ -118,9 +119,71 @@ def test_without_decodes_a_chunk_fills_the_step() -> None:
 def test_prefill_goes_on_where_its_keys_alone_take_longer_than_the_decodes() -> None:
     steps = Steps(Machine(chunk=1.0))
     steps.decode(4)
-    steps.prefill(4, 3000)
-    assert min(size for size in steps.sizes[-200:] if size) >= LEAST_TOKENS - 1
-    assert steps.sizes[-200:].count(0) <= 2 + 200 // MEASURE_EVERY, "hardly a step goes without a chunk"
+    begun = len(steps.sizes)
+    steps.prefill(4, 30000)
+    steps.prefill(4, 30000)
+    sizes = steps.sizes[begun:-1]
+    assert min(size for size in sizes if size) >= LEAST_TOKENS - 1
+    assert len(sizes) <= 400 and sizes[-30:].count(0) <= 2 + 30 // MEASURE_EVERY, "hardly a step goes without a chunk"
+
+
+def times_as_long(machine: Machine, size: int) -> float:
+    """A chunk of so many tokens, by one of LEAST_TOKENS; nothing rides free."""
+    least_s = machine.chunk + machine.token * LEAST_TOKENS
+    return (machine.chunk + machine.token * size) / least_s
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.05])
+@pytest.mark.parametrize("pass_s", [0.01, 0.02, 0.05])
+def test_where_no_chunk_keeps_the_ratio_it_makes_a_step_twice_as_much_longer_as_it_must_be(
+    pass_s: float, noise: float
+) -> None:
+    steps = Steps(Machine(chunk=pass_s, key=0.0, noise=noise))
+    alone = steps.decode(4)
+    steps.prefill(4, 30000)
+    begun = len(steps.sizes)
+    taken = steps.prefill(4, 60000)
+    usual = int(statistics.median(steps.sizes[begun:-1]))
+    assert 1.2 <= times_as_long(steps.machine, usual) <= 2.2
+    assert high(taken, 0.8) <= (alone + 2.2 * pass_s) * (1 + 2 * noise)
+    in_eights_s = 60000 / LEAST_TOKENS * times_as_long(steps.machine, LEAST_TOKENS) * pass_s
+    assert sum(taken) - len(taken) * alone < 0.2 * in_eights_s, "all wait a fifth as long"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_pass_is_told_from_noise_stalls_and_changes_of_speed(seed: int) -> None:
+    steps = Steps(Machine(chunk=0.02, key=0.0, noise=0.05, stall=0.02, draw=Random(seed)))
+    steps.decode(8)
+    draw = Random(seed)
+    for start in range(0, 60000, 5000):
+        steps.machine.speed = draw.choice([1.0, 0.6, 0.4])
+        steps.prefill(8, start + 5000, first=start)
+    assert 128 <= statistics.median(steps.sizes[-100:]) <= 512
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_where_tokens_cost_the_same_in_every_chunk_they_come_as_few_at_a_time_as_may_be(seed: int) -> None:
+    """Larger chunks would only make steps longer."""
+    steps = Steps(Machine(decode=0.3e-3, key=20e-9, noise=0.05, stall=0.01, draw=Random(seed)))
+    steps.decode(8)
+    for _ in range(2):
+        steps.prefill(8, 32768)
+    sizes = [size for size in steps.sizes[-2000:] if size]
+    assert high(sizes, 0.97) == LEAST_TOKENS
+    assert len(sizes) >= 2000 * 0.9
+
+
+def test_the_least_chunk_breaks_no_ratio_that_can_be_kept() -> None:
+    machine = Machine(chunk=0.02, key=0.0)
+    steps = Steps(machine)
+    steps.decode(4)
+    steps.prefill(4, 60000)
+    assert steps.sizes[-50] >= 128, "one that could not be"
+    machine.decode = 8e-3
+    alone = steps.decode(8)
+    assert alone > 2 * machine.chunk
+    steps.prefill(8, 30000)
+    assert high(steps.prefill(8, 30000), 0.98) <= 2.0 * alone
 
 
 def test_a_ratio_that_leaves_no_time_for_chunks_is_taken() -> None:
