@@ -43,6 +43,15 @@ class Decoded(msgspec.Struct, frozen=True):
     times: tuple[float, ...]
 
 
+class Continued(msgspec.Struct, frozen=True):
+    """What clients get of `Decoded`: one token of each result for every request, at the time of that result. By
+    request, in one order: request_ids, token_ids, texts."""
+
+    request_ids: tuple[str, ...]
+    token_ids: tuple[tuple[int, ...], ...]
+    texts: tuple[str, ...]
+
+
 ByGManager = Members | HeartbeatAck | Creditors | MoveKvcache | Redispatch | Freeze | Swap | Thaw
 """What control hears of a gManager; that it may not join concerns the process."""
 

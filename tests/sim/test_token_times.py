@@ -6,15 +6,17 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distkv.sim.token_times import TokenTimes
+from distkv.sim.token_times import SharedTimes, TokenTimes
 
 Noted = list[tuple[str, list[float]]]
 times = st.lists(st.floats(0, 1e6), max_size=5)
 
 
-@given(st.floats(-1e3, 1e3), st.lists(st.tuples(st.sampled_from(["append", "extend", "share", "look"]), times)))
+@given(st.floats(-1e3, 1e3), st.lists(st.tuples(st.sampled_from(["append", "extend", "share", "miss", "look"]), times)))
 def test_they_read_as_they_were_noted(offset_s: float, noted: Noted) -> None:
     found, expected = TokenTimes(offset_s), list[float]()
+    shared = SharedTimes()
+    found.join(shared)
     for how, values in noted:
         match how:
             case "append":
@@ -23,12 +25,19 @@ def test_they_read_as_they_were_noted(offset_s: float, noted: Noted) -> None:
             case "extend":
                 found.extend(values)
             case "share":
-                found.share(np.array(values))
+                shared.add(np.array([*values, 0.0]))
+                values = [*values, 0.0]
+            case "miss":
+                found.leave(SharedTimes())
+                found.leave(shared)
+                shared.add(np.array([*values, 0.0]))
+                found.join(shared)
+                continue
             case _:
                 assert list(found) == expected
                 continue
         expected += [value + offset_s for value in values]
-        assert len(found) == len(expected)
+        assert len(found) == len(expected) and bool(found) == bool(expected)
     assert list(found) == expected and list(found[1:]) == expected[1:]
     again = TokenTimes()
     again.extend(expected)
@@ -40,8 +49,11 @@ def test_they_read_as_they_were_noted(offset_s: float, noted: Noted) -> None:
 def test_what_is_shared_stays_as_it_is() -> None:
     shared = np.array([1.0, 2.0])
     one, other = TokenTimes(-1.0), TokenTimes(0.5)
+    batch = SharedTimes()
+    batch.add(np.array([0.5]))
     for found in (one, other):
-        found.share(shared)
+        found.join(batch)
+    batch.add(shared)
     assert (one[0], one[-1]) == (0.0, 1.0) and list(other) == [1.5, 2.5]
     other.append(3.0)
     assert list(shared) == [1.0, 2.0] and len(one) == 2 and list(other) == [1.5, 2.5, 3.5]

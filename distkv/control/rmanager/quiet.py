@@ -16,13 +16,12 @@ from operator import attrgetter
 from typing import Protocol
 
 from distkv.control.blocks import SlotState
-from distkv.control.commands import Answer, ClientRequested, Event
+from distkv.control.commands import ClientRequested, Continued, Event
 from distkv.control.rmanager.reports.heartbeats import Heartbeats
 from distkv.control.rmanager.state import RManagerState
 from distkv.control.schedule.scheduler import InFlight, Planned
 from distkv.control.serving.limit import ServingLimit
 from distkv.wire.messages.from_worker import SeqResult, StepResult
-from distkv.wire.messages.to_client import TokenChunk
 from distkv.wire.messages.to_rmanager import KeepAlive
 
 MOST_RESULTS = 256
@@ -134,8 +133,8 @@ class Quiet:
             return None
         return QuietDecode(most, until, self._state.serving)
 
-    def handle(self, results: Seq[StepResult], times: Seq[float]) -> None:
-        """Do with results that were kept what would have been done with each of them."""
+    def handle(self, results: Seq[StepResult], times: Seq[float]) -> Continued:
+        """Do with results that were kept what would have been done with each of them; returns what clients get."""
         scheduler = self._state.scheduler
         oldest = scheduler.in_flight[0]
         assert [one.step_id for one in results] == list(range(oldest.step_id, oldest.step_id + len(results)))
@@ -146,13 +145,17 @@ class Quiet:
         num_steps = len(results)
         parts = list(oldest.planned.values())
         slots = self._take_slots(parts, num_steps)
-        for part, taken, (tokens, token_ids) in zip(parts, slots, _columns(results), strict=True):
-            self._commit(part, taken, tokens, token_ids)
+        columns = list(_columns(results))
+        for part, taken, (tokens, _) in zip(parts, slots, columns, strict=True):
+            self._commit(part, taken, tokens)
+        token_ids = tuple([token_ids for _, token_ids in columns])
+        texts = tuple([part.seq.output.extend(ids) for part, ids in zip(parts, token_ids, strict=True)])
         counters = self._state.counters
         counters.generation_tokens += num_steps * len(parts)
         counters.attended_tokens += num_steps * sum([part.start + 1 for part in parts])
         counters.attended_tokens += num_steps * (num_steps - 1) // 2 * len(parts)
         scheduler.repeated(num_steps)
+        return Continued(tuple(oldest.planned), token_ids, texts)
 
     # --- whether it is quiet
 
@@ -205,9 +208,9 @@ class Quiet:
             taken[index] = slots[turn::num_parts]
         return taken
 
-    def _commit(self, part: Planned, slots: list[int], tokens: array[int], token_ids: tuple[int, ...]) -> None:
-        """What steps did for one sequence, the first of them as it was planned. slots: for the rBlocks that were begun.
-        token_ids: the tokens once more."""
+    def _commit(self, part: Planned, slots: list[int], tokens: array[int]) -> None:
+        """What steps did for one sequence, the first of them as it was planned. slots: for the rBlocks that were
+        begun."""
         state, seq = self._state, part.seq
         if again := seq.decoded(part.start, tokens, slots):
             state.counters.recomputed_tokens += again
@@ -215,12 +218,6 @@ class Quiet:
             blocks = sum(span.num_blocks for span in part.remote)
             state.counters.remote_attended_tokens += len(tokens) * blocks * seq.placement.block_tokens
             state.paths.attended(state.settings.instance_id, part.remote)
-        request = seq.request
-        text = seq.output.extend(token_ids)
-        chunk = TokenChunk(
-            request_id=seq.request_id, prompt_tokens=request.prompt_tokens, token_ids=token_ids, text=text
-        )
-        state.emit(Answer(request.route, chunk))
 
 
 def _columns(results: Seq[StepResult]) -> Iterator[tuple[array[int], tuple[int, ...]]]:

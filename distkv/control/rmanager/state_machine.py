@@ -44,14 +44,12 @@ class RManager:
         self._inboxes = Inboxes(self.state, self._parts)
         self.quiet = self._parts.quiet
 
-    def handle(self, event: c.Event | c.Decoded, now: float) -> list[c.Command]:
+    def handle(self, event: c.Event, now: float) -> list[c.Command]:
         """Take one event at time `now` (s, monotonic); returns what to do, in order."""
         self.state.histories.now = now
         match event:
             case c.FromWorker():
                 self._inboxes.from_worker(event.message, now)
-            case c.Decoded():
-                self.quiet.handle(event.results, event.times)
             case c.FromGManager():
                 self._inboxes.from_gmanager(event.message, now)
             case c.PeerAnswered():
@@ -75,6 +73,18 @@ class RManager:
                 self._parts.drain.start(event.timeout_s, now)
             case _:
                 assert_never(event)
+        return self._settle(now)
+
+    def continued(self, decoded: c.Decoded) -> c.Continued:
+        """Take results that were kept while decode was quiet, see `quiet`: nothing else comes of them."""
+        now = decoded.times[-1]
+        self.state.histories.now = now
+        continued = self.quiet.handle(decoded.results, decoded.times)
+        issued = self._settle(now)
+        assert not issued, f"not quiet: {issued}"
+        return continued
+
+    def _settle(self, now: float) -> list[c.Command]:
         self._advance(now)
         self._parts.requests.forget_ended()
         return self._issue()

@@ -76,17 +76,26 @@ class Node(Generic[W]):
         """Whether it handles events."""
         return self.alive and not self.frozen
 
-    def handle(self, event: c.Event | c.Decoded, now: float) -> list[c.Command]:
+    def handle(self, event: c.Event, now: float) -> list[c.Command]:
         """The rManager's answer to an event; every invariant of the instance holds after it, see `is_checked`."""
         if isinstance(event, c.FromGManager) and isinstance(event.message, Members):
             own = self.member.instance_id, self.member.incarnation
             self.joined = self.joined or own in {(m.instance_id, m.incarnation) for m in event.message.members}
         commands = self.rm.handle(event, now)
+        self._handled()
+        return commands
+
+    def continued(self, decoded: c.Decoded) -> c.Continued:
+        """What the rManager has for clients of results that were kept."""
+        continued = self.rm.continued(decoded)
+        self._handled()
+        return continued
+
+    def _handled(self) -> None:
         self.num_events += 1
         if self._checks and is_checked(self.num_events, len(self.rm.members)):
             self.rm.validate()
         self.deadline = self.rm.next_deadline()
-        return commands
 
     def validate_idle(self) -> None:
         """Nothing runs: every slot is free, nothing is lent or owed."""

@@ -13,7 +13,7 @@ from distkv.control import commands as c
 from distkv.sim.machines.processes import client_route
 from distkv.sim.outcome import DEADLINE, Outcome
 from distkv.sim.timed.agenda import Action, Agenda
-from distkv.sim.token_times import Times, TokenTimes
+from distkv.sim.token_times import SharedTimes, Times, TokenTimes
 from distkv.sim.trace import TraceRequest
 from distkv.token_ids import pack
 from distkv.types import SamplingParams
@@ -78,6 +78,25 @@ class Sent:
     is_over: bool = False
 
 
+class Batch:
+    """Requests, by these names, that get tokens together. Of whom nothing more is waited for leaves by himself.
+
+    times_s: of these tokens.
+    """
+
+    def __init__(self, names: tuple[str, ...], waiting: Iterable[Sent]) -> None:
+        self.names = names
+        self.times_s = SharedTimes()
+        self._sent = list(waiting)
+        for sent in self._sent:
+            sent.times_s.join(self.times_s)
+
+    def break_up(self) -> None:
+        """They get no more together."""
+        for sent in self._sent:
+            sent.times_s.leave(self.times_s)
+
+
 class Clients:
     """message_s: how long what is sent is on its way. deadline_s: after which a request is given up; None is never.
 
@@ -91,6 +110,7 @@ class Clients:
         self._deadline_s = deadline_s
         self._sent: dict[str, Sent] = {}
         self._at: dict[str, dict[str, None]] = {}
+        self._batches: dict[str, Batch] = {}
         self._prompts: array[int] = array("i")
         self.outcomes: list[Outcome] = []
         self._open: dict[Sent, None] = {}
@@ -117,10 +137,14 @@ class Clients:
         wait_for_next()
         self._agenda.at(begin_s, self._keep_alive)
 
-    def receive_tokens(self, chunk: TokenChunk, times: Times) -> None:
-        """An instance sent these tokens one by one, at these times, and nothing else of the request meanwhile."""
-        if (sent := self._waiting_for(chunk.request_id)) is not None:
-            sent.times_s.share(times)
+    def receive_tokens(self, source: str, names: tuple[str, ...], times: Times) -> None:
+        """An instance sent each of these requests a token at each of these times, and nothing else meanwhile."""
+        batch = self._batches.get(source)
+        if batch is None or batch.names != names:
+            if batch is not None:
+                batch.break_up()
+            batch = self._batches[source] = Batch(names, filter(None, map(self._waiting_for, names)))
+        batch.times_s.add(times)
 
     def receive(self, body: ToClient) -> None:
         """An instance or a gManager answers; it is on its way from now on."""
@@ -145,6 +169,7 @@ class Clients:
 
     def lost(self, name: str) -> None:
         """The connections to an instance broke."""
+        self._batches.pop(name, None)
         for request_id in list(self._at.pop(name, ())):
             sent = self._sent.get(request_id)
             if sent is not None and sent.at == name and not sent.is_over:
@@ -281,11 +306,13 @@ class Clients:
     def _end(self, sent: Sent, failed: str) -> None:
         sent.outcome.failed = failed
         sent.is_over = True
+        sent.times_s.leave()
         del self._open[sent]
 
     def _forget(self, sent: Sent) -> None:
         """Nothing more comes for it by the name that it has now."""
         self._sent.pop(sent.name, None)
+        sent.times_s.leave()
         self._at.get(sent.at, {}).pop(sent.name, None)
 
     def _later(self, sent: Sent, action: Action) -> None:

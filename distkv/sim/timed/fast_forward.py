@@ -14,7 +14,6 @@ from distkv.sim.timed.agenda import Agenda
 from distkv.sim.timed.clients import Clients
 from distkv.sim.timed.engine.engine import Engine
 from distkv.wire.messages.from_worker import StepResult
-from distkv.wire.messages.to_client import TokenChunk
 
 
 class FastForward:
@@ -55,11 +54,8 @@ class FastForward:
             return
         self._quiet[name][0].worker.settle()
         node, quiet = self._quiet.pop(name)
-        decoded = c.Decoded(tuple(quiet.results), tuple(quiet.times))
-        times = np.array(quiet.times)
-        for command in node.handle(decoded, quiet.times[-1]):
-            assert isinstance(command, c.Answer) and isinstance(command.body, TokenChunk), f"not quiet: {command}"
-            self._clients.receive_tokens(command.body, times)
+        continued = node.continued(c.Decoded(tuple(quiet.results), tuple(quiet.times)))
+        self._clients.receive_tokens(name, continued.request_ids, np.array(quiet.times))
 
     def _keep(
         self, node: Node[Engine], quiet: QuietDecode, results: Sequence[StepResult], times: Sequence[float]

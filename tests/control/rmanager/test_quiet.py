@@ -44,8 +44,8 @@ class Decoding:
         self.rm.introduce(make_member("me", 7), "model")
         self.handle(c.Tick())
 
-    def handle(self, event: c.Event | c.Decoded, now: float | None = None) -> list[object]:
-        commands = self.rm.handle(event, self.now if now is None else now)
+    def handle(self, event: c.Event) -> list[object]:
+        commands = self.rm.handle(event, self.now)
         self.rm.validate()
         bodies = [getattr(command, "body", command) for command in commands]
         for body in bodies:
@@ -106,8 +106,11 @@ class Decoding:
                 break
             self.repeat()
         if quiet.results:
-            issued = self.handle(c.Decoded(tuple(quiet.results), tuple(quiet.times)), quiet.times[-1])
-            assert all(isinstance(body, tc.TokenChunk) for body in issued), "something was decided"
+            continued = self.rm.continued(c.Decoded(tuple(quiet.results), tuple(quiet.times)))
+            self.rm.validate()
+            for name, token_ids in zip(continued.request_ids, continued.token_ids, strict=True):
+                self.tokens[name].extend(token_ids)
+            assert continued.texts == ("",) * len(continued.request_ids)
         return len(quiet.results)
 
     def state(self) -> dict[str, object]:

@@ -33,18 +33,24 @@ class Recording(TimedCluster):
     def start(self, name: str) -> None:
         super().start(name)
         node = self.processes.nodes[name]
-        handle, has_caught_up = node.handle, [False]
+        handle, continued, has_caught_up = node.handle, node.continued, [False]
 
-        def note(event: c.Event | c.Decoded, now: float) -> list[c.Command]:
+        def note(event: c.Event, now: float) -> list[c.Command]:
             commands = handle(event, now)
             self.num_events += 1
-            if has_caught_up.pop() and not isinstance(event, c.Decoded):
+            if has_caught_up.pop():
                 self.interrupting.add(type(getattr(event, "message", event)).__name__)
-            has_caught_up.append(isinstance(event, c.Decoded))
+            has_caught_up.append(False)
             self.recorded += [(now, name, command) for command in commands if is_decided(command)]
             return commands
 
+        def note_kept(decoded: c.Decoded) -> c.Continued:
+            self.num_events += 1
+            has_caught_up[:] = [True]
+            return continued(decoded)
+
         node.handle = note  # type: ignore[method-assign]
+        node.continued = note_kept  # type: ignore[method-assign]
 
 
 def is_decided(command: c.Command) -> bool:
