@@ -44,10 +44,10 @@ class OutputLengths:
         """Tokens that an output of so many is expected to get yet: it ends as those did that got longer, on average,
         and never above `max_tokens`."""
         first = bisect_right(self._sorted, generated)
-        longer = len(self._sorted) - first
-        expected = generated + UNSEEN_TOKENS
-        if longer:
+        if longer := len(self._sorted) - first:
             expected = -(-(self._sums[-1] - self._sums[first]) // longer)
+        else:
+            expected = generated + UNSEEN_TOKENS
         return max(0, min(expected, max_tokens) - generated)
 
 
@@ -87,29 +87,32 @@ class Growing:
         self.outputs = OutputLengths()
         self._sequences, self._scheduler = sequences, scheduler
         self._basis: tuple[int, int, int] = (-1, -1, -1)
-        self._by: dict[Sequence, tuple[int, int, int]] = {}
+        self._row_of: dict[Sequence, int] = {}
+        self._growing: list[int] = []
+        self._dues: list[int] = []
+        self._lengths: list[int] = []
         self._sum = self._due = self._tokens = 0
         self._share = 1.0
 
     def growth(self, seq: Sequence) -> int:
         """rBlocks that a sequence is expected to need besides those of its tokens now."""
         request, placement = seq.request, seq.placement
-        length, held = len(request.tokens) + seq.pending, len(placement.blocks)
+        length, held, num_prompt = len(request.tokens) + seq.pending, len(placement.blocks), request.prompt_tokens
         if held * placement.block_tokens < length:
             held = seq.num_blocks
-        to_come = self.outputs.still_to_come(length - request.prompt_tokens, request.params.max_tokens)
+        to_come = self.outputs.still_to_come(length - num_prompt, seq.max_length - num_prompt)
         return blocks_to_come(length, held, to_come, placement.block_tokens)
 
     def blocks(self) -> int:
         """Slots that are kept for what the running sequences are expected to need yet at once, besides what they keep
         at creditors."""
         self._look()
-        return self._kept(self._sum, len(self._by))
+        return self._kept(self._sum, len(self._row_of))
 
     def blocks_with(self, seq: Sequence) -> int:
         """How many more these are once a sequence that waits runs too."""
         now = self.blocks()
-        return max(0, self._kept(self._sum + self.growth(seq), len(self._by) + 1) - now)
+        return max(0, self._kept(self._sum + self.growth(seq), len(self._row_of) + 1) - now)
 
     def due(self) -> int:
         """Slots that the next step takes."""
@@ -125,32 +128,46 @@ class Growing:
         is_other = bool(changed) or self.outputs.changes != self._basis[-1]
         if self._basis != basis:
             self._basis, changed = basis, []
-            self._by.clear()
-            self._sum = self._due = self._tokens = 0
-            for seq in self._sequences.running:
-                self._count(seq)
+            self._count_all()
         for seq in changed:
-            growing, due, tokens = self._by.pop(seq, (0, 0, 0))
-            self._sum -= growing
-            self._due -= due
-            self._tokens -= tokens
+            if (row := self._row_of.pop(seq, None)) is not None:
+                self._sum -= self._growing[row]
+                self._due -= self._dues[row]
+                self._tokens -= self._lengths[row]
             if seq in self._sequences.running:
                 self._count(seq)
         if is_other:
-            times, running = self._scheduler.times, len(self._by)
+            times, running = self._scheduler.times, len(self._row_of)
             again_s = times.prompt_token_s * self._tokens / max(1, running)
             self._share = share_kept(again_s, times.decode_s(running) * self.outputs.still_to_come(0, MAX_INT))
 
+    def _count_all(self) -> None:
+        running = list(self._sequences.running)
+        self._row_of = dict(zip(running, range(len(running)), strict=True))
+        self._growing = [self._growing_of(seq) for seq in running]
+        self._dues = [_due_of(seq) for seq in running]
+        self._lengths = [len(seq.request.tokens) for seq in running]
+        self._sum, self._due, self._tokens = sum(self._growing), sum(self._dues), sum(self._lengths)
+
     def _count(self, seq: Sequence) -> None:
-        placement = seq.placement
-        growing, due = self.growth(seq), placement.counts.unplaced
-        if placement.debts:
-            growing -= placement.num_spare
-        growing = max(1, growing)
-        if due:
-            due = max(0, due - len(placement.unassigned_slots))
-        tokens = len(seq.request.tokens)
-        self._by[seq] = growing, due, tokens
+        growing, due, length = self._growing_of(seq), _due_of(seq), len(seq.request.tokens)
+        self._row_of[seq] = len(self._growing)
+        self._growing.append(growing)
+        self._dues.append(due)
+        self._lengths.append(length)
         self._sum += growing
         self._due += due
-        self._tokens += tokens
+        self._tokens += length
+
+    def _growing_of(self, seq: Sequence) -> int:
+        growing = self.growth(seq)
+        if seq.placement.debts:
+            growing -= seq.placement.num_spare
+        return growing if growing > 1 else 1
+
+
+def _due_of(seq: Sequence) -> int:
+    """Slots that the next step takes for it."""
+    placement = seq.placement
+    due = placement.counts.unplaced
+    return max(0, due - len(placement.unassigned_slots)) if due else 0
