@@ -9,27 +9,27 @@ Range = tuple[int, int]
 
 class Ranges:
     """What is still to be computed of a sequence: a fresh prompt is one range, a lost span another. One that decodes
-    has one position at a time, so that the lowest range is two numbers and no list."""
+    has one position at a time, so that the lowest range is two numbers and no list, of which one changes."""
 
-    __slots__ = ("_end", "_higher", "_start")
+    __slots__ = ("_higher", "_size", "_start")
 
     def __init__(self, ranges: Iterable[Range] = ()) -> None:
-        self._start = self._end = 0
+        self._start = self._size = 0
         self._higher: Sequence[Range] = ()
         for start, end in ranges:
             self.add(start, end)
 
     def __iter__(self) -> Iterator[Range]:
         if self:
-            yield self._start, self._end
+            yield self.first
             yield from self._higher
 
     def __bool__(self) -> bool:
-        return self._start < self._end
+        return self._size > 0
 
     def __len__(self) -> int:
         """Number of positions, not of ranges."""
-        total = self._end - self._start
+        total = self._size
         for start, end in self._higher:
             total += end - start
         return total
@@ -46,23 +46,23 @@ class Ranges:
     def first(self) -> Range:
         """The lowest range; there must be one."""
         assert self, "there is no range"
-        return self._start, self._end
+        return self._start, self._start + self._size
 
     def is_only(self, position: int) -> bool:
         """Whether this position is in, and no other."""
-        return self._start == position and self._end == position + 1 and not self._higher
+        return self._start == position and self._size == 1 and not self._higher
 
     def advance(self, position: int, by: int) -> None:
         """In place of the only position there is comes the one that is so many further."""
         assert self.is_only(position), f"{position} is not all of {self}"
-        self._start, self._end = position + by, position + by + 1
+        self._start = position + by
 
     def add(self, start: int, end: int) -> None:
         """Add [start, end)."""
         if start >= end:
             return
         if not self:
-            self._start, self._end = start, end
+            self._start, self._size = start, end - start
             return
         kept = []
         for a, b in self:
@@ -77,7 +77,7 @@ class Ranges:
         """Take [start, end) out, as far as it is in."""
         if start >= end:
             return
-        if not self._higher and start <= self._start and self._end <= end:
+        if not self._higher and start <= self._start and self._start + self._size <= end:
             self._keep(())
             return
         kept = []
@@ -93,5 +93,6 @@ class Ranges:
         return any(a <= start and end <= b for a, b in self)
 
     def _keep(self, ranges: Sequence[Range]) -> None:
-        self._start, self._end = ranges[0] if ranges else (0, 0)
+        start, end = ranges[0] if ranges else (0, 0)
+        self._start, self._size = start, end - start
         self._higher = ranges[1:]

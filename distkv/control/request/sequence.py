@@ -120,7 +120,8 @@ class Sequence:
             or (placement.debts and placement.has_outgoing)
         ):
             return 0
-        return max(0, self.max_length - num_tokens - self.pending - 1)
+        left = self.max_length - num_tokens - self.pending - 1
+        return left if left > 0 else 0
 
     def span_of(self, block: Block) -> tuple[int, int]:
         """Positions of a block, the last one clipped to the sequence."""
@@ -156,8 +157,11 @@ class Sequence:
 
     def computed(self, start: int, end: int) -> int:
         """The KV of [start, end) is written; returns how many of these positions had been computed before."""
-        again = max(0, min(end, self.high_water) - start) if start < self.high_water else 0
-        self.high_water = max(self.high_water, end)
+        again, before = 0, self.high_water
+        if start < before:
+            again = max(0, min(end, before) - start)
+        if end > before:
+            self.high_water = end
         block_tokens = self.placement.block_tokens
         if (first := start // block_tokens) < (after := end // block_tokens):
             self.placement.mark_full(self.placement.blocks[first:after])
@@ -175,9 +179,10 @@ class Sequence:
     def decoded(self, start: int, token_ids: Seq[int], slots: Seq[int]) -> int:
         """Steps computed as many positions from `start` on, whose sampled tokens these are, and as many more steps are
         sent, each of which decodes it; the rBlocks that they begin lie in these slots. Returns as `computed`."""
-        placement, first, steps = self.placement, self.length - 1, len(token_ids)
+        placement, tokens, steps = self.placement, self.request.tokens, len(token_ids)
+        first = len(tokens) + self.pending - 1
         self.uncomputed.advance(first, steps)
-        self.request.tokens.extend(token_ids)
+        tokens.extend(token_ids)
         placement.grow(first + 1 + steps, -(-first // placement.block_tokens), slots)
         return self.computed(start, start + steps)
 

@@ -14,6 +14,9 @@ from distkv.sim.machines.checking import is_checked
 from distkv.wire.messages.common import DataEndpoint, Member
 from distkv.wire.messages.to_rmanager import Members
 
+NO_TEXT = NoText()
+"""Keeps nothing, so that all outputs have the same."""
+
 
 class Worker(Protocol):
     """What stands for the engine worker. alive, frozen: as its process is, which is the instance's here."""
@@ -43,7 +46,7 @@ class Node(Generic[W]):
     ) -> None:
         """host_key: those with the same one are on one host. checks: whether its invariants are checked as it goes."""
         self.settings = settings
-        self.rm = RManager(settings, NoText, entropy, make_pool)
+        self.rm = RManager(settings, lambda _: NO_TEXT, entropy, make_pool)
         self.worker = worker
         self._checks = checks
         self.exited: c.Exit | None = None

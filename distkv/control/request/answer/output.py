@@ -29,6 +29,8 @@ MakeDecoder = Callable[[bool], Decoder]
 class NoText:
     """The decoder of a model without a tokenizer."""
 
+    __slots__ = ()
+
     def __init__(self, skip_special_tokens: bool = True) -> None:
         """There is no text either way."""
 
@@ -43,6 +45,19 @@ class OutputText:
     """Text of one request. What could still become a stop string is held back until it cannot, unless stop strings are
     part of the output. What came with the first `min_tokens` completes none. stop_reason: see TokenChunk.
     ends_at_length: nothing ends it but `max_tokens`."""
+
+    __slots__ = (
+        "_count",
+        "_decoder",
+        "_ends",
+        "_eos_token_ids",
+        "_held",
+        "_own_ends",
+        "_params",
+        "_stops",
+        "ends_at_length",
+        "stop_reason",
+    )
 
     def __init__(self, decoder: Decoder, params: SamplingParams, eos_token_ids: frozenset[int]) -> None:
         self._decoder = decoder
