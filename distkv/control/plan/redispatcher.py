@@ -1,8 +1,9 @@
 """Requests that wait here while another instance has memory for them: their clients are told to send them there.
 
 Only what has not begun moves: it holds nothing here, so nothing is copied and nothing computed twice. The gManager says
-with a heartbeat's answer how much memory there is elsewhere, and in answer to a query which request goes where. One
-that is to borrow goes at once if all of it fits elsewhere: memory that is read over a link costs every step.
+with a heartbeat's answer how much memory there is elsewhere, and in answer to a query which request goes where. An
+early heartbeat follows who has come and must wait (`rmanager/reports/heartbeats.py`). One that is to borrow goes at
+once if all of it fits elsewhere: memory that is read over a link costs every step.
 """
 
 from __future__ import annotations
@@ -16,8 +17,6 @@ from distkv.control.rmanager.state import RManagerState
 from distkv.wire.messages.to_gmanager import MAX_REDISPATCHED, RedispatchQuery, WaitingRequest
 from distkv.wire.messages.to_rmanager import Creditors, Redispatch
 
-WAITED_S = 0.25
-"""Who waits for less may begin at home before it could elsewhere."""
 MOST_LOOKED_AT = 4 * MAX_REDISPATCHED
 
 
@@ -28,7 +27,7 @@ class Redispatcher:
         self._state = state
         self._requests = requests
 
-    def on_room(self, room_tokens: int, now: float) -> None:
+    def on_room(self, room_tokens: int) -> None:
         """Another instance has memory for so many tokens: ask which of the oldest requests that wait should go, and of
         the oldest that are no larger, for there may be many larger ones before them."""
         if not room_tokens:
@@ -36,8 +35,7 @@ class Redispatcher:
         queue, room_blocks = self._state.sequences.queue, room_tokens // self._state.settings.block_tokens
         fitting = islice(queue.fitting(room_blocks), MOST_LOOKED_AT)
         waiting = dict.fromkeys(chain(islice(queue.waiting, MOST_LOOKED_AT), fitting))
-        old = (seq for seq in waiting if now - seq.request.arrival >= WAITED_S)
-        sizes = ((seq.request_id, self._state.movable_tokens(seq)) for seq in old)
+        sizes = ((seq.request_id, self._state.movable_tokens(seq)) for seq in waiting)
         found = (WaitingRequest(name, num_tokens) for name, num_tokens in sizes if 0 < num_tokens <= room_tokens)
         if requests := tuple(islice(found, MAX_REDISPATCHED)):
             instance_id = self._state.settings.instance_id

@@ -57,7 +57,7 @@ class Inboxes:
                 self._state.policy = message.policy
                 self._parts.heartbeats.on_ack(message)
                 self._parts.peers.cursor.announced(message.incarnation, message.version)
-                self._parts.redispatcher.on_room(message.room_tokens, now)
+                self._parts.redispatcher.on_room(message.room_tokens)
                 if message.want_join:
                     self.join()
             case tr.Creditors():

@@ -9,7 +9,7 @@ import pytest
 
 from distkv.control.loan.debtor.borrow import Purpose
 from distkv.control.loan.debtor.debts import DebtBook
-from distkv.control.plan.redispatcher import MOST_LOOKED_AT, WAITED_S, Redispatcher
+from distkv.control.plan.redispatcher import MOST_LOOKED_AT, Redispatcher
 from distkv.control.request.answer.output import NoText
 from distkv.control.request.lifecycle import RequestLifecycle
 from distkv.control.request.sequence import SeqState
@@ -30,9 +30,9 @@ def wait(state: RManagerState, request_id: str, **fields: Any) -> None:
     state.histories.begin(request_id, len(seq.request.tokens))
 
 
-def asked(state: RManagerState, room_tokens: int, now: float = WAITED_S) -> dict[str, int]:
+def asked(state: RManagerState, room_tokens: int) -> dict[str, int]:
     """What is asked for when there is so much room elsewhere."""
-    redispatcher_of(state).on_room(room_tokens, now)
+    redispatcher_of(state).on_room(room_tokens)
     return {one.req_id: one.num_tokens for query in issued(state, RedispatchQuery) for one in query.requests}
 
 
@@ -40,9 +40,9 @@ def test_the_oldest_that_would_fit_there_are_asked_for() -> None:
     state = make_state()
     wait(state, "large", num_tokens=80)
     wait(state, "small", num_tokens=8, arrival=0.1)
-    assert asked(state, 60, now=1.0) == {"small": 8}
-    assert asked(state, 80, now=1.0) == {"large": 80, "small": 8}
-    assert asked(state, 0, now=1.0) == {}
+    assert asked(state, 60) == {"small": 8}
+    assert asked(state, 80) == {"large": 80, "small": 8}
+    assert asked(state, 0) == {}
 
 
 def test_output_that_is_expected_needs_memory_too() -> None:
@@ -68,19 +68,13 @@ def test_what_has_begun_once_stays() -> None:
     assert asked(state, 100) == {}
 
 
-def test_what_has_just_come_stays() -> None:
-    state = make_state()
-    wait(state, "r")
-    assert asked(state, 100, now=WAITED_S / 2) == {}
-
-
 def test_what_fits_is_found_behind_any_number_of_larger_ones() -> None:
     state = make_state()
     for index in range(2 * MOST_LOOKED_AT):
         wait(state, f"r{index:03}", num_tokens=80)
     wait(state, "small", num_tokens=8, arrival=0.1)
     state.sequences.queue.look(1.0)
-    assert asked(state, 60, now=1.0) == {"small": 8}
+    assert asked(state, 60) == {"small": 8}
 
 
 def test_a_query_is_bounded_however_many_wait() -> None:

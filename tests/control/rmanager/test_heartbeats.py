@@ -227,6 +227,31 @@ def test_a_period_or_sooner_when_memory_came_free() -> None:
     assert heartbeats.due(clock.advance(EARLY_S))
 
 
+def test_who_comes_and_waits_makes_news_once() -> None:
+    clock = ManualClock(100.0)
+    state = make_state(num_blocks=4)
+    heartbeats = Heartbeats(state)
+    compute(state, add_sequence(state, "a", 16))
+    assert heartbeats.due(clock.now()) and heartbeats.build(0).waiting == 0
+    add_sequence(state, "b", seq_state=SeqState.WAITING, can_move=True, arrival=clock.advance(EARLY_S / 4))
+    assert not heartbeats.due(clock.advance(EARLY_S / 4)), "no faster than any other news"
+    assert heartbeats.due(clock.advance(EARLY_S)) and heartbeats.build(0).waiting == 1
+    assert not heartbeats.due(clock.advance(2 * EARLY_S)), "nobody else has come"
+    add_sequence(state, "c", seq_state=SeqState.WAITING, can_move=True, arrival=clock.now())
+    assert heartbeats.due(clock.now())
+
+
+def test_who_comes_and_must_stay_makes_no_news() -> None:
+    clock = ManualClock(100.0)
+    state = make_state(num_blocks=4)
+    heartbeats = Heartbeats(state)
+    compute(state, add_sequence(state, "a", 16))
+    assert heartbeats.due(clock.now())
+    heartbeats.build(0)
+    add_sequence(state, "b", seq_state=SeqState.WAITING, can_move=False, arrival=clock.advance(EARLY_S / 4))
+    assert not heartbeats.due(clock.advance(2 * EARLY_S))
+
+
 def test_a_debtor_that_was_told_less_makes_more_news() -> None:
     clock = ManualClock(100.0)
     state = make_state(num_blocks=8)

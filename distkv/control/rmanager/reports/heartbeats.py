@@ -69,7 +69,8 @@ class Heartbeats:
         self._reported_lendable = min(self._reported_lendable, self._lasting())
 
     def due(self, now: float) -> bool:
-        """Whether a period has gone by, memory has come free that others may be waiting for, or a drain has begun."""
+        """Whether a period has gone by, memory has come free that others may be waiting for, a request has come that
+        waits and could go elsewhere, or a drain has begun."""
         if now < self.next_deadline():
             return False
         self._last_at, self._next_at = now, now + self._state.settings.heartbeat_s
@@ -82,7 +83,8 @@ class Heartbeats:
     @property
     def has_news(self) -> bool:
         """Whether the next one is to be early."""
-        return self._state.instance_state != self._reported_state or self._lasting() > self._reported_lendable
+        is_other = self._state.instance_state != self._reported_state
+        return is_other or self._lasting() > self._reported_lendable or self._may_send_on
 
     def build(
         self,
@@ -162,6 +164,15 @@ class Heartbeats:
         elif max(self._base + 1, self._seq - KEPT_HEARTBEATS) <= ack.seq <= self._seq:
             self._base, self._full = ack.seq, False
             self._changed_in = {key: seq for key, seq in self._changed_in.items() if seq > ack.seq}
+
+    @property
+    def _may_send_on(self) -> bool:
+        """Whether the newest of those that wait has come since the last heartbeat, and may go where there is memory by
+        the answer. Those that come next are sent elsewhere, too."""
+        newest = self._state.sequences.queue.waiting.youngest
+        if newest is None or newest.request.arrival <= self._last_at:
+            return False
+        return self._state.movable_tokens(newest) > 0
 
     def _lendable(self) -> int:
         return self._state.lendable() if self._state.instance_state == "ready" else 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from distkv import events
+from distkv.control.rmanager.reports.heartbeats import EARLY_S
 from distkv.sim.drawn.cluster import SimCluster
 from distkv.wire.messages.counters import total
 from tests.sim.parts import check, prompt
@@ -33,6 +34,20 @@ def test_requests_leave_an_instance_without_memory_for_one_that_has_it() -> None
     cluster.settle()
 
 
+def test_who_comes_to_an_instance_without_memory_is_sent_on_before_the_next_period() -> None:
+    cluster = SimCluster([12, 60])
+    cluster.submit("i0", "large", prompt(16, 0), 24)
+    assert cluster.run(10.0, lambda: cluster.nodes["i0"].rm.state.running())
+    cluster.stall_steps("i0")
+    for number in range(1, 5):
+        cluster.submit("i0", f"r{number}", prompt(16, number), 24, can_move=True)
+        cluster.run(0.6)
+    waited_s = [event.waited_s for _, event in cluster.events if isinstance(event, events.Redispatched)]
+    assert len(waited_s) == 4 and max(waited_s) < 2 * EARLY_S
+    for number in range(1, 5):
+        check(cluster, f"r{number}", prompt(16, number), 24)
+
+
 def test_requests_of_clients_that_cannot_follow_stay() -> None:
     cluster = SimCluster([12, 60])
     crowd(cluster, 8, can_move=False)
@@ -45,6 +60,7 @@ def test_nothing_goes_while_memory_is_short_everywhere() -> None:
     cluster = SimCluster([12, 12])
     for index in range(12):
         cluster.submit("i1", f"s{index}", prompt(16, 50 + index), 24)
+    cluster.run(0.2)  # by then the gManager knows
     crowd(cluster, 4, can_move=True)
     assert cluster.run(10.0, lambda: all(cluster.outcomes[f"r{index}"].done for index in range(4)))
     assert not all(cluster.outcomes[f"s{index}"].done for index in range(12)), "memory was short there to the end"
