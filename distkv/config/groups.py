@@ -189,7 +189,7 @@ class ControlSettings(Group, frozen=True, kw_only=True):
     ] = 4096
     mixed_step_ratio: Annotated[
         Annotated[float, Meta(ge=1, le=1e9)],
-        Meta(description="Longest a step of decodes may be with prefill in it, in times one without."),
+        Meta(description="How many times as long as without prefill a step of decodes may take with it."),
     ] = 2.0
     max_model_len: Annotated[
         PositiveSuffixed | None,
@@ -222,7 +222,7 @@ class ControlSettings(Group, frozen=True, kw_only=True):
     ] = 64
     max_serve_fraction: Annotated[
         Annotated[float, Meta(gt=0, le=1)],
-        Meta(description="Most of the time of own steps that serving peers may take; 1 is no limit."),
+        Meta(description="Largest share of the time of own steps that serving peers may take; 1 is no limit."),
     ] = 0.5
     max_tpot_s: Annotated[
         Seconds | None,
