@@ -111,7 +111,7 @@ def test_it_is_a_board_of_its_schema() -> None:
     assert {"datasource", "model_name", "instance_id"} == VARIABLES
     titles = " ".join(panel["title"].lower() for panel in PANELS)
     for shown in ("requests", "first token", "output token", "queue", "kv pool", "lent", "borrowed", "remote share",
-                  "preemptions", "deaths"):  # fmt: skip
+                  "preemptions", "deaths", "debts", "moves planned", "cycles of debts", "gain of planned"):  # fmt: skip
         assert shown in titles
 
 
