@@ -13,6 +13,7 @@ from distkv.actors.gmanager.process import GManagerActor
 from distkv.actors.task_scope import task_scope
 from distkv.clock import MonotonicClock
 from distkv.config import GManagerConfig
+from distkv.control.loan.debtor.recall import Cause
 from distkv.wire.channel import ServerChannel
 from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.inboxes import GMANAGER_PORT
@@ -90,6 +91,9 @@ async def test_what_two_instances_owe_each_other_comes_home(start, expect):
 
         await eventually(came_home, 20, "blocks came home")
         assert not any(run.task is None or run.task.done() for run in runs.values()), "while both generate"
+        explained = (await (await driver.client()).explain(runs["i0"].request_id)).explained
+        reasons = {entry.why for entry in explained.history if entry.happened == "came_home"}
+        assert Cause.SWAP.value in reasons
         for run in runs.values():
             expect(run.prompt, await run.finished(), TOKENS)
         await driver.settled()
