@@ -23,11 +23,9 @@ from distkv.gateway.connections.http_connection import (
     most_waiting,
 )
 from distkv.wire.address import join_host_port
+from distkv.wire.sockets.options import BACKLOG
 
 KEEP_ALIVE_S = 75
-BACKLOG = 65_535
-"""Connections that wait to be accepted; the system takes it down to its own limit, net.core.somaxconn. One beyond that
-is tried again by the client after a second."""
 CLOSE_S = 2
 """For responses that are on their way to slow clients when everything else has ended."""
 

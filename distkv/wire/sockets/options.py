@@ -21,6 +21,9 @@ CUT_OFF_S = 10
 """After so long without a sign of the other host a connection has dropped, or when it has no room for what was sent:
 the kernel has one limit for both, and a process that stands still for some seconds must not lose what is sent to it
 meanwhile. Who has to know earlier waits for answers."""
+BACKLOG = 65_535
+"""Connections to a port that wait to be accepted; the system takes it down to its own limit, net.core.somaxconn. One
+beyond that is tried again by the client after a second."""
 
 _HANDSHAKE_S = 3
 _ZERO_COPY_RECV = 10
@@ -57,6 +60,7 @@ def open_socket(kind: int, ipv6: bool) -> zmq.Socket[bytes]:
     socket.set(zmq.IPV6, int(ipv6))
     socket.set(zmq.SNDHWM, SEND_QUEUE_MESSAGES)
     socket.set(zmq.RCVHWM, 0)
+    socket.set(zmq.BACKLOG, BACKLOG)
     socket.set(zmq.HANDSHAKE_IVL, _HANDSHAKE_S * 1000)
     socket.set(zmq.CONNECT_TIMEOUT, _HANDSHAKE_S * 1000)
     # Probes where nothing is under way. The limit on data that is not taken holds for them too.

@@ -1,9 +1,15 @@
-"""What waits to be read takes little more memory than its bytes; who reads may wait until others rest."""
+"""What waits to be read takes little more memory than its bytes; who reads may wait until others rest; connections wait
+where nobody accepts them yet."""
 
 from __future__ import annotations
 
+import os
+import signal
+import socket
 import subprocess
 import sys
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -62,3 +68,31 @@ with open_socket(zmq.ROUTER, ipv6=False) as socket:
 def test_the_thread_that_reads_gives_way_and_no_other_does() -> None:
     done = subprocess.run([sys.executable, "-c", POLICIES], capture_output=True, text=True, timeout=50, check=True)
     assert done.stdout.split() == ["True", "True"]
+
+
+CLIENTS = 500
+SYSTEMS_MOST = int(Path("/proc/sys/net/core/somaxconn").read_text())
+STANDING = """
+import zmq
+from distkv.wire.sockets.options import open_socket
+
+with open_socket(zmq.ROUTER, ipv6=False) as socket:
+    print(socket.bind_to_random_port("tcp://127.0.0.1"), flush=True)
+    input()
+"""
+
+
+@pytest.mark.skipif(SYSTEMS_MOST < CLIENTS, reason=f"the system lets {SYSTEMS_MOST} connections wait")
+@pytest.mark.timeout(60)
+def test_those_that_connect_while_a_process_stands_still_do_not_have_to_try_again() -> None:
+    """ZeroMQ's own backlog is 100: one more waits for a second, then for two."""
+    with ExitStack() as stack:
+        process = stack.enter_context(
+            subprocess.Popen([sys.executable, "-c", STANDING], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        )
+        stack.callback(process.kill)
+        assert process.stdout is not None
+        port = int(process.stdout.readline())
+        os.kill(process.pid, signal.SIGSTOP)
+        for _ in range(CLIENTS):
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=0.9))
