@@ -11,6 +11,7 @@ import contextlib
 import logging
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any, TextIO, cast, get_args
 
@@ -18,6 +19,7 @@ import msgspec
 import structlog
 
 from distkv.errors import ConfigError
+from distkv.line_limit import LineLimit
 from distkv.printable import printable, printable_lines
 from distkv.types import LogLevel
 
@@ -158,8 +160,19 @@ class _Lines:
 
 
 class _ToStructlog(logging.Handler):
-    """Lines of libraries that use `logging`, asyncio above all."""
+    """Lines of libraries that use `logging`, asyncio and uvicorn above all. Others can cause them: those of one place
+    in a library's code are bounded, as `left_out` says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._limits: dict[tuple[str, int], LineLimit] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
-        logger = structlog.get_logger(record.name)
-        logger.log(record.levelno, record.getMessage(), logger=record.name, exc_info=record.exc_info or None)
+        limit = self._limits.setdefault((record.pathname, record.lineno), LineLimit())
+        left_out = limit.admit(time.monotonic())
+        if left_out is None:
+            return
+        facts = {"logger": record.name} | ({"left_out": left_out} if left_out else {})
+        structlog.get_logger(record.name).log(
+            record.levelno, record.getMessage(), exc_info=record.exc_info or None, **facts
+        )

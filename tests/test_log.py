@@ -7,6 +7,7 @@ import json
 import logging
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ import structlog
 
 from distkv import log
 from distkv.errors import ConfigError
+from distkv.line_limit import BURST_LINES
 from distkv.types import SamplingParams
 from distkv.wire.messages.envelope import Envelope
 from distkv.wire.messages.to_rmanager import Submit
@@ -159,3 +161,22 @@ def test_names_from_elsewhere_are_printable(out: io.StringIO, as_json: bool) -> 
     text = out.getvalue()
     assert "u202e" in text and text.replace("\n", "").isprintable()
     assert ("Traceback" in text) and (as_json or "Traceback (most recent call last):\n" in text)
+
+
+def test_lines_of_a_library_that_others_can_cause_are_bounded(
+    out: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gateway wrote one for each connection that sent nonsense."""
+    now_s = 100.0
+    monkeypatch.setattr(log, "time", SimpleNamespace(monotonic=lambda: now_s))
+    log.configure("gateway", level="info", json=True, stream=out)
+    library = logging.getLogger("uvicorn.error")
+    for _ in range(2):
+        for _ in range(1000):
+            library.warning("Invalid HTTP request received.")
+        library.error("something else")
+        now_s += 1.0
+    events = [line["event"] for line in lines(out)]
+    assert events.count("Invalid HTTP request received.") == BURST_LINES + 1
+    assert events.count("something else") == 2
+    assert [line["left_out"] for line in lines(out) if "left_out" in line] == [1000 - BURST_LINES]
