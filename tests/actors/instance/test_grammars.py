@@ -75,7 +75,7 @@ async def test_one_that_is_refused_is_held_by_nobody(worker: Worker) -> None:
         await worker.grammars.hold(StructuredOutput.regex("(a)"), "why")
     assert worker.sent == []
     holding = [asyncio.create_task(worker.grammars.hold(A, "why")) for _ in range(2)]
-    await until(lambda: worker.sent)
+    await until(lambda: worker.sent and worker.grammars._held[1].users == 2)
     worker.answer(1, "no tokenizer.json")
     worker.answer(1)
     for one in holding:
