@@ -21,10 +21,10 @@ _LINE_BYTES = 128
 def linear_kind(level: str, dtype: torch.dtype) -> LinearKind:
     """Whose linear layers a level of the native library goes with, by the dtype of the weights.
 
-    oneDNN's where it multiplies bfloat16 in hardware: from weights in its own order it is as fast as memory. Elsewhere
-    it is not, and it is nowhere for other dtypes, so there our own.
+    Our own read weights as fast as memory gives them, for a few rows, and compute as fast as oneDNN's for many. Only
+    tiles of bfloat16 (AMX) multiply many rows several times as fast, and these are oneDNN's.
     """
-    return "onednn" if level == "avx512bf16" and dtype == torch.bfloat16 and _has_onednn() else "native"
+    return "onednn" if level == "avx512bf16" and dtype == torch.bfloat16 and _has_tiles() else "native"
 
 
 def padded_rows(rows: int) -> int:
@@ -100,3 +100,7 @@ class NativeLinear:
 def _has_onednn() -> bool:
     available: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     return available and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def _has_tiles() -> bool:
+    return _has_onednn() and torch.cpu._is_amx_tile_supported()

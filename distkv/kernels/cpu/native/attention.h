@@ -23,16 +23,9 @@ struct Cut {
     size_t outs, lses;  // where they begin in the plan's memory
 };
 
-#if defined(DISTKV_DOT)
-constexpr bool HAS_DOT = true;
-#else
-constexpr bool HAS_DOT = false;
-#endif
-
 template <class S>
 class Plan {
-    // Where the machine multiplies pairs, bfloat16 keys of a decode step are never made floats.
-    using One = OneRow<std::conditional_t<HAS_DOT && std::is_same_v<S, BF16>, BF16Dot, S>>;
+    using One = OneRow<WithDot<S>>;
 
   public:
     explicit Plan(const AttendCall& call) : call_(call) {

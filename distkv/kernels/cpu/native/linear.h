@@ -2,6 +2,7 @@
 //
 // Packed: panels of 32 outputs, in each the weights of one step of the input (of two, for 16-bit weights) side by side.
 // A few rows are as fast as the panels can be read; many share each chunk of a panel while it is in the nearest cache.
+// Rows are floats beside them, or stay pairs of bfloat16 where a product of pairs is one instruction.
 
 #pragma once
 
@@ -28,11 +29,16 @@ thread_local Scratch wide_rows;  // of who calls; `scratch` is for the pieces of
 
 DISTKV_INLINE int smaller(int a, int b) { return a < b ? a : b; }
 
-// `count` stored numbers to floats, with zeros up to `room`.
+// `count` stored numbers to floats, or to pairs for a dot, with zeros up to `room` numbers.
 template <class S>
 void widen(const typename S::Stored* from, int count, int room, float* to) {
-    for (int i = 0; i < count; ++i) to[i] = S::one(from[i]);
-    for (int i = count; i < room; ++i) to[i] = 0;
+    if constexpr (is_dot<S>) {
+        to[room / S::steps - 1] = 0;
+        std::memcpy(to, from, count * sizeof *from);
+    } else {
+        for (int i = 0; i < count; ++i) to[i] = S::one(from[i]);
+        for (int i = count; i < room; ++i) to[i] = 0;
+    }
 }
 
 // Sums of a panel, [rows][LANES], to rows of y.
@@ -51,7 +57,9 @@ void finish(const float* sums, int rows, int lanes, const typename S::Stored* bi
 template <class S>
 struct Linear {
     typedef typename S::Stored Stored;
+    typedef WithDot<S> Product;
     static constexpr size_t LOAD_BYTES = LANES * sizeof(Stored) * S::steps;
+    static constexpr int FLOATS = is_dot<Product> ? 1 : S::steps;  // of a row beside each load
 
     const Stored* x;
     size_t x_stride;
@@ -64,14 +72,14 @@ struct Linear {
 
     int loads() const { return (k + S::steps - 1) / S::steps; }
     // Of a row of floats: whole loads, and rows that do not all fall into the same places of a cache.
-    size_t wide_stride() const { return loads() * S::steps + 16; }
+    size_t wide_stride() const { return loads() * FLOATS + 16; }
     int panels() const { return (n + LANES - 1) / LANES; }
     const char* panel_at(int p) const { return packed + p * loads() * LOAD_BYTES; }
     const Stored* bias_at(int p) const { return bias == nullptr ? nullptr : bias + p * LANES; }
 
     void widen_rows(int first, int end, float* wide) const {
         for (int r = first; r < end; ++r, wide += wide_stride()) {
-            widen<S>(x + r * x_stride, k, loads() * S::steps, wide);
+            widen<Product>(x + r * x_stride, k, loads() * S::steps, wide);
         }
     }
 
@@ -106,7 +114,7 @@ struct Linear {
         for (int start = 0; start < loads(); start += chunk) {
             const int some = smaller(chunk, loads() - start);
             for (int p = first_panel; p < end_panel; ++p) {
-                multiply_chunk(wide + start * S::steps, count, panel_at(p) + start * LOAD_BYTES, some,
+                multiply_chunk(wide + start * FLOATS, count, panel_at(p) + start * LOAD_BYTES, some,
                                sums + (p - first_panel) * panel_sums, start > 0, unpacked);
             }
         }
@@ -118,7 +126,7 @@ struct Linear {
                         float* unpacked) const {
         const size_t stride = wide_stride();
         if (count <= WHOLE_ROWS) {
-            static constexpr auto panels = panels_by_rows<S, LANES / W>(std::make_integer_sequence<int, WHOLE_ROWS>());
+            static constexpr auto panels = panels_by_rows<Product, LANES / W>(std::make_integer_sequence<int, WHOLE_ROWS>());
             const auto lanes = following<LANES / W>(b, some, AHEAD);
             panels[count - 1](wide, stride, &lanes, 1, LOAD_BYTES, sums, LANES, add);
             return;
@@ -131,7 +139,7 @@ struct Linear {
                 continue;
             }
             for (int r = 0; r < count; r += MAX_ROWS) {
-                panel_rows<S, 2>(smaller(MAX_ROWS, count - r), wide + r * stride, stride, b, LOAD_BYTES, some,
+                panel_rows<Product, 2>(smaller(MAX_ROWS, count - r), wide + r * stride, stride, b, LOAD_BYTES, some,
                                  sums + r * LANES + lane, LANES, add, r == 0 ? AHEAD : 0);
             }
         }

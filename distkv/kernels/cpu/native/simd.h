@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 
 #if defined(__AVX2__)
 #include <immintrin.h>
@@ -156,6 +157,15 @@ DISTKV_INLINE Vec dot(Vec sum, IVec a, IVec b) {
     sum = fma((Vec)(a & high), (Vec)(b & high), sum);
     return fma((Vec)(a << 16), (Vec)(b << 16), sum);
 }
+#endif
+
+// As what bfloat16 is multiplied on this level: as pairs that are never made floats where there is an instruction for that.
+#if defined(DISTKV_DOT)
+template <class S>
+using WithDot = std::conditional_t<std::is_same_v<S, BF16>, BF16Dot, S>;
+#else
+template <class S>
+using WithDot = S;
 #endif
 
 // floats [n], n even, become pairs of bfloat16 in the first n / 2 places.
