@@ -1,5 +1,5 @@
-// Micro-attention of many query rows, or of any shape at all: a tile of keys and values is unpacked to floats once and
-// then used by all rows, as two matrix products.
+// Micro-attention of many query rows, or of any shape at all: a tile of keys and values is unpacked once and then used by
+// all rows, as two matrix products; to floats, or side by side as the pairs that they are if S is a dot.
 
 #pragma once
 
@@ -17,7 +17,13 @@ constexpr int round_up(int count, int unit) { return (count + unit - 1) / unit *
 
 template <class S>
 class ManyRows {
+    static constexpr int STEPS = is_dot<S> ? S::steps : 1;  // of what a place of a panel or row holds
+
   public:
+    static bool fits(const AttendCall& call) {
+        return !is_dot<S> || (call.pair == S::steps && call.block_tokens % W == 0 && call.dim % W == 0);
+    }
+
     ManyRows(const AttendCall& call, const AttendItem& item) : call_(call), item_(item) {
         const auto bounds = std::minmax_element(call.q_positions + item.row, call.q_positions + item.row + item.rows);
         low_ = *bounds.first;
@@ -44,7 +50,9 @@ class ManyRows {
   private:
     void one_head(int head) {
         for (int r = 0; r < rows_; ++r) {
-            call_.read_q(item_.row + r / group_, head * group_ + r % group_, call_.scale, q_ + size_t(r) * dim_);
+            float* const q = q_ + size_t(r) * dim_;
+            call_.read_q(item_.row + r / group_, head * group_ + r % group_, is_dot<S> ? 1.0f : call_.scale, q);
+            if (is_dot<S>) to_pairs(q, call_.dim);
             states_[r] = RowState();
         }
         std::fill(sums_, sums_ + size_t(rows_) * dim_, 0.0f);
@@ -66,19 +74,23 @@ class ManyRows {
             unpack_v(call_.v_block(slot, head), b * call_.block_tokens, int(std::min<int64_t>(exist, call_.block_tokens)));
         }
         for (int lane = 0; lane < lanes; lane += PANEL) {
-            panel_product<F32>(rows_, q_, dim_, reinterpret_cast<const char*>(k_ + size_t(lane) * call_.dim), PANEL * 4,
-                               call_.dim, scores_ + lane, lanes_, false);
+            panel_product<Product>(rows_, q_, dim_, reinterpret_cast<const char*>(place(k_, call_.dim, lane, 0)),
+                                   PANEL * 4, call_.dim / STEPS, scores_ + lane, lanes_, false);
         }
         const bool all = call_.alibi == nullptr && all_seen(block, count);
         for (int r = 0; r < rows_; ++r) {
             float* const row = scores_ + size_t(r) * lanes_;
+            if (is_dot<S>) {
+                for (int i = 0; i < tokens; ++i) row[i] *= call_.scale;
+            }
             if (!all) mask(row, block, count, head, r);
             for (int i = tokens; i < lanes; ++i) row[i] = NOTHING;
             add_scores(row, lanes, states_[r], sums_ + size_t(r) * dim_, dim_);
+            if (is_dot<S>) to_pairs(row, lanes);
         }
         for (int d = 0; d < dim_; d += PANEL) {
-            panel_product<F32>(rows_, scores_, lanes_, reinterpret_cast<const char*>(v_ + size_t(d) * tokens_),
-                               PANEL * 4, tokens, sums_ + d, dim_, true);
+            panel_product<Product>(rows_, scores_, lanes_, reinterpret_cast<const char*>(place(v_, tokens_, d, 0)),
+                                   PANEL * 4, tokens / STEPS, sums_ + d, dim_, true);
         }
     }
 
@@ -105,7 +117,7 @@ class ManyRows {
 
     // Where lane `lane` of step `step` is in panels of `steps` steps each.
     static float* place(float* panels, int steps, int lane, int step) {
-        return panels + size_t(lane / PANEL) * steps * PANEL + size_t(step) * PANEL + lane % PANEL;
+        return panels + size_t(lane / PANEL) * (steps / STEPS) * PANEL + size_t(step / STEPS) * PANEL + lane % PANEL;
     }
 
     // Stored [dim / pair][P][pair]; becomes panels over the tile's keys. Keys that do not exist are masked later.
@@ -116,12 +128,24 @@ class ManyRows {
         const int all = call_.block_tokens;
         unpack(v, call_.dim, all, v_, tokens_, 0, token);
         for (int t = std::max(exist, 0); t < all; ++t) {
-            for (int d = 0; d < dim_; d += W) store(place(v_, tokens_, d, token + t), Vec{});
+            for (int d = 0; d < dim_; d += W) {
+                float* const at = place(v_, tokens_, d, token + t);
+                const bool ends_pair = t % STEPS > 0;  // whose first value exists, or is 0 by now
+                store(at, ends_pair ? (Vec)(load_bits(at) & 0xffff) : Vec{});
+            }
         }
     }
 
     // [num_steps / pair][num_lanes][pair] to panels of `steps` steps, from (first_lane, first_step) on.
     void unpack(const char* from, int num_lanes, int num_steps, float* to, int steps, int first_lane, int first_step) {
+        if constexpr (is_dot<S>) {
+            for (int s = 0; s < num_steps; s += S::steps) {
+                for (int lane = 0; lane < num_lanes; lane += W, from += W * 4) {
+                    std::memcpy(place(to, steps, first_lane + lane, first_step + s), from, W * 4);
+                }
+            }
+            return;
+        }
         if (call_.pair == S::steps && num_lanes % W == 0 && first_lane % W == 0) {
             for (int s = 0; s < num_steps; s += S::steps) {
                 for (int lane = 0; lane < num_lanes; lane += W, from += W * 4) {
@@ -142,6 +166,8 @@ class ManyRows {
             }
         }
     }
+
+    typedef std::conditional_t<is_dot<S>, S, F32> Product;
 
     const AttendCall& call_;
     const AttendItem& item_;

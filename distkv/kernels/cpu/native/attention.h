@@ -26,6 +26,7 @@ struct Cut {
 template <class S>
 class Plan {
     using One = OneRow<WithDot<S>>;
+    using Many = ManyRows<WithDot<S>>;
 
   public:
     explicit Plan(const AttendCall& call) : call_(call) {
@@ -44,6 +45,8 @@ class Plan {
             const AttendItem& item = items_[items_.size() - 1 - index];  // late rows see more keys: they come first
             if (one_row(*item.seq)) {
                 One(call_, item).run();
+            } else if (Many::fits(call_)) {
+                Many(call_, item).run();
             } else {
                 ManyRows<S>(call_, item).run();
             }

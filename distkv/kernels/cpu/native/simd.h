@@ -170,7 +170,14 @@ using WithDot = S;
 
 // floats [n], n even, become pairs of bfloat16 in the first n / 2 places.
 inline void to_pairs(float* floats, int n) {
-    for (int i = 0; i < n; i += 2) {
+    int i = 0;
+#if defined(__AVX512BF16__)
+    for (; i + 2 * W <= n; i += 2 * W) {
+        const __m512bh pairs = _mm512_cvtne2ps_pbh((__m512)load(floats + i + W), (__m512)load(floats + i));
+        std::memcpy(floats + i / 2, &pairs, sizeof pairs);
+    }
+#endif
+    for (; i < n; i += 2) {
         const uint32_t pair = BF16::stored(floats[i]) | static_cast<uint32_t>(BF16::stored(floats[i + 1])) << 16;
         std::memcpy(floats + i / 2, &pair, 4);
     }
