@@ -1,7 +1,8 @@
-"""What happened on an instance, as lines of its log: not too many of a kind, and few in one turn of the event loop.
+"""What happened on an instance or at a gManager, as lines of its log: not too many of a kind, and few in one turn of the
+event loop.
 
-Anybody's requests and messages cause them, many requests may begin and end with one step, and writing a line costs as
-much as deciding about a request.
+Anybody's requests and messages cause them, many requests may begin and end with one step, thousands of instances may
+join at once, and writing a line costs as much as deciding about a request.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ import structlog
 
 from distkv import events
 from distkv.actors.alarm import Alarm
+from distkv.actors.event_lines import EventLines
 from distkv.actors.gmanager.acks import Acks
 from distkv.actors.gmanager.outbox import Outbox
 from distkv.actors.task_scope import task_scope
@@ -57,7 +58,7 @@ class GManagerActor:
         self._envelopes = EnvelopeFactory("gmanager")
         self._outbox = Outbox(server, self._envelopes)
         self._acks = Acks(server, self._envelopes)
-        self._log = structlog.get_logger()
+        self._lines = EventLines(clock)
         self._core = GManager(config.membership, config.advice, incarnation=incarnation)
         self._trace = trace or Trace(None, "gmanager")
         self._trace.gmanager_begins(config, incarnation)
@@ -80,9 +81,10 @@ class GManagerActor:
             self._alarm.check()
 
     def close(self) -> None:
-        """Send no more."""
+        """Send no more, and write the lines that wait."""
         self._outbox.close()
         self._acks.close()
+        self._lines.close()
 
     def _take(self, route: bytes, envelope: Envelope[ToGManager]) -> None:
         body = envelope.body
@@ -132,7 +134,7 @@ class GManagerActor:
                 case Broadcast():
                     self._outbox.put(command, cause)
                 case Publish():
-                    self._log.info(command.event.name, cause=cause, **command.event.fields())
+                    self._lines.publish(command.event, cause)
 
 
 async def run(config: GManagerConfig, ready: Callable[[dict[str, Any]], None], stop: asyncio.Event) -> int:

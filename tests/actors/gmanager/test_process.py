@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
+from distkv.actors.event_lines import BURST_LINES
 from distkv.actors.gmanager.process import MAX_MEMBER_BYTES, GManagerActor, run
 from distkv.clock import ManualClock
 from distkv.config import GManagerConfig
@@ -106,6 +107,26 @@ class FullInbox:
 
     def send_to_all(self, routes: Any, frame: Any) -> None:
         pass
+
+
+class Restless(FullInbox):
+    """One instance joins in one incarnation after the other."""
+
+    async def deliver(self, take: Callable[[bytes, Envelope[Any]], None], rest: Callable[[], None]) -> None:
+        for incarnation in range(1, 2 * BURST_LINES):
+            member = msgspec.structs.replace(MEMBER, incarnation=incarnation)
+            take(b"route", EnvelopeFactory("a").wrap(msgspec.structs.replace(JOIN, member=member)))
+
+
+async def test_an_instance_that_comes_and_goes_fills_no_log() -> None:
+    actor = GManagerActor(GManagerConfig(), Restless(), ManualClock(5.0))  # type: ignore[arg-type]
+    with capture_logs() as lines:
+        await actor.serve()
+        actor.close()
+    assert {kind: sum(line["event"] == kind for line in lines) for kind in ("joined", "instance_state")} == {
+        "joined": BURST_LINES,
+        "instance_state": BURST_LINES,
+    }
 
 
 async def test_silence_is_judged_only_when_nothing_waits_to_be_read() -> None:
