@@ -1,4 +1,4 @@
-"""What happened on an instance or at a gManager, as lines of its log: not too many of a kind, and few in one turn of the
+"""What happened on an instance or at a gManager, as lines of its log: not too many of a kind, few in one turn of the
 event loop.
 
 Anybody's requests and messages cause them, many requests may begin and end with one step, thousands of instances may

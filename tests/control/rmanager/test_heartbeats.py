@@ -6,7 +6,15 @@ import pytest
 
 from distkv.clock import ManualClock
 from distkv.control.request.sequence import SeqState
-from distkv.control.rmanager.reports.heartbeats import EARLY_S, GENERATED_S, KEPT_HEARTBEATS, Heartbeats
+from distkv.control.rmanager.reports.heartbeats import (
+    EARLY_S,
+    GENERATED_S,
+    IN_VAIN,
+    IN_VAIN_S,
+    KEPT_HEARTBEATS,
+    Heartbeats,
+)
+from distkv.control.rmanager.state import RManagerState
 from distkv.wire.messages.to_gmanager import MAX_ARRIVED, MAX_LONGEST, Heartbeat, LongRequest
 from distkv.wire.messages.to_rmanager import Granted, HeartbeatAck, TryMoveKvcache
 from tests.control.parts import add_sequence, compute, lend, make_state, place
@@ -231,6 +239,34 @@ def test_who_comes_and_waits_makes_news_once() -> None:
     assert not heartbeats.due(clock.advance(2 * EARLY_S)), "nobody else has come"
     add_sequence(state, "c", seq_state=SeqState.WAITING, can_move=True, arrival=clock.now())
     assert heartbeats.due(clock.now())
+
+
+def early(heartbeats: Heartbeats, state: RManagerState, clock: ManualClock, seconds: float, room_tokens: int) -> int:
+    """Heartbeats of a full instance in so long, of a period that is longer, while somebody comes all the time."""
+    count = 0
+    for number in range(round(seconds / EARLY_S * 2)):
+        clock.advance(EARLY_S / 2)
+        add_sequence(state, f"{clock.now()} {number}", seq_state=SeqState.WAITING, can_move=True, arrival=clock.now())
+        clock.advance(0.001)
+        if heartbeats.due(clock.now()):
+            count += 1
+            heartbeats.on_ack(HeartbeatAck(seq=heartbeats.build(0).seq, room_tokens=room_tokens))
+    return count
+
+
+def test_who_comes_where_nobody_has_room_makes_news_once_a_second_after_a_few() -> None:
+    """Else each instance that is full, where all are, beats ten times a second for nothing."""
+    clock = ManualClock(100.0)
+    state = make_state(num_blocks=4, heartbeat_s=1000.0)
+    heartbeats = Heartbeats(state)
+    compute(state, add_sequence(state, "a", 16))
+    heartbeats.due(clock.now())
+    heartbeats.on_ack(HeartbeatAck(seq=heartbeats.build(0).seq))
+    assert 9 <= early(heartbeats, state, clock, 1.0, 1000) <= 10, "there is room elsewhere"
+    heartbeats.due(clock.advance(EARLY_S))
+    heartbeats.on_ack(HeartbeatAck(seq=heartbeats.build(0).seq, room_tokens=7))
+    assert IN_VAIN <= early(heartbeats, state, clock, 20 * IN_VAIN_S, 7) - 20 <= IN_VAIN + 1
+    assert heartbeats.due(clock.advance(1000.0)), "each period as ever"
 
 
 def test_who_comes_and_must_stay_makes_no_news() -> None:

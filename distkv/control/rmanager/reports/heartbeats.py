@@ -29,6 +29,9 @@ PlacementMap = dict[tuple[str, bool], int]
 KEPT_HEARTBEATS = 64
 """Changes are remembered for so many heartbeats; if none of these is acknowledged, the next ones are full."""
 EARLY_S = 0.1
+IN_VAIN, IN_VAIN_S = 4, 1.0
+"""Early heartbeats for those who come while the last answer knows no room for them: so many at once, then one in so
+many seconds. Where all instances are full, all would beat as often as they may for nothing."""
 GENERATED_S = 5.0
 """What was generated is told of so many seconds."""
 
@@ -47,6 +50,8 @@ class Heartbeats:
         self._last_at = 0.0
         self._reported_lendable = 0
         self._reported_state: ServingState = "ready"
+        self._room_tokens = 0  # elsewhere, by the last answer
+        self._in_vain_until = 0.0  # those that were early without known room, one after the other
         self._step_s = 0.0
         self._generated: deque[tuple[float, int]] = deque()  # when heartbeats were made, and tokens until then
         self._arrived: deque[str] = deque(maxlen=MAX_ARRIVED)
@@ -73,18 +78,30 @@ class Heartbeats:
         waits and could go elsewhere, or a drain has begun."""
         if now < self.next_deadline():
             return False
+        if now < self._next_at and not self._has_changed and self._newcomer_tokens > self._room_tokens:
+            self._in_vain_until = max(self._in_vain_until, now) + IN_VAIN_S
         self._last_at, self._next_at = now, now + self._state.settings.heartbeat_s
         return True
 
     def next_deadline(self) -> float:
         """When the next heartbeat is due, as things are now."""
-        return min(self._next_at, self._last_at + EARLY_S) if self.has_news else self._next_at
+        early_at = self._last_at + EARLY_S
+        if not self._has_changed:
+            if not (num_tokens := self._newcomer_tokens):
+                return self._next_at
+            if num_tokens > self._room_tokens:
+                early_at = max(early_at, self._in_vain_until - (IN_VAIN - 1) * IN_VAIN_S)
+        return min(self._next_at, early_at)
 
     @property
     def has_news(self) -> bool:
         """Whether the next one is to be early."""
-        is_other = self._state.instance_state != self._reported_state
-        return is_other or self._lasting() > self._reported_lendable or self._may_send_on
+        return self._has_changed or self._newcomer_tokens > 0
+
+    @property
+    def _has_changed(self) -> bool:
+        """Whether it is in another state than it said, or more memory has come free."""
+        return self._state.instance_state != self._reported_state or self._lasting() > self._reported_lendable
 
     def build(
         self,
@@ -114,6 +131,7 @@ class Heartbeats:
                 self._changed_in[key] = self._seq + 1  # not told yet, whatever is acknowledged
         settings = state.settings
         self._reported_lendable, self._reported_state = self._lasting(), state.instance_state
+        self._room_tokens = 0  # until it is answered: a gManager that is late is not asked more and more
         arrived = tuple(self._arrived)
         self._arrived.clear()
         context_tokens, prefill_tokens = state.sequences.count_tokens()
@@ -157,6 +175,7 @@ class Heartbeats:
 
     def on_ack(self, ack: HeartbeatAck) -> None:
         """The gManager has it, or wants everything."""
+        self._room_tokens = ack.room_tokens
         if ack.want_full or ack.want_join:
             if ack.want_full or not self._full:  # who is not let in does not try faster than it beats
                 self._next_at = 0.0
@@ -166,13 +185,13 @@ class Heartbeats:
             self._changed_in = {key: seq for key, seq in self._changed_in.items() if seq > ack.seq}
 
     @property
-    def _may_send_on(self) -> bool:
-        """Whether the newest of those that wait has come since the last heartbeat, and may go where there is memory by
-        the answer. Those that come next are sent elsewhere, too."""
+    def _newcomer_tokens(self) -> int:
+        """Tokens that the newest of those that wait needs memory for, if it has come since the last heartbeat and may
+        go where there is memory by the answer; else 0. Those that come next are sent elsewhere, too."""
         newest = self._state.sequences.queue.waiting.youngest
         if newest is None or newest.request.arrival <= self._last_at:
-            return False
-        return self._state.movable_tokens(newest) > 0
+            return 0
+        return self._state.movable_tokens(newest)
 
     def _lendable(self) -> int:
         return self._state.lendable() if self._state.instance_state == "ready" else 0

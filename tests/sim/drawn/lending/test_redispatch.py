@@ -48,6 +48,28 @@ def test_who_comes_to_an_instance_without_memory_is_sent_on_before_the_next_peri
         check(cluster, f"r{number}", prompt(16, number), 24)
 
 
+def heartbeats_per_s(num_requests: int) -> float:
+    """Of two instances that are full, while so many requests come to each in a second."""
+    cluster = SimCluster([12, 12])
+    for name in ("i0", "i1"):
+        cluster.submit(name, f"first {name}", prompt(16, 0), 24)
+        assert cluster.run(10.0, lambda name=name: cluster.nodes[name].rm.state.running())
+        cluster.stall_steps(name)
+    machines, seconds = [node.rm for node in cluster.nodes.values()], 8
+    before = sum(machine.newest_seq for machine in machines)
+    for number in range(seconds * num_requests):
+        for name in ("i0", "i1"):
+            cluster.submit(name, f"{name} {number}", prompt(16, number), 24, can_move=True)
+        cluster.run(1 / num_requests)
+    assert not redispatched(cluster)
+    return (sum(machine.newest_seq for machine in machines) - before) / seconds / len(machines)
+
+
+def test_where_all_are_full_heartbeats_do_not_grow_with_what_comes() -> None:
+    few, many = heartbeats_per_s(1), heartbeats_per_s(20)
+    assert many <= few + 1, f"{few} and {many} a second"
+
+
 def test_requests_of_clients_that_cannot_follow_stay() -> None:
     cluster = SimCluster([12, 60])
     crowd(cluster, 8, can_move=False)
