@@ -1,4 +1,5 @@
-"""Broadcasts on their way: encoded once, and sent to a few routes at a time, so that nothing else waits for long."""
+"""Broadcasts on their way: each is encoded once, when its turn has come, and sent to a few routes at a time, so that
+nothing else waits for long."""
 
 from __future__ import annotations
 
@@ -16,6 +17,8 @@ from distkv.wire.messages.envelope import ToGManager
 
 ROUTES_AT_ONCE = 128
 """Sent to so many before others have their turn: about a millisecond."""
+MEMBERS_OF_A_ROUTE = 16
+"""To encode so many members takes as long as to send to one route."""
 
 
 class Outbox:
@@ -25,31 +28,39 @@ class Outbox:
         self._server = server
         self._envelopes = envelopes
         self._loop = asyncio.get_running_loop()
-        self._queue: deque[tuple[zmq.Frame, Iterator[bytes]]] = deque()
+        self._queue: deque[tuple[Broadcast, str]] = deque()
+        self._begun: tuple[zmq.Frame, Iterator[bytes]] | None = None  # of the first in the queue
         self._turn: asyncio.Handle | None = None
 
     def put(self, broadcast: Broadcast, cause: str) -> None:
-        """Send it, the first of it at once unless another one is on its way."""
-        frame = self._server.encoded(self._envelopes.wrap(broadcast.body, cause))
-        self._queue.append((frame, iter(broadcast.routes)))
+        """Send it, the first of it at once unless another one was sent in this turn of the loop, or is on its way."""
+        self._queue.append((broadcast, cause))
         if self._turn is None:
             self._send_some()
 
     def close(self) -> None:
         """Send no more."""
         self._queue.clear()
+        self._begun = None
         if self._turn is not None:
             self._turn.cancel()
 
     def _send_some(self) -> None:
-        self._turn = None
+        if not self._queue:
+            self._turn = None
+            return
         left = ROUTES_AT_ONCE
-        while self._queue and left:
-            frame, waiting = self._queue[0]
+        while self._queue and left > 0:
+            if self._begun is None:
+                broadcast, cause = self._queue[0]
+                frame = self._server.encoded(self._envelopes.wrap(broadcast.body, cause))
+                self._begun = frame, iter(broadcast.routes)
+                left = max(1, left - len(broadcast.body.members) // MEMBERS_OF_A_ROUTE)
+            frame, waiting = self._begun
             routes = tuple(islice(waiting, left))
             if len(routes) < left:
                 self._queue.popleft()
+                self._begun = None
             self._server.send_to_all(routes, frame)
             left -= len(routes)
-        if self._queue:
-            self._turn = self._loop.call_soon(self._send_some)
+        self._turn = self._loop.call_soon(self._send_some)

@@ -7,6 +7,8 @@ parts; the whole list is the changes since version 0.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import takewhile
+from operator import itemgetter
 
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.to_gmanager import MembersQuery
@@ -16,6 +18,8 @@ PART_MEMBERS = 256
 """Most changes in one message: it is encoded and read in well under a millisecond."""
 KEPT_GONE = 1024
 """Members that are no more are remembered for receivers with an older list; beyond that they get the whole one."""
+
+_when, _what = itemgetter(0), itemgetter(1)
 
 
 class MemberLog:
@@ -81,17 +85,14 @@ class MemberLog:
         known any more who has gone since."""
         if version < self._complete_from:
             version = 0
-        changes: list[tuple[int, Member | str]] = []
-        for changed, member in reversed(self._members.values()):
-            if changed <= version:
-                break
-            changes.append((changed, member))
+        changes: list[tuple[int, Member | str]]
         if version:
-            for name, removed in reversed(self._gone.items()):
-                if removed <= version:
-                    break
-                changes.append((removed, name))
-        changes.sort(key=lambda change: change[0])
+            changes = list(takewhile(lambda change: change[0] > version, reversed(self._members.values())))
+            gone = takewhile(lambda change: change[1] > version, reversed(self._gone.items()))
+            changes += [(removed, name) for name, removed in gone]
+            changes.sort(key=_when)
+        else:  # none that is gone is named
+            changes = list(self._members.values())
         parts, base = [], version
         for start in range(0, max(1, len(changes)), PART_MEMBERS):
             part = changes[start : start + PART_MEMBERS]
@@ -102,8 +103,10 @@ class MemberLog:
                     version=newest,
                     incarnation=self._incarnation,
                     base=base,
-                    members=tuple(what for _, what in part if isinstance(what, Member)),
-                    gone=tuple(what for _, what in part if isinstance(what, str)),
+                    members=tuple(what for _, what in part if isinstance(what, Member))
+                    if version
+                    else tuple(map(_what, part)),
+                    gone=tuple(what for _, what in part if isinstance(what, str)) if version else (),
                     more=not is_last,
                     newest=0 if is_last else self.version,
                     policy=self.policy,

@@ -12,7 +12,7 @@ from distkv.wire.messages.common import Member
 from distkv.wire.messages.member_versions import KEPT_GONE, PART_MEMBERS, MemberCursor, MemberLog
 from distkv.wire.messages.to_gmanager import MembersQuery
 from distkv.wire.messages.to_rmanager import Members
-from tests.control.parts import make_member
+from tests.control.parts import calls, make_member
 
 
 class Follower:
@@ -62,6 +62,14 @@ def test_a_whole_list_comes_in_parts() -> None:
         follower.receive(part)
     assert follower.members == {member.instance_id: member for member in log.all()}
     assert not follower.cursor.is_behind
+
+
+def test_to_make_a_whole_list_is_little_work_for_each_member() -> None:
+    """Thousands want it when a gManager has restarted, and it is made in one turn of the event loop."""
+    log = MemberLog(1)
+    for number in range(2000):
+        log.put(make_member(f"i{number}"))
+    assert calls(lambda: log.since(0)) < 200
 
 
 def test_what_did_not_change_makes_no_version() -> None:
