@@ -12,9 +12,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from distkv.client.async_client import MAX_AT_ONCE
+from distkv.client.instances.capacity import are_live, longest_request
 from distkv.client.local.cluster import LocalCluster
 from distkv.client.prompts import check_n, check_params
-from distkv.client.views.capacity import longest_request
 from distkv.config import ControlSettings, GatewayConfig, build, model_dir
 from distkv.errors import InvalidParams, RequestFailed
 from distkv.gateway.prompting.served_model import ServedModel
@@ -144,7 +144,7 @@ class LLM:
         model = self._model
         if chat_template is not None:
             model = replace(model, template=ChatTemplate.of_text(self._dir, chat_template), tool_template=None)
-        most = longest_request(self._client.members())
+        most = longest_request(are_live(self._client.members()))
         if not most:
             raise RequestFailed(True, "no instance is left to serve requests")
         return PromptReader(model, most)

@@ -18,6 +18,7 @@ from distkv.wire.messages.common import MAX_REASON
 from distkv.wire.messages.to_client import RequestEnded, TokenChunk
 from distkv.wire.messages.to_rmanager import Cancel, Submit
 from tests.client.fakes import count_up, first_only, refuse
+from tests.token_ids import prompt_of
 
 FOUR = SamplingParams(max_tokens=4)
 
@@ -87,6 +88,86 @@ async def test_an_instance_that_refuses_what_it_was_sent_does_not_decide_for_the
     async with AsyncClient(cluster.address) as client:
         assert (await client.submit("x", FOUR)).token_ids == [0, 1, 2, 3]
     assert len(cluster.instances[1].of(Submit)) == 1
+
+
+def up_to(num_tokens):
+    """An instance that was given a max_model_len."""
+
+    def serve(instance, route, submit):
+        needed = len(prompt_of(submit)) + submit.params.max_tokens
+        if needed <= num_tokens:
+            return count_up(instance, route, submit)
+        facts = {"needed_tokens": needed, "pool_tokens": num_tokens}
+        return [RequestEnded(request_id=submit.request_id, kind="refused", reason="too long", **facts)]
+
+    return serve
+
+
+def limited(cluster, *most):
+    """Members that say what they take, to all."""
+    members = [
+        msgspec.structs.replace(one.member(), max_model_len=limit)
+        for one, limit in zip(cluster.instances, most, strict=True)
+    ]
+    cluster.gmanager.members = members
+    for one in cluster.instances:
+        one.peers = members
+
+
+async def test_what_is_too_long_for_one_instance_goes_to_one_that_takes_it(start_fakes):
+    """Also where a gManager sends it to the wrong one, for it does not know how many tokens a text has."""
+    cluster = start_fakes(up_to(30), up_to(20), up_to(100))
+    limited(cluster, 30, 20, 0)
+    async with AsyncClient(cluster.address) as client:
+        assert (await client.submit([1] * 40, FOUR)).token_ids == [0, 1, 2, 3]
+        assert [len(one.of(Submit)) for one in cluster.instances] == [1, 0, 1]
+        assert (await client.submit([1] * 9, FOUR)).token_ids == [0, 1, 2, 3]
+        assert [len(one.of(Submit)) for one in cluster.instances] == [2, 0, 1]
+
+
+async def test_where_no_gmanager_answers_a_request_goes_to_an_instance_that_takes_it(start_fakes):
+    cluster = start_fakes(up_to(30), up_to(100))
+    limited(cluster, 30, 100)
+    async with AsyncClient(cluster.address) as client:
+        await client.members()
+        cluster.gmanager.die()
+        assert (await client.submit([1] * 40, FOUR)).token_ids == [0, 1, 2, 3]
+    assert [len(one.of(Submit)) for one in cluster.instances] == [0, 1]
+
+
+async def test_what_is_too_long_for_all_is_refused_by_the_first(start_fakes):
+    cluster = start_fakes(up_to(30), up_to(40))
+    limited(cluster, 30, 40)
+    async with AsyncClient(cluster.address) as client:
+        with pytest.raises(RequestRefused, match="too long") as caught:
+            await client.submit([1] * 40, FOUR)
+    assert (caught.value.needed_tokens, caught.value.pool_tokens) == (44, 30)
+    assert [len(one.of(Submit)) for one in cluster.instances] == [1, 0]
+
+
+async def test_a_refusal_by_an_instance_that_is_said_to_take_it_counts_for_all(start_fakes):
+    """The member list is not what the cluster is, then."""
+    cluster = start_fakes(up_to(20), up_to(30), up_to(100))
+    limited(cluster, 20, 0, 0)
+    async with AsyncClient(cluster.address) as client:
+        with pytest.raises(RequestRefused, match="too long") as caught:
+            await client.submit([1] * 40, FOUR)
+    assert caught.value.pool_tokens == 30
+    assert [len(one.of(Submit)) for one in cluster.instances] == [1, 1, 0]
+
+
+async def test_a_request_that_has_output_is_not_sent_on_when_it_is_refused(start_fakes):
+    """As by what its output must be; it was sent on once before it had any."""
+
+    def ending(instance, route, submit):
+        ended = RequestEnded(request_id=submit.request_id, kind="refused", reason="structured_output: no")
+        return [*first_only(instance, route, submit), ended]
+
+    cluster = start_fakes(moving_to("i1"), ending, count_up)
+    async with AsyncClient(cluster.address) as client:
+        with pytest.raises(RequestRefused, match="structured_output: no"):
+            await client.submit("x", FOUR)
+    assert cluster.instances[2].of(Submit) == []
 
 
 async def test_instances_that_send_each_other_a_request_keep_it_in_the_end(start_fakes):

@@ -35,6 +35,20 @@ def test_the_fewest_requests_then_the_most_memory_and_the_suspected_last() -> No
     assert first(order) == "a"
 
 
+def test_who_does_not_take_a_request_comes_last() -> None:
+    order = InstanceOrder()
+    for name, free in (("a", 3), ("b", 9), ("c", 5)):
+        order.put(member(name, free))
+
+    def found(takers: str, suspects: str = "", exclude: str = "") -> str:
+        best = order.first(exclude, suspects.__contains__, lambda one: one.instance_id in takers)
+        assert best is not None
+        return best.instance_id
+
+    assert found("ac") == "c" and found("ac", suspects="c") == "a" and found("c", suspects="c") == "c"
+    assert found("") == "b" and found("c", exclude="c") == "b" and found("", suspects="b") == "c"
+
+
 def test_it_is_the_best_of_all_whatever_happens() -> None:
     order, random = InstanceOrder(), Random(2)
     listed: dict[str, Member] = {}

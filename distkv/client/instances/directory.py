@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from typing import NamedTuple
 
 import msgspec
 
+from distkv.client.instances.capacity import are_live, longest_requests, takes
 from distkv.client.instances.connection import Connection
 from distkv.client.instances.events import ConnectionLost
 from distkv.client.instances.instance_order import InstanceOrder
@@ -114,8 +115,8 @@ class Directory:
         return tuple((self._members or {}).values())
 
     async def locate(self, query: Locate) -> Target:
-        """Where a request should go: the gManager's choice, else the ready instance with the fewest requests of this
-        client, of these the one with most free memory.
+        """Where a request should go: the gManager's choice, else, of the ready instances that take one so long, that
+        with the fewest requests of this client, of these the one with most free memory.
 
         Raises ClusterUnreachable when nobody ever answered, RequestFailed (retryable) when no instance is ready.
         """
@@ -141,7 +142,7 @@ class Directory:
             except ConnectionLost as lost:
                 self._bootstrap_answers = False
                 reason = f"{self.address}: {lost.why}"
-        best = self._order.first(query.exclude, self._suspected)
+        best = self._order.first(query.exclude, self._suspected, lambda one: takes(one, query.num_tokens))
         if best is None:
             raise RequestFailed(True, "no instance is ready to serve the request" + (f": {reason}" if reason else ""))
         return Target(best.instance_id, best.address)
@@ -152,6 +153,18 @@ class Directory:
         if member is None or member.state != "ready" or self._suspected(instance_id):
             return None
         return Target(member.instance_id, member.address)
+
+    def taking(self, num_tokens: int, refused_by: str, exclude: Collection[str]) -> str:
+        """The ready instance that should get a request of so many tokens, prompt and output, which another one refused
+        for its length. Empty if the member list has none that takes it, or says that the other one does: then the
+        cluster is not as listed. Looks at all members."""
+        longest = longest_requests(are_live(self._known()))
+        if longest.get(refused_by, 0) >= num_tokens:
+            return ""
+        best = self._order.first(
+            (*exclude, refused_by), self._suspected, lambda one: longest[one.instance_id] >= num_tokens
+        )
+        return "" if best is None or longest[best.instance_id] < num_tokens else best.instance_id
 
     async def is_ready(self, instance_id: str) -> bool:
         """Whether the cluster calls an instance ready now; True if nobody answers."""

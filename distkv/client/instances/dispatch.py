@@ -39,7 +39,8 @@ class Dispatch:
 
     A request that fails before its first output because its instance died, cannot be reached or drains is sent to
     another one, MAX_DISPATCHES times in all, while its `timeout_s` has not run out: each try gets what is left of it.
-    One that waits where memory is short goes where its instance says that there is some, MAX_MOVES times.
+    One that waits where memory is short goes where its instance says that there is some, MAX_MOVES times; one that is
+    too long for its instance goes to one that takes it, if there is any.
     """
 
     def __init__(self, directory: Directory, submit: Submit) -> None:
@@ -49,6 +50,7 @@ class Dispatch:
         self._failure: RequestFailed | None = None
         self._has_output = self._ended = False
         self._go_to, self._moves = "", 0
+        self._needed_tokens = 0
         timeout_s = math.inf if submit.timeout_s is None else submit.timeout_s
         self._deadline_s = asyncio.get_running_loop().time() + timeout_s
 
@@ -74,13 +76,9 @@ class Dispatch:
                         self._ended = True
                         self._detach()
                     return chunk
-                case RequestEnded(kind="refused") as refused if self._moves:
-                    # Another instance had taken it in: this one does not decide for the cluster.
-                    self._detach()
-                    self._exclude(submission.target, RequestFailed(True, refused.reason))
                 case RequestEnded(kind="refused") as refused:
                     self._detach()
-                    raise RequestRefused(refused.needed_tokens, refused.pool_tokens, refused.reason)
+                    self._on_refused(submission.target, refused)
                 case RequestEnded(go_to=elsewhere) if elsewhere and not self._has_output:
                     self._detach()
                     self._go_to, self._moves = elsewhere, self._moves + 1
@@ -128,7 +126,7 @@ class Dispatch:
         if go_to not in self._excluded and (target := self._directory.target(go_to)) is not None:
             return target
         prompt_tokens = estimate_tokens(self._submit)
-        num_tokens = prompt_tokens + self._submit.params.max_tokens
+        num_tokens = max(prompt_tokens + self._submit.params.max_tokens, self._needed_tokens)
         query = Locate(request_id=name, num_tokens=num_tokens, prompt_tokens=prompt_tokens, exclude=self._excluded)
         try:
             return await self._directory.locate(query)
@@ -143,6 +141,19 @@ class Dispatch:
             timeout_s = max(0.0, self._deadline_s - asyncio.get_running_loop().time())
         can_move = self._moves < MAX_MOVES and target.address != self._directory.address
         return msgspec.structs.replace(self._submit, request_id=name, timeout_s=timeout_s, can_move=can_move)
+
+    def _on_refused(self, target: Target, ended: RequestEnded) -> None:
+        """Exclude an instance that does not decide for the cluster: another one takes what is too long for it, or had
+        taken the request in. Raises RequestRefused in any other case."""
+        refused = RequestRefused(ended.needed_tokens, ended.pool_tokens, ended.reason)
+        self._needed_tokens = ended.needed_tokens
+        elsewhere = ""
+        if ended.needed_tokens:
+            elsewhere = self._directory.taking(ended.needed_tokens, target.instance_id, self._excluded)
+        if self._has_output or not (self._moves or elsewhere):
+            raise refused
+        self._exclude(target, RequestFailed(True, f"{target.instance_id}: {refused}"))
+        self._go_to = elsewhere
 
     async def _on_failed(self, submission: _Submission, failed: RequestEnded) -> None:
         """Exclude an instance that could not take the request. Raises RequestFailed when it did begin."""

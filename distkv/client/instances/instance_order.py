@@ -52,16 +52,24 @@ class InstanceOrder:
             self._unfile(instance_id)
             self._file(self._ready[instance_id])
 
-    def first(self, exclude: Collection[str], is_suspected: Callable[[str], bool]) -> Member | None:
-        """The best one that is not excluded; one that is suspected only if all others are."""
-        suspected: Member | None = None
+    def first(
+        self,
+        exclude: Collection[str],
+        is_suspected: Callable[[str], bool],
+        takes: Callable[[Member], bool] = lambda member: True,
+    ) -> Member | None:
+        """The best one that is not excluded; one that does not take the request only if no other does, and one that is
+        suspected only if all others are."""
+        last: dict[tuple[bool, bool], Member] = {}
         for _, _, instance_id in self._order:
             if instance_id in exclude:
                 continue
-            if not is_suspected(instance_id):
-                return self._ready[instance_id]
-            suspected = suspected or self._ready[instance_id]
-        return suspected
+            member = self._ready[instance_id]
+            doubts = not takes(member), is_suspected(instance_id)
+            if not any(doubts):
+                return member
+            last.setdefault(doubts, member)
+        return last[min(last)] if last else None
 
     def _file(self, member: Member) -> None:
         standing = self._live.get(member.address, 0), -member.free_blocks, member.instance_id

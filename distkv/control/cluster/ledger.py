@@ -129,6 +129,7 @@ class Entry:
             beat.growing_blocks,
             beat.max_num_seqs,
             beat.generated_per_s,
+            member.max_model_len,
         )
 
     def _still_waiting(self, beat: Heartbeat) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -39,7 +39,7 @@ class Service:
     @property
     def max_model_len(self) -> int:
         """The longest request in tokens, prompt and output together; 0 when no instance is ready."""
-        return self._limited(self.cluster.pool_tokens)
+        return self._limited(self.cluster.longest_request)
 
     def room(self, prompt_tokens: int) -> int:
         """The output that fits beside a prompt. Raises ApiError: 400 when the prompt alone is too long, 503 while too
@@ -48,7 +48,7 @@ class Service:
         if not most:
             raise unavailable(self.cluster.unready, "no_ready_instance")
         if prompt_tokens >= most:
-            if prompt_tokens < self._limited(self.cluster.lately_tokens):
+            if prompt_tokens < self._limited(self.cluster.longest_lately):
                 reason = f"the ready instances can hold {most} tokens now, the prompt alone has {prompt_tokens}"
                 raise unavailable(f"{reason}; others are gone, and may come back", "too_few_instances")
             raise too_long(prompt_tokens, 1, most)
@@ -57,13 +57,12 @@ class Service:
     @property
     def longest_request(self) -> int | None:
         """Prompt and output of the longest request that may fit now, or soon again, in tokens; None when that is not
-        known. The KV of the last token is not needed."""
-        lately = self.cluster.lately_tokens
-        return self._limited(lately + 1) if lately else self.config.max_model_len
+        known."""
+        lately = self.cluster.longest_lately
+        return self._limited(lately) if lately else self.config.max_model_len
 
-    def _limited(self, pool_tokens: int) -> int:
-        limits = (pool_tokens, self.config.max_model_len, self.cluster.max_model_len)
-        return min(one for one in limits if one is not None)
+    def _limited(self, num_tokens: int) -> int:
+        return min(num_tokens, self.config.max_model_len or num_tokens)
 
     @property
     def generation(self) -> Generation:

@@ -12,9 +12,9 @@ from typing import Self
 import structlog
 
 from distkv.client.async_client import AsyncClient
+from distkv.client.instances.capacity import are_live, longest_request
 from distkv.client.owned_tasks import OwnedTasks
 from distkv.client.prompts import TokenIds
-from distkv.client.views.capacity import capacities
 from distkv.client.views.explaining import Explanation
 from distkv.errors import ClusterUnreachable, RequestFailed
 from distkv.recent_peak import RecentPeak
@@ -31,24 +31,22 @@ SILENCE_S = 4.0
 @dataclass(frozen=True, slots=True)
 class Readiness:
     """What the members say of themselves, looked at once for all requests. ready: those that take requests.
-    pool_tokens, live_tokens: the longest request, in tokens, that these can hold together, and those that are not known
-    to be gone. max_model_len: the longest that each of the latter takes; None if that is what they have memory for."""
+    longest_request, longest_of_live: prompt and output, in tokens, of the longest request that one of these takes with
+    what the others lend it, and of those that are not known to be gone."""
 
     ready: tuple[Member, ...] = ()
-    pool_tokens: int = 0
-    live_tokens: int = 0
-    max_model_len: int | None = None
+    longest_request: int = 0
+    longest_of_live: int = 0
 
     @classmethod
     def of(cls, members: Sequence[Member], answering: Collection[str]) -> Readiness:
         """answering: names of those that said lately that they are ready."""
-        live = [member for member in members if member.state in ("ready", "unreachable")]
+        live = are_live(members)
         ready = [member for member in live if member.state == "ready" and member.instance_id in answering]
         return cls(
             ready=tuple(ready),
-            pool_tokens=max(capacities(ready), default=0),
-            live_tokens=max(capacities(live), default=0),
-            max_model_len=min((member.max_model_len for member in live if member.max_model_len), default=None),
+            longest_request=longest_request(ready),
+            longest_of_live=longest_request(live),
         )
 
 
@@ -121,24 +119,20 @@ class Cluster:
         return "" if self.ready else "no instance is ready"
 
     @property
-    def pool_tokens(self) -> int:
-        """The longest request, in tokens, that the ready instances can hold together; 0 while nothing is served."""
-        return 0 if self._is_waiting else self._readiness.pool_tokens
+    def longest_request(self) -> int:
+        """Prompt and output, in tokens, of the longest request that some ready instance takes; 0 while nothing is
+        served."""
+        return 0 if self._is_waiting else self._readiness.longest_request
 
     @property
-    def lately_tokens(self) -> int:
-        """As `pool_tokens`, of the instances that are not known to be gone, for one that is late comes back; the most
-        that it was a short while ago, for those that died may come back too."""
+    def longest_lately(self) -> int:
+        """As `longest_request`, of the instances that are not known to be gone, for one that is late comes back; the
+        most that it was a short while ago, for those that died may come back too."""
         return self._look_at_live()
 
     def _look_at_live(self) -> int:
-        live = 0 if self._is_waiting else self._readiness.live_tokens
+        live = 0 if self._is_waiting else self._readiness.longest_of_live
         return self._live_peak.look(live, asyncio.get_running_loop().time())
-
-    @property
-    def max_model_len(self) -> int | None:
-        """The longest request that each of these instances takes; None if all take what they have memory for."""
-        return self._readiness.max_model_len
 
     @property
     def _is_waiting(self) -> bool:

@@ -104,3 +104,11 @@ def test_nothing_goes_to_a_full_batch() -> None:
     managed.beat("b", free_blocks=12, lendable_blocks=12, running=3, max_num_seqs=4)
     assert redispatched(managed, "a", 4, 4) == {"r0": "b", "r1": "c"}
     assert room(managed, "a", waiting=1) == 4 * 4
+
+
+def test_a_request_goes_to_no_instance_that_lets_none_be_so_long() -> None:
+    managed = cluster(a=0, b=12, c=11)
+    managed.join("d", max_model_len=43)
+    managed.beat("d", free_blocks=16, lendable_blocks=16)
+    assert redispatched(managed, "a", 44) == {"r0": "b"}
+    assert redispatched(managed, "a", 43) == {"r0": "d"}

@@ -52,9 +52,9 @@ async def test_the_longest_request_is_all_of_one_pool_and_what_the_others_lend()
     ]
     try:
         async with seen(fakes.address) as cluster:
-            assert cluster.pool_tokens == 0
+            assert cluster.longest_request == 0
             await until(lambda: len(cluster.ready) == 2)
-            assert cluster.pool_tokens == max(50 * 16 + 85 * 8, 90 * 8 + 40 * 16)
+            assert cluster.longest_request == max(50 * 16 + 85 * 8, 90 * 8 + 40 * 16) + 1
     finally:
         fakes.die()
 
@@ -97,10 +97,10 @@ async def test_nothing_is_served_before_as_many_are_ready_as_are_waited_for(chec
             status = "1 of 2 instances are ready" if name == "i0" else "ok"
             await until(lambda status=status: says(status))
         first, second = fakes.gmanager.members
-        assert await _longest(gateway) == (first.total_blocks + second.lendable_blocks) * 16
+        assert await _longest(gateway) == (first.total_blocks + second.lendable_blocks) * 16 + 1
         assert (await gateway.complete(max_tokens=1)).status_code == 200
         fakes.gmanager.members = [second]
-        await until(lambda: _is_longest(gateway, second.total_blocks * 16))
+        await until(lambda: _is_longest(gateway, second.total_blocks * 16 + 1))
         assert await health() == (200, {"status": "ok"})
 
 
@@ -124,7 +124,7 @@ async def test_what_a_request_asks_of_the_cluster_costs_the_same_with_10_and_10_
                 await until(lambda: cluster.ready)
                 cluster._readiness = Readiness.of(members, {one.instance_id for one in members})
                 assert len(cluster.ready) == count and not cluster.unready
-                counted.append(calls(lambda: (cluster.pool_tokens, cluster.lately_tokens, cluster.max_model_len)))
+                counted.append(calls(lambda: (cluster.longest_request, cluster.longest_lately)))
     finally:
         fakes.die()
     assert counted[0] == counted[1], f"{counted} calls"

@@ -27,8 +27,8 @@ class Predicted:
         self._shares_memory = shares_memory
 
     def choose(self, request: Locate, instances: Instances) -> InstanceView | None:
-        """First where it would begin at once, for waits are the least certain. Of these the least time until the last
-        token; where that is equal the fewest requests, then the most room."""
+        """First where it is not refused, then where it would begin at once, for waits are the least certain. Of these
+        the least time until the last token; where that is equal the fewest requests, then the most room."""
         found = {view.instance_id: view for view in self._found(request, instances)}
         if not found:
             return None
@@ -49,7 +49,10 @@ class Predicted:
             yield from _best(request, instances, waiting, skip)
 
     def _refuses(self, request: Locate, view: InstanceView) -> bool:
-        """Whether the instance would not take it, for it has not so much memory and none to borrow."""
+        """Whether the instance would not take it: it is longer than any may be there, or than its memory where there is
+        none to borrow."""
+        if not view.takes(request.num_tokens):
+            return True
         return not self._shares_memory and view.total_blocks < view.blocks_for(request.num_tokens)
 
 

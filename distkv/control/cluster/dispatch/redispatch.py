@@ -23,7 +23,9 @@ def roomiest(instance_id: str, instances: Instances) -> InstanceView | None:
 def redispatch(request: WaitingRequest, instance_id: str, instances: Instances) -> InstanceView | None:
     """One that could begin all of the request at once, one where nobody waits if there is any."""
     able = chain.from_iterable(_able(instance_id, instances, waiting=waiting) for waiting in (False, True))
-    return next((view for view in able if request.num_tokens <= spare_tokens(view)), None)
+    return next(
+        (view for view in able if view.takes(request.num_tokens) and request.num_tokens <= spare_tokens(view)), None
+    )
 
 
 def spare_tokens(view: InstanceView) -> int:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distkv.control.cluster.dispatch.interface import expected_tokens
+from distkv.control.cluster.dispatch.least_loaded import MOST_PASSED
 from distkv.control.cluster.dispatch.predicted import ALL, BEST, DRAWN, Predicted
 from distkv.control.cluster.dispatch.prediction import Usual, predict
 from distkv.control.cluster.dispatch.registry import dispatcher_named
@@ -45,6 +46,27 @@ def test_who_excludes_nearly_all_of_many_still_finds_the_rest(name: DispatchName
     views = [view(f"i{index:03d}") for index in range(500)]
     exclude = tuple(one.instance_id for one in views[:499])
     assert {chosen(*views, name=name, seed=seed, exclude=exclude) for seed in range(5)} == {"i499"}
+
+
+@pytest.mark.parametrize("shares_memory", [True, False])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_request_goes_to_no_instance_that_lets_none_be_so_long(name: DispatchName, *, shares_memory: bool) -> None:
+    """Unless all do, and then to the one that it would go to without limits."""
+    views = [view("a", max_model_len=59), view("b", load=9, max_model_len=60), view("c", load=9), view("d", load=9)]
+    takers = {"b", "c", "d"}
+    for seed in range(20):
+        assert chosen(*views, name=name, seed=seed, shares_memory=shares_memory) in takers
+        assert chosen(*views[:2], name=name, seed=seed, shares_memory=shares_memory) == "b"
+        assert chosen(*views[:1], name=name, seed=seed, shares_memory=shares_memory) == "a"
+    assert chosen(*views[:2], name=name, exclude=("b",)) == "a"
+
+
+def test_least_loaded_passes_over_few_that_take_no_request_so_long() -> None:
+    views = [view(f"i{index}", max_model_len=10) for index in range(MOST_PASSED)]
+    last = view("last", load=9)
+    assert chosen(*views, last, name="least-loaded") == "last"
+    more = view("more", max_model_len=10)
+    assert chosen(*views, more, last, name="least-loaded") == chosen(*views, more, name="least-loaded")
 
 
 def test_random_is_anywhere() -> None:
