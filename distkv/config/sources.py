@@ -29,10 +29,10 @@ TABLES: Mapping[str, type[msgspec.Struct]] = {**SECTIONS, "up": UpConfig}
 S = TypeVar("S", bound=msgspec.Struct)
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint that names the known word nearest to `name`, or where to find them all."""
+def nearest(name: str, known: Iterable[str], where: str = "see --help for all of them") -> str:
+    """A hint that names the known word nearest to `name`, or `where` to find them all."""
     close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.5)
-    return f"did you mean {close[0]}?" if close else "see --help for all of them"
+    return f"did you mean {close[0]}?" if close else where
 
 
 def load_file(path: Path, section: str) -> dict[str, Any]:

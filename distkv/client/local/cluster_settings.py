@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -46,7 +47,8 @@ class ClusterSettings:
         if gateway_options and not gateway:
             raise ConfigError("gateway_options", "are given, and gateway is false")
         sections = ("gmanager", "instance", *(["gateway"] if gateway else []))
-        split = launch.split_common({"log_json": False} | common, sections)
+        arguments = inspect.signature(cls.of).parameters.keys() - {"common"}
+        split = launch.split_common({"log_json": False} | common, sections, arguments)
         of_gmanager: dict[str, Any] = {"port": port} | split["gmanager"] | dict(gmanager_options or {})
         of_gateway: dict[str, Any] | None = None
         if gateway:

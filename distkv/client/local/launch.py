@@ -60,13 +60,18 @@ def environment(section: str = "", values: Mapping[str, Any] | None = None) -> d
     return env
 
 
-def split_common(common: Mapping[str, Any], sections: Collection[str]) -> dict[str, dict[str, Any]]:
-    """For each of `sections`, the settings it has of those given for all. Raises ConfigError for one that none has."""
+def split_common(
+    common: Mapping[str, Any], sections: Collection[str], arguments: Collection[str] = ()
+) -> dict[str, dict[str, Any]]:
+    """For each of `sections`, the settings it has of those given for all. Raises ConfigError for one that none has,
+    which may have been meant for one of the caller's other `arguments`."""
     known = {section: settings_of(SECTIONS[section]) for section in sections}
     names = {name for settings in known.values() for name in settings}
     for name in common:
         if name not in names:
-            raise ConfigError(name, "unknown setting", nearest(name, names))
+            raise ConfigError(
+                name, "unknown setting", nearest(name, {*names, *arguments}, "docs/configuration.md has all of them")
+            )
     return {
         section: {name: value for name, value in common.items() if name in settings}
         for section, settings in known.items()
