@@ -20,7 +20,8 @@ def draw(figure: Figure, path: Path) -> None:
     figures: Any = importlib.import_module("matplotlib.figure")
     columns = min(COLUMNS, len(figure.panels))
     rows = math.ceil(len(figure.panels) / columns)
-    below = [f"{one.what}: {printed(one.ours)} (paper: {theirs(one)})" for one in figure.ratios[:MOST_PRINTED]]
+    whose = "goal" if figure.has_goals else "paper"
+    below = [f"{one.what}: {printed(one.ours)} ({whose}: {theirs(one)})" for one in figure.ratios[:MOST_PRINTED]]
     height = 3.2 * rows + 0.8 + 0.18 * len(below)
     picture = figures.Figure(figsize=(4.8 * max(2, columns), height), layout="constrained")
     quick = ", quick" if figure.effort == "quick" else ""

@@ -96,6 +96,11 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     effort: str = ""
 
+    @property
+    def has_goals(self) -> bool:
+        """Whether no paper has it: ours stands beside goals, in words."""
+        return self.name.startswith("beyond-")
+
 
 class PlayedTrace(msgspec.Struct, frozen=True):
     """A trace that somebody has, by the name of its file."""

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from string import ascii_lowercase
 
 from distkv.errors import ConfigError
 from distkv.sim.papers.figure import Figure, Ratio
 
-HEAD = (
-    "| theirs is | theirs | ours | lies | ours, 95 % | ours, ±20 % | where they differ |",
-    "|---|---|---|---|---|---|---|",
-)
+HEAD = ("what", "theirs", "ours", "95 %", "±20 %", "lies")
+HEAD_OF_GOALS = ("what", "goal", *HEAD[2:-1], "is")
+NOTHING = "-"
+"""What `Ratio.theirs` is where neither a paper nor a goal says anything."""
+ALWAYS = 3
+"""Columns that every table has; of the others those that say something."""
 
 
 def begin(name: str) -> str:
@@ -23,11 +26,18 @@ END = "<!-- end of figure -->"
 
 
 def table(figure: Figure) -> str:
-    """The ratios of a figure, its notes, and how it was made."""
-    rows = [*HEAD, *(_row(one) for one in figure.ratios)]
+    """The ratios of a figure; why some differ, each reason once under the letter that stands in their rows; its notes,
+    and how it was made."""
+    letters = dict(zip(dict.fromkeys(one.note for one in figure.ratios if one.note), ascii_lowercase, strict=False))
+    head = HEAD_OF_GOALS if figure.has_goals else HEAD
+    rows = [_cells(one, _verdict(one, figure.has_goals), letters.get(one.note, "")) for one in figure.ratios]
+    kept = [place for place in range(len(head)) if place < ALWAYS or any(row[place] for row in rows)]
+    titles, *lines = (f"| {' | '.join(row[place] for place in kept)} |" for row in (head, *rows))
+    reasons = [f"- ({letter}) {note}" for note, letter in letters.items()]
     notes = [f"- {note}" for note in figure.notes]
     made = f"Made by `distkv sim paper {figure.name}`" + (", with `--quick`." if figure.effort == "quick" else ".")
-    return "\n".join([*rows, "", *([*notes, ""] if notes else []), made])
+    below = [*reasons, *notes]
+    return "\n".join([titles, f"|{'---|' * len(kept)}", *lines, "", *([*below, ""] if below else []), made])
 
 
 def with_tables(page: str, figures: Iterable[Figure]) -> str:
@@ -72,10 +82,18 @@ def ours_range(ratio: Ratio) -> str:
     return "" if ratio.ours_range is None else _band(ratio.ours_range)
 
 
-def _row(ratio: Ratio) -> str:
-    lies = ratio.lies or ""
-    cells = (ratio.what, theirs(ratio), printed(ratio.ours), lies, ours_draws(ratio), ours_range(ratio), ratio.note)
-    return "|".join(["", *(f" {cell.replace('|', '/')} " for cell in cells), ""])
+def _verdict(ratio: Ratio, is_goal: bool) -> str:
+    """Where ours lies; of words and goals, whether it is so. Empty where nothing is said."""
+    if is_goal:
+        return "" if ratio.theirs == NOTHING else "missed" if ratio.note else "met"
+    return ratio.lies or ("not so" if ratio.note else "")
+
+
+def _cells(ratio: Ratio, verdict: str, letter: str) -> list[str]:
+    """Of a row, in the order of HEAD. letter: of why it differs; empty where it does not."""
+    lies = f"{verdict} ({letter})" if letter else verdict
+    cells = (ratio.what, theirs(ratio), printed(ratio.ours), ours_draws(ratio), ours_range(ratio), lies)
+    return [cell.replace("|", "/") for cell in cells]
 
 
 def _band(band: tuple[float, float]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from distkv.errors import ConfigError
 from distkv.sim.papers.figure import Effort, Figure, Ratio, Series
@@ -56,13 +57,33 @@ def test_effort_picks() -> None:
 
 def test_a_table_has_theirs_beside_ours_and_how_it_was_made() -> None:
     lines = table(figure("000-0")).splitlines()
-    assert lines[2:5] == [
-        "| one, times the other | 1.4 to 2.4 | 1.5 | inside |  | 1.1 to 1.9 | a/b |",
-        "| one, times the other | 2 | 12,346 | above |  | 1.1 to 1.9 | a/b |",
-        "| one, times the other | higher | 0.123 |  |  | 1.1 to 1.9 | a/b |",
+    assert lines[:5] == [
+        "| what | theirs | ours | ±20 % | lies |",
+        "|---|---|---|---|---|",
+        "| one, times the other | 1.4 to 2.4 | 1.5 | 1.1 to 1.9 | inside (a) |",
+        "| one, times the other | 2 | 12,346 | 1.1 to 1.9 | above (a) |",
+        "| one, times the other | higher | 0.123 | 1.1 to 1.9 | not so (a) |",
     ]
-    assert lines[-3:] == ["- Assumed.", "", "Made by `distkv sim paper 000-0`."]
+    assert lines[-5:] == ["", "- (a) a|b", "- Assumed.", "", "Made by `distkv sim paper 000-0`."]
     assert table(figure("000-0", "quick")).endswith("with `--quick`.")
+
+
+def test_a_table_has_no_column_that_says_nothing_and_each_reason_once() -> None:
+    one = Ratio(what="a|b", theirs="-", ours=2.0)
+    bare = replace(figure("000-0"), ratios=(one,), notes=())
+    assert table(bare).splitlines()[:4] == ["| what | theirs | ours |", "|---|---|---|", "| a/b | - | 2 |", ""]
+    reasons = [replace(one, note=note) for note in ("why", "else", "why")]
+    lines = table(replace(bare, ratios=(one, *reasons))).splitlines()
+    assert [line.rpartition("2 | ")[2] for line in lines[2:6]] == [" |", "not so (a) |", "not so (b) |", "not so (a) |"]
+    assert lines[7:9] == ["- (a) why", "- (b) else"]
+
+
+def test_goals_are_met_or_missed() -> None:
+    one = Ratio(what="one", theirs="at least 1", ours=1.0)
+    ratios = (one, replace(one, ours=0.9, note="why"), replace(one, theirs="-"))
+    lines = table(replace(figure("beyond-one"), ratios=ratios)).splitlines()
+    assert lines[0] == "| what | goal | ours | is |"
+    assert [line.split(" | ")[-1] for line in lines[2:5]] == ["met |", "missed (a) |", " |"]
 
 
 def test_a_page_gets_the_tables_of_its_figures_and_keeps_the_rest() -> None:

@@ -43,6 +43,7 @@ def figure_9(effort: Effort, say: Say) -> Figure:
     ours, theirs, ratios = list[tuple[float, float]](), list[tuple[float, float]](), list[Ratio]()
     computed = list[tuple[float, float]]()
     lengths = effort.pick(LENGTHS[:1], LENGTHS)
+    implied_s = list[float]()
     tokens = printed_tokens()
     took_s = tokens * PerformanceModel(spec.profile).step_s(1, KV_TOKENS)
     said = (
@@ -57,17 +58,20 @@ def figure_9(effort: Effort, say: Say) -> Figure:
         ours.append((output, borrowing_s))
         computed.append((output, alone_s))
         theirs.append((output, alone_s + migration_s(spec)))
-        implied_s = FASTER[place] * borrowing_s - alone_s
+        implied_s.append(FASTER[place] * borrowing_s - alone_s)
         ratios.append(
             Ratio(
                 what=f"time for {prompt // 1000}k + {output // 1000}k tokens with live migration, times DistKV-LLM's",
                 theirs=(FASTER[place], FASTER[place]),
                 ours=rounded((alone_s + migration_s(spec)) / borrowing_s),
                 ours_range=_range(spec, prompt, output) if effort is Effort.FULL and output <= MOST_VARIED else None,
-                note=f"Theirs would be a migration of {implied_s:,.0f} s, if tokens take what they take here; ours "
-                f"takes {migration_s(spec):,.0f} s, by how fast others got a model from S3. {said}",
             )
         )
+    note = (
+        f"Theirs would be a migration of {min(implied_s):,.0f} to {max(implied_s):,.0f} s, if tokens take what they "
+        f"take here; ours takes {migration_s(spec):,.0f} s, by how fast others got a model from S3. {said}"
+    )
+    ratios = [replace(one, note=note) for one in ratios]
     ratios.append(
         Ratio(
             what="overhead of migration, times that of communication",

@@ -22,8 +22,18 @@ from distkv.sim.trace import TraceRequest
 OURS, VLLM_MULTI, VLLM_SINGLE = "Infinite-LLM", "vLLM-multi", "vLLM-single"
 NOT_LENT, OUR_RULES = "the same, nothing lent", "vLLM-single by Infinite-LLM's rules"
 MULTI_NOTE = (
-    "Most of what is gained is not by lending (the next row): the state machines keep room for what requests will "
-    "generate, and let those pass that fit beside a document that waits, where vLLM serves in order and computes again."
+    "What is gained is not by lending (the next row): the state machines keep room for what requests will generate, "
+    "and let those pass that fit beside a document that waits, where vLLM serves in order and computes again."
+)
+HOP_NOTE = "Hidden states of each chunk cross the Ethernet between the stages of the one instance."
+FEW_NOTE = (
+    "All memory holds fewer requests than there are instances: so many compute a prompt of their own, and the others "
+    "attend for them at most, where one instance over all GPUs has all of them compute each prompt."
+)
+SINGLE_NOTE = (
+    "Prompts are nearly all of these requests, and computing them is arithmetic, which keeps GPUs as busy where "
+    "matrices are divided among them; then each instance reads its weights for the few requests that its memory holds, "
+    "and one instance over all GPUs once for all."
 )
 MULTI_BAND, SINGLE_BAND = (1.35, 1.73), (1.4, 3.4)
 DRAWS, MOST_DRAWN = 3, 4
@@ -89,12 +99,14 @@ def figure_10a(effort: Effort, say: Say) -> Figure:
 
 def figure_10b(effort: Effort, say: Say) -> Figure:
     """Traces 3 to 8, against one instance over all GPUs."""
+    setups = effort.pick(
+        (replace(long_setup(0), rates_per_s=(0.2,), window_s=20.0, draws=1),), tuple(map(long_setup, range(6)))
+    )
+    held = ", ".join(f"{_held(one):.1f}" for one in setups)
     return _figure(
         "001-10b",
         (OURS, VLLM_SINGLE, OUR_RULES),
-        effort.pick(
-            (replace(long_setup(0), rates_per_s=(0.2,), window_s=20.0, draws=1),), tuple(map(long_setup, range(6)))
-        ),
+        setups,
         SINGLE_BAND,
         _single_note,
         (
@@ -102,7 +114,8 @@ def figure_10b(effort: Effort, say: Say) -> Figure:
             "rules, with chunks of prompts that fill steps or are kept short, whichever generates more; it is "
             "tensor-parallel within a host, and pipelined over Ethernet of 125 MB/s between hosts.",
             f"Rates are {', '.join(f'{load:g}' for load in LOADS)} times what all GPUs can compute and read at most. "
-            "An output has 0.6 % of the tokens of its request, as documents of 004 have.",
+            "An output has 0.6 % of the tokens of its request, as documents of 004 have. All memory holds so many "
+            f"requests of the mean length, trace by trace: {held}.",
         ),
         say,
     )
@@ -131,20 +144,14 @@ def _single_note(setup: Setup, ratio: Ratio) -> str:
     if not ratio.differs:
         return ""
     if ratio.ours > SINGLE_BAND[1]:
-        return "Hidden states of each chunk cross the Ethernet between the stages of the one instance."
+        return HOP_NOTE
+    return FEW_NOTE if _held(setup) < setup.instances else SINGLE_NOTE
+
+
+def _held(setup: Setup) -> float:
+    """How many requests of the mean length the memory of all instances holds."""
     memory = setup.instances * named.kv_tokens(setup.profile)
-    held = memory / statistics.fmean(one.num_tokens for one in dataset(setup.trace))
-    if held < setup.instances:
-        return (
-            f"All memory holds {held:.1f} requests of the mean length: so many of {setup.instances} instances compute "
-            "a prompt of their own, and the others attend for them at most, where one instance over all GPUs has all "
-            "of them compute each prompt."
-        )
-    return (
-        "Prompts are nearly all of these requests, and computing them is arithmetic, which keeps GPUs as busy where "
-        "matrices are divided among them; then each instance reads its weights for the "
-        f"{held / setup.instances:.1f} requests that its memory holds, and one instance over all GPUs once for all."
-    )
+    return memory / statistics.fmean(one.num_tokens for one in dataset(setup.trace))
 
 
 def _figure(
@@ -171,6 +178,7 @@ def _figure(
         ratio = most_ratio(f"{most} {labels[1]}", theirs, ours, other)
         because = most_ratio(f"{most} {labels[2]}", "-", ours, why)
         ratios += [replace(ratio, note=note(setup, ratio)), because]
+    windows = (f"{most(one.window_s for one in setups):,.0f}" for most in (min, max))
     return Figure(
         name=name,
         title=" and ".join(labels[:2]),
@@ -180,9 +188,9 @@ def _figure(
         ratios=tuple(ratios),
         notes=(
             *notes,
-            f"Tokens are counted while requests arrive, for {min(one.window_s for one in setups):,.0f} to "
-            f"{max(one.window_s for one in setups):,.0f} s; where they still grow with the highest rate, nothing is at "
-            "its limit. Ratios without an interval are of one draw; no range, for each is a simulation.",
+            f"Tokens are counted while requests arrive, for {' to '.join(dict.fromkeys(windows))} s; where they "
+            "still grow with the highest rate, nothing is at its limit. Ratios without an interval are of one draw; no "
+            "range, for each is a simulation.",
         ),
     )
 
