@@ -6,6 +6,7 @@ import statistics
 from collections import deque
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -91,16 +92,17 @@ def high(values: list[float], share: float) -> float:
 
 @pytest.mark.parametrize("decodes", [1, 8, 60])
 @pytest.mark.parametrize(
-    "machine",
+    "costs",
     [
-        Machine(key=1e-9),
-        Machine(key=1e-9, free=64),
-        Machine(key=1e-9, noise=0.05),
-        Machine(decode=4e-3, key=10e-9, noise=0.1),
+        {"key": 1e-9},
+        {"key": 1e-9, "free": 64},
+        {"key": 1e-9, "noise": 0.05},
+        {"decode": 4e-3, "key": 10e-9, "noise": 0.1},
     ],
     ids=["plain", "rows that ride free", "noise", "attention"],
 )
-def test_a_long_prompt_doubles_a_step_of_decodes_at_most(machine: Machine, decodes: int) -> None:
+def test_a_long_prompt_doubles_a_step_of_decodes_at_most(costs: dict[str, Any], decodes: int) -> None:
+    machine = Machine(**costs)
     steps = Steps(machine)
     alone = steps.decode(decodes)
     taken = steps.prefill(decodes, 32768)
