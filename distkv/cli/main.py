@@ -63,8 +63,9 @@ class _Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if "-".join(args[:2]) in COMMANDS:
-            args = ["-".join(args[:2]), *args[2:]]
+        if (name := "-".join(args[:2])) in COMMANDS:
+            # Help and errors call it as it was written.
+            return " ".join(args[:2]), self.get_command(ctx, name), args[2:]
         if args[0] not in COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
             # Only a mistake has to wait for the settings to be loaded.
             from distkv.config import nearest

@@ -62,6 +62,16 @@ def test_help_has_examples_that_parse_and_fits(words, columns, capsys, monkeypat
     assert max(map(len, examples)) <= 110
 
 
+@pytest.mark.parametrize("name", [name for name in COMMANDS if "-" in name])
+@pytest.mark.parametrize("between", ["-", " "])
+def test_a_command_of_two_words_is_called_as_it_was_written(name, between, capsys):
+    written = name.replace("-", between)
+    assert distkv_command(*written.split(), "--help") == 0
+    assert capsys.readouterr().out.startswith(f"Usage: distkv {written} [OPTIONS] ")
+    assert distkv_command(*written.split(), "--nothing") == 2
+    assert f"see 'distkv {written} --help'" in capsys.readouterr().err
+
+
 def test_terminals_without_the_letters_get_something_else(cluster):
     done = subprocess.run(
         [sys.executable, "-m", "distkv.cli.main", "top", "--interval", "0.1", "--address", cluster.address],

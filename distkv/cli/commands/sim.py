@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 HELP = """Play a trace to a cluster in simulated time. gManager and rManagers are the real ones; engines and links take
 the time that a profile says. The same arguments give the same result.
 
-A trace is a CSV file with arrival_s, prompt_tokens and output_tokens; distkv sim-trace draws some. A profile is a file
+A trace is a CSV file with arrival_s, prompt_tokens and output_tokens; distkv sim trace draws some. A profile is a file
 of distkv profile, or the name of a GPU and a model, whose times a roofline says. Policies, rates and sizes can be given
 more than once, or separated by commas; each is played with each. single is one instance over the GPUs of all; with
 migrate whole requests move. With a goal it says the smallest cluster that meets it.

@@ -1,4 +1,4 @@
-"""`distkv sim-replay`: whether the controllers decide today what they decided when a process was recorded."""
+"""`distkv sim replay`: whether the controllers decide today what they decided when a process was recorded."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ and otherwise of which event what else. Exits 1 if anything differs.
 
 \b
 Examples:
-  distkv sim-replay gmanager.jsonl i0.jsonl i1.jsonl
-  distkv sim-replay i0.jsonl --json
+  distkv sim replay gmanager.jsonl i0.jsonl i1.jsonl
+  distkv sim replay i0.jsonl --json
 """
 
 

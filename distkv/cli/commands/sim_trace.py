@@ -1,4 +1,4 @@
-"""`distkv sim-trace`: datasets of the papers, drawn again, as traces to simulate or to play."""
+"""`distkv sim trace`: datasets of the papers, drawn again, as traces to simulate or to play."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ deviations and shares of long requests that the tables print. Without a name all
 
 \b
 Examples:
-  distkv sim-trace
-  distkv sim-trace infinite-3 --rate 2 -o trace.csv
-  distkv sim-trace distkv-10 --requests 200 --seed 1 > trace.csv
+  distkv sim trace
+  distkv sim trace infinite-3 --rate 2 -o trace.csv
+  distkv sim trace distkv-10 --requests 200 --seed 1 > trace.csv
 """
 
 

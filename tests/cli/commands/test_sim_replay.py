@@ -1,4 +1,4 @@
-"""`distkv sim-replay`: says whether recordings are decided as they were."""
+"""`distkv sim replay`: says whether recordings are decided as they were."""
 
 from __future__ import annotations
 

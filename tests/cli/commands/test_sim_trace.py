@@ -1,4 +1,4 @@
-"""`distkv sim-trace`: traces from datasets of the papers."""
+"""`distkv sim trace`: traces from datasets of the papers."""
 
 from __future__ import annotations
 
