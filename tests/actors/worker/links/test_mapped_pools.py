@@ -36,7 +36,7 @@ from distkv.wire.messages.from_worker import Checksummed, Pulled
 from distkv.wire.messages.to_worker import Checksum, Pull, Shutdown
 from distkv.wire.worker_pipe import WorkerEnd, WorkerPipe
 from tests.actors.links import DEADLINE_S, close_links, identity, peer_links
-from tests.actors.worker.mapped_sources import Source
+from tests.actors.worker.links.mapped_sources import Source
 from tests.engine.device import fake_cuda
 from tests.waiting import wait_until
 from tests.wire.links.device_pools import SharedPool, on_host
@@ -337,7 +337,7 @@ def test_pools_that_are_not_shared(monkeypatch: pytest.MonkeyPatch) -> None:
 
 OWNER = """
 import sys, msgspec
-from tests.actors.worker.test_mapped_pools import Source, made
+from tests.actors.worker.links.test_mapped_pools import Source, made
 with made() as pool:
     served = Source(pool)
     sys.stdout.buffer.write(msgspec.json.encode(served.listener.endpoint) + b"\\n")

@@ -20,6 +20,8 @@ from distkv.kernels import Partial
 from distkv.types import Transport
 from distkv.wire.links import PoolMemory, TensorLink, connect, hello_to, listen
 from distkv.wire.messages.common import Member
+from distkv.wire.messages.from_worker import SeqResult
+from distkv.wire.messages.to_worker import SeqStep, Step
 from tests.actors.links import DEADLINE_S, identity
 from tests.engine.harness import Engine
 from tests.engine.lent import Lent
@@ -110,3 +112,11 @@ class Creditors:
 
     def close(self) -> None:
         self._stack.close()
+
+
+def run(runner: StepRunner, *seqs: SeqStep, step_id: int = 1) -> tuple[SeqResult, ...]:
+    return runner.run(Step(step_id=step_id, seqs=seqs))
+
+
+def decode(lent: Lent, **fields: Any) -> SeqStep:
+    return lent.step(49, 50, **fields)
