@@ -7,8 +7,8 @@ from statistics import fmean
 from distkv.sim.run import SimResult, simulate
 from distkv.types import PolicyName
 from distkv.wire.messages.profile import LinkProfile
+from tests.sim.timed.lending.test_pays import documents
 from tests.sim.timed.parts import spec
-from tests.sim.timed.test_pays import documents
 
 SLOW = LinkProfile(round_trip_s=1e-4, bytes_per_s=1e7, read_bytes_per_s=1e7)
 """A row's queries and partials take 3 ms in all layers, and its tokens 0.1 ms to compute."""

@@ -9,8 +9,8 @@ import pytest
 
 from distkv.control.performance.model import PerformanceModel
 from distkv.wire.messages.from_worker import StepResult
+from tests.sim.timed.engine.test_engine import Bench, seq, step
 from tests.sim.timed.parts import PROFILE, profile
-from tests.sim.timed.test_engine import Bench, seq, step
 
 PIPE_S = 1e-3
 FIRST_S, EACH_S = 0.0201, 1e-6
