@@ -1,4 +1,4 @@
-"""Floods of real daemons, by recipes that once ended processes (see tests/wire/abort_recipes.py).
+"""Floods of real daemons, by recipes that once ended processes (see tests/wire/channels/abort_recipes.py).
 
 `python -m tests.cluster.attacked.floods gmanager|instance|gateway TRIES`: whether the daemon still runs, and answers,
 after each of them. A gManager and an instance are flooded by strangers, a gateway by the instances it has asked, while
@@ -33,7 +33,7 @@ from tests.client.fakes import FakeGManager, FakeInstance
 from tests.cluster.conftest import started
 from tests.cluster.driving import eventually
 from tests.cluster.standstill import main_thread_stands_still
-from tests.wire.abort_recipes import ENVELOPES, FRAME, MESSAGES, flood_and_leave, ping_and_reset
+from tests.wire.channels.abort_recipes import ENVELOPES, FRAME, MESSAGES, flood_and_leave, ping_and_reset
 
 OF_STRANGER = encode_envelope(ENVELOPES.wrap(Leave(instance_id="stranger", incarnation=1)))
 OF_NOBODY = TokenChunk(request_id="nobody's", token_ids=(0,), text="0 ")

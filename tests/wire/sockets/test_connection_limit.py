@@ -18,7 +18,7 @@ from distkv.wire.messages.envelope import Control
 from distkv.wire.messages.to_gmanager import MembersQuery
 from distkv.wire.messages.to_rmanager import KeepAlive
 from distkv.wire.sockets.options import MAX_SOCKETS, shared_context
-from tests.wire.abort_recipes import handshaken
+from tests.wire.channels.abort_recipes import handshaken
 
 DEADLINE_S = 20.0
 MOST = 16

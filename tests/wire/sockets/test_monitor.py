@@ -17,7 +17,7 @@ from distkv.wire.channel import ClientChannel, ServerChannel
 from distkv.wire.inboxes import CLIENT_CONNECTION, GMANAGER_PORT
 from distkv.wire.sockets.monitor import Monitor
 from distkv.wire.sockets.options import open_socket
-from tests.wire.abort_recipes import handshaken
+from tests.wire.channels.abort_recipes import handshaken
 
 # Two events each, and ZeroMQ's own bound is 2,000 of them.
 CONNECTIONS = 1_500

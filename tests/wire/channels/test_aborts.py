@@ -10,7 +10,7 @@ import pytest
 
 def run(recipe: str, tries: int) -> None:
     """In a process of its own, which is what an abort ends."""
-    command = [sys.executable, "-m", "tests.wire.abort_recipes", recipe, str(tries)]
+    command = [sys.executable, "-m", "tests.wire.channels.abort_recipes", recipe, str(tries)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"exit code {done.returncode}\n{done.stderr}"
 
@@ -23,5 +23,5 @@ def test_no_recipe_aborts(recipe: str, tries: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("recipe", "tries"), [("flood", 200), ("ping", 300), ("blocked", 200)])
 def test_no_recipe_aborts_in_hundreds_of_tries(recipe: str, tries: int) -> None:
-    """For a thousand: `python -m tests.wire.abort_recipes RECIPE 1000`, some minutes each."""
+    """For a thousand: `python -m tests.wire.channels.abort_recipes RECIPE 1000`, some minutes each."""
     run(recipe, tries)

@@ -23,7 +23,7 @@ from distkv.wire.messages.to_gmanager import MembersQuery
 from distkv.wire.messages.to_rmanager import Cancel, KeepAlive
 from distkv.wire.sockets.options import CUT_OFF_S
 from tests.waiting import DEADLINE_S, soon, until
-from tests.wire.strangers import stranger_at
+from tests.wire.channels.strangers import stranger_at
 
 
 async def test_ask_and_answer(

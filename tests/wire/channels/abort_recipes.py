@@ -1,7 +1,7 @@
 """Ways in which a connection could end the whole process of the other end, inside libzmq (3937, 4364, 4767).
 
-`python -m tests.wire.abort_recipes flood|ping|blocked TRIES`: the process aborts if one of them works. A recipe needs
-more messages than a receive high-water mark admits, and a reader that does not read meanwhile.
+`python -m tests.wire.channels.abort_recipes flood|ping|blocked TRIES`: the process aborts if one of them works.
+A recipe needs more messages than a receive high-water mark admits, and a reader that does not read meanwhile.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from distkv.wire.messages.to_gmanager import MembersQuery
 from distkv.wire.messages.to_rmanager import KeepAlive, Members
 from distkv.wire.rejections import MAX_BAD_IN_A_ROW
 from tests.waiting import soon, until
-from tests.wire.strangers import stranger_at
+from tests.wire.channels.strangers import stranger_at
 
 
 @pytest.mark.parametrize(
