@@ -13,7 +13,7 @@ from distkv.gateway.operations import concurrency_limit as module
 from distkv.gateway.operations.concurrency_limit import ConcurrencyLimit
 from distkv.gateway.schema.errors import ApiError
 from distkv.wire.messages.to_rmanager import Submit
-from tests.gateway.api.test_event_stream import connect
+from tests.gateway.api.streams.test_event_stream import connect
 from tests.gateway.harness import error_of, silence, speak, until
 
 Start = Callable[..., Any]
