@@ -44,8 +44,8 @@ Examples:
 
 
 def module_of(name: str) -> str:
-    """The module that has a command."""
-    return f"distkv.cli.commands.{name.replace('-', '_')}"
+    """The module that has a command. Those of `sim` have a room, of which `sim` by itself is one."""
+    return f"distkv.cli.commands.{'sim.play' if name == 'sim' else name.replace('-', '.')}"
 
 
 class _Commands(click.Group):
