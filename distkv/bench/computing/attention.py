@@ -17,9 +17,9 @@ import torch
 
 from distkv.bench.harness.alternate import Samples, alternate, paired_ratio
 from distkv.bench.harness.command import Measured, Say, benchmark, unit_of_name
-from distkv.bench.harness.gpu import COPY_BYTES, gpu_of
 from distkv.bench.harness.machine import machine_facts, versions_of
 from distkv.bench.harness.report import Goal, Report, at_least, results
+from distkv.bench.harness.timing.gpu import COPY_BYTES, gpu_of
 from distkv.bench.workloads.computing.attention import BLOCK_TOKENS, STREAM_BYTES, Keys, Shape, merging, rate, streaming
 from distkv.errors import ConfigError
 from distkv.kernels import Backend

@@ -18,7 +18,7 @@ from torch import Tensor
 from distkv.bench.harness.alternate import Measure, Turns
 from distkv.bench.harness.command import Measured, Say, benchmark
 from distkv.bench.harness.machine import machine_facts, versions_of
-from distkv.bench.harness.plot import write_lines
+from distkv.bench.harness.plots.plot import write_lines
 from distkv.bench.harness.report import Report, results, show_lines
 from distkv.bench.split_attention.goals import goals_of, sent_case, time_case, unit_of
 from distkv.bench.split_attention.group import Group, Step, started

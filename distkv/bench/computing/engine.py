@@ -23,10 +23,10 @@ from distkv.bench.baselines.comparison import OURS, Comparison, Contender
 from distkv.bench.baselines.goals import goals_of, outside_goal
 from distkv.bench.baselines.process import BaselineFailed, BaselineProcess
 from distkv.bench.baselines.setup import BASELINES, CACHE, python_of
-from distkv.bench.harness.bandwidth import Bandwidth
 from distkv.bench.harness.command import Measured, Say, benchmark
 from distkv.bench.harness.machine import machine_facts, versions_of
 from distkv.bench.harness.report import Report, Result, results
+from distkv.bench.harness.timing.bandwidth import Bandwidth
 
 PACKAGES = ("torch", "pyzmq", "msgspec", "uvloop")
 HELP = """One instance beside transformers, llama.cpp and vLLM on the same random checkpoint: decode after prompts of

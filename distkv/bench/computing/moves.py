@@ -21,8 +21,8 @@ from distkv.bench.baselines.checkpoints import MODELS, checkpoint
 from distkv.bench.harness.alternate import alternate
 from distkv.bench.harness.command import Measured, Say, benchmark, unit_of_name
 from distkv.bench.harness.machine import machine_facts, versions_of
-from distkv.bench.harness.processes import thread_seconds
 from distkv.bench.harness.report import Report, results
+from distkv.bench.harness.timing.processes import thread_seconds
 from distkv.bench.move_cells.goals import (
     ALONE,
     BURST,

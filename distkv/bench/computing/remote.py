@@ -21,8 +21,8 @@ from distkv.bench.baselines.checkpoints import Model as Shape
 from distkv.bench.harness.alternate import Samples, alternate
 from distkv.bench.harness.command import Measured, Say, benchmark, unit_of_name
 from distkv.bench.harness.machine import machine_facts, versions_of
-from distkv.bench.harness.processes import cpu_seconds
 from distkv.bench.harness.report import Report, results
+from distkv.bench.harness.timing.processes import cpu_seconds
 from distkv.bench.remote_cells.debtor import Debtor, DecodeSteps
 from distkv.bench.remote_cells.goals import (
     ALONE,

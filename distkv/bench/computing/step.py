@@ -17,11 +17,11 @@ import torch
 
 from distkv.bench.baselines.checkpoints import MODELS
 from distkv.bench.harness.alternate import Samples, alternate, paired_ratio
-from distkv.bench.harness.bandwidth import Bandwidth
 from distkv.bench.harness.command import Measured, Say, benchmark, unit_of_name
-from distkv.bench.harness.gpu import COPY_BYTES, GpuClock, copying, gpu_facts, gpu_of
 from distkv.bench.harness.machine import machine_facts, versions_of
 from distkv.bench.harness.report import Goal, Report, at_least, results
+from distkv.bench.harness.timing.bandwidth import Bandwidth
+from distkv.bench.harness.timing.gpu import COPY_BYTES, GpuClock, copying, gpu_facts, gpu_of
 from distkv.bench.workloads.computing.decode_steps import DecodeSteps
 from distkv.bench.workloads.computing.random_model import random_model
 from distkv.engine.device.device import Device

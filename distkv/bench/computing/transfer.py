@@ -20,8 +20,8 @@ import click
 from distkv.bench.harness.alternate import Measure, Samples, Turns, median_interval, paired_ratio
 from distkv.bench.harness.command import Measured, Say, benchmark, unit_of_name
 from distkv.bench.harness.machine import machine_facts, versions_of
-from distkv.bench.harness.processes import cpu_seconds
 from distkv.bench.harness.report import Goal, Report, at_least, judged, results
+from distkv.bench.harness.timing.processes import cpu_seconds
 from distkv.bench.transfers.layouts import KINDS, Kind, Layout, fill
 from distkv.bench.transfers.owner import Owner, Served
 from distkv.bench.transfers.placement import held, placements

@@ -21,7 +21,7 @@ from distkv.bench.harness.alternate import Samples
 from distkv.bench.harness.command import Measured, Say, benchmark
 from distkv.bench.harness.kept import keep
 from distkv.bench.harness.machine import machine_facts, versions_of
-from distkv.bench.harness.plot import write_curves
+from distkv.bench.harness.plots.plot import write_curves
 from distkv.bench.harness.report import Goal, Report, results
 from distkv.bench.workloads.deciding.gmanager_joining import join_at_once
 from distkv.bench.workloads.deciding.gmanager_load import Fleet

@@ -17,7 +17,7 @@ import click
 from distkv.bench.harness.alternate import alternate
 from distkv.bench.harness.command import Measured, Say, benchmark
 from distkv.bench.harness.machine import machine_facts, versions_of
-from distkv.bench.harness.plot import write_curves
+from distkv.bench.harness.plots.plot import write_curves
 from distkv.bench.harness.report import Goal, Report, results
 from distkv.sim.collecting import rarely_collected
 from distkv.sim.profiles.built_in import built_in, kv_tokens

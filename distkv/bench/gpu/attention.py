@@ -18,7 +18,9 @@ import torch
 
 from distkv.bench.harness.alternate import Samples, alternate, paired_ratio
 from distkv.bench.harness.command import Measured, Say
-from distkv.bench.harness.gpu import (
+from distkv.bench.harness.machine import machine_facts, versions_of
+from distkv.bench.harness.report import Goal, Report, at_least, results
+from distkv.bench.harness.timing.gpu import (
     Clock,
     Work,
     clock_of,
@@ -28,8 +30,6 @@ from distkv.bench.harness.gpu import (
     timed_milliseconds,
     timed_rate,
 )
-from distkv.bench.harness.machine import machine_facts, versions_of
-from distkv.bench.harness.report import Goal, Report, at_least, results
 from distkv.bench.workloads.computing.attention import BLOCK_TOKENS, Shape
 from distkv.bench.workloads.computing.gpu_attention import FLASH_ATTENTION_3, FLASHINFER, Cells, PagedBatch
 from distkv.kernels import Backend

@@ -15,8 +15,8 @@ import torch
 from distkv.bench.gpu.record import Record
 from distkv.bench.gpu.running import Done, run
 from distkv.bench.gpu.stages import Stage, stages_of
-from distkv.bench.harness.gpu import gpu_facts, gpu_of
 from distkv.bench.harness.machine import machine_facts, versions_of
+from distkv.bench.harness.timing.gpu import gpu_facts, gpu_of
 from distkv.errors import ConfigError
 
 VERSIONS = ("torch", "triton", "flashinfer-python", "pytest")

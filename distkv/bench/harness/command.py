@@ -13,7 +13,7 @@ from rich.console import Console
 from distkv.bench.harness.alternate import Samples
 from distkv.bench.harness.kept import Kept, keeping
 from distkv.bench.harness.machine import machine_facts, versions_of
-from distkv.bench.harness.plot import require_matplotlib, write_plot
+from distkv.bench.harness.plots.plot import require_matplotlib, write_plot
 from distkv.bench.harness.report import Report, results, show, write_json
 
 Say = Callable[[str], None]

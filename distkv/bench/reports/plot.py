@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from distkv.bench.harness.command import Benchmark
-from distkv.bench.harness.plot import require_matplotlib
+from distkv.bench.harness.plots.plot import require_matplotlib
 from distkv.bench.harness.report import Report
 from distkv.bench.rooms import modules
 

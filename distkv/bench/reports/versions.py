@@ -21,8 +21,8 @@ import distkv
 from distkv.bench.harness.alternate import Samples, alternate, paired_ratio
 from distkv.bench.harness.command import Measured, Say, benchmark
 from distkv.bench.harness.machine import machine_facts, versions_of
+from distkv.bench.harness.plots.units import better
 from distkv.bench.harness.report import Goal, Report, results
-from distkv.bench.harness.units import better
 from distkv.bench.serving.smoke import unit_of
 from distkv.errors import ConfigError
 

@@ -23,7 +23,7 @@ from distkv.bench.baselines.setup import CACHE
 from distkv.bench.harness.alternate import Samples, Turns, paired_ratio
 from distkv.bench.harness.command import Measured, Say, benchmark
 from distkv.bench.harness.machine import machine_facts, versions_of
-from distkv.bench.harness.plot import write_lines
+from distkv.bench.harness.plots.plot import write_lines
 from distkv.bench.harness.report import Report, results, show_lines
 from distkv.bench.pooling.contenders import NAMES, OFF, POLICIES, Given, default_policy, start
 from distkv.bench.pooling.goals import Found, goals

@@ -25,8 +25,8 @@ from distkv.actors.task_scope import task_scope
 from distkv.bench.harness.alternate import Samples, alternate, paired_ratio
 from distkv.bench.harness.command import Measured, Say, benchmark
 from distkv.bench.harness.machine import machine_facts, raise_descriptor_limit, versions_of
-from distkv.bench.harness.processes import cpu_seconds
 from distkv.bench.harness.report import Goal, Report, at_least, results
+from distkv.bench.harness.timing.processes import cpu_seconds
 from distkv.bench.workloads.http_load import LoadResult
 from distkv.client.async_client import AsyncClient
 from distkv.client.local.cluster import LocalCluster

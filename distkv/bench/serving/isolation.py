@@ -27,8 +27,8 @@ from distkv.bench.attacks.requests import FULL, QUICK, Attack, attacks
 from distkv.bench.harness.alternate import Samples, alternate
 from distkv.bench.harness.command import Measured, Say, benchmark
 from distkv.bench.harness.machine import machine_facts, raise_descriptor_limit, versions_of
-from distkv.bench.harness.processes import OtherPrograms
 from distkv.bench.harness.report import Goal, Report, results
+from distkv.bench.harness.timing.processes import OtherPrograms
 from distkv.client.local.cluster import LocalCluster
 from distkv.demo.random_checkpoint import make_checkpoint
 

@@ -14,9 +14,9 @@ import click
 
 from distkv.bench.harness.command import Measured, Say, benchmark
 from distkv.bench.harness.contenders import require_transformers
-from distkv.bench.harness.exact import UNIT, Score, score_row, show_scores, write_heat_map
 from distkv.bench.harness.kept import keep_rows
 from distkv.bench.harness.machine import machine_facts, versions_of
+from distkv.bench.harness.plots.exact import UNIT, Score, score_row, show_scores, write_heat_map
 from distkv.bench.harness.report import Goal, Report, Result
 from distkv.bench.recall_cells.answer_cache import AnswerCache, Answers
 from distkv.bench.recall_cells.cells import (

@@ -24,8 +24,8 @@ from distkv.bench.baselines.checkpoints import MODELS, checkpoint
 from distkv.bench.harness.alternate import Samples, alternate_in_loop, median_interval, paired_ratio
 from distkv.bench.harness.command import Measured, Say, benchmark, unit_of_name
 from distkv.bench.harness.machine import machine_facts, versions_of
-from distkv.bench.harness.processes import thread_seconds
 from distkv.bench.harness.report import Goal, Report, judged, results
+from distkv.bench.harness.timing.processes import thread_seconds
 from distkv.bench.workloads.planning import PlanningGManager, planning_at, until
 from distkv.bench.workloads.streams import Streams
 from distkv.client.async_client import AsyncClient

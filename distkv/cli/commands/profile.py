@@ -56,7 +56,7 @@ def _command(
     network_gbit_s: float | None,
     **params: Any,
 ) -> int:
-    from distkv.bench.harness.plot import require_matplotlib
+    from distkv.bench.harness.plots.plot import require_matplotlib
     from distkv.bench.profiling.plot import draw
     from distkv.bench.profiling.run import run, summary, with_network
     from distkv.wire.profile_file import save_profile

@@ -17,7 +17,7 @@ pytest.importorskip("triton", reason="Triton is not installed: it comes with the
 
 from distkv.bench.computing import attention
 from distkv.bench.gpu import attention as gpu_attention
-from distkv.bench.harness.gpu import gpu_of
+from distkv.bench.harness.timing.gpu import gpu_of
 from distkv.bench.workloads.computing import gpu_attention as gpu_workload
 from distkv.bench.workloads.computing.attention import Shape
 from distkv.bench.workloads.computing.gpu_attention import Cells, PagedBatch

@@ -11,13 +11,14 @@ import pytest
 from rich.console import Console
 
 from distkv.bench.deciding import queue
-from distkv.bench.harness import command, plot
+from distkv.bench.harness import command
 from distkv.bench.harness.alternate import Ratio, Samples, alternate, paired_ratio
 from distkv.bench.harness.command import Measured, benchmark, unit_of_name
 from distkv.bench.harness.kept import keep, keep_rows
 from distkv.bench.harness.machine import machine_facts, versions_of
+from distkv.bench.harness.plots import plot
+from distkv.bench.harness.plots.units import HIGHER, LOADS, LOWER, better
 from distkv.bench.harness.report import Goal, Report, Result, judged, results, show, show_lines, write_json
-from distkv.bench.harness.units import HIGHER, LOADS, LOWER, better
 from distkv.bench.pooling import summary
 from distkv.bench.reports.plot import main as draw
 from distkv.bench.serving import concurrency, interference

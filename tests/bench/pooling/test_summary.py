@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from distkv.bench.harness.units import better
+from distkv.bench.harness.plots.units import better
 from distkv.bench.pooling.summary import (
     EACH,
     FIRST,

@@ -5,7 +5,7 @@ import json
 import click
 import pytest
 
-from distkv.bench.harness.exact import Score
+from distkv.bench.harness.plots.exact import Score
 from distkv.bench.recall_cells import cells, instances
 from distkv.bench.recall_cells.answer_cache import AnswerCache
 from distkv.bench.serving import recall

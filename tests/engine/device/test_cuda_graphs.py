@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from distkv.bench.harness.gpu import GpuClock
+from distkv.bench.harness.timing.gpu import GpuClock
 from distkv.engine.device import cuda_graphs
 from distkv.engine.device.cuda_graphs import GraphMemory
 

@@ -43,7 +43,7 @@ def _command(
     trace_paths: tuple[Path, ...],
     quick: bool,
 ) -> int:
-    from distkv.bench.harness.plot import require_matplotlib
+    from distkv.bench.harness.plots.plot import require_matplotlib
     from distkv.bench.simulation.paper_plot import draw
     from distkv.bench.workloads.trace import read_trace
 

@@ -42,7 +42,7 @@ TABLE_WIDTH = 152
 
 
 def _command(**options: Any) -> int:
-    from distkv.bench.harness.plot import require_matplotlib
+    from distkv.bench.harness.plots.plot import require_matplotlib
     from distkv.bench.simulation.needed import needed
     from distkv.bench.simulation.plot import draw
     from distkv.bench.simulation.sweep import sweep

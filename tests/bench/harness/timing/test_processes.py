@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from distkv.bench.harness import processes
-from distkv.bench.harness.processes import OtherPrograms, cpu_seconds
+from distkv.bench.harness.timing import processes
+from distkv.bench.harness.timing.processes import OtherPrograms, cpu_seconds
 
 BUSY = "import time\nwhile time.process_time() < 0.3: pass"
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")

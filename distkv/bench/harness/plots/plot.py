@@ -11,8 +11,8 @@ from typing import Any
 
 import click
 
+from distkv.bench.harness.plots.units import better
 from distkv.bench.harness.report import Report, Result
-from distkv.bench.harness.units import better
 
 BARS = "bar: median of all rounds; whiskers: least and most; number: the first bar's median divided by this one's"
 LINES = "point: median of all rounds; whiskers: least and most"
