@@ -14,7 +14,7 @@ import pytest
 import distkv
 from distkv import events
 from distkv.events import ClusterEvent
-from distkv.log import PRIVATE_FIELDS
+from distkv.log.lines import PRIVATE_FIELDS
 
 KINDS = ClusterEvent.__subclasses__()
 OF_EVERY_LINE = {"event", "cause", "level", "timestamp", "process", "instance_id"}

@@ -24,8 +24,6 @@ LEAVES = {
     "clock",
     "log",
     "events",
-    "printable",
-    "line_limit",
     "structured_output",
     "process_priority",
     "places",

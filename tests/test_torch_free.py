@@ -9,7 +9,7 @@ import pytest
 
 LIGHT_MODULES = (
     "distkv",
-    "distkv.log",
+    "distkv.log.lines",
     "distkv.wire.channel",
     "distkv.wire.worker_pipe",
     "distkv.wire.links",

@@ -15,7 +15,7 @@ import structlog
 
 from distkv.clock import Clock
 from distkv.events import ClusterEvent
-from distkv.line_limit import LineLimit
+from distkv.log.line_limit import LineLimit
 
 BURST_LINES, LINES_PER_S = 1000, 200.0
 """Of each kind of event."""

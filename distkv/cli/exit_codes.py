@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import click
 
 from distkv.errors import CheckpointError, ClusterUnreachable, ConfigError, DistKVError, InvalidParams, RequestFailed
-from distkv.printable import printable_lines
+from distkv.log.printable import printable_lines
 
 
 def run(command: click.Command, args: Sequence[str] | None = None) -> int:

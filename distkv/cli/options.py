@@ -27,7 +27,7 @@ from distkv.config import (
     load_file,
     settings_of,
 )
-from distkv.log import PRIVATE_FIELDS
+from distkv.log.lines import PRIVATE_FIELDS
 
 CONFIG_PATH = "distkv.config"
 """Where a context keeps the path of the config file that was read."""

@@ -106,7 +106,7 @@ LOGGING = """
 import json, os, sys
 import click, structlog
 from distkv.cli.exit_codes import run
-from distkv.log import configure
+from distkv.log.lines import configure
 
 def callback():
     configure("x")

@@ -23,7 +23,7 @@ from distkv.config import GManagerConfig, parse_address
 from distkv.control.cluster.gmanager import GManager
 from distkv.control.commands import Answer, Broadcast, GManagerCommand, GManagerRequested, Publish, Tick
 from distkv.errors import ConfigError
-from distkv.line_limit import LineLimit
+from distkv.log.line_limit import LineLimit
 from distkv.wire.address import join_host_port
 from distkv.wire.channel import ServerChannel
 from distkv.wire.envelope_factory import EnvelopeFactory

@@ -51,7 +51,7 @@ from distkv.engine.model.weights import fingerprint
 from distkv.engine.step.runner import StepRunner
 from distkv.engine.step.warm_up import warm_up
 from distkv.errors import CheckpointError, ConfigError, LinkClosed
-from distkv.log import configure
+from distkv.log.lines import configure
 from distkv.wire.links import LinkIdentity, listen, register
 from distkv.wire.messages import from_worker as fw
 from distkv.wire.messages import to_worker as tw

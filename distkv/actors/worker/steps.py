@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from distkv.engine.step.runner import Begun, StepRunner
-from distkv.log import about
+from distkv.log.lines import about
 from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.from_worker import StepResult
 from distkv.wire.messages.to_worker import Forget, Step

@@ -11,7 +11,7 @@ import msgspec
 from distkv.cli.options import address_option
 from distkv.cli.signals import signals_interrupt
 from distkv.client.blocking import Client
-from distkv.printable import printable
+from distkv.log.printable import printable
 
 HELP = """Say why the rBlocks of a request lie where they lie: which instance serves it and why, what it has borrowed
 when, from whom and for what, what came home, what was lost or preempted, and what its next decision depends on. REQUEST

@@ -16,7 +16,7 @@ from distkv.cli.options import address_option
 from distkv.cli.signals import signals_interrupt
 from distkv.client.blocking import Client
 from distkv.client.views.cluster_status import by_place, remote_share
-from distkv.printable import printable
+from distkv.log.printable import printable
 from distkv.wire.messages.to_client import ClusterState, RequestStatus, Status
 
 MAX_REQUESTS = 20

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from distkv.errors import ConfigError, MalformedMessage
-from distkv.log import PRIVATE_FIELDS
+from distkv.log.lines import PRIVATE_FIELDS
 from distkv.token_ids import unpack
 from distkv.wire.capture import Frame, frames
 from distkv.wire.messages import envelope

@@ -13,7 +13,7 @@ import structlog
 from distkv.cli.daemons.daemon import Ready, daemon_options, serve
 from distkv.cli.options import resolve, setting_options
 from distkv.config import Settings, values_of
-from distkv.log import configure
+from distkv.log.lines import configure
 from distkv.process_priority import begin_loop
 
 S = TypeVar("S", bound=Settings)

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from distkv.cli.live.samples import Loan, Sample, loans, rates
 from distkv.client.views.cluster_status import by_place, mean_gains, remote_share
-from distkv.printable import printable
+from distkv.log.printable import printable
 from distkv.wire.messages.to_client import ClusterState, InstanceStatus, RequestStatus, SlotCounts
 
 STATE_STYLE = {

@@ -23,7 +23,7 @@ from distkv.client.local.cluster_settings import ClusterSettings
 from distkv.client.local.restarts import WINDOW_S, Restarts
 from distkv.client.local.supervisor import Died, Restarted, Supervisor
 from distkv.config import UpConfig
-from distkv.log import configure
+from distkv.log.lines import configure
 
 LOG_NAME = "up.log"
 STOP_GRACE_S = 10.0

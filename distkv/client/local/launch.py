@@ -13,7 +13,7 @@ from typing import Any
 import distkv
 from distkv.config import SECTIONS, Setting, build, nearest, parse_cores, settings_of, values_of
 from distkv.errors import ConfigError
-from distkv.log import PRIVATE_FIELDS
+from distkv.log.lines import PRIVATE_FIELDS
 
 MODULES = {
     "gmanager": "distkv.cli.daemons.gmanager",

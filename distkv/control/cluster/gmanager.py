@@ -33,7 +33,7 @@ from distkv.control.cluster.silence import (
 )
 from distkv.control.commands import Answer, GManagerCommand, GManagerRequested, Publish, Tick
 from distkv.control.query_limit import QueryLimit
-from distkv.line_limit import LineLimit
+from distkv.log.line_limit import LineLimit
 from distkv.types import InstanceState
 from distkv.wire.messages import to_gmanager as tg
 from distkv.wire.messages.common import Member

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from distkv.gateway.metrics.request_metrics import Metrics
 from distkv.gateway.operations.paths import QUIET_PATHS
 from distkv.gateway.schema.errors import internal
-from distkv.log import about
+from distkv.log.lines import about
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 MAX_REQUEST_ID = 128

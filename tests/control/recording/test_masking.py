@@ -10,7 +10,7 @@ import pytest
 from distkv.control import commands as c
 from distkv.control.recording import records
 from distkv.control.recording.masking import Masking
-from distkv.log import PRIVATE_FIELDS
+from distkv.log.lines import PRIVATE_FIELDS
 from distkv.token_ids import unpack
 from distkv.types import SamplingParams
 from distkv.wire.messages import from_worker as fw

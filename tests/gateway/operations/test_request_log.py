@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import structlog
 
-from distkv import log
+from distkv.log import lines as log
 from tests.gateway.harness import ends, error_of
 
 Start = Callable[..., Any]

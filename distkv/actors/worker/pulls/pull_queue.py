@@ -17,7 +17,7 @@ from distkv.actors.worker.pulls.batch import Batch, Share, take_shares
 from distkv.actors.worker.pulls.pull_job import Ends, PullJob
 from distkv.engine.attention.spans import SpanRegistry
 from distkv.errors import DistKVError, LinkError, MalformedMessage, WireError
-from distkv.log import about
+from distkv.log.lines import about
 from distkv.wire.links import Pool, TensorLink
 
 BATCH_BYTES = 4 * 2**20

@@ -14,7 +14,7 @@ import structlog
 
 from distkv.config import check_bind
 from distkv.errors import ConfigError, LinkClosed, LinkError, LinkTimeout, WireError
-from distkv.line_limit import LineLimit
+from distkv.log.line_limit import LineLimit
 from distkv.wire.address import PORT_HINT, join_host_port, split_host_port
 from distkv.wire.links.base import MAX_BODY_BYTES, MAX_HEADER_BYTES
 from distkv.wire.links.handshake import HANDSHAKE_HEADER_BYTES, LinkIdentity, answer_hello, refusal

@@ -7,7 +7,7 @@ import pytest
 
 from distkv import events
 from distkv.control.cluster.gmanager import FORGET_DEAD_S
-from distkv.line_limit import BURST_LINES
+from distkv.log.line_limit import BURST_LINES
 from distkv.wire.messages import to_gmanager as tg
 from distkv.wire.messages.to_rmanager import HeartbeatAck, JoinRefused, Members
 from tests.control.cluster.managed import Managed

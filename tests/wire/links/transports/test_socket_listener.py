@@ -7,7 +7,7 @@ import socket
 
 from structlog.testing import capture_logs
 
-from distkv.line_limit import BURST_LINES
+from distkv.log.line_limit import BURST_LINES
 from distkv.wire.links.transports.socket_listener import SocketListener
 from tests.wire.links.peers import PEER, accepting, random_pool
 

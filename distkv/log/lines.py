@@ -19,8 +19,8 @@ import msgspec
 import structlog
 
 from distkv.errors import ConfigError
-from distkv.line_limit import LineLimit
-from distkv.printable import printable, printable_lines
+from distkv.log.line_limit import LineLimit
+from distkv.log.printable import printable, printable_lines
 from distkv.types import LogLevel
 
 LEVELS: tuple[LogLevel, ...] = get_args(LogLevel)

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import structlog
 
-from distkv import log
 from distkv.errors import ConfigError
-from distkv.line_limit import BURST_LINES
+from distkv.log import lines as log
+from distkv.log.line_limit import BURST_LINES
 from distkv.types import SamplingParams
 from distkv.wire.messages.envelope import Envelope
 from distkv.wire.messages.to_rmanager import Submit
