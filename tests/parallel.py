@@ -21,7 +21,7 @@ PROCESSES = (
     "tests/offline/",
 )
 """They share clusters and fixed ports, take all processors when their processes start, and look at times."""
-ONE_BY_ONE = ("tests/sim/", "tests/kernels/", "tests/test_native_build.py")
+ONE_BY_ONE = ("tests/sim/", "tests/kernels/", "tests/project/test_native_build.py")
 """Modules of which single tests take long."""
 NICENESS = 5
 STARTED_WITH = os.nice(0)

@@ -25,7 +25,7 @@ from distkv.config import values as values_module
 from distkv.config.table import groups_of
 from distkv.config.values import is_loopback
 from distkv.errors import ConfigError
-from tests.test_layering import FORBIDDEN, imports_of
+from tests.project.test_layering import FORBIDDEN, imports_of
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from distkv.cli.exit_codes import run
 from distkv.cli.main import COMMANDS, command, module_of
 from distkv.client.local.launch import MODULES
 from tests.client.fakes import count_up
-from tests.test_torch_free import loaded_by
+from tests.project.test_torch_free import loaded_by
 
 
 def distkv_command(*args: str) -> int:

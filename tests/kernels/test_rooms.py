@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import distkv
-from tests.test_layering import imports_of
+from tests.project.test_layering import imports_of
 
 KERNELS = Path(distkv.__file__).parent / "kernels"
 DEVICES = {"cpu", "triton"}

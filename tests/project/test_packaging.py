@@ -1,4 +1,4 @@
-"""What is in the wheel, as pyproject.toml has it; tests/test_native_build.py builds one."""
+"""What is in the wheel, as pyproject.toml has it; tests/project/test_native_build.py builds one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from setuptools import find_namespace_packages
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 TRAINING = "distkv.demo.train"
 

@@ -36,7 +36,7 @@ from distkv.wire.messages.to_client import (
 )
 from tests.wire.golden.field_tables import TABLE, meanings, message_types, table_of
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
     ROOT / "README.md",
     ROOT / "CHANGELOG.md",

@@ -14,7 +14,7 @@ import pytest
 
 from distkv.kernels.cpu.calls.library import LEVELS
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 NATIVE = Path("distkv/kernels/cpu/native")
 LIBRARY = Path("distkv/kernels/cpu/_native.so")
 PIP = ("-m", "pip", "--disable-pip-version-check", "--no-input")

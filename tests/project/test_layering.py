@@ -219,6 +219,6 @@ def test_the_parser_sees_all_kinds_of_imports(tmp_path: Path, monkeypatch: pytes
     (package / "wire" / "channel.py").touch()
     source = package / "control" / "bad.py"
     source.write_text("import zmq.asyncio\ndef f():\n    from ..wire import channel\n    from . import ledger\n")
-    monkeypatch.setattr("tests.test_layering.ROOT", package)
+    monkeypatch.setattr("tests.project.test_layering.ROOT", package)
     found = list(imports_of(source))
     assert found == [(1, "zmq.asyncio"), (3, "distkv.wire.channel"), (4, "distkv.control")]
