@@ -48,7 +48,6 @@ SAMPLE_S = 0.1
 """A sample is as many steps as take so long, at least one."""
 LEARNING_STEPS, LEARNING_S = 24, 3.0
 """Steps of a cell, and seconds for them, in which the choice learns before it is measured."""
-INSTANCES = 4
 HELP = """Chunks of a prompt whose KV lies at a creditor: shipping queries, fetching KV, and what distkv chooses, by
 turns; then the time to first token of a prompt with most of its KV elsewhere.
 
@@ -61,7 +60,7 @@ Examples:
 
 
 class Size(msgspec.Struct, frozen=True):
-    """Of the prompt. pool_tokens: of each of the instances, three quarters of which the prompt fills."""
+    """Of the prompt. pool_tokens: of each of the instances, of which the prompt fills three quarters."""
 
     hidden: int
     layers: int
@@ -70,15 +69,16 @@ class Size(msgspec.Struct, frozen=True):
     vocab: int
     pool_tokens: int
     rounds: int
+    instances: int = 4
 
     @property
     def prompt_tokens(self) -> int:
-        """Most of it lies elsewhere."""
-        return INSTANCES * self.pool_tokens * 3 // 4
+        """More than an instance holds."""
+        return self.instances * self.pool_tokens * 3 // 4
 
 
 FULL = Size(768, 6, 12, 4, 8192, pool_tokens=2048, rounds=LEAST_ROUNDS)
-QUICK = Size(128, 2, 4, 2, 512, pool_tokens=256, rounds=2)
+QUICK = Size(128, 2, 4, 2, 512, pool_tokens=256, rounds=2, instances=2)
 
 
 def measure(
@@ -203,14 +203,14 @@ def _first_tokens(say: Say, size: Size, links: Sequence[str], rounds: int) -> Sa
         say("making a checkpoint")
         make_checkpoint(model, **shape)
         for link in links:
-            case = f"first token of {size.prompt_tokens:,}, {INSTANCES} pools of {size.pool_tokens:,}, {link}, s"
+            case = f"first token of {size.prompt_tokens:,}, {size.instances} pools of {size.pool_tokens:,}, {link}, s"
             say(case)
             with ExitStack() as stack:
                 clusters = {
                     name: stack.enter_context(
                         LocalCluster(
                             model,
-                            INSTANCES,
+                            size.instances,
                             size.pool_tokens,
                             dtype="bfloat16",
                             threads=1,

@@ -26,7 +26,7 @@ def test_a_quick_run(tmp_path: Path) -> None:
     assert os.sched_getaffinity(0) == cores
     report = json.loads(file.read_text())
     grid = "32 rows over 256 tokens, host, idle creditor, ms"
-    first = "first token of 768, 4 pools of 256, host, s"
+    first = "first token of 384, 2 pools of 256, host, s"
     assert [(row["case"], row["variant"]) for row in report["results"]] == [
         *((grid, way) for way in ("chosen", "ship", "fetch")),
         *((first, way) for way in ("chosen", "ship")),

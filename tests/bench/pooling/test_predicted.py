@@ -8,6 +8,7 @@ import pytest
 
 from distkv.bench.harness.alternate import Samples
 from distkv.bench.harness.report import Goal
+from distkv.bench.pooling import predicted
 from distkv.bench.pooling.predicted import (
     SEEDS,
     SPEEDS,
@@ -72,7 +73,9 @@ def test_plays_of_contenders_that_it_knows_are_predicted() -> None:
     assert without[at(FIRST_HIGH, 2.0)]["off"][0] > 0
 
 
-def test_instances_remember_what_they_served_before() -> None:
+def test_instances_remember_what_they_served_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(predicted, "SEEDS", 1)
+    monkeypatch.setattr(predicted, "SPEEDS", ())
     # Long outputs that have ended keep memory for the growth of those that come: the last one waits for it.
     play = Play(1.0, [TraceRequest(0.05 * index, 64, 400) for index in range(24)])
 
