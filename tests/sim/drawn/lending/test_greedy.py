@@ -178,7 +178,7 @@ def test_without_profiles_nothing_is_planned() -> None:
     assert planned(cluster) == []
 
 
-@pytest.mark.parametrize("first", range(0, 30, 10))
+@pytest.mark.parametrize("first", [0, 10, pytest.param(20, marks=pytest.mark.slow)])
 def test_any_history_keeps_every_promise(first: int) -> None:
     """With plans of any age beside those of the gManager, and every fault."""
     histories = [live(seed, policy="greedy") for seed in range(first, first + 10)]
