@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from distkv.bench.profiling.plan import Sizes
 from distkv.bench.profiling.turns import Case, Turns
-from distkv.control.performance.model import Load, PerformanceModel, pair_tokens_per_s
+from distkv.control.performance.model import Load, PerformanceModel
+from distkv.control.performance.pair import pair_rates
 from distkv.wire.messages.profile import Profile
 from distkv.wire.profile_file import Predicted
 
@@ -39,16 +40,15 @@ def compare(profile: Profile, sizes: Sizes, turns: Turns) -> tuple[Predicted, ..
             remote_tokens=case.remote_blocks * profile.block_tokens,
         )
         lent = Load(batch=own if case.is_busy else 0, context_tokens=own * (sizes.others_tokens + 1))
-        debtor = model.tokens_per_s(debt, busy=case.is_busy)
-        together = pair_tokens_per_s((model, debt), (model, lent))
+        rates = pair_rates((model, debt), (model, lent))
         points.append(
             Predicted(
                 batch=batch,
                 context_tokens=debt.context_tokens,
                 remote_blocks=case.remote_blocks,
                 creditor_batch=lent.batch,
-                debtor=(debtor, batch / seen.step_s),
-                creditor=(together - debtor, own / seen.creditor_s) if case.is_busy else None,
+                debtor=(rates.debtor, batch / seen.step_s),
+                creditor=(rates.creditor, own / seen.creditor_s) if case.is_busy else None,
             )
         )
     return tuple(points)

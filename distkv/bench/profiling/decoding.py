@@ -20,6 +20,7 @@ from distkv.bench.profiling.fitting import (
 )
 from distkv.bench.profiling.plan import Sizes, widest_first
 from distkv.bench.profiling.turns import ALONE, Case, Turns
+from distkv.control.performance.model import traffic
 from distkv.wire.messages.profile import Point
 
 
@@ -79,22 +80,20 @@ class Decoding:
             if case in turns
         )
         idle = remote_of(list(self._waits(turns, is_busy=False)), key_s * (self._block_tokens + 1))
-        crowded, crowded_step_s = self._fit_crowded(turns)
-        busy = Remote(
-            *line_through(
-                [
-                    (tokens, wait_s + crowded * key_s * (self._block_tokens + 1))
-                    for tokens, wait_s in self._waits(turns, is_busy=True)
-                ]
-            )
+        step = steps_of(
+            (count, turns.seen(case).step_s - key_s * self._block_tokens * count)
+            for count, case in self._step.items()
+            if case in turns
         )
-        step_s, token_s = least_squares(list(self._lost(turns)))
+        weights_s = step[0].seconds
+        crowded, crowded_step_s = self._fit_crowded(turns, weights_s)
+        hidden_s = crowded * key_s * (self._block_tokens + 1)
+        busy = Remote(
+            *line_through([(tokens, wait_s + hidden_s) for tokens, wait_s in self._waits(turns, is_busy=True)])
+        )
+        step_s, token_s = least_squares(list(self._lost(turns, weights_s, crowded, crowded_step_s)))
         return Decoded(
-            step=steps_of(
-                (count, turns.seen(case).step_s - key_s * self._block_tokens * count)
-                for count, case in self._step.items()
-                if case in turns
-            ),
+            step=step,
             attention=attention,
             remote_step=remote_step,
             idle=idle,
@@ -133,26 +132,35 @@ class Decoding:
             if case in turns:
                 yield blocks * self._block_tokens, turns.seen(case).wait_s
 
-    def _fit_crowded(self, turns: Turns) -> tuple[float, float]:
-        """While both decode: how many times as long workers compute a step, and how much longer it is to the next."""
+    def _fit_crowded(self, turns: Turns, weights_s: float) -> tuple[float, float]:
+        """While both decode: how many times as long workers would compute a step that only reads the weights, and how
+        much longer it is to the next one."""
         own = turns.seen(ALONE)
         own_rest_s = own.creditor_s - own.creditor_compute_s
-        times, rests = [], []
+        longer, rests = [], []
         for case, crowded in zip(self._alone, self._crowded, strict=True):
             if case in turns and crowded in turns:
                 alone, both = turns.seen(case), turns.seen(crowded)
-                times += [both.compute_s / alone.compute_s, both.creditor_compute_s / own.creditor_compute_s]
+                shared = traffic(weights_s, alone.step_s) * traffic(weights_s, own.creditor_s)
+                longer += [
+                    (shared, both.compute_s / alone.compute_s - 1.0),
+                    (shared, both.creditor_compute_s / own.creditor_compute_s - 1.0),
+                ]
                 rests += [
                     both.step_s - both.compute_s - (alone.step_s - alone.compute_s),
                     both.creditor_s - both.creditor_compute_s - own_rest_s,
                 ]
-        return max(1.0, statistics.fmean(times)), max(0.0, statistics.fmean(rests))
+        times = sum(shared * more for shared, more in longer) / sum(shared * shared for shared, _ in longer)
+        return 1.0 + max(0.0, times), max(0.0, statistics.fmean(rests))
 
-    def _lost(self, turns: Turns) -> Iterator[tuple[int, float]]:
-        """By how much the creditor's own steps take longer for each step of the debtor, by tokens of a span."""
-        without_s = statistics.fmean(turns.seen(case).creditor_s for case in self._crowded if case in turns)
+    def _lost(self, turns: Turns, weights_s: float, times: float, rest_s: float) -> Iterator[tuple[int, float]]:
+        """By how much the creditor's own steps take longer for each step of the debtor, by tokens of a span: beyond
+        what a debtor that asks nobody, and is as long at its step, would cost them."""
+        own_s = turns.seen(ALONE).creditor_s
+        most = (times - 1.0) * traffic(weights_s, own_s)
         for blocks in self._spans:
-            case = self._span(blocks, True)
-            if case in turns:
+            case, idle = self._span(blocks, True), self._span(blocks, False)
+            if case in turns and idle in turns:
                 seen = turns.seen(case)
+                without_s = (1.0 + most * traffic(weights_s, turns.seen(idle).step_s)) * own_s + rest_s
                 yield blocks * self._block_tokens, (1.0 - without_s / seen.creditor_s) * seen.step_s

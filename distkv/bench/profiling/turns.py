@@ -1,13 +1,14 @@
 """Decode steps of a debtor and its creditor, measured by turns.
 
 A machine that others use too, or that gets warm, takes another time for the same step a minute later. So each case is
-visited for a moment in every round, in an order that is drawn anew, and of its visits one counts that was disturbed
-least: what is fitted and what it is compared with have met the same machine.
+visited for a moment in every round, in an order that is drawn anew, and the median of its visits counts: what is fitted
+and what it is compared with have met the same machine.
 """
 
 from __future__ import annotations
 
 import asyncio
+import statistics
 from collections.abc import Callable, Sequence
 from random import Random
 
@@ -83,12 +84,12 @@ class Turns:
         debtor = [timing for timing, _ in visits if timing is not None]
         creditor = [timing for _, timing in visits if timing is not None]
         return Seen(
-            step_s=undisturbed([one.step_s for one in debtor]),
-            wait_s=undisturbed([one.wait_s for one in debtor]),
-            own_s=undisturbed([one.own_s for one in debtor]),
-            creditor_s=undisturbed([one.step_s for one in creditor]),
-            compute_s=undisturbed([one.compute_s for one in debtor]),
-            creditor_compute_s=undisturbed([one.compute_s for one in creditor]),
+            step_s=median([one.step_s for one in debtor]),
+            wait_s=median([one.wait_s for one in debtor]),
+            own_s=median([one.own_s for one in debtor]),
+            creditor_s=median([one.step_s for one in creditor]),
+            compute_s=median([one.compute_s for one in debtor]),
+            creditor_compute_s=median([one.compute_s for one in creditor]),
         )
 
     async def _visit(self, case: Case) -> tuple[Timing | None, Timing | None]:
@@ -118,6 +119,6 @@ class Turns:
         return steps > 0 and seconds >= self._sizes.visit_s
 
 
-def undisturbed(values: Sequence[float]) -> float:
-    """What an eighth of the values is below: others only ever make a step take longer. 0 without any."""
-    return sorted(values)[len(values) // 8] if values else 0.0
+def median(values: Sequence[float]) -> float:
+    """0 without any. Of visits, not the least: where both compute, one that was held up is luck for the other."""
+    return statistics.median(values) if values else 0.0

@@ -8,6 +8,8 @@ attention is computed, then partials are waited for, so that remote time costs w
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 
 from distkv.control.performance.curve import CurveFunction
@@ -15,6 +17,19 @@ from distkv.wire.messages.profile import LinkKind, LinkProfile, Profile
 
 MOST_SERVING = 0.95
 """Most of its time that a creditor is predicted to serve: beyond that there is no rate that both keep."""
+
+CROWDING_POWER = 0.75
+"""Of the share of a step that reads weights: by 36 pairs of steps of 1 to 256 rows (docs/benchmarks/engine.md)."""
+
+
+class Crowding(NamedTuple):
+    """How many times as long a worker computes a step, and how many seconds it is longer to the next one."""
+
+    times: float
+    rest_s: float
+
+
+UNCROWDED = Crowding(1.0, 0.0)
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -27,11 +42,18 @@ class Load(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     remote_rows: int = 1
 
 
+def traffic(weights_s: float, step_s: float) -> float:
+    """How much a step of so many seconds is in the way of others of the host, when reading the weights takes weights_s
+    of it: 1 for one sequence without context, less the more it computes with what it has read."""
+    return float(min(1.0, weights_s / step_s) ** CROWDING_POWER)
+
+
 class PerformanceModel:
     """Predictions for one instance by its profile. Pure; a call costs O(log points).
 
     Everywhere: link is what lies between it and its creditors; busy, whether those compute steps of their own, which
-    makes own steps longer too where they share a host; creditor, their model, if it is not this one.
+    makes own steps longer too where they share a host; beside, the traffic of those (`traffic`), as much as that of own
+    steps if not given; creditor, their model, if it is not this one.
     """
 
     def __init__(self, profile: Profile) -> None:
@@ -66,6 +88,17 @@ class PerformanceModel:
         trip_s = max(known.round_trip_s, known.busy_round_trip_s) if busy else known.round_trip_s
         return self.profile.layers * trip_s + users * self.carry_s(rows, link)
 
+    def traffic(self, step_s: float) -> float:
+        """Of a step of so many seconds alone; see the function."""
+        return traffic(self._step(1), step_s)
+
+    def crowding(self, step_s: float, beside: float | None = None) -> Crowding:
+        """Of a step that would take so long alone, while others of the host compute; they read what they compute with
+        from the same memory. Chunks hardly slow each other down, decodes of few sequences the most."""
+        own = self.traffic(step_s)
+        times = 1.0 + (self.profile.crowded_times - 1.0) * own * (own if beside is None else beside)
+        return Crowding(times, self.profile.crowded_step_s)
+
     def slowing_s(self, serving_s: float) -> float:
         """By how many seconds this instance's own steps take longer for one step of a debtor that it serves for so
         long."""
@@ -88,6 +121,7 @@ class PerformanceModel:
         served_tokens: int = 0,
         link: LinkKind = "host",
         busy: bool = True,
+        beside: float | None = None,
         creditor: PerformanceModel | None = None,
     ) -> float:
         """Seconds of a decode step, T(β, S) (001, eq. 5 and 6).
@@ -95,14 +129,14 @@ class PerformanceModel:
         batch: sequences, at least 1. context_tokens: KV tokens behind them, wherever they lie. remote_tokens: those of
         them on creditors, of remote_rows sequences. served_tokens: tokens of debtors that it attends to meanwhile.
         """
-        times, rest_s = self.profile.crowding(is_crowded=busy and link == "host")
-        local_s = times * self.attention_s(context_tokens - remote_tokens)
-        served_s = self.served_s(served_tokens)
-        base_s = times * self.base_s(batch, is_remote=remote_tokens > 0)
+        local_s = self.attention_s(context_tokens - remote_tokens)
+        base_s = self.base_s(batch, is_remote=remote_tokens > 0)
+        crowding = self.crowding(base_s + local_s, beside) if busy and link == "host" else UNCROWDED
+        own_s = crowding.rest_s + crowding.times * base_s + self.served_s(served_tokens)
         if not remote_tokens:
-            return rest_s + base_s + local_s + served_s
+            return own_s + crowding.times * local_s
         remote_s = self.remote_s(remote_tokens, remote_rows, link=link, busy=busy, creditor=creditor)
-        return rest_s + base_s + max(local_s, remote_s) + served_s
+        return own_s + max(crowding.times * local_s, remote_s)
 
     def attention_s(self, tokens: int) -> float:
         """Seconds of a decode step's attention over so many local tokens, ΣS/g(S)."""
@@ -137,22 +171,40 @@ class PerformanceModel:
         there = self if creditor is None else creditor
         return self.exchange_s(rows, link=link, busy=busy) + there.serving_s(tokens, busy=busy)
 
-    def tokens_per_s(
-        self, load: Load, *, link: LinkKind = "host", busy: bool = True, creditor: PerformanceModel | None = None
+    def load_step_s(
+        self,
+        load: Load,
+        *,
+        link: LinkKind = "host",
+        busy: bool = True,
+        beside: float | None = None,
+        creditor: PerformanceModel | None = None,
     ) -> float:
-        """Tokens that an instance with this load decodes each second (TPS of 001 §5.3); 0 without a batch."""
-        if not load.batch:
-            return 0.0
-        step_s = self.step_s(
+        """Seconds of a decode step of this load, of at least one sequence."""
+        return self.step_s(
             load.batch,
             load.context_tokens,
             remote_tokens=load.remote_tokens,
             remote_rows=load.remote_rows,
             link=link,
             busy=busy,
+            beside=beside,
             creditor=creditor,
         )
-        return load.batch / step_s
+
+    def tokens_per_s(
+        self,
+        load: Load,
+        *,
+        link: LinkKind = "host",
+        busy: bool = True,
+        beside: float | None = None,
+        creditor: PerformanceModel | None = None,
+    ) -> float:
+        """Tokens that an instance with this load decodes each second (TPS of 001 §5.3); 0 without a batch."""
+        if not load.batch:
+            return 0.0
+        return load.batch / self.load_step_s(load, link=link, busy=busy, beside=beside, creditor=creditor)
 
     # --- prefill
 
@@ -218,23 +270,3 @@ class PerformanceModel:
         decodes beside it waits as long in each step."""
         rows = self.profile.prefill[-1].size
         return self.carry_s(rows, link) <= self.base_s(0, rows)
-
-
-def pair_tokens_per_s(
-    debtor: tuple[PerformanceModel, Load],
-    creditor: tuple[PerformanceModel, Load],
-    *,
-    link: LinkKind = "host",
-) -> float:
-    """Tokens each second of a debtor and the creditor where its remote tokens lie, together (001, eq. 7).
-
-    Either has an empty batch, or both compute at once. The creditor serves as often as the debtor makes a step. In 001
-    both make their steps in the same time; then it is the same.
-    """
-    debtor_model, debt = debtor
-    creditor_model, own = creditor
-    borrowing = debtor_model.tokens_per_s(debt, link=link, busy=own.batch > 0, creditor=creditor_model)
-    lending = creditor_model.tokens_per_s(own, link=link, busy=debt.batch > 0)
-    if borrowing and lending:
-        lending *= creditor_model.kept_share(debt.remote_tokens, borrowing / debt.batch)
-    return borrowing + lending

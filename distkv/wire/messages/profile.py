@@ -72,7 +72,8 @@ class Profile(Value, frozen=True):
     #: as `prefill`, of one that sends queries to creditors, without waiting for them; empty is as `prefill`
     remote_prefill: Annotated[tuple[Point, ...], Meta(max_length=MOST_POINTS)] = ()
     serving_busy_times: Times = 1.0  #: how many times as long serving takes while the creditor computes its own steps
-    #: how many times as long the worker computes own steps while another instance of the host computes too
+    #: how many times as long the worker computes a step of one sequence while another instance of the host computes
+    #: such steps too; others less, the more they do with the weights that they read
     crowded_times: Times = 1.0
     #: how much longer it is then, besides, from one step to the next: whatever its host decides meanwhile is in its way
     crowded_step_s: Seconds = 0.0
@@ -103,12 +104,7 @@ class Profile(Value, frozen=True):
     @property
     def can_crowd(self) -> bool:
         """Whether own steps take longer while another instance of the host computes."""
-        return self.crowding(is_crowded=True) != (1.0, 0.0)
-
-    def crowding(self, *, is_crowded: bool) -> tuple[float, float]:
-        """How many times as long the worker computes own steps, and how many seconds it is longer to the next one, if
-        another instance of the host computes too."""
-        return (self.crowded_times, self.crowded_step_s) if is_crowded else (1.0, 0.0)
+        return (self.crowded_times, self.crowded_step_s) != (1.0, 0.0)
 
     def differences(self, serves: str) -> str:
         """What was measured that `serves`, as in `Join`, does not say, as far as times depend on it; empty if none, or

@@ -22,7 +22,8 @@ Disturbed = Callable[[], float]
 class Law(msgspec.Struct, kw_only=True):
     """Seconds of all layers. more_s: of batches of a size, besides what grows with it. trip_s: of queries and partials,
     without rows; network_s: more of it by network. share: of a creditor's serving time that its own steps take
-    longer."""
+    longer. crowd_times: a step of one sequence beside one like it; others less (`traffic`). beside_s: the step that the
+    creditor makes beside the debtor's, alone. debtor_traffic: of the debtor's last step."""
 
     step_s: float = 10 * MS
     sequence_s: float = 0.5 * MS
@@ -46,7 +47,9 @@ class Law(msgspec.Struct, kw_only=True):
     is_busy: bool = False
     by_network: bool = False
     serving_s: float = 0.0
+    beside_s: float = 0.0
     debtor_s: float = 1.0
+    debtor_traffic: float = 0.0
     now_times: float = 1.0
 
     def step(self, seqs: Sequence[SeqStep]) -> tuple[float, float, float]:
@@ -63,30 +66,45 @@ class Law(msgspec.Struct, kw_only=True):
             alone_s = self.step_s + self.prefill_token_s * rows
             local_s = self._key_s(rows) * (seq.start - remote + (rows + 1) / 2)
             served_s = (self.served_token_s + self.served_pair_s * rows) * remote
-        wait_s, self.is_beside = 0.0, self.is_busy
+        self.is_beside = self.is_busy
+        alone_s += self.asking_s if remote else 0.0
+        self.debtor_traffic = self.traffic(alone_s + local_s + self._wait_s(seqs, served_s, local_s, is_busy=False))
         if self.is_busy:
-            alone_s, local_s = self.crowd_times * alone_s, self.crowd_times * local_s
-        if remote:
-            alone_s += self.asking_s * (self.crowd_times if self.is_busy else 1.0)
-            trip_s = self.trip_s + self.network_s * self.by_network
-            if self.is_busy:
-                trip_s, served_s = trip_s + self.busy_trip_s, served_s * self.busy_times
-            first = next(seq for seq in seqs if seq.remote)
-            wait_s = max(0.0, trip_s + self.row_s * (first.end - first.start) + served_s - local_s)
+            times = self._crowding(alone_s + local_s, self.traffic(self.beside_s))
+            alone_s, local_s, served_s = times * alone_s, times * local_s, served_s * self.busy_times
+        wait_s = self._wait_s(seqs, served_s, local_s, is_busy=self.is_busy)
         compute_s = alone_s + local_s + wait_s
         step_s = compute_s + (self.crowd_step_s if self.is_busy else 0.0)
         self.serving_s, self.debtor_s = served_s if remote and self.is_busy else 0.0, step_s
         return step_s, wait_s, compute_s
 
+    def creditor_alone_s(self, seqs: Sequence[SeqStep]) -> float:
+        """Of a creditor's own step, nothing beside it."""
+        return self._decode_s(len(seqs)) + self.token_s * sum(seq.start for seq in seqs)
+
+    def traffic(self, step_s: float) -> float:
+        """Of a step that takes so long alone."""
+        return min(1.0, (self.step_s + self.sequence_s) / step_s) ** 0.75
+
     def own_s(self, seqs: Sequence[SeqStep]) -> tuple[float, float]:
         """Of a creditor's step beside what it serves, and what of it is computed."""
-        alone_s = self._decode_s(len(seqs)) + self.token_s * sum(seq.start for seq in seqs)
+        alone_s = self.creditor_alone_s(seqs)
         if self.is_beside:
-            alone_s *= self.crowd_times
+            alone_s *= self._crowding(alone_s, self.debtor_traffic)
         rest_s = self.crowd_step_s if self.is_beside else 0.0
         lost_s = self.share * self.serving_s + self.serving_step_s if self.serving_s else 0.0
         step_s = (alone_s + rest_s) / (1 - lost_s / self.debtor_s)
         return step_s, step_s - rest_s
+
+    def _crowding(self, step_s: float, beside: float) -> float:
+        return 1.0 + (self.crowd_times - 1.0) * self.traffic(step_s) * beside
+
+    def _wait_s(self, seqs: Sequence[SeqStep], served_s: float, local_s: float, *, is_busy: bool) -> float:
+        first = next((seq for seq in seqs if seq.remote), None)
+        if first is None:
+            return 0.0
+        trip_s = self.trip_s + self.network_s * self.by_network + self.busy_trip_s * is_busy
+        return max(0.0, trip_s + self.row_s * (first.end - first.start) + served_s - local_s)
 
     def _decode_s(self, batch: int) -> float:
         return self.step_s + self.sequence_s * batch + self.more_s.get(batch, 0.0)
@@ -116,7 +134,7 @@ class LawEngine:
             times = self._law.now_times = self._disturbed()
             return (Took(1.0, times * step_s, times * wait_s, times * compute_s),)
         steps = 0
-        self._law.is_busy = True
+        self._law.is_busy, self._law.beside_s = True, self._law.creditor_alone_s(seqs)
         try:
             while not enough(steps, float(steps)):
                 steps += 1

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from distkv.bench.profiling.plan import FULL, Budget
-from distkv.bench.profiling.turns import ALONE, Case, Turns, undisturbed
+from distkv.bench.profiling.turns import ALONE, Case, Turns
 from tests.bench.profiling.law import MS, Disturbed, Law, pair
 
 CASES = Case((64,)), Case((64, 64)), Case((64,), 2), Case((64,), 2, True), ALONE
@@ -34,13 +34,13 @@ def test_who_does_what_is_seen() -> None:
     assert said[0] == "decode steps, round 1 of at most 8, 0% of the time" and len(said) == 8
 
 
-def test_a_disturbance_does_not_count_even_if_it_meets_a_case_in_half_of_the_rounds() -> None:
-    """Of eight rounds four take thrice as long, and now and then a visit in the others."""
+def test_a_disturbance_does_not_count_even_if_it_meets_a_case_in_a_quarter_of_the_rounds() -> None:
+    """Of eight rounds two take thrice as long, and of the others here and there a visit."""
     visits = iter(range(10_000))
 
     def disturbed() -> float:
         visit = next(visits)
-        return 3.0 if (visit // len(CASES)) % 8 > 3 or visit % 11 == 3 else 1.0
+        return 3.0 if (visit // len(CASES)) % 8 > 5 or visit % 23 == 3 else 1.0
 
     quiet, noisy = visited()[0], visited(disturbed)[0]
     for case in CASES:
@@ -60,8 +60,3 @@ def test_a_case_that_is_named_twice_is_visited_once_a_round() -> None:
     turns = Turns(debtor, creditor, SIZES, 16, budget, lambda _: None)
     asyncio.run(turns.take(CASES[:1], CASES[:1]))
     assert debtor.timed == SIZES.rounds  # type: ignore[attr-defined]
-
-
-def test_an_eighth_of_the_visits_is_faster() -> None:
-    found = [undisturbed(values) for values in ([], [3.0], [3.0, 1.0], [4.0, 2.0, 3.0, 9.0], list(range(8)))]
-    assert found == [0, 3, 1, 2, 1]

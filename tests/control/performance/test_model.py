@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distkv.control.performance.model import Load, PerformanceModel, pair_tokens_per_s
-from distkv.wire.messages.profile import LinkProfile, Point, Profile
+from distkv.control.performance.model import CROWDING_POWER, Load, PerformanceModel
+from distkv.control.performance.pair import pair_rates
+from distkv.wire.messages.profile import LinkKind, LinkProfile, Point, Profile
 from tests.control.performance.profiles import MS, NETWORK, US, make_profile, profiles
 
 batches = st.integers(1, 256)
@@ -55,19 +56,37 @@ def test_a_creditor_serves_beside_its_steps() -> None:
 
 def test_instances_of_one_host_crowd_each_other() -> None:
     model = PerformanceModel(make_profile(crowded_times=1.5))
-    assert model.step_s(1, 1000) == pytest.approx(30 * MS)
+    assert model.step_s(1, 0) == pytest.approx(15 * MS)
+    # Half of this one reads weights, beside one like it.
+    half = 0.5**CROWDING_POWER
+    assert model.traffic(10 * MS) == 1.0 and model.traffic(20 * MS) == pytest.approx(half)
+    assert model.step_s(1, 1000) == pytest.approx((1 + 0.5 * half * half) * 20 * MS)
+    assert model.step_s(1, 1000, beside=1.0) == pytest.approx((1 + 0.5 * half) * 20 * MS)
     assert model.step_s(1, 1000, busy=False) == model.step_s(1, 1000, link="network") == pytest.approx(20 * MS)
     # What is waited for is not computed here.
     assert model.step_s(1, 1000, remote_tokens=1000) == pytest.approx(15 * MS + 21.04 * MS)
-    nothing, own = Load(batch=0, context_tokens=0), Load(batch=1, context_tokens=1000)
-    assert pair_tokens_per_s((model, nothing), (model, own)) == pytest.approx(1 / (20 * MS))
-    assert pair_tokens_per_s((model, own), (model, own)) == pytest.approx(2 / (30 * MS))
+
+
+def test_a_pair_is_crowded_by_what_each_computes() -> None:
+    model = PerformanceModel(make_profile(crowded_times=1.5))
+    nothing, short, long = (Load(batch=batch, context_tokens=tokens) for batch, tokens in ((0, 0), (1, 0), (1, 1000)))
+    half = 0.5**CROWDING_POWER
+    assert pair_rates((model, nothing), (model, long)) == (0, pytest.approx(1 / (20 * MS)))
+    rates = pair_rates((model, short), (model, long))
+    assert rates.debtor == pytest.approx(1 / ((1 + 0.5 * half) * 10 * MS))
+    assert rates.creditor == pytest.approx(1 / ((1 + 0.5 * half) * 20 * MS))
+    # A debtor that waits for partials is less in the way: half of its 20 ms.
+    waits = Load(batch=1, context_tokens=490, remote_tokens=490)
+    assert pair_rates((model, waits), (model, short)).debtor == pytest.approx(1 / (15 * MS + model.remote_s(490)))
+    slowed = (1 + 0.5 * model.traffic(10 * MS + model.remote_s(490, busy=False))) * 10 * MS
+    kept = model.kept_share(490, 1 / (15 * MS + model.remote_s(490)))
+    assert pair_rates((model, waits), (model, short)).creditor == pytest.approx(kept / slowed)
 
 
 def test_the_next_step_begins_later_beside_others() -> None:
     model = PerformanceModel(make_profile(crowded_times=1.5, crowded_step_s=1 * MS))
-    assert model.step_s(1, 1000) == pytest.approx(31 * MS)
-    assert model.step_s(1, 1000, busy=False) == pytest.approx(20 * MS)
+    assert model.step_s(1, 0) == pytest.approx(16 * MS)
+    assert model.step_s(1, 0, busy=False) == pytest.approx(10 * MS)
     assert model.step_s(1, 1000, remote_tokens=1000) == pytest.approx(1 * MS + 15 * MS + 21.04 * MS)
 
 
@@ -104,21 +123,19 @@ def test_a_pair_makes_what_both_make() -> None:
     model = PerformanceModel(make_profile())
     debtor = Load(batch=1, context_tokens=2100, remote_tokens=100)
     creditor = Load(batch=11, context_tokens=1000)
-    together = pair_tokens_per_s((model, debtor), (model, creditor))
-    assert together == pytest.approx(1 / (30 * MS) + 11 / (30 * MS) * (1 - 2 / 30))
+    together = pair_rates((model, debtor), (model, creditor))
+    assert together == (pytest.approx(1 / (30 * MS)), pytest.approx(11 / (30 * MS) * (1 - 2 / 30)))
     # As in eq. 6, where both make their steps in the same time T + K/g.
     assert 11 / model.step_s(11, 1000, served_tokens=100) == pytest.approx(11 / (30 * MS) / (1 + 2 / 30))
-    alone = pair_tokens_per_s((model, debtor), (model, Load(batch=0, context_tokens=0)))
-    assert alone == pytest.approx(1 / (30 * MS))
-    assert pair_tokens_per_s((model, Load(batch=0, context_tokens=0)), (model, creditor)) == pytest.approx(
-        11 / (30 * MS)
-    )
+    nothing = Load(batch=0, context_tokens=0)
+    assert pair_rates((model, debtor), (model, nothing)) == (pytest.approx(1 / (30 * MS)), 0)
+    assert pair_rates((model, nothing), (model, creditor)) == (0, pytest.approx(11 / (30 * MS)))
 
 
 def test_a_slow_creditor_is_predicted_by_its_own_profile() -> None:
     fast, slow = PerformanceModel(make_profile()), PerformanceModel(make_profile(serving=(Point(1, 100 * US),)))
     debtor, creditor = Load(batch=1, context_tokens=1000, remote_tokens=1000), Load(batch=0, context_tokens=0)
-    assert pair_tokens_per_s((fast, debtor), (slow, creditor)) == pytest.approx(1 / (10 * MS + 100.54 * MS))
+    assert pair_rates((fast, debtor), (slow, creditor)).debtor == pytest.approx(1 / (10 * MS + 100.54 * MS))
 
 
 def test_prefill_attends_to_what_is_before_each_token() -> None:
@@ -161,18 +178,30 @@ def test_one_row_ships_and_a_long_chunk_fetches() -> None:
 @settings(deadline=None)
 @given(profiles, batches, batches, tokens, tokens, some_tokens, links)
 def test_more_work_never_takes_less_time(
-    profile: Profile, batch: int, more: int, context: int, longer: int, remote: int, link: str
+    profile: Profile, batch: int, more: int, context: int, longer: int, remote: int, link: LinkKind
 ) -> None:
+    """While nobody else computes: beside others, one that computes more may slow the others, and itself, less."""
     model = PerformanceModel(profile)
     batch, more = sorted((batch, more))
     context, longer = sorted((context, longer))
-    least = model.step_s(batch, context)
-    assert 0 < least <= model.step_s(more, longer) * ROUNDING
-    assert least <= model.step_s(batch, context, served_tokens=remote) * ROUNDING
-    here = model.step_s(batch, context + remote, remote_tokens=remote, link=link)  # type: ignore[arg-type]
-    assert here <= model.step_s(more, longer + remote, remote_tokens=remote, link=link) * ROUNDING  # type: ignore[arg-type]
+    least = model.step_s(batch, context, busy=False)
+    assert 0 < least <= model.step_s(more, longer, busy=False) * ROUNDING
+    assert least <= model.step_s(batch, context, served_tokens=remote, busy=False) * ROUNDING
+    here = model.step_s(batch, context + remote, remote_tokens=remote, link=link, busy=False)
+    assert here <= model.step_s(more, longer + remote, remote_tokens=remote, link=link, busy=False) * ROUNDING
     assert model.remote_s(remote, busy=False) <= model.remote_s(remote, busy=True) * ROUNDING
     assert model.remote_s(remote, 1) <= model.remote_s(remote + 1, 2) * ROUNDING
+
+
+@settings(deadline=None)
+@given(profiles, batches, tokens, st.none() | st.floats(0, 1))
+def test_others_of_the_host_cost_no_more_than_the_profile_says(
+    profile: Profile, batch: int, context: int, beside: float | None
+) -> None:
+    model = PerformanceModel(profile)
+    alone_s = model.step_s(batch, context, busy=False)
+    crowded_s = model.step_s(batch, context, beside=beside) - profile.crowded_step_s
+    assert alone_s <= crowded_s * ROUNDING and crowded_s <= alone_s * profile.crowded_times * ROUNDING
 
 
 @settings(deadline=None)
@@ -198,6 +227,6 @@ def test_rates_are_finite_and_a_debt_costs_its_creditor(
     model = PerformanceModel(profile)
     debt = Load(batch=debtor, context_tokens=context + remote, remote_tokens=remote)
     own = Load(batch=creditor, context_tokens=context)
-    together = pair_tokens_per_s((model, debt), (model, own), link=link)  # type: ignore[arg-type]
-    apart = model.tokens_per_s(debt, link=link) + model.tokens_per_s(own, link=link)  # type: ignore[arg-type]
-    assert 0 < together <= apart * ROUNDING
+    rates = pair_rates((model, debt), (model, own), link=link)  # type: ignore[arg-type]
+    assert 0 < rates.debtor <= model.tokens_per_s(debt, link=link, busy=False) * ROUNDING  # type: ignore[arg-type]
+    assert 0 < rates.creditor <= model.tokens_per_s(own, link=link, busy=False) * ROUNDING  # type: ignore[arg-type]

@@ -22,8 +22,12 @@ def test_it_has_the_memory_and_the_arithmetic_of_all() -> None:
 def test_what_others_of_the_host_cost_each_it_costs_this_one() -> None:
     known = profile(crowded_times=1.5, crowded_step_s=0.001)
     alone, together = PerformanceModel(known), PerformanceModel(pooled(known, 2, 1600).profile)
-    assert together.step_s(4, 800, busy=True) == pytest.approx(alone.step_s(2, 400, busy=True))
-    assert together.prefill_s(500) == pytest.approx(1.5 * alone.prefill_s(500) / 2)
+    for batch in (1, 2, 4):
+        full_s = alone.step_s(batch, 1600, busy=True)
+        assert together.step_s(2 * batch, 3200, busy=True) == pytest.approx(full_s, rel=0.01)
+        assert together.step_s(2 * batch, 0, busy=True) < alone.step_s(batch, 0, busy=True)
+    chunk_s = alone.base_s(0, 500)
+    assert together.base_s(0, 500) == pytest.approx(alone.crowding(chunk_s).times * chunk_s / 2, rel=0.03)
 
 
 def test_it_runs_what_two_instances_have_no_room_for_each() -> None:

@@ -14,12 +14,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from distkv.config import ControlSettings
+from distkv.control.performance.model import UNCROWDED, Crowding
 from distkv.control.schedule.chunking import Chunk, Chunking
 from distkv.sim.baselines.batching.burst import Burst, ends_of_steps, quiet_steps, step_work
 from distkv.sim.baselines.batching.queue import Queue
 from distkv.sim.baselines.batching.served import Served
 from distkv.sim.timed.agenda import Action, Agenda, Entry
-from distkv.sim.timed.engine.step_work import StepTimes
+from distkv.sim.timed.engine.step_work import StepTimes, StepWork
 from distkv.wire.messages.counters import Counters
 
 WATERMARK = 0.01
@@ -28,10 +29,11 @@ WATERMARK = 0.01
 
 @dataclass(slots=True, eq=False)
 class Host:
-    """instances: on it. computing: those of them that do."""
+    """instances: on it. traffic: of those of them that compute (`PerformanceModel.traffic`), where that slows others
+    down."""
 
     instances: list[BatchingInstance] = field(default_factory=list)
-    computing: set[BatchingInstance] = field(default_factory=set)
+    traffic: dict[BatchingInstance, float] = field(default_factory=dict)
 
 
 class BatchingInstance:
@@ -188,7 +190,7 @@ class BatchingInstance:
             self._entry.cancel()
         self._burst = self._entry = None
         self._then.clear()
-        self._computes(False)
+        self._host.traffic.pop(self, None)
         found = [*self.running, *self.queue.clear()]
         for one in self.running:
             one.blocks = 0
@@ -225,14 +227,14 @@ class BatchingInstance:
         decodes = [one for one in self.running if one.is_decoding]
         chunks = self._chunks(decodes)
         if not decodes and not chunks:
-            self._computes(False)
+            self._host.traffic.pop(self, None)
             return
-        self._computes(True)
-        is_quiet = not chunks and len(decodes) == len(self.running) and not self._can_begin()
-        steps = quiet_steps(decodes, self.block_tokens, self.free) if is_quiet else 1
-        times, rest_s = self._times.profile.crowding(is_crowded=len(self._host.computing) > 1)
-        factor = self._slow * times
         now, work = self._agenda.now(), step_work(self._times, decodes, chunks)
+        is_quiet = not chunks and len(decodes) == len(self.running) and not self._can_begin()
+        may_crowd = self._times.profile.can_crowd and len(self._host.instances) > 1
+        steps = quiet_steps(decodes, self.block_tokens, self.free) if is_quiet and not may_crowd else 1
+        times, rest_s = self._crowding(work) if may_crowd else UNCROWDED
+        factor = self._slow * times
         self._burst = Burst(now, ends_of_steps(self._times, now, work, steps, factor, rest_s), decodes, chunks)
         self._await_end(self._burst)
 
@@ -246,16 +248,14 @@ class BatchingInstance:
         self._burst = self._entry = None
         self._begin()
 
-    def _computes(self, computes: bool) -> None:
-        """Others of the host take longer while it does."""
-        computing = self._host.computing
-        if computes == (self in computing):
-            return
-        (computing.add if computes else computing.discard)(self)
-        if self._times.profile.can_crowd:
-            for other in self._host.instances:
-                if other is not self:
-                    other.cut()
+    def _crowding(self, work: StepWork) -> Crowding:
+        """By the others of the host that compute when a step begins."""
+        model, traffic = self._times.model, self._host.traffic
+        traffic.pop(self, None)
+        step_s = self._times.base_s(work) + self._times.attention_s(work)
+        crowding = model.crowding(step_s, max(traffic.values())) if traffic else UNCROWDED
+        traffic[self] = model.traffic(step_s)
+        return crowding
 
     def _grow(self) -> None:
         """Room for the next token of each that decodes, oldest first."""

@@ -8,7 +8,8 @@ from functools import partial
 import msgspec
 from msgspec.structs import replace
 
-from distkv.control.performance.model import Load, PerformanceModel, pair_tokens_per_s
+from distkv.control.performance.model import Load, PerformanceModel
+from distkv.control.performance.pair import pair_rates
 from distkv.sim.papers.figure import Effort, Figure, Panel, Ratio, Say, Series, rounded
 from distkv.sim.papers.infinite_llm.engines import ClosedLoop, Decodes
 from distkv.sim.papers.sensitivity import profile_range
@@ -71,8 +72,7 @@ class Pair(msgspec.Struct, frozen=True):
             remote_tokens=moved * self.profile.block_tokens,
         )
         own = Load(batch=self.creditor_batch(moved), context_tokens=self.creditor_batch(moved) * SHORT_TOKENS)
-        debtor = model.tokens_per_s(debt)
-        return Point(moved, debtor, pair_tokens_per_s((model, debt), (model, own)) - debtor)
+        return Point(moved, *pair_rates((model, debt), (model, own)))
 
     def simulated(self, moved: int, for_s: float) -> Point:
         """By engines that do it."""

@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Around:
-    """engines: of the newest incarnations, by instance. computing: those that compute a step, by host."""
+    """engines: of the newest incarnations, by instance. traffic: of those that compute a step
+    (`PerformanceModel.traffic`), by host and instance, where that slows others down."""
 
     agenda: Agenda
     links: Links
     engines: dict[str, Engine] = field(default_factory=dict)
-    computing: dict[str, int] = field(default_factory=dict)
+    traffic: dict[str, dict[str, float]] = field(default_factory=dict)

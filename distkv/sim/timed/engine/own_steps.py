@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 
+from distkv.control.performance.model import UNCROWDED, Crowding
 from distkv.sim.timed.engine.around import Around
 from distkv.sim.timed.engine.losses import Losses
 from distkv.sim.timed.engine.one_step import Known, Running, Todo
@@ -39,6 +40,7 @@ class OwnSteps:
         self.slow = 1.0
         self._name, self._host = name, host
         self._times, self._around, self._agenda = times, around, around.agenda
+        self._traffic = around.traffic.setdefault(host, {})
         self._server, self._counters = server, counters
         self._count, self._reply = count, reply
         self._todo: deque[Todo] = deque()
@@ -108,7 +110,7 @@ class OwnSteps:
     def stop(self) -> None:
         """The process has ended."""
         if self._running is not None:
-            self._around.computing[self._host] -= 1
+            self._traffic.pop(self._name, None)
             self._running = self._stretch = None
 
     def _do(self, todo: Todo) -> None:
@@ -123,9 +125,7 @@ class OwnSteps:
         todo = self._todo.popleft()
         known = self._look_at(todo.step)
         seqs, work = known.seqs, known.work.ahead(todo.ahead)
-        computing = self._around.computing.get(self._host, 0)
-        self._around.computing[self._host] = computing + 1
-        times, rest_s = self._times.profile.crowding(is_crowded=computing > 0)
+        times, rest_s = self._crowding(work) if seqs and self._times.profile.can_crowd else UNCROWDED
         factor = self.slow * times
         began_s, owed_s = self._agenda.now() + rest_s, self._server.take_slowing_s()
         self._counters.step_serve_s += owed_s
@@ -139,6 +139,14 @@ class OwnSteps:
             self._agenda.at(began_s, lambda: self._fetch(running))
         else:
             self._fetch(running)
+
+    def _crowding(self, work: StepWork) -> Crowding:
+        """By the others of the host that compute when a step begins; they will ask what it does."""
+        model, others = self._times.model, self._traffic
+        step_s = self._times.base_s(work) + self._times.attention_s(work)
+        crowding = model.crowding(step_s, max(others.values())) if others else UNCROWDED
+        others[self._name] = model.traffic(step_s)
+        return crowding
 
     def _look_at(self, step: tw.Step) -> Known:
         """What is lost changes what a Step asks for; else it is looked at once, however often it is computed."""
@@ -221,7 +229,7 @@ class OwnSteps:
             self._agenda.after(owed_s, lambda: self._finish(running))
             return
         self._running = None
-        self._around.computing[self._host] -= 1
+        self._traffic.pop(self._name, None)
         self._counters.steps += 1
         self._counters.model_s += self._agenda.now() - running.began_s
         results = self._losses.results(running)

@@ -167,7 +167,21 @@ def test_instances_of_a_host_crowd_each_other() -> None:
     for engine in bench.engines:
         engine.receive(step(seq(99, 100)))
     bench.agenda.run()
-    assert [bench.step(f"i{index}")[0] for index in range(3)] == pytest.approx([0.0201, 1.5 * 0.0201, 0.0201])
+    model = PerformanceModel(of)
+    times, _ = model.crowding(0.0201, model.traffic(0.0201))
+    assert 1.2 < times < 1.5
+    assert [bench.step(f"i{index}")[0] for index in range(3)] == pytest.approx([0.0201, times * 0.0201, 0.0201])
+
+
+def test_a_long_chunk_crowds_a_decode_less_than_another_decode_does() -> None:
+    took = {}
+    for beside in (seq(99, 100), seq(0, 1000)):
+        bench = Bench("aa", profile(crowded_times=1.5))
+        bench.engines[0].receive(step(beside))
+        bench.engines[1].receive(step(seq(99, 100)))
+        bench.agenda.run()
+        took[beside.start] = bench.step("i1")[0]
+    assert 0.0201 < took[0] < 0.3 * 0.0201 + 0.7 * took[99]
 
 
 def test_what_a_host_decides_beside_others_comes_between_steps() -> None:
