@@ -22,6 +22,7 @@ _PLAIN = (
     "presence_penalty",
     "frequency_penalty",
     "repetition_penalty",
+    "stop",
     "ignore_eos",
     "min_tokens",
     "bad_words",
@@ -67,8 +68,6 @@ def sampling_params(
     values = {name: getattr(request, name) for name in _PLAIN if getattr(request, name) is not None}
     if request.top_k is not None:
         values["top_k"] = max(0, request.top_k)
-    if request.stop:
-        values["stop"] = request.stop
     if request.stop_token_ids:
         values["stop_token_ids"] = tuple(request.stop_token_ids)
     if request.logit_bias:

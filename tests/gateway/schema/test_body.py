@@ -49,7 +49,9 @@ IMPOSSIBLE: tuple[tuple[str, Any], ...] = (
     ("n", 0),
     ("n", 129),
     ("n", True),
+    ("stop", ""),
     ("stop", [""]),
+    ("stop", ["x", ""]),
     ("stop", ["x"] * 65),
     ("stop", "é" * 513),
     ("stop", ["x" * 1024] * 9),
@@ -88,6 +90,7 @@ async def test_values_that_cannot_be(start: Start) -> None:
     for field, value in IMPOSSIBLE:
         code = "unsupported_parameter" if field == "best_of" else None
         assert field in error_of(await gateway.complete(**{field: value}), 400, field, code)
+    error_of(await gateway.chat(stop=""), 400, "stop")
     assert not gateway.submits()
 
 
