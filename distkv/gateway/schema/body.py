@@ -14,6 +14,7 @@ MAX_FIELDS = 256
 MAX_HARMLESS_BYTES = 256
 """Values that change nothing are short, so longer ones are not even decoded."""
 _PLACE = re.compile(r"^(?P<what>.*?)(?: - at (?:`key` in )?`\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
+_PART = re.compile(r"messages\[\d+\]\.content\[\d+\]\.type")
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -37,6 +38,9 @@ def decode(body: bytes, kind: type[S], refused: Mapping[str, tuple[Any, ...]]) -
         return msgspec.json.decode(body, type=kind)
     except (msgspec.ValidationError, OverflowError) as error:
         what, path = place_of(str(error))
+        if what.startswith("Invalid enum value") and _PART.fullmatch(path):
+            problem = f"{path}: this server understands parts of type 'text' only, no images, audio or files"
+            raise invalid(problem, path, "unsupported_parameter") from None
         raise invalid(f"{path}: {what}" if path else what, path or None) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _no_json(error) from None
