@@ -10,6 +10,7 @@ import pytest
 import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from distkv.actors.worker.links.peer_links import PeerLinks
 from distkv.actors.worker.pulls import batch, pull_queue
@@ -227,7 +228,10 @@ def test_a_wrong_block_is_its_own_pulls_fault(puller: Puller) -> None:
     puller.put(1, [1, 2], [1, 2])
     puller.put(2, [3, 4], [3, 4], spoil=1)
     puller.put(3, [5, 6], [5, 6])
-    assert puller.finish() == {1: "", 2: "1 of 2 checksums do not match", 3: ""}
+    with capture_logs() as logs:
+        assert puller.finish() == {1: "", 2: "1 of 2 checksums do not match", 3: ""}
+    # A read that came too late looks like this, too.
+    assert [line["log_level"] for line in logs if line["event"] == "checksums do not match"] == ["warning"]
     assert sorted(puller.counted) == [(2 * SLOT_BYTES, 0), (2 * SLOT_BYTES, 0), (2 * SLOT_BYTES, 1)]
 
 
