@@ -124,11 +124,21 @@ def _living() -> set[psutil.Process]:
     found = set()
     for child in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
+            if child.status() == psutil.STATUS_ZOMBIE:
+                _bury(child)
+                continue
             lasting = child.pid in LASTING or child.ppid() in LASTING
             tracker = "resource_tracker" in " ".join(child.cmdline())
-            if child.status() != psutil.STATUS_ZOMBIE and not lasting and not tracker:
+            if not lasting and not tracker:
                 found.add(child)
     return found
+
+
+def _bury(child: psutil.Process) -> None:
+    """Nobody else waits for an orphan that was adopted: it stays in the process group of the parent that is gone. What
+    a test starts is in this one, or leads one of its own."""
+    if child.ppid() == os.getpid() and os.getpgid(child.pid) not in (child.pid, os.getpgrp()):
+        os.waitpid(child.pid, os.WNOHANG)
 
 
 def _left_processes(before: set[psutil.Process]) -> list[str]:
