@@ -137,8 +137,9 @@ def _living() -> set[psutil.Process]:
 def _bury(child: psutil.Process) -> None:
     """Nobody else waits for an orphan that was adopted: it stays in the process group of the parent that is gone. What
     a test starts is in this one, or leads one of its own."""
-    if child.ppid() == os.getpid() and os.getpgid(child.pid) not in (child.pid, os.getpgrp()):
-        os.waitpid(child.pid, os.WNOHANG)
+    with contextlib.suppress(ProcessLookupError, ChildProcessError):  # somebody else of this process was faster
+        if child.ppid() == os.getpid() and os.getpgid(child.pid) not in (child.pid, os.getpgrp()):
+            os.waitpid(child.pid, os.WNOHANG)
 
 
 def _left_processes(before: set[psutil.Process]) -> list[str]:
