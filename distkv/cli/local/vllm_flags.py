@@ -6,7 +6,7 @@ import json
 from collections import deque
 from collections.abc import Collection, Sequence
 
-from distkv.cli.local.without_meaning import WITHOUT_MEANING
+from distkv.config.without_meaning import WITHOUT_MEANING
 from distkv.errors import ConfigError
 
 SHORT = {

@@ -12,6 +12,7 @@ from typing import Any
 
 import distkv
 from distkv.config import SECTIONS, Setting, build, nearest, parse_cores, settings_of, values_of
+from distkv.config.without_meaning import is_so_anyway
 from distkv.errors import ConfigError
 from distkv.log.lines import PRIVATE_FIELDS
 
@@ -64,11 +65,11 @@ def split_common(
     common: Mapping[str, Any], sections: Collection[str], arguments: Collection[str] = ()
 ) -> dict[str, dict[str, Any]]:
     """For each of `sections`, the settings it has of those given for all. Raises ConfigError for one that none has,
-    which may have been meant for one of the caller's other `arguments`."""
+    which may have been meant for one of the caller's other `arguments`, or be one of vLLM's."""
     known = {section: settings_of(SECTIONS[section]) for section in sections}
     names = {name for settings in known.values() for name in settings}
-    for name in common:
-        if name not in names:
+    for name, value in common.items():
+        if name not in names and not is_so_anyway(name, value):
             raise ConfigError(
                 name, "unknown setting", nearest(name, {*names, *arguments}, "docs/configuration.md has all of them")
             )

@@ -9,7 +9,7 @@ import pytest
 from distkv.cli.commands import serve, up
 from distkv.cli.exit_codes import run
 from distkv.cli.local.vllm_flags import SEVERAL, SHORT, VALUES, translated
-from distkv.cli.local.without_meaning import WITHOUT_MEANING
+from distkv.config.without_meaning import WITHOUT_MEANING
 from distkv.errors import ConfigError
 
 KNOWN = {flag for param in serve.command.params for flag in (*param.opts, *param.secondary_opts)}

@@ -222,6 +222,11 @@ def test_logs_are_kept_where_the_user_wants_them(model, tmp_path):
         ({"instance": 3}, "instance: unknown setting .did you mean instances"),
         ({"http_prt": 3}, "did you mean http_port"),
         ({"zzzzzz": 3}, "zzzzzz: unknown setting .docs/configuration.md has all of them"),
+        ({"tensor_parallel_size": 2}, "tensor_parallel_size: one process computes .* .use instances=N for several"),
+        ({"data_parallel_size": 2}, "data_parallel_size: .* .use instances=N"),
+        ({"quantization": "awq"}, "quantization: weights are not quantized .*; kv_cache_dtype fp8 halves"),
+        ({"enable_prefix_caching": True}, "there is no prefix caching .leave it out"),
+        ({"enable_chunked_prefill": False}, "bound the parts with max_num_batched_tokens"),
         ({"instance_options": {"max_num_seq": 3}}, "did you mean max_num_seqs"),
         ({"instance_options": [{}, {}, {}], "instances": 2}, "one mapping per instance"),
         ({"http_port": 70000}, "port: expected an integer from 0 to 65535"),
@@ -233,6 +238,12 @@ def test_logs_are_kept_where_the_user_wants_them(model, tmp_path):
 def test_wrong_arguments_start_nothing(model, arguments, told):
     with pytest.raises(ConfigError, match=told):
         LocalCluster(model("x"), **arguments)
+
+
+def test_arguments_of_vllm_that_ask_for_what_is_so_anyway_may_stand():
+    wanted = {"tensor_parallel_size": 1, "enable_chunked_prefill": True, "enforce_eager": False, "quantization": None}
+    more = {"trust_remote_code": False, "load_format": "auto", "enable_lora": False, "max_num_seqs": 3}
+    assert launch.split_common(wanted | more, ("instance",)) == {"instance": {"max_num_seqs": 3}}
 
 
 def test_a_directory_that_is_no_model_starts_nothing(tmp_path):

@@ -1,9 +1,12 @@
-"""Flags of `vllm serve` that have no meaning here: why, and what to do instead."""
+"""Flags of `vllm serve`, arguments of `LLM` too, that have no meaning here: why, and what to do instead."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+
+from distkv.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -16,6 +19,7 @@ class WithoutMeaning:
 
 
 LEAVE_OUT = "leave it out"
+LEFT_OUT = WithoutMeaning("", "", frozenset([""]))
 _GROUPS: Mapping[tuple[str, str], str] = {
     (
         "one process computes for an instance",
@@ -120,3 +124,27 @@ def _flags() -> Iterator[tuple[str, WithoutMeaning]]:
 
 
 WITHOUT_MEANING: Mapping[str, WithoutMeaning] = dict(_flags())
+
+
+def is_so_anyway(name: str, value: object) -> bool:
+    """Whether an argument of vLLM's `LLM` asks for what is so here anyway; false if it is none of these.
+
+    Raises ConfigError for one that has no meaning here, or has another name.
+    """
+    if name == "data_parallel_size":
+        raise ConfigError(name, "instances are such replicas, and their KV memory is one pool", "use instances=N")
+    found = WITHOUT_MEANING.get(_flag(name))
+    if found is None:
+        return False
+    if value is False:
+        word, allowed = "", WITHOUT_MEANING.get(_flag(f"no_{name}"), LEFT_OUT).so_anyway
+    else:
+        word, allowed = "" if value is True else str(value), found.so_anyway
+    if value is None or word in allowed:
+        return True
+    instead = found.instead.replace("--data-parallel-size", "instances=N")
+    raise ConfigError(name, found.why, re.sub(r"--([a-z-]+)", lambda flag: flag[1].replace("-", "_"), instead))
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
