@@ -11,7 +11,7 @@ from starlette.responses import Response
 from distkv import __version__
 from distkv.gateway.api.service import Service
 from distkv.gateway.metrics.metrics_text import MetricsText
-from distkv.gateway.schema.errors import RETRY_AFTER_S, ApiError
+from distkv.gateway.schema.errors import RETRY_AFTER_S, final
 from distkv.gateway.schema.openapi import document
 from distkv.gateway.schema.responses import Health, ModelCard, ModelList, RequestExplanation, Version, json_response
 
@@ -75,10 +75,7 @@ class Info:
         message = (
             f"{request.url.path} is not implemented by this server; it has /v1/completions and /v1/chat/completions"
         )
-        response = ApiError(501, message, code="not_implemented").response()
-        # The official client would try again.
-        response.headers["x-should-retry"] = "false"
-        return response
+        return final(501, message, "not_implemented").response()
 
     async def openapi(self, request: Request) -> Response:
         """The OpenAPI document."""

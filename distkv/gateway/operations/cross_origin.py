@@ -17,6 +17,6 @@ def for_web_pages(app: ASGIApp, origins: tuple[str, ...]) -> ASGIApp:
         allow_origin_regex=LOOPBACK,
         allow_methods=["GET", "POST"],
         allow_headers=["*"],
-        expose_headers=["x-request-id", "retry-after"],
+        expose_headers=["x-request-id", "retry-after", "x-should-retry"],
         max_age=3600,
     )

@@ -73,6 +73,13 @@ class ClientDisconnected(ApiError):
         super().__init__(499, "the client is gone", close=True)
 
 
+def final(status: int, message: str, code: str) -> ApiError:
+    """500 or 501 that another try does not mend; the official client would try again."""
+    error = ApiError(status, message, code=code)
+    error.headers["x-should-retry"] = "false"
+    return error
+
+
 def invalid(message: str, param: str | None = None, code: str | None = None) -> ApiError:
     """400: the request is wrong, and `param` says where."""
     return ApiError(400, message, param=param, code=code)
@@ -120,7 +127,7 @@ def from_cluster(error: Exception, *, draining: bool = False) -> ApiError | None
         case RequestFailed(retryable=True):
             return unavailable(_ADDRESS.sub("", error.reason), "request_failed", retry_after_s=error.retry_after_s)
         case RequestFailed():
-            return ApiError(500, _ADDRESS.sub("", error.reason), code="request_failed")
+            return final(500, _ADDRESS.sub("", error.reason), "request_failed")
         case RequestUnknown():
             return ApiError(404, str(error), code="not_found")
         case ClusterUnreachable():

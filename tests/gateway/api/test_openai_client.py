@@ -284,3 +284,11 @@ async def test_the_client_tries_again_when_told_to(start: Callable[..., Any]) ->
     gateway = await start(later)
     async with openai.AsyncOpenAI(base_url=gateway.url + "/v1", api_key="none", max_retries=2) as client:
         assert (await client.completions.create(model=MODEL, prompt="x", max_tokens=1)).choices[0].text == "a "
+
+
+async def test_the_client_does_not_try_again_what_is_lost_for_good(start: Callable[..., Any]) -> None:
+    gateway = await start(ends("failed", "its 60 s ran out"))
+    async with openai.AsyncOpenAI(base_url=gateway.url + "/v1", api_key="none", max_retries=2) as client:
+        with pytest.raises(openai.InternalServerError, match="ran out"):
+            await client.completions.create(model=MODEL, prompt="x")
+    assert len(gateway.submits()) == 1
