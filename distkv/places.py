@@ -1,11 +1,12 @@
-"""Places for so many at a time, where those that wait do not all wait for the large ones among them."""
+"""Places for so many at a time, where those that wait do not all wait for the large ones among them, or for those of
+one client."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 from bisect import bisect_left, insort
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Hashable
 
 
 class Places:
@@ -17,11 +18,16 @@ class Places:
     """
 
     def __init__(self, count: int) -> None:
-        self._free = count
+        self._count = self._free = count
         self._waiting: dict[int, tuple[int, asyncio.Future[None]]] = {}  # in the order in which they came
         self._by_size: list[tuple[int, int]] = []
         self._last_number = 0
         self._oldest_is_next = False
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether all are free, and none is about to be held."""
+        return self._free == self._count
 
     @contextlib.asynccontextmanager
     async def take(self, size: int) -> AsyncIterator[None]:
@@ -63,3 +69,23 @@ class Places:
         size, turn = self._waiting.pop(number)
         del self._by_size[bisect_left(self._by_size, (size, number))]
         return turn
+
+
+class SharedPlace:
+    """One place for many clients. However many of one wait, another waits behind one of them at most: the others wait
+    for this one, as for one of `Places`."""
+
+    def __init__(self) -> None:
+        self._place = asyncio.Lock()
+        self._of: dict[Hashable, Places] = {}
+
+    @contextlib.asynccontextmanager
+    async def take(self, client: Hashable, size: int) -> AsyncIterator[None]:
+        """As `Places.take`."""
+        own = self._of.setdefault(client, Places(1))
+        try:
+            async with own.take(size), self._place:
+                yield
+        finally:
+            if own.is_unused:
+                del self._of[client]

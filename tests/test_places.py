@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from distkv.places import Places
+from distkv.places import Places, SharedPlace
 
 
 class Crowd:
@@ -88,3 +88,23 @@ async def test_one_that_leaves_as_its_place_comes_free_gives_it_to_the_next() ->
         assert await crowd.end_all() == [5, 7]
         await crowd.come(8)
         assert await crowd.end_all() == [5, 7, 8]
+
+
+async def test_of_a_place_that_is_shared_each_waits_for_one_of_every_other_client() -> None:
+    place, began, go_on = SharedPlace(), [], asyncio.Semaphore(0)
+
+    async def hold(client: str, size: int) -> None:
+        async with place.take(client, size):
+            began.append((client, size))
+            await go_on.acquire()
+
+    tasks: list[asyncio.Task[None]] = []
+    for client, size in (("a", 5), ("a", 9), ("a", 1), ("a", 4), ("b", 7), ("c", 8), ("b", 2)):
+        tasks.append(asyncio.create_task(hold(client, size)))
+        await asyncio.sleep(0)
+    tasks[1].cancel()
+    for _ in range(6):
+        go_on.release()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert began == [("a", 5), ("b", 7), ("c", 8), ("a", 1), ("b", 2), ("a", 4)]
+    assert not place._of, "clients are forgotten"

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from distkv.errors import DistKVError, InvalidParams
+from distkv.places import SharedPlace
 from distkv.structured_output import FIELD, StructuredOutput
 from distkv.text.grammar_checker import GrammarChecker
 from distkv.wire.messages.envelope import ToWorker
@@ -36,20 +37,20 @@ class Grammars:
 
     def __init__(self, send: Callable[[ToWorker, str], None]) -> None:
         self._send = send
-        self._checker, self._turn = GrammarChecker(), asyncio.Lock()
+        self._checker, self._place = GrammarChecker(), SharedPlace()
         self._held: dict[int, _Held] = {}
         self._ids: dict[StructuredOutput, int] = {}
         self._last_id = 0
         self._held_bytes = 0
 
-    async def hold(self, output: StructuredOutput, cause: str) -> int:
+    async def hold(self, output: StructuredOutput, route: bytes, cause: str) -> int:
         """The id of its grammar, which the worker has. Raises InvalidParams, TooManyGrammars, ConfigError.
 
         A grammar of a stranger is compiled by a process that may die of it, then by the worker, beside its steps.
         """
         if output not in self._ids:
             # One at a time: threads are for the prompts of others.
-            async with self._turn:
+            async with self._place.take(route, len(output.text)):
                 await asyncio.to_thread(self._checker.check, output)
         grammar_id = self._ids.get(output)
         if grammar_id is None:

@@ -111,7 +111,7 @@ class PromptIntake:
             given = None if submit.prompt_token_ids is None else await _unpacked(submit.prompt_token_ids, room)
             event = await self._tokenize(submit, given, route, room)
             if submit.params.structured_output is not None:
-                grammar_id = await self._grammars.hold(submit.params.structured_output, cause)
+                grammar_id = await self._grammars.hold(submit.params.structured_output, route, cause)
                 event = msgspec.structs.replace(event, grammar_id=grammar_id)
             for start in range(0, len(event.token_ids), MAX_CHECKED):
                 if reason := self._outside(event.token_ids[start : start + MAX_CHECKED]):

@@ -19,6 +19,7 @@ from distkv.gateway.generation.choices import Choice
 from distkv.gateway.generation.sampling import choices_of
 from distkv.gateway.generation.token_texts import TokenTexts, token_texts
 from distkv.gateway.generation.tool_use import CallWriter, ToolUse
+from distkv.gateway.operations.clients import client_of
 from distkv.gateway.operations.request_log import entry_of
 from distkv.gateway.schema.responses import (
     ChatChunk,
@@ -42,7 +43,8 @@ class Chats:
         """Answer one request."""
         service = self._service
         async with service.bodies.complete(request) as parts:
-            read = await service.in_place(request, lambda: service.readers.chat(parts, service.longest_request))
+            client = client_of(request.scope)
+            read = await service.in_place(request, lambda: service.readers.chat(parts, service.longest_request, client))
         body, params = read.body, read.params
         prompt = read.prompts[0].token_ids
         if read.max_tokens is None:

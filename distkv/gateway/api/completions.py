@@ -17,6 +17,7 @@ from distkv.gateway.api.service import Service
 from distkv.gateway.generation.choices import Choice
 from distkv.gateway.generation.sampling import choices_of
 from distkv.gateway.generation.token_texts import TokenTexts, token_texts
+from distkv.gateway.operations.clients import client_of
 from distkv.gateway.operations.request_log import entry_of
 from distkv.gateway.schema.responses import Completion, CompletionChoice, CompletionLogprobs, Usage
 from distkv.types import Chunk, FinishReason, TokenLogprobs
@@ -32,7 +33,10 @@ class Completions:
         """Answer one request."""
         service = self._service
         async with service.bodies.complete(request) as parts:
-            read = await service.in_place(request, lambda: service.readers.completion(parts, service.longest_request))
+            client = client_of(request.scope)
+            read = await service.in_place(
+                request, lambda: service.readers.completion(parts, service.longest_request, client)
+            )
         body, prompts = read.body, read.prompts
         writer = CompletionWriter(
             id="cmpl-" + entry_of(request.scope).request_id,

@@ -23,7 +23,7 @@ from distkv.gateway.prompting.reader_process import FRAME, READERS, Answer, Kind
 from distkv.gateway.prompting.reading import ChatRead, CompletionRead, Prompt, Written
 from distkv.gateway.prompting.served_model import ServedModel
 from distkv.gateway.schema.errors import ApiError, unavailable
-from distkv.places import Places
+from distkv.places import Places, SharedPlace
 from distkv.text.grammar_checker import GrammarChecker
 
 SHORT_BYTES = 64 * 2**10
@@ -48,18 +48,18 @@ class Readers:
         self._model = model
         self._places = Places(THREADS)
         self._threads = ThreadPoolExecutor(THREADS, "read")
-        self._check_place = Places(1)
+        self._check_place = SharedPlace()
         self._checks = ThreadPoolExecutor(1, "check")
         self._checker = GrammarChecker()
         self._long = LongBodies(config)
 
-    async def completion(self, parts: Sequence[bytes], most: int | None) -> CompletionRead:
+    async def completion(self, parts: Sequence[bytes], most: int | None, client: str) -> CompletionRead:
         """See `reading.read_completion`."""
-        return await self._checked(await self._read("completion", parts, most, CompletionRead))
+        return await self._checked(await self._read("completion", parts, most, CompletionRead), client)
 
-    async def chat(self, parts: Sequence[bytes], most: int | None) -> ChatRead:
+    async def chat(self, parts: Sequence[bytes], most: int | None, client: str) -> ChatRead:
         """See `reading.read_chat`."""
-        return await self._checked(await self._read("chat", parts, most, ChatRead))
+        return await self._checked(await self._read("chat", parts, most, ChatRead), client)
 
     async def tokenize(self, parts: Sequence[bytes], max_model_len: int | None) -> Written:
         """See `reading.tokenize`."""
@@ -76,14 +76,15 @@ class Readers:
         self._checker.close()
         await self._long.aclose()
 
-    async def _checked(self, read: C) -> C:
-        """The same if its output can be what it must be. Who sends the same again and again waits for nobody."""
+    async def _checked(self, read: C, client: str) -> C:
+        """The same if its output can be what it must be. Who sends the same again and again waits for nobody; others
+        wait for one of each other client at most, for a hostile one takes seconds, however short."""
         output = read.params.structured_output
         if output is None or self._checker.has_passed(output):
             return read
         loop = asyncio.get_running_loop()
         try:
-            async with self._check_place.take(len(output.text)):
+            async with self._check_place.take(client, len(output.text)):
                 await loop.run_in_executor(self._checks, self._checker.check, output)
         except InvalidParams as error:
             raise refused(read.constraint_param, error) from None

@@ -54,7 +54,7 @@ async def worker() -> AsyncIterator[Worker]:
 
 
 async def test_the_same_output_is_compiled_once_and_forgotten_with_the_last(worker: Worker) -> None:
-    holding = [asyncio.create_task(worker.grammars.hold(output, "why")) for output in (A, A, B)]
+    holding = [asyncio.create_task(worker.grammars.hold(output, b"client", "why")) for output in (A, A, B)]
     await until(lambda: len(worker.sent) == 2)
     assert worker.sent == [Compile(grammar_id=1, output=A), Compile(grammar_id=2, output=B)]
     for grammar_id in (2, 1):
@@ -64,7 +64,7 @@ async def test_the_same_output_is_compiled_once_and_forgotten_with_the_last(work
     assert len(worker.sent) == 2
     worker.grammars.release(1)
     assert worker.sent[2:] == [Forget(grammar_ids=(1,))]
-    again = asyncio.create_task(worker.grammars.hold(A, "why"))
+    again = asyncio.create_task(worker.grammars.hold(A, b"client", "why"))
     await until(lambda: len(worker.sent) == 4)
     worker.answer(3)
     assert await again == 3
@@ -72,9 +72,9 @@ async def test_the_same_output_is_compiled_once_and_forgotten_with_the_last(work
 
 async def test_one_that_is_refused_is_held_by_nobody(worker: Worker) -> None:
     with pytest.raises(InvalidParams, match="a better one"):
-        await worker.grammars.hold(StructuredOutput.regex("(a)"), "why")
+        await worker.grammars.hold(StructuredOutput.regex("(a)"), b"client", "why")
     assert worker.sent == []
-    holding = [asyncio.create_task(worker.grammars.hold(A, "why")) for _ in range(2)]
+    holding = [asyncio.create_task(worker.grammars.hold(A, b"client", "why")) for _ in range(2)]
     await until(lambda: worker.sent and worker.grammars._held[1].users == 2)
     worker.answer(1, "no tokenizer.json")
     worker.answer(1)
@@ -86,13 +86,13 @@ async def test_one_that_is_refused_is_held_by_nobody(worker: Worker) -> None:
 
 async def test_what_a_worker_holds_is_bounded(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_HELD_BYTES", 3)
-    holding = asyncio.create_task(worker.grammars.hold(A, "why"))
+    holding = asyncio.create_task(worker.grammars.hold(A, b"client", "why"))
     await until(lambda: worker.sent)
     with pytest.raises(TooManyGrammars, match="3 bytes of grammars are in use"):
-        await worker.grammars.hold(B, "why")
+        await worker.grammars.hold(B, b"client", "why")
     worker.answer(1)
     worker.grammars.release(await holding)
-    other = asyncio.create_task(worker.grammars.hold(B, "why"))
+    other = asyncio.create_task(worker.grammars.hold(B, b"client", "why"))
     await until(lambda: len(worker.sent) == 3)
     worker.answer(2)
     assert await other == 2

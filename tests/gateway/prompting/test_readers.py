@@ -18,6 +18,7 @@ import pytest
 from distkv.gateway.prompting import readers
 from distkv.gateway.prompting.reading import CompletionRead
 from distkv.process_priority import STEP
+from distkv.structured_output import StructuredOutput
 from distkv.types import SamplingParams
 from tests.gateway.harness import Gateway, error_of, until
 from tests.token_ids import prompt_of
@@ -149,7 +150,7 @@ async def test_who_leaves_makes_no_room_for_another_thread(monkeypatch: pytest.M
     nothing: Any = None
     made = readers.Readers(nothing, nothing)
     for index in range(8):
-        request = asyncio.create_task(made.completion((b"%d" % index,), None))
+        request = asyncio.create_task(made.completion((b"%d" % index,), None, "a"))
         await until(lambda: len(begun) >= min(index + 1, readers.THREADS))  # noqa: B023
         for _ in range(10):
             await asyncio.sleep(0)
@@ -175,10 +176,42 @@ async def test_a_short_body_does_not_wait_for_all_the_longer_ones_before_it(monk
     made = readers.Readers(nothing, nothing)
     async with asyncio.TaskGroup() as tasks:
         for size in (101, 102, 103, 104, 105, 3):
-            tasks.create_task(made.completion((b"x" * size,), None))
+            tasks.create_task(made.completion((b"x" * size,), None, "a"))
             await asyncio.sleep(0)
         for count in range(6):
             await until(lambda: len(begun) >= min(count + readers.THREADS, 6))  # noqa: B023
             go_on.release()
     await made.aclose()
     assert begun == [101, 102, 3, 103, 104, 105]
+
+
+async def test_who_floods_with_grammars_delays_another_client_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another one's schema waited for more than 400 s behind twenty that took 2 s of processor time each."""
+    nothing: Any = None
+    checked: list[str] = []
+    go_on = threading.Semaphore(0)
+
+    def slow(output: StructuredOutput) -> None:
+        checked.append(output.text)
+        go_on.acquire(timeout=10)
+
+    def read(_model: Any, raw: bytes, _most: int | None) -> CompletionRead:
+        return CompletionRead(nothing, SamplingParams(structured_output=StructuredOutput.regex(raw.decode())), 1)
+
+    monkeypatch.setitem(readers.READERS, "completion", read)
+    made = readers.Readers(nothing, nothing)
+    monkeypatch.setattr(made._checker, "check", slow)
+    async with asyncio.TaskGroup() as tasks:
+        for text in ("a1", "a2", "a3", "a4"):
+            tasks.create_task(made.completion((text.encode(),), None, "a"))
+        await until(lambda: checked)
+        flood = len(checked)
+        other = tasks.create_task(made.completion((b"b is longer",), None, "b"))
+        await until(lambda: made._check_place._of.get("b") is not None)
+        go_on.release()
+        await until(lambda: len(checked) > flood)
+        for _ in range(5):
+            go_on.release()
+    await made.aclose()
+    assert other.result() is not None
+    assert checked.index("b is longer") == flood
