@@ -87,5 +87,5 @@ class SharedPlace:
             async with own.take(size), self._place:
                 yield
         finally:
-            if own.is_unused:
+            if own.is_unused and self._of.get(client) is own:
                 del self._of[client]
