@@ -5,6 +5,7 @@ These are facts to read; only `Placement` changes them, and `DebtBook` the lease
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
@@ -194,9 +195,10 @@ class BlockCounts:
 
     def validate(self, blocks: Seq[Block]) -> None:
         """The counts are those of these blocks."""
-        kinds = [block.kinds() for block in blocks]
         counts = (self.local, self.unplaced, self.awaiting_slot, self.outgoing, self.movable)
-        assert counts == tuple(sum(one[kind] for one in kinds) for kind in range(5)), f"{counts} is off"
+        kinds = Counter(block.kinds() for block in blocks)
+        found = tuple(sum(kind[i] * num_blocks for kind, num_blocks in kinds.items()) for i in range(5))
+        assert counts == found, f"{counts} is off"
 
 
 @dataclass(frozen=True, slots=True)

@@ -348,7 +348,8 @@ class Placement:
         """Blocks have one live place at most; what lies elsewhere is full and checksummed; debts and blocks agree."""
         for number, block in enumerate(self.blocks):
             assert block.number == number
-            assert all(debt in self.debts for debt in (block.debt, block.moving_from) if debt is not None)
+            assert block.debt is None or block.debt in self.debts
+            assert block.moving_from is None or block.moving_from in self.debts
             block.validate()
         for debt in self.debts:
             debt.validate()
