@@ -28,7 +28,7 @@ def installation() -> Iterator[Installation]:
     begun.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def demo(installation: Installation) -> Iterator[LocalCluster]:
     """The model of the pages, by its name, on two instances; it starts while the clients are installed."""
     with LocalCluster(instances=2, kv_tokens=1024, dtype="float32", threads=1, validate_state=True) as cluster:
@@ -43,7 +43,7 @@ def checkpoint() -> Path:
     return Path(model_dir(DEMO_MODEL))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def programs(installation: Installation, demo: LocalCluster) -> Path:
     """The directory of the clients' programs."""
     return installation.done()

@@ -66,13 +66,13 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return [tmp_path_factory.mktemp("traces") / f"i{index}.jsonl" for index in range(3)]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def lasting_three(checkpoint: Path, traces: list[Path]) -> Iterator[LocalCluster]:
     with started(checkpoint, 3, 512, instance_options=[{"trace_file": str(file)} for file in traces]) as cluster:
         yield cluster
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def lasting_four(checkpoint: Path) -> Iterator[LocalCluster]:
     with started(checkpoint, 4, 512) as cluster:
         yield cluster

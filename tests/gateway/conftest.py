@@ -50,7 +50,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_checkpoint(tmp_path_factory.mktemp("gateway") / "bare", vocab=320)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def lasting(checkpoint: Path) -> Iterator[LocalCluster]:
     """Two instances of 512 tokens and a gateway."""
     options = {"served_model_name": MODEL}
