@@ -48,14 +48,14 @@ def test_whatever_happens_to_a_cluster_is_decided_once_more(policy: PolicyName) 
 def test_another_process_decides_the_same(tmp_path: Path) -> None:
     """In which texts have other hashes, and sets another order."""
     paths = []
-    for seed in range(6):
+    for seed in range(4):
         with recording() as files:
             live(seed, policy="greedy" if seed % 2 else "contract")
         for name, lines in files.items():
             paths.append(tmp_path / f"{seed} {name}")
             paths[-1].write_bytes(b"\n".join(lines))
     said = set()
-    for hash_seed in ("1", "2", "3"):
+    for hash_seed in ("1", "2"):
         ran = subprocess.run(
             [sys.executable, "-c", REPLAY, *paths],
             env=os.environ | {"PYTHONHASHSEED": hash_seed},

@@ -8,6 +8,8 @@ from distkv.sim.drawn.cluster import SimCluster
 from tests.sim.parts import check, prompt
 
 REQUESTS = 6
+BETWEEN = ((8, 60), (8, 100), (4, 120), (40, 60))
+"""Lengths like those that are always run."""
 
 
 def recomputed_per_token(seed: int, prompt_tokens: int, max_tokens: int) -> float:
@@ -24,7 +26,8 @@ def recomputed_per_token(seed: int, prompt_tokens: int, max_tokens: int) -> floa
 
 
 @pytest.mark.parametrize(
-    ("prompt_tokens", "max_tokens"), [(8, 40), (20, 40), (8, 60), (12, 80), (4, 100), (8, 100), (4, 120), (40, 60)]
+    ("prompt_tokens", "max_tokens"),
+    [(8, 40), (20, 40), (12, 80), (4, 100), *(pytest.param(*one, marks=pytest.mark.slow) for one in BETWEEN)],
 )
 def test_six_growing_requests_recompute_a_quarter_of_what_they_generate_at_most(
     prompt_tokens: int, max_tokens: int

@@ -178,7 +178,7 @@ def test_without_profiles_nothing_is_planned() -> None:
     assert planned(cluster) == []
 
 
-@pytest.mark.parametrize("first", [0, 10, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("first", [0, *(pytest.param(first, marks=pytest.mark.slow) for first in (10, 20))])
 def test_any_history_keeps_every_promise(first: int) -> None:
     """With plans of any age beside those of the gManager, and every fault."""
     histories = [live(seed, policy="greedy") for seed in range(first, first + 10)]

@@ -55,7 +55,7 @@ def heartbeats_per_s(num_requests: int) -> float:
         cluster.submit(name, f"first {name}", prompt(16, 0), 24)
         assert cluster.run(10.0, lambda name=name: cluster.nodes[name].rm.state.running())
         cluster.stall_steps(name)
-    machines, seconds = [node.rm for node in cluster.nodes.values()], 8
+    machines, seconds = [node.rm for node in cluster.nodes.values()], 4
     before = sum(machine.newest_seq for machine in machines)
     for number in range(seconds * num_requests):
         for name in ("i0", "i1"):
@@ -95,7 +95,7 @@ def test_small_requests_do_not_wait_for_large_ones_where_others_of_these_wait_to
     """A large one has all of an instance and some of the other, and takes long. One client's more of its like wait at
     both; a small one that comes to its instance goes to the other, and begins before those that it cannot hold."""
     cluster = SimCluster([64, 64])
-    for number in range(160):
+    for number in range(60):
         cluster.submit(f"i{number % 2}", f"large{number}", prompt(320, number), 100)
 
     def full() -> list[str]:
