@@ -20,12 +20,12 @@ def test_the_token_of_one_instance_without_a_frame_for_a_layer(
     engine: Engine, creditors: Creditors, lent: Lent, path: Path
 ) -> None:
     runner, layers, before = creditors.runner(), engine.model.config.num_layers, creditors.counted("x")
-    for step_id in range(1, 20):
+    for step_id in range(1, 8):
         (result,) = run(runner, decode(lent), step_id=step_id)
         assert (result.status, result.token) == ("ok", lent.expected(path)), step_id
     # Each layer of a step has a number of its own, at both ends of both mailboxes.
-    assert sorted(creditors.posted) == sorted([*range(1, 19 * layers + 1)] * 4)
-    assert creditors.counted("x") == creditors.counted("y") == before + 19 * layers
+    assert sorted(creditors.posted) == sorted([*range(1, 7 * layers + 1)] * 4)
+    assert creditors.counted("x") == creditors.counted("y") == before + 7 * layers
     assert creditors.pins(lent) == 0
 
 
