@@ -33,8 +33,9 @@ from distkv.wire.messages.to_gmanager import Heartbeat
 pytestmark = pytest.mark.timeout(120)
 
 
-def test_quick_shows_growth_and_leaves_the_goals_open(tmp_path: Path) -> None:
+def test_quick_shows_growth_and_leaves_the_goals_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
+    monkeypatch.setattr(gmanager, "QUICK", msgspec.structs.replace(QUICK, rounds=1))
     written, drawn = tmp_path / "gmanager.json", tmp_path / "gmanager.png"
     assert main.main(["--quick", "--json", str(written), "--plot", str(drawn)], standalone_mode=False) == 0
     report = msgspec.json.decode(written.read_bytes(), type=Report)
