@@ -258,7 +258,7 @@ def test_tiles_by_descriptors(
 ) -> None:
     """Whole tiles before the diagonal, and what is left of them: blocks of a piece, of several, and of part of one."""
     dtype = torch.float16 if dim == 64 else torch.bfloat16
-    entries = [chunk(138, 150, block_tokens), chunk(3, 9, block_tokens, first_slot=-(-150 // block_tokens))]
+    entries = [chunk(143, 150, block_tokens), chunk(3, 9, block_tokens, first_slot=-(-150 // block_tokens))]
     call = Call(entries, heads=heads, kv_heads=kv_heads, dim=dim, q_dtype=dtype)
     assert takes(tiles, Shape(heads, kv_heads, dim, block_tokens, *[str(dtype)[6:]] * 2), True)
     call.check(device, 2e-2 if device.type == "cuda" else 1e-3, tiles=tiles)

@@ -108,7 +108,7 @@ class Case:
 
 
 @pytest.mark.parametrize("most_keys", [SPLIT_KEYS, ENDLESS])
-@pytest.mark.parametrize(("num_sms", "resident"), [(1, 0), (6, 0), (4, 1), (4, 3)])
+@pytest.mark.parametrize(("num_sms", "resident"), [(1, 0), (6, 0), pytest.param(4, 1, marks=pytest.mark.slow), (4, 3)])
 def test_contexts_grow_under_one_plan(device: torch.device, most_keys: int, num_sms: int, resident: int) -> None:
     """Over the ends of parts and blocks; a part that no key has reached yet is nothing. Then with fewer rows."""
     case = Case(device, [180, 150, 70, 33], most_keys=most_keys, num_sms=num_sms, resident=resident)
@@ -162,7 +162,9 @@ def test_types(device: torch.device, q_dtype: torch.dtype, kv_dtype: torch.dtype
     case.check([100, 19], max(tolerance, torch.finfo(q_dtype).eps if q_dtype != torch.float32 else 0))
 
 
-@pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(20, 1, 80), (3, 3, 96), (71, 1, 64)])
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "dim"), [(20, 1, 80), (3, 3, 96), pytest.param(71, 1, 64, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("most_keys", [SPLIT_KEYS, ENDLESS])
 def test_shapes(device: torch.device, heads: int, kv_heads: int, dim: int, most_keys: int) -> None:
     case = Case(device, [120, 3], heads=heads, kv_heads=kv_heads, dim=dim, most_keys=most_keys, num_sms=20)
