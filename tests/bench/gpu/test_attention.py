@@ -127,7 +127,7 @@ def test_a_library_that_fails_costs_its_own_figures_only(
     monkeypatch.setitem(sys.modules, "flash_attn_interface", None)
     monkeypatch.setitem(sys.modules, "flash_attn_3", None)
     report, samples = gpu_attention.measure_on(
-        device, backend, lambda _: None, (SHAPE,), (CELLS, CELLS), (CELLS,), 2, 1 << 20, "distkv bench attention", 2
+        device, backend, lambda _: None, (SHAPE,), (CELLS, CELLS), (CELLS,), 1, 1 << 20, "distkv bench attention", 1
     )
     decode, prefill = samples.values()
     assert "FlashInfer" not in decode and "FlashInfer" in prefill

@@ -134,7 +134,7 @@ def interrupt(demo: subprocess.Popen[str], moment: str, signum: int) -> str:
     return out
 
 
-@pytest.mark.parametrize("moment", ["starting a gManager", "into the document"])
+@pytest.mark.parametrize("moment", ["starting a gManager", pytest.param("into the document", marks=pytest.mark.slow)])
 def test_ctrl_c_leaves_nothing_behind(start, scratch, moment):
     interrupt(start(*SMALL), moment, signal.SIGINT)
     assert not list(scratch.iterdir())
