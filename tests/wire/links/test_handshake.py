@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import socket
 import struct
 from collections.abc import Iterator
@@ -163,6 +164,18 @@ def endpoint_of(pool: PoolMemory, server: socket.socket) -> DataEndpoint:
 
 
 @contextlib.contextmanager
+def no_descriptor_left() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest_free = os.dup(0)
+    os.close(lowest_free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@contextlib.contextmanager
 def stranger(listener: SocketListener, sent: bytes) -> Iterator[socket.socket]:
     host, port = listener.address.rsplit(":", 1)
     with socket.create_connection((host, int(port)), timeout=DEADLINE_S) as sock:
@@ -175,6 +188,18 @@ def dropped(sock: socket.socket) -> bool:
         while sock.recv(4096):
             pass
     return True
+
+
+@pytest.mark.parametrize("carrier", ["auto", "shm", "unix", "tcp"])
+def test_without_a_descriptor_there_is_no_link_for_now(carrier: str) -> None:
+    """Else the thread of an attempt ended, after which nobody tried again, or the worker did."""
+    with random_pool() as pool:
+        listener = listen_on("tcp", pool)
+        with accepting(listener, []):
+            endpoint = listener.endpoint
+            with no_descriptor_left(), pytest.raises(LinkClosed):
+                connect_by(carrier, endpoint)
+            connect_by(carrier, endpoint).abort()
 
 
 @pytest.mark.parametrize("kind", GARBAGE)

@@ -15,6 +15,7 @@ import secrets
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
+from functools import cache
 from pathlib import Path
 from typing import Literal, Protocol, Self
 
@@ -114,8 +115,10 @@ class ChecksummingPool(Protocol):
         """If so: xxh3 of each of these slots."""
 
 
+@cache
 def host_key() -> str:
-    """Equal for two processes that can map each other's memory: same boot, process namespace and user."""
+    """Equal for two processes that can map each other's memory: same boot, process namespace and user. Read once: later
+    there may be no descriptor for it."""
     boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return f"{boot_id}/{Path('/proc/self/ns/pid').stat().st_ino}/{os.getuid()}"
 

@@ -37,11 +37,15 @@ def connect_unix(endpoint: DataEndpoint, hello: Hello, timeout_s: float) -> Sock
 
 
 def open_unix(endpoint: DataEndpoint) -> socket.socket | None:
-    """The peer's Unix socket; None where it has none here: another host or network namespace, or a full backlog."""
+    """The peer's Unix socket; None where it has none here: another host or network namespace, or a full backlog; also
+    without a descriptor for it."""
     unix = offered(endpoint, "unix", UnixSocket)
     if unix is None or endpoint.host_key != host_key():
         return None
-    sock = socket.socket(socket.AF_UNIX)
+    try:
+        sock = socket.socket(socket.AF_UNIX)
+    except OSError:
+        return None
     sock.setblocking(False)
     try:
         sock.connect(f"\0{unix.name}")
