@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
 from torch import Tensor
 
@@ -35,10 +37,21 @@ def make_pool(
     device.claim(alone=settings.kv_tokens is None and settings.kv_cache_memory_bytes is None)
     num_slots = _num_slots(settings, one_slot, device)
     if device.place.type == "cpu":
+        _check_fits(settings, num_slots * one_slot)
         memory = PoolMemory(one_slot, num_slots)
         return memory, memory.view
     pool = DevicePool(one_slot, num_slots, device, is_shared=transport in ("auto", "cuda_ipc"))
     return pool, pool.memory
+
+
+def _check_fits(settings: EngineSettings, size_bytes: int) -> None:
+    """The system promises more than it has, and ends who takes it."""
+    there_are = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if size_bytes > there_are:
+        raise ConfigError(
+            "kv_cache_memory_bytes" if settings.kv_tokens is None else "kv_tokens",
+            f"a pool of {size_bytes / 2**30:,.1f} GiB is more than the {there_are / 2**30:,.1f} GiB of this machine",
+        )
 
 
 def _num_slots(settings: EngineSettings, one_slot: int, device: Device) -> int:

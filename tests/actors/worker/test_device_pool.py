@@ -191,6 +191,11 @@ def test_sizes(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     memory.close()
     with pytest.raises(ConfigError, match="kv_cache_memory_bytes: 0 bytes for the pool are less than one rBlock"):
         make_pool(spec(gpu_memory_utilization=0.0), 64, host)
+    too_large = spec(kv_tokens=2**50)
+    for settings, key in (too_large, "kv_tokens"), (spec(), "kv_cache_memory_bytes"):
+        monkeypatch.setattr(CpuDevice, "kv_budget", lambda self, share: 2**50)
+        with pytest.raises(ConfigError, match=f"{key}: a pool of .* GiB is more than the .* GiB of this machine"):
+            make_pool(settings, 64, host)
 
 
 def test_fp8_is_for_gpus() -> None:
