@@ -115,6 +115,15 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return cert, key
 
 
+@pytest.fixture
+def secret_key(certificate: tuple[Path, Path], tmp_path: Path) -> Path:
+    """The key of the certificate, with a password."""
+    found = tmp_path / "secret.pem"
+    how = ["-aes256", "-passout", "pass:sesame"]
+    subprocess.run(["openssl", "rsa", *how, "-in", certificate[1], "-out", found], check=True, capture_output=True)
+    return found
+
+
 async def test_tls(start: Start, certificate: tuple[Path, Path]) -> None:
     cert, key = certificate
     gateway = await start(ssl_certfile=str(cert), ssl_keyfile=str(key))
@@ -139,4 +148,13 @@ async def test_tls_files_that_cannot_be_used(
     (tmp_path / "bad.pem").write_text("nonsense")
     config = build(GatewayConfig, settings | {wrong: str(tmp_path / "bad.pem")})
     with pytest.raises(ConfigError, match="no certificate and its key"):
+        await process.run(config, lambda facts: None, asyncio.Event())
+
+
+async def test_a_key_with_a_password_is_refused_and_nobody_is_asked_for_it(
+    checkpoint: Path, certificate: tuple[Path, Path], secret_key: Path
+) -> None:
+    files = {"ssl_certfile": str(certificate[0]), "ssl_keyfile": str(secret_key)}
+    config = build(GatewayConfig, {"model": str(checkpoint), "port": 0, **files})
+    with pytest.raises(ConfigError, match=r"secret\.pem are no certificate and its key without a password"):
         await process.run(config, lambda facts: None, asyncio.Event())

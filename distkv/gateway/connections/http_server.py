@@ -69,11 +69,14 @@ def http_settings(app: ASGIApp, config: GatewayConfig) -> uvicorn.Config:
         timeout_graceful_shutdown=CLOSE_S,
         ssl_certfile=config.ssl_certfile,
         ssl_keyfile=config.ssl_keyfile,
+        ssl_keyfile_password="none",  # without any, who has an encrypted key is asked on a terminal
     )
     try:
         settings.load()
     except ssl.SSLError as error:
-        problem = f"{config.ssl_certfile} and {config.ssl_keyfile} are no certificate and its key: {error}"
+        problem = (
+            f"{config.ssl_certfile} and {config.ssl_keyfile} are no certificate and its key without a password: {error}"
+        )
         raise ConfigError("ssl_certfile", problem) from None
     return settings
 
