@@ -64,6 +64,7 @@ class Cluster:
     def __init__(self, clients: Sequence[AsyncClient], wait_for: int = 1) -> None:
         self._wait_for = wait_for
         self._is_complete = False
+        self._answers = True
         self._live_peak = RecentPeak()
         self._clients = list(clients)
         self._client = self._clients[0]
@@ -114,6 +115,8 @@ class Cluster:
     @property
     def unready(self) -> str:
         """Why no request is served now; empty if requests are."""
+        if not (self._answers or self.ready):
+            return "the cluster does not answer"
         if self._is_waiting:
             return f"{len(self.ready)} of {self._wait_for} instances are ready"
         return "" if self.ready else "no instance is ready"
@@ -191,14 +194,24 @@ class Cluster:
             await asyncio.sleep(REFRESH_S)
 
     async def _find_members(self) -> None:
+        answered = await self._ask_for_members()
+        if self._answers and not answered:
+            self._log.warning("the cluster does not answer", gmanagers=[client.address for client in self._clients])
+        self._answers = answered
+
+    async def _ask_for_members(self) -> bool:
+        """Whether anybody answered."""
+        answered = False
         # The others may be dead, and asking them takes time.
         for client in sorted(self._clients, key=lambda one: one is not self._client):
             try:
                 members = await client.members()
             except ClusterUnreachable:
                 continue
+            answered = True
             if client is self._client or any(member.state == "ready" for member in members):
                 self._client, self._members = client, members
                 self._look()
                 if self.ready:
-                    return
+                    break
+        return answered

@@ -6,8 +6,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
+import pytest
+from structlog.testing import capture_logs
 
 from distkv.client.async_client import AsyncClient
+from distkv.client.instances import directory
 from distkv.gateway.operations.cluster import Cluster, Readiness
 from distkv.wire.messages.to_rmanager import StatusQuery
 from tests.client.fakes import FakeCluster, FakeInstance
@@ -41,6 +44,16 @@ async def test_another_gmanager_is_used_when_one_knows_nobody() -> None:
     finally:
         empty.die()
         fakes.die()
+
+
+async def test_the_log_says_which_gmanager_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(directory, "FIRST_CONTACT_S", 0.05)
+    address = unused_address()
+    with capture_logs() as logs:
+        async with seen(address) as cluster:
+            await until(lambda: cluster.unready == "the cluster does not answer")
+    told = [line for line in logs if line["event"] == "the cluster does not answer"]
+    assert [(line["log_level"], line["gmanagers"]) for line in told] == [("warning", [address])]
 
 
 async def test_the_longest_request_is_all_of_one_pool_and_what_the_others_lend() -> None:
