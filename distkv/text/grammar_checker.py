@@ -13,7 +13,7 @@ import struct
 import subprocess
 import sys
 from collections import OrderedDict
-from threading import Lock
+from threading import Lock, Timer
 from typing import IO
 
 import msgspec
@@ -25,6 +25,8 @@ from distkv.text.structured_output import check
 
 CPU_S = 2.0
 MEMORY_BYTES = 2**30
+ANSWER_S = 60.0
+"""A process that has not answered by then stands still, or gets no processor time; it is ended."""
 REMEMBERED = 64
 """Outputs that passed, at most 64 KiB each: most requests have one of few schemas."""
 _FRAME = struct.Struct("!I")
@@ -82,9 +84,16 @@ class GrammarChecker:
             )
         assert process.stdin is not None and process.stdout is not None
         answer: bytes | None = None
-        with contextlib.suppress(BrokenPipeError):
+        watchdog = Timer(ANSWER_S, process.kill)
+        watchdog.daemon = True
+        watchdog.start()
+        try:
             _write(process.stdin, msgspec.msgpack.encode(output))
             answer = _read(process.stdout)
+        except BrokenPipeError:
+            pass
+        finally:
+            watchdog.cancel()
         if answer is None:
             code = self._drop()
             if code != -signal.SIGKILL or is_new:

@@ -70,6 +70,18 @@ def test_that_it_ended_while_it_waited_is_no_fault_of_the_next_output(checker: G
     checker.check(StructuredOutput.json_object())
 
 
+def test_one_that_stands_still_is_replaced(checker: GrammarChecker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else nobody's grammar is compiled any more, and requests with one wait without end."""
+    checker.check(GOOD)
+    (process,) = children()
+    process.suspend()
+    with monkeypatch.context() as patched, suppress(InvalidParams):  # by then a new one may not have answered either
+        patched.setattr(grammar_checker, "ANSWER_S", 0.2)
+        checker.check(StructuredOutput.choice(["a" * 60_000]))
+    assert not process.is_running()
+    checker.check(StructuredOutput.json_object())
+
+
 def test_what_passed_is_not_compiled_again(checker: GrammarChecker) -> None:
     checker.check(GOOD)
     checker.close()
