@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+
 from distkv.errors import ConfigError
 
 PORT_HINT = "port 0 takes a free one"
+
+
+def port_hint(error: int | None) -> str:
+    """What to do where a port cannot be had, by the errno; empty where another one would be no better."""
+    return PORT_HINT if error in (errno.EADDRINUSE, errno.EACCES) else ""
 
 
 def split_host_port(address: str, key: str = "address") -> tuple[str, int]:

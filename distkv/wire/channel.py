@@ -22,7 +22,7 @@ import zmq
 
 from distkv.config import check_bind
 from distkv.errors import ConfigError, LinkClosed, MalformedMessage, WireError
-from distkv.wire.address import PORT_HINT, join_host_port, split_host_port
+from distkv.wire.address import join_host_port, port_hint, split_host_port
 from distkv.wire.codec import MAX_MESSAGE_BYTES, EnvelopeDecoder, encode_envelope, envelope_id, request_id
 from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.messages.common import clipped
@@ -114,7 +114,7 @@ class ServerChannel(Generic[Body]):
             socket.close(linger=0)
             if isinstance(e, zmq.ZMQError):
                 why = f"cannot listen at {address}: {zmq.strerror(e.errno or 0)}"
-                raise ConfigError("address", why, PORT_HINT) from None
+                raise ConfigError("address", why, port_hint(e.errno)) from None
             raise
 
     async def recv(self) -> tuple[bytes, Envelope[Body]]:

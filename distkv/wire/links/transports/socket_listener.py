@@ -15,7 +15,7 @@ import structlog
 from distkv.config import check_bind
 from distkv.errors import ConfigError, LinkClosed, LinkError, LinkTimeout, WireError
 from distkv.log.line_limit import LineLimit
-from distkv.wire.address import PORT_HINT, join_host_port, split_host_port
+from distkv.wire.address import join_host_port, port_hint, split_host_port
 from distkv.wire.links.base import MAX_BODY_BYTES, MAX_HEADER_BYTES
 from distkv.wire.links.handshake import HANDSHAKE_HEADER_BYTES, LinkIdentity, answer_hello, refusal
 from distkv.wire.links.memory.pool_memory import Pool, host_key
@@ -68,7 +68,7 @@ class SocketListener:
         try:
             far = socket.create_server((host, port), family=_family(host), backlog=MAX_PENDING)
         except OSError as e:
-            raise ConfigError("address", f"cannot listen at {address}: {e.strerror or e}", PORT_HINT) from None
+            raise ConfigError("address", f"cannot listen at {address}: {e.strerror or e}", port_hint(e.errno)) from None
         near = socket.socket(socket.AF_UNIX)
         near.bind(f"\0{self._unix_name}")
         near.listen(MAX_PENDING)
