@@ -70,7 +70,7 @@ class PromptIntake:
             else:
                 self._handle(c.Tokenized(submit, ids, route), cause)
         elif self._closed:
-            self._refuse(key, self._closed, cause, retryable=True)
+            self._refuse(key, self._closed, cause, retryable=True, is_draining=True)
         elif self._tokenizer is None and _has_text(submit):
             reason = "the model has no tokenizer: send the prompt as token ids, without bad_words and structured_output"
             self._refuse(key, reason, cause)
@@ -87,10 +87,11 @@ class PromptIntake:
             self._group.create_task(self._read(submit, route, cause), name=f"read the prompt of {key[1]}")
 
     def close(self, reason: str) -> None:
-        """Tokenize nothing any more: what is under way is handed back at once, as retryable, and so is what comes."""
+        """The instance drains. Tokenize nothing any more: what is under way is handed back at once, as retryable, and
+        so is what comes."""
         self._closed = reason
         for key, cause in self._reading.items():
-            self._refuse(key, reason, cause, retryable=True)
+            self._refuse(key, reason, cause, retryable=True, is_draining=True)
         self._reading.clear()
 
     def cancel(self, request_id: str, route: bytes) -> bool:
@@ -167,10 +168,20 @@ class PromptIntake:
         wrong = found[(found < 0) | (found >= self._vocab_size)][0]
         return f"token ids must be in [0, {self._vocab_size}), the prompt has {wrong}"
 
-    def _refuse(self, key: tuple[bytes, str], reason: str, cause: str, *, retryable: bool = False) -> None:
+    def _refuse(
+        self,
+        key: tuple[bytes, str],
+        reason: str,
+        cause: str,
+        *,
+        retryable: bool = False,
+        is_draining: bool = False,
+    ) -> None:
         route, request_id = key
         kind: Literal["failed", "refused"] = "failed" if retryable else "refused"
-        ended = RequestEnded(request_id=request_id, kind=kind, reason=reason, retryable=retryable)
+        ended = RequestEnded(
+            request_id=request_id, kind=kind, reason=reason, retryable=retryable, is_draining=is_draining
+        )
         self._answer(c.Answer(route, ended), cause)
 
 

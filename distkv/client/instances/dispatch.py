@@ -163,7 +163,8 @@ class Dispatch:
         if self._has_output or not failed.retryable:
             raise failure
         waited_s = asyncio.get_running_loop().time() - submission.started_s
-        if waited_s >= AT_ONCE_S and await self._directory.is_ready(instance_id):
+        did_try = waited_s >= AT_ONCE_S and not failed.is_draining
+        if did_try and await self._directory.is_ready(instance_id):
             raise failure
         self._exclude(submission.target, failure)
 

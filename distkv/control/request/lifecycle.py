@@ -95,7 +95,12 @@ class RequestLifecycle:
         else:
             return None
         return RequestEnded(
-            request_id=request_id, kind="failed", reason=reason, retryable=True, retry_after_s=retry_after_s
+            request_id=request_id,
+            kind="failed",
+            reason=reason,
+            retryable=True,
+            retry_after_s=retry_after_s,
+            is_draining=state.instance_state == "draining",
         )
 
     def _refusal(self, event: Tokenized, now: float) -> RequestEnded | None:
@@ -257,7 +262,13 @@ class RequestLifecycle:
     ) -> None:
         """End a request without (all of) its answer. refused: it can have none, here or elsewhere."""
         retryable = retryable and kind == "failed"
-        ended = RequestEnded(request_id=seq.request_id, kind=kind, reason=reason, retryable=retryable)
+        ended = RequestEnded(
+            request_id=seq.request_id,
+            kind=kind,
+            reason=reason,
+            retryable=retryable,
+            is_draining=self._state.instance_state == "draining",
+        )
         self._state.emit(Answer(seq.request.route, ended))
         self._end(seq, now, reason)
         self._state.publish(events.Failed(request_id=seq.request_id, reason=reason))

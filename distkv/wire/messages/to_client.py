@@ -81,6 +81,7 @@ class RequestEnded(Message, frozen=True):
     pool_tokens: Count = 0
     #: the instance that the request should be sent to instead, where it need not wait; only of one that `can_move`
     go_to: str = ""
+    is_draining: bool = False  #: the instance takes no requests any more, whatever the member list says yet
 
 
 class SlotCounts(Value, frozen=True):

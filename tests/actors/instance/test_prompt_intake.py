@@ -319,3 +319,4 @@ async def test_a_drain_hands_back_what_is_being_tokenized(tokenizer: SlowTokeniz
     assert [event.submit.request_id for event in recorder.events if isinstance(event, c.Tokenized)] == ["ids"]
     answers = [(answer.request_id, answer.retryable, answer.reason) for answer in recorder.answers]
     assert answers == [(name, True, "instance i0 is draining") for name in ("r", "overlong", "late", "r")]
+    assert all(answer.is_draining for answer in recorder.answers)

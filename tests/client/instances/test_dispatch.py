@@ -282,6 +282,19 @@ async def test_an_instance_that_fails_late_and_is_ready_did_try(start_fakes, mon
     assert cluster.instances[1].of(Submit) == []
 
 
+async def test_an_instance_that_drains_is_left_before_the_member_list_says_so(start_fakes, monkeypatch):
+    """What had waited there for a second failed, if its client heard of the drain before the gManager did."""
+    monkeypatch.setattr(dispatch, "AT_ONCE_S", 0.0)
+
+    def drains(instance, route, submit):
+        return [RequestEnded(submit.request_id, "failed", "it drains", retryable=True, is_draining=True)]
+
+    cluster = start_fakes(drains, count_up)
+    async with AsyncClient(cluster.address) as client:
+        assert (await client.submit("x", FOUR)).text == "0 1 2 3 "
+    assert [len(one.of(Submit)) for one in cluster.instances] == [1, 1]
+
+
 async def test_an_instance_that_fails_late_and_is_not_ready_is_left(start_fakes, monkeypatch):
     monkeypatch.setattr(dispatch, "AT_ONCE_S", 0.0)
     cluster = start_fakes()

@@ -32,6 +32,7 @@ def test_what_waits_without_a_token_is_handed_back_at_once_whatever_it_holds() -
     assert states == {"runs": SeqState.RUNNING, "borrows": SeqState.ACQUIRING, "waits": SeqState.WAITING}
     bodies = running.handle(c.DrainRequested(60.0))
     assert sorted(ends(bodies)) == [("borrows", True), ("waits", True)]
+    assert all(body.is_draining for body in bodies if isinstance(body, tc.RequestEnded))
     assert list(running.rm.state.sequences) == ["runs"]
 
 

@@ -149,6 +149,7 @@ CLIENT_BODIES: dict[str, tuple[str, Control]] = {
             needed_tokens=9000,
             pool_tokens=4096,
             go_to="i1",
+            is_draining=True,
         ),
     ),
     "Rejected": (
