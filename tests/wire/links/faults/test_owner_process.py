@@ -108,6 +108,8 @@ def test_started_again_at_the_same_address(
     check_one(link, 1)
     took()
     owner.kill()
+    with pytest.raises(LinkClosed, match=r"be reached|cannot reach"):
+        owner.connect(registered)
     with running(owner.transport, owner.endpoint.address, incarnation=2) as again:
         with pytest.raises(LinkClosed):
             check_one(link, 1)
@@ -117,15 +119,3 @@ def test_started_again_at_the_same_address(
         other = again.connect(registered)
         check_one(other, 2)
         other.abort()
-
-
-def test_killed_while_nothing_is_read(
-    owner: Owner, link: TensorLink, registered: Registrations, took: Callable[[], None]
-) -> None:
-    check_one(link, 1)
-    took()
-    owner.kill()
-    with pytest.raises(LinkClosed):
-        check_one(link, 1)
-    with pytest.raises(LinkClosed, match=r"be reached|cannot reach"):
-        owner.connect(registered)
