@@ -100,7 +100,7 @@ def test_no_queries(backend: Backend) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("block_tokens", [16, 32, 48])
+@pytest.mark.parametrize("block_tokens", [16, 48])
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "dim"), [(8, 2, 64), (5, 5, 32), (14, 1, 128), (40, 1, 32), (64, 1, 32), (3, 1, 256)]
 )
