@@ -10,6 +10,7 @@ import structlog
 from starlette.requests import Request
 
 from distkv.config import GatewayConfig
+from distkv.errors import RequestRefused
 from distkv.gateway.api.event_stream import until_disconnected
 from distkv.gateway.connections.bodies import Bodies
 from distkv.gateway.generation.choices import Generation
@@ -49,8 +50,7 @@ class Service:
             raise unavailable(self.cluster.unready, "no_ready_instance")
         if prompt_tokens >= most:
             if prompt_tokens < self._limited(self.cluster.longest_lately):
-                reason = f"the ready instances can hold {most} tokens now, the prompt alone has {prompt_tokens}"
-                raise unavailable(f"{reason}; others are gone, and may come back", "too_few_instances")
+                raise _too_few(f"the ready instances can hold {most} tokens now, the prompt alone has {prompt_tokens}")
             raise too_long(prompt_tokens, 1, most)
         return most - prompt_tokens
 
@@ -63,6 +63,10 @@ class Service:
 
     def _limited(self, num_tokens: int) -> int:
         return min(num_tokens, self.config.max_model_len or num_tokens)
+
+    def _is_short(self, num_tokens: int) -> bool:
+        """Whether a request of so many tokens is too long now, and was not a short while ago."""
+        return self.max_model_len < num_tokens <= self._limited(self.cluster.longest_lately)
 
     @property
     def generation(self) -> Generation:
@@ -82,9 +86,16 @@ class Service:
     def explain(self, error: Exception) -> ApiError:
         """An error as the user sees it. An unexpected one is logged."""
         known = from_cluster(error, draining=not self.limit.is_open)
+        if isinstance(error, RequestRefused) and self._is_short(error.needed_tokens):
+            # By an instance that began lately, and knows of none that is gone.
+            known = _too_few(str(error))
         if known is None:
             structlog.get_logger().error("request failed unexpectedly", exc_info=error)
             return internal()
         if known.status >= 500:
             structlog.get_logger().warning("request failed", reason=str(error))
         return known
+
+
+def _too_few(reason: str) -> ApiError:
+    return unavailable(f"{reason}; others are gone, and may come back", "too_few_instances")

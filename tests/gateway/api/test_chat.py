@@ -141,11 +141,29 @@ async def test_less_fits_while_an_instance_is_gone(start: Start) -> None:
     assert "one is gone" in error_of(answer, 503, None, "request_failed") and answer.headers["retry-after"] == "5"
 
 
-async def test_a_prompt_that_fits_with_an_instance_that_is_gone(start: Start) -> None:
-    async def holds(gateway: Gateway, tokens: int) -> bool:
-        (card,) = (await gateway.http.get("/v1/models")).json()["data"]
-        return card["max_model_len"] == tokens
+async def holds(gateway: Gateway, tokens: int) -> bool:
+    (card,) = (await gateway.http.get("/v1/models")).json()["data"]
+    return bool(card["max_model_len"] == tokens)
 
+
+async def test_a_request_that_fits_with_an_instance_that_is_gone(start: Start) -> None:
+    """Refused by one that began after that, and knows of no other."""
+
+    def refuses(instance: Any, route: bytes, submit: Any) -> list[Any]:
+        needed = len(prompt_of(submit)) + submit.params.max_tokens
+        return ends("refused", "", needed_tokens=needed, pool_tokens=32)(instance, route, submit)
+
+    gateway = await start(refuses)
+    (member,) = gateway.fakes.gmanager.members
+    for blocks in (100, 2):
+        gateway.fakes.gmanager.members = [msgspec.structs.replace(member, total_blocks=blocks, lendable_blocks=0)]
+        await until(partial(holds, gateway, blocks * member.block_tokens + 1))
+    problem = error_of(await gateway.chat(max_tokens=60), 503, None, "too_few_instances")
+    assert problem.endswith("can give 32; others are gone, and may come back")
+    error_of(await gateway.chat(max_tokens=100 * member.block_tokens), 400, None, "context_length_exceeded")
+
+
+async def test_a_prompt_that_fits_with_an_instance_that_is_gone(start: Start) -> None:
     gateway = await start(speak)
     (member,) = gateway.fakes.gmanager.members
     long, longer = ("user", "long " * 50), ("user", "long " * 500)
