@@ -183,7 +183,9 @@ class Dispatch:
         return asyncio.get_running_loop().time() >= self._deadline_s
 
     def _exclude(self, target: Target, failure: RequestFailed) -> None:
-        self._failure = failure
+        """That there is too little memory says more than that one more instance is gone: a shorter request may fit."""
+        if self._failure is None or failure.pool_tokens or not self._failure.pool_tokens:
+            self._failure = failure
         self._excluded += (target.instance_id,)
 
     def _detach(self, *, cancel: bool = False) -> None:

@@ -312,6 +312,18 @@ async def test_an_instance_that_fails_late_and_is_not_ready_is_left(start_fakes,
     assert len(other.of(Submit)) == 1
 
 
+async def test_of_several_failures_the_one_that_says_what_fits_is_raised(start_fakes):
+    def short(instance, route, submit):
+        return [RequestEnded(submit.request_id, "failed", "one is gone", retryable=True, pool_tokens=100)]
+
+    cluster = start_fakes(short, overloaded)
+    async with AsyncClient(cluster.address) as client:
+        with pytest.raises(RequestFailed, match="i0: one is gone") as caught:
+            await client.submit("x", FOUR)
+    assert caught.value.pool_tokens == 100
+    assert [len(one.of(Submit)) for one in cluster.instances] == [1, 1]
+
+
 async def test_a_request_that_cannot_be_tried_again_is_not(start_fakes):
     def fail(instance, route, submit):
         return [RequestEnded(request_id=submit.request_id, kind="failed", reason="a bug", retryable=False)]
