@@ -234,8 +234,15 @@ async def test_ipv6(envelopes: EnvelopeFactory) -> None:
 
 
 async def test_a_taken_port_is_named(server: ServerChannel[Control]) -> None:
-    with pytest.raises(ConfigError, match=r"cannot listen at tcp://127\.0\.0\.1:\d+: Address already in use"):
+    with pytest.raises(ConfigError, match=r"cannot listen at tcp://127\.0\.0\.1:\d+: Address already in use") as taken:
         ServerChannel.bind(server.address, CAPTURE)
+    assert taken.value.hint == "port 0 takes a free one"
+
+
+async def test_where_no_port_can_be_had_none_is_recommended() -> None:
+    with pytest.raises(ConfigError, match=r"cannot listen at tcp://203\.0\.113\.1:0: Cannot assign") as foreign:
+        ServerChannel.bind("tcp://203.0.113.1:0", CAPTURE, insecure=True)
+    assert foreign.value.hint == ""
 
 
 async def test_connecting_to_what_is_no_address() -> None:
