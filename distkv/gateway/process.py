@@ -36,7 +36,8 @@ async def run(config: GatewayConfig, ready: Callable[[dict[str, Any]], None], st
     """
     model = await asyncio.to_thread(ServedModel.load, config)
     with listen(config.host, config.port) as listener:
-        async with Cluster([AsyncClient(address) for address in config.gmanager], config.wait_for) as cluster:
+        clients = [AsyncClient(address) for address in config.gmanager]
+        async with Cluster(clients, config.wait_for, model.vocabulary) as cluster:
             metrics = Metrics(model.names[0])
             metrics.registry.register(
                 ClusterCollector(model.names[0], lambda: cluster.last_statuses, lambda: cluster.last_state)

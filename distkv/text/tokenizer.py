@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 import tokenizers
+import xxhash
 
 from distkv.errors import CheckpointError
 from distkv.text.detokenizer import (
@@ -114,6 +116,12 @@ class Tokenizer:
         # This one lets other threads run.
         (text,) = self._backend.decode_batch([list(ids)], skip_special_tokens=skip_special_tokens)
         return str(text)
+
+    @property
+    def vocabulary(self) -> str:
+        """Hex hash of all tokens and their ids: whose differ are of different models."""
+        tokens = sorted(self._backend.get_vocab().items(), key=itemgetter(1, 0))
+        return xxhash.xxh3_64_hexdigest(msgspec.msgpack.encode(tokens))
 
     def token(self, token_id: int) -> str:
         """How the tokenizer writes one token; "" for an id it does not have."""

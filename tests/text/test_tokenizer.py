@@ -111,6 +111,14 @@ def test_streamed_text_never_holds_part_of_a_character(kind: str, text: str) -> 
     assert seen + stream.finish() == tokenizer.decode(ids)
 
 
+def test_a_vocabulary_is_known_by_its_tokens_and_their_ids() -> None:
+    known = Tokenizer(byte_level()).vocabulary
+    more, other = byte_level(), byte_fallback()
+    more.add_tokens(["one more"])
+    assert len({known, Tokenizer(more).vocabulary, Tokenizer(other).vocabulary}) == 3
+    assert Tokenizer(Backend.from_str(byte_level().to_str())).vocabulary == known
+
+
 def test_a_character_comes_with_its_last_byte() -> None:
     tokenizer = TOKENIZERS["byte level"]
     stream = tokenizer.stream()

@@ -64,7 +64,8 @@ async def run(config: InstanceConfig, ready: Callable[[dict[str, Any]], None], s
             return 0
         tokenizer = await loading
         settings = settings_of(config, incarnation, loaded, profile)
-        member = member_of(config, settings, server.address, worker.pid, loaded)
+        vocabulary = "" if tokenizer is None else tokenizer.vocabulary
+        member = member_of(config, settings, server.address, worker.pid, loaded, vocabulary)
         core = RManager(settings, _decoders(tokenizer), trace.entropy)
         trace.rmanager_begins(settings)
         actor = InstanceActor(
@@ -143,7 +144,12 @@ def settings_of(
 
 
 def member_of(
-    config: InstanceConfig, settings: RManagerSettings, address: str, worker_pid: int, loaded: WorkerReady
+    config: InstanceConfig,
+    settings: RManagerSettings,
+    address: str,
+    worker_pid: int,
+    loaded: WorkerReady,
+    vocabulary: str = "",
 ) -> Member:
     """The instance as it presents itself."""
     return Member(
@@ -161,6 +167,7 @@ def member_of(
         data=loaded.data,
         heartbeat_s=settings.heartbeat_s,
         max_model_len=settings.max_model_len or 0,
+        vocabulary=vocabulary,
     )
 
 

@@ -32,21 +32,28 @@ SILENCE_S = 4.0
 class Readiness:
     """What the members say of themselves, looked at once for all requests. ready: those that take requests.
     longest_request, longest_of_live: prompt and output, in tokens, of the longest request that one of these takes with
-    what the others lend it, and of those that are not known to be gone."""
+    what the others lend it, and of those that are not known to be gone. strangers: names of those with other tokens."""
 
     ready: tuple[Member, ...] = ()
     longest_request: int = 0
     longest_of_live: int = 0
+    strangers: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, members: Sequence[Member], answering: Collection[str]) -> Readiness:
-        """answering: names of those that said lately that they are ready."""
-        live = are_live(members)
+    def of(cls, members: Sequence[Member], answering: Collection[str], vocabulary: str = "") -> Readiness:
+        """answering: names of those that said lately that they are ready. vocabulary: as `Member` has it; empty if any
+        will do."""
+        live: list[Member] = []
+        strangers: list[Member] = []
+        for member in are_live(members):
+            is_stranger = bool(vocabulary) and member.vocabulary not in ("", vocabulary)
+            (strangers if is_stranger else live).append(member)
         ready = [member for member in live if member.state == "ready" and member.instance_id in answering]
         return cls(
             ready=tuple(ready),
             longest_request=longest_request(ready),
             longest_of_live=longest_request(live),
+            strangers=tuple(sorted(member.instance_id for member in strangers)),
         )
 
 
@@ -54,6 +61,7 @@ class Cluster:
     """Uses one gManager, and another of its list when that one knows no ready instance; use it in `async with`.
 
     An instance is ready when the gManager lists it as ready and its own status, polled every second, says so too.
+    One whose tokens are not those of `vocabulary` (as in `Member`) serves another model, and is never ready.
     Nothing is served before `wait_for` of them have been ready at the same time, so that what is said of the cluster
     then, such as the longest request, does not grow under the first requests; after that one is enough.
 
@@ -61,8 +69,9 @@ class Cluster:
     many there are.
     """
 
-    def __init__(self, clients: Sequence[AsyncClient], wait_for: int = 1) -> None:
+    def __init__(self, clients: Sequence[AsyncClient], wait_for: int = 1, vocabulary: str = "") -> None:
         self._wait_for = wait_for
+        self._vocabulary = vocabulary
         self._is_complete = False
         self._answers = True
         self._live_peak = RecentPeak()
@@ -98,8 +107,9 @@ class Cluster:
     def stream(
         self, prompt: TokenIds, params: SamplingParams, request_id: str, timeout_s: float
     ) -> AsyncGenerator[Chunk, None]:
-        """The client's stream, see `AsyncClient.stream`. Raises RequestFailed while instances are waited for."""
-        if self._is_waiting:
+        """The client's stream, see `AsyncClient.stream`. Raises RequestFailed while instances are waited for, or serve
+        another model."""
+        if self._is_waiting or self._are_strangers:
             raise RequestFailed(True, self.unready)
         return self._client.stream(prompt, params, request_id=request_id, timeout_s=timeout_s)
 
@@ -117,6 +127,8 @@ class Cluster:
         """Why no request is served now; empty if requests are."""
         if not (self._answers or self.ready):
             return "the cluster does not answer"
+        if self._are_strangers:
+            return "the instances serve another model: its tokens are not those of this gateway's"
         if self._is_waiting:
             return f"{len(self.ready)} of {self._wait_for} instances are ready"
         return "" if self.ready else "no instance is ready"
@@ -140,6 +152,10 @@ class Cluster:
     @property
     def _is_waiting(self) -> bool:
         return not self._is_complete and self._wait_for > 1
+
+    @property
+    def _are_strangers(self) -> bool:
+        return bool(self._readiness.strangers) and not self.ready
 
     @property
     def last_statuses(self) -> tuple[Status, ...]:
@@ -178,7 +194,10 @@ class Cluster:
         """The members, or what they say, may be others than before, or silent for longer."""
         since_s = asyncio.get_running_loop().time() - SILENCE_S
         answering = {name for name, said_s in self._ready_s.items() if said_s > since_s}
-        self._readiness = Readiness.of(self._members, answering)
+        before = self._readiness.strangers
+        self._readiness = Readiness.of(self._members, answering, self._vocabulary)
+        if self._readiness.strangers not in (before, ()):
+            self._log.warning("instances of another model", instances=self._readiness.strangers)
 
     async def _refresh(self) -> None:
         logged: set[str] | None = None

@@ -51,6 +51,11 @@ class ServedModel:
             defaults=model_defaults(path) if config.generation_config == "auto" else {},
         )
 
+    @property
+    def vocabulary(self) -> str:
+        """As `Member` has it; blocks for a moment."""
+        return "" if self.tokenizer is None else self.tokenizer.vocabulary
+
     def check_name(self, name: str | None) -> None:
         """Raise ApiError 404 unless the model is called so; no name is this one's."""
         if name is not None and name not in self.names:

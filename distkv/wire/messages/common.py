@@ -115,6 +115,8 @@ class Member(Value, frozen=True):
     #: tokens of the longest request it takes, prompt and output; 0 is no limit but memory
     max_model_len: Count = 0
     left: bool = False  #: it is `dead` because it ended in good order; only a gManager says so
+    #: hash of its tokenizer's tokens, by which a gateway knows its model; empty without one, and from former versions
+    vocabulary: Word = ""
 
 
 class Run(Value, frozen=True, array_like=True):

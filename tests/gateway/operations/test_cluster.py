@@ -56,6 +56,28 @@ async def test_the_log_says_which_gmanager_does_not_answer(monkeypatch: pytest.M
     assert [(line["log_level"], line["gmanagers"]) for line in told] == [("warning", [address])]
 
 
+async def test_instances_with_other_tokens_than_the_gateway_serve_nothing(checkpoint: Path) -> None:
+    """It would send them ids of tokens that are others to them, and answer with nonsense."""
+    fakes = FakeCluster(speak)
+    (member,) = fakes.gmanager.members
+    with capture_logs() as logs:
+        async with started(checkpoint, fakes=fakes) as gateway:
+            for vocabulary, status in (("other", 503), ("", 200)):
+                fakes.gmanager.members = [msgspec.structs.replace(member, vocabulary=vocabulary)]
+                await until(lambda: _answers(gateway, status))  # noqa: B023
+                answer = await gateway.complete(max_tokens=1)
+                assert answer.status_code == status
+                if status == 503:
+                    assert "serve another model" in error_of(answer, 503, None, "request_failed")
+                    assert "serve another model" in (await gateway.http.get("/health")).text
+    told = [line for line in logs if line["event"] == "instances of another model"]
+    assert [line["instances"] for line in told] == [("i0",)]
+
+
+async def _answers(gateway: Gateway, status: int) -> bool:
+    return (await gateway.http.get("/health")).status_code == status
+
+
 async def test_the_longest_request_is_all_of_one_pool_and_what_the_others_lend() -> None:
     fakes = FakeCluster(silence, silence)
     first, second = fakes.gmanager.members
