@@ -15,6 +15,8 @@ import msgspec
 from distkv.client.local.cluster import LocalCluster
 from distkv.types import SamplingParams
 
+MOST_TRIES = 5
+
 
 class Timing(msgspec.Struct, frozen=True):
     """A request: seconds until its first token and from there to its last, and its tokens."""
@@ -37,7 +39,19 @@ class Timing(msgspec.Struct, frozen=True):
 
 
 def ask_cluster(cluster: LocalCluster, prompt: Sequence[int], max_tokens: int) -> Timing:
-    """End to end, as a user of the Python client sees it: control messages and streaming included."""
+    """End to end, as a user of the Python client sees it: control messages and streaming included.
+
+    Asked again where all tokens came together, as to a client that got no processor meanwhile: there is no time between
+    them. Raises RuntimeError if they do each time.
+    """
+    for _ in range(MOST_TRIES):
+        timing = _asked(cluster, prompt, max_tokens)
+        if timing.rest_s > 0:
+            return timing
+    raise RuntimeError(f"all {max_tokens} tokens came together, {MOST_TRIES} times: ask for more of them")
+
+
+def _asked(cluster: LocalCluster, prompt: Sequence[int], max_tokens: int) -> Timing:
     params = SamplingParams(max_tokens=max_tokens, temperature=0.0, ignore_eos=True)
     ids: list[int] = []
     first_s = last_s = 0.0

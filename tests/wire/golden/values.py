@@ -38,6 +38,7 @@ READY = Member(
     data=ENDPOINT,
     heartbeat_s=0.5,
     max_model_len=131072,
+    vocabulary="7c1f0e59a2b3d486",
 )
 PROFILE = Profile(
     model="Llama-3.2-1B",
