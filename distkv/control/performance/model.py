@@ -171,27 +171,6 @@ class PerformanceModel:
         there = self if creditor is None else creditor
         return self.exchange_s(rows, link=link, busy=busy) + there.serving_s(tokens, busy=busy)
 
-    def load_step_s(
-        self,
-        load: Load,
-        *,
-        link: LinkKind = "host",
-        busy: bool = True,
-        beside: float | None = None,
-        creditor: PerformanceModel | None = None,
-    ) -> float:
-        """Seconds of a decode step of this load, of at least one sequence."""
-        return self.step_s(
-            load.batch,
-            load.context_tokens,
-            remote_tokens=load.remote_tokens,
-            remote_rows=load.remote_rows,
-            link=link,
-            busy=busy,
-            beside=beside,
-            creditor=creditor,
-        )
-
     def tokens_per_s(
         self,
         load: Load,
@@ -204,7 +183,17 @@ class PerformanceModel:
         """Tokens that an instance with this load decodes each second (TPS of 001 §5.3); 0 without a batch."""
         if not load.batch:
             return 0.0
-        return load.batch / self.load_step_s(load, link=link, busy=busy, beside=beside, creditor=creditor)
+        step_s = self.step_s(
+            load.batch,
+            load.context_tokens,
+            remote_tokens=load.remote_tokens,
+            remote_rows=load.remote_rows,
+            link=link,
+            busy=busy,
+            beside=beside,
+            creditor=creditor,
+        )
+        return load.batch / step_s
 
     # --- prefill
 

@@ -31,8 +31,9 @@ def pair_rates(
     both = debt.batch > 0 and own.batch > 0
     traffics: tuple[float | None, float | None] = (None, None)
     if both and link == "host" and (debtor_model.profile.can_crowd or creditor_model.profile.can_crowd):
-        alone_s = debtor_model.load_step_s(debt, link=link, busy=False, creditor=creditor_model)
-        traffics = debtor_model.traffic(alone_s), creditor_model.traffic(creditor_model.load_step_s(own, busy=False))
+        debtor_s = debt.batch / debtor_model.tokens_per_s(debt, link=link, busy=False, creditor=creditor_model)
+        creditor_s = own.batch / creditor_model.tokens_per_s(own, busy=False)
+        traffics = debtor_model.traffic(debtor_s), creditor_model.traffic(creditor_s)
     borrowing = debtor_model.tokens_per_s(
         debt, link=link, busy=own.batch > 0, beside=traffics[1], creditor=creditor_model
     )
