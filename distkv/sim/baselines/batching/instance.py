@@ -14,13 +14,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from distkv.config import ControlSettings
-from distkv.control.performance.model import UNCROWDED, Crowding
+from distkv.control.performance.model import UNCROWDED
 from distkv.control.schedule.chunking import Chunk, Chunking
 from distkv.sim.baselines.batching.burst import Burst, ends_of_steps, quiet_steps, step_work
 from distkv.sim.baselines.batching.queue import Queue
 from distkv.sim.baselines.batching.served import Served
 from distkv.sim.timed.agenda import Action, Agenda, Entry
-from distkv.sim.timed.engine.step_work import StepTimes, StepWork
+from distkv.sim.timed.engine.step_work import StepTimes
 from distkv.wire.messages.counters import Counters
 
 WATERMARK = 0.01
@@ -233,7 +233,7 @@ class BatchingInstance:
         is_quiet = not chunks and len(decodes) == len(self.running) and not self._can_begin()
         may_crowd = self._times.profile.can_crowd and len(self._host.instances) > 1
         steps = quiet_steps(decodes, self.block_tokens, self.free) if is_quiet and not may_crowd else 1
-        times, rest_s = self._crowding(work) if may_crowd else UNCROWDED
+        times, rest_s = self._times.crowding(work, self._host.traffic, self) if may_crowd else UNCROWDED
         factor = self._slow * times
         self._burst = Burst(now, ends_of_steps(self._times, now, work, steps, factor, rest_s), decodes, chunks)
         self._await_end(self._burst)
@@ -247,15 +247,6 @@ class BatchingInstance:
         self.settle()
         self._burst = self._entry = None
         self._begin()
-
-    def _crowding(self, work: StepWork) -> Crowding:
-        """By the others of the host that compute when a step begins."""
-        model, traffic = self._times.model, self._host.traffic
-        traffic.pop(self, None)
-        step_s = self._times.base_s(work) + self._times.attention_s(work)
-        crowding = model.crowding(step_s, max(traffic.values())) if traffic else UNCROWDED
-        traffic[self] = model.traffic(step_s)
-        return crowding
 
     def _grow(self) -> None:
         """Room for the next token of each that decodes, oldest first."""

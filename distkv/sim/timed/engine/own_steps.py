@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from distkv.control.performance.model import UNCROWDED, Crowding
+from distkv.control.performance.model import UNCROWDED
 from distkv.sim.timed.engine.around import Around
 from distkv.sim.timed.engine.losses import Losses
 from distkv.sim.timed.engine.one_step import Known, Running, Todo
@@ -125,7 +125,8 @@ class OwnSteps:
         todo = self._todo.popleft()
         known = self._look_at(todo.step)
         seqs, work = known.seqs, known.work.ahead(todo.ahead)
-        times, rest_s = self._crowding(work) if seqs and self._times.profile.can_crowd else UNCROWDED
+        can_crowd = bool(seqs) and self._times.profile.can_crowd
+        times, rest_s = self._times.crowding(work, self._traffic, self._name) if can_crowd else UNCROWDED
         factor = self.slow * times
         began_s, owed_s = self._agenda.now() + rest_s, self._server.take_slowing_s()
         self._counters.step_serve_s += owed_s
@@ -139,14 +140,6 @@ class OwnSteps:
             self._agenda.at(began_s, lambda: self._fetch(running))
         else:
             self._fetch(running)
-
-    def _crowding(self, work: StepWork) -> Crowding:
-        """By the others of the host that compute when a step begins; they will ask what it does."""
-        model, others = self._times.model, self._traffic
-        step_s = self._times.base_s(work) + self._times.attention_s(work)
-        crowding = model.crowding(step_s, max(others.values())) if others else UNCROWDED
-        others[self._name] = model.traffic(step_s)
-        return crowding
 
     def _look_at(self, step: tw.Step) -> Known:
         """What is lost changes what a Step asks for; else it is looked at once, however often it is computed."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
-from distkv.control.performance.model import PerformanceModel
+from distkv.control.performance.model import UNCROWDED, Crowding, PerformanceModel
 from distkv.wire.messages.profile import Profile
 from distkv.wire.messages.to_worker import SeqStep
 
+Name = TypeVar("Name")
 Ships = Callable[[str, int, int, int], bool]
 """Whether a chunk's queries travel to a creditor, rather than keys to them: creditor, rows of the chunk, tokens there,
 and its tokens that lie here."""
@@ -75,6 +77,14 @@ class StepTimes:
     def chunk_attention_s(self, start: int, end: int) -> float:
         """Attention of a chunk of a prompt of which all keys lie here."""
         return self.model.chunk_attention_s(end - start, start)
+
+    def crowding(self, work: StepWork, traffic: dict[Name, float], own: Name) -> Crowding:
+        """Of a step that begins, by the others of the host that compute one; its own traffic is put among theirs."""
+        traffic.pop(own, None)
+        step_s = self.base_s(work) + self.attention_s(work)
+        crowding = self.model.crowding(step_s, max(traffic.values())) if traffic else UNCROWDED
+        traffic[own] = self.model.traffic(step_s)
+        return crowding
 
     def serving_s(self, ask: Ask, *, busy: bool) -> float:
         """Of a creditor with this profile, for one step of a debtor. busy: whether it computes steps of its own."""
