@@ -25,8 +25,8 @@ UNSEEN_WAIT = 0.4
 """Of a step: what partials are taken to cost before any were waited for, where no profile says it.
 
 By judgement: a step that waits takes 1.4 times as long, so that the first avoidable borrow happens only where a batch
-larger by one gains much, and what it costs is known afterwards. One table was measured (docs/benchmarks/sharing.md, two
-instances on two cores): waits of 18 ms beside 28 ms of a step, 0.64, and of 10 ms beside 32, 0.31. To settle it:
+larger by one gains much, and what it costs is known afterwards. One table was measured (docs/benchmarks/decisions.md,
+two instances on two cores): waits of 18 ms beside 28 ms of a step, 0.64, and of 10 ms beside 32, 0.31. To settle it:
 `attend_wait_s` by `remote_steps`, over the seconds of a step that waits for nothing, for each model, kind of link and
 number of cores; this should be the median of them."""
 CAUTION = 1.5
@@ -41,8 +41,8 @@ LEAST_GAIN = 0.1
 """Of the seconds that an instance spends on a request, so much must be saved where all memory stays in demand: moves,
 prefill over a link and those who come next and find less room are not in the sum.
 
-By judgement, from simulations of `documents` and of the public traces (docs/benchmarks/sharing.md): without it a load
-whose time is nearly all prefill (mooncake) had 0.97 of the throughput of lending off, with it 1.00."""
+By judgement, from simulations of `documents` and of the public traces (docs/benchmarks/decisions.md): without it a
+load whose time is nearly all prefill (mooncake) had 0.97 of the throughput of lending off, with it 1.00."""
 
 
 class StepTime:
