@@ -35,7 +35,8 @@ class AsyncClient:
     """Sends requests to a cluster; use it as `async with AsyncClient("tcp://127.0.0.1:7070") as client`.
 
     address: that of a gManager or of any instance. Entering does not wait for it; the first call does. Leaving
-    cancels the requests that still run. All methods raise ClusterUnreachable when nothing answers there.
+    cancels the requests that still run. All methods raise ClusterUnreachable when nothing answers there, and
+    RuntimeError in another event loop than that in which the client was entered.
     """
 
     def __init__(self, address: str = DEFAULT_GMANAGER) -> None:
@@ -186,18 +187,18 @@ class AsyncClient:
 
     async def members(self) -> tuple[Member, ...]:
         """The members of the cluster, as it last listed them if nobody answers now."""
-        return await self._open().members()
+        return await self._here().members()
 
     async def statuses(self) -> tuple[Status, ...]:
         """The status of every member, queried at the same time; those silent for 1 s are "unreachable" or "dead",
         those that were drained have "left"."""
-        directory = self._open()
+        directory = self._here()
         return await self._statuses.collect(directory, await directory.members())
 
     async def cluster(self) -> ClusterState | None:
         """What the gManager knows of the whole cluster: who owes whom; None where `address` is an instance's, or does
         not answer."""
-        directory = self._open()
+        directory = self._here()
         await directory.members()
         if not directory.bootstrap_answers:
             return None
@@ -214,7 +215,7 @@ class AsyncClient:
 
     async def explain(self, request_id: str) -> Explanation:
         """Why the rBlocks of a request lie where they lie; its `sentences` say it in words. Raises RequestUnknown."""
-        name, directory = check_request_id(request_id), self._open()
+        name, directory = check_request_id(request_id), self._here()
         return await explain(directory, await directory.members(), name)
 
     def _open(self) -> Directory:
@@ -222,12 +223,19 @@ class AsyncClient:
             raise RuntimeError("the client is not open; use it as 'async with AsyncClient(address) as client'")
         return self._directory
 
+    def _here(self) -> Directory:
+        """Its sockets and tasks are those of one event loop, and of its thread."""
+        directory = self._open()
+        if directory.loop is not asyncio.get_running_loop():
+            raise RuntimeError("the client was opened in another event loop; open one in each")
+        return directory
+
     @contextlib.contextmanager
     def _dispatched(
         self, prompt: object, params: object, request_id: str | None, timeout_s: float | None
     ) -> Iterator[tuple[str, Dispatch]]:
         """A request and its id; leaving the block cancels it."""
-        directory, checked = self._open(), check_prompt(prompt)
+        directory, checked = self._here(), check_prompt(prompt)
         submit = Submit(
             request_id=check_request_id(request_id),
             prompt=checked if isinstance(checked, str) else "",

@@ -189,6 +189,20 @@ OF_PROMPT = (None, TokenLogprobs(6, -0.5, 1), TokenLogprobs(7, -1.5, 2, ((5, -0.
 OF_OUTPUT = TokenLogprobs(0, -0.25, 1)
 
 
+async def test_a_client_of_another_event_loop_says_so(start_fakes):
+    """Its sockets are not safe to use from another thread."""
+    cluster = start_fakes()
+
+    async def use() -> None:
+        await client.submit("x", FOUR)
+
+    async with AsyncClient(cluster.address) as client:
+        for method in (use, client.members, client.statuses, client.cluster):
+            with pytest.raises(RuntimeError, match="another event loop"):
+                await asyncio.to_thread(asyncio.run, method())
+        assert (await client.submit("x", FOUR)).finish_reason == "length"
+
+
 def prompt_first(instance, route, submit):
     """The prompt's logprobs in two chunks, then one token."""
     name = submit.request_id

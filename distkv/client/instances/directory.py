@@ -42,7 +42,8 @@ class Directory:
     """The client's connections and its cached member list, refreshed every second while it is open.
 
     The list is soft: it is whatever a gManager, or else an instance, sent last; only what changed is sent again. All
-    tasks of the client are owned here: the one that refreshes the list, and one that reads each connection.
+    tasks of the client are owned here: the one that refreshes the list, and one that reads each connection. loop: the
+    event loop under which it was made, and in which all of it is used.
     """
 
     def __init__(self, address: str, envelopes: EnvelopeFactory) -> None:
@@ -58,7 +59,7 @@ class Directory:
         self._rebuilt_at_s = 0.0
         self._suspects: dict[str, float] = {}
         self._connections: dict[str, Connection] = {}
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._tasks = OwnedTasks()
         self._turns = Turns()
         self._bootstrap()
@@ -190,10 +191,10 @@ class Directory:
         """This instance was just lost: choose it last for a while."""
         others = (one for one in self._suspects if one != instance_id and self._suspected(one))
         self._suspects = {one: self._suspects[one] for one in others}
-        self._suspects[instance_id] = self._loop.time() + SUSPECT_S
+        self._suspects[instance_id] = self.loop.time() + SUSPECT_S
 
     def _suspected(self, instance_id: str) -> bool:
-        return self._suspects.get(instance_id, 0.0) > self._loop.time()
+        return self._suspects.get(instance_id, 0.0) > self.loop.time()
 
     def _on_live(self, connection: Connection) -> None:
         if self._connections.get(connection.address) is connection:
@@ -203,7 +204,7 @@ class Directory:
         return self.connection(self.address)
 
     async def _query_bootstrap(self) -> None:
-        if 0.0 < self._rebuilt_at_s <= self._loop.time():
+        if 0.0 < self._rebuilt_at_s <= self.loop.time():
             self._rebuilt_at_s = 0.0
             del self._cursors[self.address]  # all it has now is all there is
         try:
@@ -224,7 +225,7 @@ class Directory:
         cursor = self._cursor(address)
         if not cursor.take(message):
             return
-        now_s = self._loop.time()
+        now_s = self.loop.time()
         if address == self.address and self._bootstrap_lost:
             self._bootstrap_lost, self._rebuilt_at_s = False, now_s + REBUILD_S
         known = self._members = self._members or {}
@@ -239,11 +240,11 @@ class Directory:
 
     async def _refresh(self) -> None:
         while True:
-            due_s = self._loop.time() + REFRESH_S
+            due_s = self.loop.time() + REFRESH_S
             if self._members is not None:
                 await self._query_bootstrap()
                 self._drop_idle()
-            await asyncio.sleep(due_s - self._loop.time())
+            await asyncio.sleep(due_s - self.loop.time())
             for connection in list(self._connections.values()):
                 connection.keep_alive(None if self._bootstrap_answers else self._cursor(connection.address).query())
 
