@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import queue
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
@@ -18,13 +19,17 @@ MAX_AHEAD = 64
 
 
 class BackgroundLoop:
-    """Runs coroutines for threads that may have an event loop themselves. `stop` ends it; safe to call twice."""
+    """Runs coroutines for threads that may have an event loop themselves. `stop` ends it; safe to call twice.
+
+    A process that was forked has no such thread: nothing can be run there, and `stop` does nothing.
+    """
 
     def __init__(self, name: str) -> None:
         self._loop = uvloop.new_event_loop()
         self._stopping = False
         self._lock = threading.Lock()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._pid = os.getpid()
+        self._thread = threading.Thread(target=_run, args=(self._loop,), name=name, daemon=True)
         self._thread.start()
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
@@ -55,7 +60,7 @@ class BackgroundLoop:
 
         future = self.start(pump())
         try:
-            while (got := ready.get()) is not None:
+            while (got := self._next(ready)) is not None:
                 if isinstance(got, asyncio.CancelledError):
                     raise RuntimeError("the client was closed while the stream was open")
                 if isinstance(got, BaseException):
@@ -66,7 +71,11 @@ class BackgroundLoop:
             future.cancel()
 
     def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Begin to run a coroutine; its result comes when it is done. Raises RuntimeError once stopped."""
+        """Begin to run a coroutine; its result comes when it is done. Raises RuntimeError once stopped, and in a
+        process that was forked."""
+        if self._is_forked:
+            work.close()
+            raise self._elsewhere()
         # What comes before `stop` is run or cancelled by it; what came later would never end.
         with self._lock:
             if self._stopping:
@@ -76,25 +85,57 @@ class BackgroundLoop:
 
     def stop(self) -> None:
         """Cancel what still runs, and end the thread."""
+        if self._is_forked:
+            return
         with self._lock:
             if not self._stopping:
                 self._stopping = True
                 self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 
+    def stop_after(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine and then stop, without waiting for either. Raises as `start`."""
+
+        async def last() -> None:
+            try:
+                await work
+            finally:
+                asyncio.get_running_loop().stop()
+
+        try:
+            self.start(last())
+        except RuntimeError:
+            work.close()
+            raise
+        self._stopping = True
+
+    @property
+    def _is_forked(self) -> bool:
+        """To be looked at before the lock, which a thread may have held that is not here."""
+        return os.getpid() != self._pid
+
+    def _elsewhere(self) -> RuntimeError:
+        return RuntimeError(f"the client belongs to process {self._pid}, which forked this one; make one here")
+
+    def _next(self, ready: queue.SimpleQueue[T]) -> T:
+        if self._is_forked:
+            raise self._elsewhere()
+        return ready.get()
+
     def _soon(self, callback: Callable[[], None]) -> None:
         with self._lock:
             if not self._stopping:
                 self._loop.call_soon_threadsafe(callback)
 
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        try:
-            self._loop.run_forever()
-            rest = asyncio.all_tasks(self._loop)
-            for task in rest:
-                task.cancel()
-            self._loop.run_until_complete(asyncio.gather(*rest, return_exceptions=True))
-            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-        finally:
-            self._loop.close()
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+        rest = asyncio.all_tasks(loop)
+        for task in rest:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*rest, return_exceptions=True))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+    finally:
+        loop.close()

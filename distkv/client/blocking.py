@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -18,8 +19,10 @@ from distkv.wire.messages.to_client import ClusterState, Status
 
 class Client:
     """Sends requests to a cluster; `with Client("tcp://127.0.0.1:7070") as client`, or call `close` when done.
+    One that nothing refers to any more, nor to a stream of it, is closed, too.
 
-    Works in any thread, also one whose event loop runs. Methods and errors are those of AsyncClient.
+    Works in any thread, also one whose event loop runs, but not in a process that is forked, which needs a client of
+    its own. Methods and errors are those of AsyncClient.
     """
 
     def __init__(self, address: str = DEFAULT_GMANAGER) -> None:
@@ -31,6 +34,8 @@ class Client:
         except BaseException:
             self._loop.stop()
             raise
+        self._forgotten = weakref.finalize(self, _close_soon, self._client, self._loop)
+        self._forgotten.atexit = False
 
     def __enter__(self) -> Self:
         return self
@@ -42,6 +47,7 @@ class Client:
 
     def close(self) -> None:
         """Cancel what still runs and disconnect; safe to call twice."""
+        self._forgotten.detach()
         with contextlib.suppress(RuntimeError):
             self._loop.call(self._client.close())
         self._loop.stop()
@@ -60,7 +66,7 @@ class Client:
         timeout_s: float | None = None,
     ) -> Iterator[Chunk]:
         """Yield the output as it comes; leaving the loop or closing the generator cancels the request."""
-        return self._loop.iterate(self._client.stream(prompt, params, request_id=request_id, timeout_s=timeout_s))
+        yield from self._loop.iterate(self._client.stream(prompt, params, request_id=request_id, timeout_s=timeout_s))
 
     def submit(
         self,
@@ -108,3 +114,9 @@ class Client:
     def explain(self, request_id: str) -> Explanation:
         """Why the rBlocks of a request lie where they lie; its `sentences` say it in words. Raises RequestUnknown."""
         return self._loop.call(self._client.explain(request_id))
+
+
+def _close_soon(client: AsyncClient, loop: BackgroundLoop) -> None:
+    """From whatever thread collects garbage."""
+    with contextlib.suppress(RuntimeError):
+        loop.stop_after(client.close())

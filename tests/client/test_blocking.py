@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import multiprocessing
 import threading
 
 import pytest
@@ -86,3 +88,53 @@ def test_a_closed_client_says_so_and_leaves_no_thread(background):
     # A fixture of the session may have a client of another cluster.
     assert not [thread for thread in threading.enumerate() if thread.name == f"distkv client {cluster.address}"]
     background.loop.call(cluster.instances[0].wait_for(Submit))
+
+
+def _errors_in_child(client, stream, answers):
+    for use in (lambda: client.submit("x", FOUR), client.status, lambda: next(stream)):
+        try:
+            use()
+        except RuntimeError as error:
+            answers.send(str(error))
+    client.close()
+    answers.send("closed")
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_process_is_told_to_make_its_own(background):
+    """It has the client, and not the thread that does its work: all of it waited without end."""
+    cluster = background.start(first_only)
+    with Client(cluster.address) as client:
+        stream = client.stream("x", FOUR)
+        next(stream)
+        answers, theirs = multiprocessing.Pipe(duplex=False)
+        child = multiprocessing.get_context("fork").Process(target=_errors_in_child, args=(client, stream, theirs))
+        child.start()
+        try:
+            found = []
+            while len(found) < 4 and answers.poll(20):
+                found.append(answers.recv())
+        finally:
+            child.kill()
+            child.join()
+            answers.close()
+            theirs.close()
+        assert len(found) == 4 and all("forked" in one for one in found[:3]) and found[3] == "closed"
+        assert client.status()["instances"], "its own goes on"
+
+
+def test_one_that_is_forgotten_leaves_nothing(background):
+    """Each had a thread and 13 descriptors until the program ended."""
+    cluster = background.start(first_only)
+    client = Client(cluster.address)
+    (thread,) = (one for one in threading.enumerate() if one.name == f"distkv client {cluster.address}")
+    stream = client.stream("x", FOUR, request_id="forgotten")
+    del client
+    gc.collect()
+    assert next(stream).text == "0 ", "a stream needs it"
+    del stream
+    gc.collect()
+    (cancel,) = background.loop.call(cluster.instances[0].wait_for(Cancel))
+    assert cancel.request_id == "forgotten"
+    thread.join(20)
+    assert not thread.is_alive()
