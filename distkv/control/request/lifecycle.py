@@ -148,8 +148,10 @@ class RequestLifecycle:
         )
 
     def lately_blocks(self, now: float) -> int:
-        """The most that one request could have had within LATELY_S."""
-        return self._room.look(self._state.cluster_blocks(), now)
+        """The most that one request could have had within LATELY_S, also before this instance began: those that died
+        meanwhile are listed for so long."""
+        state = self._state
+        return max(self._room.look(state.cluster_blocks(), now), state.settings.num_blocks + state.members.known_blocks)
 
     def _blocks_for(self, num_tokens: int) -> int:
         """rBlocks for a request of so many tokens in all; the KV of the last one is never needed."""

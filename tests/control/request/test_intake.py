@@ -63,6 +63,21 @@ def test_what_only_a_peer_that_died_had_room_for_may_come_again_for_a_while() ->
     assert serving.refusal().kind == "refused", "it did not come back"
 
 
+def test_what_a_peer_had_room_for_that_died_before_this_one_began_may_come_again() -> None:
+    """A gateway said so, which had seen both; a client in Python was refused for good."""
+    serving = Serving(num_blocks=2)
+    serving.state.members["p"] = make_member("p", lendable_blocks=3, state="dead")
+    serving.requests.tick(serving.clock.now())
+    serving.submit("r", (1, 2), max_tokens=19)
+    ended = serving.refusal()
+    assert (ended.kind, ended.retryable, ended.pool_tokens) == ("failed", True, 8)
+    serving.submit("r", (1, 2), max_tokens=20)
+    assert serving.refusal().kind == "refused"
+    del serving.state.members["p"]
+    serving.submit("r", (1, 2), max_tokens=19)
+    assert serving.refusal().kind == "refused", "forgotten by the gManager"
+
+
 def test_a_name_in_use_and_an_instance_that_leaves() -> None:
     serving = Serving()
     serving.submit("r")

@@ -41,13 +41,13 @@ class Suspects(MutableMapping[str, float]):
 class MemberTable(MutableMapping[str, Member]):
     """Members by id, this instance not included. A change or a question costs O(log n), and what it returns.
 
-    lendable_blocks: what all live peers may lend together; near_blocks: those on the host of this instance that may be
-    asked.
+    lendable_blocks: what all live peers may lend together; known_blocks: what all could that are listed, the dead too;
+    near_blocks: those on the host of this instance that may be asked.
     """
 
     def __init__(self) -> None:
         self.suspects = Suspects(self._weigh)
-        self.lendable_blocks = self.near_blocks = 0
+        self.lendable_blocks = self.known_blocks = self.near_blocks = 0
         self._host_key = ""
         self._near: dict[str, int] = {}  # lendable rBlocks of those on this host that may be asked for any
         self._members: dict[str, Member] = {}
@@ -74,11 +74,13 @@ class MemberTable(MutableMapping[str, Member]):
         return len(self._members)
 
     def __setitem__(self, instance_id: str, member: Member) -> None:
+        before = self._members.get(instance_id)
+        self.known_blocks += member.lendable_blocks - (0 if before is None else before.lendable_blocks)
         self._members[instance_id] = member
         self._weigh(instance_id)
 
     def __delitem__(self, instance_id: str) -> None:
-        del self._members[instance_id]
+        self.known_blocks -= self._members.pop(instance_id).lendable_blocks
         self._weigh(instance_id)
 
     def place_on(self, host_key: str) -> None:
@@ -120,6 +122,7 @@ class MemberTable(MutableMapping[str, Member]):
         filed = {name: member for name, member in self._members.items() if self.may_lend(name)}
         assert filed == self._filed and sorted(filed.values(), key=_rank) == self._creditors, "creditors misfiled"
         assert self.lendable_blocks == sum(map(self._lendable_of, self._members))
+        assert self.known_blocks == sum(member.lendable_blocks for member in self._members.values())
         assert self._near == {name: one.lendable_blocks for name, one in filed.items() if self.is_near(name)}
         assert self.near_blocks == sum(self._near.values())
 
