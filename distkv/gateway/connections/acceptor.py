@@ -9,6 +9,7 @@ from. Through TLS nothing can be seen. Who leaves meanwhile is let go at once an
 from __future__ import annotations
 
 import asyncio
+import errno
 import select
 import socket
 import ssl
@@ -37,7 +38,8 @@ _HEALTH_CHECKS = tuple(f"{method} {path}".encode() for path in HEALTH_PATHS for 
 class Acceptor:
     """Takes the connections of `listener`, which listens, and gives each a protocol that `make` makes, until `close`.
 
-    most: how many wait here; others wait in the system. tls: None for plain connections. Needs a running loop.
+    most: how many wait here; others wait in the system. tls: None for plain connections. make_room: ends one that is
+    served, for want of a descriptor; False if it knows of none that can be spared. Needs a running loop.
     """
 
     def __init__(
@@ -48,9 +50,10 @@ class Acceptor:
         turns: Turns,
         tasks: OwnedTasks,
         tls: ssl.SSLContext | None = None,
+        make_room: Callable[[], bool] = lambda: False,
     ) -> None:
         self._listener, self._make, self._most = listener, make, most
-        self._turns, self._tasks, self._tls = turns, tasks, tls
+        self._turns, self._tasks, self._tls, self._make_room = turns, tasks, tls, make_room
         self._loop = asyncio.get_running_loop()
         self._checks: ClientQueue[socket.socket] = ClientQueue()
         """Those that have begun a health check."""
@@ -101,6 +104,8 @@ class Acceptor:
             except ConnectionAbortedError:
                 continue
             except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE) and self._make_room():
+                    return  # its descriptor is free in the next turn
                 structlog.get_logger().warning("no connection can be accepted", reason=error.strerror)
                 self._stop()
                 self._pause = self._loop.call_later(PAUSE_S, self._go_on)

@@ -8,7 +8,6 @@ complete or is lost at the same time goes on a few in a turn of the event loop.
 from __future__ import annotations
 
 import asyncio
-import resource
 from collections import deque
 from functools import partial
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from distkv.client.turns import Turns
+from distkv.gateway.connections.descriptors import most_spare
 from distkv.gateway.connections.portions import Portions
 from distkv.gateway.operations.paths import HEALTH_PATHS, OPEN_PATHS
 from distkv.gateway.schema.errors import ApiError, unavailable
@@ -33,10 +33,6 @@ SHORT_BYTES = 2 * 2**10
 """What begins a request and is no longer is read at once: health checks wait for nobody."""
 FRAMING = 8
 """Bytes of framing for each byte of a body: chunks of one byte are the worst of what is not meant to hurt."""
-KEPT_DESCRIPTORS = 256
-"""For files, for connections to the cluster, and for SPARE."""
-SPARE = 64
-MOST_WAITING = 4096
 LEAST_WOKEN = 4
 """Of what waits for its turn of the event loop, in each: connections to be served, and requests."""
 
@@ -45,11 +41,11 @@ class Connections:
     """All connections of a server. most: how many serve the API. turns: of their requests. portions: of what they read.
 
     One more ends the one that has been longest without a complete request, idle or half sent. When all of them are
-    busy, SPARE more may ask for the OPEN_PATHS, so that health checks and metrics always get in.
+    busy, `most_spare` more may ask for the OPEN_PATHS, so that health checks and metrics always get in.
     """
 
     def __init__(self, most: int) -> None:
-        self.most = most
+        self.most, self._most_spare = most, most_spare()
         self.turns = Turns(least=LEAST_WOKEN)
         self.portions = Portions(PART_BYTES)
         self.idle: dict[LimitedConnection, None] = {}
@@ -60,10 +56,14 @@ class Connections:
         if count - len(self.spare) <= self.most or self._cut_oldest(self.idle):
             self.idle[newest] = None
             return True
-        if len(self.spare) >= SPARE:
+        if len(self.spare) >= self._most_spare:
             self._cut_oldest(self.spare)
         self.spare[newest] = None
         return False
+
+    def make_room(self) -> bool:
+        """End the one that has been longest without a complete request; False if there is none."""
+        return self._cut_oldest(self.idle)
 
     def forget(self, one: LimitedConnection) -> None:
         """It is closed, or busy."""
@@ -75,20 +75,6 @@ class Connections:
         if oldest is not None:
             oldest.cut_off()
         return oldest is not None
-
-
-def most_connections() -> int:
-    """What the descriptors of this process allow; daemons have raised their limit by then."""
-    return max(SPARE, _descriptors() - most_waiting())
-
-
-def most_waiting() -> int:
-    """Of connections that are accepted and not served yet, beside these."""
-    return max(1, min(MOST_WAITING, _descriptors() // 8))
-
-
-def _descriptors() -> int:
-    return resource.getrlimit(resource.RLIMIT_NOFILE)[0] - KEPT_DESCRIPTORS
 
 
 class _Refused(Exception):

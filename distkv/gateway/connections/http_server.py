@@ -16,12 +16,8 @@ from distkv.client.owned_tasks import OwnedTasks
 from distkv.config import GatewayConfig
 from distkv.errors import ConfigError
 from distkv.gateway.connections.acceptor import Acceptor
-from distkv.gateway.connections.http_connection import (
-    Connections,
-    LimitedConnection,
-    most_connections,
-    most_waiting,
-)
+from distkv.gateway.connections.descriptors import most_connections, most_waiting
+from distkv.gateway.connections.http_connection import Connections, LimitedConnection
 from distkv.wire.address import join_host_port
 from distkv.wire.sockets.options import BACKLOG
 
@@ -96,7 +92,8 @@ async def serving(app: ASGIApp, config: GatewayConfig, listener: socket.socket) 
         tasks.start(server.main_loop(), name="http")
         how = {"config": settings, "server_state": server.server_state, "app_state": server.lifespan.state}
         make = partial(LimitedConnection, connections, **how)
-        acceptor = Acceptor(listener, make, most_waiting(), connections.turns, tasks, settings.ssl)
+        room = connections.make_room
+        acceptor = Acceptor(listener, make, most_waiting(), connections.turns, tasks, settings.ssl, room)
         try:
             yield
         finally:

@@ -202,6 +202,32 @@ def test_without_descriptors_it_goes_on_later(run: Any, monkeypatch: pytest.Monk
     run(body())
 
 
+def test_without_descriptors_another_one_makes_room(run: Any) -> None:
+    """A gateway with 64 descriptors and 300 half-open connections answered no health check for as long as they came."""
+    failures = [OSError(errno.EMFILE, "Too many open files"), OSError(errno.ENFILE, "Too many open files in system")]
+    ended = []
+
+    class Listener(socket.socket):
+        def accept(self) -> tuple[socket.socket, Any]:
+            if failures:
+                raise failures.pop(0)
+            return super().accept()
+
+    def make_room() -> bool:
+        ended.append(len(failures))
+        return True
+
+    async def body() -> None:
+        async with door() as (here, tasks):
+            here.listener = here.stack.enter_context(Listener(fileno=here.listener.dup().detach()))
+            one = here.call(OTHER)
+            here.acceptor = Acceptor(here.listener, lambda: _Served(here), 1000, Turns(), tasks, None, make_room)
+            await here.has_served(1)
+            assert here.served == [port(one)] and ended == [1, 0]
+
+    run(body())
+
+
 def test_what_waits_is_closed_with_it(run: Any) -> None:
     async def body() -> None:
         async with door() as (here, tasks):

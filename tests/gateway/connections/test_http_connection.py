@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from distkv.gateway.connections import descriptors, http_server
 from distkv.gateway.connections import http_connection as module
-from distkv.gateway.connections import http_server
 from distkv.wire.messages.to_rmanager import Cancel, Submit
 from tests.gateway.harness import chunk, silence
 
@@ -197,7 +197,7 @@ async def test_health_answers_when_every_connection_is_busy(start: Start, few: i
 async def test_spare_connections_make_room_for_each_other(
     start: Start, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "SPARE", 2)
+    monkeypatch.setattr(descriptors, "SPARE", 2)
     gateway = await start(silence)
     await gateway.http.aclose()
     body = b'{"prompt": "x"}'
@@ -213,9 +213,15 @@ async def test_spare_connections_make_room_for_each_other(
 
 
 def test_descriptors_are_kept_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    for soft, most, waiting in ((1024, 672, 96), (65536, 61184, 4096), (100, module.SPARE, 1)):
-        monkeypatch.setattr(module.resource, "getrlimit", lambda kind, soft=soft: (soft, soft))
-        assert module.most_connections() == most and module.most_waiting() == waiting
+    for soft, *numbers in (
+        (1024, 672, 96, 64),
+        (65536, 61184, 4096, 64),
+        (256, 56, 8, 16),
+        (64, 14, 2, 4),
+        (3, 1, 1, 1),
+    ):
+        monkeypatch.setattr(descriptors.resource, "getrlimit", lambda kind, soft=soft: (soft, soft))
+        assert [descriptors.most_connections(), descriptors.most_waiting(), descriptors.most_spare()] == numbers
 
 
 async def test_a_reader_who_takes_nothing_is_cut_off(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
