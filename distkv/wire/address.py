@@ -35,7 +35,8 @@ def split_host_port(address: str, key: str = "address") -> tuple[str, int]:
 
 
 def join_host_port(host: str, port: int | str) -> str:
-    """The reverse of `split_host_port`; IPv6 hosts get their brackets."""
+    """The reverse of `split_host_port`; IPv6 hosts get their brackets, unless they have them."""
+    host = host.strip("[]")
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 

@@ -235,7 +235,7 @@ class LocalCluster:
         self.gmanager = self._spawn(GManagerHandle, "gmanager", "gManager", of_gmanager)
         if of_gmanager["port"]:
             # Where it will be is known: nobody has to wait for it.
-            host = str(of_gmanager.get("host", settings_of(GManagerConfig)["host"].default)).strip("[]")
+            host = of_gmanager.get("host", settings_of(GManagerConfig)["host"].default)
             wired = {"gmanager": f"tcp://{join_host_port(host, of_gmanager['port'])}"}
         else:
             wait_ready([self.gmanager], deadline_s, self._on_ready)
