@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import sys
+import errno
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TextIO
 
 import click
 from rich.console import Console
@@ -58,17 +58,33 @@ def run_cluster(ctx: click.Context, params: Mapping[str, Any]) -> int:
         )
         with contextlib.ExitStack() as stack:
             # Until the cluster is closed, other threads may write there.
-            log = stack.enter_context((cluster.log_dir / LOG_NAME).open("a", encoding="utf-8"))
+            log = (cluster.log_dir / LOG_NAME).open("a", encoding="utf-8")
+            stack.callback(_close, log)
             stack.enter_context(cluster)
             configure("up", json=True, stream=log)
             try:
                 for line in introduction(cluster, wanted.given["gateway"], wanted.model):
-                    console.print(line, soft_wrap=True)
+                    _show(console, line)
                 return _watch(cluster, up, console)
             except KeyboardInterrupt:
-                console.print("stopping; Ctrl-C again ends everything at once")
-                cluster.close(on_waiting=lambda requests: console.print(_waiting(requests), soft_wrap=True))
+                _show(console, "stopping; Ctrl-C again ends everything at once")
+                cluster.close(on_waiting=lambda requests: _show(console, _waiting(requests)))
                 return 0
+
+
+def _close(log: TextIO) -> None:
+    """Also where what was written last has no room."""
+    with contextlib.suppress(OSError):
+        log.close()
+
+
+def _show(console: Console, line: str, style: str | None = None) -> None:
+    """A line of a cluster that runs; the cluster goes on without it where there is no room to write it."""
+    try:
+        console.print(line, style=style, soft_wrap=True)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
 
 
 def _waiting(requests: Mapping[str, int]) -> str:
@@ -91,15 +107,13 @@ def _watch(cluster: LocalCluster, up: UpConfig, console: Console) -> int:
         while not supervisor.is_over:
             for change in supervisor.poll(time.monotonic()):
                 style = "red" if isinstance(change, Died) else "green"
-                console.print(sentence(change), style=style, soft_wrap=True)
+                _show(console, sentence(change), style)
                 if isinstance(change, Died):
-                    console.print(change.log, style="dim", soft_wrap=True)
+                    _show(console, change.log, "dim")
             if live is not None:
                 live.update(render_to_fit(poller.poll(), console), refresh=True)
-            else:
-                sys.stdout.flush()
             time.sleep(PERIOD_S)
-    console.print("no instance is left", style="red")
+    _show(console, "no instance is left", "red")
     return 1
 
 

@@ -1,10 +1,33 @@
-"""What a stop waits for, in words."""
+"""What is shown of a cluster that runs, and what a stop waits for, in words."""
 
 from __future__ import annotations
 
-import pytest
+import errno
+import io
+import os
 
-from distkv.cli.local.running import _waiting
+import pytest
+from rich.console import Console
+
+from distkv.cli.local.running import _show, _waiting
+
+
+class Broken(io.StringIO):
+    """Where nothing can be written."""
+
+    def __init__(self, error: int) -> None:
+        super().__init__()
+        self._error = error
+
+    def flush(self) -> None:
+        raise OSError(self._error, os.strerror(self._error))
+
+
+def test_a_full_disk_ends_no_cluster() -> None:
+    """The first line about a process that died did."""
+    _show(Console(file=Broken(errno.ENOSPC)), "instance i0 died")
+    with pytest.raises(OSError, match="Input/output"):
+        _show(Console(file=Broken(errno.EIO)), "instance i0 died")
 
 
 @pytest.mark.parametrize(
