@@ -324,6 +324,23 @@ def test_after_a_clock_was_set_back_a_smaller_incarnation_is_a_new_life(state: R
     assert {name: member.incarnation for name, member in state.members.items()} == {"p": 3, "q": 3, "s": 9}
 
 
+def test_a_smaller_incarnation_is_a_new_life_where_the_gmanager_that_says_so_told_of_the_former_one(
+    state: RManagerState, peers: PeerBook
+) -> None:
+    """The peer was not doubted when it ended, for nothing lay there: it was never borrowed from again."""
+    peers.take(Members(incarnation=5, version=1, members=(make_member("p", 9), make_member("q", 9))), 10.0)
+    again = Members(incarnation=5, version=2, base=1, members=(make_member("p", 3),))
+    assert peers.take(again, 11.0) == [LostPeer("p", 3)]
+    owe(state, "q")
+    assert peers.take(Members(incarnation=5, version=3, base=2, members=(make_member("q", 4),)), 12.0) == []
+    assert state.members["q"].incarnation == 9 and knocked(state) == ["q"], "something is at stake"
+    peers.heard_from("q", Renewed(renewal=1, incarnation=9))
+    for version in (1, 2):
+        behind = Members(incarnation=4, version=version, base=version - 1, members=(make_member("p", 2),))
+        assert peers.take(behind, 30.0) == [], "another gManager never knew the newer life"
+    assert {name: member.incarnation for name, member in state.members.items()} == {"p": 3, "q": 9}
+
+
 def test_a_debtor_that_is_listed_as_gone_keeps_its_tensor_link(state: RManagerState, peers: PeerBook) -> None:
     """Else its creditor's worker closes the link on a gManager's word, and the debtor misses partials."""
     reachable = make_member("p")

@@ -50,6 +50,7 @@ class PeerBook:
     list was followed. Of peers whose listed state is not believed yet, `_listed` has the entry as listed. `_reached`:
     peers that the worker may open tensor links to, as it was told; `_changed`: those that may be others by now.
     `_postponed`: what a gManager that was not heard before said of peers that are ready here, until `_believed_from`.
+    `_told`: peers that the gManager which is followed knew as they are known here; what it says of them later is newer.
     """
 
     def __init__(self, state: RManagerState, has_lent: Callable[[str], bool]) -> None:
@@ -62,6 +63,7 @@ class PeerBook:
         self._changed: set[str] = set()
         self._source = 0
         self._postponed: dict[str, Member] = {}
+        self._told: set[str] = set()
         self._believed_from = -math.inf
         self._doubts = Doubts(state)
         self.own: Member | None = None
@@ -75,11 +77,15 @@ class PeerBook:
         if message.incarnation != self._source:
             self._believed_from = now + NEWLY_HEARD_S if self._source else now
             self._source = message.incarnation
+            self._told.clear()
         lost = self.update(message.members, now)
+        if self._source:
+            self._told.update(member.instance_id for member in message.members if self._is_known(member))
         named = self.cursor.take_whole(message)
         unnamed = () if named is None else self._state.members.keys() - named
         for instance_id in (*message.gone, *unnamed):
             self._postponed.pop(instance_id, None)
+            self._told.discard(instance_id)
             self._forget_dead(instance_id)
         return lost
 
@@ -126,11 +132,17 @@ class PeerBook:
             self._changed.add(instance_id)
             self._log.remove(instance_id)
 
+    def _is_known(self, listed: Member) -> bool:
+        """Whether a list tells of the life of a peer that is known here."""
+        known = self._state.members.find(listed.instance_id)
+        return known is not None and known.incarnation == listed.incarnation
+
     def _is_stale(self, known: Member, listed: Member) -> bool:
         """Whether a list tells of a former life of a peer that lives. Another incarnation is another life, also a
-        smaller one, after a clock was set back; their order only decides between two that may both live."""
+        smaller one, after a clock was set back; their order only decides between what two gManagers say."""
         is_doubtful = known.state in ("dead", "unreachable") or known.instance_id in self._state.suspects
-        return listed.incarnation < known.incarnation and not is_doubtful
+        is_newer = is_doubtful or known.instance_id in self._told
+        return listed.incarnation < known.incarnation and not is_newer
 
     def _contradicts(self, known: Member, listed: Member) -> bool:
         """Whether the list says that a peer which lives, as far as is known here, is gone or cannot be reached."""
