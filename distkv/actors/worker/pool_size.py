@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-
 import torch
 from torch import Tensor
 
 from distkv.actors.worker.device_pool import DevicePool
 from distkv.config import EngineSettings
 from distkv.engine.device.device import Device
+from distkv.engine.device.host_memory import host_memory
 from distkv.errors import ConfigError
 from distkv.types import Transport
 from distkv.wire.links import Pool, PoolMemory
@@ -46,11 +45,12 @@ def make_pool(
 
 def _check_fits(settings: EngineSettings, size_bytes: int) -> None:
     """The system promises more than it has, and ends who takes it."""
-    there_are = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    there_are = host_memory().all_bytes
     if size_bytes > there_are:
         raise ConfigError(
             "kv_cache_memory_bytes" if settings.kv_tokens is None else "kv_tokens",
-            f"a pool of {size_bytes / 2**30:,.1f} GiB is more than the {there_are / 2**30:,.1f} GiB of this machine",
+            f"a pool of {size_bytes / 2**30:,.1f} GiB is more than the {there_are / 2**30:,.1f} GiB of this machine or "
+            "container",
         )
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
 
 from distkv.engine.device.device import Captured, CompletedCopy, Device, Missing, PendingCopy, Run
+from distkv.engine.device.host_memory import host_memory
 from distkv.errors import ConfigError
 from distkv.kernels import Backend
 from distkv.kernels.cpu.dispatch import backend_of, choose
@@ -71,8 +71,7 @@ class CpuDevice(Device):
 
     def kv_budget(self, share: float) -> int:
         """See Device."""
-        free_bytes = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        return min(DEFAULT_POOL_BYTES, free_bytes // DEFAULT_POOL_SHARE)
+        return min(DEFAULT_POOL_BYTES, host_memory().free_bytes // DEFAULT_POOL_SHARE)
 
     def capture(self, run: Run, group: int = 0) -> Captured:
         """See Device."""
