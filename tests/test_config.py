@@ -234,6 +234,13 @@ def test_a_model_is_a_directory_or_the_one_that_comes_with_us(tmp_path, monkeypa
         model_dir("dem")
 
 
+def test_a_model_must_have_a_name_that_can_be_sent(tmp_path: Path) -> None:
+    """An instance ended for it in the middle of its start, with a traceback."""
+    (tmp_path / "bytes\udcff").mkdir()
+    with pytest.raises(ConfigError, match=r"model: the name .*udcff' is no text in UTF-8"):
+        model_dir(str(tmp_path / "bytes\udcff"))
+
+
 def test_near_misses_in_the_environment_are_refused_and_others_are_not():
     check_environment({"DISTKV_MODEL": "m", "DISTKV_PORT": "1", "PATH": "x", "DISTKV_SERVICE_HOST": "10.0.0.1"})
     with pytest.raises(ConfigError, match="DISTKV_MAX_NUM_SEQS"):

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from distkv.errors import ConfigError
+from distkv.types import is_utf8
 
 DEFAULT_GMANAGER = "tcp://127.0.0.1:7070"
 
@@ -54,6 +55,8 @@ def model_dir(model: str) -> Path:
 
     Raises ConfigError unless it is a directory with a config.json: sooner and clearer than its first reader.
     """
+    if not is_utf8(model):
+        raise ConfigError("model", f"the name {model!r} is no text in UTF-8", "give the directory another name")
     path = _SHIPPED.get(model) or Path(model).expanduser()
     if not path.is_dir():
         raise ConfigError(

@@ -92,7 +92,7 @@ class LocalCluster:
         self._owner_pid = os.getpid()
         self._closed = False
         self._kept_logs = log_dir is not None
-        self.log_dir = Path(log_dir) if log_dir is not None else Path(tempfile.mkdtemp(prefix="distkv-"))
+        self.log_dir = Path(log_dir) if log_dir is not None else _passing_dir()
         self._client: Client | None = None
         atexit.register(self.close)
         try:
@@ -288,3 +288,11 @@ class LocalCluster:
         if self._client is None:
             self._client = self.client()
         return self._client
+
+
+def _passing_dir() -> Path:
+    """For logs that nobody keeps. Raises ConfigError."""
+    try:
+        return Path(tempfile.mkdtemp(prefix="distkv-"))
+    except OSError as error:
+        raise ConfigError("log_dir", f"no directory can be made for it: {error.strerror}", "give one") from None

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import functools
 import os
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -61,6 +63,15 @@ def processes_of(cluster: LocalCluster) -> list[psutil.Process]:
 
 def workers(cluster: LocalCluster) -> list[int]:
     return [one.report["worker_pid"] for one in cluster.instances]
+
+
+def test_without_a_directory_for_temporary_files_it_says_what_to_give(model, monkeypatch):
+    def fails(prefix: str) -> str:
+        raise FileNotFoundError(errno.ENOENT, f"no usable directory for {prefix}")
+
+    monkeypatch.setattr(tempfile, "mkdtemp", fails)
+    with pytest.raises(ConfigError, match=r"log_dir: no directory .* usable"):
+        without_gateway(model("x"), kv_tokens=160)
 
 
 def test_it_serves_and_leaves_nothing_behind(model):
