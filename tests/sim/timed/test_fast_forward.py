@@ -94,8 +94,12 @@ def mixed(seed: int, count: int, per_s: float) -> list[TraceRequest]:
     ]
 
 
-@pytest.mark.parametrize("policy", ["none", "contract", "greedy"])
-@pytest.mark.parametrize("per_s", [0.5, 2.0, 8.0])
+SLOW = pytest.mark.slow
+RATES = [("none", 2.0), ("contract", 2.0), ("greedy", 2.0), ("contract", 0.5), ("contract", 8.0)]
+MORE_RATES = [("none", 0.5), ("greedy", 0.5), ("none", 8.0), ("greedy", 8.0)]
+
+
+@pytest.mark.parametrize(("policy", "per_s"), [*RATES, *(pytest.param(*one, marks=SLOW) for one in MORE_RATES)])
 def test_the_same_is_decided_at_any_rate(policy: str, per_s: float) -> None:
     run = spec(instances=3, policy=policy, seed=int(per_s), message_s=2e-4, pipe_s=1e-4, checks=False)
     slow, fast = both(mixed(int(per_s), 25, per_s), run)
@@ -133,7 +137,7 @@ def test_clients_that_say_that_they_are_there_interrupt_nothing() -> None:
 
 
 @pytest.mark.parametrize("policy", ["contract", "greedy"])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=SLOW) for seed in (1, 2))])
 def test_the_same_is_decided_whatever_disturbs_long_decodes(policy: str, seed: int) -> None:
     """Debtors, arrivals, stragglers, deaths and deadlines come while decodes are computed in one go."""
     random = Random(seed)
