@@ -41,7 +41,8 @@ from distkv.kernels.triton.ops import TritonOps
 
 @dataclass(frozen=True)
 class Case:
-    """Heads, types and blocks that kernels are compiled for, and contexts that they are not."""
+    """Heads, types and blocks that kernels are compiled for, and contexts that they are not. is_whole: with every size
+    of tiles and of merges, and not only the first and the largest."""
 
     heads: int = 32
     kv_heads: int = 8
@@ -51,11 +52,22 @@ class Case:
     kv_dtype: torch.dtype = torch.bfloat16
     lengths: tuple[int, ...] = (4096,)
     alibi: bool = False
+    is_whole: bool = True
 
     @property
     def kv(self) -> RowKv:
         """A layer of one block."""
         return RowKv(*torch.zeros(2, 1, self.kv_heads, self.block_tokens, self.dim).to(self.kv_dtype))
+
+    @property
+    def merged(self) -> tuple[int, ...]:
+        """How many parts are merged into one."""
+        return (3, 8, 16, 32) if self.is_whole else (3, 32)
+
+    @property
+    def described(self) -> tuple[Tiles, ...]:
+        """Tiles that are read by descriptors, where the shape has such."""
+        return BY_DESCRIPTORS if self.is_whole else BY_DESCRIPTORS[:1]
 
     def queries(self, rows: int) -> torch.Tensor:
         """[rows, Hq, D]"""
@@ -63,7 +75,7 @@ class Case:
 
 
 CASES = {
-    "llama": Case(lengths=(4096, 5003, 30_011)),
+    "llama": Case(lengths=(4096, 5003, 30_011), is_whole=False),
     "llama, 40k keys": Case(lengths=(40_000, 77_777)),
     "fp8": Case(kv_dtype=torch.float8_e4m3fn),
     "float32": Case(q_dtype=torch.float32, kv_dtype=torch.float32),
@@ -148,11 +160,11 @@ def attend(case: Case) -> None:
         blocks = BlockTable((0,) * len(starts), starts, num_keys, case.block_tokens)
         metadata = AttentionMetadata((range(1), range(1, 301)), (blocks, blocks), torch.zeros(301, dtype=torch.int64))
         part = backend.attend(q, kv, metadata, 0.1, None, slopes)
-        for count in (3, 8, 16, 32):
+        for count in case.merged:
             backend.merge([part] * count)
         many = device_metadata(metadata, q.device), torch.ones(1, dtype=torch.int32), 300
         prefill_attention(q, kv.k, kv.v, *many, *part, 0.1, None, slopes, splits=2)
-        for tiles in BY_DESCRIPTORS:
+        for tiles in case.described:
             if takes(tiles, Shape.of(q, kv.k), not case.alibi):
                 prefill_attention(q, kv.k, kv.v, *many, *part, 0.1, tiles=tiles)
 
