@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from distkv.bench.computing import distattention
 from distkv.bench.split_attention.goals import sent_case, time_case
+from distkv.bench.split_attention.group import Step
 from distkv.bench.split_attention.network import missing
-from distkv.bench.split_attention.ways import DIST, HEADS, HOST, RING, SHAPED, WAYS
+from distkv.bench.split_attention.split import Split, exact_attention
+from distkv.bench.split_attention.ways import DIST, HEADS, HOST, RING, SHAPED, WAYS, Link, Name
 from distkv.kernels.cpu.calls.library import installed
 
 pytestmark = pytest.mark.skipif(
@@ -47,11 +50,24 @@ def test_a_quick_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert picture.stat().st_size
 
 
-def test_a_wrong_result_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+class Processes:
+    """Each has its share of exact outputs; the wrong way has them turned round."""
+
+    def __init__(self, split: Split, wrong: Name) -> None:
+        self.split, self.wrong = split, wrong
+
+    def step(self, way: Name, link: Link, layers: int | None = None, *, with_outputs: bool = False) -> Step:
+        exact = exact_attention(self.split, 0).float()[None]
+        return Step(1.0, 1, [-exact if way == self.wrong else exact])
+
+
+@pytest.mark.parametrize("wrong", WAYS)
+def test_a_wrong_result_is_not_measured(wrong: Name, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distattention, "QUICK_CONTEXTS", (64,))
     monkeypatch.setattr(distattention, "QUICK_CHUNK_CONTEXTS", ())
-    monkeypatch.setattr(distattention, "exact_attention", lambda split, layer: split.queries()[layer].double())
-    with pytest.raises(RuntimeError, match=f"{DIST} is off by .* over 0.0625K tokens"):
+    monkeypatch.setattr(distattention, "missing", lambda: "not wanted")
+    monkeypatch.setattr(distattention, "started", lambda split, _: nullcontext(Processes(split, wrong)))
+    with pytest.raises(RuntimeError, match=f"{wrong} is off by 200.00% over 0.0625K tokens"):
         distattention.main.main(["--quick"], standalone_mode=False)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,12 +12,38 @@ import torch
 
 from distkv.bench.computing import prefill
 from distkv.bench.harness.alternate import Samples
+from distkv.bench.harness.contenders import Timing
 from distkv.errors import ConfigError
+from distkv.types import PrefillKv
 from distkv.wire.profile_file import ProfileFile, save_profile
 from tests.control.performance.profiles import make_profile
 
 
-def test_a_quick_run(tmp_path: Path) -> None:
+class Cluster:
+    """Stands for a cluster; says what it was started with."""
+
+    def __init__(self, model: Path, instances: int, kv_tokens: int, *, prefill_kv: PrefillKv, **_: object) -> None:
+        self.settings = (instances, kv_tokens, prefill_kv)
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("clusters", ["pretended", pytest.param("real", marks=pytest.mark.slow)])
+def test_a_quick_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clusters: str) -> None:
+    asked: list[tuple[int, int, PrefillKv]] = []
+    if clusters == "pretended":
+
+        def first_token(cluster: Cluster, prompt: Sequence[int], max_tokens: int) -> Timing:
+            assert len(prompt) == 384
+            asked.append(cluster.settings)
+            return Timing(0.5, 0.1, len(prompt), (1, 2))
+
+        monkeypatch.setattr(prefill, "LocalCluster", Cluster)
+        monkeypatch.setattr(prefill, "ask_cluster", first_token)
     file, picture = tmp_path / "prefill.json", tmp_path / "prefill.png"
     threads, cores = torch.get_num_threads(), os.sched_getaffinity(0)
     try:
@@ -39,6 +66,8 @@ def test_a_quick_run(tmp_path: Path) -> None:
     assert all(goal["met"] is None and "2 rounds" in goal["why"] for goal in report["goals"])
     assert report["machine"]["share of the KV that fetch fetched"] == {grid: 1.0}
     assert picture.stat().st_size
+    if clusters == "pretended":
+        assert set(asked) == {(2, 256, "auto"), (2, 256, "ship")} and len(asked) == 2 * (2 + 2)
 
 
 def test_the_grid_alone_chosen_by_a_profile(tmp_path: Path) -> None:
