@@ -12,9 +12,13 @@ from distkv import AsyncClient, SamplingParams
 from distkv.client.local import launch
 from distkv.client.local.child import wait_ready
 from distkv.client.local.cluster import InstanceHandle
+from distkv.config import MembershipSettings
 from tests.checkpoints import prompt_ids
-from tests.cluster.driving import driving, eventually, exit_of
+from tests.cluster.driving import Driver, driving, eventually, exit_of
+from tests.cluster.lost.stall import stalled
 from tests.conftest import LASTING
+
+HEARTBEAT_S = MembershipSettings().heartbeat_s
 
 
 async def test_running_and_new_requests_outlive_it_and_its_ledger_is_rebuilt(three, expect):
@@ -29,11 +33,7 @@ async def test_running_and_new_requests_outlive_it_and_its_ledger_is_rebuilt(thr
         three.restart_gmanager()
         LASTING.add(three.gmanager.pid)
 
-        async def complete() -> bool:
-            status = await driver.statuses()
-            return len(status) == 3 and all(one.instance.state == "ready" for one in status.values())
-
-        await eventually(complete, 30, "the gManager knows all instances again")
+        await eventually(lambda: _all_ready(driver), 30, "the gManager knows all instances again")
         expect(small, tokens, 8)
         expect(large, await late.finished(), 8)
         expect(running.prompt, await running.finished(), 600)
@@ -56,10 +56,7 @@ async def test_one_that_is_stopped_delays_and_ends_nothing(three, expect):
         finally:
             three.gmanager.signal(signal.SIGCONT)
 
-        async def all_ready() -> bool:
-            return all(status.instance.state == "ready" for status in (await driver.statuses()).values())
-
-        await eventually(all_ready, 30, "the gManager calls all ready again")
+        await eventually(lambda: _all_ready(driver), 30, "the gManager calls all ready again")
         await driver.settled()
 
 
@@ -71,28 +68,30 @@ async def test_one_that_wakes_up_or_comes_back_costs_no_token(three, expect, how
         status = await driver.statuses()
         return sum(one.instance.counters.recomputed_tokens for one in status.values())
 
-    async def serve(seconds: float) -> None:
-        """Requests that lie on several instances, one after the other."""
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            prompt = prompt_ids(1100, seed=7)
-            expect(prompt, await driver.generate(prompt, 60, at="i0"), 60)
+    async def serve() -> None:
+        """A request that lies on several instances."""
+        prompt = prompt_ids(1100, seed=7)
+        expect(prompt, await driver.generate(prompt, 60, at="i0"), 60)
+
+    async def serve_until_known() -> None:
+        """One after the other, until each has said twice that it is there and the gManager calls all ready."""
+        begun_s = time.monotonic()
+        while time.monotonic() < begun_s + 2 * HEARTBEAT_S or not await _all_ready(driver):
+            assert time.monotonic() < begun_s + 30, "the gManager does not call all ready"
+            await serve()
 
     async with driving(three) as driver:
-        await serve(0.1)
+        await serve()
         before = await recomputed()
         if how == "stopped":
-            three.gmanager.signal(signal.SIGSTOP)
-            try:
-                await serve(5.0)
-            finally:
-                three.gmanager.signal(signal.SIGCONT)
+            async with stalled(three.gmanager.signal):
+                await serve()
         else:
             three.gmanager.kill()
-            await serve(2.0)
+            await serve()
             three.restart_gmanager()
             LASTING.add(three.gmanager.pid)
-        await serve(3.0)
+        await serve_until_known()
         assert await recomputed() == before
         assert not [handle for handle in three.instances if "span_lost" in handle.last_log()]
         await driver.settled()
@@ -115,3 +114,9 @@ async def test_an_instance_serves_without_a_gmanager(checkpoint, expect, tmp_pat
         assert await exit_of(handle) == 0
     finally:
         handle.close()
+
+
+async def _all_ready(driver: Driver) -> bool:
+    """Whether the gManager knows all three, and calls them ready."""
+    statuses = await driver.statuses()
+    return len(statuses) == 3 and all(status.instance.state == "ready" for status in statuses.values())

@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -20,20 +18,9 @@ from distkv.client.local.child import wait_ready
 from distkv.client.local.cluster import InstanceHandle
 from tests.checkpoints import prompt_ids
 from tests.cluster.driving import Driver, driving, eventually, signal_instance
+from tests.cluster.lost.stall import STALL_S, stalled
 
 pytestmark = pytest.mark.slow
-STALL_S = 5.0
-
-
-@asynccontextmanager
-async def stalled(send: Callable[[int], None]) -> AsyncIterator[asyncio.Task[None]]:
-    """SIGSTOP, five seconds at least, SIGCONT; gives the task that ends with the five seconds."""
-    send(signal.SIGSTOP)
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            yield tasks.create_task(asyncio.sleep(STALL_S))
-    finally:
-        send(signal.SIGCONT)
 
 
 async def recomputed(driver: Driver) -> int:
