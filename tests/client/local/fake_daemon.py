@@ -1,7 +1,8 @@
 """Stands in for the daemons as processes: the real flags, signals and lifeline around the fakes.
 
 An instance whose model is a file named "dies" ends before it is ready; "hangs" never becomes ready; "stays" ignores
-its stop event. A gateway's health check passes from the second time on, but with "hangs" it never does.
+its stop event; "stalls" answers requests with their first token and no other. A gateway's health check passes from the
+second time on, but with "hangs" it never does.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.inboxes import GMANAGER_CONNECTION
 from distkv.wire.messages.envelope import Control
 from distkv.wire.messages.to_gmanager import Join
-from tests.client.fakes import FakeGManager, FakeInstance
+from tests.client.fakes import FakeGManager, FakeInstance, count_up, first_only
 
 
 class JoinedGManager(FakeGManager):
@@ -52,7 +53,7 @@ async def run_instance(config: InstanceConfig, ready: Any, stop: asyncio.Event) 
         await stop.wait()
         return 0
     worker = await asyncio.create_subprocess_exec(sys.executable, "-c", "import time; time.sleep(1000)")
-    server = FakeInstance(config.instance_id)
+    server = FakeInstance(config.instance_id, first_only if what == "stalls" else count_up)
     member = msgspec.structs.replace(
         server.member(), pid=os.getpid(), worker_pid=worker.pid, total_blocks=(config.engine.kv_tokens or 0) // 16
     )

@@ -207,7 +207,22 @@ def test_an_input_that_ends_before_the_question_is_said(typed, monkeypatch, caps
     assert captured.err.startswith("error: --ask takes a fact and a question")
 
 
-def test_an_instance_that_dies_meanwhile_is_named_and_nothing_stays(start, scratch):
+def test_instances_that_die_under_a_question_are_named_and_nothing_stays(start, scratch, fake_model):
+    demo = start(fake_model("stalls"), program=WITH_FAKES)
+    until(demo, "into the document")
+    for child in psutil.Process(demo.pid).children():
+        if "tests.client.local.fake_instance" in child.cmdline():
+            child.kill()
+    code, out = end(demo)
+    assert code == 1, out
+    for name in ("i0", "i1", "i2"):
+        assert f"instance {name} died: it was killed by SIGKILL" in out
+    assert "Traceback" not in out
+    assert not list(scratch.iterdir())
+
+
+@pytest.mark.slow
+def test_an_instance_whose_memory_nobody_can_replace_is_named_and_nothing_stays(start, scratch):
     # Two of three cannot hold it, and the third does not come back.
     demo = start("--kv-tokens", "4096")
     until(demo, "into the document")

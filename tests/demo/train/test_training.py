@@ -26,7 +26,10 @@ def tokenizer():
 
 @pytest.fixture(scope="module")
 def batches(tokenizer):
-    return Batches(tokenizer, ENGLISH, 0)
+    """Filler of fewer sentences than training takes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("distkv.demo.train.batches.SENTENCES", 1000)
+        yield Batches(tokenizer, ENGLISH, 0)
 
 
 @pytest.fixture(scope="module")
