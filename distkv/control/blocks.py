@@ -7,6 +7,7 @@ holds is found again: two requests with the same prefix can own one slot, which 
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
@@ -22,6 +23,7 @@ class SlotState(IntEnum):
     LENT = 3
 
 
+_FREE_RUN = re.compile(bytes([SlotState.FREE]) + b"+")
 ContentKey = bytes
 """Names what an rBlock holds: equal keys, equal KV."""
 
@@ -118,12 +120,10 @@ class BlockPool:
         """Every slot in one state, counts right, and the free runs exactly the free slots."""
         for state in SlotState:
             assert self._counts[state] == self._states.count(state), f"count of {state.name} is off"
-        in_runs = sorted(s for first, n in self._run_length.items() for s in range(first, first + n))
-        assert self._runs == sorted((length, first) for first, length in self._run_length.items()), "an order is off"
-        assert in_runs == [i for i, s in enumerate(self._states) if s == SlotState.FREE], "free runs are off"
-        for first, length in self._run_length.items():
-            assert self._run_start[first + length] == first, "run ends are off"
-            assert first + length not in self._run_length, "neighbouring runs were not merged"
+        runs = [run.span() for run in _FREE_RUN.finditer(self._states)]
+        assert self._run_length == {first: end - first for first, end in runs}, "free runs are off"
+        assert self._run_start == {end: first for first, end in runs}, "run ends are off"
+        assert self._runs == sorted((end - first, first) for first, end in runs), "an order is off"
         for slot, more in self._more_owners.items():
             assert more > 0 and self._states[slot] != SlotState.FREE, f"slot {slot} is free and has owners"
         assert self._slot_of == {key: slot for slot, key in self._key_of.items()}, "keys and slots disagree"

@@ -162,6 +162,12 @@ class Sequences(MutableMapping[str, Sequence]):
 
     def validate(self) -> None:
         """Every index is what looking at all sequences would say."""
+        self.deadlines.validate()
+        self.queue.validate()
+        if not self._all:
+            kept = self.running, self.acquiring, self.queue.waiting, self._of_route, self.touched
+            assert not any(map(len, kept)), "what is gone is in an index"
+            return
         seqs = set(self._all.values())
         assert set(self.running) == {seq for seq in seqs if seq.state is SeqState.RUNNING}
         assert set(self.acquiring) == {seq for seq in seqs if seq.state is SeqState.ACQUIRING}
@@ -171,5 +177,3 @@ class Sequences(MutableMapping[str, Sequence]):
         assert all(self._of_route.values()), "a route without requests is kept"
         assert set(self.touched.values()) <= seqs
         assert all((seq.request.deadline is None) != (seq.request_id in self.deadlines) for seq in seqs)
-        self.deadlines.validate()
-        self.queue.validate()

@@ -155,6 +155,14 @@ class WaitingQueue:
 
     def validate(self) -> None:
         """The indices say of each what is true of it."""
+        assert all(request_id in self._ageing for request_id in self._young)
+        self._resting.validate()
+        self._ageing.validate()
+        self.starvation.validate()
+        if not self._filed:
+            kept = self.waiting, self.resuming, self._ready, self._ready_sizes, self._ready_by_size
+            assert not any(map(len, kept)) and self.unplaced_blocks == self.unplaced_tokens == 0
+            return
         filed_all = self._filed.values()
         for filed in filed_all:
             seq = filed.seq
@@ -170,10 +178,6 @@ class WaitingQueue:
         unplaced = [filed for filed in filed_all if not filed.resumes]
         assert self.unplaced_blocks == sum(filed.size for filed in unplaced)
         assert self.unplaced_tokens == sum(len(filed.seq.request.tokens) for filed in unplaced)
-        assert all(request_id in self._ageing for request_id in self._young)
-        self._resting.validate()
-        self._ageing.validate()
-        self.starvation.validate()
 
     def _make_ready(self, filed: Filed) -> None:
         filed.ready = True
