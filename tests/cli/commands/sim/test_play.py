@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from distkv.bench.simulation import sweep
+from distkv.bench.simulation import sweep, timeline
 from distkv.cli.exit_codes import run
 from distkv.cli.main import command
 from distkv.sim.baselines.single import SingleInstance
@@ -166,12 +166,14 @@ def test_what_fails_and_when(arguments: list[str], tmp_path: Path, monkeypatch: 
     assert json.loads(path.read_bytes())["results"][0]["completed"] == 1, "the larger one needs both"
 
 
-def test_it_draws_the_memory_over_time(arguments: list[str], tmp_path: Path) -> None:
+def test_it_draws_the_memory_over_time(arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in two columns, and not of all instances."""
     pytest.importorskip("matplotlib")
+    monkeypatch.setattr(timeline, "MOST_POOLS", timeline.TWO_COLUMNS + 1)
     paths = [tmp_path / "few.png", tmp_path / "many.png"]
     faults = ["--fail", "i1@1-2,gmanager@1", "--slow", "i0@1-3x2"]
     assert run(command, [*arguments, "--kv-tokens", "1600", *faults, "--timeline", str(paths[0])]) == 0
-    assert run(command, [*arguments, "--kv-tokens", "1600", "--instances", "40", "--timeline", str(paths[1])]) == 0
+    assert run(command, [*arguments, "--kv-tokens", "1600", "--instances", "12", "--timeline", str(paths[1])]) == 0
     for path in paths:
         assert path.read_bytes().startswith(b"\x89PNG")
 
