@@ -9,6 +9,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, TypeVar
 
+from distkv.control.cluster.planning.fullness import Fullness, FullnessIndex, fullness_of
 from distkv.control.cluster.policy.interface import InstanceView
 
 Key = TypeVar("Key", int, str)
@@ -17,12 +18,13 @@ Key = TypeVar("Key", int, str)
 class Place(NamedTuple):
     """Where an instance is filed. batch: as one of which blocks could leave, and needs: whether its requests need more
     than it has; used: percent of its pool, as one that could lend; owes: as one that could bring home what it has
-    borrowed."""
+    borrowed. fullness: as in `FullnessIndex`."""
 
     batch: int | None = None
     needs: bool = False
     used: int | None = None
     owes: bool = False
+    fullness: Fullness | None = None
 
 
 NOWHERE = Place()
@@ -38,17 +40,19 @@ def place_of(view: InstanceView) -> Place:
     lends = view.lendable_blocks > 0 and not view.borrowed_blocks and not view.waiting
     used = 100 * (view.total_blocks - view.free_blocks) // view.total_blocks
     owes = view.borrowed_blocks > 0 and not view.waiting and view.running > 0
-    return Place(view.running if sends else None, sends and needs, used if lends else None, owes)
+    return Place(view.running if sends else None, sends and needs, used if lends else None, owes, fullness_of(view))
 
 
 class BalanceIndex:
-    """The `Balance` that policies see. view, creditors_of: an instance by name, and where it has borrowed how much."""
+    """The `Balance` that policies see. view, creditors_of: an instance by name, and where it has borrowed how much.
+    fullness: of the instances of each host."""
 
     def __init__(
         self, view: Callable[[str], InstanceView | None], creditors_of: Callable[[str], Mapping[str, int]]
     ) -> None:
         self.get = view
         self.creditors_of = creditors_of
+        self.fullness = FullnessIndex()
         self._places: dict[str, Place] = {}
         self._debtors: dict[bool, list[tuple[int, str]]] = {True: [], False: []}
         self._used: list[tuple[int, str]] = []
@@ -67,6 +71,7 @@ class BalanceIndex:
             was, now = (one.batch if one.needs is needs else None for one in (before, place))
             _refile(filed, name, was, now)
         _refile(self._used, name, before.used, place.used)
+        self.fullness.put(name, place.fullness)
         if before.owes and not place.owes:
             del self._owing[bisect_left(self._owing, name)]
         elif place.owes and not before.owes:
@@ -89,12 +94,13 @@ class BalanceIndex:
 
     def validate(self, views: Iterator[InstanceView]) -> None:
         """Everything is filed where its view says, and nothing else is."""
-        again = BalanceIndex(self.get, self.creditors_of)
-        for view in views:
+        again, everybody = BalanceIndex(self.get, self.creditors_of), list(views)
+        for view in everybody:
             again.put(view.instance_id, place_of(view))
         assert again._places == self._places, "filed at another place"
         mine = self._debtors, self._used, self._owing
         assert mine == (again._debtors, again._used, again._owing), "misfiled"
+        self.fullness.validate(iter(everybody))
 
 
 MOST_READ = 256

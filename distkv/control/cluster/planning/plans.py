@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from distkv import events
 from distkv.control.cluster.ledger import Ledger
-from distkv.control.cluster.policy.interface import Move
+from distkv.control.cluster.policy.interface import Move, Uneven
 from distkv.wire.messages.common import PlanEpoch
 
 COOL_S = 2.0
@@ -91,6 +91,7 @@ class Plans:
         self._pauses: dict[str, Pause] = {}
         self.went_to: dict[bool, tuple[int, str] | None] = {True: None, False: None}
         self.came_from = ""
+        self.evened: Uneven | None = None
 
     # --- what the policy asks
 

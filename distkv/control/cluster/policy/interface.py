@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from random import Random
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -134,8 +134,37 @@ class Instances(Protocol):
         """Each of them, in any state, in no order that matters."""
 
 
+class Uneven(NamedTuple):
+    """A host, those sorted first whose fullest instance is furthest ahead. minus_ahead: by so much of a pool, below 0,
+    the fullest is ahead of the mean of its host."""
+
+    minus_ahead: float
+    host_key: str
+
+
+class Evenness(Protocol):
+    """Ready instances of each host by how full their pools are."""
+
+    def uneven(self, after: Uneven | None) -> Iterator[Uneven]:
+        """Hosts with several instances, the most uneven first; those behind this one, or all."""
+
+    def mean(self, host_key: str) -> float:
+        """Share of a pool that is in use on a host, each instance counting alike."""
+
+    def emptiest(self, host_key: str) -> Iterator[str]:
+        """Of a host, the least full first."""
+
+    def fullest(self, host_key: str) -> str:
+        """Of a host."""
+
+
 class Balance(Protocol):
-    """Ready instances by how much of their memory is in use and wanted, for policies that plan: by indices."""
+    """Ready instances by how much of their memory is in use and wanted, for policies that plan: by indices. fullness:
+    of the instances of each host."""
+
+    @property
+    def fullness(self) -> Evenness:
+        """By host."""
 
     def get(self, instance_id: str) -> InstanceView | None:
         """One of them, or one in any other state."""
@@ -158,11 +187,13 @@ class RecentMoves(Protocol):
     """What was planned lately, so that it is not undone or done twice.
 
     went_to: the batch and name of the debtor at which the plan before ended, None if it came to the last, of those that
-    need memory and of others; came_from: the name of the last one that it looked at for moves home.
+    need memory and of others; came_from: the name of the last one that it looked at for moves home. evened: the host
+    that it looked at last.
     """
 
     went_to: dict[bool, tuple[int, str] | None]
     came_from: str
+    evened: Uneven | None
 
     def may_leave(self, request_id: str) -> bool:
         """Whether blocks of a request may be planned to leave."""

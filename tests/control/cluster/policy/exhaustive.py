@@ -17,7 +17,7 @@ import msgspec
 from distkv.config import AdviceSettings
 from distkv.control.cluster.planning.balance import BalanceIndex, place_of
 from distkv.control.cluster.policy.greedy import GreedyPolicy
-from distkv.control.cluster.policy.interface import InstanceView, Move
+from distkv.control.cluster.policy.interface import InstanceView, Move, Uneven
 from distkv.control.performance.model import MOST_SERVING, PerformanceModel
 from distkv.wire.messages.profile import Point
 from distkv.wire.messages.to_gmanager import LongRequest
@@ -38,6 +38,7 @@ class Anything:
     def __init__(self) -> None:
         self.went_to: dict[bool, tuple[int, str] | None] = {True: None, False: None}
         self.came_from = ""
+        self.evened: Uneven | None = None
 
     def may_leave(self, request_id: str) -> bool:
         return True
