@@ -64,7 +64,7 @@ class AdviceSettings(Group, frozen=True, kw_only=True):
         PolicyName,
         Meta(
             description="How KV memory is shared: contract, by debtors that borrow on demand; greedy, planned by the "
-            "profiles of the instances; none, not at all."
+            "profiles of the instances; even, on demand and evened out within a host; none, not at all."
         ),
     ] = "contract"
     greedy_debtor_batch: Annotated[
@@ -79,6 +79,10 @@ class AdviceSettings(Group, frozen=True, kw_only=True):
         Annotated[float, Meta(ge=0, le=1e3)],
         Meta(description="greedy: smallest predicted gain of a move, as a share of what both instances generate."),
     ] = 0.05
+    even_ahead: Annotated[
+        Annotated[float, Meta(gt=0, le=1)],
+        Meta(description="even: by how much of its pool the fullest instance of a host may be ahead of their mean."),
+    ] = 0.25
     dgfm_min_blocks: Annotated[
         Annotated[int, Meta(ge=0)],
         Meta(description="Fewest rBlocks for which a cycle of loans is cancelled, per instance; 0 is never."),

@@ -74,13 +74,14 @@ PLANNED: list[tuple[int, str, Callable[[Random], tuple[Any, ...]]]] = [
     (20, "plan", lambda r: (r.randint(0, 30), r.choice([*NAMES, "home", "home"]), r.randint(1, 8), r.randint(0, 5))),
     (10, "run", lambda r: (r.uniform(0.05, 0.15),)),
 ]
-"""What happens besides under `greedy`: whatever plan of whatever age."""
+"""What happens besides under PLANS: whatever plan of whatever age."""
+PLANS: tuple[PolicyName, ...] = ("greedy", "even")
 
 
 def actions_of(seed: int, policy: PolicyName = "contract") -> list[Action]:
     """What happens in the history of this seed, in order."""
     random = Random(f"actions of {seed}")
-    known = ACTIONS + PLANNED if policy == "greedy" else ACTIONS
+    known = ACTIONS + PLANNED if policy in PLANS else ACTIONS
     weights, kinds = [weight for weight, *_ in known], [(name, draw) for _, name, draw in known]
     chosen = random.choices(kinds, weights, k=random.randint(3, 25))
     return [(name, *draw(random)) for name, draw in chosen]
@@ -90,12 +91,12 @@ class History:
     """Carries out actions on a cluster and knows what each request should bring."""
 
     def __init__(self, seed: int, policy: PolicyName = "contract") -> None:
-        """policy: of the gManagers; `greedy` has profiles to plan by."""
+        """policy: of the gManagers; those of PLANS have profiles to plan by."""
         random = Random(f"cluster of {seed}")
         gmanagers = GMANAGERS[: random.choice([1, 1, 2])]
-        profile = PROFILE if policy == "greedy" else None
-        self._step_s = STEP_S if policy == "greedy" else 0.0
-        advice = AdviceSettings(policy=policy, greedy_min_gain=0.0, dgfm_min_blocks=1)
+        profile = PROFILE if policy in PLANS else None
+        self._step_s = STEP_S if policy in PLANS else 0.0
+        advice = AdviceSettings(policy=policy, greedy_min_gain=0.0, even_ahead=0.1, dgfm_min_blocks=1)
         self.cluster = SimCluster([], seed, gmanagers, advice, request_timeout_s=5.0, profile=profile)
         for name, slots in zip(NAMES, POOLS, strict=True):
             self._start(name, slots, 1, {key: random.choice(values) for key, values in SETTINGS.items()})

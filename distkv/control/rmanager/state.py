@@ -145,7 +145,7 @@ class RManagerState:
     @property
     def is_planned(self) -> bool:
         """Whether a gManager plans where blocks should lie, for which heartbeats tell more of the requests."""
-        return self.policy == "greedy"
+        return self.policy in ("greedy", "even")
 
     @property
     def is_one_sided(self) -> bool:

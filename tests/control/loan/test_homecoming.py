@@ -137,6 +137,20 @@ def test_room_that_comes_and_goes_brings_nothing_home() -> None:
     assert away.wait() == []
 
 
+@pytest.mark.parametrize("creditor", ["p", "q"])
+def test_what_left_to_even_out_memory_stays_as_long_as_that_goes_on(creditor: str) -> None:
+    """What was borrowed for want of memory comes home as ever."""
+    away = Away({"p": 3, "q": 3}, room=12)
+    away.state.policy = "even"
+    away.lent[creditor].is_planned = True
+    while pulls := away.wait():
+        for pull in pulls:
+            assert pull.source_id != creditor
+            away.arrive(pull)
+    away.state.policy = "contract"
+    assert {pull.source_id for pull in away.wait()} == {creditor}
+
+
 def test_where_moves_are_planned_by_profiles_nothing_comes_home_by_itself() -> None:
     away = Away({"p": 3}, room=8)
     away.state.policy = "greedy"

@@ -95,8 +95,8 @@ def mixed(seed: int, count: int, per_s: float) -> list[TraceRequest]:
 
 
 SLOW = pytest.mark.slow
-RATES = [("none", 2.0), ("contract", 2.0), ("greedy", 2.0), ("contract", 0.5), ("contract", 8.0)]
-MORE_RATES = [("none", 0.5), ("greedy", 0.5), ("none", 8.0), ("greedy", 8.0)]
+RATES = [("none", 2.0), ("contract", 2.0), ("greedy", 2.0), ("even", 2.0), ("contract", 0.5), ("contract", 8.0)]
+MORE_RATES = [(policy, per_s) for policy in ("none", "greedy", "even") for per_s in (0.5, 8.0)]
 
 
 @pytest.mark.parametrize(("policy", "per_s"), [*RATES, *(pytest.param(*one, marks=SLOW) for one in MORE_RATES)])
@@ -136,7 +136,7 @@ def test_clients_that_say_that_they_are_there_interrupt_nothing() -> None:
     assert "Tick" in fast.interrupting and "KeepAlive" not in fast.interrupting
 
 
-@pytest.mark.parametrize("policy", ["contract", "greedy"])
+@pytest.mark.parametrize("policy", ["contract", "greedy", "even"])
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=SLOW) for seed in (1, 2))])
 def test_the_same_is_decided_whatever_disturbs_long_decodes(policy: str, seed: int) -> None:
     """Debtors, arrivals, stragglers, deaths and deadlines come while decodes are computed in one go."""

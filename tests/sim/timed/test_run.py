@@ -67,7 +67,7 @@ def plain(result: SimResult) -> bytes:
     return msgspec.json.encode((times, memory, result.counters, result.simulated_s))
 
 
-@pytest.mark.parametrize("policy", ["none", "contract", "greedy"])
+@pytest.mark.parametrize("policy", ["none", "contract", "greedy", "even"])
 def test_a_loaded_cluster_serves_all_and_the_same_each_time(policy: str) -> None:
     requests = loaded(20, 8.0)
     run = spec(policy=policy, seed=3, message_s=2e-4, checks=False)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from distkv.config import AdviceSettings
 from distkv.control.cluster.policy.contract import ContractPolicy
+from distkv.control.cluster.policy.even import EvenPolicy
 from distkv.control.cluster.policy.greedy import GreedyPolicy
 from distkv.control.cluster.policy.interface import Policy
 from distkv.control.cluster.policy.none import NoPolicy
@@ -14,6 +15,7 @@ from distkv.errors import ConfigError
 POLICIES: dict[str, Callable[[AdviceSettings], Policy]] = {
     "contract": lambda _: ContractPolicy(),
     "greedy": GreedyPolicy,
+    "even": EvenPolicy,
     "none": lambda _: NoPolicy(),
 }
 

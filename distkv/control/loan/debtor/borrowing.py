@@ -173,7 +173,7 @@ class Borrower:
             borrow.refusals[sender] = 0  # it gave all it has
         until = valid_until(borrow.sent_at, message.ttl_s, self._lease_margin_s)
         span = SpanRef(span_id=message.span_id, epoch=message.epoch)
-        debt = Debt(span, sender, slots, until, message.ttl_s)
+        debt = Debt(span, sender, slots, until, message.ttl_s, is_planned=borrow.purpose is Purpose.PLANNED)
         self.collect(borrow, debt)
         self._end_try(borrow)
         if self._paths.is_linked(self._to(sender)):

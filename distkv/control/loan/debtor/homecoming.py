@@ -3,7 +3,8 @@
 Only whole spans come, a few blocks at a time, the smallest first: each creditor costs every step a wait per layer, so
 half a span at home would not help. The room must have lasted for a while, be more than what those that run are expected
 to grow into, and nobody may wait for it; spare positions count as that growth again. Where a gManager plans by
-profiles (`greedy`), it plans these too.
+profiles (`greedy`), it plans these too; where it plans to even out the use of memory (`even`), what has left for that
+stays.
 """
 
 from __future__ import annotations
@@ -89,10 +90,13 @@ class Homecoming:
         return state.pool.num_free - keep + self._recaller.num_coming
 
     def _settled(self) -> Iterator[tuple[Sequence, Debt]]:
-        """Spans of those that run that nothing is on its way to, and that blocks can be read from."""
+        """Spans of those that run that nothing is on its way to, and that blocks can be read from; but for what left as
+        planned, where that still goes on: it would be planned to leave again."""
         state = self._state
         for seq in state.running():
             for debt in seq.placement.debts:
+                if debt.is_planned and state.is_planned:
+                    continue
                 path = Path(state.settings.instance_id, debt.creditor_id)
                 if debt.filled == len(debt.blocks) and not state.paths.is_in_doubt(path):
                     yield seq, debt

@@ -193,7 +193,7 @@ def test_it_draws_the_memory_over_time(arguments: list[str], tmp_path: Path, mon
         (["--goal-ttft-p99", "0"], "--goal-ttft-p99"),
         (["--goal-completed", "2"], "--goal-completed"),
         (["--kv-tokens", "1600", "--timeline", "no/such/x.png"], "there is no directory"),
-        (["--policy", "none,other"], "'other' is not one of 'contract', 'greedy', 'none', 'single', 'migrate', "),
+        (["--policy", "none,other"], "'other' is not one of 'contract', 'greedy', 'even', 'none', 'single', "),
         (
             ["--policy", "single", "--kv-tokens", "1600"],
             "a measured profile says nothing of one instance over all GPUs",

@@ -11,6 +11,7 @@ import pytest
 from distkv.config import AdviceSettings, MembershipSettings
 from distkv.control.cluster.gmanager import GManager
 from distkv.control.cluster.policy.contract import ContractPolicy
+from distkv.control.cluster.policy.even import EvenPolicy
 from distkv.control.cluster.policy.greedy import GreedyPolicy
 from distkv.control.cluster.policy.interface import Balance, Instances, InstanceView, Move, RecentMoves
 from distkv.control.cluster.policy.none import NoPolicy
@@ -44,8 +45,9 @@ class LastOne:
 def test_a_policy_has_a_name() -> None:
     assert isinstance(make_policy(AdviceSettings(policy="contract")), ContractPolicy)
     assert isinstance(make_policy(AdviceSettings(policy="greedy")), GreedyPolicy)
+    assert isinstance(make_policy(AdviceSettings(policy="even")), EvenPolicy)
     assert isinstance(make_policy(AdviceSettings(policy="none")), NoPolicy)
-    with pytest.raises(ConfigError, match="policy: expected one of contract, greedy, none, got 'contrat'"):
+    with pytest.raises(ConfigError, match="policy: expected one of contract, greedy, even, none, got 'contrat'"):
         make_policy(AdviceSettings(policy="contrat"))  # type: ignore[arg-type]
     assert set(POLICIES) == set(get_args(PolicyName))
 

@@ -20,6 +20,7 @@ from distkv.control.commands import FromGManager
 from distkv.control.plan.planned_moves import PlannedMoves
 from distkv.sim.drawn.cluster import GMANAGER, SimCluster
 from distkv.sim.drawn.fake_worker import expected_output
+from distkv.types import PolicyName
 from distkv.wire.messages.to_rmanager import HeartbeatAck, MoveKvcache, PlanEpoch
 from tests.sim.history import PROFILE, STEP_S, live
 from tests.sim.parts import check, prompt
@@ -178,10 +179,13 @@ def test_without_profiles_nothing_is_planned() -> None:
     assert planned(cluster) == []
 
 
-@pytest.mark.parametrize("first", [0, *(pytest.param(first, marks=pytest.mark.slow) for first in (10, 20))])
-def test_any_history_keeps_every_promise(first: int) -> None:
-    """With plans of any age beside those of the gManager, and every fault."""
-    histories = [live(seed, policy="greedy") for seed in range(first, first + 10)]
+@pytest.mark.parametrize(
+    ("policy", "first"),
+    [("greedy", 0), ("even", 20), *(pytest.param("greedy", first, marks=pytest.mark.slow) for first in (10, 20))],
+)
+def test_any_history_keeps_every_promise(policy: PolicyName, first: int) -> None:
+    """With plans of any age beside those of the gManager, and every fault; by `even` also of who lends and borrows."""
+    histories = [live(seed, policy=policy) for seed in range(first, first + 10)]
     nodes = [node for history in histories for node in history.cluster.nodes.values()]
     assert sum(node.rm.state.counters.planned_moves for node in nodes) > 0
     assert sum(node.rm.state.counters.infeasible_moves for node in nodes) > 0
