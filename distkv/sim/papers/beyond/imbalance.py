@@ -17,7 +17,7 @@ from distkv.sim.spec import SimPolicyName
 PROFILE, INSTANCES = "a100-llama2-7b", 4
 TRACE = "infinite-0"
 RATES_PER_S = (2.0, 4.0)
-POLICIES: tuple[SimPolicyName, ...] = ("none", "contract", "greedy")
+POLICIES: tuple[SimPolicyName, ...] = ("none", "contract", "greedy", "even")
 DRAWS = 9
 LEFT = 1.2
 """Times the time in which requests arrive, until the rest is given up."""
@@ -26,6 +26,8 @@ NOTES: Mapping[SimPolicyName, str] = {
     "contract": "Memory is borrowed when a request lacks it, not to even out its use.",
     "greedy": "Blocks leave small batches for what is expected to generate more; who waits for a first token, or how "
     "even the use is, does not count in that.",
+    "even": "Moves begin where the fullest is ahead by a quarter of a pool, so that who is nearly even is left alone; "
+    "whose prompt is computed where others are served waits a little for that.",
 }
 """Of goals that are missed."""
 
