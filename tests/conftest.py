@@ -30,6 +30,7 @@ else:
 
 # On a busy machine everything takes longer, and that is no failure. What is set in CI besides stays as it is.
 settings.register_profile("any-load", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("default-lane", settings.get_profile("any-load"), max_examples=50)
 settings.load_profile("any-load")
 
 END_WITHIN_S = 20.0
@@ -37,6 +38,12 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 LASTING: set[int] = set()
 """Processes that a test started on behalf of a fixture of wider scope, which ends them."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Tests that say nothing of how many examples they take have half as many as usual, but in the slow lane."""
+    if "not slow" in config.option.markexpr:
+        settings.load_profile("default-lane")
 
 
 @pytest.hookimpl(optionalhook=True)
