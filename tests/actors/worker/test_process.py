@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 import xxhash
 
 from distkv.actors.instance.worker_group import WorkerGroup
@@ -22,6 +23,7 @@ from distkv.wire.messages.common import Epoch, Run, SpanRef
 from tests.checkpoints import prompt_ids, reference_greedy, variant
 from tests.token_ids import packed
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 DEADLINE_S = 60.0
 BLOCK = 16
 GREEDY = tw.Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
@@ -37,19 +39,20 @@ class Worker:
         return (await asyncio.wait_for(self.group.recv(), DEADLINE_S)).body
 
 
-@pytest.fixture
-async def worker(tmp_path: Path) -> AsyncIterator[Worker]:
-    model = variant(tmp_path, "llama", text_for_tokenizer=None)
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def worker(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Worker]:
+    """Shared by the tests here, each of which has slots of its own; the last one ends it."""
+    model = variant(tmp_path_factory.mktemp("worker"), "llama", text_for_tokenizer=None)
     config = build(InstanceConfig, {"model": str(model), "dtype": "float32", "kv_tokens": 8 * BLOCK, "threads": 1})
     async with await WorkerGroup.start(config, 1, EnvelopeFactory("a")) as group:
         yield Worker(group, await asyncio.wait_for(group.wait_ready(), DEADLINE_S), model)
 
 
-def step(ids: list[int], step_id: int = 1) -> tw.Step:
+def step(ids: list[int], first_slot: int, step_id: int = 1) -> tw.Step:
     blocks = -(-len(ids) // BLOCK)
     seq = tw.SeqStep(
         request_id="r", version=0, attempt=0, start=0, end=len(ids), tokens=packed(*ids),
-        local=(Run(first_block=0, first_slot=2, num_blocks=blocks),), sample=GREEDY,
+        local=(Run(first_block=0, first_slot=first_slot, num_blocks=blocks),), sample=GREEDY,
     )  # fmt: skip
     return tw.Step(step_id=step_id, seqs=(seq,))
 
@@ -57,7 +60,7 @@ def step(ids: list[int], step_id: int = 1) -> tw.Step:
 async def test_it_is_ready_and_computes(worker: Worker) -> None:
     assert (worker.ready.pid, worker.ready.num_slots, worker.ready.block_tokens) == (worker.group.pid, 8, BLOCK)
     ids = prompt_ids(40)
-    result = await worker.ask(step(ids))
+    result = await worker.ask(step(ids, 0))
     assert isinstance(result, fw.StepResult) and result.step_id == 1 and result.compute_s > 0
     assert [(one.status, one.token) for one in result.results] == [("ok", reference_greedy(worker.model, ids, 1)[0])]
     stats = await worker.ask(tw.StatsQuery(query_id=9))
@@ -66,11 +69,11 @@ async def test_it_is_ready_and_computes(worker: Worker) -> None:
 
 async def test_checksums_are_those_of_the_slots_and_a_computed_one_differs(worker: Worker) -> None:
     empty = xxhash.xxh3_64_intdigest(bytes(worker.ready.data.slot_bytes))
-    assert await worker.ask(tw.Checksum(checksum_id=1, slots=(2, 3))) == fw.Checksummed(
+    assert await worker.ask(tw.Checksum(checksum_id=1, slots=(6, 7))) == fw.Checksummed(
         checksum_id=1, checksums=(empty, empty)
     )
-    await worker.ask(step(prompt_ids(BLOCK)))
-    after = await worker.ask(tw.Checksum(checksum_id=2, slots=(2, 3)))
+    await worker.ask(step(prompt_ids(BLOCK), 6, step_id=2))
+    after = await worker.ask(tw.Checksum(checksum_id=2, slots=(6, 7)))
     assert after.checksums[0] != empty and after.checksums[1] == empty
 
 
