@@ -10,7 +10,6 @@ from distkv.bench.harness.alternate import Samples
 from distkv.bench.harness.report import Goal
 from distkv.bench.pooling import predicted
 from distkv.bench.pooling.predicted import (
-    SEEDS,
     SPEEDS,
     Play,
     Predictor,
@@ -57,7 +56,10 @@ def test_every_step_takes_longer_beside_control() -> None:
     assert (longer.remote_step, longer.attention) == ((), PROFILE.attention)
 
 
-def test_plays_of_contenders_that_it_knows_are_predicted() -> None:
+def test_plays_of_contenders_that_it_knows_are_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds, speeds = 2, SPEEDS[::3]
+    monkeypatch.setattr(predicted, "SEEDS", seeds)
+    monkeypatch.setattr(predicted, "SPEEDS", speeds)
     plays = [Play(2.0, REQUESTS), Play(4.0, REQUESTS[:2]), Play(2.0, REQUESTS)]
     unloaded = Unloaded(0.1, 0.0, 0.05)
     found = predictor().samples(plays, ("off", "big", "contract", "vllm"), unloaded, {})
@@ -66,8 +68,8 @@ def test_plays_of_contenders_that_it_knows_are_predicted() -> None:
     assert all(by_name.keys() == {"off", "contract"} for by_name in found.values())
     assert [len(found[at(TOKENS, rate)]["off"]) for rate in (2.0, 4.0)] == [2, 1]
     rounds = found[at(FIRST_ROUNDS, 2.0)]["off"]
-    assert len(rounds) == SEEDS + len(SPEEDS)
-    assert len({rounds[0], *rounds[SEEDS:]}) == 1 + len(SPEEDS), "each by how long its steps take"
+    assert len(rounds) == seeds + len(speeds)
+    assert len({rounds[0], *rounds[seeds:]}) == 1 + len(speeds), "each by how long its steps take"
     assert found == predictor().samples(plays, ("off", "contract"), unloaded, {})
     without = predictor(has_profile=False).samples(plays[:1], ("off",), unloaded, {})
     assert without[at(FIRST_HIGH, 2.0)]["off"][0] > 0
