@@ -5,7 +5,7 @@ Whoever looks for some of them asks an index that is kept here, so that no event
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, MutableMapping, Sized
 from itertools import chain
 
 from distkv.control.request.sequence import SeqState, Sequence
@@ -165,7 +165,9 @@ class Sequences(MutableMapping[str, Sequence]):
         self.deadlines.validate()
         self.queue.validate()
         if not self._all:
-            kept = self.running, self.acquiring, self.queue.waiting, self._of_route, self.touched
+            kept: tuple[Sized, ...] = (
+                self.running, self.acquiring, self.queue.waiting, self._of_route, self.touched
+            )  # fmt: skip
             assert not any(map(len, kept)), "what is gone is in an index"
             return
         seqs = set(self._all.values())

@@ -6,7 +6,7 @@ Nothing here looks at all of them: each question is answered by an index.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 from dataclasses import dataclass
 from heapq import merge
 
@@ -160,7 +160,9 @@ class WaitingQueue:
         self._ageing.validate()
         self.starvation.validate()
         if not self._filed:
-            kept = self.waiting, self.resuming, self._ready, self._ready_sizes, self._ready_by_size
+            kept: tuple[Sized, ...] = (
+                self.waiting, self.resuming, self._ready, self._ready_sizes, self._ready_by_size
+            )  # fmt: skip
             assert not any(map(len, kept)) and self.unplaced_blocks == self.unplaced_tokens == 0
             return
         filed_all = self._filed.values()
