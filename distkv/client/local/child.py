@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import time
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,8 @@ LOG_LINES = 25
 
 class Child:
     """A daemon in a session of its own, tied to us by a socket: readiness comes over it, and its end of file
-    shows either side that the other is gone, however it went.
+    shows either side that the other is gone, however it went. A process that is forked from ours has no such socket,
+    or the daemon would live as long as that, too; there one can see whether the daemon runs, and no more.
 
     name: what errors call it. report: what it sent when it was ready (address, pid, ...), or why it failed.
     """
@@ -32,6 +34,7 @@ class Child:
         self.log_path = log_path
         self.report: dict[str, Any] = {}
         self._line = b""
+        self._owner_pid = os.getpid()
         self._socket, theirs = socket.socketpair()
         fd = theirs.fileno()
         try:
@@ -50,6 +53,7 @@ class Child:
             raise
         finally:
             theirs.close()
+        _STARTED.add(self)
 
     @property
     def pid(self) -> int:
@@ -122,6 +126,8 @@ class Child:
     def _ended(self, *, block: bool) -> bool:
         if self.process.returncode is not None:
             return True
+        if os.getpid() != self._owner_pid:
+            return not _is_there(self.pid)
         flags = os.WEXITED | os.WNOWAIT | (0 if block else os.WNOHANG)
         with contextlib.suppress(ChildProcessError):  # somebody else may have waited for it
             if os.waitid(os.P_PID, self.pid, flags) is None:
@@ -135,6 +141,28 @@ class Child:
         if self.process.returncode is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
+
+
+_STARTED: weakref.WeakSet[Child] = weakref.WeakSet()
+
+
+def _let_go() -> None:
+    """In a process that was just forked."""
+    for child in _STARTED:
+        child._socket.close()
+
+
+os.register_at_fork(after_in_child=_let_go)
+
+
+def _is_there(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def describe_exit(code: int | None) -> str:

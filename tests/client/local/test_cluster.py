@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import functools
+import multiprocessing
 import os
 import signal
 import socket
@@ -63,6 +64,20 @@ def processes_of(cluster: LocalCluster) -> list[psutil.Process]:
 
 def workers(cluster: LocalCluster) -> list[int]:
     return [one.report["worker_pid"] for one in cluster.instances]
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_process_may_look_whether_processes_run(model):
+    """It cannot wait for them, took them for ended, and made sure of it; and they lived as long as it did."""
+
+    def look(cluster: LocalCluster) -> None:
+        os._exit(all(one.alive and one.exit_code is None and one.fileno() < 0 for one in cluster.processes))
+
+    with without_gateway(model("x"), kv_tokens=160) as cluster:
+        looking = multiprocessing.get_context("fork").Process(target=look, args=(cluster,))
+        looking.start()
+        looking.join(20)
+        assert looking.exitcode == 1 and all(one.alive for one in cluster.processes)
 
 
 def test_without_a_directory_for_temporary_files_it_says_what_to_give(model, monkeypatch):
