@@ -1,4 +1,5 @@
-"""Two real instances under greedy: blocks of a running request go where the gManager planned, no token is another."""
+"""Two real instances under a policy that plans: blocks of a running request go where the gManager planned, and no token
+is another."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from distkv.types import PolicyName
 from distkv.wire.messages.profile import Point
 from distkv.wire.profile_file import ProfileFile, save_profile
 from tests.checkpoints import prompt_ids
@@ -19,10 +21,11 @@ PROFILE = make_profile(attention=(Point(1000, 0.2),), serving=(Point(1000, 0.02)
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-async def test_what_is_planned_is_carried_out_for_a_running_request(start, expect, tmp_path: Path):
+@pytest.mark.parametrize("policy", ["greedy", "even"])
+async def test_what_is_planned_is_carried_out_for_a_running_request(start, expect, tmp_path: Path, policy: PolicyName):
     save_profile(ProfileFile(profile=PROFILE), tmp_path / "profile.json")
     settings = {"profile": str(tmp_path / "profile.json")}
-    cluster = start(2, 2048, policy="greedy", heartbeat_s=0.2, instance_options=settings)
+    cluster = start(2, 2048, policy=policy, heartbeat_s=0.2, instance_options=settings)
     async with driving(cluster) as driver:
         run = await driver.start(prompt_ids(700), TOKENS, at="i0")
         await run.reached(1)
