@@ -15,7 +15,6 @@ from functools import lru_cache
 from pathlib import Path
 from queue import SimpleQueue
 from random import Random, SystemRandom
-from types import TracebackType
 from typing import Self
 
 import msgspec
@@ -52,9 +51,7 @@ class Trace:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._file is not None:
             self._file.close()
 

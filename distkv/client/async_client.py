@@ -9,7 +9,6 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from functools import partial
-from types import TracebackType
 from typing import Any, Self
 
 from distkv.client.instances.directory import ANSWER_S, Directory
@@ -51,9 +50,7 @@ class AsyncClient:
             self._directory = Directory(self.address, self._envelopes)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:

@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from itertools import repeat
-from types import TracebackType
 from typing import Generic, Self
 
 import structlog
@@ -184,9 +183,7 @@ class ServerChannel(Generic[Body]):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close() if kind is None else self.abort()
 
     def _read(self, frames: list[bytes | memoryview]) -> tuple[bytes, Envelope[Body]] | None:
@@ -338,7 +335,5 @@ class ClientChannel(Generic[Body]):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close() if kind is None else self.abort()

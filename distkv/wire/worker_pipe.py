@@ -19,7 +19,6 @@ import struct
 import threading
 import time
 from collections import deque
-from types import TracebackType
 from typing import Self
 
 from distkv.errors import LinkClosed, MalformedMessage
@@ -85,9 +84,7 @@ class WorkerPipe:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self.close()
 
     def _read(self) -> None:
@@ -168,9 +165,7 @@ class WorkerEnd:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -10,7 +10,6 @@ import select
 import subprocess
 import sys
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Self, TypeVar
 
 import msgspec
@@ -66,9 +65,7 @@ class LineProcess:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

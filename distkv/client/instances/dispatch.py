@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 import secrets
-from types import TracebackType
 from typing import NamedTuple, Self
 
 import msgspec
@@ -57,9 +56,7 @@ class Dispatch:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._detach(cancel=True)
 
     async def next_chunk(self) -> TokenChunk | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import CancelledError
-from types import TracebackType
 from typing import Self
 
 import msgspec
@@ -44,9 +43,7 @@ class RequestMonitor:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._leave.set()
         self._thread.join()
 

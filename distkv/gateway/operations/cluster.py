@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Collection, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Self
 
 import structlog
@@ -93,9 +92,7 @@ class Cluster:
         self._tasks.start(self._refresh(), name="members of the cluster")
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     async def aclose(self) -> None:

@@ -9,7 +9,6 @@ import math
 import secrets
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import Self
 
 import zmq
@@ -60,9 +59,7 @@ class Fleet:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._context.destroy(linger=0)
 
     def __len__(self) -> int:
