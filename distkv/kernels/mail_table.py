@@ -46,11 +46,6 @@ class MailTable:
 
     numbers: Tensor
 
-    @property
-    def rows(self) -> int:
-        """N."""
-        return self.numbers.shape[1] - len(MailField)
-
 
 def addresses(queries: Lane, partials: Lane) -> list[int]:
     """The beginning of a line, up to TIMES: of the lanes of one end."""

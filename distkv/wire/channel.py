@@ -232,11 +232,9 @@ class ClientChannel(Generic[Body]):
         self,
         socket: LoopSocket,
         watch: ConnectionWatch,
-        address: str,
         inbox: EnvelopeDecoder[Body],
         max_message_bytes: int,
     ) -> None:
-        self.address = address
         self.malformed = 0
         self._inbox = inbox
         self._max_message_bytes = max_message_bytes
@@ -272,7 +270,7 @@ class ClientChannel(Generic[Body]):
             socket.set(zmq.RECONNECT_IVL_MAX, round(longest_retry_s * 1000))
             watch = ConnectionWatch(socket, address, on_connected, on_disconnected)
             socket.connect(f"tcp://{join_host_port(host, port)}")
-            return cls(LoopSocket(socket, address), watch, address, inbox, max_message_bytes)
+            return cls(LoopSocket(socket, address), watch, inbox, max_message_bytes)
         except BaseException as e:
             if watch is not None:
                 watch.close()

@@ -10,7 +10,7 @@ from typing import Literal
 from tokenizers import Tokenizer
 
 from distkv.demo.corpus import english
-from distkv.demo.corpus.facts import NOT_MENTIONED, Corpus, Fact, Question
+from distkv.demo.corpus.facts import NOT_MENTIONED, Corpus, Question
 
 Filler = Literal["generated", "english"]
 
@@ -75,11 +75,6 @@ def write(
         key = corpus.absent(facts, near=index % 2 == 0)
         asked.append(Placed(Question(key, NOT_MENTIONED), f"What is {key}?", None))
     return Document(text, len(tokenizer.encode(text, add_special_tokens=False).ids), tuple(asked))
-
-
-def states(fact: Fact) -> str:
-    """The plainest sentence that says a fact."""
-    return f"{fact.key[0].upper()}{fact.key[1:]} is {fact.value}."
 
 
 def _take(tokenizer: Tokenizer, source: Iterator[str], room: int) -> list[str]:

@@ -19,7 +19,6 @@ from typing import Literal
 import msgspec
 
 NetworkName = Literal["infiniband", "ethernet"]
-LinkName = Literal["nvlink", "infiniband", "ethernet"]
 
 
 class LinkClass(msgspec.Struct, frozen=True, kw_only=True):

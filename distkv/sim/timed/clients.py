@@ -60,13 +60,12 @@ class Cluster(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Sent:
-    """A request on its way. due_s: when it arrived. name: by which it is known now. at: the instance where it is;
-    empty while none is known. sent_s: when it was sent there. excluded: instances that failed it. times_s: those of
-    its outcome. is_over: whether nothing more becomes of it."""
+    """A request on its way. name: by which it is known now. at: the instance where it is; empty while none is known.
+    sent_s: when it was sent there. excluded: instances that failed it. times_s: those of its outcome. is_over: whether
+    nothing more becomes of it."""
 
     outcome: Outcome
     times_s: TokenTimes
-    due_s: float
     name: str
     at: str = ""
     sent_s: float = 0.0
@@ -195,7 +194,7 @@ class Clients:
     def _arrive(self, request: TraceRequest, due_s: float) -> None:
         times_s = TokenTimes(self._message_s - due_s)
         outcome = Outcome(request, times_s)
-        sent = Sent(outcome, times_s, due_s, f"r{len(self.outcomes)}")
+        sent = Sent(outcome, times_s, f"r{len(self.outcomes)}")
         self.outcomes.append(outcome)
         self._open[sent] = None
         self._num_to_come -= 1

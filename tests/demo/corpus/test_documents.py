@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 
 from distkv.config import DEMO_MODEL, model_dir
 from distkv.demo.corpus import english
-from distkv.demo.corpus.documents import states, write
+from distkv.demo.corpus.documents import write
 from distkv.demo.corpus.facts import NOT_MENTIONED, Corpus
 
 PRINT = """
@@ -79,11 +79,6 @@ def test_values_are_of_several_kinds_and_short(tokenizer):
         values = [corpus.value(kind) for _ in range(200)]
         assert sum(map(looks, values)) > 150
         assert max(len(tokenizer.encode(f" {value}").ids) for value in values) < 12
-
-
-def test_a_statement_says_key_and_value():
-    (fact,) = Corpus(0).facts(1, near=False)
-    assert states(fact) == f"T{fact.key[1:]} is {fact.value}."
 
 
 @pytest.mark.slow

@@ -66,11 +66,6 @@ class FetchLink:
         self._link, self._times, self._on_silent = link, times, on_silent
         self._memory: Tensor | None = None
 
-    @property
-    def is_mapped(self) -> bool:
-        """Whether the creditor's pool is memory of this process."""
-        return self._link.mapped is not None
-
     def memory(self) -> Tensor | None:
         """The creditor's pool, uint8, only to be read; None if it is not mapped, or no longer."""
         if self._memory is None and not self.broken:

@@ -42,7 +42,6 @@ class ClosedLoop:
     """Engines of one profile; hosts: where each is. Each begins its next step as soon as one has ended."""
 
     def __init__(self, profile: Profile, hosts: Sequence[str], *, network_shared: bool = False) -> None:
-        self._profile = profile
         self._agenda = Agenda()
         links = Links(profile, self._agenda, network_shared=network_shared)
         around = Around(self._agenda, links)

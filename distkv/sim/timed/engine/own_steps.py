@@ -38,7 +38,7 @@ class OwnSteps:
         """name: of the instance. server: whose work for debtors makes steps longer. counters: to count in. count: all
         that the engine has counted, for the answer."""
         self.slow = 1.0
-        self._name, self._host = name, host
+        self._name = name
         self._times, self._around, self._agenda = times, around, around.agenda
         self._traffic = around.traffic.setdefault(host, {})
         self._server, self._counters = server, counters
