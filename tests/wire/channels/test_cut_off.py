@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import shutil
 import subprocess
 import sys
 import time
@@ -18,9 +16,7 @@ from distkv.wire.envelope_factory import EnvelopeFactory
 from distkv.wire.inboxes import CAPTURE
 from distkv.wire.messages.to_rmanager import KeepAlive
 from distkv.wire.sockets.options import CUT_OFF_S
-
-NAMESPACE, HERE, THERE = "distkv-test", "dkv-here", "dkv-there"
-ADDRESS = "10.99.7.2"
+from tests.wire.cable import ADDRESS, NAMESPACE, THERE, WITHIN, cable, ip, needs_root
 
 SERVER = """
 import asyncio, sys
@@ -34,33 +30,15 @@ async def main():
 asyncio.run(main())
 """
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(os.geteuid() != 0 or shutil.which("ip") is None, reason="needs root, and ip of iproute2"),
-]
-
-
-def ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True)
+pytestmark = [pytest.mark.slow, needs_root]
 
 
 @pytest.fixture
 def address() -> Iterator[str]:
     """That of a server in a network namespace of its own, at the other end of a link."""
     with contextlib.ExitStack() as stack:
-        try:
-            ip("netns", "add", NAMESPACE)
-        except subprocess.CalledProcessError as error:
-            pytest.skip(f"no network namespace can be made: {error.stderr!r}")
-        stack.callback(ip, "netns", "del", NAMESPACE)
-        ip("link", "add", HERE, "type", "veth", "peer", "name", THERE)
-        stack.callback(ip, "link", "del", HERE)
-        ip("link", "set", THERE, "netns", NAMESPACE)
-        ip("addr", "add", "10.99.7.1/24", "dev", HERE)
-        ip("link", "set", HERE, "up")
-        ip("-n", NAMESPACE, "addr", "add", f"{ADDRESS}/24", "dev", THERE)
-        ip("-n", NAMESPACE, "link", "set", THERE, "up")
-        command = ["ip", "netns", "exec", NAMESPACE, sys.executable, "-c", SERVER, f"tcp://{ADDRESS}:7777"]
+        stack.enter_context(cable())
+        command = [*WITHIN, sys.executable, "-c", SERVER, f"tcp://{ADDRESS}:7777"]
         process = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
         stack.callback(process.kill)
         assert process.stdout is not None

@@ -21,7 +21,6 @@ ENDPOINT = DataEndpoint(
     num_slots=64,
     transports={"unix": {"name": "distkv-data-1f2e3d"}, "shm": {"pid": 4714, "fd": 11}},
 )
-STARTING = Member(instance_id="i0", incarnation=BORN_0, address="tcp://127.0.0.1:7081")
 GONE = Member(instance_id="i0", incarnation=BORN_0, address="tcp://127.0.0.1:7081", state="dead", left=True)
 READY = Member(
     instance_id="i1",

@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from distkv.errors import LinkClosed, LinkTimeout
 from distkv.wire.links import PoolMemory, Registrations
+from tests.wire.cable import ADDRESS, NAMESPACE, THERE, WITHIN, cable, ip, needs_root
 from tests.wire.links.faults.owner import DEADLINE_S, SLOT_BYTES, Owner, running
 
-# Of this process alone: others may run the same tests beside it.
-NAMESPACE, HERE, THERE = f"distkv-{os.getpid()}", f"dkh{os.getpid()}", f"dkt{os.getpid()}"
-SUBNET = f"10.99.{os.getpid() % 200 + 20}"
 SHORT_S = 0.5
 
-pytestmark = pytest.mark.skipif(
-    os.geteuid() != 0 or shutil.which("ip") is None, reason="needs root, and ip of iproute2"
-)
-
-
-def ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True)
+pytestmark = needs_root
 
 
 @pytest.fixture
@@ -37,21 +25,8 @@ def transport() -> str:
 @pytest.fixture
 def owner(transport: str, registered: Registrations) -> Iterator[Owner]:
     """At the other end of the cable."""
-    with contextlib.ExitStack() as stack:
-        try:
-            ip("netns", "add", NAMESPACE)
-        except subprocess.CalledProcessError as error:
-            pytest.skip(f"no network namespace can be made: {error.stderr!r}")
-        stack.callback(ip, "netns", "del", NAMESPACE)
-        ip("link", "add", HERE, "type", "veth", "peer", "name", THERE)
-        stack.callback(ip, "link", "del", HERE)
-        ip("link", "set", THERE, "netns", NAMESPACE)
-        ip("addr", "add", f"{SUBNET}.1/24", "dev", HERE)
-        ip("link", "set", HERE, "up")
-        ip("-n", NAMESPACE, "addr", "add", f"{SUBNET}.2/24", "dev", THERE)
-        ip("-n", NAMESPACE, "link", "set", THERE, "up")
-        within = ("ip", "netns", "exec", NAMESPACE)
-        yield stack.enter_context(running(transport, f"{SUBNET}.2:7791", within=within))
+    with cable(), running(transport, f"{ADDRESS}:7791", within=WITHIN) as owner:
+        yield owner
 
 
 def test_cut_under_reads(owner: Owner, own: PoolMemory, registered: Registrations, took: Callable[[], None]) -> None:
