@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distkv.wire.links.memory.pool_memory import PoolRegion
-from distkv.wire.links.transports.nixl.bindings import environment, failing_as, nixl
+from distkv.wire.links.transports.nixl.bindings import failing_as, nixl
+from distkv.wire.links.transports.one_sided.environment import environment
 
 SETTINGS = {
     # Peer error handling rules these out; without them an agent takes 4 MB less.

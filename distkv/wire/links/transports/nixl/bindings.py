@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.metadata
-import os
-import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
+from distkv.wire.links.transports.one_sided.environment import QUIET, environment
 from distkv.wire.links.transports.one_sided.errors import OneSidedError
 
 PACKAGES = ("nixl_cu12", "nixl_cu13")
@@ -22,26 +21,6 @@ class NixlError(OneSidedError):
     library = "NIXL"
 
 
-QUIET = {"NIXL_LOG_LEVEL": "FATAL", "UCX_LOG_LEVEL": "fatal", "UCX_DEBUG_SIGNO": "0"}
-"""What NIXL and its UCX read when they are loaded: nothing is printed, failures come back as a status; and SIGHUP is
-left alone."""
-
-_environment_lock = threading.Lock()
-
-
-@contextlib.contextmanager
-def environment(wanted: Mapping[str, str]) -> Iterator[None]:
-    """With these variables, each unless it is set already: what UCX takes in no other way."""
-    with _environment_lock:
-        added = [name for name in wanted if name not in os.environ]
-        os.environ.update({name: wanted[name] for name in added})
-        try:
-            yield
-        finally:
-            for name in added:
-                del os.environ[name]
-
-
 def _load() -> tuple[str, Any]:
     for package in PACKAGES:
         try:
@@ -52,7 +31,7 @@ def _load() -> tuple[str, Any]:
     raise ImportError(f"none of the packages {', '.join(PACKAGES)} is installed")
 
 
-with environment(QUIET):
+with environment({"NIXL_LOG_LEVEL": "FATAL", **QUIET}):
     _package, nixl = _load()
 
 version = ".".join(importlib.metadata.version(_package.replace("_", "-")).split(".")[:2])

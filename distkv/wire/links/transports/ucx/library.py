@@ -6,14 +6,12 @@ versions: every structure begins with a mask that says which of its fields are g
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import importlib
-import os
-from collections.abc import Iterator
 from typing import Any
 
+from distkv.wire.links.transports.one_sided.environment import QUIET, environment
 from distkv.wire.links.transports.one_sided.errors import OneSidedError
 
 MIN_VERSION = 1, 21
@@ -149,7 +147,7 @@ def load() -> Ucp:
 
     Raises ImportError if there is none, and UcxError if it is too old.
     """
-    with _started_quietly():
+    with environment(QUIET):
         try:
             packaged = importlib.import_module("libucx").load_library()[-1]
         except (ImportError, OSError):
@@ -158,20 +156,6 @@ def load() -> Ucp:
             return Ucp(packaged or ctypes.CDLL("libucp.so.0"))
         except (OSError, AttributeError) as error:
             raise ImportError(f"there is no libucp that can be used: {error}") from None
-
-
-@contextlib.contextmanager
-def _started_quietly() -> Iterator[None]:
-    """What UCX is to read when it is loaded: it leaves SIGHUP alone, and what goes wrong comes back as a status, so
-    nothing is printed."""
-    wanted = {"UCX_DEBUG_SIGNO": "0", "UCX_LOG_LEVEL": "fatal"}
-    added = [name for name in wanted if name not in os.environ]
-    os.environ.update({name: wanted[name] for name in added})
-    try:
-        yield
-    finally:
-        for name in added:
-            del os.environ[name]
 
 
 def _function(library: ctypes.CDLL, name: str, result: Any, *arguments: Any) -> Any:
