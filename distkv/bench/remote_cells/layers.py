@@ -6,14 +6,13 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 
-from distkv.bench.workloads.computing.lender import Served
-from distkv.engine.attention.layer_times import LayerTimes
+from distkv.engine.attention.layer_times import LayerTimes, ServedTimes
 
 BEYOND = "wait beyond the slower partial"
 BEYOND_P99 = f"{BEYOND}, p99"
 
 
-def parts_us(debtor: Sequence[LayerTimes], creditor: Sequence[Served]) -> Mapping[str, float]:
+def parts_us(debtor: Sequence[LayerTimes], creditor: Sequence[ServedTimes]) -> Mapping[str, float]:
     """Medians over the layers of some steps, µs. Both sides noted the same layers.
 
     The slower partial is the debtor's own or the creditor's, whichever was computed later.

@@ -46,10 +46,7 @@ def attend_directly(layer: int, q: Tensor, batch: Batch, exchange: Exchange, bac
     batch.waited_s += done.collected_s - done.attended_s
     if batch.times is not None:
         asked_s = min(one.asked_s for one in done.answers)
-        times = LayerTimes(
-            layer, asked_s, done.sent_s, done.attended_s, done.attended_s, done.collected_s, done.merged_s
-        )
-        batch.times.append(times)
+        batch.times.append(LayerTimes(layer, asked_s, done.sent_s, done.attended_s, done.collected_s, done.merged_s))
     if done.merged is not None:
         return done.merged
     batch.exchange = None

@@ -38,13 +38,12 @@ def dist_attention(layer: int, pieces: Pieces, batch: Batch, device: Device) -> 
     queries.complete()
     fetched = [keys.attend(layer, q) for keys in batch.fetched]
     yield
-    waits_s = time.monotonic()
     partials = collect_partials(layer, q, batch, device)
     collected_s = time.monotonic()
     attended = pieces.merge(local, [*partials, *fetched])
     if batch.times is not None:
         merged_s = time.monotonic()
-        batch.times.append(LayerTimes(layer, begun_s, sent_s, attended_s, waits_s, collected_s, merged_s))
+        batch.times.append(LayerTimes(layer, begun_s, sent_s, attended_s, collected_s, merged_s))
     return attended
 
 

@@ -6,14 +6,13 @@ from typing import NamedTuple
 
 
 class LayerTimes(NamedTuple):
-    """Of one layer of one microbatch, on the monotonic clock. sent_s: all queries had left by then. waits_s: own keys
-    were attended to, and the other microbatches have had their turn. collected_s: the last partial was there."""
+    """Of one layer of one microbatch, on the monotonic clock. sent_s: all queries had left by then. attended_s:
+    own keys were attended to. collected_s: the last partial was there."""
 
     layer: int
     begun_s: float
     sent_s: float
     attended_s: float
-    waits_s: float
     collected_s: float
     merged_s: float
 

@@ -31,8 +31,7 @@ from distkv.bench.remote_cells.goals import (
     token_case,
 )
 from distkv.bench.remote_cells.layers import BEYOND, BEYOND_P99, parts_us, percentile
-from distkv.bench.workloads.computing.lender import Served
-from distkv.engine.attention.layer_times import LayerTimes
+from distkv.engine.attention.layer_times import LayerTimes, ServedTimes
 from distkv.kernels.cpu.calls.library import installed
 
 
@@ -60,8 +59,8 @@ def test_a_quick_run(tmp_path: Path) -> None:
 
 
 def test_the_wait_counts_from_the_slower_partial() -> None:
-    debtor = [LayerTimes(0, 1.0, 1.1, 1.5, 1.5, 1.6, 1.7), LayerTimes(1, 2.0, 2.1, 2.2, 2.2, 2.9, 2.95)]
-    creditor = [Served(0, 1.2, 1.3), Served(1, 2.2, 2.6)]
+    debtor = [LayerTimes(0, 1.0, 1.1, 1.5, 1.6, 1.7), LayerTimes(1, 2.0, 2.1, 2.2, 2.9, 2.95)]
+    creditor = [ServedTimes(0, 1.2, 1.3), ServedTimes(1, 2.2, 2.6)]
     parts = parts_us(debtor, creditor)
     assert parts[BEYOND] == pytest.approx(1e6 * (0.1 + 0.3) / 2)
     assert parts[BEYOND_P99] == pytest.approx(1e6 * 0.3)

@@ -16,6 +16,7 @@ import msgspec
 
 from distkv.bench.baselines.checkpoints import Model as Shape
 from distkv.bench.harness.line_process import LineProcess, say
+from distkv.engine.attention.layer_times import ServedTimes
 from distkv.wire.messages.common import DataEndpoint, Epoch, Member, SpanRef
 
 if TYPE_CHECKING:
@@ -48,19 +49,11 @@ class Asked(msgspec.Struct, frozen=True):
     is_traced: bool
 
 
-class Served(msgspec.Struct, frozen=True, array_like=True):
-    """One layer, on the monotonic clock: when queries had come, and when attention over them was computed."""
-
-    layer: int
-    received_s: float
-    attended_s: float
-
-
 class Done(msgspec.Struct, frozen=True):
     """What a lender did since it was asked last. own_steps: of its own."""
 
     own_steps: int
-    served: tuple[Served, ...]
+    served: tuple[ServedTimes, ...]
 
 
 class Lender(LineProcess):
@@ -115,8 +108,7 @@ def main(lent: Lent) -> None:
             _wait_until_noted(server)
         steps = own.count
         own.is_wanted.set() if asked.is_busy else own.is_wanted.clear()
-        served = server.times or []
-        done = Done(steps - own.reported, tuple(Served(*one) for one in served))
+        done = Done(steps - own.reported, tuple(server.times or ()))
         own.reported = steps
         if server.times is not None:
             server.times = []
