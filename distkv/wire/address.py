@@ -14,23 +14,23 @@ def port_hint(error: int | None) -> str:
     return PORT_HINT if error in (errno.EADDRINUSE, errno.EACCES) else ""
 
 
-def split_host_port(address: str, key: str = "address") -> tuple[str, int]:
+def split_host_port(address: str) -> tuple[str, int]:
     """("host", port) of "host:port", "tcp://host:port" or "[v6]:port"; port "*" is 0, localhost is 127.0.0.1.
 
-    Raises ConfigError naming `key`.
+    Raises ConfigError.
     """
     rest = address.removeprefix("tcp://")
     host, colon, port_text = rest.rpartition(":")
     if not colon or not host:
-        raise ConfigError(key, f"expected HOST:PORT, got {address!r}", f"for example 127.0.0.1:7070; {PORT_HINT}")
+        raise ConfigError("address", f"expected HOST:PORT, got {address!r}", f"for example 127.0.0.1:7070; {PORT_HINT}")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:
-        raise ConfigError(key, f"an IPv6 address needs brackets, got {address!r}", f"[{host}]:{port_text}")
+        raise ConfigError("address", f"an IPv6 address needs brackets, got {address!r}", f"[{host}]:{port_text}")
     if port_text == "*":
         return _plain(host), 0
     if not (port_text.isascii() and port_text.isdigit()) or int(port_text) > 65535:
-        raise ConfigError(key, f"the port of {address!r} is no number from 0 to 65535")
+        raise ConfigError("address", f"the port of {address!r} is no number from 0 to 65535")
     return _plain(host), int(port_text)
 
 

@@ -87,21 +87,21 @@ class Turns:
                 self.samples.setdefault(case, {}).setdefault(name, []).append(value)
 
 
-def paired_ratio(ours: Sequence[float], theirs: Sequence[float], *, seed: int = 0) -> Ratio:
+def paired_ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
     """The geometric mean of the rounds' ratios ours/theirs, with a bootstrapped 95 % interval.
 
     Values are > 0, one per round, in the order they were measured. Raises ValueError for different lengths.
     """
     logs = [math.log(a / b) for a, b in zip(ours, theirs, strict=True)]
-    draw = random.Random(seed)
+    draw = random.Random(0)
     means = sorted(statistics.fmean(draw.choices(logs, k=len(logs))) for _ in range(RESAMPLES))
     low, high = means[int(0.025 * RESAMPLES)], means[int(0.975 * RESAMPLES) - 1]
     return Ratio(math.exp(statistics.fmean(logs)), math.exp(low), math.exp(high))
 
 
-def median_interval(values: Sequence[float], *, seed: int = 0) -> Ratio:
+def median_interval(values: Sequence[float]) -> Ratio:
     """The median of the rounds, and its bootstrapped 95 % interval."""
-    draw = random.Random(seed)
+    draw = random.Random(0)
     medians = sorted(statistics.median(draw.choices(values, k=len(values))) for _ in range(RESAMPLES))
     low, high = medians[int(0.025 * RESAMPLES)], medians[int(0.975 * RESAMPLES) - 1]
     return Ratio(statistics.median(values), low, high)

@@ -235,6 +235,6 @@ class Health(msgspec.Struct, frozen=True):
     status: str
 
 
-def json_response(body: msgspec.Struct, status: int = 200) -> Response:
+def json_response(body: msgspec.Struct) -> Response:
     """A response of one of these bodies."""
-    return Response(msgspec.json.encode(body), status, media_type="application/json")
+    return Response(msgspec.json.encode(body), media_type="application/json")

@@ -7,11 +7,11 @@ is shut itself. Cost per connection: constant, since none that has spoken is loo
 from __future__ import annotations
 
 import resource
+import time
 
 import structlog
 import zmq
 
-from distkv.clock import Clock, MonotonicClock
 from distkv.wire.sockets.monitor import Monitor
 from distkv.wire.sockets.tcp_connection import received_bytes, shut_down
 
@@ -33,10 +33,9 @@ class ConnectionLimit:
     open: connections now.
     """
 
-    def __init__(self, socket: zmq.Socket[bytes], most: int, clock: Clock | None = None) -> None:
+    def __init__(self, socket: zmq.Socket[bytes], most: int) -> None:
         self.port: int | None = None
         self._most = most
-        self._clock = clock or MonotonicClock()
         self._reported_s = -REPORT_S
         self._open: set[int] = set()
         self._maybe_silent: dict[int, None] = {}
@@ -73,7 +72,7 @@ class ConnectionLimit:
         shut_down(newest, port=self.port)
 
     def _report(self) -> None:
-        now_s = self._clock.now()
+        now_s = time.monotonic()
         if now_s - self._reported_s >= REPORT_S:
             self._reported_s = now_s
             structlog.get_logger().warning("too many connections", port=self.port, limit=self._most)

@@ -21,7 +21,7 @@ from distkv.errors import LinkClosed
 _TURN_S = 0.002
 """A receiver that always finds a message lets the loop's other tasks run after so long."""
 # Plain numbers: combining the library's enums makes a new one each time, twice for every message.
-_IN, _OUT = int(zmq.POLLIN), int(zmq.POLLOUT)
+_IN = int(zmq.POLLIN)
 _NOW, _NOW_MORE = int(zmq.DONTWAIT), int(zmq.DONTWAIT | zmq.SNDMORE)
 _EVENTS = int(zmq.EVENTS)
 _LONG_BYTES = 2**16
@@ -31,18 +31,16 @@ _LONG_BYTES = 2**16
 class LoopSocket:
     """Owns `socket` and its place in the running loop; one task receives at a time, or has delivered to it.
 
-    on_writable: called when a socket that only sends may take messages again. traces_source: whether `source` is to be
-    found, which makes receiving slower. source: the descriptor of the connection by which the last message came, as it
-    was then.
+    traces_source: whether `source` is to be found, which makes receiving slower. source: the descriptor of the
+    connection by which the last message came, as it was then.
     """
 
-    def __init__(self, socket: zmq.Socket[bytes], name: str, on_writable: Callable[[], None] | None = None) -> None:
+    def __init__(self, socket: zmq.Socket[bytes], name: str) -> None:
         self.name = name
         self.traces_source = False
         self.source: int | None = None
         self._socket = socket
         self._has_routes = socket.get(zmq.TYPE) == zmq.ROUTER
-        self._on_writable = on_writable
         self._waiter: asyncio.Future[None] | None = None
         self._delivery: _Delivery | None = None
         self._closed = False
@@ -185,19 +183,14 @@ class LoopSocket:
         """The descriptor is readable, until somebody asks what happened; a reader does that by reading."""
         if self._delivery is not None:
             self._hand_over()
-        elif self._on_writable is not None or self._waiter is None:
+        elif self._waiter is None:
             self._check()
         else:
             self._wake()
 
     def _check(self) -> None:
-        if self._closed:
-            return
-        events = int(self._socket.get(_EVENTS))
-        if events & _IN:
+        if not self._closed and int(self._socket.get(_EVENTS)) & _IN:
             self._wake()
-        if events & _OUT and self._on_writable is not None:
-            self._on_writable()
 
     def _check_for_reader(self) -> None:
         """After a call that may have taken away the sign that a reader waits for."""

@@ -68,11 +68,10 @@ class DecodeGraphs:
 
     problem: str | None = None
 
-    def __init__(
-        self, model: Model, pool: KvPool, sizes: tuple[int, ...] = SIZES, max_blocks: int | None = None
-    ) -> None:
+    def __init__(self, model: Model, pool: KvPool, max_blocks: int | None = None) -> None:
         """max_blocks: of the longest context; by default as many as the pool has, up to 64 MiB of tables."""
-        self._model, self._pool, self._sizes = model, pool, sizes
+        self._model, self._pool = model, pool
+        self._sizes: tuple[int, ...] = SIZES
         self.max_blocks = min(max_blocks or pool.num_slots, pool.num_slots, _TABLE_BYTES // (4 * NUM_TABLES))
         self._tables: DeviceTables | None = None
         self._graphs: dict[tuple[int, int], _DecodeGraph] = {}

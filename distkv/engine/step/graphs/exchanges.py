@@ -31,9 +31,10 @@ class ExchangeGraphs:
 
     problem: str | None = None
 
-    def __init__(self, model: Model, pool: KvPool, decodes: DecodeGraphs, sizes: tuple[int, ...] = EXCHANGE_SIZES):
+    def __init__(self, model: Model, pool: KvPool, decodes: DecodeGraphs) -> None:
         """decodes: whose block tables these share."""
-        self._model, self._pool, self._decodes, self._sizes = model, pool, decodes, sizes
+        self._model, self._pool, self._decodes = model, pool, decodes
+        self._sizes: tuple[int, ...] = EXCHANGE_SIZES
         self._tensors: dict[int, ExchangeTensors] = {}
         self._by_frames: dict[int, CapturedByFrames] = {}
         self._by_mail: dict[int, CapturedByMail] = {}

@@ -23,7 +23,6 @@ from distkv.kernels.triton.backend import TritonBackend
 from distkv.kernels.triton.libraries.flash_attention3 import FlashAttention3
 from distkv.kernels.triton.libraries.flash_infer import FlashInfer, Workspaces
 from distkv.kernels.triton.libraries.pages import PagedAttention, Pages, mask_of
-from distkv.kernels.triton.tuning.tuned_table import TunedTable
 
 _SETTING = "attention_backend"
 _OTHERWISE = "use --attention-backend triton"
@@ -81,12 +80,12 @@ class LibraryBackend(TritonBackend):
 
     static_keys = ()
 
-    def __init__(self, name: str, tuned: TunedTable | None = None, index: int | None = None) -> None:
-        """name: in LIBRARIES. tuned, index: see TritonBackend. Raises ConfigError where the library is not here."""
+    def __init__(self, name: str, index: int | None = None) -> None:
+        """name: in LIBRARIES. index: see TritonBackend. Raises ConfigError where the library is not here."""
         library = LIBRARIES[name]
         if not any(find_spec(module) for module in library.modules):
             raise ConfigError(_SETTING, f"{name} is not here: no module {library.modules[0]}", library.install)
-        super().__init__(tuned, index)
+        super().__init__(index=index)
         self.name, self._takes, self._plan_pages = name, library.takes, library.planner()
         self.why_not_static = f"{name} plans each step on the host; {_OTHERWISE} for graphs"
 

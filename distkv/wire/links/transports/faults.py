@@ -40,10 +40,10 @@ class Faults:
         with self._changed:
             self._errors.setdefault(verb, deque()).extend([error] * times)
 
-    def corrupt(self, verb: Verb, times: int = 1) -> None:
-        """The next `times` calls that carry bytes have one of them wrong."""
+    def corrupt(self, verb: Verb) -> None:
+        """The next call that carries bytes has one of them wrong."""
         with self._changed:
-            self._spoiled[verb] += times
+            self._spoiled[verb] += 1
 
     def delay(self, verb: Verb, delay_s: float) -> None:
         """Every call takes this much longer from now on; 0 ends it."""
@@ -55,10 +55,10 @@ class Faults:
         with self._changed:
             self._held.add(verb)
 
-    def hold_next(self, verb: Verb, times: int = 1) -> None:
-        """Only the next `times` calls stay pending: later ones overtake them."""
+    def hold_next(self, verb: Verb) -> None:
+        """Only the next call stays pending: later ones overtake it."""
         with self._changed:
-            self._next_held[verb] += times
+            self._next_held[verb] += 1
 
     def release(self, verb: Verb) -> None:
         with self._changed:

@@ -185,12 +185,12 @@ class _Read:
 class InprocListener:
     """A LinkListener at "inproc://name". faults: met by those who connect here, in their ends of the links."""
 
-    def __init__(self, address: str, identity: LinkIdentity, pool: PoolMemory, *, faults: Faults | None = None) -> None:
+    def __init__(self, address: str, identity: LinkIdentity, pool: PoolMemory) -> None:
         """Raises ConfigError when the name is taken."""
         self.address = address
         self.identity = identity
         self.pool = pool
-        self.faults = faults or Faults()
+        self.faults = Faults()
         self.malformed = self.refused = 0
         self._changed = threading.Condition()
         self._backlog: deque[InprocLink] = deque()
