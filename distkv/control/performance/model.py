@@ -221,15 +221,13 @@ class PerformanceModel:
         local_tokens: int = 0,
         link: LinkKind = "host",
         busy: bool = True,
-        creditor: PerformanceModel | None = None,
     ) -> float:
         """Seconds that so many remote tokens add to a prefill chunk if its queries travel (000 §4.6), in all layers: to
         the creditor, attention there, partials back, as far as that exceeds the attention over so many local ones; and
         what a chunk with creditors takes longer in itself."""
         if not num_tokens or not remote_tokens:
             return 0.0
-        there = self if creditor is None else creditor
-        served_s = there.chunk_serving_s(num_tokens, remote_tokens, busy=busy)
+        served_s = self.chunk_serving_s(num_tokens, remote_tokens, busy=busy)
         local_s = self._prefill_attention(num_tokens) * local_tokens
         asking_s = max(0.0, self._remote_prefill(num_tokens) - self._prefill(num_tokens))
         return asking_s + max(0.0, self.exchange_s(num_tokens, link=link, busy=busy) + served_s - local_s)

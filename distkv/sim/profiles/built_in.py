@@ -20,7 +20,7 @@ _CHUNKS = (1, 16, 64, 256, 512, 1024, 2048, 4096, 8192, 16_384)
 _TOKENS = 1_000_000
 
 
-def built_in(name: str, *, network: NetworkName | None = None, block_tokens: int = BLOCK_TOKENS) -> Profile:
+def built_in(name: str, *, network: NetworkName | None = None) -> Profile:
     """What a roofline says of a GPU and a model. network: between hosts; if not given, that of the paper that used the
     GPU. Raises ConfigError naming `profile`."""
     one = instance(name, network=network)
@@ -31,7 +31,7 @@ def built_in(name: str, *, network: NetworkName | None = None, block_tokens: int
         model=shape.name,
         device=one.gpu.name if one.gpus == 1 else f"{one.gpus} x {one.gpu.name}",
         layers=shape.layers,
-        block_tokens=block_tokens,
+        block_tokens=BLOCK_TOKENS,
         query_bytes=one.query_bytes,
         partial_bytes=one.partial_bytes,
         kv_bytes=shape.kv_bytes,
