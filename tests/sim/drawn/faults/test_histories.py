@@ -11,16 +11,15 @@ CHUNK = 25
 SLOW_CHUNK = 100
 
 
-@pytest.mark.parametrize("first", range(0, 50, CHUNK))
-def test_any_history_keeps_every_promise(first: int) -> None:
+def test_any_history_keeps_every_promise() -> None:
     """Invariants hold after every event (SimCluster checks), and at the end everything that was promised."""
-    for seed in range(first, first + CHUNK):
+    for seed in range(CHUNK):
         live(seed)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("first", [50, *range(1000, 6000, SLOW_CHUNK)])
+@pytest.mark.parametrize("first", [CHUNK, *range(1000, 6000, SLOW_CHUNK)])
 def test_many_more_histories_keep_every_promise(first: int) -> None:
     for seed in range(first, first + SLOW_CHUNK):
         live(seed)
