@@ -14,7 +14,7 @@ SLOW_INTERPRETED: dict[str, Callable[[dict[str, Any]], bool]] = {
     "test_queries_and_stored_tokens": lambda case: case["num_rows"] > 9 or case["dtype"] == torch.float16,
     "test_head_groups_and_storage_types": lambda case: case["dim"] != 10 or case["dtype"] != torch.float32,
     "test_one_token": lambda case: case["slots"] == (2, 3, 4),
-    "test_contexts_grow_under_one_plan": lambda case: case["most_keys"] == ENDLESS and case["num_sms"] != 6,
+    "test_contexts_grow_under_one_plan": lambda case: case["num_sms"] < (6 if case["most_keys"] == ENDLESS else 4),
     "test_shapes_of_real_models": lambda case: case["block_tokens"] != 48 or case["dtype"] == torch.float32,
 }
 """Cases that Triton's interpreter takes long for, of tests whose other cases it runs by default."""
