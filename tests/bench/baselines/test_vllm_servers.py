@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+import tempfile
 import textwrap
 from multiprocessing import shared_memory
 from pathlib import Path
@@ -158,9 +159,10 @@ def test_shared_memory_of_servers_goes_with_them_and_no_other(
 
 
 @pytest.mark.timeout(60)
-def test_servers_end_with_who_started_them(environment: dict[str, str]) -> None:
+def test_servers_end_with_who_started_them(environment: dict[str, str], tmp_path: Path) -> None:
     child = os.fork()
     if not child:
+        tempfile.tempdir = str(tmp_path)  # nobody is there to remove their logs
         servers(environment)
         os._exit(0)
     os.waitpid(child, 0)

@@ -93,7 +93,7 @@ async def flood_gateway(model: Path, tries: int) -> None:
     instances = [FloodingInstance(f"i{index}") for index in range(INSTANCES)]
     gmanager = FakeGManager([one.member() for one in instances])
     settings = {"model": str(model), "gmanager": gmanager.address, "port": 0}
-    log = Path(tempfile.mkdtemp(prefix="distkv-")) / "gateway.log"
+    log = model.parent / "gateway.log"
     gateway = GatewayHandle("gateway", launch.command("gateway", settings), log, launch.environment("gateway"))
     try:
         await asyncio.to_thread(wait_ready, [gateway], time.monotonic() + SERVES_S)
