@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Set
 from typing import Literal
 
 import msgspec
@@ -20,6 +21,8 @@ PrefillKv = Literal["auto", "ship", "fetch"]
 KvCacheDtype = Literal["auto", "fp8"]
 ToolCallParser = Literal["auto", "none", "hermes", "llama3_json", "mistral"]
 PolicyName = Literal["contract", "greedy", "even", "none"]
+PLANNED_POLICIES: Set[PolicyName] = frozenset({"greedy", "even"})
+"""By which a gManager plans where blocks should lie, from profiles."""
 DispatchName = Literal["predicted", "least-loaded", "random"]
 AttentionBackend = Literal["auto", "triton", "flashinfer", "fa3"]
 CpuKernels = Literal["auto", "avx512bf16", "avx512", "avx2", "portable", "torch"]

@@ -35,6 +35,7 @@ PLAYERS: Mapping[str, SimPolicyName] = {
     OFF: "none",
     "contract": "contract",
     "greedy": "greedy",
+    "even": "even",
     ORACLE: "single",
     ONE_POOL: "none",
 }

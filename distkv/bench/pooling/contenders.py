@@ -25,11 +25,11 @@ from distkv.config import GManagerConfig, settings_of
 from distkv.types import PolicyName
 from distkv.wire.messages.counters import COUNTERS, total
 
-Name = Literal["off", "contract", "greedy", "big", "vllm"]
+Name = Literal["off", "contract", "greedy", "even", "big", "vllm"]
 NAMES: tuple[Name, ...] = get_args(Name)
 ANSWER_S = 30.0
 OFF, BIG, VLLM = "off", "big", "vllm"
-POLICIES: Mapping[str, PolicyName] = {OFF: "none", "contract": "contract", "greedy": "greedy"}
+POLICIES: Mapping[str, PolicyName] = {OFF: "none", "contract": "contract", "greedy": "greedy", "even": "even"}
 POOLED = tuple(name for name in POLICIES if name != OFF)
 
 
@@ -168,7 +168,7 @@ def _make(name: Name, given: Given) -> Callable[[], Contender]:
             return lambda: Daemons(given, 1, given.instances * given.kv_tokens, threads)
         case "vllm":
             return lambda: _vllm(given)
-        case "off" | "contract" | "greedy":
+        case "off" | "contract" | "greedy" | "even":
             policy = POLICIES[name]
             return lambda: Daemons(given, given.instances, given.kv_tokens, 1, policy=policy, profile=given.profile)
 

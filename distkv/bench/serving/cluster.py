@@ -36,6 +36,7 @@ from distkv.bench.profiling import run as profiling
 from distkv.bench.workloads.trace import DRAWN, POOL_OF_LARGEST, Drawn, drawn_trace, pool_of, read_trace, varies_much
 from distkv.errors import ConfigError
 from distkv.sim.trace import beginning_with, scaled
+from distkv.types import PLANNED_POLICIES
 from distkv.wire.profile_file import load_profile, save_profile
 
 ALONE_REQUESTS = 6
@@ -113,7 +114,7 @@ def measure(
         known = profile
         if known is None and not POLICIES.keys().isdisjoint(names):
             known, facts["profile"] = _profiled(model, Path(scratch), cores[:2], say, quick=quick)
-        if "greedy" in names:
+        if not PLANNED_POLICIES.isdisjoint(names):
             profile = known
         given = Given(shape, model, count, pool, largest, cores, profile, venvs.expanduser().absolute())
         running, left_out = start(names, given, stack, say)
@@ -195,8 +196,8 @@ def measure(
 
 
 def _profiled(model: Path, scratch: Path, cores: Sequence[int], say: Say, *, quick: bool) -> tuple[Path, str]:
-    """What instances of one thread plan by, each on its own core as theirs are, and how well it predicts: greedy plans
-    nothing without it."""
+    """What instances of one thread plan by, each on its own core as theirs are, and how well it predicts: nothing
+    is planned without it."""
     pinned = {"cpu_affinity": ",".join(map(str, cores))} if len(cores) == 2 else {}
     file = profiling.run({"model": str(model), "threads": 1} | pinned, say, quick=quick, budget_s=PROFILE_S)
     path = scratch / "profile.json"

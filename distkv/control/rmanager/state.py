@@ -32,7 +32,7 @@ from distkv.control.schedule.scheduler import Scheduler
 from distkv.control.schedule.sequences import Sequences
 from distkv.control.serving.limit import ServingLimit
 from distkv.events import ClusterEvent
-from distkv.types import ServingState
+from distkv.types import PLANNED_POLICIES, ServingState
 from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.profile import Profile
 
@@ -145,7 +145,7 @@ class RManagerState:
     @property
     def is_planned(self) -> bool:
         """Whether a gManager plans where blocks should lie, for which heartbeats tell more of the requests."""
-        return self.policy in ("greedy", "even")
+        return self.policy in PLANNED_POLICIES
 
     @property
     def is_one_sided(self) -> bool:
