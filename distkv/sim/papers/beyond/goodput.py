@@ -19,14 +19,13 @@ from distkv.sim.spec import SimSpec
 from distkv.sim.trace import TraceRequest, scaled
 
 PROFILE = "a100-llama2-7b"
-INSTANCES = (4, 16)
-"""More than the first only for long contexts: of short requests so many arrive that a play takes minutes."""
+INSTANCES = (4, 16, 64)
+"""More than the first only for long contexts: of short requests so many arrive that a play takes minutes, and 64
+instances serve a whole trace of them before anybody has waited."""
 LOADS = (0.5, 1.0, 1.5, 2.0, 3.0)
 """Of what all GPUs can compute and read at most, and far beyond: what serves most well may be at its best there."""
 WINDOW_S = 100.0
-"""In which requests arrive, where MOST_TOKENS allows it."""
-MOST_TOKENS, MOST_TOKENS_EACH = 400_000, 25_000
-"""Output tokens of a play, of all instances and of each."""
+"""In which requests arrive, where the trace has so many."""
 AFTER_S = 120.0
 """Until the rest is given up."""
 FIRST_S, FURTHER_S = 30.0, 0.1
@@ -64,8 +63,7 @@ def figure_goodput(effort: Effort, say: Say, traces: Sequence[PlayedTrace]) -> F
     for place, (trace, instances) in enumerate(cases):
         title, spec = f"{trace.name}, {instances} instances", cluster(PROFILE, instances, "contract")
         rates = [load * len(trace.requests) / offered_s(trace.requests, spec) for load in loads]
-        tokens = effort.pick(2000.0, min(MOST_TOKENS, instances * MOST_TOKENS_EACH))
-        parts = [first(trace.requests, rate, tokens) for rate in rates]
+        parts = [first(trace.requests, rate, effort.pick(2.0, WINDOW_S)) for rate in rates]
         windows += [len(part) / rate for part, rate in zip(parts, rates, strict=True)]
         labels = (VLLM, OURS, NOT_LENT) if instances == min(counts) else (VLLM, OURS)
         found: dict[str, list[Measured]] = {}
@@ -78,6 +76,7 @@ def figure_goodput(effort: Effort, say: Say, traces: Sequence[PlayedTrace]) -> F
             Panel(title=title, series=tuple(_series(label, rates, by_rate) for label, by_rate in found.items()))
         )
         ratios += _ratios(trace, instances, found)
+    lasted = " to ".join(dict.fromkeys(f"{end(windows):.0f}" for end in (min, max)))
     return Figure(
         name="beyond-goodput",
         title="Requests served well, of real traces at rising rate, LLaMA2-7B on A100",
@@ -90,7 +89,7 @@ def figure_goodput(effort: Effort, say: Say, traces: Sequence[PlayedTrace]) -> F
             f'{FURTHER_S:g} s on average at most, the limits that Mooncake states for its trace; the rows "by limits '
             'of `distkv sim`" have five times the time alone and a second, and twice the time alone.',
             f"Requests arrive in the trace's rhythm, at {', '.join(f'{load:g}' for load in loads)} times what all "
-            f"GPUs can compute and read at most (load 1), for {min(windows):.0f} to {max(windows):.0f} s; the most at "
+            f"GPUs can compute and read at most (load 1), for {lasted} s; the most at "
             "any of these rates is compared, that at load 1 and that at the highest. Beyond load 1 somebody has to "
             "wait too long, and what counts is who: vLLM has all wait in order, here those that fit pass. No interval, "
             "for there is one trace.",
@@ -100,11 +99,9 @@ def figure_goodput(effort: Effort, say: Say, traces: Sequence[PlayedTrace]) -> F
     )
 
 
-def first(requests: Sequence[TraceRequest], rate_per_s: float, most_tokens: float) -> Sequence[TraceRequest]:
-    """The first part of a trace, arriving so often, for WINDOW_S or so many output tokens, if outputs are as long as
-    usual."""
-    mean = statistics.fmean(one.output_tokens for one in requests)
-    count = max(2, min(round(rate_per_s * WINDOW_S), round(most_tokens / mean), len(requests)))
+def first(requests: Sequence[TraceRequest], rate_per_s: float, window_s: float) -> Sequence[TraceRequest]:
+    """The first part of a trace, arriving so often, for so long or until its end."""
+    count = max(2, min(round(rate_per_s * window_s), len(requests)))
     return scaled(requests[:count], tokens=1.0, per_s=rate_per_s)
 
 
