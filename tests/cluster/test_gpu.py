@@ -39,8 +39,8 @@ async def test_many_requests_and_a_lost_instance(start, expect):
         prompts = [prompt_ids(length, seed=length) for length in (700, 30, 90, 150)]
         runs = [await driver.start(prompt, 60, at="i0") for prompt in prompts]
         await runs[0].reached(4)
-        lender = max(set(await driver.spans(runs[0])) - {"i0"})
-        next(handle for handle in cluster.instances if handle.instance_id == lender).kill()
+        creditor = max(set(await driver.spans(runs[0])) - {"i0"})
+        next(handle for handle in cluster.instances if handle.instance_id == creditor).kill()
         for run, prompt in zip(runs, prompts, strict=True):
             expect(prompt, await run.finished(), 60)
 

@@ -25,7 +25,7 @@ from distkv.bench.harness.command import Measured, Say, benchmark, unit_of_name
 from distkv.bench.harness.contenders import ask_cluster
 from distkv.bench.harness.machine import machine_facts, versions_of
 from distkv.bench.harness.report import Goal, Report, results
-from distkv.bench.workloads.computing.lender import BLOCK_TOKENS, Lender, Lent
+from distkv.bench.workloads.computing.creditor import BLOCK_TOKENS, Creditor, Lent
 from distkv.bench.workloads.computing.random_model import random_model
 from distkv.bench.workloads.computing.remote_prefill import RemotePrefill
 from distkv.client.local.cluster import LocalCluster
@@ -150,19 +150,19 @@ class Grid(msgspec.Struct, frozen=True):
     ) -> tuple[Samples, dict[str, float]]:
         """All cells, and which share of the KV `fetch` fetched in each; each contender learns from its own steps,
         through all of them. own, others: cores."""
-        say("making a model and a lender")
+        say("making a model and a creditor")
         device = CpuDevice()
         device.backend.use_threads(1, () if own is None else (own,))
         model = random_model(shape, device)
         samples: Samples = {}
         fetched: dict[str, float] = {}
-        with Lender(Lent(shape, max(self.remote) // BLOCK_TOKENS, others)) as lender, ExitStack() as stack:
+        with Creditor(Lent(shape, max(self.remote) // BLOCK_TOKENS, others)) as creditor, ExitStack() as stack:
             for link in self.links:
-                debtors = {name: self._debtor(model, lender, way, link) for name, way in WAYS.items()}
+                debtors = {name: self._debtor(model, creditor, way, link) for name, way in WAYS.items()}
                 for debtor in debtors.values():
                     stack.callback(debtor.close)
                 for load in self.loads:
-                    lender.load(load == "busy")
+                    creditor.load(load == "busy")
                     for rows in self.rows:
                         for remote in self.remote:
                             case = f"{rows} rows over {remote:,} tokens, {link}, {load} creditor, ms"
@@ -173,8 +173,8 @@ class Grid(msgspec.Struct, frozen=True):
                             fetched[case] = (one.fetched_blocks - fetched_before) / (one.remote_blocks - remote_before)
         return samples, fetched
 
-    def _debtor(self, model: Model, lender: Lender, way: PrefillKv, link: str) -> RemotePrefill:
-        return RemotePrefill(model, max(self.rows), lender.member, way, LINKS[link], self.profile)
+    def _debtor(self, model: Model, creditor: Creditor, way: PrefillKv, link: str) -> RemotePrefill:
+        return RemotePrefill(model, max(self.rows), creditor.member, way, LINKS[link], self.profile)
 
 
 def _contenders(
@@ -260,7 +260,7 @@ def _too_few(variants: Mapping[str, list[float]]) -> str:
 
 @contextmanager
 def _cores() -> Iterator[tuple[int | None, int | None]]:
-    """One core for this process and one for the lender, if there are two."""
+    """One core for this process and one for the creditor, if there are two."""
     before = os.sched_getaffinity(0)
     if len(before) < 2:
         yield None, None

@@ -42,7 +42,7 @@ from distkv.bench.remote_cells.goals import (
 )
 from distkv.bench.remote_cells.layers import parts_us
 from distkv.bench.remote_cells.round_trip import RoundTrips
-from distkv.bench.workloads.computing.lender import BLOCK_TOKENS, OWN_BATCH, OWN_CONTEXT, Lender, Lent
+from distkv.bench.workloads.computing.creditor import BLOCK_TOKENS, OWN_BATCH, OWN_CONTEXT, Creditor, Lent
 from distkv.bench.workloads.computing.random_model import random_model
 from distkv.engine.device.cpu import CpuDevice
 from distkv.engine.model.decoder import Model
@@ -55,7 +55,7 @@ WATCHED_S = 2.0
 """A sample of what a creditor does meanwhile."""
 PLANS = 20
 LINKS: tuple[Transport, ...] = ("shm", "tcp")
-FIRST, SECOND = "lender", "second"
+FIRST, SECOND = "creditor", "second"
 HELP = """Decode steps with some of their KV at creditors beside one instance that has all of it; where the time of a
 layer goes; what a busy creditor loses; how long queries and partials are on their way.
 
@@ -80,13 +80,13 @@ def measure(say: Say, *, quick: bool, transport: Transport, rounds: int | None) 
             os.sched_setaffinity(0, [own])
         stack.callback(sys.setswitchinterval, sys.getswitchinterval())
         sys.setswitchinterval(0.0005)  # as a worker has it
-        say("making a model and lenders")
+        say("making a model and creditors")
         device = CpuDevice()
         device.backend.use_threads(1, () if own is None else (own,))
         model = random_model(shape, device)
         blocks = max(contexts) // BLOCK_TOKENS
-        first = stack.enter_context(Lender(Lent(shape, blocks // 2, others, FIRST, traced=True)))
-        second = stack.enter_context(Lender(Lent(shape, blocks // 3, others, SECOND)))
+        first = stack.enter_context(Creditor(Lent(shape, blocks // 2, others, FIRST, traced=True)))
+        second = stack.enter_context(Creditor(Lent(shape, blocks // 3, others, SECOND)))
         debtor = Debtor(model, max(contexts))
         bench = _Bench(
             say, shape, model, debtor, first, second, transport, rounds, WATCHED_S / 10 if quick else WATCHED_S
@@ -114,7 +114,7 @@ def measure(say: Say, *, quick: bool, transport: Transport, rounds: int | None) 
 
 
 class _Bench:
-    """One run: a debtor and two lenders."""
+    """One run: a debtor and two creditors."""
 
     def __init__(
         self,
@@ -122,8 +122,8 @@ class _Bench:
         shape: Shape,
         model: Model,
         debtor: Debtor,
-        first: Lender,
-        second: Lender,
+        first: Creditor,
+        second: Creditor,
         transport: Transport,
         rounds: int,
         watched_s: float,

@@ -1,4 +1,4 @@
-"""Decode steps of the engine alone, of one sequence that has some of its keys at lenders in other processes."""
+"""Decode steps of the engine alone, of one sequence that has some of its keys at creditors in other processes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import torch
 
+from distkv.bench.workloads.computing.creditor import BLOCK_TOKENS, COMPAT, SPAN, VALUE
 from distkv.bench.workloads.computing.decode_steps import GREEDY
-from distkv.bench.workloads.computing.lender import BLOCK_TOKENS, COMPAT, SPAN, VALUE
 from distkv.engine.attention.answer_times import AnswerTimes
 from distkv.engine.attention.bodies import out_dtype_of
 from distkv.engine.attention.creditor_link import CreditorLink
@@ -39,27 +39,27 @@ class Debtor:
         self._model = model
         self._pool = KvPool(model.config, blocks, BLOCK_TOKENS, model.dtype, memory, model.device.backend.layout)
 
-    def steps(self, context: int, lenders: Sequence[Member], transport: Transport) -> DecodeSteps:
-        """Steps behind `context` tokens, the first of which lie at the lenders, as many at each as here."""
-        return DecodeSteps(self._model, self._pool, context, lenders, transport)
+    def steps(self, context: int, creditors: Sequence[Member], transport: Transport) -> DecodeSteps:
+        """Steps behind `context` tokens, the first of which lie at the creditors, as many at each as here."""
+        return DecodeSteps(self._model, self._pool, context, creditors, transport)
 
 
 class DecodeSteps:
     """Of one sequence; it ends with `close`."""
 
     def __init__(
-        self, model: Model, pool: KvPool, context: int, lenders: Sequence[Member], transport: Transport
+        self, model: Model, pool: KvPool, context: int, creditors: Sequence[Member], transport: Transport
     ) -> None:
-        self._peers = Linked(lenders, transport, out_dtype_of(model.dtype))
-        self._lenders = [member.instance_id for member in lenders]
+        self._peers = Linked(creditors, transport, out_dtype_of(model.dtype))
+        self._creditors = [member.instance_id for member in creditors]
         self._runner = StepRunner(model, pool, self._peers, None, "ship")
         blocks = context // BLOCK_TOKENS
-        share = blocks // (len(lenders) + 1)
+        share = blocks // (len(creditors) + 1)
         self._remote = tuple(
             RemoteSpan(instance_id=name, span=SPAN, index=0, first_block=index * share, num_blocks=share)
-            for index, name in enumerate(self._lenders)
+            for index, name in enumerate(self._creditors)
         )
-        first = share * len(lenders)
+        first = share * len(creditors)
         self._local, self._context = (Run(first, 0, blocks - first + 1),), blocks * BLOCK_TOKENS
         self._steps = 0
         self.remote_tokens = share * BLOCK_TOKENS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from distkv.bench.workloads.computing.lender import BLOCK_TOKENS, COMPAT, SPAN
+from distkv.bench.workloads.computing.creditor import BLOCK_TOKENS, COMPAT, SPAN
 from distkv.engine.attention.answer_times import AnswerTimes
 from distkv.engine.attention.creditor_link import CreditorLink
 from distkv.engine.device.pool import KvPool
@@ -53,7 +53,7 @@ class RoundTrips:
         num_layers = model.config.num_layers
         asked = self._creditor.asked(num_layers, model.heads.queries, model.heads.dim, model.dtype)
         if asked is None:
-            raise RuntimeError("the link to the lender is broken")
+            raise RuntimeError("the link to the creditor is broken")
         table = BlockTable((), (), 0, BLOCK_TOKENS)
         metadata = AttentionMetadata((range(rows),), (table,), self._positions)
         exchange = self._exchanges.exchange(metadata, rows, [MergeRun(0, rows, ((1, 0),))], [asked])

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from distkv.bench.remote_cells.debtor import Linked
 from distkv.bench.split_attention.split import BLOCK_TOKENS, DTYPE, Share, Split
 from distkv.bench.split_attention.ways import OUT_DTYPES, Link, empty_outputs
-from distkv.bench.workloads.computing.lender import SPAN
+from distkv.bench.workloads.computing.creditor import SPAN
 from distkv.kernels import Backend
 from distkv.kernels.exchange import MergeRun
 from distkv.wire.messages.common import Member

@@ -11,7 +11,7 @@ import msgspec
 from distkv.actors.worker.links.link_server import LinkServer
 from distkv.bench.split_attention.network import Place, within
 from distkv.bench.split_attention.ways import HOST, Link
-from distkv.bench.workloads.computing.lender import COMPAT
+from distkv.bench.workloads.computing.creditor import COMPAT
 from distkv.engine.attention.serving import AttendServer
 from distkv.wire.links import LinkIdentity, PoolMemory, TensorLink, connect, hello_to, listen
 from distkv.wire.messages.common import DataEndpoint, Member

@@ -19,7 +19,7 @@ from distkv.bench.split_attention.ring import Ring
 from distkv.bench.split_attention.split import DTYPE, Share, Split
 from distkv.bench.split_attention.tensor_parallel import HeadParallel
 from distkv.bench.split_attention.ways import DIST, HEADS, HOST, RING, SHAPED, Link, Name, Way
-from distkv.bench.workloads.computing.lender import SPAN
+from distkv.bench.workloads.computing.creditor import SPAN
 from distkv.engine.attention.bodies import body_of
 from distkv.engine.attention.serving import AttendServer
 from distkv.engine.attention.spans import SpanRegistry

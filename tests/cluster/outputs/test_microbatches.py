@@ -28,6 +28,6 @@ async def test_a_creditor_lost_between_microbatches(start, expect):
         run = await driver.start(prompt, 100, at="i0")
         await run.reached(4)
         async with driver.frozen("i0"):
-            lender = max(set(await driver.spans(run)) - {"i0"})
-        next(handle for handle in cluster.instances if handle.instance_id == lender).kill()
+            creditor = max(set(await driver.spans(run)) - {"i0"})
+        next(handle for handle in cluster.instances if handle.instance_id == creditor).kill()
         expect(prompt, await run.finished(), 100)

@@ -300,7 +300,7 @@ def test_whom_a_path_failed_comes_last_and_not_at_all_while_it_is_in_doubt() -> 
     assert leaving.trying == "q", "s cannot pull from p, where the blocks lie"
 
 
-def test_while_no_gmanager_answers_borrowers_do_not_all_take_the_same() -> None:
+def test_while_no_gmanager_answers_debtors_do_not_all_take_the_same() -> None:
     first: set[str] = set()
     for number in range(20):
         asking = Asking(peers=())

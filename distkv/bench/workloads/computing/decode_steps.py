@@ -43,17 +43,17 @@ class Lending(Peers, Protocol):
 class DecodeSteps:
     """`batch` sequences behind `context` tokens each, whose keys and values are all alike; up to `steps` steps."""
 
-    def __init__(self, model: Model, batch: int, context: int, steps: int, lender: Lending | None = None) -> None:
-        """lender: has the first half of each context."""
+    def __init__(self, model: Model, batch: int, context: int, steps: int, creditor: Lending | None = None) -> None:
+        """creditor: has the first half of each context."""
         self.batch, self._context, self._done = batch, context, 0
-        self._lender, self._lent = lender, context // 2 // BLOCK_TOKENS if lender else 0
+        self._creditor, self._lent = creditor, context // 2 // BLOCK_TOKENS if creditor else 0
         self._blocks = -(-(context + steps) // BLOCK_TOKENS) - self._lent
         size_bytes = batch * self._blocks * slot_bytes(model.config, BLOCK_TOKENS, model.dtype)
         memory = torch.empty(size_bytes, dtype=torch.uint8, device=model.device.place)
         memory.view(model.dtype).fill_(_VALUE)
         layout = model.device.backend.layout
         pool = KvPool(model.config, batch * self._blocks, BLOCK_TOKENS, model.dtype, memory, layout)
-        self.runner = StepRunner(model, pool, lender or NoPeers())
+        self.runner = StepRunner(model, pool, creditor or NoPeers())
 
     def run(self, count: int) -> None:
         """So many steps, one token of each for every sequence; returns when they are known. As in a worker each begins
@@ -83,14 +83,14 @@ class DecodeSteps:
                 end=at + 1,
                 tokens=b"" if self._done else pack(array("i", [index])),
                 local=(Run(self._lent, index * self._blocks, at // BLOCK_TOKENS + 1 - self._lent),),
-                remote=() if self._lender is None else (self._lender.span(index, self._lent),),
+                remote=() if self._creditor is None else (self._creditor.span(index, self._lent),),
                 sample=GREEDY,
             )
             for index in range(self.batch)
         )
         self._done += 1
-        if self._lender is not None:
-            self._lender.answer(self._done)
+        if self._creditor is not None:
+            self._creditor.answer(self._done)
         return Step(step_id=self._done, seqs=seqs)
 
     @property

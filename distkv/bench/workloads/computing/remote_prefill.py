@@ -1,4 +1,4 @@
-"""Prefill chunks of the engine alone whose first tokens lie at a lender in another process."""
+"""Prefill chunks of the engine alone whose first tokens lie at a creditor in another process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from array import array
 
 from distkv.actors.worker.links.fetch_model import cost_models_of
 from distkv.actors.worker.links.peer_links import PeerLinks
-from distkv.bench.workloads.computing.lender import BLOCK_TOKENS, COMPAT, NAME, SPAN, VALUE
+from distkv.bench.workloads.computing.creditor import BLOCK_TOKENS, COMPAT, NAME, SPAN, VALUE
 from distkv.engine.device.pool import KvPool
 from distkv.engine.model.decoder import Model
 from distkv.engine.step.runner import StepRunner
@@ -27,7 +27,7 @@ def local_blocks(rows: int) -> int:
 
 
 class RemotePrefill:
-    """A debtor of one way: each step computes the same chunk again. remote_blocks: at the lender, in all steps.
+    """A debtor of one way: each step computes the same chunk again. remote_blocks: at the creditor, in all steps.
     profile: the file by which a way is chosen before it was measured, if any."""
 
     def __init__(
@@ -53,11 +53,11 @@ class RemotePrefill:
         deadline = time.monotonic() + LINK_S
         while way != "ship" and self._peers.fetch_link(NAME) is None:
             if time.monotonic() > deadline:
-                raise RuntimeError("there is no link to the lender")
+                raise RuntimeError("there is no link to the creditor")
             time.sleep(0.01)
 
     def step(self, rows: int, remote_tokens: int) -> float:
-        """Seconds of one chunk of so many rows, with so many tokens at the lender."""
+        """Seconds of one chunk of so many rows, with so many tokens at the creditor."""
         remote, own = remote_tokens // BLOCK_TOKENS, local_blocks(rows)
         end = (remote + own) * BLOCK_TOKENS
         seq = SeqStep(

@@ -256,12 +256,12 @@ class ModelCluster:
     def _find_memory(self, one: ModelInstance, seq: Served) -> bool:
         if seq.need > one.free:
             others = [other for other in self.instances.values() if other is not one]
-            lender = max(others, key=lambda other: other.free, default=None)
+            creditor = max(others, key=lambda other: other.free, default=None)
             remote = seq.need - max(0, one.free)
-            if seq.need <= one.pool_tokens or lender is None or lender.free < remote:
+            if seq.need <= one.pool_tokens or creditor is None or creditor.free < remote:
                 return False
-            seq.remote, seq.lent_by = remote, lender
-            lender.lent += remote
+            seq.remote, seq.lent_by = remote, creditor
+            creditor.lent += remote
         one.used += seq.need - seq.remote
         return True
 

@@ -36,5 +36,5 @@ def spare_tokens(view: InstanceView) -> int:
 def _able(instance_id: str, instances: Instances, *, waiting: bool) -> Iterator[InstanceView]:
     """Of the few others that have most to lend, those where it would begin at once. waiting: whether requests wait
     there."""
-    found = islice(instances.lenders(None, waiting=waiting, skip={instance_id}), MOST_LOOKED_AT)
+    found = islice(instances.able_to_lend(None, waiting=waiting, skip={instance_id}), MOST_LOOKED_AT)
     return (view for view in found if view.begins_at_once)

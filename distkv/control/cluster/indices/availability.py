@@ -47,7 +47,7 @@ class Availability:
         self._ready: list[str] = []
         self._ready_at: dict[str, int] = {}
         self._rooms = {False: Shelves(), True: Shelves()}
-        self._lenders = {False: Shelves(), True: Shelves()}
+        self._lendable = {False: Shelves(), True: Shelves()}
         self._hosts: dict[tuple[str, bool], dict[str, None]] = {}
 
     # --- what changes
@@ -80,10 +80,10 @@ class Availability:
             self._lend(name, standing, lends_step)
         elif lends != was_lends:
             if lends_step != was_lends_step or lends > was_lends:
-                self._lenders[waits].remove(0, was_lends_step, name)
-                self._lenders[waits].add(0, lends_step, name, lends)
+                self._lendable[waits].remove(0, was_lends_step, name)
+                self._lendable[waits].add(0, lends_step, name, lends)
             else:
-                self._lenders[waits].change(0, lends_step, name, lends)
+                self._lendable[waits].change(0, lends_step, name, lends)
 
     def remove(self, name: str) -> None:
         """An instance is not ready, or not there."""
@@ -107,14 +107,14 @@ class Availability:
     def _lend(self, name: str, standing: Standing, step: int) -> None:
         host_key, waits, _, _, lends = standing
         if lends < 0:
-            self._lenders[waits].add(0, step, name, lends)
+            self._lendable[waits].add(0, step, name, lends)
             self._hosts.setdefault((host_key, waits), {})[name] = None
 
     def _lend_no_more(self, name: str, before: Standing, step: int) -> None:
         host_key, waits, _, _, lends = before
         if lends >= 0:
             return
-        self._lenders[waits].remove(0, step, name)
+        self._lendable[waits].remove(0, step, name)
         host = self._hosts[host_key, waits]
         del host[name]
         if not host:
@@ -130,9 +130,9 @@ class Availability:
         name = self._rooms[waiting].roomiest(skip)
         return None if name is None else self.get(name)
 
-    def lenders(self, host_key: str | None, *, waiting: bool, skip: Collection[str]) -> Iterator[InstanceView]:
+    def able_to_lend(self, host_key: str | None, *, waiting: bool, skip: Collection[str]) -> Iterator[InstanceView]:
         if host_key is None:
-            names = self._lenders[waiting].of(0)
+            names = self._lendable[waiting].of(0)
         else:
             here = self._hosts.get((host_key, waiting), ())
             names = iter(by_amount({name: self._filed[name][0][4] for name in here}))
@@ -154,5 +154,5 @@ class Availability:
         assert (again._filed, again._hosts) == (self._filed, self._hosts), "misfiled"
         assert self._ready_at == {name: at for at, name in enumerate(self._ready)}, "the ready ones are miscounted"
         assert self._ready_at.keys() == self._filed.keys(), "others than the ready ones are drawn"
-        assert all(again._lenders[waiting] == lenders for waiting, lenders in self._lenders.items()), "lenders misfiled"
+        assert all(again._lendable[waiting] == found for waiting, found in self._lendable.items()), "lendable misfiled"
         assert all(again._rooms[waiting] == rooms for waiting, rooms in self._rooms.items()), "rooms misfiled"

@@ -56,7 +56,7 @@ def _by_locality(
     debtor: InstanceView | None, instances: Instances, waiting: bool, skip: Collection[str]
 ) -> Iterator[Iterator[InstanceView]]:
     """Those that are equally near, nearest first; of each those with most to lend first."""
-    everybody = instances.lenders(None, waiting=waiting, skip=skip)
+    everybody = instances.able_to_lend(None, waiting=waiting, skip=skip)
     if debtor is None or not debtor.host_key:
         yield everybody
         return
@@ -65,7 +65,7 @@ def _by_locality(
     if host_s is not None and network_s is not None and abs(host_s - network_s) < ALIKE * max(host_s, network_s):
         yield everybody
         return
-    here = instances.lenders(host_key, waiting=waiting, skip=skip)
+    here = instances.able_to_lend(host_key, waiting=waiting, skip=skip)
     others = (view for view in islice(everybody, MAX_PASSED) if view.host_key != host_key)
     is_host_first = host_s is None or network_s is None or host_s < network_s
     yield from (here, others) if is_host_first else (others, here)

@@ -121,7 +121,7 @@ class Instances(Protocol):
     def roomiest(self, *, waiting: bool, skip: Collection[str]) -> InstanceView | None:
         """The ready instance with the most room, whatever its load."""
 
-    def lenders(self, host_key: str | None, *, waiting: bool, skip: Collection[str]) -> Iterator[InstanceView]:
+    def able_to_lend(self, host_key: str | None, *, waiting: bool, skip: Collection[str]) -> Iterator[InstanceView]:
         """Ready instances with anything to lend, those with most first; of one host, or of all. waiting: as above."""
 
     def lent(self, creditor_id: str, debtor_id: str) -> int:

@@ -57,7 +57,7 @@ class Candidates:
         return has_failed, self._limits.is_near(one.instance_id), not is_waited_for
 
     def cached(self, borrow: Borrow) -> list[Candidate]:
-        """By the member list: some that have all that is missing, drawn so that not all borrowers take the same; then
+        """By the member list: some that have all that is missing, drawn so that not all debtors take the same; then
         others, by what they have. Costs the same, however many members there are."""
         members, missing = self._members, borrow.num_blocks - borrow.granted
         num_enough = members.num_creditors_with(missing)

@@ -95,7 +95,7 @@ class Admission:
             aged = self._queue.aged.oldest
             if aged is not None:
                 self._passing.look(aged.request_id, aged.size_blocks)
-            seq = self._next_borrower(aged, room, now) or self._next_fitting(room, now)
+            seq = self._next_to_borrow(aged, room, now) or self._next_fitting(room, now)
             if seq is None:
                 break
             passed = [self._passing] if aged is not None and seq.age > aged.age else []
@@ -113,7 +113,7 @@ class Admission:
         if aged is not None and not self._batch_is_full and self._queue.is_ready(aged):
             self._make_way(aged, now)
 
-    def _next_borrower(self, aged: Sequence | None, room: int, now: float) -> Sequence | None:
+    def _next_to_borrow(self, aged: Sequence | None, room: int, now: float) -> Sequence | None:
         """The oldest, if it fits here or is to borrow; else the oldest that is larger than this pool. Nobody borrows
         before an aged one, nor while another one does."""
         if not self._may_borrow:

@@ -35,20 +35,20 @@ def transport(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def lender(model: Model, transport: str) -> Iterator[Worker]:
-    worker = Worker("lender", model.config, address=None if transport == "inproc" else "127.0.0.1:0")
+def creditor(model: Model, transport: str) -> Iterator[Worker]:
+    worker = Worker("creditor", model.config, address=None if transport == "inproc" else "127.0.0.1:0")
     worker.registry.grant(span("s"), (5, 2, 7))
     with worker.serves():
         yield worker
     worker.close()
 
 
-def chunk(model: Model, lender: Worker, transport: str, way: PrefillKv) -> tuple[SeqResult, StepRunner]:
-    """Positions 12 to 20 behind three blocks at the lender."""
+def chunk(model: Model, creditor: Worker, transport: str, way: PrefillKv) -> tuple[SeqResult, StepRunner]:
+    """Positions 12 to 20 behind three blocks at the creditor."""
     forced: Transport = "auto" if transport == "inproc" else transport  # type: ignore[assignment]
-    links = PeerLinks(identity(f"asker-{way}"), lender.memory.slot_bytes, DEADLINE_S, forced)
-    links.update((lender.member,))
-    wait_until(lambda: links.fetch_link("lender"))
+    links = PeerLinks(identity(f"asker-{way}"), creditor.memory.slot_bytes, DEADLINE_S, forced)
+    links.update((creditor.member,))
+    wait_until(lambda: links.fetch_link("creditor"))
     runner = StepRunner(model, KvPool(model.config, 4, BLOCK, torch.float32), links, None, way)
     seq = SeqStep(
         request_id="r",
@@ -58,7 +58,7 @@ def chunk(model: Model, lender: Worker, transport: str, way: PrefillKv) -> tuple
         end=20,
         tokens=packed(*IDS[12:20]),
         local=(Run(3, 0, 2),),
-        remote=(RemoteSpan(instance_id="lender", span=span("s"), index=0, first_block=0, num_blocks=3),),
+        remote=(RemoteSpan(instance_id="creditor", span=span("s"), index=0, first_block=0, num_blocks=3),),
         sample=GREEDY,
     )
     (result,) = runner.run(Step(step_id=1, seqs=(seq,)))
@@ -66,20 +66,20 @@ def chunk(model: Model, lender: Worker, transport: str, way: PrefillKv) -> tuple
     return result, runner
 
 
-def test_both_ways_give_the_same(model: Model, lender: Worker, transport: str) -> None:
-    shipped, shipping = chunk(model, lender, transport, "ship")
-    fetched, fetching = chunk(model, lender, transport, "fetch")
+def test_both_ways_give_the_same(model: Model, creditor: Worker, transport: str) -> None:
+    shipped, shipping = chunk(model, creditor, transport, "ship")
+    fetched, fetching = chunk(model, creditor, transport, "fetch")
     assert (shipped.status, fetched.status) == ("ok", "ok")
     assert shipped.logprobs is not None and fetched.logprobs is not None
     assert fetched.token == shipped.token
     assert fetched.logprobs.logprob == pytest.approx(shipped.logprobs.logprob, abs=1e-4)
     assert (shipping.counters.fetched_blocks, shipping.counters.fetched_bytes) == (0, 0)
     assert fetching.counters.fetched_blocks == 3
-    assert fetching.counters.fetched_bytes == 3 * lender.memory.slot_bytes
+    assert fetching.counters.fetched_bytes == 3 * creditor.memory.slot_bytes
 
 
-def test_a_lender_that_is_gone_is_lost(model: Model, lender: Worker, transport: str) -> None:
-    lender.registry.revoke(span("s"), lambda: None)
-    result, runner = chunk(model, lender, transport, "fetch")
-    assert (result.status, result.lost) == ("lost", ("lender",))
+def test_a_creditor_that_is_gone_is_lost(model: Model, creditor: Worker, transport: str) -> None:
+    creditor.registry.revoke(span("s"), lambda: None)
+    result, runner = chunk(model, creditor, transport, "fetch")
+    assert (result.status, result.lost) == ("lost", ("creditor",))
     assert runner.counters.fetched_blocks == 0

@@ -41,7 +41,7 @@ def config(tmp_path: Path) -> ModelConfig:
 
 @pytest.fixture
 def worker(config: ModelConfig) -> Iterator[Worker]:
-    worker = Worker("lender", config)
+    worker = Worker("creditor", config)
     worker.registry.grant(span("s"), (5, 2, 7))
     with worker.serves():
         yield worker

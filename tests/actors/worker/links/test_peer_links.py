@@ -30,7 +30,7 @@ def config(tmp_path: Path) -> ModelConfig:
 
 @pytest.fixture
 def worker(config: ModelConfig) -> Iterator[Worker]:
-    worker = Worker("lender", config)
+    worker = Worker("creditor", config)
     worker.registry.grant(span("s"), (5, 2))
     with worker.serves():
         yield worker
@@ -56,11 +56,11 @@ def plan(num_rows: int = 1) -> AttendPlan:
 def attend(links: PeerLinks, config: ModelConfig) -> torch.Tensor | None:
     """The lse of one query; None, and the creditor is lost to it, when there is none."""
     lost: set[str] = set()
-    creditor = links.creditor("lender")
+    creditor = links.creditor("creditor")
     creditor.begin(plan(), torch.tensor([20]), slice(0, 1), [lost])
     creditor.send(0, torch.ones(1, config.num_heads, config.head_dim))
     partial = creditor.collect(0, time.monotonic())
-    assert lost == (set() if partial else {"lender"})
+    assert lost == (set() if partial else {"creditor"})
     return partial and partial[1]
 
 
@@ -70,18 +70,18 @@ def attended(links: PeerLinks, config: ModelConfig) -> bool:
 
 
 def test_one_link_serves_all_steps_and_its_bytes_are_counted(links: PeerLinks, config: ModelConfig) -> None:
-    first = links.creditor("lender")
+    first = links.creditor("creditor")
     assert attended(links, config)
-    assert links.creditor("lender") is first
+    assert links.creditor("creditor") is first
     heads, dim = config.num_heads, config.head_dim
     assert links.counters.query_bytes == 8 + 4 * heads * dim + 4 * heads * (dim + 1)
 
 
 def test_each_microbatch_has_a_link_of_its_own(links: PeerLinks, config: ModelConfig) -> None:
     """Queries of two microbatches of a step overlap."""
-    first, second = links.creditor("lender"), links.creditor("lender", 1)
+    first, second = links.creditor("creditor"), links.creditor("creditor", 1)
     assert first is not second
-    assert links.creditor("lender", 1) is second and links.creditor("lender", 0) is first
+    assert links.creditor("creditor", 1) is second and links.creditor("creditor", 0) is first
     for creditor in (first, second):
         creditor.begin(plan(), torch.tensor([20]), slice(0, 1), [set()])
     for layer in range(config.num_layers):
@@ -93,13 +93,13 @@ def test_each_microbatch_has_a_link_of_its_own(links: PeerLinks, config: ModelCo
 
 def fetch_link(links: PeerLinks, microbatch: int = 0) -> FetchLink:
     """It is opened beside the steps."""
-    link = wait_until(lambda: links.fetch_link("lender", microbatch))
+    link = wait_until(lambda: links.fetch_link("creditor", microbatch))
     assert link is not None
     return link
 
 
 def test_blocks_are_read_by_links_of_their_own(links: PeerLinks, worker: Worker) -> None:
-    assert links.fetch_link("lender") is None and links.fetch_link("stranger") is None
+    assert links.fetch_link("creditor") is None and links.fetch_link("stranger") is None
     link = fetch_link(links)
     assert fetch_link(links) is link and fetch_link(links, 1) is not link
     parts = [SpanPart(span=span("s"), index=1, num_blocks=1)]
@@ -116,25 +116,25 @@ def test_blocks_are_read_by_links_of_their_own(links: PeerLinks, worker: Worker)
 
 
 def test_both_kinds_of_links_learn_the_same_costs(links: PeerLinks, config: ModelConfig) -> None:
-    links.creditor("lender")
+    links.creditor("creditor")
     fetching = fetch_link(links)
-    asking = links.creditor("lender")
+    asking = links.creditor("creditor")
     asking.begin(plan(num_rows=2), torch.tensor([20, 21]), slice(0, 2), [set()])
     asking.send(0, torch.ones(2, config.num_heads, config.head_dim))
     assert asking.collect(0, time.monotonic()) is not None
     asking.finish()
     assert (fetching.costs.estimate_s("ship", Work(2, 1)) or 0) > 0
-    links.update((), ("lender",))
+    links.update((), ("creditor",))
     assert fetching.slots([]) is None and fetching.broken
 
 
 def test_creditors_and_sources_have_links_of_their_own(links: PeerLinks, worker: Worker) -> None:
-    source = links.source("lender", 1)
-    assert links.source("lender", 1) is source
-    creditor = links.creditor("lender")
-    links.drop_source("lender", source)
-    assert links.creditor("lender") is creditor
-    assert links.source("lender", 1) is not source
+    source = links.source("creditor", 1)
+    assert links.source("creditor", 1) is source
+    creditor = links.creditor("creditor")
+    links.drop_source("creditor", source)
+    assert links.creditor("creditor") is creditor
+    assert links.source("creditor", 1) is not source
     links.drop_source("stranger", source)
 
 
@@ -142,33 +142,33 @@ def test_strangers_and_other_incarnations_are_not_reached(links: PeerLinks, work
     with pytest.raises(LinkClosed, match="no live member"):
         links.creditor("stranger")
     with pytest.raises(LinkClosed, match="new incarnation"):
-        links.source("lender", 2)
+        links.source("creditor", 2)
     links.update((msgspec.structs.replace(worker.member, incarnation=9),))
     with pytest.raises(LinkClosed, match="incarnation should be"):
-        links.creditor("lender")
+        links.creditor("creditor")
     links.update((msgspec.structs.replace(worker.member, data=None),))
     with pytest.raises(LinkClosed, match="no live member"):
-        links.source("lender", 1)
+        links.source("creditor", 1)
 
 
 @pytest.mark.parametrize("size", [0, 16])
 def test_a_peer_whose_blocks_have_another_size_is_not_reached(links: PeerLinks, worker: Worker, size: int) -> None:
     data = msgspec.structs.replace(worker.listener.endpoint, slot_bytes=size)
     links.update((msgspec.structs.replace(worker.member, data=data),))
-    for reach in (lambda: links.source("lender", 1), lambda: links.creditor("lender")):
+    for reach in (lambda: links.source("creditor", 1), lambda: links.creditor("creditor")):
         with pytest.raises(LinkClosed, match="slot_bytes should be"):
             reach()
     links.update((worker.member,))
-    assert links.source("lender", 1).transport == "inproc"
+    assert links.source("creditor", 1).transport == "inproc"
 
 
 def test_a_broken_link_is_replaced(links: PeerLinks, worker: Worker, config: ModelConfig) -> None:
-    worker.listener.faults.fail("recv", LinkClosed("lender", "the cable is cut"))
-    broken = links.creditor("lender")
+    worker.listener.faults.fail("recv", LinkClosed("creditor", "the cable is cut"))
+    broken = links.creditor("creditor")
     with capture_logs() as logs:
         assert attend(links, config) is None
     assert "cable" in next(log["why"] for log in logs if log["event"] == "a creditor failed")
-    assert broken.broken and links.creditor("lender") is not broken
+    assert broken.broken and links.creditor("creditor") is not broken
     assert attended(links, config)
 
 
@@ -181,7 +181,7 @@ def test_who_is_no_member_any_more_is_not_waited_for(links: PeerLinks, worker: W
 
     with in_thread(wait):
         assert worker.listener.faults.wait_calls("recv", 1, DEADLINE_S)
-        links.update((), ("lender",))
+        links.update((), ("creditor",))
     assert found == [None]
     worker.listener.faults.release("recv")
     links.update((worker.member,))
@@ -200,7 +200,7 @@ def test_member_lists_that_come_while_links_open_and_break(
     with in_thread(update):
         try:
             for _ in range(100):
-                worker.listener.faults.fail("recv", LinkClosed("lender", "again"))
+                worker.listener.faults.fail("recv", LinkClosed("creditor", "again"))
                 assert attend(links, config) is None
         finally:
             done.set()

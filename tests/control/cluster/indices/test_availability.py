@@ -28,8 +28,8 @@ class Shown:
         self.views[one.instance_id] = one
         self.instances.put(one.instance_id, standing_of(one))
 
-    def lenders(self) -> list[InstanceView]:
-        return list(self.instances.lenders(None, waiting=False, skip=()))
+    def able_to_lend(self) -> list[InstanceView]:
+        return list(self.instances.able_to_lend(None, waiting=False, skip=()))
 
 
 @given(st.integers(-(2**40), 2**40), st.integers(0, 2**40))
@@ -78,14 +78,14 @@ def test_through_any_history_nobody_clearly_worse_is_found(count: int) -> None:
             assert found.load == least and found in fits
             most = max(one.room_tokens for one in fits if one.load == least)
             assert step_of(found.room_tokens) == step_of(most)
-        lenders = shown.lenders()
-        assert sorted(one.instance_id for one in lenders) == sorted(
+        able = shown.able_to_lend()
+        assert sorted(one.instance_id for one in able) == sorted(
             one.instance_id for one in calm if one.lendable_blocks
         )
-        steps = [step_of(one.lendable_blocks) for one in lenders]
+        steps = [step_of(one.lendable_blocks) for one in able]
         assert steps == sorted(steps, reverse=True)
         if count <= SORTED:
-            assert lenders == sorted(lenders, key=lambda one: (-one.lendable_blocks, one.instance_id))
+            assert able == sorted(able, key=lambda one: (-one.lendable_blocks, one.instance_id))
     shown.instances.validate()
 
 
@@ -94,12 +94,12 @@ def test_of_many_that_are_alike_one_that_was_just_found_comes_last() -> None:
     shown = Shown(*(view(f"i{index:03d}", free_blocks=1000, lendable_blocks=1000) for index in range(2 * SORTED)))
     names = []
     for _ in range(2 * SORTED):
-        first = shown.lenders()[0]
+        first = shown.able_to_lend()[0]
         names.append(first.instance_id)
         shown.put(msgspec.structs.replace(first, free_blocks=999, lendable_blocks=999))
     assert len(set(names)) == 2 * SORTED
     shown.put(view("i000", free_blocks=1020, lendable_blocks=1020))
-    assert shown.lenders()[0].instance_id == "i000"
+    assert shown.able_to_lend()[0].instance_id == "i000"
 
 
 def test_thousands_that_have_a_little_too_little_hide_nobody_larger() -> None:

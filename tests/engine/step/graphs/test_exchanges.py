@@ -13,13 +13,13 @@ from distkv.engine.device.cpu import CpuDevice
 from distkv.engine.step.graphs.exchange_tensors import MOST_PARTIALS
 from tests.checkpoints import prompt_ids, reference_greedy, variant
 from tests.engine.async_device import AsyncHost, RowTorchBackend
-from tests.engine.borrower import Borrower, P, tokens_of
 from tests.engine.harness import Engine
+from tests.engine.remote_sequence import P, RemoteSequence, tokens_of
 
 
 def test_two_pieces_for_a_layer(engine: Engine, path: Path, device: AsyncHost) -> None:
     """Twenty tokens, over blocks that are new, two creditors and one more span on the way."""
-    one = Borrower(engine, "r", prompt_ids(30))
+    one = RemoteSequence(engine, "r", prompt_ids(30))
     tokens = tokens_of(one)
     one.lend("x", 3)
     one.lend("y", 2)
@@ -42,7 +42,7 @@ def test_rows_with_and_without_creditors(path: Path, device: AsyncHost) -> None:
         Engine(path, device=CpuDevice(RowTorchBackend()), num_slots=1024),
     )
     pairs = [
-        [Borrower(engine, str(index), prompt_ids(12 + 3 * index, seed=index), room=25) for engine in engines]
+        [RemoteSequence(engine, str(index), prompt_ids(12 + 3 * index, seed=index), room=25) for engine in engines]
         for index in range(18)
     ]
     for pair in pairs:
@@ -64,7 +64,7 @@ def test_rows_with_and_without_creditors(path: Path, device: AsyncHost) -> None:
 def test_a_creditor_that_fails_loses_its_own_rows_only(
     engine: Engine, path: Path, device: AsyncHost, verb: str, layer: int
 ) -> None:
-    lost, kept, alone = (Borrower(engine, name, prompt_ids(20, seed=i), room=8) for i, name in enumerate("abc"))
+    lost, kept, alone = (RemoteSequence(engine, name, prompt_ids(20, seed=i), room=8) for i, name in enumerate("abc"))
     for one in (lost, kept, alone):
         tokens_of(one)
     lost.lend("x", 2)
@@ -83,7 +83,7 @@ def test_windows(tmp_path: Path, device: AsyncHost) -> None:
     """Spans partly before the window of some layers, and own blocks from there on."""
     path = variant(tmp_path, "mistral-window", sliding_window=10)
     engine = Engine(path, device=device, num_slots=64)
-    one = Borrower(engine, "r", prompt_ids(14), room=12)
+    one = RemoteSequence(engine, "r", prompt_ids(14), room=12)
     tokens = tokens_of(one)
     one.lend("x", 2)
     replayed = device.replayed
@@ -93,7 +93,7 @@ def test_windows(tmp_path: Path, device: AsyncHost) -> None:
 
 
 def test_a_failed_capture_is_reported_and_steps_go_on(engine: Engine, path: Path, device: AsyncHost) -> None:
-    one = Borrower(engine, "r", prompt_ids(20), room=8)
+    one = RemoteSequence(engine, "r", prompt_ids(20), room=8)
     tokens = tokens_of(one)
     one.lend("x", 2)
     device.fails = True

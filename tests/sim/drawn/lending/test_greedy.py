@@ -163,8 +163,8 @@ def test_a_creditor_reclaims_before_it_borrows() -> None:
     cluster = greedy([60, 100, 100], min_gain=0.0)
     cluster.submit("i0", "guest", prompt(360), 40)
     assert slowly(cluster, 20.0, lambda: cluster.outcomes["guest"].tokens)
-    lender = next(name for name in ("i1", "i2") if cluster.nodes[name].rm.state.loans.num_blocks)
-    cluster.submit(lender, "own", prompt(380, 1), 10)
+    creditor = next(name for name in ("i1", "i2") if cluster.nodes[name].rm.state.loans.num_blocks)
+    cluster.submit(creditor, "own", prompt(380, 1), 10)
     assert slowly(cluster, 60.0, lambda: both_sides(cluster) or cluster.outcomes["own"].done)
     assert both_sides(cluster) == []
     cluster.finish()

@@ -67,10 +67,10 @@ def test_a_creditor_has_its_memory_back_after_its_own_lease(creditor: str) -> No
     cluster.run(3.0)
     cluster.submit("i0", "r", prompt(100), 80)
     assert cluster.run(30, lambda: cluster.outcomes["r"].tokens)
-    lender = cluster.nodes["i1"].rm.state
-    assert lender.loans.num_spans
+    loans = cluster.nodes["i1"].rm.state.loans
+    assert loans.num_spans
     cluster.freeze("i0")
-    assert cluster.run(KINDS[creditor]["lease_s"] + 0.2, lambda: not lender.loans.num_spans)
+    assert cluster.run(KINDS[creditor]["lease_s"] + 0.2, lambda: not loans.num_spans)
     cluster.freeze("i0", False)
     cluster.finish()
     check(cluster, "r", prompt(100), 80)

@@ -11,9 +11,9 @@ from tests.actors.links import DEADLINE_S
 from tests.actors.worker.links.mailboxes.creditors import Creditors, decode, run
 from tests.checkpoints import prompt_ids, reference_greedy
 from tests.engine.async_device import AsyncHost
-from tests.engine.borrower import Borrower, tokens_of
 from tests.engine.harness import Engine, seq_step
 from tests.engine.lent import Lent
+from tests.engine.remote_sequence import RemoteSequence, tokens_of
 
 
 def test_the_token_of_one_instance_without_a_frame_for_a_layer(
@@ -50,7 +50,7 @@ def test_a_step_is_one_graph(engine: Engine, path: Path, creditors: Creditors) -
         creditors.add(name)
     device, runner = engine.model.device, creditors.runner()
     assert isinstance(device, AsyncHost)
-    one = Borrower(engine, "r", prompt_ids(30))
+    one = RemoteSequence(engine, "r", prompt_ids(30))
     tokens = tokens_of(one, runner=runner)
     one.lend("x", 3)
     one.lend("y", 2)
@@ -73,7 +73,7 @@ def test_rows_with_and_without_creditors_in_one_graph(engine: Engine, path: Path
         creditors.add(name)
     device, runner = engine.model.device, creditors.runner()
     assert isinstance(device, AsyncHost)
-    seqs = [Borrower(engine, str(i), prompt_ids(12 + i, seed=i), room=8) for i in range(4)]
+    seqs = [RemoteSequence(engine, str(i), prompt_ids(12 + i, seed=i), room=8) for i in range(4)]
     found = [tokens_of(one, runner=runner) for one in seqs]
     for one, names in zip(seqs, ("x", "y", "xy", ""), strict=True):
         for name in names:

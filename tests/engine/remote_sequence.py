@@ -1,4 +1,4 @@
-"""A request whose oldest blocks are lent, more of them from time to time."""
+"""A sequence whose oldest blocks lie at creditors, more of them from time to time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ P = 4
 
 
 @dataclass
-class Borrower:
+class RemoteSequence:
     """On one engine."""
 
     engine: Engine
@@ -45,8 +45,8 @@ class Borrower:
         )
 
 
-def tokens_of(*borrowers: Borrower, runner: StepRunner | None = None) -> list[int | None]:
+def tokens_of(*seqs: RemoteSequence, runner: StepRunner | None = None) -> list[int | None]:
     """Of one step of these, all of one engine, by its own runner or another."""
-    runner = runner or borrowers[0].engine.runner
-    step = Step(step_id=next(borrowers[0].engine._step_ids), seqs=tuple(one.step() for one in borrowers))
+    runner = runner or seqs[0].engine.runner
+    step = Step(step_id=next(seqs[0].engine._step_ids), seqs=tuple(one.step() for one in seqs))
     return [result.token for result in runner.run(step)]

@@ -1,6 +1,6 @@
 """A creditor's data plane in a process of its own: a pool that is lent as one span, and steps of its own on demand.
 
-`python -m distkv.bench.workloads.computing.lender` says where it is reached, then follows its standard input: each
+`python -m distkv.bench.workloads.computing.creditor` says where it is reached, then follows its standard input: each
 line says whether it computes steps of its own, and each answer what it did since the one before.
 """
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SPAN = SpanRef(span_id="s", epoch=Epoch(1, 1))
 COMPAT = "bench"
 BLOCK_TOKENS = 16
-NAME = "lender"
+NAME = "creditor"
 VALUE = 0.01
 OWN_BATCH, OWN_CONTEXT = 4, 512
 _STEPS = 4096
@@ -33,7 +33,7 @@ _NOTED_S = 0.02
 
 
 class Lent(msgspec.Struct, frozen=True):
-    """What a lender is started with. core: to stay on, if any. traced: whether it notes each layer that it serves."""
+    """What a creditor is started with. core: to stay on, if any. traced: whether it notes each layer that it serves."""
 
     shape: Shape
     blocks: int
@@ -50,17 +50,17 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 class Done(msgspec.Struct, frozen=True):
-    """What a lender did since it was asked last. own_steps: of its own."""
+    """What a creditor did since it was asked last. own_steps: of its own."""
 
     own_steps: int
     served: tuple[ServedTimes, ...]
 
 
-class Lender(LineProcess):
+class Creditor(LineProcess):
     """The process, seen from outside; ends with its context."""
 
     def __init__(self, lent: Lent) -> None:
-        super().__init__("distkv.bench.workloads.computing.lender", msgspec.json.encode(lent).decode())
+        super().__init__("distkv.bench.workloads.computing.creditor", msgspec.json.encode(lent).decode())
         endpoint = self.answer(DataEndpoint)
         self.member = Member(instance_id=lent.name, incarnation=1, address="", state="ready", data=endpoint)
 
@@ -123,7 +123,7 @@ def _wait_until_noted(server: AttendServer) -> None:
 
 
 class OwnSteps:
-    """A lender's own decode steps, as long as they are wanted. count: all so far; reported: of them."""
+    """A creditor's own decode steps, as long as they are wanted. count: all so far; reported: of them."""
 
     def __init__(self, model: Any) -> None:
         self.is_wanted = threading.Event()
