@@ -17,4 +17,5 @@ def test_a_quick_run(tmp_path: Path) -> None:
     ]
     rates = {row["variant"]: row["median"] for row in report["results"] if row["case"].startswith(f"{WHOLE},")}
     assert rates["off"] < 0.9 * rates["oracle"] and rates["contract"] <= 1.1 * rates["oracle"]
-    assert {goal["goal"].rpartition(": ")[2] for goal in report["goals"]} == {"contract to off", "greedy to off"}
+    stated = {goal["goal"].rpartition(": ")[2] for goal in report["goals"]}
+    assert stated == {"contract to off", "greedy to off", "even to off"}

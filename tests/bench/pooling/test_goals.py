@@ -9,7 +9,7 @@ from distkv.bench.harness.report import Goal
 from distkv.bench.pooling.goals import Found, goals
 from distkv.bench.pooling.summary import GOODPUT, SHORT_HIGH, TOKENS, at
 
-ABSENT = {"greedy": "gManagers know no policy greedy"}
+ABSENT = {name: f"gManagers know no policy {name}" for name in ("greedy", "even")}
 
 
 def found(**changes: Any) -> Found:
