@@ -31,7 +31,8 @@ CHECKS = [
 
 def brief(instance: Any, route: bytes, submit: Submit) -> list[Any]:
     """Speaks, but not for long."""
-    few = msgspec.structs.replace(submit.params, max_tokens=min(3, submit.params.max_tokens))
+    most, least = min(3, submit.params.max_tokens), min(3, submit.params.min_tokens)
+    few = msgspec.structs.replace(submit.params, max_tokens=most, min_tokens=least)
     return speak(instance, route, msgspec.structs.replace(submit, params=few))
 
 
