@@ -16,6 +16,7 @@ import msgspec
 from distkv.bench.harness.alternate import Samples, alternate, paired_ratio
 from distkv.bench.harness.command import Measured, Say, benchmark, unit_of_name
 from distkv.bench.harness.machine import machine_facts, versions_of
+from distkv.bench.harness.quantile import p99
 from distkv.bench.harness.report import Goal, Report, judged, results
 from distkv.bench.workloads.deciding.dispatch_model import ModelCluster, Served, lognormal_trace
 from distkv.types import DispatchName
@@ -84,14 +85,10 @@ def _player(name: DispatchName, size: Size) -> Callable[[], Mapping[str, float]]
 
 def figures(done: Sequence[Served]) -> tuple[float, float, float, float, float]:
     """What CASES names."""
-    firsts = sorted(one.first_s - one.arrival_s for one in done)
-    tokens = sorted((one.last_s - one.first_s) / (one.output - 1) for one in done if one.output > 1)
+    firsts = [one.first_s - one.arrival_s for one in done]
+    tokens = [(one.last_s - one.first_s) / (one.output - 1) for one in done if one.output > 1]
     lasts = statistics.fmean(one.last_s - one.arrival_s for one in done)
-    return statistics.median(firsts), _p99(firsts), statistics.median(tokens), _p99(tokens), lasts
-
-
-def _p99(values: Sequence[float]) -> float:
-    return values[int(0.99 * (len(values) - 1))]
+    return statistics.median(firsts), p99(firsts), statistics.median(tokens), p99(tokens), lasts
 
 
 def _goals(samples: Samples) -> tuple[Goal, ...]:

@@ -22,6 +22,7 @@ from distkv.bench.harness.command import Measured, Say, benchmark
 from distkv.bench.harness.kept import keep
 from distkv.bench.harness.machine import machine_facts, versions_of
 from distkv.bench.harness.plots.plot import write_curves
+from distkv.bench.harness.quantile import p99
 from distkv.bench.harness.report import Goal, Report, results
 from distkv.bench.workloads.deciding.gmanager_joining import join_at_once
 from distkv.bench.workloads.deciding.gmanager_load import Fleet
@@ -131,13 +132,13 @@ def _round(fleet: Fleet, queries: QueryProcess, pid: int, seconds: float) -> dic
     found = {
         CPU: 100 * (_busy_seconds(pid) - cpu_s) / passed,
         BEATS: (fleet.sent - beats) / passed,
-        LATE: 1e3 * _p99(fleet.late_s),
+        LATE: 1e3 * p99(fleet.late_s),
         OWN_CPU: 100 * (time.process_time() - own_s) / passed,
         MEMORY: _most_memory_bytes(pid) / 1e6,
     }
     for kind, values in times.took_s.items():
         found[f"{kind}, median"] = 1e3 * statistics.median(values)
-        found[f"{kind}, p99"] = 1e3 * _p99(values)
+        found[f"{kind}, p99"] = 1e3 * p99(values)
     fleet.settle(JOIN_S)
     before_s = _busy_seconds(pid)
     if (death := fleet.leave(0)) is not None:
@@ -170,10 +171,6 @@ def _joining(cores: Sequence[int], count: int, *, quick: bool) -> dict[str, floa
             JOIN_BYTES: joined.received_bytes / 1e6,
             JOIN_QUERY: 1e3 * max(map(max, answers[0].took_s.values())),
         }
-
-
-def _p99(values: list[float]) -> float:
-    return sorted(values)[int(0.99 * (len(values) - 1))]
 
 
 def _unit(case: str) -> str:

@@ -16,6 +16,7 @@ import click
 from distkv.bench.harness.alternate import Samples, alternate, paired_ratio
 from distkv.bench.harness.command import Measured, Say, benchmark
 from distkv.bench.harness.machine import machine_facts, versions_of
+from distkv.bench.harness.quantile import quantile
 from distkv.bench.harness.report import Goal, Report, judged, results
 from distkv.bench.pooling.consecutive import one_after_the_other, serial_s
 from distkv.bench.pooling.contenders import OFF, POOLED
@@ -135,11 +136,11 @@ def _reached(outcomes: Sequence[Outcome]) -> dict[str, float]:
     came_s = sorted(one.request.arrival_s + at_s for one in outcomes for at_s in one.times_s)
     early = max(1, int(MOST_OF_ALL * len(came_s)))
     largest = max(one.request.num_tokens for one in outcomes)
-    chats_s = sorted(one.first_s for one in outcomes if one.times_s and one.request.num_tokens < largest / 2)
+    chats_s = [one.first_s for one in outcomes if one.times_s and one.request.num_tokens < largest / 2]
     return {
         WHOLE: len(came_s) / came_s[-1],
         EARLY: early / came_s[early - 1],
-        SHORT: chats_s[int(0.95 * (len(chats_s) - 1))],
+        SHORT: quantile(chats_s, 0.95),
     }
 
 

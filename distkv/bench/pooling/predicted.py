@@ -9,10 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from distkv.bench.harness.alternate import Samples
+from distkv.bench.harness.quantile import p99
 from distkv.bench.harness.report import Goal
 from distkv.bench.pooling.consecutive import arriving, one_after_the_other
 from distkv.bench.pooling.contenders import POLICIES
-from distkv.bench.pooling.summary import FIRST_HIGH, FIRST_ROUNDS, TOKENS, at, firsts_s, high, summary
+from distkv.bench.pooling.summary import FIRST_HIGH, FIRST_ROUNDS, TOKENS, at, firsts_s, summary
 from distkv.sim.outcome import Outcome, Unloaded
 from distkv.sim.profiles.sensitivity import scaled
 from distkv.sim.run import simulate
@@ -129,7 +130,7 @@ class Predictor:
 
 def of_all_rounds(firsts_s_by_rate: Mapping[float, Sequence[float]]) -> dict[str, float]:
     """The p99 of times to first token at each rate, by its case."""
-    return {at(FIRST_ROUNDS, rate): high(values) for rate, values in firsts_s_by_rate.items() if values}
+    return {at(FIRST_ROUNDS, rate): p99(values) for rate, values in firsts_s_by_rate.items() if values}
 
 
 def beside_control(profile: Profile, seconds: float) -> Profile:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
+from distkv.bench.harness.quantile import p99
 from distkv.sim.outcome import Outcome, Unloaded
 
 TOKENS, GOODPUT = "output tokens/s", "goodput"
@@ -49,12 +50,12 @@ def summary(outcomes: Sequence[Outcome], unloaded: Unloaded, deadline_s: float) 
     yield TOKENS, sum(len(one.times_s) for one in ended) / took_s
     yield GOODPUT, sum(map(unloaded.serves, outcomes)) / took_s
     if firsts := firsts_s(outcomes, deadline_s):
-        yield from zip((FIRST, FIRST_HIGH), (statistics.median(firsts), high(firsts)), strict=True)
+        yield from zip((FIRST, FIRST_HIGH), (statistics.median(firsts), p99(firsts)), strict=True)
     median = statistics.median(one.request.num_tokens for one in outcomes)
     if short := firsts_s([one for one in outcomes if one.request.num_tokens < median], deadline_s):
-        yield SHORT_HIGH, high(short)
+        yield SHORT_HIGH, p99(short)
     if each := [1e3 * one.per_token_s for one in ended if one.per_token_s]:
-        yield from zip((EACH, EACH_HIGH), (statistics.median(each), high(each)), strict=True)
+        yield from zip((EACH, EACH_HIGH), (statistics.median(each), p99(each)), strict=True)
     yield REFUSED, float(sum(one.is_refused for one in outcomes))
     yield LATE, float(sum(one.is_late for one in outcomes))
 
@@ -66,11 +67,6 @@ def counted(before: Mapping[str, float], after: Mapping[str, float]) -> Iterator
         yield REMOTE, found["remote_attended_tokens"] / found["attended_tokens"]
     if found:
         yield PREEMPTIONS, float(found["preemptions"])
-
-
-def high(values: Sequence[float]) -> float:
-    """Their 99th percentile."""
-    return sorted(values)[int(0.99 * (len(values) - 1))]
 
 
 def firsts_s(outcomes: Sequence[Outcome], deadline_s: float) -> list[float]:

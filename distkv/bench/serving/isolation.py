@@ -27,6 +27,7 @@ from distkv.bench.attacks.requests import FULL, QUICK, Attack, attacks
 from distkv.bench.harness.alternate import Samples, alternate
 from distkv.bench.harness.command import Measured, Say, benchmark
 from distkv.bench.harness.machine import machine_facts, raise_descriptor_limit, versions_of
+from distkv.bench.harness.quantile import p99
 from distkv.bench.harness.report import Goal, Report, results
 from distkv.bench.harness.timing.processes import OtherPrograms
 from distkv.client.local.cluster import LocalCluster
@@ -136,13 +137,13 @@ class Siege:
         checks = len(seen.live_s) + sum(seen.unanswered.values())
         self.checks[attack.name] = min(checks, self.checks.get(attack.name, checks))
         self.other_cores[attack.name] = max(other_cores, self.other_cores.get(attack.name, 0.0))
-        self.late_ms = max(self.late_ms, 1e3 * _high(seen.late_s or [0.0]))
+        self.late_ms = max(self.late_ms, 1e3 * p99(seen.late_s or [0.0]))
         times_s: dict[str, tuple[Callable[[list[float]], float], list[float]]] = {
             LIVE_MEDIAN: (statistics.median, seen.live_s),
-            LIVE_HIGH: (_high, seen.live_s),
+            LIVE_HIGH: (p99, seen.live_s),
             LIVE_MOST: (max, seen.live_s),
-            FIRST_HIGH: (_high, seen.first_s + after.first_s),
-            BETWEEN_HIGH: (_high, seen.between_s + after.between_s),
+            FIRST_HIGH: (p99, seen.first_s + after.first_s),
+            BETWEEN_HIGH: (p99, seen.between_s + after.between_s),
         }
         return {case: 1e3 * of(values) for case, (of, values) in times_s.items() if values}
 
@@ -234,10 +235,6 @@ def _by_attack(reasons: Mapping[str, Counter[str]]) -> str:
 
 def _said(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
-
-
-def _high(values: list[float]) -> float:
-    return sorted(values)[int(0.99 * (len(values) - 1))]
 
 
 main = benchmark(

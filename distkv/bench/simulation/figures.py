@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from distkv.bench.harness.quantile import quantile
 from distkv.bench.pooling.summary import EACH_HIGH, FIRST, FIRST_HIGH, GOODPUT, REFUSED, TOKENS, summary
 from distkv.sim.outcome import Unloaded
 from distkv.sim.run import SimResult
@@ -43,6 +44,7 @@ def figures(result: SimResult, spec: SimSpec, scale: float, unloaded: Unloaded) 
     deadline_s = spec.deadline_s or result.simulated_s
     found = dict(summary(result.outcomes, unloaded, deadline_s))
     each_ms = found.get(EACH_HIGH)
+    imbalances = [sample.imbalance for sample in result.samples]
     return Figures(
         policy=spec.policy,
         rate_scale=scale,
@@ -53,10 +55,6 @@ def figures(result: SimResult, spec: SimSpec, scale: float, unloaded: Unloaded) 
         ttft_p50_s=found.get(FIRST),
         ttft_p99_s=found.get(FIRST_HIGH),
         tpot_p99_s=None if each_ms is None else each_ms / 1e3,
-        imbalance_p95=_high([sample.imbalance for sample in result.samples]),
+        imbalance_p95=quantile(imbalances, IMBALANCE_SHARE) if imbalances else 0.0,
         remote_share=result.remote_share,
     )
-
-
-def _high(values: Sequence[float]) -> float:
-    return sorted(values)[int(IMBALANCE_SHARE * (len(values) - 1))] if values else 0.0
