@@ -20,6 +20,7 @@ from distkv.bench.baselines.shared_memory import SharedMemory
 START_S = 600.0
 STOP_S = 20.0
 IDLE_CORES = 0.15
+LOOK_S = 0.1
 HERE = Path(__file__).resolve().parent
 
 
@@ -154,12 +155,12 @@ class CoresInUse(msgspec.Struct, frozen=True):
     others: float
 
 
-def wait_until_idle(roots: Sequence[int], patience_s: float = 5.0, look_s: float = 0.1) -> CoresInUse:
-    """Wait until these processes use next to no CPU, or patience ends; how it was in the last `look_s`."""
+def wait_until_idle(roots: Sequence[int], patience_s: float = 5.0) -> CoresInUse:
+    """Wait until these processes use next to no CPU, or patience ends; how it was in the last LOOK_S."""
     deadline_s = time.monotonic() + patience_s
     while True:
         before, busy, started = cpu_s(roots), _busy_s(), time.monotonic()
-        time.sleep(look_s)
+        time.sleep(LOOK_S)
         elapsed_s = time.monotonic() - started
         cores = (cpu_s(roots) - before) / elapsed_s
         if cores < IDLE_CORES or time.monotonic() > deadline_s:

@@ -6,12 +6,11 @@ time to first token of a long prompt.
 
 from __future__ import annotations
 
-import os
 import random
 import statistics
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -23,6 +22,8 @@ from distkv.bench.baselines.checkpoints import Model as Shape
 from distkv.bench.harness.alternate import Samples, alternate, paired_ratio
 from distkv.bench.harness.command import Measured, Say, benchmark, unit_of_name
 from distkv.bench.harness.contenders import ask_cluster
+from distkv.bench.harness.cores import two_cores
+from distkv.bench.harness.lists import names_of, sizes_of
 from distkv.bench.harness.machine import machine_facts, versions_of
 from distkv.bench.harness.report import Goal, Report, results
 from distkv.bench.workloads.computing.creditor import BLOCK_TOKENS, Creditor, Lent
@@ -32,7 +33,6 @@ from distkv.client.local.cluster import LocalCluster
 from distkv.demo.random_checkpoint import make_checkpoint
 from distkv.engine.device.cpu import CpuDevice
 from distkv.engine.model.decoder import Model
-from distkv.errors import ConfigError
 from distkv.types import PrefillKv, Transport
 from distkv.wire.profile_file import load_profile
 
@@ -99,15 +99,15 @@ def measure(
     rounds = rounds or size.rounds
     shape = msgspec.structs.replace(MODELS["tiny" if quick else "b"], layers=layers)
     grid = Grid(
-        _sizes("rows", rows or ("32" if quick else "16,128,512")),
-        _sizes("remote", remote or ("256" if quick else "1024,8192,32768")),
-        _names("links", links or ("host" if quick else "host,tcp"), LINKS),
-        _names("creditor", creditor or ("idle" if quick else "idle,busy"), ("idle", "busy")),
+        sizes_of("rows", rows or ("32" if quick else "16,128,512"), least=BLOCK_TOKENS),
+        sizes_of("remote", remote or ("256" if quick else "1024,8192,32768"), least=BLOCK_TOKENS),
+        names_of("links", links or ("host" if quick else "host,tcp"), LINKS),
+        names_of("creditor", creditor or ("idle" if quick else "idle,busy"), ("idle", "busy")),
         None if profile is None else str(profile),
     )
     if profile is not None:
         load_profile(profile)
-    with _cores() as (own, others):
+    with two_cores() as (own, others):
         samples, fetched = grid.measure(say, shape, rounds, own, others)
     goals = tuple(_within(case, variants, fetched[case]) for case, variants in samples.items())
     first = _first_tokens(say, size, grid.links, rounds) if first_tokens else {}
@@ -256,35 +256,6 @@ def _too_few(variants: Mapping[str, list[float]]) -> str:
     """Why there is no verdict; empty if there were enough rounds."""
     rounds = min(map(len, variants.values()))
     return "" if rounds >= LEAST_ROUNDS else f"{rounds} rounds, and a verdict takes {LEAST_ROUNDS}"
-
-
-@contextmanager
-def _cores() -> Iterator[tuple[int | None, int | None]]:
-    """One core for this process and one for the creditor, if there are two."""
-    before = os.sched_getaffinity(0)
-    if len(before) < 2:
-        yield None, None
-        return
-    own, others = sorted(before)[:2]
-    os.sched_setaffinity(0, [own])
-    try:
-        yield own, others
-    finally:
-        os.sched_setaffinity(0, before)
-
-
-def _sizes(name: str, given: str) -> tuple[int, ...]:
-    sizes = [int(size) for size in given.split(",") if size.isdecimal()]
-    if len(sizes) != given.count(",") + 1 or min(sizes) < BLOCK_TOKENS:
-        raise ConfigError(name, f"{given!r} is not a list of sizes from {BLOCK_TOKENS} on", "for example 128,512")
-    return tuple(sizes)
-
-
-def _names(name: str, given: str, known: Sequence[str] | Mapping[str, object]) -> tuple[str, ...]:
-    names = tuple(given.split(","))
-    if not set(names) <= set(known):
-        raise ConfigError(name, f"{given!r} is not a list of {', '.join(known)}", f"for example {next(iter(known))}")
-    return names
 
 
 def _list(values: Sequence[object]) -> str:

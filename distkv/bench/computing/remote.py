@@ -6,11 +6,10 @@ Each step computes a token behind the same keys. What both sides note of each la
 
 from __future__ import annotations
 
-import os
 import statistics
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import partial
 
@@ -20,6 +19,7 @@ from distkv.bench.baselines.checkpoints import MODELS
 from distkv.bench.baselines.checkpoints import Model as Shape
 from distkv.bench.harness.alternate import Samples, alternate
 from distkv.bench.harness.command import Measured, Say, benchmark, unit_of_name
+from distkv.bench.harness.cores import two_cores
 from distkv.bench.harness.machine import machine_facts, versions_of
 from distkv.bench.harness.report import Report, results
 from distkv.bench.harness.timing.processes import cpu_seconds
@@ -72,12 +72,8 @@ def measure(say: Say, *, quick: bool, transport: Transport, rounds: int | None) 
     contexts = (256, 512) if quick else (2048, 32768)
     rounds = rounds or (2 if quick else 9)
     facts = machine_facts()
-    cores: Sequence[int | None] = sorted(os.sched_getaffinity(0))
-    own, others = (cores[0], cores[1]) if len(cores) > 1 else (None, None)
     with ExitStack() as stack:
-        if own is not None:
-            stack.callback(os.sched_setaffinity, 0, os.sched_getaffinity(0))
-            os.sched_setaffinity(0, [own])
+        own, others = stack.enter_context(two_cores())
         stack.callback(sys.setswitchinterval, sys.getswitchinterval())
         sys.setswitchinterval(0.0005)  # as a worker has it
         say("making a model and creditors")

@@ -18,6 +18,7 @@ import torch
 from distkv.bench.baselines.checkpoints import MODELS
 from distkv.bench.harness.alternate import Samples, alternate, paired_ratio
 from distkv.bench.harness.command import Measured, Say, benchmark, unit_of_name
+from distkv.bench.harness.lists import sizes_of
 from distkv.bench.harness.machine import machine_facts, versions_of
 from distkv.bench.harness.report import Goal, Report, at_least, results
 from distkv.bench.harness.timing.bandwidth import Bandwidth
@@ -121,14 +122,7 @@ def _measure_host(say: Say, cells: list[tuple[int, int]], rounds: int) -> Measur
 
 
 def _cells(batches: str, contexts: str) -> list[tuple[int, int]]:
-    return [(batch, context) for batch in _sizes("batches", batches) for context in _sizes("contexts", contexts)]
-
-
-def _sizes(name: str, given: str) -> list[int]:
-    sizes = [int(size) for size in given.split(",") if size.isdecimal()]
-    if len(sizes) != given.count(",") + 1 or 0 in sizes:
-        raise ConfigError(name, f"{given!r} is not a list of sizes", "for example 1,8,64")
-    return sizes
+    return [(batch, context) for batch in sizes_of("batches", batches) for context in sizes_of("contexts", contexts)]
 
 
 def _rate(steps: DecodeSteps, case: str) -> Mapping[str, float]:

@@ -14,7 +14,7 @@ from distkv.bench.harness.alternate import Samples
 from distkv.bench.harness.kept import Kept, keeping
 from distkv.bench.harness.machine import machine_facts, versions_of
 from distkv.bench.harness.plots.plot import require_matplotlib, write_plot
-from distkv.bench.harness.report import Report, results, show, write_json
+from distkv.bench.harness.report import Report, check_places, results, show, write_json
 
 Say = Callable[[str], None]
 Measured = tuple[Report, Samples]
@@ -56,9 +56,7 @@ def benchmark(
 
     @click.pass_context
     def callback(ctx: click.Context, /, json: Path | None, plot_path: Path | None, **given: Any) -> int:
-        for path in (json, plot_path):
-            if path is not None and not path.absolute().parent.is_dir():
-                raise click.UsageError(f"there is no directory {path.absolute().parent} for {path.name}")
+        check_places(json, plot_path)
         if plot_path is not None:
             require_matplotlib()
         progress = Console(stderr=True, markup=False, highlight=False)

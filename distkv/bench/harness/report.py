@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import click
 import msgspec
 from rich.console import Console
 from rich.table import Table
@@ -76,6 +77,13 @@ def judged(goal: str, ratio: Ratio | None, *, least: float = -math.inf, most: fl
     return Goal(goal, target, str(ratio), None, "the 95 % interval includes the target")
 
 
+def check_places(*paths: Path | None) -> None:
+    """Raises click.UsageError for a file in a directory that is not there: call it before measuring."""
+    for path in paths:
+        if path is not None and not path.absolute().parent.is_dir():
+            raise click.UsageError(f"there is no directory {path.absolute().parent} for {path.name}")
+
+
 def write_json(report: Report, path: Path) -> None:
     """Write the report as indented JSON. What was in the file stays until all of it is written. Raises OSError."""
     text = msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
@@ -129,12 +137,17 @@ def show_lines(report: Report, samples: Samples, console: Console) -> None:
     _show_end(report, console)
 
 
-def _show_end(report: Report, console: Console) -> None:
-    """Goals and facts."""
+def show_goals(report: Report, console: Console) -> None:
+    """A line for each."""
     for goal in report.goals:
         met = {True: "met", False: "NOT met", None: "unresolved"}[goal.met]
         why = f"; {goal.why}" if goal.why else ""
         console.print(f"goal {met}: {goal.goal}: {goal.measured} (target: {goal.target}){why}", soft_wrap=True)
+
+
+def _show_end(report: Report, console: Console) -> None:
+    """Goals and facts."""
+    show_goals(report, console)
     for facts in (report.machine, report.versions):
         console.print(_in_one_line(facts), style="dim", soft_wrap=True)
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
+from distkv.bench.harness.command import Say
 from distkv.bench.profiling.engine import Engine, Timing, chunk, medians_of
 from distkv.bench.profiling.fitting import LEAST_S, Remote, remote_of
 from distkv.bench.profiling.plan import Budget, Sizes, widest_first
 
-Say = Callable[[str], None]
 READ_BLOCKS = 64
 FEWEST = 3
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
+from distkv.bench.harness.command import Say
 from distkv.bench.profiling.chunks import Chunked, Chunks
 from distkv.bench.profiling.decoding import Decoded, Decoding
 from distkv.bench.profiling.engine import Engine
@@ -14,7 +15,6 @@ from distkv.bench.profiling.plan import Budget, Sizes
 from distkv.bench.profiling.turns import Case, Turns
 from distkv.wire.messages.profile import LinkKind, LinkProfile, Point, Profile
 
-Say = Callable[[str], None]
 CHUNKS_SHARE, LINKS_SHARE = 0.2, 0.25
 """Of the time: until chunks are measured, and links."""
 

@@ -10,10 +10,11 @@ from typing import Any
 import msgspec
 import torch
 
+from distkv.bench.harness.command import Say
 from distkv.bench.harness.machine import machine_facts, versions_of
 from distkv.bench.profiling.compare import compare, errors, grid, share_within
 from distkv.bench.profiling.engine import Engine, engines
-from distkv.bench.profiling.measure import Measuring, Say, Shape
+from distkv.bench.profiling.measure import Measuring, Shape
 from distkv.bench.profiling.plan import FULL, QUICK, Budget, Sizes
 from distkv.client.local.launch import share_of_cpus, shares_of_cores
 from distkv.config import InstanceConfig, build, resolve_auto

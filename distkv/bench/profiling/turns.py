@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from random import Random
 
 import msgspec
 
+from distkv.bench.harness.command import Say
 from distkv.bench.profiling.engine import Engine, Timing, decodes, means_of
 from distkv.bench.profiling.plan import Budget, Sizes
-
-Say = Callable[[str], None]
 
 
 class Case(msgspec.Struct, frozen=True):

@@ -19,7 +19,7 @@ from distkv.bench.baselines.checkpoints import MODELS, checkpoint
 from distkv.bench.harness.alternate import Samples
 from distkv.bench.harness.command import Measured, Say, benchmark, unit_of_name
 from distkv.bench.harness.machine import machine_facts, versions_of
-from distkv.bench.harness.report import Goal, Report, results
+from distkv.bench.harness.report import Goal, Report, results, show_goals
 from distkv.bench.profiling.compare import share_within
 from distkv.bench.profiling.plot import draw
 from distkv.bench.profiling.run import BUDGET_S, run, summary
@@ -124,10 +124,7 @@ def table(report: Report, samples: Samples, console: Console) -> None:
                 )  # fmt: skip
     console.print(f"distkv bench {report.benchmark}", style="bold")
     console.print(shown)
-    for goal in report.goals:
-        met = {True: "met", False: "NOT met", None: "unresolved"}[goal.met]
-        why = f"; {goal.why}" if goal.why else ""
-        console.print(f"goal {met}: {goal.goal}: {goal.measured} (target: {goal.target}){why}", soft_wrap=True)
+    show_goals(report, console)
     console.print(", ".join(f"{name} {value}" for name, value in report.machine.items()), style="dim", soft_wrap=True)
 
 

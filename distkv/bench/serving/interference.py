@@ -23,9 +23,10 @@ from distkv.actors.task_scope import task_scope
 from distkv.bench.harness.alternate import Samples, alternate, paired_ratio
 from distkv.bench.harness.command import Measured, Say, benchmark
 from distkv.bench.harness.machine import machine_facts, versions_of
+from distkv.bench.harness.quantile import p99
 from distkv.bench.harness.report import Goal, Report, at_least, results
 from distkv.bench.harness.timing.processes import cpu_seconds
-from distkv.bench.workloads.streams import Streams
+from distkv.bench.workloads.streams import Streams, prompt_of
 from distkv.client.async_client import AsyncClient
 from distkv.client.local.cluster import LocalCluster
 from distkv.demo.random_checkpoint import make_checkpoint
@@ -109,7 +110,7 @@ class Arrival:
 
     async def _prefill(self, streams: Streams) -> float:
         begun_s = time.perf_counter()
-        streams.start([_prompt(self._size.prompt_tokens, 1)], 1)
+        streams.start([prompt_of(VOCAB, self._size.prompt_tokens, 1)], 1)
         await streams.ended()
         return time.perf_counter() - begun_s
 
@@ -119,7 +120,7 @@ class Arrival:
             await client.members()
             decodes = Streams(client, tasks)
             self._say(f"starting {size.decodes} decodes of {size.context:,} tokens")
-            decodes.start([_prompt(size.context, seed + 2) for seed in range(size.decodes)], MOST_OUTPUT)
+            decodes.start([prompt_of(VOCAB, size.context, seed + 2) for seed in range(size.decodes)], MOST_OUTPUT)
             await decodes.begun()
             watch = Watch(decodes, self._worker)
             self._say("decodes alone, then a prompt beside them")
@@ -133,9 +134,9 @@ class Arrival:
         begun_s, ended_s = beside.between
         return {
             f"{MEDIAN}, {ALONE}": 1e3 * statistics.fmean(map(statistics.median, quiet)),
-            f"{HIGH}, {ALONE}": 1e3 * statistics.fmean(map(_high, quiet)),
+            f"{HIGH}, {ALONE}": 1e3 * statistics.fmean(map(p99, quiet)),
             MEDIAN: 1e3 * statistics.median(stretched),
-            HIGH: 1e3 * _high(stretched),
+            HIGH: 1e3 * p99(stretched),
             PREFILL: size.prompt_tokens / (ended_s - begun_s),
             WORK: (alone.cpu_s + decode_s * beside.tokens) / beside.cpu_s,
         }
@@ -237,14 +238,6 @@ def _goals(samples: Samples) -> tuple[Goal, ...]:
             "steps of at most twice the time leave prefill half of it",
         ),
     )
-
-
-def _prompt(tokens: int, seed: int) -> list[int]:
-    return [1 + (seed * 7919 + index * 31) % (VOCAB - 1) for index in range(tokens)]
-
-
-def _high(values: list[float]) -> float:
-    return sorted(values)[int(0.99 * (len(values) - 1))]
 
 
 main = benchmark(

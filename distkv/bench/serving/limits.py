@@ -12,21 +12,19 @@ import statistics
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import NamedTuple
 
 import click
 import msgspec
 
-from distkv.actors.task_scope import task_scope
 from distkv.bench.baselines.checkpoints import MODELS, Model, checkpoint
 from distkv.bench.harness.alternate import Samples, alternate_in_loop
 from distkv.bench.harness.command import Measured, Say, benchmark, unit_of_name
 from distkv.bench.harness.machine import machine_facts, versions_of
 from distkv.bench.harness.report import Goal, Report, results
-from distkv.bench.workloads.planning import PlanningGManager, planning_at, until
-from distkv.bench.workloads.streams import Streams
+from distkv.bench.workloads.planning import PlanningGManager, planned, until
+from distkv.bench.workloads.streams import Streams, prompt_of
 from distkv.client.async_client import AsyncClient
 from distkv.client.local.cluster import LocalCluster
 from distkv.wire.messages.to_client import Status
@@ -135,7 +133,7 @@ class Turns:
     async def _begun(self, name: str, context: int, seed: int) -> Streams:
         streams = Streams(self._clients[name], self._tasks)
         vocab = self._size.model.vocab
-        prompts = [_prompt(vocab, context, seed + index) for index in range(self._size.batch)]
+        prompts = [prompt_of(vocab, context, seed + index) for index in range(self._size.batch)]
         streams.start(prompts, MOST_OUTPUT)
         await streams.begun()
         return streams
@@ -262,14 +260,7 @@ def measure(say: Say, *, quick: bool, blocks: int | None, fraction: float | None
 
 
 async def _measured(cluster: LocalCluster, size: Size, say: Say) -> tuple[Samples, Turns]:
-    address = cluster.address
-    cluster.gmanager.kill()
-    async with planning_at(address) as gmanager, AsyncExitStack() as stack:
-        await until(lambda: gmanager.hears(NAMES), START_S)
-        clients = {
-            one.instance_id: await stack.enter_async_context(AsyncClient(one.address)) for one in cluster.instances
-        }
-        tasks = await stack.enter_async_context(task_scope())
+    async with planned(cluster, START_S) as (gmanager, clients, tasks):
         turns = Turns(size, gmanager, clients, tasks)
         samples = await alternate_in_loop({LENT: turns.lent, HOME: turns.home}, size.rounds, report=say)
     return samples, turns
@@ -287,10 +278,6 @@ def _goals(samples: Samples) -> tuple[Goal, ...]:
         ),
         Goal("tokens are those of nothing lent", "100 %", f"{least:.4g} %", least == 100),
     )
-
-
-def _prompt(vocab: int, context: int, seed: int) -> list[int]:
-    return [1 + (seed * 7919 + index * 31) % (vocab - 1) for index in range(context)]
 
 
 main = benchmark(

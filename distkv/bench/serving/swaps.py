@@ -8,26 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import os
-import statistics
 import tempfile
 import time
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
 from pathlib import Path
 
 import click
 import msgspec
 
 from distkv import events
-from distkv.actors.task_scope import task_scope
 from distkv.bench.baselines.checkpoints import MODELS, checkpoint
 from distkv.bench.harness.alternate import Samples, alternate_in_loop, median_interval, paired_ratio
 from distkv.bench.harness.command import Measured, Say, benchmark, unit_of_name
 from distkv.bench.harness.machine import machine_facts, versions_of
 from distkv.bench.harness.report import Goal, Report, judged, results
-from distkv.bench.harness.timing.processes import thread_seconds
-from distkv.bench.workloads.planning import PlanningGManager, planning_at, until
-from distkv.bench.workloads.streams import Streams
+from distkv.bench.swap_cells.window import Window, beside_case, parts_between, rate_case
+from distkv.bench.workloads.planning import PlanningGManager, planned
+from distkv.bench.workloads.streams import Streams, prompt_of
 from distkv.client.async_client import AsyncClient
 from distkv.client.local.cluster import LocalCluster
 from distkv.wire.messages.to_client import Status
@@ -45,7 +42,6 @@ AFTER_S, PAUSE_S = 1.0, 0.2
 LEAST_S = 0.5
 """Of a window: a run may be over before there are tokens."""
 LEAST_RATE, MOST_BESIDE = 0.98, 2.0
-BETWEEN, LONGEST = "longest time between tokens, ms", "run of DGFM, s"
 HOME = "rBlocks that came home, % home"
 HELP = """Decode throughput of two instances that have borrowed from each other while that is swapped home by DGFM,
 beside leaving it where it is; the processor time that takes, and what is faster afterwards.
@@ -76,26 +72,6 @@ FULL = Size("b", 4, 2080, 128, 12)
 QUICK = Size("tiny", 2, 1056, 64, 2)
 
 
-def rate_case(name: str, when: str) -> str:
-    """Of decode throughput."""
-    return f"{name} {when}, steps/s"
-
-
-def beside_case(name: str) -> str:
-    """Of processor time: of its rManager, and of its worker without the thread that computes steps."""
-    return f"{name} beside its steps, % of a core"
-
-
-def processor_case(name: str) -> str:
-    """Of processor time of both its processes, for each step."""
-    return f"{name} processor time of a step, ms"
-
-
-def part_cases(name: str) -> tuple[str, str, str]:
-    """Of what its worker counts of a step: its time in the model, and of that what waits and what serves."""
-    return f"{name} model of a step, ms", f"{name} wait in a step, ms", f"{name} serving in a step, ms"
-
-
 class Pair:
     """Two instances, each with a batch of streams of its own. runs: how long each run of DGFM was, s."""
 
@@ -114,7 +90,7 @@ class Pair:
         self._clients = clients
         for seed, (name, client) in enumerate(clients.items()):
             self._streams[name] = streams = Streams(client, tasks)
-            prompts = [_prompt(self._size, self._size.batch * seed + index) for index in range(self._size.batch)]
+            prompts = [self._prompt(self._size.batch * seed + index) for index in range(self._size.batch)]
             streams.start(prompts, MOST_OUTPUT)
         for streams in self._streams.values():
             await streams.begun()
@@ -143,7 +119,7 @@ class Pair:
         self.runs.append(ran_s)
         if ended.why:
             self.failed.append(ended.why)
-        found |= _parts(before, await self._statuses())
+        found |= parts_between(before, await self._statuses())
         return {**found, **await self._after(), HOME: 100 * ended.blocks / owed}
 
     async def left(self) -> Mapping[str, float]:
@@ -152,7 +128,7 @@ class Pair:
         before = await self._statuses()
         window = Window(self._streams, self._pids)
         await asyncio.sleep(self._window_s)
-        found = window.end() | _parts(before, await self._statuses())
+        found = window.end() | parts_between(before, await self._statuses())
         return {**found, **await self._after()}
 
     async def _owe(self) -> None:
@@ -170,6 +146,9 @@ class Pair:
             is_planned = True
             await asyncio.sleep(SETTLE_S)
 
+    def _prompt(self, seed: int) -> list[int]:
+        return prompt_of(MODELS[self._size.model].vocab, self._size.context, seed)
+
     async def _statuses(self) -> Mapping[str, Status]:
         return {one.instance.instance_id: one for one in await self._clients[NAMES[0]].statuses()}
 
@@ -186,60 +165,6 @@ class Pair:
         window = Window(self._streams, self._pids)
         await asyncio.sleep(AFTER_S)
         return {rate_case(name, "afterwards"): rate for name, rate in window.rates().items()}
-
-
-class Window:
-    """What instances do from now until `end`."""
-
-    def __init__(self, streams: Mapping[str, Streams], pids: Mapping[str, tuple[int, int]]) -> None:
-        self._streams, self._pids = streams, pids
-        self._threads = self._seconds()
-        self._begun_s = time.perf_counter()
-        self.took_s = 0.0
-
-    @property
-    def so_far_s(self) -> float:
-        """Since it began."""
-        return time.perf_counter() - self._begun_s
-
-    def end(self) -> dict[str, float]:
-        """By case."""
-        self.took_s = self.so_far_s
-        now = self._seconds()
-        found = dict[str, float]()
-        for name, rate in self.rates().items():
-            before = self._threads[name]
-            used = [seconds - before.get(thread, 0.0) for thread, seconds in now[name].items()]
-            found[rate_case(name, "meanwhile")] = rate
-            found[beside_case(name)] = 100 * (sum(used) - max(used)) / self.took_s
-            found[processor_case(name)] = 1e3 * sum(used) / (rate * self.took_s)
-        found[BETWEEN] = 1e3 * max(max(one) for one in self._intervals().values())
-        return found
-
-    def rates(self) -> dict[str, float]:
-        """Steps per second of each instance: tokens of each of its streams."""
-        return {name: 1 / statistics.fmean(found) for name, found in self._intervals().items()}
-
-    def _intervals(self) -> dict[str, list[float]]:
-        now = time.perf_counter()
-        return {name: streams.intervals_s(self._begun_s, now) for name, streams in self._streams.items()}
-
-    def _seconds(self) -> dict[str, dict[int, float]]:
-        """Of each thread of each instance."""
-        return {
-            name: {k: v for pid in pids for k, v in thread_seconds(pid).items()} for name, pids in self._pids.items()
-        }
-
-
-def _parts(before: Mapping[str, Status], after: Mapping[str, Status]) -> dict[str, float]:
-    """Where the time of a step went between two looks, by case."""
-    found = dict[str, float]()
-    for name in NAMES:
-        old, new = before[name].instance.counters, after[name].instance.counters
-        steps = max(1, new.steps - old.steps)
-        spent = new.model_s - old.model_s, new.attend_wait_s - old.attend_wait_s, new.step_serve_s - old.step_serve_s
-        found |= {case: 1e3 * seconds / steps for case, seconds in zip(part_cases(name), spent, strict=True)}
-    return found
 
 
 def measure(say: Say, *, quick: bool, batch: int | None, blocks: int | None, rounds: int | None) -> Measured:
@@ -287,15 +212,8 @@ def measure(say: Say, *, quick: bool, batch: int | None, blocks: int | None, rou
 async def _measured(cluster: LocalCluster, size: Size, say: Say) -> tuple[Samples, Pair]:
     workers = {one["instance_id"]: int(one["worker_pid"]) for one in cluster.status()["instances"]}
     pids = {one.instance_id: (one.pid, workers[one.instance_id]) for one in cluster.instances}
-    address = cluster.address
-    cluster.gmanager.kill()
-    async with planning_at(address) as gmanager, AsyncExitStack() as stack:
-        await until(lambda: gmanager.hears(NAMES), RUN_S)
+    async with planned(cluster, RUN_S) as (gmanager, clients, tasks):
         gmanager.let_swap(NAMES, is_allowed=False)
-        clients = {
-            one.instance_id: await stack.enter_async_context(AsyncClient(one.address)) for one in cluster.instances
-        }
-        tasks = await stack.enter_async_context(task_scope())
         pair = Pair(size, gmanager, pids)
         say("computing the KV of their requests")
         await pair.begin(clients, tasks)
@@ -314,11 +232,6 @@ def _goals(samples: Samples) -> tuple[Goal, ...]:
         more = [a - b for a, b in zip(beside[SWAPPED], beside[LEFT], strict=True)]
         found.append(judged(f"% of its core that swapping takes {name}", median_interval(more), most=MOST_BESIDE))
     return tuple(found)
-
-
-def _prompt(size: Size, seed: int) -> list[int]:
-    vocab = MODELS[size.model].vocab
-    return [1 + (seed * 7919 + index * 31) % (vocab - 1) for index in range(size.context)]
 
 
 main = benchmark(

@@ -17,7 +17,7 @@ from distkv.wire.messages.data import AttendEntry, AttendPlan
 
 
 class Debtor:
-    """A Way of the process that has the first share; creditors serve as workers do. Ends with `close`."""
+    """A Way of the process that has the first share; creditors serve as workers do."""
 
     def __init__(self, split: Split, share: Share, backend: Backend, creditors: Sequence[Member], link: Link) -> None:
         """creditors: that have the shares behind the first, in order."""
@@ -71,7 +71,3 @@ class Debtor:
         took_s = time.perf_counter() - started_s
         self.sent_bytes = self._linked.counters.query_bytes - before_bytes
         return took_s
-
-    def close(self) -> None:
-        """End the links."""
-        self._linked.close()

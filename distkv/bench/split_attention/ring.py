@@ -75,9 +75,6 @@ class Ring:
         self.sent_bytes = reader.read_bytes
         return time.perf_counter() - started_s
 
-    def close(self) -> None:
-        """It keeps nothing open."""
-
     def _layer(self, layer: int, reader: Reader) -> Tensor:
         """What is here is attended to before what is the process's own, so that buffers are free soon."""
         own = list(zip(self._own, reversed(range(len(self._own))), strict=True))

@@ -65,10 +65,6 @@ class HeadParallel:
         self.sent_bytes = layers * own_bytes * (self._split.processes - 1)
         return took_s
 
-    def close(self) -> None:
-        """Nothing is gathered any more; the sockets stay open."""
-        self._gather.close()
-
 
 class AllGather:
     """Parts of equal size from every process to every process, in one hop. Used by one thread."""

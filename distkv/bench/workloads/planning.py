@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import NamedTuple
 
 from distkv import events
 from distkv.actors.gmanager.process import GManagerActor
 from distkv.actors.task_scope import task_scope
+from distkv.client.async_client import AsyncClient
+from distkv.client.local.cluster import LocalCluster
 from distkv.clock import MonotonicClock
 from distkv.config import GManagerConfig
 from distkv.control.commands import GManagerCommand, Publish
@@ -87,7 +90,7 @@ async def until(condition: Callable[[], bool], timeout_s: float) -> None:
 
 
 @asynccontextmanager
-async def planning_at(address: str) -> AsyncIterator[PlanningGManager]:
+async def _planning_at(address: str) -> AsyncIterator[PlanningGManager]:
     """In place of the gManager that was at this address."""
     async with ServerChannel.bind(address, GMANAGER_PORT, name="gmanager") as server, task_scope() as tasks:
         gmanager = PlanningGManager(server)
@@ -97,3 +100,24 @@ async def planning_at(address: str) -> AsyncIterator[PlanningGManager]:
             yield gmanager
         finally:
             gmanager.close()
+
+
+class Planned(NamedTuple):
+    """A cluster whose gManager is in this process. clients: by instance, which serves what its own is sent."""
+
+    gmanager: PlanningGManager
+    clients: Mapping[str, AsyncClient]
+    tasks: asyncio.TaskGroup
+
+
+@asynccontextmanager
+async def planned(cluster: LocalCluster, timeout_s: float) -> AsyncIterator[Planned]:
+    """Its own gManager is killed. Raises TimeoutError when the instances have not joined the other one in time."""
+    address, names = cluster.address, [one.instance_id for one in cluster.instances]
+    cluster.gmanager.kill()
+    async with _planning_at(address) as gmanager, AsyncExitStack() as stack:
+        await until(lambda: gmanager.hears(names), timeout_s)
+        clients = {
+            one.instance_id: await stack.enter_async_context(AsyncClient(one.address)) for one in cluster.instances
+        }
+        yield Planned(gmanager, clients, await stack.enter_async_context(task_scope()))

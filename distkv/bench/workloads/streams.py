@@ -83,3 +83,8 @@ class Streams:
             times_s.extend([time.perf_counter()] * len(chunk.token_ids))
             begun.set()
             self._arrived.set()
+
+
+def prompt_of(vocab: int, tokens: int, seed: int) -> list[int]:
+    """Token ids; another seed gives others."""
+    return [1 + (seed * 7919 + index * 31) % (vocab - 1) for index in range(tokens)]

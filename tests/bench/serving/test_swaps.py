@@ -10,17 +10,8 @@ import pytest
 
 from distkv.bench.harness.alternate import Samples
 from distkv.bench.serving import swaps
-from distkv.bench.serving.swaps import (
-    BETWEEN,
-    HOME,
-    LEFT,
-    NAMES,
-    SWAPPED,
-    beside_case,
-    part_cases,
-    processor_case,
-    rate_case,
-)
+from distkv.bench.serving.swaps import HOME, LEFT, NAMES, SWAPPED
+from distkv.bench.swap_cells.window import BETWEEN, beside_case, part_cases, processor_case, rate_case
 
 
 @pytest.mark.slow

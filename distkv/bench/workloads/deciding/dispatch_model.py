@@ -39,7 +39,7 @@ PASSED_S = 2.0
 SEEN = 64
 
 
-def lognormal_trace(count: int, median_tokens: int, per_s: float, seed: int = 0) -> list[TraceRequest]:
+def lognormal_trace(count: int, median_tokens: int, per_s: float, seed: int) -> list[TraceRequest]:
     """Requests that arrive at random, `per_s` a second on average: prompts of this median and outputs of half of it,
     lognormal, the longest some twenty times the median."""
     draw = Random(seed)

@@ -1,0 +1,1 @@
+"""What `distkv bench swaps` measures: two instances while their debts are swapped, or left."""
