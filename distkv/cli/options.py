@@ -6,7 +6,7 @@ click resolves: command line, then environment, then the `--config` file as its 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,16 +73,14 @@ def address_option() -> click.Option:
     )
 
 
-def setting_options(schema: type[Settings], *, without: Collection[str] = ()) -> list[click.Parameter]:
+def setting_options(schema: type[Settings]) -> list[click.Parameter]:
     """`--config`, `--print-config` and one option per setting of a schema."""
     section = next(name for name, one in SECTIONS.items() if one is schema)
 
     def read(ctx: click.Context, path: Path) -> None:
-        known = {name: value for name, value in load_file(path, section).items() if name not in without}
-        ctx.default_map = {**(ctx.default_map or {}), **known}
+        ctx.default_map = {**(ctx.default_map or {}), **load_file(path, section)}
 
-    settings = [one for one in settings_of(schema).values() if one.name not in without]
-    return [config_option(read), *map(setting_option, settings), print_config_option()]
+    return [config_option(read), *map(setting_option, settings_of(schema).values()), print_config_option()]
 
 
 def config_option(read: Callable[[click.Context, Path], None]) -> click.Option:

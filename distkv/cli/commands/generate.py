@@ -197,7 +197,7 @@ command = click.Command(
             type=int,
             help="With --json: the logprob of each token, and of this many most likely ones.",
         ),
-        click.Option(["--timeout"], type=float, help="Seconds the request may wait for memory."),
+        click.Option(["--timeout"], type=float, help="Seconds the request may take in all, waiting included."),
         click.Option(["--request-id"], help="Name of the request in logs and status."),
         click.Option(
             ["--json"], is_flag=True, help="Print one JSON object when the answer is complete; with -n, a list of them."

@@ -57,13 +57,12 @@ def _command(
     **params: Any,
 ) -> int:
     from distkv.bench.harness.plots.plot import require_matplotlib
+    from distkv.bench.harness.report import check_places
     from distkv.bench.profiling.plot import draw
     from distkv.bench.profiling.run import run, summary, with_network
     from distkv.wire.profile_file import save_profile
 
-    for path in (output, plot):
-        if path is not None and not path.absolute().parent.is_dir():
-            raise click.UsageError(f"there is no directory {path.absolute().parent} for {path.name}")
+    check_places(output, plot)
     if plot is not None:
         require_matplotlib()
     progress = Console(stderr=True, markup=False, highlight=False)

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from distkv.bench.harness.report import check_places
 from distkv.bench.simulation.needed import Size, Wanted
 from distkv.bench.workloads.trace import read_trace
 from distkv.cli.simulated.lists import distinct
@@ -55,9 +56,7 @@ class Asked(msgspec.Struct, kw_only=True, dict=True):
 
     def check_paths(self) -> None:
         """Raises UsageError for a file that cannot be written, before anything is simulated."""
-        for path in (self.json_path, self.plot_path, self.timeline_path):
-            if path is not None and not path.absolute().parent.is_dir():
-                raise click.UsageError(f"there is no directory {path.absolute().parent} for {path.name}")
+        check_places(self.json_path, self.plot_path, self.timeline_path)
 
     @cached_property
     def known(self) -> Known:

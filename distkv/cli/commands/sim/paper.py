@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 
 from distkv.cli.signals import signals_interrupt
+from distkv.cli.simulated.files import write
 from distkv.config import nearest
 from distkv.errors import ConfigError
 from distkv.sim.papers import FIGURES, NAMES, make
@@ -62,13 +63,11 @@ def _command(
     for figure in made:
         console.print(_table(figure))
         if json_path is not None:
-            _write(
-                json_path / f"{figure.name}.json", msgspec.json.format(msgspec.json.encode(figure), indent=1) + b"\n"
-            )
+            write(json_path / f"{figure.name}.json", msgspec.json.format(msgspec.json.encode(figure), indent=1) + b"\n")
         if plot_path is not None:
             draw(figure, plot_path / f"{figure.name}.png")
         if docs_path is not None:
-            _write(docs_path, with_tables(docs_path.read_text(encoding="utf-8"), [figure]).encode())
+            write(docs_path, with_tables(docs_path.read_text(encoding="utf-8"), [figure]).encode(), "docs")
     return 0
 
 
@@ -113,13 +112,6 @@ def _table(figure: Figure) -> Table:
     for one in figure.ratios:
         table.add_row(one.what, theirs(one), printed(one.ours), ours_draws(one), ours_range(one))
     return table
-
-
-def _write(path: Path, data: bytes) -> None:
-    try:
-        path.write_bytes(data)
-    except OSError as error:
-        raise ConfigError("json", f"cannot write {path}: {error.strerror}") from None
 
 
 def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,8 +10,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from distkv.cli.signals import signals_interrupt
+from distkv.cli.simulated.files import write
 from distkv.cli.simulated.options import OPTIONS
-from distkv.errors import ConfigError
 
 if TYPE_CHECKING:
     from distkv.bench.simulation.figures import Figures
@@ -72,7 +71,7 @@ def _command(**options: Any) -> int:
         found: dict[str, Any] = {"results": [_row(size, row, len(specs) > 1) for size, row in rows]}
         if asked.wanted is not None:
             found |= {"goal": asked.wanted, "needed": answers}
-        _write(asked.json_path, msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
+        write(asked.json_path, msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
     title = f"distkv sim: {len(wanted)} requests, {asked.known.profile.model}, {asked.known.profile.device}"
     if asked.plot_path is not None:
         labels = [f"{row.policy}, {size}" if len(specs) > 1 else row.policy for size, row in rows]
@@ -110,13 +109,6 @@ def _progress() -> Progress:
         console=Console(stderr=True, highlight=False),
         transient=True,
     )
-
-
-def _write(path: Path, data: bytes) -> None:
-    try:
-        path.write_bytes(data)
-    except OSError as error:
-        raise ConfigError("json", f"cannot write {path}: {error.strerror}") from None
 
 
 command = click.Command(

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from distkv.cli.param_types import CountType
-from distkv.errors import ConfigError
+from distkv.cli.simulated.files import write
 from distkv.sim.datasets.draw import REQUESTS, dataset
 from distkv.sim.datasets.tables import DATASETS
 from distkv.sim.trace import TraceRequest, trace_lines
@@ -69,10 +69,7 @@ def _command(dataset_name: str | None, requests: int, rate: float, seed: int, ou
         return 0
     drawn = dataset(dataset_name, per_s=rate, count=requests, seed=seed)
     if output is not None:
-        try:
-            output.write_text("".join(trace_lines(drawn)), encoding="utf-8")
-        except OSError as error:
-            raise ConfigError("output", f"cannot write {output}: {error.strerror}") from None
+        write(output, "".join(trace_lines(drawn)).encode(), "output")
     if json_:
         click.echo(json.dumps({"dataset": dataset_name, "rate": rate, "seed": seed} | _figures(drawn), indent=2))
     elif output is None:
