@@ -15,7 +15,7 @@ from distkv.client.instances.directory import ANSWER_S, Directory
 from distkv.client.instances.dispatch import Dispatch
 from distkv.client.instances.events import ConnectionLost
 from distkv.client.owned_tasks import gather_limited
-from distkv.client.prompts import check_n, check_params, check_prompt, check_request_id, check_timeout
+from distkv.client.prompts import check_count, check_n, check_params, check_prompt, check_request_id, check_timeout
 from distkv.client.views.cluster_status import StatusCollector, as_dict
 from distkv.client.views.explaining import Explanation, explain
 from distkv.config import DEFAULT_GMANAGER, parse_address
@@ -26,7 +26,8 @@ from distkv.wire.messages.common import Member
 from distkv.wire.messages.to_client import ClusterState, Status
 from distkv.wire.messages.to_rmanager import Submit
 
-# Of the prompts of one call; more would only wait in the instances' queues, where waiting has a limit.
+# Of the outputs of one call, or of one HTTP request; more would only wait in the instances' queues, where waiting has a
+# limit.
 MAX_AT_ONCE = 128
 
 
@@ -150,10 +151,8 @@ class AsyncClient:
         error is raised.
         """
         check_n(n)
-        if isinstance(at_once, bool) or not isinstance(at_once, int) or at_once < 1:
-            raise InvalidParams("at_once", "an integer ≥ 1", at_once)
-        if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:
-            raise InvalidParams("retries", "an integer ≥ 0", retries)
+        check_count("at_once", at_once, 1)
+        check_count("retries", retries, 0)
         all_prompts: list[Any] = [prompts] if isinstance(prompts, str) else list(prompts)
         each = list(params) if isinstance(params, list | tuple) else [params] * len(all_prompts)
         if len(each) != len(all_prompts):

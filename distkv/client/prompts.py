@@ -17,7 +17,7 @@ from distkv.wire.messages.to_rmanager import Submit
 MAX_REQUEST_ID = 200
 MAX_TIMEOUT_S = 1e9
 MAX_OUTPUTS = 1024
-"""Of one prompt in one call, as of the gateway."""
+"""Of one prompt in one call, and of one HTTP request."""
 # What fits one message beside the rest of a Submit.
 MAX_PROMPT_BYTES = MAX_MESSAGE_BYTES - 2**16
 MAX_PROMPT_TOKENS = MAX_PROMPT_BYTES // ID_BYTES
@@ -124,11 +124,17 @@ def check_timeout(timeout_s: object) -> float | None:
     return float(timeout_s)
 
 
-def check_n(n: object) -> int:
+def check_n(n: object) -> None:
     """How many outputs a prompt gets. Raises InvalidParams."""
-    if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= MAX_OUTPUTS:
-        raise InvalidParams("n", f"an integer in [1, {MAX_OUTPUTS}]", n)
-    return n
+    check_count("n", n, 1, MAX_OUTPUTS)
+
+
+def check_count(field: str, value: object, least: int, most: int | None = None) -> None:
+    """A whole number of something. Raises InvalidParams."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
+        raise InvalidParams(
+            field, f"an integer ≥ {least}" if most is None else f"an integer in [{least}, {most}]", value
+        )
 
 
 def estimate_tokens(submit: Submit) -> int:

@@ -9,8 +9,6 @@ import msgspec
 from distkv.wire.messages.counters import Counters
 from distkv.wire.messages.to_client import ClusterState, Status
 
-SILENT = ("unreachable", "dead", "left")
-
 
 class Sample(msgspec.Struct, frozen=True):
     """The status of every instance at one time, on any one clock."""
@@ -58,7 +56,7 @@ def rates(before: Sample, now: Sample) -> Rates | None:
 
 def _counters(sample: Sample) -> Mapping[str, Counters]:
     instances = (status.instance for status in sample.statuses)
-    return {one.instance_id: one.counters for one in instances if one.state not in SILENT}
+    return {one.instance_id: one.counters for one in instances if one.answers}
 
 
 def loans(statuses: Iterable[Status], cluster: ClusterState | None = None) -> list[Loan]:

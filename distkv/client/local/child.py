@@ -60,6 +60,11 @@ class Child:
         return self.process.pid
 
     @property
+    def address(self) -> str:
+        """Where it is reached, "tcp://host:port" or "http://host:port"; empty until it is ready."""
+        return str(self.report.get("address", ""))
+
+    @property
     def alive(self) -> bool:
         """Whether the process runs. Whatever it started is killed once it does not."""
         return not self._ended(block=False)

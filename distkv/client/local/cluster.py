@@ -167,7 +167,7 @@ class LocalCluster:
         kind, section, settings = self._made[name]
         before = next(one for one in self.processes if one.name == name)
         if section != "instance":
-            settings = settings | {"port": int(before.report["address"].rpartition(":")[2])}
+            settings = settings | {"port": int(before.address.rpartition(":")[2])}
             # Who served before serves again, though an instance may be down by now.
             settings.pop("wait_for", None)
         self._let_go([one for one in self._children if one.name == name and one is not before])

@@ -12,7 +12,6 @@ from distkv.errors import ClusterUnreachable
 from distkv.wire.messages.to_client import Status
 
 PERIOD_S = 0.3
-GONE = ("unreachable", "dead", "left")
 
 OnWaiting = Callable[[dict[str, int]], None]
 """Is given the number of requests by the instance that they still run or wait at; none of those that have none."""
@@ -51,5 +50,5 @@ class DrainWatch:
 
 def requests_of(statuses: Iterable[Status]) -> dict[str, int]:
     """Requests by instance, of those that answer and have any."""
-    instances = [status.instance for status in statuses if status.instance.state not in GONE]
+    instances = [status.instance for status in statuses if status.instance.answers]
     return {one.instance_id: one.running + one.waiting for one in instances if one.running + one.waiting}

@@ -15,13 +15,8 @@ HEALTH_TIMEOUT_S = 2.0
 class GManagerHandle(Child):
     """The gManager's process."""
 
-    @property
-    def address(self) -> str:
-        """Where clients and instances reach it, "tcp://host:port"."""
-        return str(self.report.get("address", ""))
 
-
-class InstanceHandle(GManagerHandle):
+class InstanceHandle(Child):
     """One instance's rManager process; its worker belongs to it. `kill()` ends both at once."""
 
     @property
@@ -35,7 +30,7 @@ class GatewayHandle(Child):
     @property
     def url(self) -> str:
         """Where HTTP clients reach it, "http://host:port"."""
-        return str(self.report.get("address", ""))
+        return self.address
 
     def serves(self) -> bool:
         """Whether its health check passes: it takes requests, and knows an instance that does."""

@@ -80,7 +80,7 @@ class Supervisor:
             if child.is_ready():
                 del self._starting[name]
                 self._cluster.replace(child)
-                address, after_s = str(child.report.get("address", "")), now_s - self._died_s[name]
+                address, after_s = child.address, now_s - self._died_s[name]
                 self._log.info("a process is ready again", name=name, pid=child.pid, address=address, after_s=after_s)
                 yield Restarted(name, child.pid, address, after_s)
                 return

@@ -59,10 +59,11 @@ class StatusCollector:
         )
 
 
-def remote_share(request: RequestStatus) -> float:
+def remote_share(*requests: RequestStatus) -> float:
     """Of the tokens whose KV lies anywhere, how many lie at creditors; attention reads all of them for each token."""
-    total = sum(span.num_tokens for span in request.spans)
-    remote = sum(span.num_tokens for span in request.spans if span.instance_id != request.instance_id)
+    spans = [(span, span.instance_id != request.instance_id) for request in requests for span in request.spans]
+    total = sum(span.num_tokens for span, _ in spans)
+    remote = sum(span.num_tokens for span, is_remote in spans if is_remote)
     return remote / total if total else 0.0
 
 

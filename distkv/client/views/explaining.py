@@ -11,12 +11,12 @@ import msgspec
 from distkv.client.instances.directory import ANSWER_S, Directory
 from distkv.client.instances.events import ConnectionLost
 from distkv.client.owned_tasks import gather_limited
+from distkv.client.views.cluster_status import MAX_AT_ONCE
 from distkv.errors import RequestUnknown
 from distkv.wire.messages.common import Member
 from distkv.wire.messages.to_client import Dispatched, Explained, HistoryEntry
 from distkv.wire.messages.to_gmanager import ExplainQuery
 
-MAX_AT_ONCE = 256
 MAX_EARLIER = 4
 SENT_AGAIN = re.compile("~[0-9a-f]{16}$")
 """What a client adds to the id of a request that it sends again: to instances it is a part of the same request."""

@@ -2,8 +2,9 @@
 
 The path of a token, from an instance's socket to the user's:
 
-1. `client.connection.Connection` reads a TokenChunk and queues it for its request;
-2. `client.async_client.AsyncClient.stream` takes it (`dispatch.Dispatch` chose the instance) and yields a Chunk;
+1. `client.instances.connection.Connection` reads a TokenChunk and queues it for its request;
+2. `client.async_client.AsyncClient.stream` takes it (`client.instances.dispatch.Dispatch` chose the instance) and
+   yields a Chunk;
 3. `generation.choices.Generation.run` measures it and calls the `deliver` of this module with its choice;
 4. `deliver` writes it with the endpoint's ResponseWriter, and `event_stream.EventWriter` sends the event.
 """
@@ -19,10 +20,11 @@ import msgspec
 from starlette.requests import Request
 from starlette.types import ASGIApp
 
+from distkv.client.async_client import MAX_AT_ONCE
 from distkv.gateway.api.event_stream import EventStream, EventWriter, until_disconnected
 from distkv.gateway.api.growing_json import JsonResponse, in_pieces
 from distkv.gateway.api.service import Service
-from distkv.gateway.generation.choices import MAX_AT_ONCE, Choice
+from distkv.gateway.generation.choices import Choice
 from distkv.gateway.operations.clients import client_of
 from distkv.gateway.operations.request_log import LogEntry, entry_of
 from distkv.gateway.schema.errors import invalid

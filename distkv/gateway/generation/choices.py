@@ -11,6 +11,7 @@ from functools import partial
 
 import msgspec
 
+from distkv.client.async_client import MAX_AT_ONCE
 from distkv.client.owned_tasks import gather_limited
 from distkv.client.prompts import TokenIds
 from distkv.errors import RequestFailed, RequestRefused
@@ -18,8 +19,6 @@ from distkv.gateway.metrics.request_metrics import Metrics
 from distkv.gateway.operations.cluster import Cluster
 from distkv.types import Chunk, SamplingParams
 
-# As of AsyncClient.generate: more would only wait in the instances' queues, where waiting has a limit.
-MAX_AT_ONCE = 128
 MOST_ROWS = 32
 """Logprobs of so many tokens of a prompt are written in one turn of the event loop: about a millisecond."""
 MOST_TEXT = 1024

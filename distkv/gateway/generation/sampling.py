@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 
-from distkv.client.prompts import TokenIds
+from distkv.client.prompts import MAX_OUTPUTS, TokenIds
 from distkv.errors import ConfigError, InvalidParams
 from distkv.gateway.generation.choices import Choice
 from distkv.gateway.schema.errors import invalid
-from distkv.gateway.schema.requests import MAX_OUTPUTS, SamplingRequest
+from distkv.gateway.schema.requests import SamplingRequest
 from distkv.types import SamplingParams
 
 _PLAIN = (

@@ -9,15 +9,13 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from distkv.client.views.cluster_status import mean_gains
+from distkv.client.views.cluster_status import mean_gains, remote_share
 from distkv.types import InstanceState
 from distkv.wire.messages.counters import COUNTERS
 from distkv.wire.messages.to_client import ClusterState, InstanceStatus, Status
 
 STATES: tuple[InstanceState, ...] = get_args(InstanceState)
-SILENT = ("unreachable", "dead", "left")
 MAX_DEBTS = 64
-MAX_PLANS = 64
 LABELS = ("model_name", "instance_id")
 
 
@@ -40,7 +38,7 @@ GAUGES = (
         "Share of the time of its own steps of late that serving peers took.",
         lambda one: one.serve_fraction,
     ),
-    Gauge("up", "1 if the instance answers.", lambda one: one.state not in SILENT),
+    Gauge("up", "1 if the instance answers.", lambda one: one.answers),
 )
 
 
@@ -64,7 +62,7 @@ class ClusterCollector(Collector):
             for one in instances:
                 made.add_metric(self._labels(one), float(gauge.value(one)))
             yield made
-        answering = [one for one in instances if one.state not in SILENT]
+        answering = [one for one in instances if one.answers]
         for counter in COUNTERS:
             counted = CounterMetricFamily(
                 f"distkv:{counter.metric}", f"{counter.text[0].upper()}{counter.text[1:]}.", labels=LABELS
@@ -86,7 +84,7 @@ class ClusterCollector(Collector):
             "distkv:remote_share", "Share of the KV of an instance's requests that lies at creditors.", labels=LABELS
         )
         for status in statuses:
-            remote.add_metric(self._labels(status.instance), _remote_share(status))
+            remote.add_metric(self._labels(status.instance), remote_share(*status.requests))
         yield remote
         yield from self._graph(self._state())
 
@@ -118,7 +116,7 @@ class ClusterCollector(Collector):
             yield counted
         gains = GaugeMetricFamily(
             "distkv:plan_gain_tokens_per_second",
-            f"What the moves that were planned last, {MAX_PLANS} at most, were to bring and brought, on average.",
+            "What the moves that were planned last, and are judged, were to bring and brought, on average.",
             labels=["model_name", "gain"],
         )
         for name, gain in () if (mean := mean_gains(state)) is None else mean._asdict().items():
@@ -131,13 +129,6 @@ class ClusterCollector(Collector):
 
     def _labels(self, one: InstanceStatus) -> list[str]:
         return [self._model_name, one.instance_id]
-
-
-def _remote_share(status: Status) -> float:
-    spans = [(span.num_tokens, span.instance_id) for request in status.requests for span in request.spans]
-    total = sum(tokens for tokens, _ in spans)
-    remote = sum(tokens for tokens, where in spans if where != status.instance.instance_id)
-    return remote / total if total else 0.0
 
 
 def _usage(one: InstanceStatus) -> float:

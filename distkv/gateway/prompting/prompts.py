@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from distkv.client.prompts import MAX_OUTPUTS
 from distkv.gateway.prompting.served_model import ServedModel
 from distkv.gateway.schema.errors import invalid, too_long
-from distkv.gateway.schema.requests import MAX_OUTPUTS, CompletionRequest, SamplingRequest
+from distkv.gateway.schema.requests import CompletionRequest, SamplingRequest
 from distkv.text.tokenizer import Side, TextTooLong, truncated
 from distkv.types import is_utf8
 

@@ -5,7 +5,7 @@ Pure functions of a model, a body and the longest request that may fit; `readers
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -41,7 +41,6 @@ UNCONSTRAINED: dict[str, Any] = dict.fromkeys(
     ("response_format", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs")
 )
 """What stands in a body when its prompts and its constraints were read: the rest of it is short."""
-S = TypeVar("S", bound=msgspec.Struct)
 
 
 class Prompt(msgspec.Struct, frozen=True):

@@ -170,7 +170,6 @@ class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     choices: list[ChatChunkChoice]
     usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
-    prompt_logprobs: PromptLogprobs | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):

@@ -142,6 +142,11 @@ class InstanceStatus(Value, frozen=True):
             computes=computes,
         )
 
+    @property
+    def answers(self) -> bool:
+        """Whether the instance does: of others this is what was known last."""
+        return self.state not in ("unreachable", "dead", "left")
+
 
 class SpanStatus(Value, frozen=True):
     """A run of a request's tokens on one instance."""
