@@ -8,6 +8,7 @@ commands = gm.handle(event, now)
 from __future__ import annotations
 
 import math
+from itertools import islice
 from random import Random
 from typing import assert_never
 
@@ -42,6 +43,9 @@ from distkv.wire.messages.to_client import ClusterState, Dispatched
 from distkv.wire.messages.to_rmanager import HeartbeatAck, JoinRefused
 
 FORGET_DEAD_S = 300.0
+MOST_DEAD = 1024
+"""Of more that are dead the oldest are forgotten sooner: those that start over and over under ever new names fill
+neither this process nor the lists of all others."""
 MOST_JUDGED = 64
 """Instances whose silence is judged in one event, so that a host that dies with thousands holds nobody up."""
 
@@ -70,6 +74,7 @@ class GManager:
         self._decisions = Decisions()
         self._time = AttentiveTime()
         self._deadlines = Deadlines()
+        self._dead: dict[str, None] = {}  # the one first that has been for longest
         self._refusals, self._claims = LineLimit(), LineLimit()
         self._queries = QueryLimit()
         self._swaps = decided_by.swaps and advice.dgfm_min_blocks > 0
@@ -93,6 +98,8 @@ class GManager:
             self._tick(now)
         if not self._feed.is_quiet:
             self._commands += self._feed.flush(now, self._subscribers)
+        if len(self._dead) > MOST_DEAD:
+            self._forget_oldest()
         issued, self._commands = self._commands, []
         return issued
 
@@ -276,7 +283,9 @@ class GManager:
         instance_id, before = entry.member.instance_id, entry.state
         entry.state = state
         if state != before or is_new:
+            self._dead.pop(instance_id, None)
             if state == "dead":
+                self._dead[instance_id] = None
                 self.ledger.forget(instance_id)
             if is_new or state == "dead" or before in ("dead", "unreachable"):
                 self._watch(entry)
@@ -304,7 +313,15 @@ class GManager:
     def _heard_s(self, entry: Entry) -> float:
         return max(entry.heard_s, self._time.since_s)
 
+    def _forget_oldest(self) -> None:
+        """Of the dead, once all others were told that they are: who does not know it keeps them."""
+        for instance_id in list(islice(self._dead, min(MOST_JUDGED, len(self._dead) - MOST_DEAD))):
+            if self._feed.log.version_of(instance_id) > self._feed.sent_version:
+                return
+            self._remove(instance_id)
+
     def _remove(self, instance_id: str) -> None:
+        self._dead.pop(instance_id, None)
         self.ledger.remove(instance_id)
         self._live.drop(instance_id)
         self._overview.drop(instance_id)
@@ -374,6 +391,7 @@ class GManager:
         listed = {member.instance_id: member for member in self._feed.log.all()}
         assert listed.keys() == entries.keys(), "members other than those in the ledger"
         assert self._deadlines.names() == entries.keys(), "deadlines of others than those in the ledger"
+        assert self._dead.keys() == {name for name, entry in entries.items() if entry.state == "dead"}
         for instance_id, entry in entries.items():
             told = listed[instance_id]
             assert (told.incarnation, told.state) == (entry.member.incarnation, entry.state), (

@@ -54,33 +54,33 @@ class Deadlines:
 
     def __init__(self) -> None:
         self._steps: list[int] = []
-        self._names: dict[int, list[str]] = {}
+        self._names: dict[int, dict[str, None]] = {}
         self._step_of: dict[str, int] = {}
 
     def put(self, instance_id: str, due_s: float) -> None:
         """Look at it then, or up to STEP_S later."""
+        self.drop(instance_id)
         step = math.ceil(due_s / STEP_S)
         self._step_of[instance_id] = step
         if (names := self._names.get(step)) is None:
-            self._names[step] = [instance_id]
+            self._names[step] = {instance_id: None}
             heapq.heappush(self._steps, step)
         else:
-            names.append(instance_id)
+            names[instance_id] = None
 
     def drop(self, instance_id: str) -> None:
         """Look at it no more."""
-        self._step_of.pop(instance_id, None)
+        if (step := self._step_of.pop(instance_id, None)) is not None:
+            del self._names[step][instance_id]
 
     def pop(self, now_s: float) -> str | None:
         """The instance to look at now, if any; its deadline is gone."""
         while self._steps and self.next_s() <= now_s + _ROUNDING_S:
             step = self._steps[0]
-            names = self._names[step]
-            while names:
-                instance_id = names.pop()
-                if self._step_of.get(instance_id) == step:
-                    del self._step_of[instance_id]
-                    return instance_id
+            if names := self._names[step]:
+                instance_id, _ = names.popitem()
+                del self._step_of[instance_id]
+                return instance_id
             heapq.heappop(self._steps)
             del self._names[step]
         return None

@@ -62,6 +62,10 @@ class MemberLog:
         known = self._members.get(instance_id)
         return None if known is None else known[1]
 
+    def version_of(self, instance_id: str) -> int:
+        """That in which a member changed last."""
+        return self._members[instance_id][0]
+
     def all(self) -> Iterator[Member]:
         """Every member, the least recently changed first."""
         return (member for _, member in self._members.values())

@@ -7,6 +7,7 @@ import pytest
 
 from distkv import events
 from distkv.control.cluster.gmanager import FORGET_DEAD_S
+from distkv.control.cluster.member_feed import COALESCE_S
 from distkv.log.line_limit import BURST_LINES
 from distkv.wire.messages import to_gmanager as tg
 from distkv.wire.messages.to_rmanager import HeartbeatAck, JoinRefused, Members
@@ -211,6 +212,37 @@ def test_one_that_leaves_is_dead_at_once_but_only_in_this_incarnation(managed: M
     assert managed.states() == {"a": "ready", "b": "ready"}
     (told,) = managed.answers(Members, "b")
     assert [(one.instance_id, one.left) for one in told.members] == [("a", False)]
+
+
+def test_of_very_many_dead_the_oldest_are_forgotten_once_others_know_that_they_are(
+    managed: Managed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those that start over and over, and end, under ever new names."""
+    monkeypatch.setattr("distkv.control.cluster.gmanager.MOST_DEAD", 3)
+    managed.join("a")
+    states, gone = dict[str, str](), list[str]()
+
+    def follow() -> None:
+        for members in managed.answers(Members, "a"):
+            assert all(states[name] == "dead" for name in members.gone)
+            states.update({member.instance_id: member.state for member in members.members})
+            gone.extend(members.gone)
+
+    for number in range(40):
+        name = f"b{number:02}"
+        managed.beat("a")
+        managed.join(name)
+        follow()
+        managed.hear(name, tg.Leave(instance_id=name, incarnation=1))
+        follow()
+        managed.tick(COALESCE_S)
+        follow()
+    assert managed.states() == {"a": "ready"} | dict.fromkeys(("b37", "b38", "b39"), "dead")
+    managed.tick(COALESCE_S)
+    follow()
+    assert gone == [f"b{number:02}" for number in range(37)]
+    managed.join("b39", incarnation=2)
+    assert managed.states() == {"a": "ready", "b39": "ready"} | dict.fromkeys(("b37", "b38"), "dead")
 
 
 @pytest.mark.parametrize("state", ["unreachable", "dead"])

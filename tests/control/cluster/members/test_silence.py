@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from distkv import events
 from distkv.control.cluster.gmanager import MOST_JUDGED
-from distkv.control.cluster.silence import ATTENTIVE_STEP_S, MOST_PERIOD_S
+from distkv.control.cluster.silence import ATTENTIVE_STEP_S, MOST_PERIOD_S, Deadlines
 from distkv.control.commands import GManagerRequested, Tick
 from distkv.wire.messages.to_gmanager import Join, Leave
 from tests.control.cluster.managed import Managed
@@ -130,3 +132,12 @@ def test_thousands_that_die_at_once_hold_nobody_up(managed: Managed) -> None:
         assert managed.gm.next_deadline() <= managed.clock.now() + ATTENTIVE_STEP_S
     assert max(judged) == MOST_JUDGED
     assert states(managed) == {"dead"}
+
+
+def test_a_deadline_that_is_put_off_over_and_over_takes_no_memory() -> None:
+    deadlines = Deadlines()
+    for at in range(1000):
+        deadlines.put("a", 300.0 + at)
+    assert sum(map(len, deadlines._names.values())) == 1
+    deadlines.drop("a")
+    assert deadlines.pop(1e6) is None and deadlines.next_s() == math.inf and not deadlines._names
