@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable
 from typing import assert_never
 
+import msgspec
 import structlog
 
 from distkv import events
@@ -261,6 +262,9 @@ class InstanceActor:
             match command:
                 case c.TellWorker():
                     self._worker.send(command.body, cause)
+                case c.TellGManager(body=tg.Join() as join):
+                    belongs = self.joined.is_set() and not self.is_refused
+                    self._gmanagers.send(msgspec.structs.replace(join, belongs=belongs), cause)
                 case c.TellGManager():
                     self._gmanagers.send(command.body, cause)
                 case c.TellPeer():

@@ -8,7 +8,6 @@ commands = gm.handle(event, now)
 from __future__ import annotations
 
 import math
-from itertools import islice
 from random import Random
 from typing import assert_never
 
@@ -20,13 +19,14 @@ from distkv.control.cluster.advice import Advice
 from distkv.control.cluster.debts.dgfm import Dgfm
 from distkv.control.cluster.decisions import Decisions
 from distkv.control.cluster.dispatch.registry import dispatcher_named
-from distkv.control.cluster.joining import LiveInstances
+from distkv.control.cluster.joining import LiveInstances, why_turned_out
 from distkv.control.cluster.ledger import Entry, Ledger
 from distkv.control.cluster.member_feed import MemberFeed
 from distkv.control.cluster.overview import Overview
 from distkv.control.cluster.policy.registry import make_policy
 from distkv.control.cluster.silence import (
     AttentiveTime,
+    Dead,
     Deadlines,
     dead_after_s,
     period_of,
@@ -43,9 +43,6 @@ from distkv.wire.messages.to_client import ClusterState, Dispatched
 from distkv.wire.messages.to_rmanager import HeartbeatAck, JoinRefused
 
 FORGET_DEAD_S = 300.0
-MOST_DEAD = 1024
-"""Of more that are dead the oldest are forgotten sooner: those that start over and over under ever new names fill
-neither this process nor the lists of all others."""
 MOST_JUDGED = 64
 """Instances whose silence is judged in one event, so that a host that dies with thousands holds nobody up."""
 
@@ -74,7 +71,7 @@ class GManager:
         self._decisions = Decisions()
         self._time = AttentiveTime()
         self._deadlines = Deadlines()
-        self._dead: dict[str, None] = {}  # the one first that has been for longest
+        self._dead = Dead()
         self._refusals, self._claims = LineLimit(), LineLimit()
         self._queries = QueryLimit()
         self._swaps = decided_by.swaps and advice.dgfm_min_blocks > 0
@@ -98,8 +95,8 @@ class GManager:
             self._tick(now)
         if not self._feed.is_quiet:
             self._commands += self._feed.flush(now, self._subscribers)
-        if len(self._dead) > MOST_DEAD:
-            self._forget_oldest()
+        for instance_id in self._dead.too_many(MOST_JUDGED, self._feed.has_told):
+            self._remove(instance_id)
         issued, self._commands = self._commands, []
         return issued
 
@@ -167,6 +164,9 @@ class GManager:
         is_known = entry is not None and entry.member.incarnation == member.incarnation
         if entry is not None and is_known and not self._is_own(entry, route, join, now):
             return
+        for stranger in self._live.strangers(join, self._time.now_s):
+            self._refuse(stranger.member, stranger.route, why_turned_out(join, stranger), False, now)
+            self._has_left(stranger)
         refusal, is_taken = self._live.refusal(join), False
         if not refusal and entry is not None and not is_known and entry.lives:
             if route == entry.route:
@@ -180,7 +180,7 @@ class GManager:
                 refusal = f"another process serves as {member.instance_id} (pid {entry.member.pid}), and it lives"
             is_taken = bool(refusal)
         if refusal:
-            self._refuse(join, route, refusal, is_taken, now)
+            self._refuse(member, route, refusal, is_taken, now)
             return
         if entry is not None and not is_known and entry.state != "dead":
             self._publish(events.Replaced(instance=member.instance_id, old_pid=entry.member.pid, new_pid=member.pid))
@@ -194,6 +194,7 @@ class GManager:
             as_before = msgspec.structs.replace(member, free_blocks=entry.member.free_blocks)
             is_changed = (as_before, join.compat) != (entry.member, entry.compat)
         entry.member, entry.heard_s, entry.compat, entry.serves = member, self._time.now_s, join.compat, join.serves
+        entry.belongs = join.belongs
         entry.predict_by(join.profile)
         period_s = period_of(member.heartbeat_s, self._settings.heartbeat_s)
         entry.dead_after_s = dead_after_s(period_s, self._settings.dead_after_s)
@@ -207,13 +208,13 @@ class GManager:
         self._settle(entry, entry.reported_state, is_new=is_new, is_changed=is_changed)
         self._feed.greet(route, member.instance_id, is_new=is_new)
 
-    def _refuse(self, join: tg.Join, route: bytes, reason: str, is_taken: bool, now: float) -> None:
-        instance_id = join.member.instance_id
+    def _refuse(self, member: Member, route: bytes, reason: str, is_taken: bool, now: float) -> None:
+        instance_id = member.instance_id
         self._commands.append(Answer(route, JoinRefused(reason=reason, is_taken=is_taken)))
         if (left_out := self._refusals.admit(now)) is not None:
             self._publish(events.JoinRefused(instance=instance_id, reason=reason, left_out=left_out))
         entry = self.ledger.entries.get(instance_id)
-        if entry is not None and entry.member.incarnation == join.member.incarnation and not entry.compat:
+        if entry is not None and entry.member.incarnation == member.incarnation and not entry.compat:
             self._remove(instance_id)  # known only as one that was starting
 
     def _leave(self, leave: tg.Leave, route: bytes, now: float) -> None:
@@ -221,9 +222,12 @@ class GManager:
         if entry is None or entry.member.incarnation != leave.incarnation:
             return
         if self._is_own(entry, route, leave, now):
-            entry.member = msgspec.structs.replace(entry.member, state="dead", left=True)
             self._publish(events.Left(instance=leave.instance_id))
-            self._settle(entry, "dead")
+            self._has_left(entry)
+
+    def _has_left(self, entry: Entry) -> None:
+        entry.member = msgspec.structs.replace(entry.member, state="dead", left=True)
+        self._settle(entry, "dead")
 
     def _heartbeat(self, heartbeat: tg.Heartbeat, route: bytes, now: float) -> None:
         entry = self.ledger.entries.get(heartbeat.instance_id)
@@ -283,9 +287,8 @@ class GManager:
         instance_id, before = entry.member.instance_id, entry.state
         entry.state = state
         if state != before or is_new:
-            self._dead.pop(instance_id, None)
+            self._dead.put(instance_id, is_dead=state == "dead")
             if state == "dead":
-                self._dead[instance_id] = None
                 self.ledger.forget(instance_id)
             if is_new or state == "dead" or before in ("dead", "unreachable"):
                 self._watch(entry)
@@ -313,15 +316,8 @@ class GManager:
     def _heard_s(self, entry: Entry) -> float:
         return max(entry.heard_s, self._time.since_s)
 
-    def _forget_oldest(self) -> None:
-        """Of the dead, once all others were told that they are: who does not know it keeps them."""
-        for instance_id in list(islice(self._dead, min(MOST_JUDGED, len(self._dead) - MOST_DEAD))):
-            if self._feed.log.version_of(instance_id) > self._feed.sent_version:
-                return
-            self._remove(instance_id)
-
     def _remove(self, instance_id: str) -> None:
-        self._dead.pop(instance_id, None)
+        self._dead.put(instance_id, is_dead=False)
         self.ledger.remove(instance_id)
         self._live.drop(instance_id)
         self._overview.drop(instance_id)
@@ -391,7 +387,7 @@ class GManager:
         listed = {member.instance_id: member for member in self._feed.log.all()}
         assert listed.keys() == entries.keys(), "members other than those in the ledger"
         assert self._deadlines.names() == entries.keys(), "deadlines of others than those in the ledger"
-        assert self._dead.keys() == {name for name, entry in entries.items() if entry.state == "dead"}
+        assert self._dead.names() == {name for name, entry in entries.items() if entry.state == "dead"}
         for instance_id, entry in entries.items():
             told = listed[instance_id]
             assert (told.incarnation, told.state) == (entry.member.incarnation, entry.state), (

@@ -8,6 +8,10 @@ from distkv.control.cluster.ledger import Entry
 from distkv.wire.messages.to_gmanager import Join
 
 NAMED_IN_A_REASON = 8
+NEW_S = 10.0
+"""So long after it began a gManager may know only strangers: all others join within a few seconds."""
+MOST_TURNED_OUT = 8
+"""Of more that agree nobody knows that they are strangers."""
 
 
 class LiveInstances:
@@ -52,6 +56,15 @@ class LiveInstances:
             return f"{member.address} is the address of {taken_by}, which lives"
         return self._differing(join)
 
+    def strangers(self, join: Join, now_s: float) -> list[Entry]:
+        """Those that keep out one that belongs to this cluster, if they are few and none of them does: they were let in
+        before it by a gManager that has just begun. now_s: attentive time."""
+        if not join.belongs or not join.compat or now_s >= NEW_S:
+            return []
+        groups = (group for compat, group in self._compats.items() if compat not in ("", join.compat))
+        found = list(islice((entry for group in groups for entry in group.values()), MOST_TURNED_OUT + 1))
+        return [] if len(found) > MOST_TURNED_OUT or any(entry.belongs for entry in found) else found
+
     def _differing(self, join: Join) -> str:
         """Why it cannot join live instances whose rBlocks it could not read; empty if there are none. One that starts
         does not know what it is yet."""
@@ -77,6 +90,12 @@ class LiveInstances:
         for position, index in enumerate((self._addresses, self._compats)):
             found = {name: key for key, group in index.items() for name in group}
             assert found == {name: keys[position] for name, keys in filed.items()}, "live instances misfiled"
+
+
+def why_turned_out(join: Join, stranger: Entry) -> str:
+    """What a stranger is told that was let in before this one."""
+    what = differences(join.serves, stranger.serves) or "another model, dtype or block layout"
+    return f"{join.member.instance_id}, which was in the cluster before, serves {what}; one cluster serves one"
 
 
 def differences(theirs: str, ours: str) -> str:

@@ -34,7 +34,7 @@ class Entry:
 
     heard_s: when it was last heard, in attentive time. route: the connection it joined by. challenge: the route by
     which another process asked for its name, and when; that one gets it when this one is silent. state: as told last.
-    unreachable_after_s, dead_after_s: silence until it counts as that.
+    unreachable_after_s, dead_after_s: silence until it counts as that. belongs: as in `Join`.
     """
 
     member: Member
@@ -43,6 +43,7 @@ class Entry:
     challenge: tuple[bytes, float] | None = None
     compat: str = ""
     serves: str = ""
+    belongs: bool = False
     model: PerformanceModel | None = None
     state: InstanceState = "starting"
     unreachable_after_s: float = math.inf

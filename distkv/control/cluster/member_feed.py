@@ -48,6 +48,10 @@ class MemberFeed:
         """Somebody wants the list, or what changed; asking again replaces the query."""
         self._asking[route] = query
 
+    def has_told(self, instance_id: str) -> bool:
+        """Whether everybody was sent what a member is now."""
+        return self.log.version_of(instance_id) <= self.sent_version
+
     def greet(self, route: bytes, instance_id: str, *, is_new: bool) -> None:
         """An instance has joined. It hears so when all others are told: who finds it ready finds it known. is_new: it
         was not there before, so that it has no list: where that is long, it follows as if it had been asked for."""

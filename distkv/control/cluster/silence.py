@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Callable
+from itertools import islice, takewhile
 
 ATTENTIVE_STEP_S = 0.25
 """Most time between two events in which the gManager counts as listening; it ticks as often while anybody lives."""
@@ -15,6 +17,9 @@ GAP_S = 1.0
 """After a gap of this length nobody is silent before all of its patience has gone by anew."""
 LEAST_PERIOD_S, MOST_PERIOD_S = 0.1, 60.0
 UNREACHABLE_PERIODS, DEAD_PERIODS = 3, 4
+MOST_DEAD = 1024
+"""Of more that are dead the oldest are forgotten sooner: those that start over and over under ever new names fill
+neither this process nor the lists of all others."""
 STEP_S = 0.05
 _ROUNDING_S = 1e-6
 
@@ -92,6 +97,29 @@ class Deadlines:
     def names(self) -> frozenset[str]:
         """Who has a deadline."""
         return frozenset(self._step_of)
+
+
+class Dead:
+    """Names of the dead, the one first that has been for longest."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, None] = {}
+
+    def put(self, instance_id: str, *, is_dead: bool) -> None:
+        """It is from now on, or is not."""
+        self._names.pop(instance_id, None)
+        if is_dead:
+            self._names[instance_id] = None
+
+    def too_many(self, most: int, has_told: Callable[[str], bool]) -> list[str]:
+        """The oldest beyond MOST_DEAD, `most` of them at most, that all others know to be dead: who does not know it
+        would keep them."""
+        oldest = islice(self._names, max(0, min(most, len(self._names) - MOST_DEAD)))
+        return list(takewhile(has_told, oldest))
+
+    def names(self) -> frozenset[str]:
+        """All of them."""
+        return frozenset(self._names)
 
 
 def unreachable_after_s(period_s: float) -> float:

@@ -52,6 +52,7 @@ class Join(Message, frozen=True):
     serves: Compat = ""
     profile: Profile | None = None  #: what its hardware does, measured by `distkv profile`; None if that is not known
     swaps: bool = False  #: whether it knows `Freeze`; former versions do not
+    belongs: bool = False  #: whether a gManager has let it in before, and none refused it since
 
 
 class Leave(Message, frozen=True):

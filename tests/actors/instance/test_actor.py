@@ -183,6 +183,18 @@ async def test_a_gmanager_that_goes_on_refusing_it_ends_it(running: Running, had
         await soon(ended)
 
 
+async def test_it_says_whether_it_belongs_to_the_cluster(running: Running) -> None:
+    """Not any more once it was refused: another one may have been let in before it by mistake, or this one was."""
+    told = [(await soon(running.gmanager.recv()))[1].body]
+    running.actor.on_gmanager(tr.Members(version=1, members=(make_member("a", pid=10),)), "")
+    running.actor.introduce()
+    told.append((await soon(running.gmanager.recv()))[1].body)
+    running.actor.on_gmanager(tr.JoinRefused(reason="another model"), "")
+    running.actor.introduce()
+    told.append((await soon(running.gmanager.recv()))[1].body)
+    assert [isinstance(join, tg.Join) and join.belongs for join in told] == [False, True, False]
+
+
 async def test_one_that_is_let_in_after_all_stays(running: Running) -> None:
     running.actor.on_gmanager(tr.JoinRefused(reason="another model"), "")
     running.clock.advance(REFUSED_FOR_S - 0.1)

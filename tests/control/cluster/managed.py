@@ -51,12 +51,18 @@ class Managed:
         self.clock.advance(seconds)
 
     def join(
-        self, name: str, compat: str = "model", serves: str = "", swaps: bool = True, **fields: Any
+        self,
+        name: str,
+        compat: str = "model",
+        serves: str = "",
+        swaps: bool = True,
+        belongs: bool = False,
+        **fields: Any,
     ) -> list[GManagerCommand]:
         """It joins, and what is to be sent to all is sent."""
         fields = {"total_blocks": 16} | fields
         member = make_member(name, **fields)
-        joined = self.hear(name, tg.Join(member=member, compat=compat, serves=serves, swaps=swaps))
+        joined = self.hear(name, tg.Join(member=member, compat=compat, serves=serves, swaps=swaps, belongs=belongs))
         self.commands = joined + self.tick(COALESCE_S)
         return self.commands
 

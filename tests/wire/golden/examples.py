@@ -35,7 +35,10 @@ from tests.wire.golden.worker_examples import WORKER_BODIES
 
 _BODIES: dict[str, tuple[str, Control]] = {
     # to a gManager
-    "Join": ("i1", to_gmanager.Join(member=READY, compat=COMPAT, serves=SERVES, profile=PROFILE, swaps=True)),
+    "Join": (
+        "i1",
+        to_gmanager.Join(member=READY, compat=COMPAT, serves=SERVES, profile=PROFILE, swaps=True, belongs=True),
+    ),
     "Leave": ("i1", to_gmanager.Leave(instance_id="i1", incarnation=BORN_1)),
     "Heartbeat": (
         "i1",
