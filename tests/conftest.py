@@ -10,7 +10,7 @@ import inspect
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 
 import psutil
@@ -44,6 +44,17 @@ def pytest_configure(config: pytest.Config) -> None:
     """Tests that say nothing of how many examples they take have half as many as usual, but in the slow lane."""
     if "not slow" in config.option.markexpr:
         settings.load_profile("default-lane")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is imported and collected stays: no garbage is looked for meanwhile, nor in it ever again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)
