@@ -1,13 +1,15 @@
 """Both ends of a mailbox in processes of their own, over the same memory file, as two devices have them.
 
-Run as a program it is the creditor's end: it answers queries x with partials (2x, row sums), number by number, and
-makes of one of them the fault that it is told.
+Run as a program it is where creditors' ends come from: for every line that it reads, it forks one, which is spared the
+time that torch takes to load. Such an end answers queries x with partials (2x, row sums), number by number, and makes
+of one of them the fault that it is told.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -58,7 +60,7 @@ def partial_of(queries: Tensor) -> tuple[Tensor, Tensor]:
 def creditor(path: Path, name: str, count: int, fault: str) -> None:
     """Serves numbers 1 to count."""
     end, device, _memory = end_over(path, name)
-    print("ready", flush=True)
+    print("ready", os.getpid(), flush=True)
     queries = torch.zeros(ROWS, HEADS, DIM)
     for number in range(1, count + 1):
         device.backend.take(end.queries, number, queries, limit_s=20.0)
@@ -78,5 +80,16 @@ def creditor(path: Path, name: str, count: int, fault: str) -> None:
     print(end.outcome()[0].name, flush=True)
 
 
+def fork_creditors() -> None:
+    """For each line of `path name count fault` on standard input."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
+    for line in sys.stdin:
+        path, name, count, fault = line.split()
+        backend_of(name)  # loaded here, and not by each of them
+        if os.fork() == 0:
+            creditor(Path(path), name, int(count), fault)
+            os._exit(0)
+
+
 if __name__ == "__main__":
-    creditor(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4])
+    fork_creditors()

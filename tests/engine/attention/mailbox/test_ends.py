@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
 import torch
@@ -37,22 +40,35 @@ def kernels(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@pytest.fixture(scope="module")
+def creditors() -> Iterator[subprocess.Popen[str]]:
+    """Where creditors' ends are forked."""
+    command = [sys.executable, "-m", creditor.__module__]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield process
+        process.kill()
+
+
 @contextlib.contextmanager
-def peer(path: Path, kernels: str, count: int, fault: str = "none") -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", creditor.__module__, str(path), kernels, str(count), fault]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            assert process.stdout.readline() == "ready\n"
-            yield process
-        finally:
-            process.kill()
+def peer(
+    creditors: subprocess.Popen[str], path: Path, kernels: str, count: int, fault: str = "none"
+) -> Iterator[IO[str]]:
+    """A creditor's end; what it says."""
+    assert creditors.stdin is not None and creditors.stdout is not None
+    print(path, kernels, count, fault, file=creditors.stdin, flush=True)
+    ready, pid = creditors.stdout.readline().split()
+    assert ready == "ready"
+    try:
+        yield creditors.stdout
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(pid), signal.SIGKILL)
 
 
-def test_every_layer_of_many_steps_arrives(tmp_path: Path, kernels: str) -> None:
+def test_every_layer_of_many_steps_arrives(tmp_path: Path, creditors: subprocess.Popen[str], kernels: str) -> None:
     count = 20
     end, device, _memory = end_over(tmp_path / "mailbox", kernels)
-    with peer(tmp_path / "mailbox", kernels, count) as process:
+    with peer(creditors, tmp_path / "mailbox", kernels, count) as said:
         out, lse = torch.zeros(ROWS, HEADS, DIM), torch.zeros(ROWS, HEADS)
         for number in range(1, count + 1):
             queries = queries_of(number)
@@ -61,7 +77,7 @@ def test_every_layer_of_many_steps_arrives(tmp_path: Path, kernels: str) -> None
             expected = partial_of(queries)
             assert torch.equal(out, expected[0]) and torch.equal(lse, expected[1]), number
         assert end.outcome()[0] is MailStatus.OK
-        assert process.stdout is not None and process.stdout.readline() == "OK\n"
+        assert said.readline() == "OK\n"
 
 
 @pytest.mark.parametrize(
@@ -73,11 +89,13 @@ def test_every_layer_of_many_steps_arrives(tmp_path: Path, kernels: str) -> None
         pytest.param("fails", MailStatus.SPOILT, marks=pytest.mark.slow),
     ],
 )
-def test_a_fault_ends_the_layers_after_it_at_once(tmp_path: Path, kernels: str, fault: str, status: MailStatus) -> None:
+def test_a_fault_ends_the_layers_after_it_at_once(
+    tmp_path: Path, creditors: subprocess.Popen[str], kernels: str, fault: str, status: MailStatus
+) -> None:
     """Whatever happens at the creditor between queries and partials: what was launched ends, and nothing wrong is
     taken for a partial."""
     end, device, _memory = end_over(tmp_path / "mailbox", kernels)
-    with peer(tmp_path / "mailbox", kernels, 40, fault):
+    with peer(creditors, tmp_path / "mailbox", kernels, 40, fault):
         out, lse = torch.zeros(ROWS, HEADS, DIM), torch.zeros(ROWS, HEADS)
         for number in range(1, FAULTY):
             device.backend.post(end.queries, number, queries_of(number))
