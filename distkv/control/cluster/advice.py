@@ -55,7 +55,7 @@ class Advice:
         """Whom a debtor should ask. is_own: it is the debtor itself that asks: what it will borrow is held back there,
         as far as the candidates before leave it wanting."""
         if is_own and query.movable_tokens:
-            request = WaitingRequest(query.request_id, query.movable_tokens)
+            request = WaitingRequest(query.request_id, query.movable_tokens, query.prompt_tokens)
             if (chosen := self._redispatch(request, query.instance_id)) is not None:
                 return Creditors(borrow_id=query.borrow_id, go_to=chosen.instance_id)
         creditors = self._policy.recommend(query, self._ledger.available)

@@ -30,7 +30,7 @@ STATES: dict[str, InstanceState] = {state: state for state in get_args(InstanceS
 class Entry:
     """What is known of one instance. promises: requests sent there that its heartbeats do not know. `held` are rBlocks
     that debtors were recommended since the last one, and `held_for` how many of them to whom. sent_on: tokens of
-    requests that waited there and were sent elsewhere since then.
+    requests that waited there and were sent elsewhere since then, sent_on_prompts those of their prompts.
 
     heard_s: when it was last heard, in attentive time. route: the connection it joined by. challenge: the route by
     which another process asked for its name, and when; that one gets it when this one is silent. state: as told last.
@@ -54,6 +54,7 @@ class Entry:
     held: int = 0
     held_for: dict[str, int] = field(default_factory=dict)
     sent_on: list[int] = field(default_factory=list)
+    sent_on_prompts: int = 0
     placement: dict[tuple[str, bool], RequestPlacementEntry] = field(default_factory=dict)
     _lent: dict[str, int] | None = None
 
@@ -117,7 +118,7 @@ class Entry:
             beat.waiting_blocks,
             beat.step_s,
             beat.context_tokens,
-            beat.prefill_tokens + self.promises.prompt_tokens,
+            max(0, beat.prefill_tokens - self.sent_on_prompts) + self.promises.prompt_tokens,
             beat.borrowed_blocks,
             beat.lent_blocks,
             beat.decode_base_s,
@@ -169,7 +170,7 @@ class Entry:
 
     def start_anew(self) -> None:
         """It has just told how it is, or is dead: nothing is held back there."""
-        self.held, self._lent = 0, None
+        self.held, self.sent_on_prompts, self._lent = 0, 0, None
         if self.held_for:
             self.held_for.clear()
         if self.sent_on:
@@ -280,9 +281,12 @@ class Ledger:
         instance that it waited at, and that told of it."""
         entry = self.entries[instance_id]
         self.refused(instance_id, max(0, entry.lendable - num_blocks))
-        self.promise(instance_id, request.req_id, num_blocks)
         num_tokens = request.num_tokens
+        prompt_tokens = min(request.prompt_tokens, num_tokens)
+        self.promise(instance_id, request.req_id, num_blocks, prompt_tokens)
         origin = self.entries.get(origin_id)
+        if origin is not None:
+            origin.sent_on_prompts += prompt_tokens
         if origin is not None and origin.heartbeat is not None and num_tokens in origin.heartbeat.waiting_tokens:
             origin.sent_on.append(num_tokens)
             del origin.sent_on[:-MAX_WAITING_SIZES]

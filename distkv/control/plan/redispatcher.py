@@ -35,8 +35,12 @@ class Redispatcher:
         queue, room_blocks = self._state.sequences.queue, room_tokens // self._state.settings.block_tokens
         fitting = islice(queue.fitting(room_blocks), MOST_LOOKED_AT)
         waiting = dict.fromkeys(chain(islice(queue.waiting, MOST_LOOKED_AT), fitting))
-        sizes = ((seq.request_id, self._state.movable_tokens(seq)) for seq in waiting)
-        found = (WaitingRequest(name, num_tokens) for name, num_tokens in sizes if 0 < num_tokens <= room_tokens)
+        all_of_it = ((seq, self._state.movable_tokens(seq)) for seq in waiting)
+        found = (
+            WaitingRequest(seq.request_id, num_tokens, len(seq.request.tokens))
+            for seq, num_tokens in all_of_it
+            if 0 < num_tokens <= room_tokens
+        )
         if requests := tuple(islice(found, MAX_REDISPATCHED)):
             instance_id = self._state.settings.instance_id
             self._state.emit(TellGManager(RedispatchQuery(instance_id=instance_id, requests=requests)))

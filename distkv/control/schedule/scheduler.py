@@ -131,6 +131,11 @@ class Scheduler:
         self.in_flight.append(step)
         return Step(step_id=step.step_id, seqs=tuple(parts))
 
+    @property
+    def chunk_tokens(self) -> int:
+        """Of prompts, that steps in flight compute."""
+        return sum(end - start for step in self.in_flight for start, end in step.chunks)
+
     def has_in_flight(self, seq: Sequence) -> bool:
         """Whether a step that computes something for the sequence is not answered yet."""
         parts = [step.planned.get(seq.request_id) for step in self.in_flight]

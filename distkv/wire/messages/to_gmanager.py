@@ -160,6 +160,7 @@ class BorrowQuery(Message, frozen=True):
     #: tokens that all of the request needs memory for, if it has not begun and may go elsewhere; 0 if it stays
     movable_tokens: Count = 0
     request_id: Annotated[str, Meta(max_length=256)] = ""  #: that request; empty if it stays
+    prompt_tokens: Count = 0  #: of `movable_tokens`, what is to be computed before it decodes; 0 is unknown
 
 
 class WaitingRequest(Value, frozen=True, array_like=True):
@@ -167,6 +168,7 @@ class WaitingRequest(Value, frozen=True, array_like=True):
 
     req_id: RequestId  #: the request
     num_tokens: Count  #: what it needs memory for: its prompt, and what its output is expected to get
+    prompt_tokens: Count = 0  #: of these, what is to be computed before it decodes; 0 is unknown
 
 
 class RedispatchQuery(Message, frozen=True):

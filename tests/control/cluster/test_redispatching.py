@@ -72,6 +72,25 @@ def test_who_was_sent_on_waits_no_more() -> None:
     assert managed.gm.ledger.entries["a"].view().waiting_sizes == (10,), "it has come back, or another one like it"
 
 
+def test_the_prompt_of_who_was_sent_on_is_computed_there_and_no_more_where_it_waited() -> None:
+    managed = cluster(a=0, b=12)
+    entries = managed.gm.ledger.entries
+    managed.beat("a", free_blocks=0, lendable_blocks=0, waiting=2, prefill_tokens=50)
+    query = RedispatchQuery(instance_id="a", requests=(WaitingRequest("r", 40, 32), WaitingRequest("large", 400, 380)))
+    managed.hear("a", query)
+    assert (entries["a"].view().prefill_tokens, entries["b"].view().prefill_tokens) == (50 - 32, 32)
+    managed.beat("a", waiting=1, prefill_tokens=18)
+    managed.beat("b", running=1, prefill_tokens=20, arrived=("r~1",))
+    assert (entries["a"].view().prefill_tokens, entries["b"].view().prefill_tokens) == (18, 20)
+
+
+def test_a_prompt_is_no_longer_than_its_request_whoever_says_so() -> None:
+    managed = cluster(a=0, b=12)
+    managed.hear("a", RedispatchQuery(instance_id="a", requests=(WaitingRequest("r", 40, 10**9),)))
+    views = [managed.gm.ledger.entries[name].view() for name in ("a", "b")]
+    assert [view.prefill_tokens for view in views] == [0, 40]
+
+
 def test_an_instance_sends_itself_nothing() -> None:
     assert redispatched(cluster(a=16), "a", 4) == {}
 

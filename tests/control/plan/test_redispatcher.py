@@ -15,7 +15,7 @@ from distkv.control.request.lifecycle import RequestLifecycle
 from distkv.control.request.sequence import SeqState
 from distkv.control.rmanager.state import RManagerState
 from distkv.wire.messages.to_client import RequestEnded
-from distkv.wire.messages.to_gmanager import MAX_REDISPATCHED, BorrowQuery, RedispatchQuery
+from distkv.wire.messages.to_gmanager import MAX_REDISPATCHED, BorrowQuery, RedispatchQuery, WaitingRequest
 from distkv.wire.messages.to_rmanager import Creditors, Redispatch, Redispatched
 from tests.control.parts import add_sequence, issued, make_state
 
@@ -50,6 +50,14 @@ def test_output_that_is_expected_needs_memory_too() -> None:
     wait(state, "r", num_tokens=8, max_tokens=12)
     assert asked(state, 20) == {"r": 20}
     assert asked(state, 16) == {}
+
+
+def test_it_is_told_how_much_of_a_request_is_to_be_computed() -> None:
+    state = make_state()
+    wait(state, "r", num_tokens=8, max_tokens=12)
+    redispatcher_of(state).on_room(20)
+    (query,) = issued(state, RedispatchQuery)
+    assert query.requests == (WaitingRequest("r", 20, 8),)
 
 
 @pytest.mark.parametrize("fields", [{"can_move": False}, {"seq_state": SeqState.RUNNING}])
@@ -106,7 +114,7 @@ def test_a_request_that_is_to_borrow_goes_if_all_of_it_fits_elsewhere() -> None:
     seq = state.sequences["r"]
     borrow = state.borrower.start(seq, Purpose.PLACE, 4, 0.0, movable_tokens=state.movable_tokens(seq))
     (query,) = issued(state, BorrowQuery)
-    assert query.movable_tokens == 40
+    assert (query.movable_tokens, query.prompt_tokens) == (40, 40)
     redispatcher_of(state).on_creditors(Creditors(borrow_id=borrow.borrow_id, go_to="q"), 0.1)
     (ended,) = issued(state, RequestEnded)
     assert ended.go_to == "q" and "r" not in state.sequences
@@ -118,5 +126,7 @@ def test_a_request_that_has_begun_borrows() -> None:
     state = make_state()
     wait(state, "r", num_tokens=40, can_move=False, seq_state=SeqState.ACQUIRING)
     borrow = state.borrower.start(state.sequences["r"], Purpose.PLACE, 4, 0.0)
+    (query,) = issued(state, BorrowQuery)
+    assert (query.movable_tokens, query.prompt_tokens) == (0, 0)
     redispatcher_of(state).on_creditors(Creditors(borrow_id=borrow.borrow_id, go_to="q"), 0.1)
     assert "r" in state.sequences and borrow.borrow_id in state.borrower.active

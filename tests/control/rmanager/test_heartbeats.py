@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from distkv.clock import ManualClock
+from distkv.control.blocks import SlotState
 from distkv.control.request.sequence import SeqState
 from distkv.control.rmanager.reports.heartbeats import (
     EARLY_S,
@@ -185,6 +186,19 @@ def test_what_is_to_be_computed_and_what_lies_where() -> None:
     assert heartbeats.build(0).longest == (LongRequest("a", 3, 2), LongRequest("b", 2, 0))
     del state.sequences[waiting.request_id]
     assert heartbeats.build(0).prefill_tokens == 5
+
+
+def test_what_steps_in_flight_compute_of_prompts_is_not_computed_yet() -> None:
+    """Whoever comes next waits for them."""
+    state = make_state(num_blocks=64)
+    heartbeats = Heartbeats(state)
+    prefilling = add_sequence(state, "a", 20)
+    prefilling.placement.add_slots(state.pool.allocate(5, SlotState.LOCAL) or [])
+    step = state.scheduler.plan(state.running(), 0.0)
+    assert step is not None and prefilling.is_decoding, "all of its prompt is on its way"
+    assert heartbeats.build(0).prefill_tokens == 20
+    state.scheduler.finished(step.step_id)
+    assert heartbeats.build(0).prefill_tokens == 0
 
 
 def test_no_more_requests_are_named_than_a_reader_takes() -> None:

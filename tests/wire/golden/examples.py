@@ -87,6 +87,7 @@ _BODIES: dict[str, tuple[str, Control]] = {
             suspects=("i4",),
             movable_tokens=1464,
             request_id="req-5",
+            prompt_tokens=1400,
         ),
     ),
     "Frozen": (
@@ -103,7 +104,9 @@ _BODIES: dict[str, tuple[str, Control]] = {
     "MembersQuery": ("client-1", to_gmanager.MembersQuery(incarnation=BORN_0, version=7, changes_only=True)),
     "RedispatchQuery": (
         "i0",
-        to_gmanager.RedispatchQuery(instance_id="i0", requests=(WaitingRequest(req_id="req-1", num_tokens=1464),)),
+        to_gmanager.RedispatchQuery(
+            instance_id="i0", requests=(WaitingRequest(req_id="req-1", num_tokens=1464, prompt_tokens=1400),)
+        ),
     ),
     "Locate": (
         "client-1",

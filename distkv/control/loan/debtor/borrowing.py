@@ -266,6 +266,7 @@ class Borrower:
                     suspects=self._candidates.suspects(borrow),
                     movable_tokens=borrow.movable_tokens,
                     request_id=borrow.seq.request_id if borrow.movable_tokens else "",
+                    prompt_tokens=len(borrow.seq.request.tokens) if borrow.movable_tokens else 0,
                 )
             )
         )

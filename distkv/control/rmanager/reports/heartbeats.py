@@ -156,7 +156,7 @@ class Heartbeats:
             waiting_blocks=waiting_blocks,
             step_s=self._step_s,
             context_tokens=context_tokens,
-            prefill_tokens=prefill_tokens,
+            prefill_tokens=prefill_tokens + state.scheduler.chunk_tokens,
             borrowed_blocks=sum(debt.capacity for debt in state.all_debts()),
             lent_blocks=state.loans.num_blocks,
             waiting_sizes=waiting_sizes,
