@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from distkv.control.blocks import BlockPool, SlotState
 from tests.control.parts import calls
+from tests.examples import examples
 
 SIZE = 24
 TAKEN = [SlotState.LOCAL, SlotState.RESERVED, SlotState.LENT]
@@ -82,7 +83,7 @@ def fewest_runs(lengths: list[int], count: int) -> int:
 
 
 TestPool = PoolMachine.TestCase
-TestPool.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestPool.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
 
 
 def test_the_smallest_run_that_fits_is_used() -> None:

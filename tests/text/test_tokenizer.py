@@ -16,6 +16,7 @@ from distkv.errors import CheckpointError
 from distkv.text.detokenizer import LibraryStream
 from distkv.text.tokenizer import Side, TextTooLong, Tokenizer
 from tests.checkpoints import TEXT, variant
+from tests.examples import examples
 
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 WORDS = ["▁", "▁the", "▁a", "er", "s", ".", "ü", "▁東", "\ufffd"]
@@ -86,7 +87,7 @@ TOKENIZERS = {name: Tokenizer(backend) for name, backend in KINDS.items()}
 @pytest.mark.parametrize("skip", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_streamed_text_joins_to_the_whole_text(kind: str, skip: bool, data: st.DataObject) -> None:
     tokenizer = TOKENIZERS[kind]
     ids = data.draw(st.lists(st.integers(0, KINDS[kind].get_vocab_size() + 3), max_size=30))
@@ -100,7 +101,7 @@ def test_streamed_text_joins_to_the_whole_text(kind: str, skip: bool, data: st.D
 
 @pytest.mark.parametrize("kind", ["byte level", "byte fallback"])
 @given(text=st.text(max_size=20))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_streamed_text_never_holds_part_of_a_character(kind: str, text: str) -> None:
     tokenizer = TOKENIZERS[kind]
     ids = tokenizer.encode(text)
@@ -190,7 +191,7 @@ def test_the_library_is_used_where_it_is_right(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["words", "word pieces"])
 @given(data=st.data())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_the_library_holds_nothing_back_where_it_is_used(kind: str, data: st.DataObject) -> None:
     tokenizer = TOKENIZERS[kind]
     ids = data.draw(st.lists(st.integers(0, tokenizer_size(kind) + 3), max_size=30))
@@ -317,7 +318,7 @@ def test_broken_files(path: Path) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(text=st.text(max_size=60) | st.text("a é東\u1100\u1161\u11a8\u0301", max_size=60))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_no_text_has_fewer_tokens_than_its_size_tells(kind: str, text: str) -> None:
     for backend in (KINDS[kind], composing(kind)):
         tokenizer = Tokenizer(backend)

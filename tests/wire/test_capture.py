@@ -12,9 +12,10 @@ from distkv.errors import MalformedMessage, WireError
 from distkv.wire.capture import frames
 from distkv.wire.codec import encode_envelope
 from distkv.wire.messages.envelope import Envelope
+from tests.examples import examples
 from tests.wire.strategies import any_envelope
 
-many = settings(max_examples=150, deadline=None)
+many = settings(max_examples=examples(150), deadline=None)
 
 
 @many

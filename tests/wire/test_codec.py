@@ -23,12 +23,13 @@ from distkv.wire.messages.common import Epoch
 from distkv.wire.messages.data import Attend, Hello, Partials, ReadBlocks
 from distkv.wire.messages.envelope import Envelope
 from distkv.wire.messages.to_rmanager import Granted, KeepAlive, Submit
+from tests.examples import examples
 from tests.token_ids import packed, prompt_fields
 from tests.wire.strategies import CONTROL_TYPES, DATA_TYPES, any_envelope, any_header, envelopes, messages_of
 
 decode_envelope = CAPTURE.decode
 few = settings(max_examples=15, deadline=None)
-many = settings(max_examples=150, deadline=None)
+many = settings(max_examples=examples(150), deadline=None)
 
 
 def wrap(body: Any) -> Envelope:

@@ -12,6 +12,7 @@ from distkv.wire.messages import to_gmanager as tg
 from distkv.wire.messages.common import Member
 from tests.control.cluster.managed import Managed
 from tests.control.parts import make_member
+from tests.examples import examples
 
 NAMES = ("a", "b", "c")
 NAME = st.sampled_from(NAMES)
@@ -99,4 +100,4 @@ class Hearing(RuleBasedStateMachine):
 
 
 TestHearing = Hearing.TestCase
-TestHearing.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestHearing.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)

@@ -17,6 +17,7 @@ from distkv.wire.messages import to_gmanager as tg
 from distkv.wire.messages.envelope import ToGManager
 from tests.control.cluster.managed import Managed
 from tests.control.parts import make_member
+from tests.examples import examples
 
 ENTRY = tg.RequestPlacementEntry(req_id="r", inst_id="a", num_blocks=2, local=True)
 
@@ -201,7 +202,7 @@ MESSAGES = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(st.tuples(NAMES, MESSAGES, st.sampled_from([0.0, 0.1, 2.0, 5.0, 301.0])), max_size=40))
 def test_whatever_anybody_sends_its_state_holds(received: list[tuple[str, ToGManager, float]]) -> None:
     """By any connection, in anybody's name, in any order, with any time between."""

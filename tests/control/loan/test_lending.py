@@ -15,6 +15,7 @@ from distkv.control.loan.creditor.lending import Loan, LoanBook
 from distkv.wire.messages.common import Epoch, SpanRef
 from distkv.wire.messages.to_gmanager import Debtor
 from distkv.wire.messages.to_rmanager import BlocksReady, Granted, ReadyBlock, Refused, TryMoveKvcache
+from tests.examples import examples
 
 LEASE_S = 4.0
 
@@ -273,4 +274,4 @@ class Lending(RuleBasedStateMachine):
 
 
 TestLending = Lending.TestCase
-TestLending.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestLending.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)

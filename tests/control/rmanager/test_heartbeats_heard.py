@@ -16,6 +16,7 @@ from distkv.control.rmanager.reports.heartbeats import Heartbeats
 from distkv.wire.messages.to_gmanager import Heartbeat, Join
 from distkv.wire.messages.to_rmanager import HeartbeatAck, TryMoveKvcache
 from tests.control.parts import add_sequence, compute, lend, make_member, make_state, place
+from tests.examples import examples
 
 
 class Telling(RuleBasedStateMachine):
@@ -135,4 +136,4 @@ class Telling(RuleBasedStateMachine):
 
 
 TestTelling = Telling.TestCase
-TestTelling.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
+TestTelling.settings = settings(max_examples=examples(80), stateful_step_count=30, deadline=None)

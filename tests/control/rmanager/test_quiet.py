@@ -26,6 +26,7 @@ from distkv.wire.messages import to_rmanager as tr
 from distkv.wire.messages import to_worker as tw
 from distkv.wire.messages.counters import Counters
 from tests.control.parts import BLOCK, make_member
+from tests.examples import examples
 from tests.token_ids import prompt_fields
 
 CLIENT = b"client"
@@ -143,7 +144,7 @@ class Decoding:
         }
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(
     st.lists(st.tuples(st.integers(1, 3 * BLOCK), st.integers(1, 40)), min_size=1, max_size=6),
     st.integers(20, 90),

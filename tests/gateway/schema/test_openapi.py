@@ -16,10 +16,10 @@ from schemathesis import GenerationMode, checks
 from distkv.gateway.prompting.readers import SHORT_BYTES
 from distkv.gateway.schema.openapi import OPERATIONS, Operation, document
 from distkv.wire.messages.to_rmanager import Submit
+from tests.examples import examples
 from tests.gateway.blocking_harness import served
 from tests.gateway.harness import speak
 
-EXAMPLES = 25
 SCHEMA = schemathesis.openapi.from_dict(document(asks_for_key=False))
 CHECKS = [
     checks.not_a_server_error,
@@ -67,7 +67,11 @@ def test_no_request_breaks_the_gateway(url: str, operation: Operation, mode: Gen
     wanted = [one for one in CHECKS if one is not checks.not_a_server_error or 501 not in operation.errors]
 
     @settings(
-        max_examples=EXAMPLES, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
+        max_examples=examples(25),
+        deadline=None,
+        database=None,
+        derandomize=True,
+        suppress_health_check=list(HealthCheck),
     )
     @given(case=found.as_strategy(generation_mode=mode))
     def holds(case: schemathesis.Case) -> None:

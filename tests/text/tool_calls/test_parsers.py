@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from distkv.text.tool_calls.constrained import NamedCall, RequiredCalls
 from distkv.text.tool_calls.formats import FORMATS
 from distkv.text.tool_calls.pieces import CallArguments, CallBegun, Content, Piece, ToolCallParser
+from tests.examples import examples
 
 NAMES = ("get_weather", "now")
 PARSERS: dict[str, Callable[[], ToolCallParser]] = {
@@ -137,7 +138,7 @@ VALUES = st.text() | st.integers() | st.lists(st.floats(allow_nan=False), max_si
 TEXTS = st.lists(st.sampled_from(PARTS) | st.text(max_size=3), max_size=14).map("".join)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.sampled_from(list(PARSERS)), TEXTS, st.data())
 def test_pieces_make_no_difference(kind: str, text: str, data: st.DataObject) -> None:
     places = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
@@ -147,7 +148,7 @@ def test_pieces_make_no_difference(kind: str, text: str, data: st.DataObject) ->
     assert read(kind, text) == whole
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.sampled_from(["hermes", "llama3_json", "mistral"]), TEXTS)
 def test_an_output_without_calls_is_its_content(kind: str, text: str) -> None:
     found = read(kind, [text])
@@ -155,7 +156,7 @@ def test_an_output_without_calls_is_its_content(kind: str, text: str) -> None:
         assert "".join(found) == text
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.dictionaries(st.text(), VALUES, max_size=3), min_size=1, max_size=3))
 def test_calls_are_what_was_written(arguments: list[dict[str, Any]]) -> None:
     """By each format, whatever their arguments are."""

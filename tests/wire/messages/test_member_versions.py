@@ -13,6 +13,7 @@ from distkv.wire.messages.member_versions import KEPT_GONE, PART_MEMBERS, Member
 from distkv.wire.messages.to_gmanager import MembersQuery
 from distkv.wire.messages.to_rmanager import Members
 from tests.control.parts import calls, make_member
+from tests.examples import examples
 
 
 class Follower:
@@ -194,7 +195,7 @@ STEPS = st.one_of(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.lists(STEPS, max_size=40), st.integers(1, 3), st.integers(1, 3))
 def test_whatever_is_lost_who_asks_has_the_list(steps: list[tuple[str, str, int]], part: int, kept: int) -> None:
     """Broadcasts of what changed since the last one, some lost, parts of any size, and a sender that starts anew."""

@@ -25,6 +25,7 @@ from distkv.wire.messages.common import Member, SpanRef
 from distkv.wire.messages.from_worker import Pulled
 from distkv.wire.messages.to_worker import Pull
 from tests.actors.links import close_links, identity, peer_links, span
+from tests.examples import examples
 
 SLOT_BYTES, NUM_SLOTS = 64, 400
 BATCH_BLOCKS = 8
@@ -328,7 +329,7 @@ def many_pulls(draw: st.DrawFn) -> list[tuple[list[int], list[int]]]:
 
 
 @given(many_pulls(), st.lists(st.integers(0, 3), min_size=8, max_size=8))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_whatever_is_pulled_arrives(pulls: list[tuple[list[int], list[int]]], steps_between: list[int]) -> None:
     source = Source()
     puller = Puller(source)

@@ -20,6 +20,7 @@ from distkv.types import DispatchName
 from distkv.wire.messages.to_gmanager import Locate
 from tests.control.cluster.dispatch.test_prediction import view
 from tests.control.cluster.policy.test_contract import among
+from tests.examples import examples
 
 NAMES: tuple[DispatchName, ...] = get_args(DispatchName)
 
@@ -137,7 +138,7 @@ VIEWS = st.lists(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(VIEWS, st.integers(0, 900), st.integers(0, 300))
 def test_of_few_it_is_the_best_of_all(views: list[InstanceView], prompt: int, output: int) -> None:
     request = Locate(request_id="r", num_tokens=prompt + output, prompt_tokens=prompt)

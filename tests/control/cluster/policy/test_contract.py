@@ -19,6 +19,7 @@ from distkv.control.cluster.policy.interface import MOST_LOAD, InstanceView
 from distkv.wire.messages.to_gmanager import BorrowQuery, Locate
 from tests.control.cluster.policy.exhaustive import Anything
 from tests.control.performance.profiles import HOST, NETWORK, make_profile
+from tests.examples import examples
 
 POLICY = ContractPolicy()
 
@@ -208,7 +209,7 @@ VIEWS = st.lists(
 )
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(VIEWS, st.sets(NAMES, max_size=4), st.sets(NAMES, max_size=4), st.integers(0, 99), NAMES)
 def test_indices_decide_what_looking_at_all_would(
     views: list[InstanceView], exclude: set[str], suspects: set[str], num_tokens: int, debtor: str

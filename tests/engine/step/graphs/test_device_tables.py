@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from distkv.engine.step.graphs.device_tables import DeviceTables, TakenTables
 from distkv.wire.messages.common import Run
+from tests.examples import examples
 
 BLOCKS, SLOTS = 10, 40
 
@@ -49,7 +50,7 @@ tables = st.tuples(st.integers(0, 2), st.lists(st.integers(0, SLOTS - 1), min_si
 
 
 @given(st.lists(st.dictionaries(st.sampled_from("abcde"), tables, min_size=1, max_size=3), min_size=1, max_size=12))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_they_hold_what_steps_say(steps: list[dict[str, tuple[int, list[int]]]]) -> None:
     """Five requests share three tables; one in a while is forgotten."""
     device_tables = tables_of()
@@ -77,7 +78,7 @@ grown = st.lists(st.lists(st.sampled_from(["same", "grown", "other slots", "shif
 
 
 @given(grown)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_a_step_of_the_same_sequences_is_what_a_first_one_would_be(steps: list[list[str]]) -> None:
     """Each sequence stays as it is, grows, moves, or loses its first block."""
     device_tables = tables_of()
