@@ -65,7 +65,8 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.fixture(scope="package")
 def lasting_three(checkpoint: Path, traces: list[Path]) -> Iterator[LocalCluster]:
-    with started(checkpoint, 3, 512, instance_options=[{"trace_file": str(file)} for file in traces]) as cluster:
+    options = [{"trace_file": str(file)} for file in traces]
+    with started(checkpoint, 3, 512, instance_options=options, gateway=True) as cluster:
         yield cluster
 
 
@@ -77,7 +78,7 @@ def lasting_four(checkpoint: Path) -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def three(lasting_three: LocalCluster) -> Iterator[LocalCluster]:
-    """Three instances of 512 tokens, shared by tests that end none of them."""
+    """Three instances of 512 tokens and a gateway, shared by tests that end none of them."""
     with without_surprises(lasting_three) as cluster:
         yield cluster
 
