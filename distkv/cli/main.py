@@ -9,8 +9,8 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-import distkv
 from distkv.cli.exit_codes import run
+from distkv.cli.version import version_option
 
 COMMANDS = {
     "up": "Start a cluster on this machine and watch it.",
@@ -82,12 +82,6 @@ class _Commands(click.Group):
         return found + click.Command.shell_complete(self, ctx, incomplete)
 
 
-def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
-    if value:
-        click.echo(f"distkv {distkv.__version__}")
-        ctx.exit(0)
-
-
 @click.pass_context
 def _group(ctx: click.Context, /, **params: Any) -> int | None:
     if ctx.invoked_subcommand is None:
@@ -99,16 +93,7 @@ command = _Commands(
     "distkv",
     callback=_group,
     invoke_without_command=True,
-    params=[
-        click.Option(
-            ["--version"],
-            is_flag=True,
-            is_eager=True,
-            expose_value=False,
-            callback=_version,
-            help="Print the version and exit.",
-        )
-    ],
+    params=[version_option("distkv")],
     help=HELP,
     context_settings={"max_content_width": 100},
 )

@@ -27,6 +27,9 @@ def cluster(background):
 def test_version(capsys):
     assert distkv_command("--version") == 0
     assert capsys.readouterr().out == f"distkv {distkv.__version__}\n"
+    for section, module in MODULES.items():
+        assert run(importlib.import_module(module).command, ["--version"]) == 0
+        assert capsys.readouterr().out == f"distkv-{section} {distkv.__version__}\n"
 
 
 def test_every_command_has_a_module_and_is_listed(capsys):

@@ -12,6 +12,7 @@ import structlog
 
 from distkv.cli.daemons.daemon import Ready, daemon_options, serve
 from distkv.cli.options import resolve, setting_options
+from distkv.cli.version import version_option
 from distkv.config import Settings, values_of
 from distkv.log.lines import configure
 from distkv.process_priority import begin_loop
@@ -50,7 +51,7 @@ def daemon_command(name: str, schema: type[S], help: str, prepare: Callable[[S],
     return click.Command(
         name,
         callback=command,
-        params=[*setting_options(schema), *daemon_options()],
+        params=[*setting_options(schema), version_option(name), *daemon_options()],
         help=help,
         context_settings={"max_content_width": 100},
     )
