@@ -75,21 +75,24 @@ def predict(request: Locate, view: InstanceView, usual: Usual) -> Prediction:
     output = min(request.num_tokens - prompt, outputs) if request.num_tokens > prompt else 0
     decodes = min(view.load - view.waiting + 1, view.max_num_seqs or view.load + 1)
     block_tokens = max(1, view.block_tokens)
+    goes_by = view.goes_by(view.blocks_for(prompt))
+    queued = view.prefill_tokens
+    if goes_by:  # the prompts of those that wait are computed after it
+        queued = max(0, queued - view.waiting_blocks * block_tokens)
     if (model := view.model) is None:
         own_s = view.decode_base_s + view.decode_row_s * decodes
         token_s = _unlike(own_s, usual.base_s + usual.row_s * decodes)
-        prefill_s = (view.prefill_tokens + prompt) * _unlike(view.prompt_token_s, usual.prompt_token_s)
+        prefill_s = (queued + prompt) * _unlike(view.prompt_token_s, usual.prompt_token_s)
     else:
         context = view.context_tokens + prompt
         borrowed = min(view.borrowed_blocks * block_tokens, context)
         served = view.lent_blocks * block_tokens
         token_s = model.step_s(decodes, context, remote_tokens=borrowed, served_tokens=served)
-        queued_s = view.prefill_tokens * model.prefill_s(CHUNK_TOKENS) / CHUNK_TOKENS
+        queued_s = queued * model.prefill_s(CHUNK_TOKENS) / CHUNK_TOKENS
         prefill_s = queued_s + model.prefill_s(prompt)
     if decodes > 1:
         prefill_s *= MIXED
     end_s = outputs * token_s
-    goes_by = view.goes_by(view.blocks_for(prompt))
     memory_s = _memory_s(prompt, output, outputs, request, view, end_s, goes_by=goes_by)
     wait_s = max(_place_s(view, end_s, goes_by=goes_by), memory_s)
     return Prediction(wait_s, wait_s + prefill_s, token_s, output)

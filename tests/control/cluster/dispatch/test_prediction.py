@@ -95,6 +95,15 @@ def test_who_fits_goes_by_those_that_need_more_than_there_is() -> None:
     assert predicted(waiting_blocks=161, prompt=120, output=60, **waiting).wait_s > 0, "its output does not"
 
 
+def test_prompts_of_those_that_it_goes_by_are_computed_after_it() -> None:
+    """Those that wait take 644 tokens of the 700 that are to be computed, or 640."""
+    waiting: dict[str, Any] = {"load": 5, "running": 1, "waiting": 4, "context_tokens": 160, "prefill_tokens": 700}
+    waiting |= {"free_blocks": 60, "growing_blocks": 20}
+    goes_by, behind = predicted(waiting_blocks=161, **waiting), predicted(waiting_blocks=160, **waiting)
+    assert goes_by.first_token_s == pytest.approx(MIXED * (56 + 40) * USUAL_PROMPT_TOKEN_S)
+    assert behind.first_token_s - behind.wait_s == pytest.approx(MIXED * (700 + 40) * USUAL_PROMPT_TOKEN_S)
+
+
 def test_a_full_batch_is_waited_for() -> None:
     """One waits before it for one of four places, of which each is taken for ten steps."""
     full = predicted(load=5, running=4, waiting=1, max_num_seqs=4, usual_output=10)
