@@ -79,9 +79,7 @@ def test_through_any_history_nobody_clearly_worse_is_found(count: int) -> None:
             most = max(one.room_tokens for one in fits if one.load == least)
             assert step_of(found.room_tokens) == step_of(most)
         able = shown.able_to_lend()
-        assert sorted(one.instance_id for one in able) == sorted(
-            one.instance_id for one in calm if one.lendable_blocks
-        )
+        assert sorted(one.instance_id for one in able) == sorted(one.instance_id for one in calm if one.lendable_blocks)
         steps = [step_of(one.lendable_blocks) for one in able]
         assert steps == sorted(steps, reverse=True)
         if count <= SORTED:
