@@ -24,9 +24,8 @@ LEAST_MOVE_BLOCKS = 4
 """Full blocks that leave at once, where there are as many: what a move costs is messages and threads that wake at both
 instances, and hardly its bytes."""
 SOON_TOKENS = 4
-UNSEEN_REDO_S = 0.002
-"""Seconds that a batch stands still for each token that would be computed again, while nothing was seen of what that
-takes."""
+REDO_S = 0.002
+"""Seconds that a sequence stands still for each token it would compute again, before it gives way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,10 +182,9 @@ class MakingRoom:
         return state.worth.pays(choice, now)
 
     def _give_way(self, now: float) -> None:
-        """Preempt the one that costs least to do again. Where this instance has borrowed or lent, only after about as
-        long as that takes: of instances that stand still for each other's memory the one with the least to lose gives
-        way, and none loses much more by standing still. So it is with one that reclaims what it has lent, and may not
-        borrow before it is home."""
+        """Preempt the one that costs least to do again. Where this instance has borrowed or lent, after a while that is
+        the longer the more that is: of instances that stand still for each other's memory the one with the least
+        to lose gives way. So it is with one that reclaims what it has lent, and may not borrow before it is home."""
         victims = [
             Victim(seq.request_id, seq.age, seq.num_computed, seq.placement.num_local_slots > 0)
             for seq in self._state.running()
@@ -197,8 +195,7 @@ class MakingRoom:
         shares = bool(self._state.owed) or self._state.loans.num_blocks > 0
         may_help = (self._state.has_creditors and shares) or (self._state.is_one_sided and self._state.is_short)
         if may_help and self._give_way_at == math.inf:
-            redo_s = victim.redo_tokens * (self._state.scheduler.times.prompt_token_s or UNSEEN_REDO_S)
-            pause_s = min(LONGEST_RETRY_S, redo_s) * (0.5 + self._entropy.random())
+            pause_s = min(LONGEST_RETRY_S, REDO_S * victim.redo_tokens) * (0.5 + self._entropy.random())
             self._give_way_at = now + pause_s
             self._relieve_again.set("give way", self._give_way_at)
         elif not may_help or now >= self._give_way_at:

@@ -177,29 +177,6 @@ def test_when_nobody_lends_who_costs_least_is_preempted_but_the_oldest_and_all_o
     assert young.retry_at > admitting.clock.now()
 
 
-def test_nobody_stands_still_for_longer_than_what_gives_way_takes_to_compute_again() -> None:
-    """By what prompts took here: on a quick machine that is far less than on a slow one."""
-    admitting = Admitting(6)
-    old, young = admitting.run("old", 3), admitting.run("young", 3, arrival=1.0)
-    times = admitting.state.scheduler.times
-    times.observe(0, 10_000, 1.0)
-    place(admitting.state, young, lend(young, "p", 1, debts=admitting.debts))
-    admitting.state.deferred.trim(young)
-    admitting.run("filler", 1, arrival=-1.0)
-    old.request.tokens.append(1)
-    old.uncomputed.add(old.length - 1, old.length)
-    old.placement.cover(old.length)
-    admitting.stall()
-    admitting.make_room()
-    admitting.end(admitting.borrow())
-    admitting.clock.advance(0.4 * young.num_computed * times.prompt_token_s)
-    admitting.make_room()
-    assert young.state is RUNNING
-    admitting.clock.advance(1.2 * young.num_computed * times.prompt_token_s)
-    admitting.make_room()
-    assert young.state is WAITING
-
-
 def test_nobody_is_preempted_when_a_slot_came_free_meanwhile() -> None:
     admitting = Admitting(4, peers=())
     seq = admitting.run("a", 3)
