@@ -95,8 +95,9 @@ class GManager:
             self._tick(now)
         if not self._feed.is_quiet:
             self._commands += self._feed.flush(now, self._subscribers)
-        for instance_id in self._dead.too_many(MOST_JUDGED, self._feed.has_told):
-            self._remove(instance_id)
+        if self._dead.are_too_many:
+            for instance_id in self._dead.oldest(MOST_JUDGED, self._feed.has_told):
+                self._remove(instance_id)
         issued, self._commands = self._commands, []
         return issued
 

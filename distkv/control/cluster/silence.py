@@ -104,17 +104,19 @@ class Dead:
 
     def __init__(self) -> None:
         self._names: dict[str, None] = {}
+        self.are_too_many = False
 
     def put(self, instance_id: str, *, is_dead: bool) -> None:
         """It is from now on, or is not."""
         self._names.pop(instance_id, None)
         if is_dead:
             self._names[instance_id] = None
+        self.are_too_many = len(self._names) > MOST_DEAD
 
-    def too_many(self, most: int, has_told: Callable[[str], bool]) -> list[str]:
-        """The oldest beyond MOST_DEAD, `most` of them at most, that all others know to be dead: who does not know it
-        would keep them."""
-        oldest = islice(self._names, max(0, min(most, len(self._names) - MOST_DEAD)))
+    def oldest(self, most: int, has_told: Callable[[str], bool]) -> list[str]:
+        """Those beyond MOST_DEAD, `most` of them at most, that all others know to be dead: who does not know it would
+        keep them. Only where there are too many."""
+        oldest = islice(self._names, min(most, len(self._names) - MOST_DEAD))
         return list(takewhile(has_told, oldest))
 
     def names(self) -> frozenset[str]:
