@@ -1,8 +1,8 @@
 """`distkv bench attention --device cuda`: the Triton backend beside the device's copy bandwidth and other kernels.
 
 Decode reads every key and value once, so its limit is what the device's memory moves, measured as a copy in the same
-rounds: of contiguous memory, by which decode is judged, and of the same rBlocks. Every contender is a captured graph:
-the figures are of kernels, not of launching them. It goes over all layers of a pool, as a step does.
+rounds: of contiguous memory, by which decode is judged, and of the same rBlocks. Every other contender is a captured
+graph: the figures are of kernels, not of launching them. It goes over all layers of a pool, as a step does.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ def _by_reason(missing: Mapping[str, str]) -> str:
 def _by_turns(
     clock: Clock, contenders: Mapping[str, Work], amounts: Mapping[str, float], case: str, rounds: int
 ) -> Samples:
-    ready = {name: clock.ready(work) for name, work in contenders.items()}
+    ready = {name: work if name == COPY else clock.ready(work) for name, work in contenders.items()}
     return alternate(
         {name: partial(timed_rate, clock, work, amounts[name], case) for name, work in ready.items()}, rounds
     )

@@ -24,9 +24,9 @@ class TorchLinear:
     """A Linear that needs nothing but torch; it keeps W."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self._weight, self._bias = weight, bias
+        self.weight, self.bias = weight, bias
 
     def __call__(self, x: Tensor, /) -> Tensor:
         """See Linear."""
         # On CPUs with AMX, oneDNN pads rows of odd width with what stands behind them, and 0 times NaN is NaN.
-        return F.linear(x.contiguous(), self._weight, self._bias)
+        return F.linear(x.contiguous(), self.weight, self.bias)

@@ -17,6 +17,7 @@ from distkv.kernels.attention.static_decode import StaticDecode, StaticInputs
 from distkv.kernels.backend import Backend
 from distkv.kernels.checksum import has_sums
 from distkv.kernels.layer.fused_qkv import FusedQkv
+from distkv.kernels.layer.linear import Linear
 from distkv.kernels.mail_table import MailTable
 from distkv.kernels.mailbox import Lane
 from distkv.kernels.triton.attention.decode import decode_attention
@@ -28,6 +29,7 @@ from distkv.kernels.triton.attention.templates import SPLIT_KEYS, Shape, count_s
 from distkv.kernels.triton.checksum import sums_of_blocks
 from distkv.kernels.triton.copy import copy_blocks, gather_blocks, scatter_blocks
 from distkv.kernels.triton.first_launches import launch_attention
+from distkv.kernels.triton.linear import TritonLinear
 from distkv.kernels.triton.mail_table import post_rows, take_rows
 from distkv.kernels.triton.mailbox import post_mail, take_mail
 from distkv.kernels.triton.merge import merge_partials
@@ -40,8 +42,9 @@ _DECODE_ROWS = 2
 """Entries of at most so many rows read their keys once per row; more share a tile of the prefill kernel."""
 
 
-_LONG_KEYS = 2 * SPLIT_KEYS
-"""What is measured for such rows holds for longer ones."""
+_USUAL_KEYS, _LONG_KEYS = 4096, 2 * SPLIT_KEYS
+"""What is measured for such rows holds in graphs for those up to SPLIT_KEYS, most of which are short, and for longer
+ones."""
 
 _FP8_CAPABILITY = (8, 9)
 """From Ada on, GPUs convert e4m3."""
@@ -133,8 +136,12 @@ class TritonBackend(Backend):
         assert isinstance(kv, RowKv)
         return store_qkv(qkv, kv, slots, offsets)
 
+    def linear(self, weight: Tensor, bias: Tensor | None) -> Linear:
+        """See Backend."""
+        return TritonLinear(weight, bias)
+
     def linear_name(self, dtype: torch.dtype) -> str:
-        """See Backend: torch's functions call it."""
+        """See Backend: of more than one row."""
         return "cublas" if torch.cuda.is_available() else "torch"
 
     def warm_up(self, num_heads: int, kv: LayerKv, dtype: torch.dtype, windows: Collection[int | None]) -> int:
@@ -144,7 +151,8 @@ class TritonBackend(Backend):
     def static_decode(self, inputs: StaticInputs, kv: LayerKv, most_keys: int) -> StaticDecode:
         """See Backend."""
         shape = Shape.of(inputs.attended, kv.k)
-        config = self._tuned.config(shape, min(most_keys, _LONG_KEYS), len(inputs.attended))
+        keys = _USUAL_KEYS if most_keys <= SPLIT_KEYS else _LONG_KEYS
+        config = self._tuned.config(shape, keys, len(inputs.attended))
         return TritonStaticDecode(inputs, shape, config, count_sms(inputs.attended.device), most_keys)
 
     def gather_blocks(self, pool: Tensor, slots: Tensor) -> Tensor:

@@ -93,6 +93,7 @@ def reduce_parts(  # type: ignore[no-untyped-def]
     DIM: tl.constexpr,
     HEAD_TILE: tl.constexpr,
     PARTS: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     """Rows [first, first + count) of out [rows, HEADS, D] and lse [rows, HEADS], merged into `row` of both, or, without
     an lse, into that of `into`, [rows, HEADS, D] of any type.
@@ -105,7 +106,7 @@ def reduce_parts(  # type: ignore[no-untyped-def]
     peak = tl.full([HEAD_TILE], -float("inf"), tl.float32)
     total = tl.zeros([HEAD_TILE], tl.float32)
     merged = tl.zeros([HEAD_TILE, DIM], tl.float32)
-    for base in tl.range(0, count, PARTS, num_stages=4):
+    for base in tl.range(0, count, PARTS, num_stages=STAGES):
         part = base + tl.arange(0, PARTS)
         pair = (first + part)[None, :] * HEADS + head[:, None]
         is_pair = (part < count)[None, :] & is_head[:, None]

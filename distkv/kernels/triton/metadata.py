@@ -63,7 +63,9 @@ def device_metadata(metadata: AttentionMetadata, device: torch.device) -> Device
 
 def to_device(numbers: NDArray[Any], device: torch.device) -> Tensor:
     """A copy on `device`, ordered before the next kernels of the current stream; nothing waits for it."""
-    return torch.tensor(numbers, pin_memory=device.type == "cuda").to(device, non_blocking=True)
+    host = torch.tensor(numbers)
+    # Torch pins no tensor while it makes it of NumPy's numbers.
+    return (host.pin_memory() if device.type == "cuda" else host).to(device, non_blocking=True)
 
 
 def _copied(metadata: AttentionMetadata, device: torch.device) -> DeviceMetadata:

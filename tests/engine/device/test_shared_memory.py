@@ -26,6 +26,8 @@ def nothing_is_left() -> Iterator[None]:
     if fake_cuda.why_not():
         yield
         return
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()  # what CUDA opens for the process stays open
     before = fake_cuda.living(), len(list(Path("/proc/self/fd").iterdir()))
     yield
     assert (fake_cuda.living(), len(list(Path("/proc/self/fd").iterdir()))) == before

@@ -149,7 +149,7 @@ def test_greedy_tokens_on_a_gpu(tmp_path: Path) -> None:
 def test_graphs_and_no_graphs_on_a_gpu(tmp_path: Path, dtype: str) -> None:
     """Batches of 1 to 9 in one graph store the same keys and values as chunks that run without, within rounding."""
     path = variant(tmp_path, "llama")
-    engine = engine_of(path, dtype, num_slots=512)
+    engine = engine_of(path, dtype, num_slots=1024)
     warm_up(engine.runner, engine.model, engine.pool)
     texts = [prompt_ids(60 + 9 * seed, seed=seed) for seed in range(9)]
     tables = [[engine.table(140, scattered=True) for _ in texts] for _ in range(2)]

@@ -102,9 +102,12 @@ def _decode_kernel(  # type: ignore[no-untyped-def]
     DIM: tl.constexpr,
     P: tl.constexpr,
     HEAD_TILE: tl.constexpr,
+    PROGRAMS: tl.constexpr,
     TILE: tl.constexpr,
     DOT: tl.constexpr,
     FUSED: tl.constexpr,
+    MERGED_HEADS: tl.constexpr,
+    MERGED_PARTS: tl.constexpr,
     STAGES: tl.constexpr,
     PERSISTENT: tl.constexpr,
 ):
@@ -113,13 +116,18 @@ def _decode_kernel(  # type: ignore[no-untyped-def]
         for program in tl.range(tl.program_id(0), num_programs, tl.num_programs(0)):
             _attend_item(
                 program, q, k, v, out, lse, into, items, counters, slots, starts, positions, alibi, scale, q_stride,
-                slot_stride, window, HEADS, KV_HEADS, D, DIM, P, HEAD_TILE, TILE, DOT, FUSED, STAGES
+                slot_stride, window, HEADS, KV_HEADS, D, DIM, P, HEAD_TILE, PROGRAMS, TILE, DOT, FUSED,
+                MERGED_HEADS, MERGED_PARTS, STAGES
             )  # fmt: skip
     else:
-        _attend_item(
-            tl.program_id(0), q, k, v, out, lse, into, items, counters, slots, starts, positions, alibi, scale,
-            q_stride, slot_stride, window, HEADS, KV_HEADS, D, DIM, P, HEAD_TILE, TILE, DOT, FUSED, STAGES
-        )  # fmt: skip
+        program = tl.program_id(0)
+        # Of an item of no parts, which is nobody's, this is all: a captured launch may have more of these than others.
+        if tl.load(items + program // PROGRAMS * 12 + 8) > 0:
+            _attend_item(
+                program, q, k, v, out, lse, into, items, counters, slots, starts, positions, alibi, scale, q_stride,
+                slot_stride, window, HEADS, KV_HEADS, D, DIM, P, HEAD_TILE, PROGRAMS, TILE, DOT, FUSED,
+                MERGED_HEADS, MERGED_PARTS, STAGES
+            )  # fmt: skip
 
 
 @triton.jit
@@ -147,21 +155,24 @@ def _attend_item(  # type: ignore[no-untyped-def]
     DIM: tl.constexpr,
     P: tl.constexpr,
     HEAD_TILE: tl.constexpr,
+    PROGRAMS: tl.constexpr,
     TILE: tl.constexpr,
     DOT: tl.constexpr,
     FUSED: tl.constexpr,
+    MERGED_HEADS: tl.constexpr,
+    MERGED_PARTS: tl.constexpr,
     STAGES: tl.constexpr,
 ):
     """program: of num_programs, those of one item follow each other. scale: of the scores, with log2 e folded in, so
     that exponentials are powers of 2. items: DecodePlan's; one of no parts is nobody's: it fills up the launch of a
-    captured graph."""
+    captured graph. PROGRAMS: of an item."""
     GROUP: tl.constexpr = HEADS // KV_HEADS
-    TILES: tl.constexpr = (GROUP + HEAD_TILE - 1) // HEAD_TILE
-    tile = program % (KV_HEADS * TILES)
+    TILES: tl.constexpr = PROGRAMS // KV_HEADS
+    tile = program % PROGRAMS
     kv_head = tile // TILES
     first_head = kv_head * GROUP + tile % TILES * HEAD_TILE
     # In the order of plan.Item.
-    item = items + program // (KV_HEADS * TILES) * 12
+    item = items + program // PROGRAMS * 12
     first_block = tl.load(item)
     num_blocks = tl.load(item + 1).to(tl.int32)
     num_keys = tl.load(item + 2).to(tl.int32)
@@ -172,7 +183,7 @@ def _attend_item(  # type: ignore[no-untyped-def]
     part = tl.load(item + 7).to(tl.int32)
     num_parts = tl.load(item + 8).to(tl.int32)
     first_part = tl.load(item + 9)
-    counter = counters + tl.load(item + 10) * (KV_HEADS * TILES) + tile
+    counter = counters + tl.load(item + 10) * PROGRAMS + tile
     keys_per_item = tl.load(item + 11).to(tl.int32)
     last_head = tl.where(num_parts > 0, tl.minimum(first_head + HEAD_TILE, (kv_head + 1) * GROUP), 0)
     slots += first_block
@@ -240,7 +251,11 @@ def _attend_item(  # type: ignore[no-untyped-def]
         if tl.atomic_add(counter, 1, sem="acq_rel") == num_parts - 1:
             # The next layer's launch counts from 0 again.
             tl.store(counter, 0)
-            reduce_parts(out, lse, into, out_row, first_part, num_parts, head, last_head, HEADS, D, DIM, HEAD_TILE, 1)
+            merged = first_head + tl.arange(0, MERGED_HEADS)
+            reduce_parts(
+                out, lse, into, out_row, first_part, num_parts, merged, last_head, HEADS, D, DIM, MERGED_HEADS,
+                MERGED_PARTS, 1
+            )  # fmt: skip
 
 
 @triton.jit(do_not_specialize_on_alignment=["lse", "split_rows"])
@@ -252,4 +267,4 @@ def _reduce_kernel(  # type: ignore[no-untyped-def]
     row, first, count = tl.load(split_row), tl.load(split_row + 1), tl.load(split_row + 2).to(tl.int32)
     head = tl.program_id(0) % HEADS + tl.arange(0, 1)
     last_head = tl.where(count > 0, HEADS, 0)
-    reduce_parts(out, lse, into, row, first, count, head, last_head, HEADS, D, DIM, 1, PARTS)
+    reduce_parts(out, lse, into, row, first, count, head, last_head, HEADS, D, DIM, 1, PARTS, 4)

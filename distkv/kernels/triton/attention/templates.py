@@ -23,12 +23,18 @@ SPLIT_KEYS = 32 << 10
 FUSED_PARTS = 32
 """Partials of a row that the program which ends last merges in one go."""
 
-_TILE_BYTES = 16 << 10
-"""K of one tile: with V and three stages, 64 KiB on their way, three programs share a multiprocessor's memory."""
+_TILE_BYTES, _TILE_KEYS = 16 << 10, 64
+"""Of K in one tile at most. With V and two stages, 32 KiB of it on their way, three programs share a multiprocessor."""
 
-_LEAST_TILES = 4
+_LEAST_TILES = 2
 """Tiles a program is worth starting for."""
 
+
+_MANY_PROGRAMS = 128
+"""From so many on, before any row is divided, a launch fills a large GPU by itself."""
+
+_MERGED_NUMBERS = 8192
+"""Of partials in the registers of a program."""
 
 _DIVISIONS = 64
 """That are compared for a persistent grid."""
@@ -64,6 +70,16 @@ class Shape:
     def head_tile(self) -> int:
         """Query heads of one program: a group, padded to what a matrix product takes, as far as registers hold it."""
         return min(max(16, _power_of_2(self.heads // self.kv_heads)), 64 if self.dot_bytes == 2 else 16)
+
+    @property
+    def merged_heads(self) -> int:
+        """Query heads of one program, padded no further than to a power of 2: what merges their partials."""
+        return min(self.head_tile, _power_of_2(self.heads // self.kv_heads))
+
+    @property
+    def merged_parts(self) -> int:
+        """Partials that it reads at a time: all before it uses the first."""
+        return max(1, min(FUSED_PARTS, _MERGED_NUMBERS // (self.merged_heads * self.padded_dim)))
 
     @property
     def padded_dim(self) -> int:
@@ -123,13 +139,23 @@ def count_sms(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else _INTERPRETED_SMS
 
 
-def heuristic(shape: Shape) -> Config:
-    """A config that needs no measurement: three resident programs with two tiles of each on their way, in two waves."""
-    tile = min(max(_TILE_BYTES // (shape.padded_dim * shape.dot_bytes), 16), 128)
+def heuristic(shape: Shape, rows: int = 1) -> Config:
+    """A config that needs no measurement. With few rows, few programs, and two tiles of each on their way; with many,
+    one tile less where tiles are large, so that three programs have room on a multiprocessor."""
+    tile = min(max(_TILE_BYTES // (shape.padded_dim * shape.dot_bytes), 16), _TILE_KEYS)
     # Products of float32 and the widening of 8-bit numbers are done in registers, which more warps have more of.
     is_16_bit = shape.kv_dtype in ("bfloat16", "float16") and shape.dot_bytes == 2
     warps = 4 if is_16_bit and shape.head_tile * shape.padded_dim <= 64 * 128 else 8
-    return Config(tile, num_warps=warps, num_stages=4 if shape.kv_dtype == "float8_e4m3fn" else 3, programs_per_sm=6)
+    stages = 4 if shape.kv_dtype == "float8_e4m3fn" else 3
+    if rows * shape.programs_per_item < _MANY_PROGRAMS:
+        return Config(tile, warps, stages, programs_per_sm=2)
+    is_large = is_16_bit and tile * shape.padded_dim * shape.dot_bytes >= _TILE_BYTES
+    return Config(tile, warps, stages - is_large, programs_per_sm=4)
+
+
+def heuristics(shape: Shape) -> tuple[Config, ...]:
+    """All that `heuristic` may return."""
+    return tuple(dict.fromkeys(heuristic(shape, rows) for rows in (1, _MANY_PROGRAMS)))
 
 
 def divide(keys: NDArray[np.int64], shape: Shape, config: Config, num_sms: int) -> tuple[Template, int]:

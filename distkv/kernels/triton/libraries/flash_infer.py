@@ -70,8 +70,9 @@ class FlashInfer:
         ends: tuple[Tensor, ...] = (pages.first_page, pages.slots, pages.last_tokens)
         if bool((pages.rows == 1).all()):
             tensor_cores = shape.heads // shape.kv_heads >= _TENSOR_CORE_GROUP
+            # What it chooses itself on Hopper, "fa3", does not divide a sequence: a long one has a program per KV head.
             self._wrapper: Any = flashinfer.BatchDecodeWithPagedKVCacheWrapper(
-                workspace, "HND", use_tensor_cores=tensor_cores
+                workspace, "HND", use_tensor_cores=tensor_cores, backend="fa2"
             )
             more = {}
         else:

@@ -35,7 +35,10 @@ from distkv.kernels.triton.tuning.tuned_table import (
 
 T = TypeVar("T")
 
-CASES = ((1 << 10, 1), (8 << 10, 1), (32 << 10, 1), (128 << 10, 1), (1 << 10, 64), (4 << 10, 64), (32 << 10, 8))
+CASES = (
+    *((keys << 10, 1) for keys in (1, 8, 32, 128)),
+    (2 << 10, 8), (32 << 10, 8), (8 << 10, 16), (2 << 10, 32), (1 << 10, 64), (4 << 10, 64),
+)  # fmt: skip
 """Keys of a row and rows, that cover each template with few and many programs. In bfloat16, 8 KV heads of 128 numbers
 take 1 GiB of each layer for the largest."""
 

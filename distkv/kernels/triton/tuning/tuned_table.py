@@ -23,7 +23,7 @@ import structlog
 import triton
 
 from distkv.kernels.triton.attention.prefill_tiles import Tiles
-from distkv.kernels.triton.attention.templates import Config, Shape, heuristic
+from distkv.kernels.triton.attention.templates import Config, Shape, heuristic, heuristics
 
 T = TypeVar("T")
 
@@ -121,12 +121,12 @@ class TunedTable:
         """For rows of up to `keys` keys each."""
         cases = self._by_shape.get(shape.key)
         if not cases:
-            return heuristic(shape)
+            return heuristic(shape, rows)
         return cases[_nearest(cases, keys, rows)].config
 
     def configs(self, shape: Shape) -> set[Config]:
         """All that `config` may return for a shape."""
-        return {one.config for one in self._by_shape.get(shape.key, {}).values()} or {heuristic(shape)}
+        return {one.config for one in self._by_shape.get(shape.key, {}).values()} or set(heuristics(shape))
 
     def leave_out(self, shape: Shape, config: Config) -> bool:
         """Forgets what was measured with that config's kernel, which is no good here. False if nothing was."""
@@ -204,15 +204,20 @@ def source_hash() -> str:
 
 
 def candidates(shape: Shape) -> list[Config]:
-    """The heuristic's config and those around it, and persistent grids with its tiles."""
+    """The heuristic's configs and those around them, and persistent grids with their tiles; the likeliest first."""
     first = heuristic(shape)
-    tiles = [tile for tile in (first.tile_keys // 2, first.tile_keys, first.tile_keys * 2) if 16 <= tile <= 128]
-    around = itertools.product(tiles, (4, 8), (2, 3, 4), (3, 6, 12))
-    persistent = [
+    tiles = [tile for tile in (first.tile_keys, first.tile_keys // 2, first.tile_keys * 2) if 16 <= tile <= 128]
+    found = list(heuristics(shape))
+    for tile in tiles:
+        around = itertools.product((first.num_warps,), (2, 3, 4), (2, 3, 4, 6, 12))
+        found += [Config(tile, *numbers) for numbers in around]
+    found += [
         replace(first, num_stages=stages, programs_per_sm=rounds * resident, resident=resident)
-        for stages, resident, rounds in itertools.product((3, 4), (2, 3, 4), (2, 4))
+        for stages, resident, rounds in itertools.product((2, 3, 4), (2, 3, 4), (1, 2, 4))
     ]
-    return [first, *(config for numbers in around if (config := Config(*numbers)) != first), *persistent]
+    other_warps = 12 - first.num_warps  # 4 or 8
+    found += [Config(first.tile_keys, other_warps, *numbers) for numbers in itertools.product((2, 3, 4), (2, 4, 8))]
+    return list(dict.fromkeys(found))
 
 
 def best_of(

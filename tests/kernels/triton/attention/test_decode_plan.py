@@ -73,7 +73,7 @@ def test_long_items_go_first() -> None:
 
 
 def test_a_window_bounds_the_work() -> None:
-    assert plan_of([100_000], [1], window=64).num_items == 1
+    assert plan_of([100_000], [1], window=32).num_items == 1
     assert plan_of([100_000], [1]).template is Template.DEEP_SPLIT
 
 

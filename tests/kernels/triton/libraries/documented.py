@@ -36,8 +36,15 @@ class _Wrapper:
 
     causal = False
 
-    def __init__(self, float_workspace_buffer: Tensor, kv_layout: str = "NHD", use_tensor_cores: bool = False) -> None:
-        assert kv_layout == "HND" and not float_workspace_buffer.any()
+    def __init__(
+        self,
+        float_workspace_buffer: Tensor,
+        kv_layout: str = "NHD",
+        use_tensor_cores: bool = False,
+        *,
+        backend: str = "auto",
+    ) -> None:
+        assert kv_layout == "HND" and not float_workspace_buffer.any() and backend in ("auto", "fa2", "fa3")
         self.use_tensor_cores = use_tensor_cores
 
     def _plan(
