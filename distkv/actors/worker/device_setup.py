@@ -31,9 +31,7 @@ def set_up(settings: EngineSettings) -> Device:
         "cores": list(settings.cores),
         "why": device.why,
     }
-    if settings.device == "auto" and device.unproven is not None:
-        structlog.get_logger().warning("kernels", **facts, unproven=device.unproven)
-    elif device.backend.name == TORCH and settings.cpu_kernels == "auto":
+    if device.backend.name == TORCH and settings.cpu_kernels == "auto":
         structlog.get_logger().warning("kernels", **facts)
     else:
         structlog.get_logger().info("kernels", **facts)

@@ -97,7 +97,7 @@ class Worker:
         self._spec = spec
         engine, data = spec.engine, spec.data
         self._pipe = pipe
-        self._computes = "; ".join(filter(None, (str(device.place), device.unproven)))
+        self._computes = str(device.place)
         self._log = structlog.get_logger()
         started = time.monotonic()
         with device.stream():

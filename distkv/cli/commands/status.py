@@ -49,7 +49,7 @@ def status_tables(statuses: Sequence[Status], cluster: ClusterState | None = Non
         counts = (blocks.total, blocks.free, blocks.local, blocks.lent, blocks.reserved, one.borrowed_blocks)
         state = Text(printable(one.state), style=STATE_STYLE.get(one.state, ""))
         instances.add_row(Text(printable(one.instance_id)), state, *map(str, (*counts, one.running, one.waiting)))
-    parts: list[RenderableType] = [instances, *_unproven(statuses)]
+    parts: list[RenderableType] = [instances]
     if cluster is not None and cluster.debts:
         parts += ["", _debts(cluster)]
     if cluster is not None and cluster.plans:
@@ -98,16 +98,6 @@ def _runs(cluster: ClusterState) -> Table:
     if cluster.num_runs > MAX_PLANS:
         table.caption = f"the newest of {cluster.num_runs}"
     return table
-
-
-def _unproven(statuses: Sequence[Status]) -> list[Text]:
-    """A line for each device of which something is not proven."""
-    names: dict[str, list[str]] = {}
-    for one in (status.instance for status in statuses):
-        device, _, unproven = one.computes.partition("; ")
-        if unproven:
-            names.setdefault(f"on {device}: {unproven}", []).append(one.instance_id)
-    return [Text(printable(f"{', '.join(who)} {what}"), style="yellow") for what, who in names.items()]
 
 
 def _requests(requests: Sequence[RequestStatus]) -> Table:

@@ -52,17 +52,15 @@ class Device(ABC):
     """What an instance computes with. Threads compute only inside a stream of their own.
 
     place: of tensors that kernels read and write. backend: its kernels. is_async: operations return before they are
-    done, in order within a stream. why: it was chosen, in words, for the log. unproven: what is not known of such
-    devices, in words; None if nothing. unit: the same word in all processes that compute with this piece of hardware in
-    turns; empty where they do not. sharing: gives memory that GPUs of other processes of the host map; None where there
-    is none, for `why_not_sharing`.
+    done, in order within a stream. why: it was chosen, in words, for the log. unit: the same word in all processes that
+    compute with this piece of hardware in turns; empty where they do not. sharing: gives memory that GPUs of other
+    processes of the host map; None where there is none, for `why_not_sharing`.
     """
 
     place: torch.device
     backend: Backend
     is_async: bool
     why: str
-    unproven: str | None = None
     unit: str = ""
     sharing: MemorySharing | None = None
     why_not_sharing: str = "peers map no memory of this device"

@@ -19,9 +19,6 @@ from torch import Tensor
 from distkv.engine.sampling.draws import Numbers, Shape, Tables
 from distkv.engine.sampling.seen import SeenTokens
 
-_PARTS = 32
-"""Of a row of logits; most vocabularies are multiples of it."""
-
 # Beyond any logit, and far enough from the largest float64 that differences of two stay finite.
 _HUGE = 1e300
 
@@ -45,17 +42,7 @@ def argmax(logits: Tensor) -> Tensor:
     """int64 [N]: the token of each row of float32 logits [N, vocab] when nothing but its likelihood counts; of equals
     the first."""
     # numpy looks through a row in a tenth of the time that torch takes.
-    return argmax_of_parts(logits) if logits.is_cuda else torch.from_numpy(logits.numpy().argmax(-1))
-
-
-def argmax_of_parts(logits: Tensor) -> Tensor:
-    """The same on GPUs, where torch looks through a row with one multiprocessor: with one for each part of it."""
-    rows, vocab = logits.shape
-    if vocab % _PARTS:
-        return logits.argmax(-1)
-    largest, places = logits.view(rows, _PARTS, vocab // _PARTS).max(-1)
-    part = largest.argmax(-1, keepdim=True)
-    return (part * (vocab // _PARTS) + places.gather(1, part)).squeeze(1)
+    return logits.argmax(-1) if logits.is_cuda else torch.from_numpy(logits.numpy().argmax(-1))
 
 
 def _penalized(scores: Tensor, numbers: Numbers, rows: Tensor, shape: Shape, seen: SeenTokens) -> Tensor:

@@ -33,7 +33,7 @@ class WorkerReady(Message, frozen=True):
     vocab_size: Count  #: token ids must be below it
     max_positions: Count  #: positions the model was made for, rope scaling included, in tokens
     serves: str = ""  #: as in `Join`
-    computes: Reason = ""  #: the device, with what is not proven of it in words
+    computes: Reason = ""  #: the device
 
 
 class SeqResult(Value, frozen=True, omit_defaults=True):

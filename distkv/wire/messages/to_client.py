@@ -109,7 +109,7 @@ class InstanceStatus(Value, frozen=True):
     waiting: Count  #: requests that wait for memory
     counters: Counters  #: see `Counters`
     serve_fraction: Share = 0.0  #: of the time of its own steps of late, what serving its debtors took
-    computes: Reason = ""  #: its device, with what is not proven of it in words; empty until its worker is ready
+    computes: Reason = ""  #: its device; empty until its worker is ready
 
     @classmethod
     def of(

@@ -12,11 +12,9 @@ import torch
 from structlog.testing import capture_logs
 
 from distkv.actors.worker import device_setup
-from distkv.engine.device.cpu import CpuDevice
 from distkv.errors import ConfigError
 from distkv.kernels.cpu import dispatch
 from distkv.kernels.cpu.calls.library import Library
-from distkv.kernels.cpu.torch_backend import TorchBackend
 from tests.actors.worker.test_spec import SPEC
 
 ONE = msgspec.structs.replace(SPEC.engine, threads=1, cpu_affinity=None)
@@ -62,16 +60,3 @@ def test_the_process_stays_on_its_cores() -> None:
     core = max(os.sched_getaffinity(0))
     device_setup.set_up(msgspec.structs.replace(ONE, cpu_affinity=str(core)))
     assert os.sched_getaffinity(0) == {core}
-
-
-@pytest.mark.parametrize(("wanted", "levels"), [("auto", ["warning"]), ("cpu", ["info"])])
-def test_what_is_unproven_is_a_warning_where_nobody_asked_for_it(
-    monkeypatch: pytest.MonkeyPatch, wanted: str, levels: list[str]
-) -> None:
-    device = CpuDevice(TorchBackend())
-    device.unproven = "nobody has tried it"
-    monkeypatch.setattr(device_setup, "choose_device", lambda *_: device)
-    with capture_logs() as logs:
-        device_setup.set_up(msgspec.structs.replace(ONE, device=wanted, cpu_kernels="torch"))
-    assert [line["log_level"] for line in logs] == levels
-    assert logs[0].get("unproven") == ("nobody has tried it" if wanted == "auto" else None)

@@ -55,19 +55,11 @@ def test_what_lies_elsewhere_is_seen_however_many_wait():
     assert lines[first + 3] == "w0 i0 0 0% nowhere yet"
 
 
-def test_what_is_not_proven_of_a_device_is_said_once():
-    told = [status("i0", computes="cuda:0; not tried yet"), status("i1", computes="cuda:0; not tried yet")]
-    out = io.StringIO()
-    Console(file=out, width=120).print(status_tables([*told, status("i2", computes="cpu")]))
-    assert [line for line in out.getvalue().splitlines() if "tried" in line] == ["i0, i1 on cuda:0: not tried yet"]
-
-
 @pytest.mark.parametrize("width", [40, 200])
 def test_names_from_elsewhere_cannot_move_the_cursor(width):
     found = status(
         "i" + HOSTILE,
         state="ready" + HOSTILE,
-        computes=f"x; {HOSTILE}",
         requests=(request("r" + HOSTILE, "i", ("c" + HOSTILE, 5)),),
     )
     views: list[RenderableType] = [status_tables([found])]

@@ -24,7 +24,7 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from distkv.engine.sampling.distribution import argmax, argmax_of_parts, choose
+from distkv.engine.sampling.distribution import argmax, choose
 from distkv.engine.sampling.draws import Draw, completing, noise, tables_of
 from distkv.engine.sampling.history import Histories
 from distkv.engine.sampling.seen import SeenTokens
@@ -142,12 +142,11 @@ def test_equal_logits_at_the_edge_of_top_k_all_stay() -> None:
     assert {int(sample(row, sampling, position)) for position in range(200)} == {1, 2, 3}
 
 
-@pytest.mark.parametrize(("rows", "vocab"), [(0, 64), (1, 32), (9, 96), (9, 97)])
+@pytest.mark.parametrize(("rows", "vocab"), [(0, 64), (9, 97)])
 def test_of_equal_logits_the_first_is_the_likeliest(rows: int, vocab: int) -> None:
-    """Looked for in parts as on a GPU, too."""
     numbers = torch.randint(0, 4, (rows, vocab), generator=torch.Generator().manual_seed(vocab)).float()
     first = [row.index(max(row)) for row in numbers.tolist()]
-    assert argmax(numbers).tolist() == argmax_of_parts(numbers).tolist() == first
+    assert argmax(numbers).tolist() == first
 
 
 def test_temperature_zero_and_almost_zero_are_greedy() -> None:

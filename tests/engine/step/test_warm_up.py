@@ -13,7 +13,6 @@ import torch
 pytest.importorskip("triton", reason="Triton is not installed: it comes with the extra 'gpu'")
 
 from triton.runtime.interpreter import InterpretedFunction
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 from distkv.engine.sampling import logprobs, sampler
 from distkv.engine.step.warm_up import warm_up
@@ -54,8 +53,6 @@ def _compiled(value: Any, is_specialized: bool, is_aligned: bool) -> Any:
             return None
         case torch.Tensor():
             return str(value.dtype), is_specialized and is_aligned and value.data_ptr() % 16 == 0
-        case TensorDescriptor():
-            return str(value.base.dtype), tuple(value.block_shape)
         case tuple():
             return tuple(_compiled(one, is_specialized, is_aligned) for one in value)
         case int():

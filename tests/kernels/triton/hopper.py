@@ -28,7 +28,6 @@ from distkv.kernels.mailbox import Lane
 from distkv.kernels.triton.attention.decode import decode_attention
 from distkv.kernels.triton.attention.decode_plan import decode_plan
 from distkv.kernels.triton.attention.prefill import prefill_attention
-from distkv.kernels.triton.attention.prefill_tiles import Tiles, takes
 from distkv.kernels.triton.attention.templates import Shape, Template, heuristic
 from distkv.kernels.triton.backend import TritonBackend
 from distkv.kernels.triton.checksum import sums_of_blocks
@@ -43,7 +42,7 @@ from distkv.kernels.triton.ops import TritonOps
 @dataclass(frozen=True)
 class Case:
     """Heads, types and blocks that kernels are compiled for, and contexts that they are not. is_whole: with every size
-    of tiles and of merges, and not only the first and the largest."""
+    of merges, and not only the first and the largest."""
 
     heads: int = 32
     kv_heads: int = 8
@@ -65,11 +64,6 @@ class Case:
         """How many parts are merged into one."""
         return (3, 8, 16, 32) if self.is_whole else (3, 32)
 
-    @property
-    def described(self) -> tuple[Tiles, ...]:
-        """Tiles that are read by descriptors, where the shape has such."""
-        return BY_DESCRIPTORS if self.is_whole else BY_DESCRIPTORS[:1]
-
     def queries(self, rows: int) -> torch.Tensor:
         """[rows, Hq, D]"""
         return torch.zeros(rows, self.heads, self.dim, dtype=self.q_dtype)
@@ -89,9 +83,6 @@ CASES = {
 
 _ODD_BYTES = 4104
 """Of an rBlock that is no multiple of 16 bytes: every other one begins between two of them."""
-
-
-BY_DESCRIPTORS = (Tiles(128, 64, 8, 3, described=True), Tiles(64, 64, 4, 2, described=True))
 
 
 class NoDriver:
@@ -126,7 +117,6 @@ def describe(name: str, asm: dict[str, Any]) -> dict[str, Any]:
         "stored_bytes": max(map(_stored_bytes, re.findall(r"st\.global\S*", asm["ptx"])), default=0),
         "loads": sorted(set(re.findall(r"ld\.[\w.:]*(?:volatile|relaxed|acquire)[\w.:]*", asm["ptx"]))),
         "atomics": sorted(set(re.findall(r"atom\.[\w.]+", asm["ptx"]))),
-        "tma": "cp.async.bulk.tensor" in asm["ptx"],
         "tensor_cores": "wgmma" in asm["ptx"] or "mma.sync" in asm["ptx"],
     }
 
@@ -165,9 +155,6 @@ def attend(case: Case) -> None:
             backend.merge([part] * count)
         many = device_metadata(metadata, q.device), torch.ones(1, dtype=torch.int32), 300
         prefill_attention(q, kv.k, kv.v, *many, *part, 0.1, None, slopes, splits=2)
-        for tiles in case.described:
-            if takes(tiles, Shape.of(q, kv.k), not case.alibi):
-                prefill_attention(q, kv.k, kv.v, *many, *part, 0.1, tiles=tiles)
 
 
 def persistent_decode(case: Case) -> None:

@@ -54,14 +54,9 @@ def test_kernels_compile_for_hopper(case: str, compiled_before: Path) -> None:
         (take,) = (kernel for kernel in kernels if kernel["kernel"] == f"_take{mail}_kernel")
         assert take["loads"] == ["ld.volatile.global.b32", "ld.volatile.global.b64"] and not take["atomics"]
     assert names.count("_sums_kernel") == 1, "a kernel was compiled again for another size"
-    by_descriptors = [kernel for kernel in kernels if kernel["tma"]]
-    takes_them = case in ("llama", "llama, 40k keys", "blocks of 128 tokens", "dim 256")
-    assert len(by_descriptors) == (len(hopper.CASES[case].described) if takes_them else 0)
     for kernel in kernels:
         if case != "float32":
             # Some bytes, outside of loops, do no harm.
-            if kernel["tma"] and case == "dim 256":
-                continue  # candidates of tuning, which finds out what they are worth
             assert kernel["stack_bytes"] <= 128, f"registers are spilled: {kernel}"
         if kernel["kernel"] == "_decode_kernel" and case.startswith("llama"):
             assert kernel["registers"] <= 168, "a multiprocessor has registers for fewer than three programs"

@@ -72,7 +72,7 @@ def test_nothing_is_left_to_compile(
     shape = Shape.of(q, kv.k)
     cases = [(1024, 1, Config(32, 4, 2, 3)), (32768, 1, Config(64, 8, 3, 6)), (1024, 64, Config(16, 4, 2, 12, 3))]
     measured = [Measured(Case(shape.key, keys, rows), config, 1.0) for keys, rows, config in cases]
-    tiles = [(1024, 1024, Tiles(64, 32, 4, 2)), (9000, 17, Tiles(128, 64, 8, 2, described=True))]
+    tiles = [(1024, 1024, Tiles(64, 32, 4, 2)), (9000, 17, Tiles(128, 64, 8, 2))]
     prefill = [MeasuredTiles(Case(shape.key, keys, rows), one, 1.0) for keys, rows, one in tiles]
     backend = TritonBackend(TunedTable(measured, prefill) if is_tuned else TunedTable())
     assert backend.warm_up(heads[0], kv, q.dtype, windows) > 0
@@ -147,9 +147,7 @@ def test_measured_tiles_that_do_not_fit_are_left_out(
     kv, q = layer(2, torch.bfloat16), torch.zeros(100, 4, DIM, dtype=torch.bfloat16)
     shape = Shape.of(q, kv.k)
     good = MeasuredTiles(Case(shape.key, 1024, 1024), Tiles(64, 32, 4, 2), 1.0)
-    unfit = [
-        MeasuredTiles(Case(shape.key, keys, 100), Tiles(128, 256, 8, 2, described=True), 1.0) for keys in (64, 900)
-    ]
+    unfit = [MeasuredTiles(Case(shape.key, keys, 100), Tiles(128, 256, 8, 2), 1.0) for keys in (64, 900)]
     table = TunedTable(prefill=[good, *unfit])
     backend = TritonBackend(table)
     with structlog.testing.capture_logs() as lines:

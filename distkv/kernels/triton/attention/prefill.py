@@ -2,8 +2,7 @@
 
 A program takes BLOCK_M pairs of a query row and a head of one group, and reads the keys that any of them sees once, in
 tiles of BLOCK_N. Only tiles at the window's edge, at the diagonal and at the last key are masked. Where there are too
-few pairs to fill the device, the keys too are divided between programs, and a second kernel merges. Tiles that need no
-mask may come by tensor descriptors, a piece of a block at a time.
+few pairs to fill the device, the keys too are divided between programs, and a second kernel merges.
 """
 
 from __future__ import annotations
@@ -15,14 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from distkv.kernels.triton.attention.prefill_tiles import (
-    Tiles,
-    descriptors,
-    device_limits,
-    key_splits,
-    prefill_tiles,
-    takes,
-)
+from distkv.kernels.triton.attention.prefill_tiles import Tiles, device_limits, key_splits, prefill_tiles
 from distkv.kernels.triton.attention.templates import Shape
 from distkv.kernels.triton.casts import DOT_TYPES, widened
 from distkv.kernels.triton.metadata import Column, DeviceMetadata, keys_before
@@ -66,8 +58,7 @@ def prefill_attention(
     q: [N, Hq, D]; the numbers of a row lie without gaps. k, v: [slots, Hkv, P, D], strided alike over slots and
     without gaps inside a slot. entries: int32 [E'] on the device, which entries of the metadata; max_rows: the rows of
     the longest of them. out: float32 [R, Hq, D]; lse: float32 [R, Hq], natural log. window, alibi: see
-    `reference.micro_attention`; alibi is float32 [Hq]. tiles: measured ones, which are not taken where the call
-    cannot have them; None chooses. splits: None chooses.
+    `reference.micro_attention`; alibi is float32 [Hq]. tiles: measured ones; None chooses. splits: None chooses.
 
     Raises ValueError for a scale that is not positive: the largest score times another would not be the peak.
     """
@@ -78,8 +69,7 @@ def prefill_attention(
     assert q.stride()[1:] == (shape.head_dim, 1)
     group = shape.heads // shape.kv_heads
     num_sms, shared_bytes = device_limits(q.device)
-    is_plain = window is None and alibi is None
-    if tiles is None or not takes(tiles, shape, is_plain):
+    if tiles is None:
         tiles = prefill_tiles(shape, max_rows * group, alibi is not None, shared_bytes)
     grid = (triton.cdiv(max_rows * group, tiles.rows), shape.kv_heads, len(entries))
     if splits is None:
@@ -93,7 +83,6 @@ def prefill_attention(
         q,
         k,
         v,
-        *descriptors(q, k, v, tiles),
         part_out,
         part_lse,
         metadata.slots,
@@ -133,9 +122,6 @@ def _prefill(  # type: ignore[no-untyped-def]
     q,
     k,
     v,
-    q_box,
-    k_box,
-    v_box,
     out,
     lse,
     slots,
@@ -160,8 +146,7 @@ def _prefill(  # type: ignore[no-untyped-def]
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """scale: of the scores, with log2 e folded in, so that exponentials are powers of 2. q_box, k_box, v_box: tensor
-    descriptors of q, k and v, or None."""
+    """scale: of the scores, with log2 e folded in, so that exponentials are powers of 2."""
     GROUP: tl.constexpr = HEADS // KV_HEADS
     split = tl.program_id(0) % splits
     # The last rows see most keys: they go first, so that no long program starts when the others end.
@@ -199,41 +184,12 @@ def _prefill(  # type: ignore[no-untyped-def]
 
     d = tl.arange(0, BLOCK_D)
     is_query = is_row[:, None] & (d < D)[None, :]
-    if q_box is None:
-        queries = tl.load(q + (q_row * q_stride + head * D)[:, None] + d[None, :], mask=is_query, other=0.0)
-        queries = queries.to(DOT)
-    else:
-        # Rows behind the entry's last are of others, or zeros: what comes of them is not stored.
-        first_row = (tl.load(entry + _FIRST_ROW) + first_pair // GROUP).to(tl.int32)
-        queries = q_box.load([first_row, kv_head * GROUP, 0]).reshape(BLOCK_M, D).to(DOT)
+    queries = tl.load(q + (q_row * q_stride + head * D)[:, None] + d[None, :], mask=is_query, other=0.0).to(DOT)
     if alibi is not None:
         slope = tl.load(alibi + head, mask=is_row, other=0.0) * _LOG2_E
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
     peak = tl.full([BLOCK_M], float("-inf"), tl.float32)
-    if k_box is not None:
-        # All rows see all keys of these tiles, and all of them exist.
-        PIECE: tl.constexpr = min(P, BLOCK_N)
-        end_described = start + tl.maximum(tl.minimum(free_end, end) - start, 0) // BLOCK_N * BLOCK_N
-        for at in tl.range(start, end_described, BLOCK_N):
-            peak_before = peak
-            tile_scores = ()
-            for piece in tl.static_range(BLOCK_N // PIECE):
-                key = at + piece * PIECE
-                k_tile = k_box.load([tl.load(slots + key // P), kv_head, key % P, 0]).reshape(PIECE, D)
-                scores = tl.dot(queries, tl.trans(k_tile.to(DOT)), input_precision="ieee") * scale
-                peak = tl.maximum(peak, tl.max(scores, 1))
-                tile_scores = tile_scores + (scores,)  # type: ignore[assignment]  # noqa: RUF005 (Triton's tuples)
-            decay = tl.exp2(peak_before - peak)
-            total = total * decay
-            acc = acc * decay[:, None]
-            for piece in tl.static_range(BLOCK_N // PIECE):
-                key = at + piece * PIECE
-                v_tile = v_box.load([tl.load(slots + key // P), kv_head, key % P, 0]).reshape(PIECE, D)
-                weights = tl.exp2(tile_scores[piece] - peak[:, None])
-                total += tl.sum(weights, 1)
-                acc = tl.dot(weights.to(DOT), v_tile.to(DOT), acc, input_precision="ieee")
-        start = end_described
     k += kv_head * P * D
     v += kv_head * P * D
     n = tl.arange(0, BLOCK_N)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 
 import torch
 import triton
-from torch import Tensor
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 from distkv.kernels.triton.attention.templates import Shape
 from distkv.kernels.triton.metadata import Column, DeviceMetadata
@@ -23,16 +21,12 @@ _LEAST_TILES = 4
 
 @dataclass(frozen=True)
 class Tiles:
-    """How a program works. rows: pairs of query row and head (BLOCK_M). keys: of one tile (BLOCK_N).
-
-    described: tiles that need no mask come by tensor descriptors (TMA), block by block; `takes` says for which calls.
-    """
+    """How a program works. rows: pairs of query row and head (BLOCK_M). keys: of one tile (BLOCK_N)."""
 
     rows: int
     keys: int
     num_warps: int
     num_stages: int
-    described: bool = False
 
 
 def prefill_tiles(shape: Shape, num_pairs: int, alibi: bool, shared_bytes: int = HOPPER_SHARED_BYTES) -> Tiles:
@@ -64,41 +58,7 @@ def candidates(shape: Shape) -> list[Tiles]:
     """What is worth measuring for many rows without window and ALiBi, the heuristic's first. Few: each
     takes seconds to compile."""
     first = prefill_tiles(shape, FEW_PAIRS + 1, alibi=False)
-    plain = [first, Tiles(128, 128, 8, 2), Tiles(128, 64, 8, 3), Tiles(64, 64, 4, 3)]
-    found = [*plain, *(replace(tiles, described=True) for tiles in plain)]
-    return list(dict.fromkeys(tiles for tiles in found if takes(tiles, shape, True)))
-
-
-def takes(tiles: Tiles, shape: Shape, is_plain: bool) -> bool:
-    """Whether a call over such layers can have such tiles. is_plain: it has neither a window nor ALiBi.
-
-    A descriptor's box is a power of 2 in every dimension and at least what a matrix product takes; the queries of a
-    program are rows of whole groups; and what comes by TMA is multiplied as it is.
-    """
-    if not tiles.described:
-        return True
-    group = shape.heads // shape.kv_heads
-    sizes = group, shape.block_tokens, shape.head_dim
-    return (
-        is_plain
-        and shape.kv_dtype == shape.q_dtype
-        and shape.dot_bytes == 2
-        and all(size & (size - 1) == 0 for size in sizes)
-        and min(shape.block_tokens, shape.head_dim) >= 16
-        and group <= tiles.rows
-    )
-
-
-def descriptors(q: Tensor, k: Tensor, v: Tensor, tiles: Tiles) -> tuple[TensorDescriptor | None, ...]:
-    """Of queries, keys and values: boxes of the rows and the group of a program, and of a block's keys in a tile; none
-    for tiles that come without."""
-    if not tiles.described:
-        return None, None, None
-    group = q.shape[1] // k.shape[1]
-    boxes = [tiles.rows // group, group, q.shape[2]], *[[1, 1, min(k.shape[2], tiles.keys), k.shape[3]]] * 2
-    return tuple(
-        TensorDescriptor(x, list(x.shape), list(x.stride()), box) for x, box in zip((q, k, v), boxes, strict=True)
-    )
+    return list(dict.fromkeys((first, Tiles(128, 128, 8, 2), Tiles(128, 64, 8, 3), Tiles(64, 64, 4, 3))))
 
 
 @cache

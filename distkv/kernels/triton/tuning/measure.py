@@ -49,9 +49,6 @@ PREFILL_CASES = ((8 << 10, 8 << 10), (2 << 10, 2 << 10), (32 << 10, 512))
 _COMPILED_AT_ONCE = 8
 """Kernels: most of the time the compiler needs no Python."""
 
-_CLOSE = 0.03
-"""How far attention of 16-bit numbers by other tiles may be off: sums have another order, and weights are rounded."""
-
 
 def layer_bytes(shape: Shape, keys: int, rows: int) -> int:
     """Of K and V of one layer in the pool of a case."""
@@ -98,8 +95,7 @@ def tune_prefill(
     choices: Iterable[Tiles] | None = None,
     ends_s: float = math.inf,
 ) -> None:
-    """As `tune`, for tiles of prefill, by default `prefill_tiles.candidates(shape)`. Tiles that compute something else
-    than the heuristic's are left out: what copies by descriptors is new in the compiler."""
+    """As `tune`, for tiles of prefill, by default `prefill_tiles.candidates(shape)`."""
     for keys, rows in cases:
         case = Case(shape.key, keys, rows)
         given = list(candidate_tiles(shape) if choices is None else choices)
@@ -165,23 +161,12 @@ def _prefill_of(
     metadata = device_metadata(AttentionMetadata((range(rows),), tables, torch.arange(keys - rows, keys)), device)
     entries = torch.zeros(1, dtype=torch.int32, device=device)
     out, lse = torch.empty(q.shape, device=device), torch.empty(q.shape[:2], device=device)
-
-    def attend(kv: RowKv, tiles: Tiles | None) -> None:
-        scale = shape.head_dim**-0.5
-        prefill_attention(q, kv.k, kv.v, metadata, entries, rows, out, lse, scale, tiles=tiles)
-
-    attend(kvs[0], None)
-    wanted = out.clone(), lse.clone()
+    scale = shape.head_dim**-0.5
 
     def runner(tiles: Tiles) -> Callable[[], None]:
-        attend(kvs[0], tiles)
-        off = max(float((found - other).abs().max()) for found, other in zip((out, lse), wanted, strict=True))
-        if not off <= _CLOSE:
-            raise RuntimeError(f"it computes something else, off by {off:.3g}")
-
         def run() -> None:
             for kv in kvs:
-                attend(kv, tiles)
+                prefill_attention(q, kv.k, kv.v, metadata, entries, rows, out, lse, scale, tiles=tiles)
 
         return run
 

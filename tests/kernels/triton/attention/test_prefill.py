@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -19,13 +16,7 @@ from tests.kernels.triton.types import of_all_types
 pytest.importorskip("triton", reason="Triton is not installed: it comes with the extra 'gpu'")
 
 from distkv.kernels.triton.attention.prefill import prefill_attention
-from distkv.kernels.triton.attention.prefill_tiles import (
-    HOPPER_SHARED_BYTES,
-    Tiles,
-    key_splits,
-    prefill_tiles,
-    takes,
-)
+from distkv.kernels.triton.attention.prefill_tiles import HOPPER_SHARED_BYTES, Tiles, key_splits, prefill_tiles
 from distkv.kernels.triton.attention.templates import Shape
 from distkv.kernels.triton.metadata import device_metadata
 
@@ -241,58 +232,3 @@ def test_keys_are_divided_only_where_programs_are_few() -> None:
     assert key_splits(programs=8, wanted=132, tile_keys=64, metadata=metadata) == 4
     assert key_splits(programs=8, wanted=132, tile_keys=128, metadata=metadata) == 2
     assert key_splits(programs=8, wanted=132, tile_keys=1024, metadata=metadata) == 1
-
-
-BY_DESCRIPTORS = [
-    Tiles(16, 16, 4, 1, described=True),
-    Tiles(32, 64, 4, 2, described=True),
-]
-
-
-@pytest.mark.parametrize("tiles", BY_DESCRIPTORS, ids=str)
-@pytest.mark.parametrize(
-    ("heads", "kv_heads", "dim", "block_tokens"), [(4, 2, 32, 16), (2, 2, 16, 64), (16, 1, 64, 32), (8, 4, 128, 128)]
-)
-def test_tiles_by_descriptors(
-    device: torch.device, tiles: Tiles, heads: int, kv_heads: int, dim: int, block_tokens: int
-) -> None:
-    """Whole tiles before the diagonal, and what is left of them: blocks of a piece, of several, and of part of one."""
-    dtype = torch.float16 if dim == 64 else torch.bfloat16
-    entries = [chunk(143, 150, block_tokens), chunk(3, 9, block_tokens, first_slot=-(-150 // block_tokens))]
-    call = Call(entries, heads=heads, kv_heads=kv_heads, dim=dim, q_dtype=dtype)
-    assert takes(tiles, Shape(heads, kv_heads, dim, block_tokens, *[str(dtype)[6:]] * 2), True)
-    call.check(device, 2e-2 if device.type == "cuda" else 1e-3, tiles=tiles)
-    call.check(device, 2e-2 if device.type == "cuda" else 1e-3, tiles=tiles, splits=2, entries=[0])
-
-
-@pytest.mark.parametrize("tiles", BY_DESCRIPTORS, ids=str)
-@pytest.mark.parametrize("starts", [(32, 48, 96, 128, 160), (96, 112, 128, 144, 160)], ids=["gaps", "no gaps"])
-def test_descriptors_over_any_blocks_and_rows_in_any_order(
-    device: torch.device, tiles: Tiles, starts: tuple[int, ...]
-) -> None:
-    """What a creditor has of a sequence, and positions before, within and behind it."""
-    call = Call([(BlockTable((3, 0, 4, 1, 6), starts, 171, 16), [170, 140, 200, 99, 166, 7])], q_dtype=torch.bfloat16)
-    call.check(device, 2e-2 if device.type == "cuda" else 1e-3, tiles=tiles)
-
-
-@pytest.mark.parametrize(("window", "alibi"), [(7, None), (None, SLOPES)], ids=str)
-def test_calls_that_need_masks_everywhere_have_other_tiles(
-    device: torch.device, window: int | None, alibi: Tensor | None
-) -> None:
-    call = Call([chunk(66, 85)], q_dtype=torch.bfloat16)
-    call.check(device, 2e-2 if device.type == "cuda" else 1e-3, tiles=BY_DESCRIPTORS[0], window=window, alibi=alibi)
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        dict(heads=24), dict(block_tokens=8), dict(block_tokens=48), dict(head_dim=80), dict(kv_dtype="float8_e4m3fn"),
-        dict(q_dtype="float32", kv_dtype="float32"), dict(heads=512), dict(q_dtype="float16"),
-    ],
-    ids=str,
-)  # fmt: skip
-def test_shapes_that_descriptors_do_not_take(changed: dict[str, Any]) -> None:
-    shape, tiles = Shape(32, 8, 128, 16, "bfloat16", "bfloat16"), Tiles(32, 64, 4, 2, described=True)
-    assert takes(tiles, shape, True)
-    assert not takes(tiles, replace(shape, **changed), True)
-    assert takes(replace(tiles, described=False), replace(shape, **changed), True)
