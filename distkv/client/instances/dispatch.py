@@ -39,7 +39,8 @@ class Dispatch:
     A request that fails before its first output because its instance died, cannot be reached or drains is sent to
     another one, MAX_DISPATCHES times in all, while its `timeout_s` has not run out: each try gets what is left of it.
     One that waits where memory is short goes where its instance says that there is some, MAX_MOVES times; one that is
-    too long for its instance goes to one that takes it, if there is any.
+    too long for its instance goes to one that takes it, if there is any. Wherever it goes it keeps its place by what it
+    has waited.
     """
 
     def __init__(self, directory: Directory, submit: Submit) -> None:
@@ -51,7 +52,8 @@ class Dispatch:
         self._go_to, self._moves = "", 0
         self._needed_tokens = 0
         timeout_s = math.inf if submit.timeout_s is None else submit.timeout_s
-        self._deadline_s = asyncio.get_running_loop().time() + timeout_s
+        self._begun_s = asyncio.get_running_loop().time()
+        self._deadline_s = self._begun_s + timeout_s
 
     def __enter__(self) -> Self:
         return self
@@ -131,13 +133,16 @@ class Dispatch:
             raise self._failure or nowhere from None
 
     def _submit_as(self, name: str, target: Target) -> Submit:
-        """What an instance gets: the request by this name, with what is left of its time. It stays at an instance whose
-        own address the user gave."""
-        timeout_s = self._submit.timeout_s
+        """What an instance gets: the request by this name, with what is left of its time, and how long it has waited
+        elsewhere. It stays at an instance whose own address the user gave."""
+        now_s, timeout_s = asyncio.get_running_loop().time(), self._submit.timeout_s
         if timeout_s is not None:
-            timeout_s = max(0.0, self._deadline_s - asyncio.get_running_loop().time())
+            timeout_s = max(0.0, self._deadline_s - now_s)
         can_move = self._moves < MAX_MOVES and target.address != self._directory.address
-        return msgspec.structs.replace(self._submit, request_id=name, timeout_s=timeout_s, can_move=can_move)
+        waited_s = now_s - self._begun_s if self._moves or self._excluded else 0.0
+        return msgspec.structs.replace(
+            self._submit, request_id=name, timeout_s=timeout_s, can_move=can_move, waited_s=waited_s
+        )
 
     def _on_refused(self, target: Target, ended: RequestEnded) -> None:
         """Exclude an instance that does not decide for the cluster: another one takes what is too long for it, or had

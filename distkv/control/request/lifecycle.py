@@ -11,7 +11,7 @@ from distkv.control.commands import Answer, ReleaseGrammar, TellWorker, Tokenize
 from distkv.control.loan.debtor.debts import DebtBook
 from distkv.control.request.answer.output import MakeDecoder, OutputText
 from distkv.control.request.pace import Pace
-from distkv.control.request.request import Request
+from distkv.control.request.request import MOST_WAITED_S, Request
 from distkv.control.request.sequence import SeqState, Sequence
 from distkv.control.rmanager.state import RManagerState
 from distkv.control.schedule.scheduler import InFlight, Planned
@@ -64,7 +64,7 @@ class RequestLifecycle:
         request = Request(
             request_id=submit.request_id,
             route=route,
-            arrival=now,
+            arrival=now - min(submit.waited_s, MOST_WAITED_S),
             params=params,
             seed=params.seed if params.seed is not None else self._entropy.getrandbits(63),
             tokens=event.token_ids[:],

@@ -12,18 +12,21 @@ from distkv.control.request.answer.prompt_report import PromptReport
 from distkv.types import SamplingParams
 from distkv.wire.messages.to_worker import Sampling
 
+MOST_WAITED_S = 30.0
+"""Of what others say that a request has waited, so much counts."""
+
 
 @dataclass(slots=True)
 class Request:
     """A request as a value: from it alone any instance could go on, whatever became of its memory.
 
     tokens: prompt and what was sampled and seen, in four bytes each, for thousands of requests may wait. arrival,
-    deadline, began: on the clock of the instance that owns it; began is when the first step that computes anything for
-    it was sent. bad_words: the tokens of each of `params.bad_words`. ends: ids of tokens that may not come among the
-    first `params.min_tokens`. grammar_id: of what its output must be. can_move: whether its client
-    sends it elsewhere when it is told to. has_history: whether sampling looks at the tokens
-    before. report: of the logprobs of its prompt, if they are wanted. is_plain: its tokens come with nothing
-    else, no logprobs, and no grammar can end it.
+    deadline, began: on the clock of the instance that owns it; arrival is as much before it came as it has waited
+    elsewhere; began is when the first step that computes anything for it was sent. bad_words: the tokens of each of
+    `params.bad_words`. ends: ids of tokens that may not come among the first `params.min_tokens`. grammar_id: of what
+    its output must be. can_move: whether its client sends it elsewhere when it is told to. has_history: whether
+    sampling looks at the tokens before. report: of the logprobs of its prompt, if they are wanted. is_plain: its tokens
+    come with nothing else, no logprobs, and no grammar can end it.
     """
 
     request_id: str

@@ -98,8 +98,8 @@ def reduce_parts(  # type: ignore[no-untyped-def]
     """Rows [first, first + count) of out [rows, HEADS, D] and lse [rows, HEADS], merged into `row` of both, or, without
     an lse, into that of `into`, [rows, HEADS, D] of any type.
 
-    head: [HEAD_TILE], those to merge, up to last_head. PARTS rows are read at a time; later ones rescale what is there,
-    as tiles of attention do.
+    head: [HEAD_TILE], those to merge, up to last_head. PARTS rows are read at a time, and STAGES - 1 times as many
+    ahead; later ones rescale what is there, as tiles of attention do.
     """
     dim = tl.arange(0, DIM)
     is_head = head < last_head

@@ -71,6 +71,7 @@ class SimCluster:
         self._keep_alive_at = 0.0
         self._workers: dict[str, FakeWorker] = {}
         self._submitted: dict[str, c.Tokenized] = {}
+        self._submitted_s: dict[str, float] = {}
         for index, slots in enumerate(pools):
             self.start(f"i{index}", slots)
         self.run(1.0)
@@ -172,6 +173,7 @@ class SimCluster:
         )
         self.owner[request_id] = name
         self._submitted[request_id] = c.Tokenized(submit, ids, client_route(request_id), bad_words, grammar_id)
+        self._submitted_s[request_id] = self.clock.now()
         self._processes.handle(name, self._submitted[request_id])
 
     def cancel(self, request_id: str) -> None:
@@ -244,7 +246,10 @@ class SimCluster:
             request_id, name = self._drawn.moved.pop()
             self.owner[request_id] = name if name in running else running[0]
             first = self._submitted[request_id]
-            again = msgspec.structs.replace(first, submit=msgspec.structs.replace(first.submit, can_move=False))
+            moved = msgspec.structs.replace(
+                first.submit, can_move=False, waited_s=self.clock.now() - self._submitted_s[request_id]
+            )
+            again = msgspec.structs.replace(first, submit=moved)
             self._processes.handle(self.owner[request_id], again)
 
     def _keep_alive(self) -> None:

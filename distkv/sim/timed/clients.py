@@ -61,14 +61,15 @@ class Cluster(Protocol):
 @dataclass(slots=True, eq=False)
 class Sent:
     """A request on its way. name: by which it is known now. at: the instance where it is; empty while none is known.
-    sent_s: when it was sent there. excluded: instances that failed it. times_s: those of its outcome. is_over: whether
-    nothing more becomes of it."""
+    sent_s: when it was sent there, begun_s: when anywhere at first. excluded: instances that failed it. times_s: those
+    of its outcome. is_over: whether nothing more becomes of it."""
 
     outcome: Outcome
     times_s: TokenTimes
     name: str
     at: str = ""
     sent_s: float = 0.0
+    begun_s: float | None = None
     moves: int = 0
     go_to: str = ""
     excluded: tuple[str, ...] = ()
@@ -250,13 +251,15 @@ class Clients:
             self._prompts = array("i", bytes(self._prompts.itemsize * request.prompt_tokens))
         ids = self._prompts[: request.prompt_tokens]
         params = SamplingParams(max_tokens=request.output_tokens, temperature=0.0, ignore_eos=True)
+        sent.at, sent.sent_s = instance_id, self._agenda.now()
+        sent.begun_s = sent.sent_s if sent.begun_s is None else sent.begun_s
         submit = tr.Submit(
             request_id=sent.name,
             params=params,
             prompt_token_ids=memoryview(pack(ids)),
             can_move=sent.moves < MAX_MOVES,
+            waited_s=sent.sent_s - sent.begun_s,
         )
-        sent.at, sent.sent_s = instance_id, self._agenda.now()
         self._at.setdefault(instance_id, {})[sent.name] = None
         if not self._cluster.submit(instance_id, c.Tokenized(submit, ids, client_route(CLIENT))):
             self._forget(sent)

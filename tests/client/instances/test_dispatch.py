@@ -83,6 +83,18 @@ async def test_a_request_goes_where_its_instance_says_that_there_is_memory(start
     assert len(third) == 1 and third[0].startswith("mine~"), "a name that nobody else has there"
 
 
+async def test_a_request_says_wherever_it_goes_how_long_it_has_waited(start_fakes):
+    def late(instance, route, submit):
+        time.sleep(0.05)
+        return moving_to("i1")(instance, route, submit)
+
+    cluster = start_fakes(late, late)
+    async with AsyncClient(cluster.address) as client:
+        await client.submit("x", FOUR)
+    waited = [one.waited_s for instance in cluster.instances for one in instance.of(Submit)]
+    assert waited[0] == 0 and waited == sorted(waited) and waited[1] >= 0.05
+
+
 async def test_an_instance_that_refuses_what_it_was_sent_does_not_decide_for_the_others(start_fakes):
     cluster = start_fakes(moving_to("i1"), refuse, count_up)
     async with AsyncClient(cluster.address) as client:

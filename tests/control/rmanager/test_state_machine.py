@@ -11,6 +11,7 @@ import pytest
 from distkv.control import commands as c
 from distkv.control.blocks import SlotState
 from distkv.control.request.answer.output import NoText
+from distkv.control.request.request import MOST_WAITED_S
 from distkv.control.rmanager.clients import CLIENT_TIMEOUT_S, LAST_S
 from distkv.control.rmanager.drain import RECLAIM_AFTER_S, REMIND_S
 from distkv.control.rmanager.state import RManagerSettings
@@ -32,13 +33,13 @@ CLIENT, PEER, STRANGER = b"client", b"peer", b"stranger"
 class Running:
     """An rManager with two peers, at time 10."""
 
-    def __init__(self, num_blocks: int = 8, **settings: object) -> None:
+    def __init__(self, num_blocks: int = 8, peers: str = "pq", **settings: object) -> None:
         common = {"instance_id": "me", "incarnation": 7, "block_tokens": BLOCK, "vocab_size": 1000}
         self.now = 10.0
         self.rm = RManager(RManagerSettings(num_blocks=num_blocks, **common | settings), NoText, Random(1))
         self.rm.introduce(make_member("me", 7), "model")
-        self.handle(c.FromGManager(tr.Members(version=1, members=(make_member("p"), make_member("q")))))
-        for name in "pq":
+        self.handle(c.FromGManager(tr.Members(version=1, members=tuple(map(make_member, peers)))))
+        for name in peers:
             self.handle(c.FromWorker(fw.Linked(instance_id=name, incarnation=1)))
 
     def handle(self, event: c.Event, after_s: float = 0.0) -> list[object]:
@@ -48,10 +49,10 @@ class Running:
         self.rm.validate()
         return [getattr(command, "body", command) for command in commands]
 
-    def submit(self, name: str = "r", num_tokens: int = 6, max_tokens: int = 4) -> list[object]:
+    def submit(self, name: str = "r", num_tokens: int = 6, max_tokens: int = 4, waited_s: float = 0.0) -> list[object]:
         prompt = tuple(range(num_tokens))
         params = SamplingParams(max_tokens=max_tokens, temperature=0.0)
-        submit = tr.Submit(request_id=name, params=params, **prompt_fields(prompt))
+        submit = tr.Submit(request_id=name, params=params, waited_s=waited_s, **prompt_fields(prompt))
         return self.handle(c.Tokenized(submit, array("i", prompt), CLIENT))
 
     def result(self, step: tw.Step, token: int) -> list[object]:
@@ -89,6 +90,22 @@ def test_a_request_from_its_prompt_to_its_last_token() -> None:
     bodies = running.result(second, 42)
     assert only(bodies, tc.TokenChunk).finish_reason == "length" and only(bodies, tw.Forget).request_ids == ("r",)
     assert running.rm.state.pool.num_free == 8
+
+
+@pytest.mark.parametrize(
+    ("here_s", "waited_s", "first"),
+    [(5.0, 0.0, "here"), (5.0, 4.0, "here"), (5.0, 6.0, "elsewhere"), (MOST_WAITED_S + 1.0, 1e9, "here")],
+)
+def test_who_has_waited_elsewhere_stands_where_that_brings_it(here_s: float, waited_s: float, first: str) -> None:
+    """One has waited for so long when another one comes, and there is memory for one of them. What a client says
+    counts up to a limit."""
+    running = Running(peers="")
+    steps = [body for body in running.submit("runs", 24, 1) if isinstance(body, tw.Step)]
+    running.submit("here", 24, 1)
+    running.now += here_s
+    running.submit("elsewhere", 24, 1, waited_s)
+    bodies = running.result(steps[0], 41)
+    assert [seq.request_id for seq in only(bodies, tw.Step).seqs] == [first]
 
 
 def test_each_channel_has_its_own_messages_and_every_one_of_them_is_handled() -> None:

@@ -8,14 +8,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from distkv.control.request.request import MOST_WAITED_S
 from distkv.control.schedule.admission.waiting import AGED_S
 
 EARMARK_S = 3.0
 """How long memory is kept for a peer's request; it asks again about once a second."""
 TURN_S = 10.0
 """For so long memory is kept for requests of one instance, before it must leave that to others for as long."""
-MOST_WAITED_S = 30.0
-"""Of what an instance says that a request has waited, so much counts."""
 
 
 class Passing:

@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from distkv.control.schedule.admission.passing import EARMARK_S, MOST_WAITED_S, TURN_S, Earmarks, Passing
+from distkv.control.request.request import MOST_WAITED_S
+from distkv.control.schedule.admission.passing import EARMARK_S, TURN_S, Earmarks, Passing
 from distkv.control.schedule.admission.waiting import AGED_S
 
 OURS, THEIRS, OTHERS = ("me", "own"), ("p", "r"), ("q", "r")
