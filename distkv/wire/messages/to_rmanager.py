@@ -279,9 +279,8 @@ class Submit(Message, frozen=True):
     timeout_s: Seconds | None = None
     prompt_token_ids: PackedIdsInPlace | None = None  #: the prompt as token ids, which are taken as they are
     can_move: bool = False  #: the client sends it to another instance when `RequestEnded.go_to` says so
-    waited_s: Seconds = (
-        0.0  #: since it was first sent to an instance; of that up to 30 s count as if it had waited here
-    )
+    #: since it was first sent to an instance; of that up to 30 s count as if it had waited here
+    waited_s: Seconds = 0.0
 
     def __post_init__(self) -> None:
         ids = self.prompt_token_ids
