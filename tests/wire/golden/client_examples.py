@@ -16,7 +16,9 @@ CLIENT_BODIES: dict[str, tuple[str, Control]] = {
     # from a client
     "Submit": (
         "client-1",
-        to_rmanager.Submit(request_id="req-1", prompt="Zwölf Boxkämpfer", params=PARAMS, timeout_s=60.0, can_move=True),
+        to_rmanager.Submit(
+            request_id="req-1", prompt="Zwölf Boxkämpfer", params=PARAMS, timeout_s=60.0, can_move=True, waited_s=2.5
+        ),
     ),
     "Submit/ids": (
         "client-1",
