@@ -17,7 +17,7 @@ from distkv.wire.codec import MAX_MESSAGE_BYTES
 from distkv.wire.messages.common import MAX_REASON
 from distkv.wire.messages.to_client import RequestEnded, TokenChunk
 from distkv.wire.messages.to_rmanager import Cancel, Submit
-from tests.client.fakes import count_up, first_only, refuse
+from tests.client.fakes import count_up, first_only
 from tests.token_ids import prompt_of
 
 FOUR = SamplingParams(max_tokens=4)
@@ -61,45 +61,6 @@ async def test_the_id_of_another_try_is_nobody_elses(start_fakes):
         assert len(set(names)) == 3
         await stream.aclose()
         await others.aclose()
-
-
-def moving_to(name):
-    def serve(instance, route, submit):
-        if not submit.can_move:
-            return count_up(instance, route, submit)
-        ended = RequestEnded(request_id=submit.request_id, kind="failed", reason="memory", retryable=True, go_to=name)
-        return [ended]
-
-    return serve
-
-
-async def test_a_request_goes_where_its_instance_says_that_there_is_memory(start_fakes):
-    cluster = start_fakes(moving_to("i2"), count_up, count_up)
-    async with AsyncClient(cluster.address) as client:
-        output = await client.submit("x", FOUR, request_id="mine")
-    assert output.token_ids == [0, 1, 2, 3] and output.request_id == "mine"
-    first, second, third = ([one.request_id for one in instance.of(Submit)] for instance in cluster.instances)
-    assert first == ["mine"] and not second
-    assert len(third) == 1 and third[0].startswith("mine~"), "a name that nobody else has there"
-
-
-async def test_a_request_says_wherever_it_goes_how_long_it_has_waited(start_fakes):
-    def late(instance, route, submit):
-        time.sleep(0.05)
-        return moving_to("i1")(instance, route, submit)
-
-    cluster = start_fakes(late, late)
-    async with AsyncClient(cluster.address) as client:
-        await client.submit("x", FOUR)
-    waited = [one.waited_s for instance in cluster.instances for one in instance.of(Submit)]
-    assert waited[0] == 0 and waited == sorted(waited) and waited[1] >= 0.05
-
-
-async def test_an_instance_that_refuses_what_it_was_sent_does_not_decide_for_the_others(start_fakes):
-    cluster = start_fakes(moving_to("i1"), refuse, count_up)
-    async with AsyncClient(cluster.address) as client:
-        assert (await client.submit("x", FOUR)).token_ids == [0, 1, 2, 3]
-    assert len(cluster.instances[1].of(Submit)) == 1
 
 
 def up_to(num_tokens):
@@ -166,44 +127,6 @@ async def test_a_refusal_by_an_instance_that_is_said_to_take_it_counts_for_all(s
             await client.submit([1] * 40, FOUR)
     assert caught.value.pool_tokens == 30
     assert [len(one.of(Submit)) for one in cluster.instances] == [1, 1, 0]
-
-
-async def test_a_request_that_has_output_is_not_sent_on_when_it_is_refused(start_fakes):
-    """As by what its output must be; it was sent on once before it had any."""
-
-    def ending(instance, route, submit):
-        ended = RequestEnded(request_id=submit.request_id, kind="refused", reason="structured_output: no")
-        return [*first_only(instance, route, submit), ended]
-
-    cluster = start_fakes(moving_to("i1"), ending, count_up)
-    async with AsyncClient(cluster.address) as client:
-        with pytest.raises(RequestRefused, match="structured_output: no"):
-            await client.submit("x", FOUR)
-    assert cluster.instances[2].of(Submit) == []
-
-
-async def test_instances_that_send_each_other_a_request_keep_it_in_the_end(start_fakes):
-    cluster = start_fakes(moving_to("i1"), moving_to("i0"))
-    async with AsyncClient(cluster.address) as client:
-        output = await client.submit("x", FOUR)
-    assert output.token_ids == [0, 1, 2, 3]
-    sent = sum(len(one.of(Submit)) for one in cluster.instances)
-    assert sent == dispatch.MAX_MOVES + 1
-
-
-async def test_a_request_that_is_to_go_to_an_unknown_instance_is_dispatched_again(start_fakes):
-    cluster = start_fakes(moving_to("i9"), count_up)
-    async with AsyncClient(cluster.address) as client:
-        output = await client.submit("x", FOUR)
-    assert output.token_ids == [0, 1, 2, 3]
-
-
-async def test_a_request_stays_at_the_instance_that_the_user_named(start_fakes):
-    cluster = start_fakes(moving_to("i1"), count_up)
-    async with AsyncClient(cluster.instances[0].address) as client:
-        output = await client.submit("x", FOUR)
-    assert output.token_ids == [0, 1, 2, 3]
-    assert [len(one.of(Submit)) for one in cluster.instances] == [1, 0]
 
 
 async def test_all_tries_together_have_the_time_that_was_given(start_fakes):
