@@ -29,13 +29,13 @@ from distkv.kernels.triton.attention.templates import SPLIT_KEYS, Shape, count_s
 from distkv.kernels.triton.checksum import sums_of_blocks
 from distkv.kernels.triton.copy import copy_blocks, gather_blocks, scatter_blocks
 from distkv.kernels.triton.first_launches import launch_attention
-from distkv.kernels.triton.linear import TritonLinear
+from distkv.kernels.triton.layer.linear import TritonLinear
+from distkv.kernels.triton.layer.ops import TritonOps
+from distkv.kernels.triton.layer.store import store_qkv
 from distkv.kernels.triton.mail_table import post_rows, take_rows
 from distkv.kernels.triton.mailbox import post_mail, take_mail
 from distkv.kernels.triton.merge import merge_partials
 from distkv.kernels.triton.metadata import Column, DeviceMetadata, device_metadata, to_device
-from distkv.kernels.triton.ops import TritonOps
-from distkv.kernels.triton.store import store_qkv
 from distkv.kernels.triton.tuning.tuned_table import TunedTable
 
 _DECODE_ROWS = 2

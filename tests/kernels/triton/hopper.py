@@ -32,11 +32,11 @@ from distkv.kernels.triton.attention.templates import Shape, Template, heuristic
 from distkv.kernels.triton.backend import TritonBackend
 from distkv.kernels.triton.checksum import sums_of_blocks
 from distkv.kernels.triton.copy import copy_blocks, gather_blocks, scatter_blocks
-from distkv.kernels.triton.linear import multiply
+from distkv.kernels.triton.layer.linear import multiply
+from distkv.kernels.triton.layer.ops import TritonOps
 from distkv.kernels.triton.mail_table import post_rows, take_rows
 from distkv.kernels.triton.mailbox import post_mail, take_mail
 from distkv.kernels.triton.metadata import device_metadata
-from distkv.kernels.triton.ops import TritonOps
 
 
 @dataclass(frozen=True)

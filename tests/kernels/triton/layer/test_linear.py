@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 pytest.importorskip("triton", reason="Triton is not installed: it comes with the extra 'gpu'")
 
-from distkv.kernels.triton.linear import TritonLinear
+from distkv.kernels.triton.layer.linear import TritonLinear
 
 CLOSE = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 1e-3}
 

@@ -9,7 +9,7 @@ from distkv.kernels import FusedQkv, RowKv
 
 pytest.importorskip("triton", reason="Triton is not installed: it comes with the extra 'gpu'")
 
-from distkv.kernels.triton.store import store_qkv
+from distkv.kernels.triton.layer.store import store_qkv
 
 NUM_SLOTS = 6
 
