@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+from distkv.client.async_client import MAX_AT_ONCE
 from distkv.client.blocking import Client
 from distkv.client.local import launch
 from distkv.client.local.child import Child, stop, wait_ready
@@ -120,19 +121,28 @@ class LocalCluster:
 
     def generate(
         self,
-        prompts: list[str] | list[list[int]] | str,
-        params: SamplingParams | list[SamplingParams] | None = None,
+        prompts: str | Sequence[str | Sequence[int]],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         n: int = 1,
+        at_once: int = MAX_AT_ONCE,
+        on_output: Callable[[RequestOutput], None] | None = None,
+        retries: int = 0,
     ) -> list[RequestOutput]:
         """See `Client.generate`."""
-        return self._own_client().generate(prompts, params, n=n)
+        client = self._own_client()
+        return client.generate(prompts, params, n=n, at_once=at_once, on_output=on_output, retries=retries)
 
     def stream(
-        self, prompt: str | list[int], params: SamplingParams | None = None, *, request_id: str | None = None
+        self,
+        prompt: str | list[int],
+        params: SamplingParams | None = None,
+        *,
+        request_id: str | None = None,
+        timeout_s: float | None = None,
     ) -> Iterator[Chunk]:
         """Yield one prompt's output as it comes; leaving the loop cancels the request."""
-        return self._own_client().stream(prompt, params, request_id=request_id)
+        return self._own_client().stream(prompt, params, request_id=request_id, timeout_s=timeout_s)
 
     def status(self) -> dict[str, Any]:
         """The dict of `distkv status --json`."""

@@ -25,7 +25,8 @@ LEAST_MOVE_BLOCKS = 4
 instances, and hardly its bytes."""
 SOON_TOKENS = 4
 REDO_S = 0.002
-"""Seconds that a sequence stands still for each token it would compute again, before it gives way."""
+"""Seconds that one stands still for each token that it would compute again, where it is not known what that takes, or
+this pool alone cannot hold it: its memory comes back in parts and from elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,9 +196,17 @@ class MakingRoom:
         shares = bool(self._state.owed) or self._state.loans.num_blocks > 0
         may_help = (self._state.has_creditors and shares) or (self._state.is_one_sided and self._state.is_short)
         if may_help and self._give_way_at == math.inf:
-            pause_s = min(LONGEST_RETRY_S, REDO_S * victim.redo_tokens) * (0.5 + self._entropy.random())
+            pause_s = self._patience_s(victim) * (0.5 + self._entropy.random())
             self._give_way_at = now + pause_s
             self._relieve_again.set("give way", self._give_way_at)
         elif not may_help or now >= self._give_way_at:
             self._give_way_at = math.inf
             self._holdings.preempt(self._state.sequences[victim.request_id], now, "a running request needed a slot")
+
+    def _patience_s(self, victim: Victim) -> float:
+        """For how long all may stand still in place of computing one again: for what that takes."""
+        state = self._state
+        token_s = state.scheduler.times.prompt_token_s
+        if not token_s or not state.fits_at_home(state.sequences[victim.request_id]):
+            token_s = REDO_S
+        return min(LONGEST_RETRY_S, token_s * victim.redo_tokens)

@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from distkv import ConfigError, LocalCluster, SamplingParams, StartupFailed
+from distkv import ConfigError, LocalCluster, RequestOutput, SamplingParams, StartupFailed
 from distkv.client.local import launch
 from distkv.client.local.cluster_settings import ClusterSettings
 
@@ -93,7 +93,10 @@ def test_it_serves_and_leaves_nothing_behind(model):
     with without_gateway(model=model("x"), instances=2, kv_tokens=[160, 320], dtype="float32", threads=1) as cluster:
         assert [one.instance_id for one in cluster.instances] == ["i0", "i1"]
         assert [out.text for out in cluster.generate(["a", "b"], TWO)] == ["0 1 ", "0 1 "]
-        assert "".join(chunk.text for chunk in cluster.stream("a", TWO)) == "0 1 "
+        told: list[RequestOutput] = []
+        assert cluster.generate(["a", "b"], TWO, n=2, at_once=1, on_output=told.append, retries=1) == told
+        chunks = list(cluster.stream("a", TWO, request_id="mine", timeout_s=20.0))
+        assert ("".join(chunk.text for chunk in chunks), {chunk.request_id for chunk in chunks}) == ("0 1 ", {"mine"})
         assert [one["instance_id"] for one in cluster.status()["instances"]] == ["i0", "i1"]
         assert {one.instance_id: one.total_blocks for one in cluster.client().members()} == {"i0": 10, "i1": 20}
         assert cluster.address == cluster.gmanager.address

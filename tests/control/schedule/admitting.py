@@ -33,9 +33,9 @@ class Admitting:
     def wait(self, name: str, num_blocks: int, arrival: float = 0.0) -> Sequence:
         return add_sequence(self.state, name, num_blocks * 4, WAITING, arrival=arrival)
 
-    def run(self, name: str, num_blocks: int, arrival: float = 0.0) -> Sequence:
+    def run(self, name: str, num_blocks: int, arrival: float = 0.0, max_tokens: int = 8) -> Sequence:
         """A request that runs, its prompt computed."""
-        seq = add_sequence(self.state, name, num_blocks * 4, RUNNING, arrival=arrival)
+        seq = add_sequence(self.state, name, num_blocks * 4, RUNNING, arrival=arrival, max_tokens=max_tokens)
         compute(self.state, seq)
         return seq
 

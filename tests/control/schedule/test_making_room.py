@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from distkv.control.loan.debtor.borrow import Purpose
 from distkv.control.loan.debtor.moves import Mover
-from distkv.control.schedule.making_room import LEAST_MOVE_BLOCKS, Victim, cheapest
+from distkv.control.request.sequence import Sequence
+from distkv.control.schedule.making_room import LEAST_MOVE_BLOCKS, REDO_S, Victim, cheapest
 from distkv.wire.messages.from_worker import Checksummed
 from distkv.wire.messages.profile import LinkProfile
 from distkv.wire.messages.to_rmanager import BlocksReady, Release
@@ -150,10 +151,12 @@ def test_with_room_nothing_leaves() -> None:
     assert admitting.state.borrower.active == {}
 
 
-def test_when_nobody_lends_who_costs_least_is_preempted_but_the_oldest_and_all_of_its_memory_is_free() -> None:
+def standing_still(max_tokens: int = 8) -> tuple[Admitting, Sequence]:
+    """Three that stand still for want of a slot, and of them the one that costs least to do again but for the oldest:
+    it has 16 tokens, two of four rBlocks at a creditor, and may generate so many."""
     admitting = Admitting(8)
     old = admitting.run("old", 4)
-    young = admitting.run("young", 4, arrival=1.0)
+    young = admitting.run("young", 4, arrival=1.0, max_tokens=max_tokens)
     place(admitting.state, young, lend(young, "p", 2, debts=admitting.debts))
     admitting.state.deferred.trim(young)
     filler = admitting.run("filler", 2, arrival=-1.0)
@@ -163,6 +166,38 @@ def test_when_nobody_lends_who_costs_least_is_preempted_but_the_oldest_and_all_o
         seq.placement.cover(seq.length)
     admitting.stall()
     assert set(admitting.state.scheduler.stalled) == {old, young, filler}
+    return admitting, young
+
+
+def gives_way_after(admitting: Admitting, seq: Sequence) -> float:
+    """Seconds until one is preempted while nobody lends."""
+    began = admitting.clock.now()
+    while seq.state is RUNNING and admitting.clock.now() < began + 10.0:
+        admitting.make_room()
+        for borrow in list(admitting.state.borrower.active.values()):
+            admitting.end(borrow)
+        admitting.clock.advance(0.001)
+    return admitting.clock.now() - began
+
+
+def test_one_stands_still_for_as_long_as_computing_it_again_takes() -> None:
+    for token_s in (0.0005, 0.01):
+        admitting, young = standing_still()
+        admitting.state.scheduler.times.prompt_token_s = token_s
+        assert 0.5 * 16 * token_s <= gives_way_after(admitting, young) <= 1.5 * 16 * token_s + 0.003
+
+
+def test_one_that_its_pool_cannot_hold_stands_still_for_longer_than_prompts_take() -> None:
+    """It would need all of its memory once more, and most of it lies elsewhere: as where no prompt was seen."""
+    for max_tokens, token_s in ((40, 0.00001), (8, 0.0)):
+        admitting, young = standing_still(max_tokens)
+        admitting.state.scheduler.times.prompt_token_s = token_s
+        assert 0.5 * 16 * REDO_S <= gives_way_after(admitting, young) <= 1.5 * 16 * REDO_S + 0.003
+
+
+def test_when_nobody_lends_who_costs_least_is_preempted_but_the_oldest_and_all_of_its_memory_is_free() -> None:
+    admitting, young = standing_still()
+    old, filler = admitting.state.sequences["old"], admitting.state.sequences["filler"]
     admitting.make_room()
     admitting.end(admitting.borrow())
     assert young.state is RUNNING, "somebody else may give way first"
