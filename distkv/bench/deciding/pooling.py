@@ -1,12 +1,14 @@
 """`distkv bench pooling`: which mixes of short and long requests have anything to gain from shared memory, and who gets
 it, in simulation.
 
-Chats and documents (`--drawn documents`) come faster than they are served. An oracle says what there is to gain.
+Chats and documents come faster than they are served, where nothing else is asked for. An oracle says what there is to
+gain.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -20,17 +22,20 @@ from distkv.bench.harness.quantile import quantile
 from distkv.bench.harness.report import Goal, Report, judged, results
 from distkv.bench.pooling.consecutive import one_after_the_other, serial_s
 from distkv.bench.pooling.contenders import OFF, POOLED
-from distkv.bench.workloads.trace import POOL_OF_LARGEST, documents_trace, pool_of
+from distkv.bench.workloads.trace import DRAWN, POOL_OF_LARGEST, Drawn, documents_trace, drawn_trace, pool_of
+from distkv.errors import ConfigError
 from distkv.sim.baselines.pooled import pooled
 from distkv.sim.collecting import rarely_collected
 from distkv.sim.outcome import Outcome
 from distkv.sim.profiles.built_in import built_in
 from distkv.sim.run import simulate
 from distkv.sim.spec import SimPolicyName, SimSpec
-from distkv.sim.trace import scaled
+from distkv.sim.trace import TraceRequest, scaled
 from distkv.wire.messages.profile import Profile
 from distkv.wire.profile_file import load_profile
 
+_Draw = Callable[[int, int], list[TraceRequest]]
+"""Draws so many requests by a seed."""
 ORACLE, ONE_POOL = "oracle", "one pool"
 PLAYERS: Mapping[str, SimPolicyName] = {
     OFF: "none",
@@ -50,18 +55,21 @@ outputs are, as those do that have served for a while."""
 OTHERS = 1000
 """Added to the seed of a round, it is that of the requests before."""
 MOST_OF_ALL = 0.8
-WHOLE, EARLY, SHORT = "output tokens/s", "output tokens/s until 80 %", "time to first token of chats (p95)"
-UNITS = {WHOLE: "tokens/s", EARLY: "tokens/s", SHORT: "s"}
+WHOLE, EARLY, FIRST = "output tokens/s", "output tokens/s until 80 %", "time to first token (mean)"
+CHATS, SHORT = "time to first token of chats (p95)", "time to first token of short requests (p99)"
+"""Chats have less than half of the largest request's tokens, short requests less than the median."""
+UNITS = {WHOLE: "tokens/s", EARLY: "tokens/s", FIRST: "s", CHATS: "s", SHORT: "s"}
 GOAL = 1.35
 HELP = f"""What pooling could gain by an oracle, and what the policies gain, by the share of documents among chats and
-by the number of instances: throughput beside lending off, in simulation. Each round draws other requests, and others
-yet that are served before them, uncounted. Until 80 % of all tokens nobody has run dry yet. The profile is that of
-{PROFILE} if no other is given.
+by the number of instances: throughput beside lending off, in simulation; or, with --drawn and --rate, what becomes of
+another load at each rate. Each round draws other requests, and others yet that are served before them, uncounted. Until
+80 % of all tokens nobody has run dry yet. The profile is that of {PROFILE} if no other is given.
 
 \b
 Examples:
   distkv bench pooling --json pooling.json
   distkv bench pooling --profile b.json --share 0.4 --instances 3 --rounds 8
+  distkv bench pooling --drawn variance --instances 2 --rate 0.75 --rate 3 --player off --player contract --rounds 32
   distkv bench pooling --quick
 """
 
@@ -71,24 +79,33 @@ def measure(
     *,
     quick: bool,
     profile: Path | None,
+    drawn: Drawn,
     shares: Sequence[float],
+    rates: Sequence[float],
     instances: Sequence[int],
+    players: Sequence[str],
     median_tokens: int,
     rounds: int | None,
 ) -> Measured:
-    """Run it; the report and its samples. Raises ConfigError for a profile that cannot be read."""
+    """Run it; the report and its samples. Raises ConfigError for a profile that cannot be read, and for shares of
+    documents in a load that has none."""
     known = built_in(PROFILE) if profile is None else load_profile(profile)
-    shares, counts = shares or (SHARES[-1:] if quick else SHARES), instances or (INSTANCES[:1] if quick else INSTANCES)
+    if shares and drawn != "documents":
+        raise ConfigError("share", f"there are no documents in {drawn!r}", "leave it out")
+    loads = _loads(drawn, shares or (SHARES[-1:] if quick else SHARES), median_tokens)
+    names = (OFF, *dict.fromkeys(one for one in players or PLAYERS if one != OFF))
     samples: Samples = {}
-    for count, share in product(counts, shares):
-        say(f"{count} instances, {share:.0%} documents")
-        players = {name: _Player(known, count, share, median_tokens, name).play for name in PLAYERS}
+    for count, load, per_s in product(instances or (INSTANCES[:1] if quick else INSTANCES), loads, rates or (RATE,)):
+        title = f"{count} instances, {load}" + (f", {per_s:g}/s each" if rates else "")
+        say(title)
+        playing = {name: _Player(known, count, loads[load], per_s, POOL_OF_LARGEST[drawn], name).play for name in names}
         with rarely_collected():
-            found = alternate(players, rounds or (1 if quick else ROUNDS), warmups=0)
-        samples |= {f"{case}, {count} instances, {share:.0%} documents": values for case, values in found.items()}
+            found = alternate(playing, rounds or (1 if quick else ROUNDS), warmups=0)
+        samples |= {f"{case}, {title}": values for case, values in found.items()}
     facts = machine_facts() | {
         "profile": PROFILE if profile is None else f"{known.model} on {known.device}",
-        "requests": f"{REQUESTS} for each instance, {RATE:g} a second for each, medians of {median_tokens} tokens",
+        "requests": f"{REQUESTS} for each instance, {' or '.join(f'{one:g}' for one in rates or (RATE,))} a second for "
+        f"each, medians of {median_tokens} tokens",
         "before_them": f"{EARLIER:g} times as many of another draw",
         "to_off": {
             f"{name}, {case}": str(paired_ratio(values, found[OFF]))
@@ -101,20 +118,34 @@ def measure(
     return Report("pooling", facts, versions_of(()), results(samples, units), tuple(_goals(samples))), samples
 
 
-class _Player:
-    """Plays other requests each time, the same as the others in that turn."""
+def _loads(drawn: Drawn, shares: Sequence[float], median_tokens: int) -> dict[str, _Draw]:
+    """By title."""
+    if drawn != "documents":
+        return {drawn: lambda count, seed: drawn_trace(drawn, count, median_tokens, seed)}
+    return {f"{share:.0%} documents": partial(_documents, median_tokens, share) for share in shares}
 
-    def __init__(self, profile: Profile, instances: int, share: float, median_tokens: int, name: str) -> None:
-        self._draw = partial(documents_trace, median_tokens=median_tokens, share=share)
+
+def _documents(median_tokens: int, share: float, count: int, seed: int) -> list[TraceRequest]:
+    return documents_trace(count, median_tokens, seed, share=share)
+
+
+class _Player:
+    """Plays other requests each time, the same as the others in that turn. per_s: for each instance. of_largest: what
+    a pool holds, in sizes of the largest request."""
+
+    def __init__(
+        self, profile: Profile, instances: int, draw: _Draw, per_s: float, of_largest: float, name: str
+    ) -> None:
         self._profile, self._instances, self._name = profile, instances, name
+        self._draw, self._per_s, self._of_largest = draw, per_s, of_largest
         self._seed = 0
 
     def play(self) -> Mapping[str, float]:
         """What comes of the next requests."""
-        count, per_s = REQUESTS * self._instances, RATE * self._instances
-        requests = scaled(self._draw(count, seed=self._seed), tokens=1.0, per_s=per_s)
-        others = scaled(self._draw(round(EARLIER * count), seed=OTHERS + self._seed), tokens=1.0, per_s=per_s)
-        pool = pool_of(requests, POOL_OF_LARGEST["documents"])
+        count, per_s = REQUESTS * self._instances, self._per_s * self._instances
+        requests = scaled(self._draw(count, self._seed), tokens=1.0, per_s=per_s)
+        others = scaled(self._draw(round(EARLIER * count), OTHERS + self._seed), tokens=1.0, per_s=per_s)
+        pool = pool_of(requests, self._of_largest)
         spec = SimSpec(
             instances=self._instances,
             kv_tokens=pool,
@@ -135,12 +166,21 @@ class _Player:
 def _reached(outcomes: Sequence[Outcome]) -> dict[str, float]:
     came_s = sorted(one.request.arrival_s + at_s for one in outcomes for at_s in one.times_s)
     early = max(1, int(MOST_OF_ALL * len(came_s)))
-    largest = max(one.request.num_tokens for one in outcomes)
-    chats_s = [one.first_s for one in outcomes if one.times_s and one.request.num_tokens < largest / 2]
+    served = [one for one in outcomes if one.times_s]
+    sizes = [one.request.num_tokens for one in outcomes]
+    of_chats, of_short = (
+        [one.first_s for one in served if one.request.num_tokens < bound]
+        for bound in (max(sizes) / 2, statistics.median(sizes))
+    )
+    # Where all are alike, nobody is shorter than others.
     return {
         WHOLE: len(came_s) / came_s[-1],
         EARLY: early / came_s[early - 1],
-        SHORT: quantile(chats_s, 0.95),
+        FIRST: statistics.fmean(one.first_s for one in served),
+    } | {
+        case: quantile(firsts_s, of)
+        for case, firsts_s, of in ((CHATS, of_chats, 0.95), (SHORT, of_short, 0.99))
+        if firsts_s
     }
 
 
@@ -149,8 +189,10 @@ def _goals(samples: Samples) -> Iterator[Goal]:
     for case, found in samples.items():
         if not case.startswith(f"{WHOLE},"):
             continue
+        if ORACLE not in found:
+            continue
         most = paired_ratio(found[ORACLE], found[OFF])
-        for name in POOLED:
+        for name in (one for one in POOLED if one in found):
             goal = f"{case}: {name} to {OFF}"
             if most.low >= GOAL:
                 yield judged(goal, paired_ratio(found[name], found[OFF]), least=GOAL)
@@ -170,12 +212,32 @@ main = benchmark(
             help=f"Profile of one instance, as of `distkv profile`; {PROFILE} by its data sheet if not given.",
         ),
         click.Option(
+            ["--drawn"],
+            type=click.Choice(DRAWN),
+            default="documents",
+            show_default=True,
+            help="Which load: outputs of high variance; with requests too long for one instance; all alike; documents "
+            "among chats.",
+        ),
+        click.Option(
             ["--share", "shares"],
             type=click.FloatRange(0, 1, min_open=True, max_open=True),
             multiple=True,
             help="Of documents among the requests; may be given again.",
         ),
+        click.Option(
+            ["--rate", "rates"],
+            type=click.FloatRange(min=0, min_open=True),
+            multiple=True,
+            help=f"Requests a second for each instance; may be given again. {RATE:g} if not given.",
+        ),
         click.Option(["--instances"], type=click.IntRange(min=2), multiple=True, help="How many; may be given again."),
+        click.Option(
+            ["--player", "players"],
+            type=click.Choice(list(PLAYERS)),
+            multiple=True,
+            help=f"Who plays beside {OFF}; may be given again. All if not given.",
+        ),
         click.Option(
             ["--median-tokens"],
             type=click.IntRange(min=4),

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from distkv.bench.deciding.pooling import EARLY, PLAYERS, SHORT, WHOLE, main
+import pytest
+
+from distkv.bench.deciding.pooling import CHATS, EARLY, FIRST, PLAYERS, SHORT, WHOLE, main
+from distkv.errors import ConfigError
 
 
 def test_a_quick_run(tmp_path: Path) -> None:
@@ -13,9 +16,32 @@ def test_a_quick_run(tmp_path: Path) -> None:
     assert main.main(["--quick", "--json", str(path)], standalone_mode=False) == 0
     report = json.loads(path.read_bytes())
     assert [(row["case"], row["variant"]) for row in report["results"]] == [
-        (f"{case}, 2 instances, 40% documents", name) for case in (WHOLE, EARLY, SHORT) for name in PLAYERS
+        (f"{case}, 2 instances, 40% documents", name)
+        for case in (WHOLE, EARLY, FIRST, CHATS, SHORT)
+        for name in PLAYERS
     ]
     rates = {row["variant"]: row["median"] for row in report["results"] if row["case"].startswith(f"{WHOLE},")}
     assert rates["off"] < 0.9 * rates["oracle"] and rates["contract"] <= 1.1 * rates["oracle"]
     stated = {goal["goal"].rpartition(": ")[2] for goal in report["goals"]}
     assert stated == {"contract to off", "greedy to off", "even to off"}
+
+
+def test_another_load_at_each_rate(tmp_path: Path) -> None:
+    path = tmp_path / "pooling.json"
+    options = ["--drawn", "even", "--rate", "0.5", "--rate", "4", "--player", "contract", "--median-tokens", "24"]
+    assert main.main(["--quick", "--json", str(path), *options], standalone_mode=False) == 0
+    report = json.loads(path.read_bytes())
+    assert {(row["case"], row["variant"]) for row in report["results"]} == {
+        (f"{case}, 2 instances, even, {rate}/s each", name)
+        for case in (WHOLE, EARLY, FIRST)  # all are alike: nobody is shorter than others
+        for rate in ("0.5", "4")
+        for name in ("off", "contract")
+    }
+    rates = {row["case"].rpartition(", ")[2]: row["median"] for row in report["results"] if row["variant"] == "off"}
+    assert rates["0.5/s each"] != rates["4/s each"]
+    assert report["goals"] == [], "no oracle says what there is to gain"
+
+
+def test_a_share_of_documents_where_there_are_none_is_refused() -> None:
+    with pytest.raises(ConfigError, match="share: there are no documents in 'variance'"):
+        main.main(["--quick", "--drawn", "variance", "--share", "0.2"], standalone_mode=False)
