@@ -57,7 +57,8 @@ OTHERS = 1000
 MOST_OF_ALL = 0.8
 WHOLE, EARLY, FIRST = "output tokens/s", "output tokens/s until 80 %", "time to first token (mean)"
 CHATS, SHORT = "time to first token of chats (p95)", "time to first token of short requests (p99)"
-"""Chats have less than half of the largest request's tokens, short requests less than the median."""
+"""Chats have less than half of the largest request's tokens, short requests less than the median; there are none where
+all are alike."""
 UNITS = {WHOLE: "tokens/s", EARLY: "tokens/s", FIRST: "s", CHATS: "s", SHORT: "s"}
 GOAL = 1.35
 HELP = f"""What pooling could gain by an oracle, and what the policies gain, by the share of documents among chats and
@@ -69,7 +70,7 @@ another load at each rate. Each round draws other requests, and others yet that 
 Examples:
   distkv bench pooling --json pooling.json
   distkv bench pooling --profile b.json --share 0.4 --instances 3 --rounds 8
-  distkv bench pooling --drawn variance --instances 2 --rate 0.75 --rate 3 --player off --player contract --rounds 32
+  distkv bench pooling --drawn variance --instances 2 --rate 0.75 --rate 3 --player contract --rounds 32
   distkv bench pooling --quick
 """
 
@@ -172,7 +173,6 @@ def _reached(outcomes: Sequence[Outcome]) -> dict[str, float]:
         [one.first_s for one in served if one.request.num_tokens < bound]
         for bound in (max(sizes) / 2, statistics.median(sizes))
     )
-    # Where all are alike, nobody is shorter than others.
     return {
         WHOLE: len(came_s) / came_s[-1],
         EARLY: early / came_s[early - 1],
@@ -187,9 +187,7 @@ def _reached(outcomes: Sequence[Outcome]) -> dict[str, float]:
 def _goals(samples: Samples) -> Iterator[Goal]:
     """Where the load has it at all."""
     for case, found in samples.items():
-        if not case.startswith(f"{WHOLE},"):
-            continue
-        if ORACLE not in found:
+        if not case.startswith(f"{WHOLE},") or ORACLE not in found:
             continue
         most = paired_ratio(found[ORACLE], found[OFF])
         for name in (one for one in POOLED if one in found):

@@ -139,7 +139,7 @@ async def test_all_tries_together_have_the_time_that_was_given(start_fakes):
 
 async def test_a_request_whose_time_is_over_is_not_tried_again(start_fakes):
     def late(instance, route, submit):
-        time.sleep(0.5)
+        time.sleep(submit.timeout_s)  # all the time that it has
         return overloaded(instance, route, submit)
 
     cluster = start_fakes(late, count_up)
