@@ -9,8 +9,9 @@ import msgspec
 
 from distkv.events import ClusterEvent
 from distkv.sim.baselines.cluster import BaselineCluster
+from distkv.sim.baselines.disaggregated.divided import splits
+from distkv.sim.baselines.disaggregated.pulling import Pulling
 from distkv.sim.baselines.migration.placement import Migrating
-from distkv.sim.baselines.prefill_decode import PrefillDecode, splits
 from distkv.sim.baselines.single import as_single
 from distkv.sim.collecting import rarely_collected
 from distkv.sim.outcome import Outcome
@@ -75,7 +76,7 @@ def _simulated(trace: Sequence[TraceRequest], spec: SimSpec, progress: Progress)
 
 
 def _divided(trace: Sequence[TraceRequest], spec: SimSpec, prefills: int, progress: Progress) -> SimResult:
-    result = _of_baseline(trace, BaselineCluster(spec, partial(PrefillDecode, prefills)), progress)
+    result = _of_baseline(trace, BaselineCluster(spec, partial(Pulling, prefills)), progress)
     return msgspec.structs.replace(result, prefill_instances=prefills)
 
 

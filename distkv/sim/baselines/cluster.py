@@ -11,9 +11,8 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from distkv.config import ControlSettings
-from distkv.control.schedule.chunking import Chunking
-from distkv.sim.baselines.batching.filling import Filling
 from distkv.sim.baselines.batching.instance import BatchingInstance, Host
+from distkv.sim.baselines.batching.prompts import Prompts
 from distkv.sim.baselines.batching.served import Served
 from distkv.sim.baselines.dispatch import dispatched, fewest_requests
 from distkv.sim.outcome import DEADLINE, Outcome
@@ -52,16 +51,18 @@ class Placement(Protocol):
 
 
 class BaselineCluster:
-    """Instances by a spec. place: what says where requests go, made of the cluster. fills: whether chunks of prompts
-    fill steps, as vLLM's do, or are sized by distkv's own scheduler. samples: of memory. has_gmanager: whether one is
+    """Instances by a spec. place: what says where requests go, made of the cluster. prompts: how they are put into
+    steps. placement: what was made. served: requests that have arrived, in that order. samples: of memory. has_gmanager: whether one is
     there that knows of all where there is room."""
 
-    def __init__(self, spec: SimSpec, place: Callable[[BaselineCluster], Placement], *, fills: bool = False) -> None:
+    def __init__(
+        self, spec: SimSpec, place: Callable[[BaselineCluster], Placement], *, prompts: Prompts = "short"
+    ) -> None:
         self.spec = spec
         self.agenda = Agenda()
         self.random = Random(spec.seed)
         self.samples: list[MemorySample] = []
-        self.outcomes: list[Outcome] = []
+        self.served: list[Served] = []
         profile = with_links(spec.profile, spec.host_link, spec.network_link)
         self.links = Links(profile, self.agenda, network_shared=spec.network_shared)
         self.block_bytes = profile.layers * profile.kv_bytes * profile.block_tokens
@@ -82,15 +83,20 @@ class BaselineCluster:
                     hosts[number],
                     said_s,
                     self._ended,
-                    _chunking(settings, fills=fills),
+                    prompts,
                 )
             )
         self.has_gmanager = True
         self._by_name = {one.name: one for one in self.instances}
-        self._placement = place(self)
+        self.placement = place(self)
         self._open: dict[Served, None] = {}
         self._num_to_come = 0
         faults.schedule(spec, self.agenda, self, 0.0)
+
+    @property
+    def outcomes(self) -> list[Outcome]:
+        """Of all requests that have arrived, in that order."""
+        return [one.outcome for one in self.served]
 
     def __getitem__(self, name: str) -> BatchingInstance:
         return self._by_name[name]
@@ -152,8 +158,8 @@ class BaselineCluster:
         """The process of an instance dies. Who got tokens there fails; who waited there is sent to another."""
         instance = self._by_name[name]
         if instance.alive:
-            for one in self._placement.lost(instance, instance.die()):
-                self._lose(one)
+            for one in self.placement.lost(instance, instance.die()):
+                self.lose(one)
 
     def restart(self, name: str) -> None:
         """An instance is started again if it is dead."""
@@ -175,7 +181,8 @@ class BaselineCluster:
         """The instances that are not dead, by name."""
         return [one.name for one in self.ready]
 
-    def _lose(self, one: Served) -> None:
+    def lose(self, one: Served) -> None:
+        """Nothing is left of a request where it was: who got tokens fails, who waited is sent to another."""
         if one.is_over:
             return
         one.at, one.computed = "", 0
@@ -188,7 +195,7 @@ class BaselineCluster:
 
     def _arrive(self, order: int, request: TraceRequest) -> None:
         one = Served(Outcome(request, TokenTimes()), request.arrival_s, order)
-        self.outcomes.append(one.outcome)
+        self.served.append(one)
         self._open[one] = None
         self._num_to_come -= 1
         if -(-request.num_tokens // self.spec.profile.block_tokens) > self.spec.num_blocks:
@@ -204,7 +211,7 @@ class BaselineCluster:
             return
         self._settle()
         one.tries += 1
-        instance = self._placement.choose(one) if one.tries <= MOST_TRIES else None
+        instance = self.placement.choose(one) if one.tries <= MOST_TRIES else None
         if instance is None:
             self.end(one, NO_INSTANCE if one.tries <= MOST_TRIES else LOST)
         else:
@@ -222,7 +229,7 @@ class BaselineCluster:
         if not one.is_over:
             self.end(one, DEADLINE)
             if one.at:
-                self._placement.drop(one)
+                self.placement.drop(one)
 
     def end(self, one: Served, failed: str) -> None:
         """Nothing more becomes of a request; `failed` says why, and is empty if it has all its tokens."""
@@ -250,11 +257,6 @@ def _settings(spec: SimSpec) -> ControlSettings:
     """Of an instance: those that a spec has of rManagers."""
     known = {name: value for name, value in spec.settings.items() if name in ControlSettings.__struct_fields__}
     return replace(ControlSettings(), **known)
-
-
-def _chunking(settings: ControlSettings, *, fills: bool) -> Chunking:
-    most = settings.max_num_batched_tokens
-    return Filling(most) if fills else Chunking(most, settings.mixed_step_ratio)
 
 
 def _sample(instances: Iterable[BatchingInstance], at_s: float) -> MemorySample:

@@ -10,7 +10,11 @@ possible if almost all requests are short and one or two in a hundred are longer
 so, log-uniform both; which share is long is assumed, the rest follows. Traces 3 to 8 (L-Eval, an online service) have
 one hump.
 
-Neither says which part of a length is prompt and which is output. Assumed: the shares of output of 004 §5.1, which are
+004 §5.1 (`kvdirect-arxiv`, `kvdirect-sharegpt`): mean lengths of prompts and of responses. Requests are at most as long
+as the model's context. Assumed: papers have one hump, with the deviation by the mean that 001 prints for trace 3, and
+conversations are log-uniform, from the length on that gives them the mean.
+
+Neither of the first two says which part of a length is prompt and which is output. Assumed: the shares of output of 004 §5.1, which are
 ShareGPT's (2,328 of 22,799 tokens) for conversations, that is 001's traces 0 to 2 and 000's normal requests, and
 arXiv's (241 of 40,883) for the others.
 """
@@ -24,14 +28,15 @@ import msgspec
 
 from distkv.sim.datasets.distributions import Distribution, LogUniform, Mixture, Uniform, hump, turns_and_documents
 
-CONVERSATION_OUTPUT = 2328 / (20_471 + 2328)
-DOCUMENT_OUTPUT = 241 / (40_642 + 241)
+CONVERSATION_TOKENS, DOCUMENT_TOKENS = 20_471 + 2328, 40_642 + 241
+"""004 §5.1, on average: the prompt and the response."""
+CONVERSATION_OUTPUT, DOCUMENT_OUTPUT = 2328 / CONVERSATION_TOKENS, 241 / DOCUMENT_TOKENS
 
 
 class Dataset(msgspec.Struct, frozen=True, kw_only=True):
     """Lengths of requests, prompt and output together, from `low` to `high`. Whatever is longer than
     `conversation_tokens` is a document. mean, deviation: where they are printed. long_share: of requests that are long;
-    None where lengths have one hump."""
+    None where there are none that stand apart."""
 
     low: int
     high: int
@@ -43,8 +48,9 @@ class Dataset(msgspec.Struct, frozen=True, kw_only=True):
     def distribution(self) -> Distribution:
         """Of lengths."""
         if self.mean is None or self.deviation is None:
-            assert self.long_share is not None
             normal = LogUniform(self.low, self.conversation_tokens)
+            if self.long_share is None:
+                return normal
             return Mixture(normal, Uniform(self.conversation_tokens, self.high), self.long_share)
         if self.long_share is None:
             return hump(self.low, self.high, self.mean, self.deviation)
@@ -72,19 +78,38 @@ _TRACES = (
 """001 Table 1: longest, mean and standard deviation."""
 _TRACE_LONG_SHARES = (0.020, 0.013, 0.018)
 """Assumed, of traces 0 to 2: within what their means and deviations leave possible."""
+_CONTEXT_TOKENS = 131_072
+"""Of 004's model."""
+_SHORTEST_CONVERSATION = 428
+"""Of log-uniform lengths up to that, with the mean of 004's conversations."""
 
-DATASETS: Mapping[str, Dataset] = {
-    f"distkv-{6 * row + column + 1}": Dataset(low=1, high=2 * normal, long_share=share, conversation_tokens=normal)
-    for row, share in enumerate(_LONG_SHARES)
-    for column, normal in enumerate(_NORMAL_TOKENS)
-} | {
-    f"infinite-{number}": Dataset(
-        low=1,
-        high=high,
-        mean=mean,
-        deviation=deviation,
-        long_share=long_share,
-        conversation_tokens=0 if long_share is None else high,
-    )
-    for number, ((high, mean, deviation), long_share) in enumerate(zip_longest(_TRACES, _TRACE_LONG_SHARES))
-}
+DATASETS: Mapping[str, Dataset] = (
+    {
+        f"distkv-{6 * row + column + 1}": Dataset(low=1, high=2 * normal, long_share=share, conversation_tokens=normal)
+        for row, share in enumerate(_LONG_SHARES)
+        for column, normal in enumerate(_NORMAL_TOKENS)
+    }
+    | {
+        f"infinite-{number}": Dataset(
+            low=1,
+            high=high,
+            mean=mean,
+            deviation=deviation,
+            long_share=long_share,
+            conversation_tokens=0 if long_share is None else high,
+        )
+        for number, ((high, mean, deviation), long_share) in enumerate(zip_longest(_TRACES, _TRACE_LONG_SHARES))
+    }
+    | {
+        "kvdirect-arxiv": Dataset(
+            low=1,
+            high=_CONTEXT_TOKENS,
+            mean=DOCUMENT_TOKENS,
+            deviation=DOCUMENT_TOKENS * _TRACES[3][2] / _TRACES[3][1],
+            conversation_tokens=0,
+        ),
+        "kvdirect-sharegpt": Dataset(
+            low=_SHORTEST_CONVERSATION, high=_CONTEXT_TOKENS, conversation_tokens=_CONTEXT_TOKENS
+        ),
+    }
+)

@@ -1,4 +1,4 @@
-"""The papers, made again: figures of 000 and 001 by the real control code and formulas of the same hardware.
+"""The papers, made again: figures of 000, 001 and 004 by the real control code and formulas of the same hardware.
 
 `FIGURES` has them by name, and `OF_TRACES` those that play somebody's traces; `make` makes one. Constants come from
 `profiles` and `datasets`, which cite where they are from; none was chosen by what a figure looks like.
@@ -21,6 +21,8 @@ from distkv.sim.papers.infinite_llm import attention as infinite_attention
 from distkv.sim.papers.infinite_llm import context as infinite_context
 from distkv.sim.papers.infinite_llm import movement, pair, serving
 from distkv.sim.papers.infinite_llm import table as infinite_table
+from distkv.sim.papers.kvdirect import configurations
+from distkv.sim.papers.kvdirect import serving as kvdirect_serving
 
 FIGURES: Mapping[str, Maker] = {
     "000-table-2": datasets.table_2,
@@ -37,6 +39,10 @@ FIGURES: Mapping[str, Maker] = {
     "001-10b": serving.figure_10b,
     "001-11": infinite_attention.figure_11,
     "001-12": movement.figure_12,
+    "004-12": configurations.figure_12,
+    "004-13": kvdirect_serving.figure_13,
+    "004-14": kvdirect_serving.figure_14,
+    "004-16": kvdirect_serving.figure_16,
     "beyond-context": beyond_context.figure_context,
     "beyond-imbalance": imbalance.figure_imbalance,
     "beyond-failures": failures.figure_failures,

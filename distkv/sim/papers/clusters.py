@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from distkv.sim.baselines.batching.prompts import Prompts
 from distkv.sim.baselines.cluster import BaselineCluster
 from distkv.sim.baselines.single import as_single, single_of
 from distkv.sim.baselines.staying import Staying
@@ -23,6 +24,7 @@ from distkv.types import DispatchName
 
 SETTINGS = {"max_num_seqs": 256, "max_waiting": 1_000_000}
 """vLLM's default of the time for what runs at once; nothing is refused for waiting, as there."""
+VLLM_PROMPTS: tuple[Prompts, ...] = ("filling", "short")
 DISPATCHES: tuple[DispatchName, ...] = ("predicted", "least-loaded")
 """What stands before vLLM side by side: neither is better for all traces and rates."""
 
@@ -72,9 +74,9 @@ def by_vllm(trace: Sequence[TraceRequest], spec: SimSpec) -> Iterator[Sequence[O
     are."""
     if spec.policy == "single":
         spec = as_single(spec)
-    for fills, dispatch in product((True, False), DISPATCHES if spec.instances > 1 else DISPATCHES[:1]):
+    for prompts, dispatch in product(VLLM_PROMPTS, DISPATCHES if spec.instances > 1 else DISPATCHES[:1]):
         advice = replace(spec.advice, dispatch=dispatch)
-        cluster = BaselineCluster(replace(spec, advice=advice), Staying, fills=fills)
+        cluster = BaselineCluster(replace(spec, advice=advice), Staying, prompts=prompts)
         cluster.play(trace, lambda now_s, ended, of: None)
         cluster.stop(UNFINISHED)
         yield cluster.outcomes

@@ -1,4 +1,5 @@
-"""The models that the papers serve: LLaMA2 (arXiv 2307.09288), in 16-bit weights and KV."""
+"""The models that the papers serve: LLaMA2 (arXiv 2307.09288), and Mistral-Large-Instruct-2407 by its published
+configuration, in 16-bit weights and KV."""
 
 from __future__ import annotations
 
@@ -54,4 +55,15 @@ SHAPES: Mapping[str, Shape] = {
         name="LLaMA2-13B", layers=40, hidden=5120, heads=40, kv_heads=40, ffn=13_824, tensor_parallel=2
     ),
     "llama2-70b": Shape(name="LLaMA2-70B", layers=80, hidden=8192, heads=64, kv_heads=8, ffn=28_672, tensor_parallel=4),
+    # 004 §5.1: 123B parameters, 352 KB of KV for each token, on eight GPUs.
+    "mistral-large": Shape(
+        name="Mistral-Large",
+        layers=88,
+        hidden=12_288,
+        heads=96,
+        kv_heads=8,
+        ffn=28_672,
+        tensor_parallel=8,
+        vocabulary=32_768,
+    ),
 }

@@ -6,9 +6,8 @@ from random import Random
 from typing import Any
 
 from distkv.config import ControlSettings
-from distkv.control.schedule.chunking import Chunking
-from distkv.sim.baselines.batching.filling import Filling
 from distkv.sim.baselines.batching.instance import BatchingInstance, Host
+from distkv.sim.baselines.batching.prompts import Prompts
 from distkv.sim.baselines.batching.served import Served
 from distkv.sim.outcome import Outcome
 from distkv.sim.timed.agenda import Agenda
@@ -23,7 +22,13 @@ class Bench:
     """Instances i0, i1, ... on one host. ended: what ended, in that order."""
 
     def __init__(
-        self, instances: int = 1, of: Profile = PROFILE, num_blocks: int = 100, *, fills: bool = False, **settings: Any
+        self,
+        instances: int = 1,
+        of: Profile = PROFILE,
+        num_blocks: int = 100,
+        *,
+        prompts: Prompts = "short",
+        **settings: Any,
     ) -> None:
         self.agenda = Agenda()
         self.ended: list[Served] = []
@@ -38,9 +43,7 @@ class Bench:
                 host,
                 0.0,
                 self.ended.append,
-                Filling(known.max_num_batched_tokens)
-                if fills
-                else Chunking(known.max_num_batched_tokens, known.mixed_step_ratio),
+                prompts,
             )
             for index in range(instances)
         ]

@@ -9,8 +9,9 @@ from random import Random
 import pytest
 
 from distkv.sim.baselines.cluster import LOST, NO_INSTANCE, BaselineCluster, Placement
+from distkv.sim.baselines.disaggregated.pulling import Pulling
+from distkv.sim.baselines.disaggregated.pushing import Pushing
 from distkv.sim.baselines.migration.placement import Migrating
-from distkv.sim.baselines.prefill_decode import PrefillDecode
 from distkv.sim.baselines.staying import Staying
 from distkv.sim.run import simulate
 from distkv.sim.spec import GMANAGER, Fault, Kill, Restart, Slow
@@ -23,7 +24,8 @@ Place = Callable[[BaselineCluster], Placement]
 PLACES: dict[str, Place] = {
     "staying": Staying,
     "migrate": Migrating,
-    "prefill-decode": partial(PrefillDecode, 2),
+    "pulling": partial(Pulling, 2),
+    "pushing": partial(Pushing, 2),
 }
 
 
@@ -101,7 +103,7 @@ def test_a_request_goes_on_where_it_was_when_its_target_dies() -> None:
     seen = list[int]()
 
     def kill_target() -> None:
-        migrating = cluster._placement
+        migrating = cluster.placement
         assert isinstance(migrating, Migrating)
         for migration in migrating.migrations.values():
             if migration.one in migration.source.leaving:
@@ -120,9 +122,7 @@ def test_a_request_goes_on_where_it_was_when_its_target_dies() -> None:
 def test_what_is_being_read_when_an_instance_dies(dies: str) -> None:
     """A read takes 1.12 s. Of a target that dies another one reads it; of a source it is computed again."""
     slow_link = LinkProfile(round_trip_s=1e-3, bytes_per_s=1e9, read_bytes_per_s=1e6)
-    cluster = BaselineCluster(
-        spec(policy="prefill-decode", instances=3, host_link=slow_link), partial(PrefillDecode, 1)
-    )
+    cluster = BaselineCluster(spec(policy="prefill-decode", instances=3, host_link=slow_link), partial(Pulling, 1))
 
     def kill() -> None:
         (reading,) = (one for one in cluster.instances if one.coming)

@@ -1,9 +1,8 @@
 """One instance of a baseline: continuous batching with chunked prefill over paged memory, by the rules of vLLM.
 
 Requests begin in the order in which they came, when there are rBlocks for all of the prompt and a watermark besides.
-Each step has all decodes, and chunks of prompts by the given rule: as distkv's own scheduler sizes them, or filling the
-step as vLLM does. Who needs an rBlock for its next
-token when there is none takes it from the one that came last, which is computed again from its beginning later.
+Each step has all decodes and chunks of prompts, or one of both, by the given rule (`prompts`). Who needs an rBlock for
+its next token when there is none takes it from the one that came last, which is computed again from its beginning later.
 """
 
 from __future__ import annotations
@@ -15,8 +14,9 @@ from dataclasses import dataclass, field
 
 from distkv.config import ControlSettings
 from distkv.control.performance.model import UNCROWDED
-from distkv.control.schedule.chunking import Chunk, Chunking
+from distkv.control.schedule.chunking import Chunk
 from distkv.sim.baselines.batching.burst import Burst, ends_of_steps, quiet_steps, step_work
+from distkv.sim.baselines.batching.prompts import Prompts, chunking_of
 from distkv.sim.baselines.batching.queue import Queue
 from distkv.sim.baselines.batching.served import Served
 from distkv.sim.timed.agenda import Action, Agenda, Entry
@@ -53,9 +53,9 @@ class BatchingInstance:
         host: Host,
         said_s: float,
         ended: Callable[[Served], None],
-        chunking: Chunking,
+        prompts: Prompts,
     ) -> None:
-        """said_s: how long a token is on its way from the engine to its client. chunking: how large chunks are."""
+        """said_s: how long a token is on its way from the engine to its client. prompts: how they are put into steps."""
         self.name = name
         self.alive = True
         self.num_blocks = self.free = num_blocks
@@ -74,7 +74,8 @@ class BatchingInstance:
         self._agenda = agenda
         self._host = host
         self._said_s = said_s
-        self._chunking = chunking
+        self._prompts_alone = prompts == "alone"
+        self._chunking = chunking_of(prompts, settings)
         self._burst: Burst | None = None
         self._entry: Entry | None = None
         self._then: list[Action] = []
@@ -226,6 +227,8 @@ class BatchingInstance:
         self._fetch()
         decodes = [one for one in self.running if one.is_decoding]
         chunks = self._chunks(decodes)
+        if chunks and self._prompts_alone:
+            decodes = []
         if not decodes and not chunks:
             self._host.traffic.pop(self, None)
             return
@@ -283,6 +286,8 @@ class BatchingInstance:
 
     def _start(self) -> Served:
         one = self.queue.pop_first()
+        if one.began_s is None:
+            one.began_s = self._agenda.now()
         self._take(one, self.blocks_for(one.length))
         insort(self.running, one, key=_order)
         self._fetch()

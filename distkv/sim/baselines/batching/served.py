@@ -10,7 +10,8 @@ from distkv.sim.outcome import Outcome
 
 @dataclass(slots=True, eq=False)
 class Served:
-    """outcome: what becomes of it. due_s: when it arrived. order: its place among all by that. computed: its tokens
+    """outcome: what becomes of it. due_s: when it arrived. order: its place among all by that. began_s: when its
+    prompt began to be computed for the first time. computed: its tokens
     whose keys and values are in memory. generated: tokens that it got. blocks: rBlocks that it has where it runs.
     lives: how many times its keys and values were dropped. tries: how many times it was sent to an instance to begin.
     at: the instance where it is, by name; empty while it is nowhere. is_over: whether nothing more becomes of it."""
@@ -18,6 +19,7 @@ class Served:
     outcome: Outcome
     due_s: float
     order: int
+    began_s: float | None = None
     computed: int = 0
     generated: int = 0
     blocks: int = 0

@@ -14,6 +14,7 @@ from distkv.sim.profiles.shapes import SHAPES, Shape
 from distkv.wire.messages.profile import LinkKind, Profile
 
 CONTEXTS = (300_000, 400_000, 500_000, 600_000)
+MODELS = ("llama2-7b", "llama2-13b", "llama2-70b")
 OFFLOADED = (1_000, 5_000, 10_000, 100_000)
 A100 = GPUS["a100"]
 MICRO = 1e6
@@ -30,7 +31,7 @@ def figure_11(effort: Effort, say: Say) -> Figure:
                 Series.of("2xTP4 DistAttention", [(at, MICRO * _shared_s(A100, shape, at)) for at in CONTEXTS]),
             ),
         )
-        for shape in SHAPES.values()
+        for shape in map(SHAPES.__getitem__, MODELS)
     ]
     paper = SHAPES["llama2-13b"]
     ratios = [

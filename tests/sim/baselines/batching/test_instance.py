@@ -37,7 +37,7 @@ def test_long_prompts_are_computed_in_chunks() -> None:
 def test_chunks_fill_steps_beside_decodes_by_vllm_s_rule() -> None:
     """One decodes; 255 of the 256 tokens of each step are the other's, whose prompt so takes three of them,
     each longer than distkv's own rule allows."""
-    bench = Bench(fills=True, max_num_batched_tokens=256)
+    bench = Bench(prompts="filling", max_num_batched_tokens=256)
     first = bench.submit(100, 50)
     bench.run(until=0.5)
     second = bench.submit(700, 2)

@@ -1,8 +1,8 @@
-"""Some instances compute prompts, the others decode (DistServe, OSDI 2024; Splitwise, ISCA 2024).
+"""Where it is to decode, a request's keys and values are read from where its prompt was computed.
 
-A request gets its first token where its prompt is computed. Then it waits at an instance that decodes until that has
-memory for it, which reads its keys and values over the link, once (a pull, as in 004 §4.3); until they have arrived,
-they fill memory where they came from. Who is preempted there is computed again there.
+It waits at an instance that decodes until that has memory for it, which reads its keys and values over the link, once (a
+pull, as in 004 §4.3); until they have arrived, they fill memory where they came from. Who is preempted there is computed
+again there.
 """
 
 from __future__ import annotations
@@ -14,15 +14,7 @@ from functools import partial
 from distkv.sim.baselines.batching.instance import BatchingInstance
 from distkv.sim.baselines.batching.served import Served
 from distkv.sim.baselines.cluster import NO_INSTANCE, BaselineCluster
-from distkv.sim.baselines.dispatch import fewest_requests
-
-SHARES = (1 / 8, 1 / 4, 1 / 2, 3 / 4)
-"""Of the instances, that compute prompts: what is tried when nobody says how many."""
-
-
-def splits(instances: int) -> list[int]:
-    """How many instances might compute prompts; at least one does, and one decodes."""
-    return sorted({max(1, min(instances - 1, round(share * instances))) for share in SHARES})
+from distkv.sim.baselines.disaggregated.divided import Divided
 
 
 @dataclass(slots=True, eq=False)
@@ -33,29 +25,20 @@ class Read:
     target: BatchingInstance
 
 
-class PrefillDecode:
-    """The first of `prefills` of N instances is i0; they are spread, so that hosts have both kinds."""
+class Pulling:
+    """prefills: instances that compute prompts."""
 
     def __init__(self, prefills: int, cluster: BaselineCluster) -> None:
-        instances = cluster.instances
-        chosen = [
-            (index + 1) * prefills // len(instances) > index * prefills // len(instances)
-            for index in range(len(instances))
-        ]
-        self.prefilling = [one for one, is_chosen in zip(instances, reversed(chosen), strict=True) if is_chosen]
-        self.decoding = [one for one in instances if one not in self.prefilling]
+        self.divided = Divided(prefills, cluster)
         self._cluster = cluster
         self._left_at: dict[Served, BatchingInstance] = {}
         self._reads: dict[Served, Read] = {}
-        for instance in self.prefilling:
+        for instance in self.divided.prefilling:
             instance.prefilled = partial(self._prefilled, instance)
 
     def choose(self, one: Served) -> BatchingInstance | None:
-        """The one with the fewest tokens of prompts to compute; without a gManager, with the fewest requests."""
-        living = [instance for instance in self.prefilling if instance.alive]
-        if not living:
-            return None
-        return min(living, key=_tokens_to_compute) if self._cluster.has_gmanager else fewest_requests(living)
+        """Where least is to be computed."""
+        return self.divided.least_to_compute()
 
     def lost(self, instance: BatchingInstance, held: Sequence[Served]) -> Iterable[Served]:
         """Who had nothing elsewhere. What is still where its prompt was computed is read by another instance; what was
@@ -93,13 +76,14 @@ class PrefillDecode:
         if one.is_over:
             return
         source.take_out(one)
+        self.divided.passage(one).computed_s = self._cluster.agenda.now()
         self._send_on(one, source)
 
     def _send_on(self, one: Served, source: BatchingInstance) -> None:
         """To an instance that decodes, which reads it from where it lies."""
-        for instance in self.decoding:
+        for instance in self.divided.decoding:
             instance.settle()
-        target = self._cluster.dispatched(one, self._near(source))
+        target = self._cluster.dispatched(one, self.divided.near(source))
         if one.is_over or target is None:
             self._left_at.pop(one, None)
             source.release(one)
@@ -110,17 +94,13 @@ class PrefillDecode:
         target.elsewhere[one] = partial(self._read, one, source, target)
         self._cluster.send(one, target, 2)
 
-    def _near(self, source: BatchingInstance) -> Sequence[BatchingInstance]:
-        """Instances that decode on the same host, if there are any: links there are faster."""
-        kind = self._cluster.links.kind
-        living = [one for one in self.decoding if one.alive]
-        return [one for one in living if kind(source.name, one.name) == "host"] or living
-
     def _read(self, one: Served, source: BatchingInstance, target: BatchingInstance) -> None:
         del self._left_at[one]
         cluster, blocks = self._cluster, source.blocks_for(one.computed)
         num_bytes = blocks * cluster.block_bytes
         read = self._reads[one] = Read(source, target)
+        passage = self.divided.passage(one)
+        passage.granted_s = cluster.agenda.now()
 
         def arrived() -> None:
             if self._reads.get(one) is not read:
@@ -128,11 +108,8 @@ class PrefillDecode:
             del self._reads[one]
             target.counters.moved_blocks += blocks
             target.counters.kv_bytes += num_bytes
+            passage.here_s = cluster.agenda.now()
             target.arrived(one)
             source.release(one)
 
         cluster.links.read(target.name, source.name, num_bytes, arrived)
-
-
-def _tokens_to_compute(instance: BatchingInstance) -> int:
-    return instance.queue.tokens + sum(one.length - one.computed for one in instance.running)

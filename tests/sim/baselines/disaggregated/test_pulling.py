@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from distkv.control.performance.model import PerformanceModel
 from distkv.errors import ConfigError
 from distkv.sim.baselines.cluster import TOO_LARGE, BaselineCluster
-from distkv.sim.baselines.prefill_decode import PrefillDecode, splits
+from distkv.sim.baselines.disaggregated.divided import splits
+from distkv.sim.baselines.disaggregated.pulling import Pulling
 from distkv.sim.outcome import DEADLINE
 from distkv.sim.run import simulate
 from distkv.sim.trace import TraceRequest
@@ -23,7 +24,7 @@ MODEL = PerformanceModel(PROFILE)
 
 
 def divided(prefills: int, **fields: object) -> BaselineCluster:
-    return BaselineCluster(spec(policy="prefill-decode", **fields), partial(PrefillDecode, prefills))
+    return BaselineCluster(spec(policy="prefill-decode", **fields), partial(Pulling, prefills))
 
 
 def quiet(now_s: float, ended: int, of: int) -> None:
@@ -84,8 +85,8 @@ def test_who_is_computed_again_lets_those_behind_it_be_read() -> None:
 
 def test_hosts_have_both_kinds_and_links_within_one_are_used() -> None:
     cluster = divided(2, instances=8, instances_per_host=4)
-    placed = PrefillDecode(2, cluster)
-    assert [one.name for one in placed.prefilling] == ["i0", "i4"]
+    placed = Pulling(2, cluster)
+    assert [one.name for one in placed.divided.prefilling] == ["i0", "i4"]
     cluster.play(loaded(20, 10.0), quiet)
     assert all(cluster[name].counters.moved_blocks for name in ("i1", "i5"))
     far = divided(1, instances=3, instances_per_host=1)

@@ -1,0 +1,1 @@
+"""Figures of KVDirect (004): prompts computed by some instances, tokens by others."""
