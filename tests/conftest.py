@@ -59,8 +59,9 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """For `-n auto`: a worker that starts processes and one beside it; none where paths were named."""
-    return 2 if config.args_source is pytest.Config.ArgsSource.TESTPATHS else 0
+    """For `-n auto`: a worker that starts processes, which mostly waits, and two beside it; none where paths were
+    named."""
+    return 3 if config.args_source is pytest.Config.ArgsSource.TESTPATHS else 0
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -1,5 +1,5 @@
 """How the workers of pytest-xdist share the tests: those that start clusters run one after another on one worker, which
-mostly waits for them; another one runs those of clients and gateways and computes what needs no process."""
+mostly waits for them; others run those of clients and gateways and compute what needs no process."""
 
 from __future__ import annotations
 

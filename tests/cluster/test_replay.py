@@ -11,6 +11,7 @@ from tests.cluster.driving import driving
 SECRET = "tell nobody"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 async def test_a_loan_a_cancel_a_death_and_two_lives_are_decided_once_more(start, tmp_path):
     files = {name: tmp_path / f"{name}.jsonl" for name in ("gmanager", "i0", "i1", "i2")}

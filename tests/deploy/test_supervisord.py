@@ -103,6 +103,7 @@ def supervised(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> It
         running.process.wait()
 
 
+@pytest.mark.slow
 async def test_a_killed_instance_comes_back_and_serves(supervised: Supervised) -> None:
     said = supervised.log_path.read_text
     async with (

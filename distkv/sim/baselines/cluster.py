@@ -51,9 +51,9 @@ class Placement(Protocol):
 
 
 class BaselineCluster:
-    """Instances by a spec. place: what says where requests go, made of the cluster. prompts: how they are put into
-    steps. placement: what was made. served: requests that have arrived, in that order. samples: of memory. has_gmanager: whether one is
-    there that knows of all where there is room."""
+    """Instances by a spec. place: what says where requests go, made of the cluster. prompts: how they get into steps.
+    placement: what was made. served: requests that have arrived, in that order. samples: of memory. has_gmanager:
+    whether one is there that knows of all where there is room."""
 
     def __init__(
         self, spec: SimSpec, place: Callable[[BaselineCluster], Placement], *, prompts: Prompts = "short"

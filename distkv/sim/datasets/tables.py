@@ -14,9 +14,9 @@ one hump.
 as the model's context. Assumed: papers have one hump, with the deviation by the mean that 001 prints for trace 3, and
 conversations are log-uniform, from the length on that gives them the mean.
 
-Neither of the first two says which part of a length is prompt and which is output. Assumed: the shares of output of 004 §5.1, which are
-ShareGPT's (2,328 of 22,799 tokens) for conversations, that is 001's traces 0 to 2 and 000's normal requests, and
-arXiv's (241 of 40,883) for the others.
+Neither 000 nor 001 says which part of a length is prompt and which is output. Assumed: the shares of output of 004,
+which are ShareGPT's (2,328 of 22,799 tokens) for conversations, that is 001's traces 0 to 2 and 000's normal requests,
+and arXiv's (241 of 40,883) for the others.
 """
 
 from __future__ import annotations

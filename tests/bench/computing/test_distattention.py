@@ -21,6 +21,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+@pytest.mark.slow
 def test_a_quick_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What travels is what the three ways have to send: a query and a partial per creditor, the outputs of each
     process's heads, or half of the keys and values."""

@@ -33,6 +33,7 @@ from tests.waiting import wait_until
 DEADLINE_S = 60.0
 
 
+@pytest.mark.slow
 def test_a_quick_run(tmp_path: Path) -> None:
     file, picture = tmp_path / "moves.json", tmp_path / "moves.png"
     before = sys.getswitchinterval()

@@ -35,6 +35,7 @@ from distkv.engine.attention.layer_times import LayerTimes, ServedTimes
 from distkv.kernels.cpu.calls.library import installed
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not any(native.has_exchange for native in installed().levels.values()), reason="the native library is not built"
 )

@@ -33,6 +33,7 @@ from distkv.wire.messages.to_gmanager import Heartbeat
 pytestmark = pytest.mark.timeout(120)
 
 
+@pytest.mark.slow
 def test_quick_shows_growth_and_leaves_the_goals_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
     monkeypatch.setattr(gmanager, "QUICK", msgspec.structs.replace(QUICK, rounds=1))

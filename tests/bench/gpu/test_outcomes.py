@@ -21,7 +21,7 @@ def test_never(broken): pass
 """
 
 
-@pytest.mark.parametrize("workers", ["0", "2"])
+@pytest.mark.parametrize("workers", ["0", pytest.param("2", marks=pytest.mark.slow)])
 def test_each_test_has_a_line(tmp_path: Path, workers: str) -> None:
     (tmp_path / "test_some.py").write_text(TESTS)
     file = tmp_path / "outcomes.jsonl"

@@ -135,7 +135,7 @@ async def nothing_was_lost(driver: Driver, pids: dict[str, int], before: dict[st
     assert {m.instance_id: (m.state, m.pid) for m in members} == {i: ("ready", pid) for i, pid in pids.items()}
 
 
-@pytest.mark.parametrize("target", ["gmanager", "debtor", "creditor"])
+@pytest.mark.parametrize("target", [pytest.param("gmanager", marks=pytest.mark.slow), "debtor", "creditor"])
 async def test_every_message_to_a_public_port_of_a_busy_cluster(three, expect, traces, target):
     inbox = ToGManager if target == "gmanager" else ToRManager
     async with driving(three) as driver:

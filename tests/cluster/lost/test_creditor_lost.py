@@ -44,7 +44,7 @@ def stop_instance(handle: InstanceHandle) -> None:
     [
         InstanceHandle.kill,
         kill_worker,
-        stop_instance,
+        pytest.param(stop_instance, marks=pytest.mark.slow),
         pytest.param(kill_rmanager, marks=pytest.mark.slow),
         pytest.param(stop_worker, marks=pytest.mark.slow),
     ],
@@ -122,6 +122,7 @@ async def test_without_enough_memory_left_it_fails_with_the_numbers(start):
         await driver.settled()
 
 
+@pytest.mark.slow
 async def test_memory_that_comes_back_in_time_lets_it_go_on(start, expect):
     async with driving(start(2, 512)) as driver:
         run = await driver.start(prompt_ids(800, seed=8), MAX_TOKENS, at="i0")

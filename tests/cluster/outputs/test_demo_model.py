@@ -26,6 +26,7 @@ def demo_cluster() -> Iterator[LocalCluster]:
         yield cluster
 
 
+@pytest.mark.slow
 def test_facts_are_found_in_a_document_of_8k_tokens_over_three_instances(demo_cluster):
     prompts = prompts_of(1001, 8192)[:3]
     outs = demo_cluster.generate([prompt.text for prompt in prompts], GREEDY)
@@ -57,7 +58,7 @@ async def test_a_creditor_killed_in_the_middle_of_an_answer_does_not_change_it(d
     prompt = max(prompts_of(7, 4096)[:3], key=lambda one: len(one.expected or ""))
     async with driving(demo_cluster) as driver:
         # Going on after the end gives time to lose the creditor before the answer is through.
-        run = await driver.start(prompt.text, 48, ignore_eos=True)
+        run = await driver.start(prompt.text, 256, ignore_eos=True)
 
         async def placed() -> bool:
             return len(await driver.spans(run)) > 1

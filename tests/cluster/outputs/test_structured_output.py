@@ -61,6 +61,7 @@ def alone(checkpoint, prompt: list[int], output: StructuredOutput, count: int) -
     return tokens
 
 
+@pytest.mark.slow
 async def test_a_creditor_dies_and_the_output_is_the_same(four, checkpoint):
     """Steps run ahead of their tokens, and those that a loss voids have moved the matcher on."""
     prompt = prompt_ids(1200, seed=3)

@@ -56,7 +56,9 @@ def grow(loads: list[ControlLoad]) -> None:
         assert counted[-1] <= GROWTH * counted[0], f"{name}: {counted} calls at {SIZES}"
 
 
-@pytest.mark.parametrize("fits", [True, False], ids=["for the batch", "for memory"])
+@pytest.mark.parametrize(
+    "fits", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["for the batch", "for memory"]
+)
 def test_with_waiting_requests(fits: bool) -> None:
     grow([ControlLoad(size, fits=fits) for size in SIZES])
 

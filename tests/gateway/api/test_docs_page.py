@@ -62,6 +62,7 @@ def here(text: str, cluster: LocalCluster) -> str:
     return text.replace("http://127.0.0.1:8000", cluster.http_url).replace('"demo"', '"tiny"')
 
 
+@pytest.mark.slow
 def test_the_python_examples_run(lasting: LocalCluster) -> None:
     first, calls, outputs = (text for language, text in BLOCKS if language == "python")
     assert re.search(r"\d+ tokens\n\[None, -", ran(first, lasting))

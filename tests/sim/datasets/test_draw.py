@@ -61,6 +61,17 @@ def test_a_dataset_of_000_has_the_ranges_and_the_share_of_long_requests_that_are
         assert [statistics.fmean(others), statistics.pstdev(others)] == pytest.approx(moments, rel=0.05)
 
 
+@pytest.mark.parametrize(
+    ("name", "prompt", "output"), [("kvdirect-arxiv", 40_642, 241), ("kvdirect-sharegpt", 20_471, 2328)]
+)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_dataset_of_004_has_the_mean_lengths_that_are_printed(name: str, prompt: int, output: int, seed: int) -> None:
+    requests = dataset(name, seed=seed)
+    assert statistics.fmean(one.prompt_tokens for one in requests) == pytest.approx(prompt, rel=0.01)
+    assert statistics.fmean(one.output_tokens for one in requests) == pytest.approx(output, rel=0.01)
+    assert max(one.num_tokens for one in requests) == 131_072
+
+
 def test_arrivals_are_a_poisson_process() -> None:
     requests = dataset("infinite-3", per_s=4.0, count=4000)
     gaps = [after.arrival_s - before.arrival_s for before, after in pairwise(requests)]

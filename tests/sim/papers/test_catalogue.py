@@ -63,7 +63,7 @@ def test_what_formulas_say_is_what_was_written(name: str) -> None:
 
 
 def test_a_figure_that_is_none_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"there is no figure '000-13'.*000-1"):
+    with pytest.raises(ConfigError, match=r"there is no figure '000-13'.*did you mean 00"):
         make("000-13", Effort.QUICK, lambda what, share: None)
 
 

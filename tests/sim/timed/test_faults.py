@@ -46,6 +46,7 @@ def test_without_a_gmanager_one_whose_instance_dies_goes_to_another() -> None:
     assert not first.failed and not second.failed
 
 
+@pytest.mark.slow
 def test_failures_come_at_random_and_as_often_as_wanted() -> None:
     run = spec(instances=4, failures_per_hour=720.0, repair_s=5.0, keep_events=True)
     result = simulate(steady(200, 2.0), run)

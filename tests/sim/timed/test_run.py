@@ -121,7 +121,7 @@ def test_requests_of_an_instance_that_dies_go_elsewhere_or_are_lost() -> None:
     assert dead and all(1.0 <= at_s < 3.5 for at_s in dead)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_every_invariant_holds_whatever_fails(seed: int) -> None:
     """Loans between three, of which one is killed, started again, and slow, again and again."""
     random = Random(seed)
@@ -192,6 +192,7 @@ print(plain(simulate(loaded(20, 8.0), spec(policy="contract", seed=3, message_s=
 """
 
 
+@pytest.mark.slow
 def test_another_process_gets_the_same() -> None:
     """The order of sets of names differs between processes."""
     environments = [os.environ | {"PYTHONHASHSEED": seed} for seed in ("1", "2")]

@@ -2,7 +2,7 @@
 
 Requests begin in the order in which they came, when there are rBlocks for all of the prompt and a watermark besides.
 Each step has all decodes and chunks of prompts, or one of both, by the given rule (`prompts`). Who needs an rBlock for
-its next token when there is none takes it from the one that came last, which is computed again from its beginning later.
+its next token when there is none takes it from the one that came last, which is computed again later.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class BatchingInstance:
         ended: Callable[[Served], None],
         prompts: Prompts,
     ) -> None:
-        """said_s: how long a token is on its way from the engine to its client. prompts: how they are put into steps."""
+        """said_s: how long a token is on its way from the engine to its client. prompts: how they get into steps."""
         self.name = name
         self.alive = True
         self.num_blocks = self.free = num_blocks

@@ -1,8 +1,8 @@
 """Where it is to decode, a request's keys and values are read from where its prompt was computed.
 
-It waits at an instance that decodes until that has memory for it, which reads its keys and values over the link, once (a
-pull, as in 004 §4.3); until they have arrived, they fill memory where they came from. Who is preempted there is computed
-again there.
+It waits at an instance that decodes until that has memory for it and reads its keys and values over the link, once (a
+pull, as in 004 §4.3); until they have arrived, they fill memory where they came from. Who is preempted where it decodes
+is computed again there.
 """
 
 from __future__ import annotations

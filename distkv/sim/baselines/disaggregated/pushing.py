@@ -1,8 +1,8 @@
 """Where a request is to decode, memory is taken for its prompt before anybody computes that (a push, 004 §4.3).
 
 It waits at an instance that decodes until that has memory for all of the prompt. Then it goes where prompts are
-computed, from where each layer's keys and values are sent while the next one is computed: when the last one is, those of
-one layer are left to travel, if the link keeps up, which is taken for granted.
+computed, and each layer's keys and values travel while the next one is computed: at the end those of one layer are
+left, if the link keeps up, which is taken for granted.
 """
 
 from __future__ import annotations

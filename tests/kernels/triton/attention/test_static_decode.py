@@ -108,7 +108,10 @@ class Case:
 
 
 @pytest.mark.parametrize("most_keys", [SPLIT_KEYS, ENDLESS])
-@pytest.mark.parametrize(("num_sms", "resident"), [(1, 0), (6, 0), pytest.param(4, 1, marks=pytest.mark.slow), (4, 3)])
+@pytest.mark.parametrize(
+    ("num_sms", "resident"),
+    [(1, 0), pytest.param(6, 0, marks=pytest.mark.slow), pytest.param(4, 1, marks=pytest.mark.slow), (4, 3)],
+)
 def test_contexts_grow_under_one_plan(device: torch.device, most_keys: int, num_sms: int, resident: int) -> None:
     """Over the ends of parts and blocks; a part that no key has reached yet is nothing. Then with fewer rows."""
     case = Case(device, [180, 150, 70, 33], most_keys=most_keys, num_sms=num_sms, resident=resident)
@@ -119,7 +122,7 @@ def test_contexts_grow_under_one_plan(device: torch.device, most_keys: int, num_
     case.check([180, 150], 2e-6)
 
 
-@pytest.mark.parametrize("most_keys", [SPLIT_KEYS, ENDLESS])
+@pytest.mark.parametrize("most_keys", [SPLIT_KEYS, pytest.param(ENDLESS, marks=pytest.mark.slow)])
 def test_layers_with_windows_share_a_plan(device: torch.device, most_keys: int) -> None:
     case = Case(device, [180, 150, 20], windows=(None, 100, None, 7), most_keys=most_keys)
     case.plan([180, 150, 20])
@@ -128,7 +131,7 @@ def test_layers_with_windows_share_a_plan(device: torch.device, most_keys: int) 
 
 
 @pytest.mark.parametrize("most_keys", [SPLIT_KEYS, ENDLESS])
-@pytest.mark.parametrize("num_sms", [1, 6])
+@pytest.mark.parametrize("num_sms", [1, pytest.param(6, marks=pytest.mark.slow)])
 def test_results_that_are_merged_elsewhere(device: torch.device, most_keys: int, num_sms: int) -> None:
     """Partials in float32 with their lse, whole rows and divided ones; scratch lies behind them."""
     case = Case(device, [180, 150, 3], most_keys=most_keys, num_sms=num_sms, merged_elsewhere=True)

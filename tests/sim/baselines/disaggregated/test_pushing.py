@@ -1,5 +1,5 @@
-"""Memory where tokens are to come before the prompt is computed. Of PROFILE an rBlock of 16 tokens has 160 kB, 10 layers
-share it, and links read 1 GB/s."""
+"""Memory is taken before the prompt is computed. Of PROFILE an rBlock of 16 tokens has 160 kB, in ten layers, and links
+read 1 GB/s."""
 
 from __future__ import annotations
 

@@ -183,7 +183,10 @@ def test_without_profiles_nothing_is_planned() -> None:
 
 @pytest.mark.parametrize(
     ("policy", "first"),
-    [("greedy", 0), ("even", 20), *(pytest.param("greedy", first, marks=pytest.mark.slow) for first in (10, 20))],
+    [
+        ("greedy", 0),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in (("even", 20), ("greedy", 10), ("greedy", 20))),
+    ],
 )
 def test_any_history_keeps_every_promise(policy: PolicyName, first: int) -> None:
     """With plans of any age beside those of the gManager, and every fault; by `even` also of who lends and borrows."""

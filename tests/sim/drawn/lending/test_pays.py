@@ -68,6 +68,7 @@ class Loaded:
         return total(*(node.rm.state.counters for node in self.cluster.nodes.values()))
 
 
+@pytest.mark.slow
 def test_where_all_fit_and_all_is_full_little_moves() -> None:
     """It was 159 rBlocks for 160 requests; each borrow has all steps of its batch wait. A prompt costs nothing here, so
     computing it again does not either, and half as much is kept for growth."""

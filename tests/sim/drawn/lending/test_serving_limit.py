@@ -35,7 +35,7 @@ def reclaims(cluster: SimCluster) -> list[events.Reclaimed]:
     return [event for name, event in cluster.events if name == "i1" and isinstance(event, events.Reclaimed)]
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_what_is_too_much_goes_home_and_all_get_their_answers(seed: int) -> None:
     cluster = guest_at_i1(seed)
     state = cluster.nodes["i1"].rm.state
@@ -50,6 +50,7 @@ def test_what_is_too_much_goes_home_and_all_get_their_answers(seed: int) -> None
     cluster.settle()
 
 
+@pytest.mark.slow
 def test_without_a_limit_all_stays() -> None:
     cluster = guest_at_i1(0, max_serve_fraction=1.0)
     cluster.finish()

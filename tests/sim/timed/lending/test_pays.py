@@ -42,6 +42,7 @@ def documents(seed: int) -> list[TraceRequest]:
     return requests
 
 
+@pytest.mark.slow
 def test_where_each_instance_has_room_for_one_and_a_half_three_run_on_two() -> None:
     """Nobody of them could begin elsewhere, and small ones need hardly anything of what is free. While who fits its
     instance waited for memory there, three instances gained 1.08."""

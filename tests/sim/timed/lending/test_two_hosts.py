@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from statistics import fmean
 
+import pytest
+
 from distkv.sim.run import SimResult, simulate
 from distkv.types import PolicyName
 from distkv.wire.messages.profile import LinkProfile
@@ -25,10 +27,12 @@ def times_faster(instances: int, instances_per_host: int) -> float:
     return fmean(own.simulated_s / shared.simulated_s for own, shared in zip(alone, sharing, strict=True))
 
 
+@pytest.mark.slow
 def test_over_a_slow_network_nobody_borrows_what_fits_at_home() -> None:
     """While they did, three instances had 0.93 of the throughput without sharing."""
     assert times_faster(3, 1) >= 0.98
 
 
+@pytest.mark.slow
 def test_on_each_host_it_pays_as_if_there_were_no_other() -> None:
     assert times_faster(6, 3) >= 1.15
